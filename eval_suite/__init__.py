@@ -1,0 +1,1 @@
+"""Benchmarks and graders for trained checkpoints."""

@@ -1,0 +1,74 @@
+"""The words of the project as data: prompts go down to the agents, groups of completions come up.
+
+Only strings and floats live here. Tensors stay with the worker that made them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One row of a data set, the same object for every agent."""
+
+    uid: str
+    """Hash of the row's text and image bytes: labels and rewards are joined by it, never by position."""
+    row_id: str
+    """The row's id in its data set, for people."""
+    text: str
+    """The question, without the instruction that asks for an answer format."""
+    images: tuple[bytes, ...] = ()
+    """Encoded image files (PNG, JPEG, ...) in reading order; empty for a text prompt."""
+    gold: str | None = None
+    """The known answer, for diagnostics and `supervision: gold` only."""
+    choices: tuple[str, ...] | None = None
+    """Option values in order A, B, C, ...; None when the question is not multiple choice."""
+    tag: str | None = None
+    """A slice for diagnostics, such as a skill, a level or a subject."""
+    views: Mapping[str, str] = field(default_factory=dict)
+    """Other wordings of `text` by view name."""
+
+    def question(self, view: str = "original") -> str:
+        """The question in one view; `original` is `text`."""
+        return self.text if view == "original" else self.views[view]
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One sampled or greedy response."""
+
+    text: str
+    answer: str | None
+    """The extracted answer; None when the response commits to none (no vote, no reward)."""
+    tokens: int
+    """Completion length in tokens, the stop token included."""
+    finish_reason: FinishReason
+
+
+@dataclass(frozen=True)
+class Group:
+    """The K completions of one prompt by one agent."""
+
+    uid: str
+    completions: tuple[Completion, ...]
+
+    @property
+    def answers(self) -> tuple[str | None, ...]:
+        """The K extracted answers, in rollout order."""
+        return tuple(completion.answer for completion in self.completions)
+
+
+@dataclass(frozen=True)
+class PseudoLabel:
+    """What one group is rewarded against, fixed before any policy moves."""
+
+    uid: str
+    answer: str | None
+    """None: no label, so every completion of the group earns 0 and the group gives no gradient."""
+    teacher: str
+    """Name of the agent whose vote this is, or `gold`."""

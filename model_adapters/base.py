@@ -1,0 +1,181 @@
+"""The seam between a model family and everything else.
+
+A family is one stateless class. It turns one prompt into token ids, positions and vision tensors, computes
+image features apart from the language model (so one vision pass serves K completions), and states the few
+rules that differ: masks, stop tokens, media tokens. The trainer and the engines are written against this
+class and know no family.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+
+class AdapterError(ValueError):
+    """A checkpoint or a prompt this family cannot take, said in one sentence."""
+
+
+@dataclass(frozen=True)
+class VisionSettings:
+    """How images reach a model: one setting, used by training and evaluation alike."""
+
+    max_side: int = 1024
+    """Longest side in pixels after `load_image`."""
+    tiles: int = 1
+    """Most tiles one image may be cut into (InternVL); 1 switches tiling off."""
+    min_pixels: int | None = None
+    """Lower pixel budget per image (Qwen); None keeps the checkpoint's own."""
+    max_pixels: int | None = None
+    """Upper pixel budget per image (Qwen); None keeps the checkpoint's own."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """One prompt as the model reads it; no padding, no batch axis."""
+
+    input_ids: Tensor
+    """(P,) int64. Every image placeholder is already expanded to one id per image feature."""
+    positions: Tensor
+    """(A, P) int64: A rows of position ids, 1 for most families, 3 for M-RoPE."""
+    next_position: int
+    """Position of the first completion token, the same on all A rows; later ones count up by one."""
+    vision: dict[str, Tensor] = field(default_factory=dict)
+    """Processor outputs the vision tower needs; empty for a prompt without images."""
+
+
+class ModelAdapter(ABC):
+    """One model family. Stateless: models and processors are arguments, never attributes."""
+
+    family: ClassVar[str]
+    """Name in tables, for example `Qwen2.5-VL`."""
+    model_types: ClassVar[tuple[str, ...]]
+    """Values of `model_type` in config.json that select this adapter."""
+    multimodal: ClassVar[bool] = True
+    needs_importance_correction: ClassVar[bool] = False
+    """Whether rollouts of a separate engine are known to drift from the trainer (importance correction `auto`)."""
+    patches: ClassVar[tuple[str, ...]] = ()
+    """Names of the modules in `patches/` this family relies on."""
+    notes: ClassVar[str] = ""
+    """One line for `mmcorl families`: what a user should know."""
+
+    # -- loading ---------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def load_processor(self, path: str | Path, vision: VisionSettings) -> Any:
+        """Load the processor (or tokenizer) of a checkpoint folder or hub id, ready for `encode`."""
+
+    @abstractmethod
+    def load_model(
+        self, path: str | Path, dtype: torch.dtype = torch.float32, attention: str = "sdpa"
+    ) -> nn.Module:
+        """Load the full model with its language-model head, in eval mode, dropout 0, on the CPU."""
+
+    # -- one prompt ------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def encode(
+        self,
+        processor: Any,
+        text: str,
+        images: Sequence[Image.Image] = (),
+        *,
+        system: str | None = None,
+        vision: VisionSettings = VisionSettings(),  # noqa: B008  (frozen)
+    ) -> Encoded:
+        """Encode one prompt: images first, then the text, as one user turn with the generation prompt.
+
+        Ids equal those of the plain chat template and processor. `images` come from `load_image`.
+        Raises AdapterError where a prompt cannot be encoded.
+        """
+
+    @abstractmethod
+    def decode(self, processor: Any, ids: Sequence[int]) -> str:
+        """Text of completion ids, special tokens left out."""
+
+    # -- vision ----------------------------------------------------------------------------------------
+
+    def collate_vision(self, parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+        """Join the vision tensors of several prompts for one pass of the vision tower.
+
+        The default concatenates each tensor on dim 0, which fits towers that take a flat list of images,
+        tiles or patches. Prompts without images contribute nothing.
+        """
+        parts = [part for part in parts if part]
+        return {key: torch.cat([part[key] for part in parts]) for key in parts[0]} if parts else {}
+
+    @abstractmethod
+    def split_vision(self, vision: dict[str, Tensor], images: Sequence[int]) -> list[dict[str, Tensor]]:
+        """Undo `collate_vision`: `images[i]` is the number of images of prompt i (0 gives an empty dict)."""
+
+    @abstractmethod
+    def image_features(self, model: nn.Module, vision: dict[str, Tensor]) -> Tensor:
+        """Vision tower and projector: (T, d), one row per image placeholder, in prompt then reading order.
+
+        Differentiable. T is the number of image placeholders of all prompts in `vision`.
+        """
+
+    @abstractmethod
+    def image_token_id(self, config: Any) -> int | None:
+        """Id of the placeholder that stands for one image feature; None for a text family."""
+
+    # -- language model ----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def decoder(self, model: nn.Module) -> nn.Module:
+        """The language model without its head: called with inputs_embeds, position_ids, attention_mask."""
+
+    def embed(self, model: nn.Module, input_ids: Tensor, features: Tensor | None) -> Tensor:
+        """(R, L) ids to (R, L, d) embeddings, image features put in place of their placeholders.
+
+        `features` (T, d) are in row-major order of the placeholders in `input_ids`; a different count
+        raises AdapterError. Completions hold no placeholders because these are never sampled.
+        """
+        token = self.image_token_id(model.config)
+        placeholder = (input_ids == token) if token is not None else torch.zeros_like(input_ids, dtype=torch.bool)
+        count = int(placeholder.sum())
+        given = 0 if features is None else features.shape[0]
+        if count != given:
+            raise AdapterError(f"{count} image placeholders in the prompt but {given} image features")
+        table = model.get_input_embeddings()
+        embeddings = table(input_ids.masked_fill(placeholder, 0))
+        if features is None:
+            return embeddings
+        return embeddings.masked_scatter(placeholder.unsqueeze(-1), features.to(embeddings.dtype))
+
+    def attention_mask(self, model: nn.Module, input_ids: Tensor, valid: Tensor) -> Any:
+        """What the decoder needs as `attention_mask` in a pass that starts at the first token.
+
+        `input_ids` (R, L); `valid` (R, L) bool, False on padding (left or right). The default is the plain
+        padding mask, or None when nothing is padded. Families whose mask is not causal override this.
+        """
+        return None if bool(valid.all()) else valid.long()
+
+    def logits(self, model: nn.Module, hidden: Tensor) -> Tensor:
+        """Hidden states (..., d) to logits (..., V) through the head, soft-cap included where there is one."""
+        return model.get_output_embeddings()(hidden)
+
+    @abstractmethod
+    def stop_ids(self, processor: Any, model: nn.Module) -> tuple[int, ...]:
+        """Ids that end a completion."""
+
+    @abstractmethod
+    def banned_ids(self, processor: Any, config: Any) -> tuple[int, ...]:
+        """Media and padding ids that may never be sampled; masked in sampling and in training alike."""
+
+    def vision_modules(self, model: nn.Module) -> list[nn.Module]:
+        """The vision tower (without projector), for `freeze_vision`; empty for a text family."""
+        return []
+
+    # -- other engines -----------------------------------------------------------------------------------
+
+    def engine_options(self, vision: VisionSettings) -> dict[str, Any]:
+        """Keyword arguments a serving engine (vLLM) needs to see prompts as this adapter does."""
+        return {}
