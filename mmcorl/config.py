@@ -1,0 +1,428 @@
+"""Every setting of a run, with its meaning beside it, and the sentences that refuse mistakes.
+
+A run is one YAML file plus `key.sub=value` overrides. `load` returns a frozen `Config`; anything unknown,
+misspelt or impossible raises `Refused` before a model is touched. No torch here: `mmcorl --help` and
+config errors answer at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from mmcorl.data.settings import DataSettings
+from mmcorl.errors import Refused
+
+
+class Section(BaseModel):
+    """Base of all sections: unknown keys are errors, values do not change, docstrings are descriptions."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class AgentSettings(Section):
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
+    """Unique short name; letters, digits, `_`, `.`, `-`. Names folders, metrics and plots."""
+    model: str
+    """Checkpoint folder, hub id, or `zoo:NAME` / `zoo:NAME@SEED` (see `mmcorl zoo`)."""
+    adapter: str | None = None
+    """`pkg.module:Class` of a family from outside; by default chosen from config.json."""
+    view: str = "original"
+    """Which wording of the questions this agent reads: `original` or a view of the training data."""
+    lr: float | None = Field(default=None, gt=0)
+    """Learning rate of this agent; by default `optimizer.lr`."""
+
+
+class BatchSettings(Section):
+    prompts: int = Field(default=8, ge=1)
+    """B: prompts per step, the same rows for every agent."""
+    completions: int = Field(default=8, ge=2)
+    """K: completions per prompt and agent; at least 2, one completion has nothing to be compared with."""
+
+
+class SamplingSettings(Section):
+    temperature: float = Field(default=1.0, gt=0)
+    """Temperature of training rollouts; log-probabilities use it too."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Nucleus mass; below 1 the importance ratio loses its meaning, so correction must be off."""
+    top_k: int = Field(default=0, ge=0)
+    """Keep the k likeliest tokens; 0 keeps all. Above 0 the importance correction must be off."""
+    max_new_tokens: int = Field(default=1024, ge=1)
+    """Longest completion in tokens; a longer one is cut off, casts no vote and earns nothing."""
+
+
+class PromptSettings(Section):
+    style: Literal["answer_tags", "boxed", "plain"] = "answer_tags"
+    """Instruction after the question: think/answer tags, a LaTeX box, or none."""
+    system: str | None = None
+    """System message; by default none."""
+
+
+class VisionConfig(Section):
+    max_side: int = Field(default=1024, ge=28)
+    """Longest image side in pixels; larger images are scaled down."""
+    tiles: int = Field(default=1, ge=1)
+    """Most tiles per image (InternVL); 1 switches tiling off. One setting for training and evaluation."""
+    min_pixels: int | None = Field(default=None, ge=28 * 28)
+    """Lower pixel budget per image (Qwen); by default the checkpoint's."""
+    max_pixels: int | None = Field(default=None, ge=28 * 28)
+    """Upper pixel budget per image (Qwen); by default the checkpoint's."""
+
+
+class SupervisionSettings(Section):
+    kind: Literal["ring", "self", "gold"] = "ring"
+    """Who teaches whom: the next agent (Co-RL), oneself (TTRL, MM-UPT), or the known answers (GT-Reward)."""
+    tie: Literal["first_seen", "drop", "lexicographic"] = "first_seen"
+    """Which answer wins a tied vote: the first sampled (the paper), none, or the first in string order."""
+    min_votes: int = Field(default=1, ge=1)
+    """Fewest votes a winner needs; below it the group has no pseudo-label and earns nothing."""
+    min_share: float = Field(default=0.0, ge=0, le=1)
+    """Smallest share of the parsed votes a winner needs."""
+
+
+class ObjectiveSettings(Section):
+    aggregation: Literal["sequence", "token", "dr_grpo"] = "sequence"
+    """Loss over the whole optimizer batch: mean of per-completion means (the paper's equation), mean over
+    tokens (what TRL's `bnpo` intends), or sum over a constant length (Dr. GRPO)."""
+    advantage_std: Literal["unbiased", "population", "none"] = "unbiased"
+    """Divisor of the centred rewards: K-1 standard deviation (TRL), K (the theory), or none (Dr. GRPO)."""
+    advantage_eps: float = Field(default=1e-4, ge=0)
+    """Added to that divisor."""
+    clip_low: float = Field(default=0.2, ge=0, lt=1)
+    """Ratios below 1 - clip_low are clipped."""
+    clip_high: float = Field(default=0.2, ge=0)
+    """Ratios above 1 + clip_high are clipped."""
+    kl_coef: float = Field(default=0.0, ge=0)
+    """Weight of the KL penalty to the starting weights; 0 (the paper) needs no reference model."""
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    """Estimator of that KL."""
+    importance_correction: Literal["auto", "token_truncate", "off"] = "auto"
+    """Weight min(exp(log pi_train - log pi_engine), cap) per token; `auto` asks the model family."""
+    importance_cap: float = Field(default=3.0, gt=0)
+    """Upper bound of that weight."""
+    minibatches: int = Field(default=1, ge=1)
+    """Optimizer steps per pass over a rollout batch; whole prompts per minibatch."""
+    passes: int = Field(default=1, ge=1)
+    """Passes over each rollout batch; with 1 pass and 1 minibatch the update is exactly on-policy."""
+
+
+class OptimizerSettings(Section):
+    lr: float = Field(default=1e-6, gt=0)
+    """Peak learning rate of AdamW."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """Moment decay rates."""
+    eps: float = Field(default=1e-8, gt=0)
+    """Added to the root of the second moment."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """Decoupled weight decay."""
+    schedule: Literal["constant", "linear", "cosine"] = "cosine"
+    """Learning rate after the warm-up."""
+    min_lr_ratio: float = Field(default=0.1, ge=0, le=1)
+    """Final learning rate as a share of the peak (linear and cosine)."""
+    warmup_ratio: float = Field(default=0.03, ge=0, le=1)
+    """Share of the steps spent on a linear warm-up."""
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    """Gradients are scaled down to this global norm."""
+
+
+class LoraSettings(Section):
+    rank: int = Field(default=16, ge=1)
+    """Rank of the adapters."""
+    alpha: float = Field(default=32.0, gt=0)
+    """Scale: the update is multiplied by alpha / rank."""
+    target_modules: str | tuple[str, ...] = "all-linear"
+    """Layers that get an adapter, as peft names them."""
+
+
+class TrainingSettings(Section):
+    dtype: Literal["fp32", "bf16"] = "bf16"
+    """Arithmetic of forward and backward; master weights and log-probabilities stay in fp32."""
+    attention: str = "sdpa"
+    """Attention implementation of transformers: `sdpa`, `eager`, `flash_attention_2`."""
+    tokens_per_microbatch: int = Field(default=16384, ge=1)
+    """Most tokens (padding included) of one forward and backward; changes memory, not the update."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in backward: less memory, about a third more arithmetic."""
+    freeze_vision: bool = False
+    """Keep the vision tower fixed. Nothing is ever frozen without this setting."""
+    lora: LoraSettings | None = None
+    """Train low-rank adapters instead of all weights."""
+
+
+class EngineSettings(Section):
+    kind: Literal["transformers"] = "transformers"
+    """What samples: `transformers` shares the trained weights."""
+    max_rows: int = Field(default=256, ge=1)
+    """Most completions generated at once; changes memory and speed."""
+
+
+class ValidationSet(Section):
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
+    """Unique short name of the set."""
+    data: DataSettings
+    """Where its rows come from."""
+
+
+class ValidationSettings(Section):
+    sets: tuple[ValidationSet, ...] = ()
+    """Held-out sets; accuracy needs answers, agreement does not."""
+    every: int = Field(default=50, ge=1)
+    """Steps between evaluations; there is always one before the first step and one after the last."""
+    max_new_tokens: int | None = Field(default=None, ge=1)
+    """Longest greedy completion; by default `sampling.max_new_tokens`."""
+
+
+class CheckpointSettings(Section):
+    every: int = Field(default=50, ge=1)
+    """Steps between checkpoints of all agents; there is always one after the last step."""
+    keep_last: int = Field(default=2, ge=1)
+    """Newest checkpoints kept, besides the best by validation and the best by agreement."""
+    best: bool = True
+    """Also checkpoint whenever an evaluation is the best so far, by accuracy or (label-free) by agreement."""
+
+
+class LoggingSettings(Section):
+    trackers: tuple[Literal["wandb", "trackio"], ...] = ()
+    """Trackers besides TensorBoard, which is always written."""
+    gallery: int = Field(default=4, ge=0)
+    """Prompts per evaluation step kept with images for the report, those where agents disagree first."""
+
+
+class DataSection(Section):
+    train: DataSettings
+    """Training prompts; answers in them are diagnostics, except with `supervision.kind: gold`."""
+    max_prompt_tokens: int = Field(default=3072, ge=1)
+    """Longest prompt in tokens, image tokens included; `train.on_bad_row` says what happens to longer ones."""
+
+
+class Config(Section):
+    """One run."""
+
+    name: str = Field(default="run", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")
+    """Name of the run; the default run folder is runs/NAME."""
+    notes: tuple[str, ...] = ()
+    """Sentences that the report prints, such as what was planted in a demonstration."""
+    seed: int = Field(default=0, ge=0)
+    """Seed of sampling noise; each agent, step and rank derives its own from it."""
+    data_seed: int = Field(default=0, ge=0)
+    """Seed of the order of prompts, the same for every agent."""
+    steps: int | None = Field(default=None, ge=1)
+    """Training steps; give this or `epochs`."""
+    epochs: float | None = Field(default=None, gt=0)
+    """Passes over the training rows; give this or `steps`."""
+    agents: tuple[AgentSettings, ...] = Field(min_length=1)
+    """The cohort. With `supervision: ring`, each agent is taught by the next and the last by the first."""
+    data: DataSection
+    validation: ValidationSettings = ValidationSettings()
+    supervision: SupervisionSettings = SupervisionSettings()
+    reward: Literal["match"] = "match"
+    """Reward: 1 where a completion's answer equals the pseudo-label, else 0."""
+    batch: BatchSettings = BatchSettings()
+    prompt: PromptSettings = PromptSettings()
+    vision: VisionConfig = VisionConfig()
+    sampling: SamplingSettings = SamplingSettings()
+    objective: ObjectiveSettings = ObjectiveSettings()
+    optimizer: OptimizerSettings = OptimizerSettings()
+    training: TrainingSettings = TrainingSettings()
+    engine: EngineSettings = EngineSettings()
+    checkpoint: CheckpointSettings = CheckpointSettings()
+    logging: LoggingSettings = LoggingSettings()
+    launcher: Literal["local"] = "local"
+    """`local` runs every agent in this process, one after the other."""
+    device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    """`auto` (a GPU when there is one), `cpu`, `cuda` or `cuda:N`."""
+    threads: int | None = Field(default=None, ge=1)
+    """Torch threads on the CPU; 1 is fastest for tiny models, by default torch decides."""
+
+    @model_validator(mode="after")
+    def _coherent(self) -> Self:
+        names = [agent.name for agent in self.agents]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"two agents are called {twice[0]!r}: names must be unique, rename one")
+        if self.supervision.kind == "ring" and len(self.agents) < 2:
+            raise ValueError(
+                "supervision.kind is 'ring' with one agent: a ring needs a peer, "
+                "add an agent or use supervision.kind=self"
+            )
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError("give exactly one of steps and epochs")
+        if self.objective.minibatches > self.batch.prompts:
+            raise ValueError(
+                f"objective.minibatches is {self.objective.minibatches} but a batch has {self.batch.prompts} "
+                "prompts: use at most one minibatch per prompt"
+            )
+        views = {"original", *self.data.train.views}
+        for agent in self.agents:
+            if agent.view not in views:
+                raise ValueError(
+                    f"agent {agent.name!r} reads view {agent.view!r}, known views are {sorted(views)}: "
+                    "add it under data.train.views"
+                )
+        filtered = self.sampling.top_p < 1 or self.sampling.top_k > 0
+        if filtered and self.objective.importance_correction != "off":
+            raise ValueError(
+                f"sampling.top_p={self.sampling.top_p}, top_k={self.sampling.top_k} cut the distribution, which makes "
+                "importance ratios meaningless: use top_p=1 and top_k=0, or objective.importance_correction=off"
+            )
+        if self.supervision.min_votes > self.batch.completions:
+            raise ValueError(
+                f"supervision.min_votes is {self.supervision.min_votes} but a group has {self.batch.completions} "
+                "completions, so no group could ever get a label: lower it"
+            )
+        sets = [part.name for part in self.validation.sets]
+        if len(set(sets)) != len(sets):
+            raise ValueError(f"two validation sets share a name in {sets}: names must be unique")
+        return self
+
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """Read a YAML file, apply `key.sub=value` overrides, validate.
+
+    Raises Refused with one sentence on anything wrong.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise Refused(f"there is no config file {str(path)!r}: see configs/ for examples to start from")
+    try:
+        raw = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeyLoader)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise Refused(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(raw, dict):
+        raise Refused(f"{path} must hold a mapping of settings, it holds {type(raw).__name__}")
+    for override in overrides:
+        _override(raw, override)
+    return parse(raw)
+
+
+def parse(raw: dict[str, Any]) -> Config:
+    """Validate a mapping; the first mistake becomes one sentence."""
+    try:
+        return Config.model_validate(raw)
+    except ValidationError as error:
+        raise Refused(_sentence(error)) from error
+
+
+def dump(config: Config) -> str:
+    """The resolved config as YAML, every default written out."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=110)
+
+
+def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    """`key: old -> new` for every leaf that differs between two resolved configs."""
+    for key in sorted({*old, *new}, key=str):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, dict) and isinstance(after, dict):
+            yield from differences(before, after, f"{prefix}{key}.")
+        elif before != after:
+            yield f"{prefix}{key}: {before!r} -> {after!r}"
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """YAML lets a later duplicate key win in silence; here it is an error. Also reads 1e-6 as a number."""
+
+
+def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    seen: set[Any] = set()
+    for key_node, _ in node.value:
+        key = loader.construct_object(key_node, deep=deep)  # type: ignore[no-untyped-call]
+        if key in seen:
+            raise yaml.YAMLError(f"the key {key!r} stands twice, line {key_node.start_mark.line + 1}")
+        seen.add(key)
+    loader.flatten_mapping(node)
+    return {
+        loader.construct_object(key, deep=True): loader.construct_object(value, deep=True)  # type: ignore[no-untyped-call]
+        for key, value in node.value
+    }
+
+
+_UniqueKeyLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+_UniqueKeyLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
+    list("-+.0123456789"),
+)
+
+
+def _override(raw: dict[str, Any], text: str) -> None:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise Refused(f"{text!r} is not an override: write key.sub=value, for example optimizer.lr=1e-5")
+    parts = key.strip().split(".")
+    node: Any = raw
+    for depth, part in enumerate(parts[:-1]):
+        here = ".".join(parts[: depth + 1])
+        if isinstance(node, list):
+            node = node[_index(node, part, here)]
+        else:
+            if not isinstance(node.get(part), dict | list):
+                node[part] = {}
+            node = node[part]
+    try:
+        parsed = yaml.load(value, _UniqueKeyLoader)
+    except yaml.YAMLError as error:
+        raise Refused(f"the value of {text!r} is not valid YAML: {' '.join(str(error).split())}") from error
+    if isinstance(node, list):
+        node[_index(node, parts[-1], key)] = parsed
+    else:
+        node[parts[-1]] = parsed
+
+
+def _index(items: list[Any], part: str, where: str) -> int:
+    """Position in a list by number or by the `name` of an item (`agents.qwen.lr=...`)."""
+    if part.isdigit() and int(part) < len(items):
+        return int(part)
+    names = [item.get("name") for item in items if isinstance(item, dict)]
+    if part in names:
+        return names.index(part)
+    raise Refused(f"{where} does not exist: use a position below {len(items)} or a name among {names}")
+
+
+def _sentence(error: ValidationError) -> str:
+    """One pydantic error as: where, the value, the rule, the way out."""
+    first = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    rest = error.error_count() - 1
+    more = f" ({rest} more mistake{'s' if rest > 1 else ''} after this one)" if rest else ""
+    if first["type"] == "extra_forbidden":
+        known = list(_section_at(first["loc"][:-1]).model_fields)
+        close = difflib.get_close_matches(str(first["loc"][-1]), known, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known keys there: {', '.join(known)}"
+        return f"unknown setting {where!r}: {hint}{more}"
+    if first["type"] == "missing":
+        return f"the setting {where!r} is missing: {_description(first['loc'])}{more}"
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "value_error" and not where:
+        return message + more
+    value = repr(first["input"])
+    value = value if len(value) <= 80 else value[:77] + "..."
+    return f"{where} is {value}: {message[0].lower()}{message[1:]}. {_description(first['loc'])}{more}"
+
+
+def _section_at(location: Sequence[Any]) -> type[BaseModel]:
+    """The section class that a location in an error points into."""
+    section: type[BaseModel] = Config
+    for part in location:
+        if isinstance(part, int) or part not in section.model_fields:
+            continue
+        found = _models_in(section.model_fields[part].annotation)
+        if found:
+            section = found[0]
+    return section
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in getattr(annotation, "__args__", ()) for model in _models_in(part)]
+
+
+def _description(location: Sequence[Any]) -> str:
+    field = _section_at(location[:-1]).model_fields.get(str(location[-1])) if location else None
+    return " ".join(field.description.split()) if field and field.description else ""

@@ -1,0 +1,56 @@
+"""What a worker asks of an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from mmcorl.types import FinishReason
+from model_adapters.base import Encoded
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to draw completions."""
+
+    temperature: float = 1.0
+    """0 takes the likeliest token."""
+    top_p: float = 1.0
+    top_k: int = 0
+    max_new_tokens: int = 1024
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One drawn completion."""
+
+    ids: Tensor
+    """(C,) int64, the stop token included when there is one."""
+    logprobs: Tensor
+    """(C,) float32: log-probability of each token under the distribution it was drawn from."""
+    finish_reason: FinishReason
+
+
+class Engine(Protocol):
+    """Draws completions from the agent's current weights."""
+
+    def generate(
+        self, prompts: Sequence[Encoded], n: int, sampling: Sampling, seed: int
+    ) -> list[list[Sample]]:
+        """n samples of each prompt; equal arguments and weights give equal samples."""
+        ...
+
+    def sync(self) -> None:
+        """Take over the trainer's weights after an update."""
+        ...
+
+    def sleep(self) -> None:
+        """Give memory back before an update."""
+        ...
+
+    def wake(self) -> None:
+        """Be ready to generate again."""
+        ...

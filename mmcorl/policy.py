@@ -1,0 +1,117 @@
+"""A model and its adapter as one module: prompts and completions in, log-probabilities out.
+
+The plain path: each distinct prompt's images pass the vision tower once, every row is prompt + completion,
+and only the states that predict completion tokens reach the head, in chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mmcorl.logprobs import completion_logprobs
+from model_adapters.base import Encoded, ModelAdapter
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some completions of some prompts: the contents of one micro-batch."""
+
+    prompts: Sequence[Encoded]
+    """Distinct prompts."""
+    prompt_of: Sequence[int]
+    """Index into `prompts` for each row."""
+    completions: Sequence[Tensor]
+    """(C_r,) int64 ids of each row, the stop token included."""
+
+    @property
+    def width(self) -> int:
+        """Tokens of the longest row."""
+        return max(
+            len(self.prompts[p].input_ids) + len(c)
+            for p, c in zip(self.prompt_of, self.completions, strict=True)
+        )
+
+
+class Policy(nn.Module):
+    """One agent's language policy pi(completion | prompt)."""
+
+    def __init__(self, model: nn.Module, adapter: ModelAdapter, processor: Any):
+        super().__init__()
+        self.model = model
+        self.adapter = adapter
+        self.processor = processor
+        banned = torch.tensor(adapter.banned_ids(processor, model.config), dtype=torch.long)
+        self.register_buffer("banned", banned, persistent=False)
+        self.stop_ids = adapter.stop_ids(processor, model)
+
+    banned: Tensor
+
+    @property
+    def device(self) -> torch.device:
+        """Where inputs must live."""
+        return next(self.model.parameters()).device
+
+    def features(self, prompts: Sequence[Encoded]) -> list[Tensor | None]:
+        """Image features of each prompt, (T_p, d), from one pass of the vision tower; None without images."""
+        vision = self.adapter.collate_vision([prompt.vision for prompt in prompts])
+        if not vision:
+            return [None] * len(prompts)
+        vision = {key: value.to(self.device) for key, value in vision.items()}
+        flat = self.adapter.image_features(self.model, vision)
+        token = self.adapter.image_token_id(self.model.config)
+        counts = [int((prompt.input_ids == token).sum()) for prompt in prompts]
+        parts = flat.split(counts)
+        return [part if count else None for part, count in zip(parts, counts, strict=True)]
+
+    def hidden(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
+        """States (R, L, d) of right-padded rows, and the (row, position) of each completion token's predictor."""
+        count, width = len(rows.completions), rows.width
+        axes = rows.prompts[0].positions.shape[0]
+        ids = torch.zeros(count, width, dtype=torch.long)
+        valid = torch.zeros(count, width, dtype=torch.bool)
+        positions = torch.zeros(axes, count, width, dtype=torch.long)
+        row_index, state_index = [], []
+        for r, (p, completion) in enumerate(zip(rows.prompt_of, rows.completions, strict=True)):
+            prompt = rows.prompts[p]
+            start, end = len(prompt.input_ids), len(prompt.input_ids) + len(completion)
+            ids[r, :start] = prompt.input_ids
+            ids[r, start:end] = completion
+            valid[r, :end] = True
+            positions[:, r, :start] = prompt.positions
+            # Padding goes on counting: a reset would read as a second packed sequence.
+            positions[:, r, start:] = prompt.next_position + torch.arange(width - start)
+            row_index.append(torch.full((len(completion),), r))
+            state_index.append(torch.arange(start - 1, end - 1))
+        per_prompt = self.features(rows.prompts)
+        picked = [part for p in rows.prompt_of if (part := per_prompt[p]) is not None]
+        ids, valid = ids.to(self.device), valid.to(self.device)
+        embeddings = self.adapter.embed(self.model, ids, torch.cat(picked) if picked else None)
+        output = self.adapter.decoder(self.model)(
+            inputs_embeds=embeddings,
+            position_ids=(positions[0] if axes == 1 else positions).to(self.device),
+            attention_mask=self.adapter.attention_mask(self.model, ids, valid),
+            use_cache=False,
+        )
+        return output.last_hidden_state, torch.cat(row_index), torch.cat(state_index)
+
+    def forward(self, rows: Rows, temperature: float = 1.0) -> Tensor:
+        """Log-probabilities (sum of C_r,) in fp32 of all completion tokens, row after row.
+
+        The distribution is the one sampled from: logits / temperature over the vocabulary without the
+        banned media tokens.
+        """
+        states, row_index, state_index = self.hidden(rows)
+        logps, _ = completion_logprobs(
+            states[row_index.to(self.device), state_index.to(self.device)],
+            torch.cat(list(rows.completions)).to(self.device),
+            lambda hidden: self.adapter.logits(self.model, hidden),
+            temperature=temperature,
+            banned=self.banned if len(self.banned) else None,
+            entropy=False,
+        )
+        return logps
