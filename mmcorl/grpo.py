@@ -1,0 +1,214 @@
+"""Group relative policy optimisation as pure functions: tensors in, tensors out, no model, no state.
+
+Axes: B groups, K completions of a group, R rows (completions) of a micro-batch, T tokens. Per-token functions
+are elementwise, so they take a flat (T,) of ragged completions as well as a padded (R, T).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+StdKind = Literal["unbiased", "population", "none"]
+Aggregation = Literal["sequence", "token", "dr_grpo"]
+Correction = Literal["off", "token_truncate"]
+KLKind = Literal["k1", "k2", "k3"]
+
+
+class NotFiniteError(ArithmeticError):
+    """A log-probability or reward that is NaN or infinite: something upstream is broken; never filled in."""
+
+
+def group_advantages(rewards: Tensor, std: StdKind = "unbiased", eps: float = 1e-4) -> Tensor:
+    """Advantage of each completion within its group: (B, K) rewards to (B, K), the paper's equation (3).
+
+    (r - mean) / (std + eps) over the K completions. `std`: `unbiased` divides by K - 1 (TRL), `population`
+    by K (the theory), `none` only centres (Dr. GRPO). A group whose rewards are all equal gives exactly 0.
+    """
+    if rewards.ndim != 2:
+        raise ValueError(f"rewards have shape {tuple(rewards.shape)}, expected (B, K)")
+    _finite(rewards, "reward")
+    centred = rewards - rewards.mean(dim=1, keepdim=True)
+    # The mean of K equal numbers may miss them by a rounding error, which a division by eps would blow up.
+    centred = centred.masked_fill((rewards == rewards[:, :1]).all(dim=1, keepdim=True), 0.0)
+    if std == "none" or rewards.shape[1] == 1:
+        return centred
+    return centred / (rewards.std(dim=1, correction=_correction(std), keepdim=True) + eps)
+
+
+def _correction(std: StdKind) -> int:
+    if std not in ("unbiased", "population"):
+        raise ValueError(f"std {std!r} is unknown: use one of {', '.join(get_args(StdKind))}")
+    return 1 if std == "unbiased" else 0
+
+
+def token_weights(
+    lengths: Tensor,
+    aggregation: Aggregation,
+    *,
+    total_rows: int,
+    total_tokens: int,
+    max_length: int,
+) -> Tensor:
+    """Weight of each row's tokens, (R,) lengths to (R,) float32: the loss is the sum of weight * token loss.
+
+    The totals are those of the whole optimizer batch, over all micro-batches and ranks, with groups that are
+    skipped because their advantages are 0 still counted; so micro-batch losses add up to the same number
+    however the batch is cut. (Where a framework averages gradients over W ranks, multiply the loss by W.)
+
+    `sequence`: mean over completions of the mean over their tokens (the paper; TRL `grpo`).
+    `token`: mean over all tokens (what TRL's `bnpo` is for one micro-batch; `dapo`).
+    `dr_grpo`: sum over tokens / (completions * `max_length`), with `max_length` the completion budget.
+    """
+    counts = lengths.to(torch.float32)
+    if aggregation == "sequence":
+        return 1.0 / (total_rows * counts.clamp(min=1.0))
+    if aggregation == "token":
+        return torch.full_like(counts, 1.0 / max(total_tokens, 1))
+    if aggregation == "dr_grpo":
+        return torch.full_like(counts, 1.0 / (total_rows * max_length))
+    raise ValueError(f"aggregation {aggregation!r} is unknown: use one of {', '.join(get_args(Aggregation))}")
+
+
+def importance_weights(
+    train_logp: Tensor, engine_logp: Tensor, mode: Correction = "token_truncate", cap: float = 3.0
+) -> tuple[Tensor, dict[str, float]]:
+    """Weights, and drift statistics, that correct for an engine whose numbers differ from the trainer's.
+
+    `train_logp`, `engine_logp`: log-probabilities of the sampled tokens under the trainer at the weights that
+    sampled and under the engine's actual sampling distribution; one shape, valid tokens only.
+    `token_truncate`: min(exp(train - engine), cap) per token, without gradient (truncated importance
+    sampling, the paper's choice). `off`: all ones; the statistics still show the drift. For the statistics of
+    a whole step, call `importance_stats` on the differences of all its tokens. Raises NotFiniteError with the
+    position of the first log-probability that is NaN or infinite.
+    """
+    if train_logp.shape != engine_logp.shape:
+        raise ValueError(
+            f"{tuple(train_logp.shape)} training and {tuple(engine_logp.shape)} engine log-probabilities"
+        )
+    _finite(engine_logp, "engine log-probability")
+    _finite(train_logp, "training log-probability")
+    log_ratio = (train_logp - engine_logp).detach()
+    stats = importance_stats(log_ratio, cap)
+    if mode == "off":
+        return torch.ones_like(log_ratio), stats
+    if mode == "token_truncate":
+        return log_ratio.exp().clamp(max=cap), stats
+    raise ValueError(
+        f"importance correction {mode!r} is unknown: use one of {', '.join(get_args(Correction))}"
+    )
+
+
+def importance_stats(log_ratio: Tensor, cap: float = 3.0) -> dict[str, float]:
+    """Describe the drift d = log pi_train - log pi_engine over all tokens given, of any shape.
+
+    `drift_mean` (signed), `drift_abs_mean`, `drift_abs_p99`, `drift_abs_max` in nats, before truncation;
+    `drift_k3` the low-variance estimate of KL(engine || train); `ess` the effective sample size of the
+    truncated weights as a share of the tokens, (sum w)^2 / (n sum w^2); `truncated_share` the share of tokens
+    above `cap`. Empty for no tokens.
+    """
+    d = log_ratio.detach().flatten().double()
+    n = d.numel()
+    if n == 0:
+        return {}
+    weight = d.exp().clamp(max=cap)
+    size = d.abs()
+    return {
+        "drift_mean": d.mean().item(),
+        "drift_abs_mean": size.mean().item(),
+        # The smallest value that at least 99 % of the tokens do not exceed; quantile() refuses large inputs.
+        "drift_abs_p99": size.kthvalue(-(-99 * n // 100)).values.item(),
+        "drift_abs_max": size.max().item(),
+        "drift_k3": (d.expm1() - d).mean().item(),
+        "ess": (weight.sum().square() / (n * weight.square().sum())).item(),
+        "truncated_share": (d.exp() > cap).double().mean().item(),
+    }
+
+
+# d = log pi - log pi_ref at tokens sampled from pi. All three have the expectation KL(pi || pi_ref) or its
+# second-order form; see http://joschu.net/blog/kl-approx.html.
+_KL: dict[str, Callable[[Tensor], Tensor]] = {
+    "k1": lambda d: d,
+    "k2": lambda d: d.square() / 2,
+    "k3": lambda d: torch.expm1(-d) + d,
+}
+
+
+def kl_estimate(logp: Tensor, ref_logp: Tensor, kind: KLKind = "k3") -> Tensor:
+    """Estimate KL(policy || reference) per token from log-probabilities of the sampled tokens, with gradient.
+
+    With d = logp - ref_logp: `k1` = d (unbiased value; as a loss its gradient is zero in expectation, so it
+    anchors nothing), `k2` = d^2 / 2 (its gradient is that of the KL), `k3` = exp(-d) - 1 + d (TRL).
+    """
+    if kind not in _KL:
+        raise ValueError(f"KL estimator {kind!r} is unknown: use one of {', '.join(_KL)}")
+    return _KL[kind](logp - ref_logp)
+
+
+@dataclass(frozen=True)
+class PerToken:
+    """What `policy_loss` gives for each token; everything has the shape of `logp`."""
+
+    loss: Tensor
+    """Differentiable. The objective is the sum of this times `token_weights`."""
+    ratio: Tensor
+    """pi / pi_old, detached; exactly 1 in the first pass over a batch."""
+    clipped: Tensor
+    """bool: the clip took this token's gradient away."""
+    kl: Tensor | None
+    """Estimated KL to the reference, detached; None without a reference."""
+
+
+def policy_loss(
+    logp: Tensor,
+    old_logp: Tensor | None,
+    advantages: Tensor,
+    *,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    weights: Tensor | None = None,
+    ref_logp: Tensor | None = None,
+    beta: float = 0.0,
+    kl: KLKind = "k3",
+) -> PerToken:
+    """Clipped surrogate per token: -w min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A) + beta KL.
+
+    `logp`: log-probabilities of the sampled tokens, (T,) or (R, T), with gradient. `old_logp`: those of the
+    policy that the ratio rho is taken to; None means the current ones (the first or only optimizer step on a
+    batch): rho is exactly 1 and still carries the gradient, so no second forward pass is needed.
+    `advantages`: anything that broadcasts to `logp`. `weights`: from `importance_weights`; they multiply the
+    surrogate but not the KL term, as in TRL. `ref_logp`: reference log-probabilities; with `beta` 0 the KL is
+    reported only.
+    """
+    if beta != 0.0 and ref_logp is None:
+        raise ValueError(f"beta is {beta} but no reference log-probabilities are given")
+    old = logp.detach() if old_logp is None else old_logp
+    ratio = torch.exp(logp - old)
+    advantages = advantages.expand_as(logp)
+    loss = -torch.min(ratio * advantages, ratio.clamp(1 - clip_low, 1 + clip_high) * advantages)
+    if weights is not None:
+        loss = loss * weights
+    divergence = None
+    if ref_logp is not None:
+        divergence = kl_estimate(logp, ref_logp, kl)
+        if beta != 0.0:
+            loss = loss + beta * divergence
+        divergence = divergence.detach()
+    ratio = ratio.detach()
+    clipped = ((ratio < 1 - clip_low) & (advantages < 0)) | ((ratio > 1 + clip_high) & (advantages > 0))
+    return PerToken(loss=loss, ratio=ratio, clipped=clipped, kl=divergence)
+
+
+def _finite(values: Tensor, what: str) -> None:
+    bad = ~torch.isfinite(values)
+    if bool(bad.any()):
+        where = tuple(int(i) for i in bad.nonzero()[0])
+        position = where[0] if len(where) == 1 else where
+        raise NotFiniteError(
+            f"{what} is {values[where].item()} at position {position} of shape {tuple(values.shape)} "
+            f"({int(bad.sum())} of {values.numel()} are not finite)"
+        )

@@ -1,0 +1,148 @@
+"""Log-probabilities of completion tokens without ever holding tokens x vocabulary.
+
+Only the states that predict completion tokens meet the head, a chunk at a time; each chunk's logits are
+thrown away after the forward pass and computed again in the backward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, overload
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
+
+Head = Callable[[Tensor], Tensor]
+
+
+class _TokenLogprob(torch.autograd.Function):
+    """log softmax(logits / T)[target] of each row, keeping the head's own logits and one number per row.
+
+    Plain autograd would keep two or three fp32 copies of the logits of a chunk; this keeps none.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits: Tensor, targets: Tensor, temperature: float, banned: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        scaled = _scaled(logits, temperature, banned)
+        lse = torch.logsumexp(scaled, dim=-1)
+        logp = scaled.gather(-1, targets.unsqueeze(-1)).squeeze(-1) - lse
+        ctx.save_for_backward(logits, targets, lse, banned)
+        ctx.temperature = temperature
+        ctx.mark_non_differentiable(lse)
+        return logp, lse
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None, None, None]:
+        logits, targets, lse, banned = ctx.saved_tensors
+        # d logp / d logits = (onehot(target) - softmax) / T; the softmax of a banned id is 0.
+        grad = grad.unsqueeze(-1) / ctx.temperature
+        delta = _scaled(logits, ctx.temperature, banned).sub_(lse.unsqueeze(-1)).exp_().mul_(-grad)
+        delta.scatter_add_(-1, targets.unsqueeze(-1), grad)
+        return delta.to(logits.dtype), None, None, None
+
+
+def _scaled(logits: Tensor, temperature: float, banned: Tensor | None) -> Tensor:
+    """A fresh copy of logits / T in fp32 (fp64 stays fp64) with banned ids at -inf."""
+    scaled = logits.to(torch.promote_types(logits.dtype, torch.float32), copy=True)
+    if temperature != 1.0:
+        scaled.div_(temperature)
+    if banned is not None:
+        scaled.index_fill_(-1, banned, float("-inf"))
+    return scaled
+
+
+@overload
+def completion_logprobs(
+    hidden: Tensor,
+    targets: Tensor,
+    head: Head,
+    *,
+    temperature: float,
+    banned: Tensor | None = ...,
+    chunk: int = ...,
+    entropy: Literal[True] = ...,
+) -> tuple[Tensor, Tensor]: ...
+
+
+@overload
+def completion_logprobs(
+    hidden: Tensor,
+    targets: Tensor,
+    head: Head,
+    *,
+    temperature: float,
+    banned: Tensor | None = ...,
+    chunk: int = ...,
+    entropy: Literal[False],
+) -> tuple[Tensor, None]: ...
+
+
+def completion_logprobs(
+    hidden: Tensor,
+    targets: Tensor,
+    head: Head,
+    *,
+    temperature: float,
+    banned: Tensor | None = None,
+    chunk: int = 1024,
+    entropy: bool = True,
+) -> tuple[Tensor, Tensor | None]:
+    """Log-probabilities (T,) of `targets` and the entropies (T,) of the distributions they were drawn from.
+
+    `hidden`: (T, d), the state that predicts each target (of the first completion token: the prompt's last).
+    `targets`: (T,) int64 ids. `head`: (n, d) to (n, V) logits, soft-cap included; parameters it uses get
+    their gradient, tied or not, and may be frozen. `temperature` divides the logits, as in sampling.
+    `banned`: ids that were never sampled; they have probability 0 here too, and such a target is a
+    ValueError. `chunk`: tokens per piece, so at most chunk x V logits exist at a time. `entropy` False skips
+    the entropies and returns None for them.
+
+    Both results are fp32 (fp64 for fp64 logits), in nats; entropies are detached. First-order gradients only.
+    """
+    if temperature <= 0:
+        raise ValueError(f"temperature is {temperature}, but log-probabilities need one above 0")
+    if hidden.shape[0] != targets.shape[0]:
+        raise ValueError(f"{hidden.shape[0]} hidden states for {targets.shape[0]} targets")
+    if banned is not None:
+        if banned.numel() == 0:
+            banned = None
+        elif bool((hits := torch.isin(targets, banned)).any()):
+            where = int(hits.nonzero()[0])
+            raise ValueError(
+                f"target {int(targets[where])} at position {where} is banned and cannot have been sampled"
+            )
+
+    logps: list[Tensor] = []
+    entropies: list[Tensor] = []
+    for states, ids in zip(hidden.split(chunk), targets.split(chunk), strict=True):
+        piece = _piece(head, temperature, banned, entropies if entropy else None)
+        logps.append(checkpoint(piece, states, ids, use_reentrant=False, preserve_rng_state=False))
+    return torch.cat(logps), torch.cat(entropies) if entropy else None
+
+
+def _piece(
+    head: Head, temperature: float, banned: Tensor | None, entropies: list[Tensor] | None
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """The function of one chunk; its first call also records the chunk's entropies."""
+    recorded = entropies is None
+
+    def piece(states: Tensor, ids: Tensor) -> Tensor:
+        nonlocal recorded
+        logits = head(states)
+        logp, lse = _TokenLogprob.apply(logits, ids, temperature, banned)
+        if not recorded and entropies is not None:  # the recomputation in backward has no use for them
+            with torch.no_grad():
+                entropies.append(_entropy(logits, lse, temperature, banned))
+            recorded = True
+        return logp
+
+    return piece
+
+
+def _entropy(logits: Tensor, lse: Tensor, temperature: float, banned: Tensor | None) -> Tensor:
+    probabilities = _scaled(logits, temperature, banned).sub_(lse.unsqueeze(-1)).exp_()
+    return torch.special.entr(probabilities).sum(dim=-1)

@@ -1,0 +1,177 @@
+"""The records of a run: one metrics line per step, one vote line per prompt, one line per validation.
+
+Plain dictionaries that `json.dumps(..., allow_nan=False)` takes: what cannot be said is None, never NaN.
+Everything is a function of its arguments, so a resumed run writes the same lines.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean, pstdev
+from typing import Any
+
+from mmcorl.supervision import Labels, MismatchError, join
+from mmcorl.types import Completion, Group, Prompt
+from mmcorl.voting import Relation, Vote, pairwise_agreement, same_answer
+
+Record = dict[str, Any]
+Rewards = Mapping[str, tuple[float, ...]]
+
+
+def step_metrics(
+    step: int,
+    agents: Sequence[str],
+    prompts: Sequence[Prompt],
+    groups: Sequence[Sequence[Group]],
+    labels: Labels,
+    rewards: Sequence[Rewards],
+    updates: Mapping[str, Mapping[str, Any]],
+    relation: Relation,
+) -> Record:
+    """Describe one training step: the line it adds to metrics.jsonl.
+
+    `groups` [N][B] in any order, `rewards` [N] by uid, `updates[agent]` what the agent's policy step reported
+    (copied in; a name that clashes with one of ours is a ValueError). Accuracies are over what has a known
+    answer and None where nothing has; they are diagnostics and no method reads them.
+    """
+    uids = [prompt.uid for prompt in prompts]
+    described: Record = {}
+    for i, name in enumerate(agents):
+        record = _agent_step(
+            prompts, join(name, groups[i], uids, step), labels.votes[i], labels, i, rewards[i], relation
+        )
+        clash = record.keys() & updates[name].keys()
+        if clash:
+            raise ValueError(f"agent {name!r} reports {min(clash)!r}, which is computed from its rollouts")
+        described[name] = {**record, **updates[name]}
+    votes = {name: [vote.answer for vote in labels.votes[i]] for i, name in enumerate(agents)}
+    return _json_safe({"step": step, "agents": described, "cohort": _cohort(votes, prompts, relation)})
+
+
+def _agent_step(
+    prompts: Sequence[Prompt],
+    groups: Sequence[Group],
+    votes: Sequence[Vote],
+    labels: Labels,
+    agent: int,
+    rewards: Rewards,
+    relation: Relation,
+) -> Record:
+    taught = labels.labels[agent]
+    completions = [completion for group in groups for completion in group.completions]
+    earned = [rewards[prompt.uid] for prompt in prompts]
+    return {
+        "reward_mean": _mean(value for row in earned for value in row),
+        # Mean over groups of the spread inside a group: what the advantages are made of.
+        "reward_std": _mean(pstdev(row) for row in earned),
+        "zero_variance_share": _mean(len(set(row)) == 1 for row in earned),
+        "tie_share": _mean(vote.tie for vote in votes),
+        "unlabelled_share": _mean(label.answer is None for label in taught),
+        "unparsed_share": _mean(completion.answer is None for completion in completions),
+        "cut_off_share": _mean(completion.finish_reason == "length" for completion in completions),
+        "vote_share": _mean(vote.share for vote in votes),
+        "sampled_accuracy": _mean(
+            same_answer(answer, prompt.gold, relation, prompt.choices) is True
+            for prompt, group in zip(prompts, groups, strict=True)
+            if prompt.gold is not None
+            for answer in group.answers
+        ),
+        "pseudo_label_accuracy": _mean(
+            relation.same(label.answer, prompt.gold, prompt.choices)
+            for prompt, label in zip(prompts, taught, strict=True)
+            if prompt.gold is not None and label.answer is not None
+        ),
+        "completion_length": _mean(completion.tokens for completion in completions),
+    }
+
+
+def votes_records(
+    step: int,
+    agents: Sequence[str],
+    prompts: Sequence[Prompt],
+    groups: Sequence[Sequence[Group]],
+    labels: Labels,
+    rewards: Sequence[Rewards],
+) -> list[Record]:
+    """Say who answered, elected and earned what on each prompt: the lines a step adds to votes.jsonl."""
+    uids = [prompt.uid for prompt in prompts]
+    joined = [join(name, groups[i], uids, step) for i, name in enumerate(agents)]
+    records: list[Record] = []
+    for b, prompt in enumerate(prompts):
+        described: Record = {}
+        for i, name in enumerate(agents):
+            vote, label = labels.votes[i][b], labels.labels[i][b]
+            described[name] = {
+                "answers": list(joined[i][b].answers),
+                "vote": vote.answer,
+                "votes": [[answer, count] for answer, count in vote.counts],
+                "tie": vote.tie,
+                "label": label.answer,
+                "teacher": label.teacher,
+                "rewards": list(rewards[i][prompt.uid]),
+            }
+        records.append({"step": step, "uid": prompt.uid, "row": prompt.row_id, "agents": described})
+    return records
+
+
+def validation_metrics(
+    agents: Sequence[str],
+    prompts: Sequence[Prompt],
+    completions: Sequence[Sequence[Completion]],
+    relation: Relation,
+    set_name: str,
+    step: int,
+) -> Record:
+    """Describe one validation: `completions[i][b]` is agent i's response to prompt b, in prompt order.
+
+    `n` counts the prompts, `graded` those with a known answer; `accuracy` is over the latter, an unparsed
+    answer being wrong, and None when there are none. `by_tag` gives accuracy per prompt tag.
+    """
+    described: Record = {}
+    answers: dict[str, list[str | None]] = {}
+    for name, row in zip(agents, completions, strict=True):
+        if len(row) != len(prompts):
+            raise MismatchError(
+                f"agent {name!r} gave {len(row)} completions for {len(prompts)} prompts of {set_name!r}"
+            )
+        answers[name] = [completion.answer for completion in row]
+        correct = [
+            (prompt.tag, same_answer(answer, prompt.gold, relation, prompt.choices) is True)
+            for prompt, answer in zip(prompts, answers[name], strict=True)
+            if prompt.gold is not None
+        ]
+        tags = sorted({tag for tag, _ in correct if tag is not None})
+        described[name] = {
+            "accuracy": _mean(right for _, right in correct),
+            "n": len(prompts),
+            "graded": len(correct),
+            "unparsed_share": _mean(answer is None for answer in answers[name]),
+            "cut_off_share": _mean(completion.finish_reason == "length" for completion in row),
+            "completion_length": _mean(completion.tokens for completion in row),
+            "by_tag": {tag: _mean(right for other, right in correct if other == tag) for tag in tags},
+        }
+    return {"step": step, "set": set_name, "agents": described, "cohort": _cohort(answers, prompts, relation)}
+
+
+def _cohort(
+    answers: Mapping[str, Sequence[str | None]], prompts: Sequence[Prompt], relation: Relation
+) -> Record:
+    """Pairwise agreement (see `pairwise_agreement`) and its mean over pairs; None for a single agent."""
+    pairs = pairwise_agreement(answers, relation, [prompt.choices for prompt in prompts])
+    return {"agreement": _mean(value for value in pairs.values() if value is not None), "pairs": pairs}
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    """The mean, or None of nothing."""
+    numbers = [float(value) for value in values]
+    return fmean(numbers) if numbers else None
+
+
+def _json_safe(value: Any) -> Any:
+    """The same record with NaN and infinities, which JSON does not have, as None."""
+    if isinstance(value, Mapping):
+        return {key: _json_safe(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json_safe(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,141 @@
+"""The majority vote of one group: which answer most of its K completions agree on.
+
+Two answers are one vote when the run's relation says that they mean the same; the same relation then decides
+the reward, so a vote and the reward for it can never disagree about what "the same answer" is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Literal, Protocol, get_args
+
+from mmcorl.errors import Refused
+
+TieRule = Literal["first_seen", "drop", "lexicographic"]
+Choices = Sequence[str] | None
+
+
+class Relation(Protocol):
+    """When two answers mean the same. One object serves voting, reward and diagnostics."""
+
+    def same(self, a: str, b: str, choices: Choices = None) -> bool:
+        """Whether `a` and `b` are one answer; `choices` are the option values of the question."""
+        ...
+
+    def classes(self, answers: Sequence[str | None], choices: Choices = None) -> list[int | None]:
+        """One class number per answer, equal for answers that mean the same; None for no answer."""
+        ...
+
+
+@dataclass(frozen=True)
+class Vote:
+    """The outcome of one vote."""
+
+    answer: str | None
+    """The winner, as its first supporter wrote it; None when nothing won (nobody voted, a dropped tie, too
+    little support)."""
+    counts: tuple[tuple[str, int], ...]
+    """Every candidate as (answer, votes): most votes first, then first seen."""
+    tie: bool
+    """Whether the largest count was shared, whatever the tie rule then made of it."""
+    unparsed: int
+    """Completions without an answer; they have no vote."""
+    total: int
+    """K: votes and unparsed together."""
+
+    @property
+    def support(self) -> int:
+        """Votes for the leading candidate (of a tie: for each leader), won or not; 0 when nobody voted."""
+        return self.counts[0][1] if self.counts else 0
+
+    @property
+    def share(self) -> float:
+        """`support` over the votes cast; 0.0 when nobody voted."""
+        cast = self.total - self.unparsed
+        return self.support / cast if cast else 0.0
+
+
+def check_rule(tie: str, min_votes: int, min_share: float) -> None:
+    """Refuse a voting rule that cannot be meant."""
+    if tie not in get_args(TieRule):
+        raise Refused(f"tie rule {tie!r} is unknown: use one of {', '.join(get_args(TieRule))}")
+    if min_votes < 1:
+        raise Refused(f"min_votes is {min_votes}, but a label needs a vote: use 1 or more")
+    if not 0.0 <= min_share <= 1.0:
+        raise Refused(f"min_share is {min_share}, but it is a share of the votes cast: use 0 to 1")
+
+
+def majority(
+    answers: Sequence[str | None],
+    relation: Relation,
+    *,
+    choices: Choices = None,
+    tie: TieRule = "first_seen",
+    min_votes: int = 1,
+    min_share: float = 0.0,
+) -> Vote:
+    """Elect the answer that most completions of one group give (a plurality; the paper's majority vote).
+
+    `answers`: the K extracted answers in rollout order; None never votes. The winner stands as the first
+    member of its class wrote it. `tie`: `first_seen` takes the tied class that appeared first (the paper),
+    `drop` elects nothing, `lexicographic` takes the smallest tied answer. The winner is also dropped when it
+    has fewer than `min_votes` votes or less than `min_share` of the votes cast (the paper's
+    self_consistency_threshold; 0 accepts every plurality).
+    """
+    check_rule(tie, min_votes, min_share)
+    first: dict[int, str] = {}
+    count: dict[int, int] = {}
+    for answer, label in zip(answers, relation.classes(answers, choices), strict=True):
+        if answer is None or label is None:
+            continue
+        first.setdefault(label, answer)
+        count[label] = count.get(label, 0) + 1
+    # A stable sort keeps candidates with equal votes in the order in which they were first seen.
+    ranked = sorted(((first[label], votes) for label, votes in count.items()), key=lambda item: -item[1])
+    leaders = [answer for answer, votes in ranked if votes == ranked[0][1]]
+
+    cast = sum(count.values())
+    winner: str | None = None
+    if leaders and ranked[0][1] >= min_votes and ranked[0][1] >= min_share * cast:
+        if len(leaders) == 1 or tie == "first_seen":
+            winner = leaders[0]
+        elif tie == "lexicographic":
+            winner = min(leaders)
+    return Vote(
+        answer=winner,
+        counts=tuple(ranked),
+        tie=len(leaders) > 1,
+        unparsed=len(answers) - cast,
+        total=len(answers),
+    )
+
+
+def agreement(vote_a: Vote, vote_b: Vote, relation: Relation, choices: Choices = None) -> bool | None:
+    """Whether two votes on one prompt elected the same answer; None when either elected nothing."""
+    return same_answer(vote_a.answer, vote_b.answer, relation, choices)
+
+
+def same_answer(a: str | None, b: str | None, relation: Relation, choices: Choices = None) -> bool | None:
+    """Whether two answers are the same; None when either is missing."""
+    return None if a is None or b is None else relation.same(a, b, choices)
+
+
+def pairwise_agreement(
+    answers: Mapping[str, Sequence[str | None]], relation: Relation, choices: Sequence[Choices]
+) -> dict[str, float | None]:
+    """Share of prompts on which two agents answer the same, for every pair, keyed `a|b` in cohort order.
+
+    `answers[agent][b]` is the agent's vote (or greedy answer) on prompt b, `choices[b]` its options. The
+    denominator is all prompts: a missing answer agrees with nothing, as it is also wrong for accuracy.
+    Otherwise agents that stop answering would seem to agree ever more. None when there are no prompts.
+    """
+    pairs: dict[str, float | None] = {}
+    for a, b in combinations(answers, 2):
+        agreed = [
+            same_answer(x, y, relation, options) is True
+            for x, y, options in zip(answers[a], answers[b], choices, strict=True)
+        ]
+        pairs[f"{a}|{b}"] = sum(agreed) / len(agreed) if agreed else None
+    return pairs
