@@ -1,0 +1,60 @@
+"""How one agent sees prompts: adapter and processor, without weights, so data can be checked before they load."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import AutoConfig
+
+from mmcorl.config import AgentSettings, Config
+from mmcorl.errors import Refused
+from mmcorl.prompting import prompt_text
+from mmcorl.types import Prompt
+from model_adapters.base import Encoded, VisionSettings
+from model_adapters.images import load_image
+from model_adapters.registry import adapter_for
+
+
+class Reader:
+    """Encodes prompts for one agent.
+
+    Args:
+        config: the run.
+        settings: the agent.
+        path: checkpoint folder or hub id (a `zoo:` name already resolved).
+    """
+
+    def __init__(self, config: Config, settings: AgentSettings, path: str):
+        self.config, self.settings, self.name, self.path = config, settings, settings.name, path
+        self.adapter = adapter_for(path, settings.adapter)
+        self.vision = VisionSettings(**config.vision.model_dump())
+        self.processor: Any = self.adapter.load_processor(path, self.vision)
+
+    def encode(self, prompt: Prompt) -> Encoded:
+        """Token ids, positions and vision tensors of one prompt in this agent's view."""
+        images = [load_image(image, self.vision.max_side) for image in prompt.images]
+        return self.adapter.encode(
+            self.processor,
+            prompt_text(prompt, self.config.prompt.style, self.settings.view),
+            images,
+            system=self.config.prompt.system,
+            vision=self.vision,
+        )
+
+    def length(self, prompt: Prompt) -> int:
+        """Tokens of one prompt, image tokens included."""
+        return len(self.encode(prompt).input_ids)
+
+    def longest_prompt(self) -> int:
+        """Most prompt tokens this agent takes: the setting, or what its context leaves beside a completion."""
+        config = AutoConfig.from_pretrained(self.path)
+        context = getattr(config.get_text_config(), "max_position_embeddings", None)
+        limit, longest = self.config.data.max_prompt_tokens, self.config.sampling.max_new_tokens
+        if context is None:
+            return limit
+        if longest >= context:
+            raise Refused(
+                f"sampling.max_new_tokens is {longest} but agent {self.name!r} has a context of {context} tokens: "
+                "lower it so that a prompt fits too"
+            )
+        return min(limit, context - longest)

@@ -1,0 +1,443 @@
+"""One agent in one process: model, optimizer and engine; rollout, update, evaluate, save, load.
+
+The K completions of a prompt stay together on the worker that sampled them, with the tensors the update
+needs. What leaves are groups of strings and floats.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import random
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmcorl import grpo
+from mmcorl.answers import extract
+from mmcorl.config import Config
+from mmcorl.engines.base import Sample, Sampling
+from mmcorl.engines.transformers import TransformersEngine
+from mmcorl.errors import Refused
+from mmcorl.policy import Policy, Rows
+from mmcorl.reader import Reader
+from mmcorl.types import Completion, Group, Prompt
+from model_adapters.base import Encoded
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """What the worker keeps of one group until its rewards arrive."""
+
+    prompt: Encoded
+    samples: list[Sample]
+
+
+@dataclass(frozen=True)
+class UpdateBatch:
+    """A rollout batch with everything its optimizer steps need; G groups of K completions."""
+
+    rollouts: Sequence[Rollout]
+    advantages: Tensor
+    """(G, K)"""
+    lengths: Tensor
+    """(G, K) tokens of each completion."""
+    old: Mapping[tuple[int, int], Tensor] | None
+    """Log-probabilities before the first step, by (group, k); None when there is one step, exactly on-policy."""
+    reference: Mapping[tuple[int, int], Tensor] | None
+    """Log-probabilities under the reference model; None without a KL term."""
+
+
+class Worker:
+    """One agent. Implements `mmcorl.agent.Agent`.
+
+    Args:
+        config: the run.
+        reader: this agent's eyes: checkpoint path, adapter, processor and settings.
+        total_steps: steps of the whole run, for the learning-rate schedule.
+        device: where the model lives.
+    """
+
+    def __init__(self, config: Config, reader: Reader, total_steps: int, device: torch.device):
+        self.config, self.reader, self.adapter = config, reader, reader.adapter
+        self.name, self.path, self.rank, self.device = reader.name, reader.path, 0, device
+        model = self.adapter.load_model(reader.path, torch.float32, config.training.attention)
+        self.policy = Policy(model, self.adapter, reader.processor).to(device)
+        self.lora = self._add_lora() if config.training.lora else None
+        if config.training.freeze_vision:
+            for module in self.adapter.vision_modules(model):
+                module.requires_grad_(False)
+        if config.training.gradient_checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        self.optimizer = _adamw(self.trainable, config, reader.settings.lr)
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(
+            self.optimizer, lambda step: learning_rate_share(step, total_steps, config)
+        )
+        self.reference = self._reference_model() if config.objective.kl_coef else None
+        self.engine = TransformersEngine(self.policy, config.engine.max_rows)
+        correction = config.objective.importance_correction
+        if correction == "auto":
+            correction = "token_truncate" if self.adapter.needs_importance_correction else "off"
+        self.importance_correction = correction
+        self._pending: dict[str, Rollout] = {}
+
+    # -- what cotrain calls ----------------------------------------------------------------------------
+
+    def rollout(self, prompts: Sequence[Prompt], step: int) -> list[Group]:
+        """Sample K completions of each prompt; their tensors wait here for `update`."""
+        sampling = self.config.sampling
+        seed = noise_seed(self.config.seed, self.name, step, self.rank)
+        encoded = [self.reader.encode(prompt) for prompt in prompts]
+        self.engine.wake()
+        with self._arithmetic(training=False):
+            drawn = self.engine.generate(
+                encoded,
+                self.config.batch.completions,
+                Sampling(sampling.temperature, sampling.top_p, sampling.top_k, sampling.max_new_tokens),
+                seed,
+            )
+        self.engine.sleep()
+        self._pending = {
+            prompt.uid: Rollout(one, samples)
+            for prompt, one, samples in zip(prompts, encoded, drawn, strict=True)
+        }
+        return [
+            Group(prompt.uid, tuple(self._completion(sample) for sample in samples))
+            for prompt, samples in zip(prompts, drawn, strict=True)
+        ]
+
+    def update(self, rewards: Mapping[str, Sequence[float]], step: int) -> dict[str, float]:
+        """One policy step on the pending rollout; `rewards` are joined by prompt uid."""
+        if set(rewards) != set(self._pending):
+            odd = sorted(set(rewards) ^ set(self._pending))[0]
+            raise RuntimeError(
+                f"agent {self.name!r}, step {step}: rewards and rollouts do not belong together, first at prompt {odd}"
+            )
+        objective = self.config.objective
+        rollouts = [self._pending[uid] for uid in rewards]
+        scores = torch.tensor([list(rewards[uid]) for uid in rewards], dtype=torch.float32)
+        advantages = grpo.group_advantages(scores, objective.advantage_std, objective.advantage_eps)
+        lengths = torch.tensor([[len(sample.ids) for sample in rollout.samples] for rollout in rollouts])
+        on_policy = objective.minibatches * objective.passes == 1
+        batch = UpdateBatch(
+            rollouts,
+            advantages,
+            lengths,
+            old=None if on_policy else self._score(rollouts, self.policy),
+            reference=self._score_reference(rollouts) if objective.kl_coef else None,
+        )
+        parts = [
+            part for number in range(objective.passes) for part in self._minibatches(len(rollouts), step, number)
+        ]
+        steps = [self._optimizer_step(batch, part) for part in parts]
+        self.schedule.step()
+        self._pending = {}
+        self.engine.sync()
+        metrics = {
+            key: statistics.fmean(one[key] for one in steps if key in one) for key in dict.fromkeys(chain(*steps))
+        }
+        # Sampled tokens estimate the entropy of every completion, those without a gradient included.
+        sampled = torch.cat([sample.logprobs for rollout in rollouts for sample in rollout.samples])
+        metrics["entropy"] = -float(sampled.mean())
+        if metrics["grad_norm"] == 0.0 and bool(advantages.any()):
+            raise RuntimeError(
+                f"agent {self.name!r}, step {step}: advantages are not zero but no trainable parameter received a "
+                "gradient; check training.freeze_vision and training.lora.target_modules"
+            )
+        return metrics
+
+    def evaluate(self, prompts: Sequence[Prompt]) -> list[Completion]:
+        """One greedy completion per prompt, in order."""
+        longest = self.config.validation.max_new_tokens or self.config.sampling.max_new_tokens
+        self.engine.wake()
+        results: list[Completion] = []
+        with self._arithmetic(training=False):
+            # In blocks, so that only one block's pixels are in memory.
+            for start in range(0, len(prompts), self.config.engine.max_rows):
+                block = [self.reader.encode(prompt) for prompt in prompts[start : start + self.config.engine.max_rows]]
+                drawn = self.engine.generate(block, 1, Sampling(0.0, max_new_tokens=longest), seed=0)
+                results += [self._completion(samples[0]) for samples in drawn]
+        self.engine.sleep()
+        return results
+
+    def save(self, directory: Path) -> None:
+        """Weights in fp32 (hub layout), processor, optimizer and schedule: everything `load` needs."""
+        directory.mkdir(parents=True)
+        if self.lora is not None:
+            self.lora.save_pretrained(directory)
+        else:
+            self.policy.model.save_pretrained(directory)
+        self.policy.processor.save_pretrained(directory)
+        torch.save(
+            {"optimizer": self.optimizer.state_dict(), "schedule": self.schedule.state_dict()},
+            directory / "optimizer.pt",
+        )
+
+    def load(self, directory: Path) -> None:
+        """Take over weights, optimizer and schedule from `save`; sampling noise needs no state."""
+        if self.lora is not None:
+            from peft import set_peft_model_state_dict
+            from peft.utils import load_peft_weights
+
+            set_peft_model_state_dict(self.lora, load_peft_weights(str(directory), device="cpu"))
+        else:
+            saved = self.adapter.load_model(directory, torch.float32, self.config.training.attention)
+            self.policy.model.load_state_dict(saved.state_dict())
+        state = torch.load(directory / "optimizer.pt", map_location=self.device, weights_only=True)
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.schedule.load_state_dict(state["schedule"])
+        self.engine.sync()
+
+    def export(self, directory: Path) -> None:
+        """Weights and processor in Hugging Face format; low-rank adapters are merged in."""
+        directory.mkdir(parents=True)
+        if self.lora is None:
+            self.policy.model.save_pretrained(directory)
+        else:
+            self._export_merged(directory)
+        self.policy.processor.save_pretrained(directory)
+
+    def _completion(self, sample: Sample) -> Completion:
+        text = self.adapter.decode(self.policy.processor, sample.ids.tolist())
+        answer = extract(text, sample.finish_reason).answer
+        return Completion(text, answer, len(sample.ids), sample.finish_reason)
+
+    # -- the update ----------------------------------------------------------------------------------------
+
+    @property
+    def trainable(self) -> list[torch.nn.Parameter]:
+        """Parameters that receive gradients."""
+        return [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
+
+    def parameter_counts(self) -> tuple[int, int]:
+        """(all, trainable) parameters."""
+        return (
+            sum(parameter.numel() for parameter in self.policy.parameters()),
+            sum(parameter.numel() for parameter in self.trainable),
+        )
+
+    def _minibatches(self, groups: int, step: int, number: int) -> list[list[int]]:
+        """Group indices of each optimizer step of one pass; shuffled unless there is a single one."""
+        order = list(range(groups))
+        count = min(self.config.objective.minibatches, groups)
+        if count > 1:
+            random.Random(noise_seed(self.config.seed, "minibatches", step, number)).shuffle(order)
+        return [sorted(order[i::count]) for i in range(count)]
+
+    def _optimizer_step(self, batch: UpdateBatch, part: Sequence[int]) -> dict[str, float]:
+        """Accumulate gradients over the micro-batches of some groups, clip, step."""
+        objective, lengths = self.config.objective, batch.lengths
+        chosen = lengths[list(part)]
+        weights = torch.zeros_like(lengths, dtype=torch.float32)
+        weights[list(part)] = grpo.token_weights(
+            chosen.flatten(),
+            objective.aggregation,
+            total_rows=chosen.numel(),
+            total_tokens=int(chosen.sum()),
+            max_length=self.config.sampling.max_new_tokens,
+        ).view_as(chosen)
+        # A group whose advantages are all zero adds nothing to the gradient, so it is left out of the passes;
+        # its tokens stay in the denominators above. With a KL term every group counts.
+        rows = [
+            (group, k)
+            for group in part
+            if objective.kl_coef or bool(batch.advantages[group].any())
+            for k in range(lengths.shape[1])
+        ]
+        for parameter in self.trainable:
+            parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.zero_()
+        total, clipped, divergence = 0.0, 0, 0.0
+        drifts: list[Tensor] = []
+        for micro in self._microbatches(rows, batch.rollouts):
+            with self._arithmetic(training=True):
+                logp = self.policy(_rows(batch.rollouts, micro), self.config.sampling.temperature)
+            index = tuple(torch.tensor(micro).T)
+            counts = lengths[index]
+            engine = torch.cat([batch.rollouts[g].samples[k].logprobs for g, k in micro]).to(logp)
+            before = logp.detach() if batch.old is None else torch.cat([batch.old[row] for row in micro])
+            importance, _ = grpo.importance_weights(
+                before, engine, self.importance_correction, objective.importance_cap
+            )
+            terms = grpo.policy_loss(
+                logp,
+                None if batch.old is None else before,
+                batch.advantages[index].repeat_interleave(counts).to(logp),
+                clip_low=objective.clip_low,
+                clip_high=objective.clip_high,
+                weights=importance,
+                ref_logp=None if batch.reference is None else torch.cat([batch.reference[row] for row in micro]),
+                beta=objective.kl_coef,
+                kl=objective.kl_estimator,
+            )
+            loss = (weights[index].repeat_interleave(counts).to(logp) * terms.loss).sum()
+            loss.backward()
+            total += float(loss)
+            clipped += int(terms.clipped.sum())
+            divergence += float(terms.kl.sum()) if terms.kl is not None else 0.0
+            drifts.append((before - engine).cpu())
+        norm = float(torch.nn.utils.clip_grad_norm_(self.trainable, self.config.optimizer.max_grad_norm))
+        if not math.isfinite(norm):
+            raise RuntimeError(
+                f"agent {self.name!r}: the gradient norm is {norm}; lower optimizer.lr or use training.dtype=fp32"
+            )
+        rate = self.optimizer.param_groups[0]["lr"]
+        self.optimizer.step()
+        drift = torch.cat(drifts) if drifts else torch.zeros(0)
+        tokens = max(len(drift), 1)
+        metrics = {
+            "loss": total,
+            "grad_norm": norm,
+            "learning_rate": rate,
+            "trained_tokens": float(len(drift)),
+            "clip_share": clipped / tokens,
+            **importance_metrics(drift, self.importance_correction, objective.importance_cap),
+        }
+        return metrics | ({"kl": divergence / tokens} if objective.kl_coef else {})
+
+    def _microbatches(
+        self, rows: Sequence[tuple[int, int]], rollouts: Sequence[Rollout]
+    ) -> Iterator[list[tuple[int, int]]]:
+        """Rows (group, k) in micro-batches of at most `tokens_per_microbatch` padded tokens.
+
+        Groups stay together and go by length, so that padding is small and a prompt's images are seen once
+        where its rows fit into one micro-batch.
+        """
+        budget = self.config.training.tokens_per_microbatch
+
+        def width(row: tuple[int, int]) -> int:
+            group, k = row
+            return len(rollouts[group].prompt.input_ids) + len(rollouts[group].samples[k].ids)
+
+        longest = {group: max(width(row) for row in rows if row[0] == group) for group in {g for g, _ in rows}}
+        batch: list[tuple[int, int]] = []
+        widest = 0
+        for row in sorted(rows, key=lambda row: (longest[row[0]], row[0], width(row))):
+            if batch and max(widest, width(row)) * (len(batch) + 1) > budget:
+                yield batch
+                batch, widest = [], 0
+            batch.append(row)
+            widest = max(widest, width(row))
+        if batch:
+            yield batch
+
+    @torch.no_grad()
+    def _score(self, rollouts: Sequence[Rollout], policy: Policy) -> dict[tuple[int, int], Tensor]:
+        """Log-probabilities of every completion under a policy, by (group, k)."""
+        rows = [(g, k) for g, rollout in enumerate(rollouts) for k in range(len(rollout.samples))]
+        scores: dict[tuple[int, int], Tensor] = {}
+        for batch in self._microbatches(rows, rollouts):
+            with self._arithmetic(training=False):
+                logp = policy(_rows(rollouts, batch), self.config.sampling.temperature)
+            lengths = [len(rollouts[g].samples[k].ids) for g, k in batch]
+            scores.update(zip(batch, logp.split(lengths), strict=True))
+        return scores
+
+    def _score_reference(self, rollouts: Sequence[Rollout]) -> dict[tuple[int, int], Tensor]:
+        if self.lora is not None:
+            with self.lora.disable_adapter():
+                return self._score(rollouts, self.policy)
+        assert self.reference is not None
+        return self._score(rollouts, self.reference)
+
+    @contextlib.contextmanager
+    def _arithmetic(self, training: bool) -> Iterator[None]:
+        """Autocast for bf16; train mode only where checkpointing asks for it (dropout is 0 anyway)."""
+        self.policy.train(training and self.config.training.gradient_checkpointing)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.training.dtype == "bf16"):
+            yield
+        self.policy.eval()
+
+    # -- models besides the trained one --------------------------------------------------------------------
+
+    def _reference_model(self) -> Policy | None:
+        """The starting weights for the KL term; low-rank training switches its adapters off instead."""
+        if self.lora is not None:
+            return None
+        model = self.adapter.load_model(self.path, torch.float32, self.config.training.attention)
+        model.requires_grad_(False)
+        return Policy(model, self.adapter, self.policy.processor).to(self.device)
+
+    def _add_lora(self) -> Any:
+        """Put low-rank adapters into the model, in place; the wrapper is kept for saving and switching off."""
+        from peft import LoraConfig, get_peft_model
+
+        settings = self.config.training.lora
+        assert settings is not None
+        modules = settings.target_modules
+        # peft draws the adapters' first matrices from the global generator.
+        torch.manual_seed(noise_seed(self.config.seed, self.name, 0, self.rank))
+        try:
+            return get_peft_model(
+                self.policy.model,
+                LoraConfig(
+                    r=settings.rank,
+                    lora_alpha=settings.alpha,
+                    lora_dropout=0.0,
+                    target_modules=modules if isinstance(modules, str) else list(modules),
+                ),
+            )
+        except ValueError as error:
+            raise Refused(
+                f"training.lora.target_modules={modules!r} does not fit agent {self.name!r}: {error}"
+            ) from error
+
+    def _export_merged(self, directory: Path) -> None:
+        from peft import PeftModel
+
+        adapters = directory / "adapter"
+        self.lora.save_pretrained(adapters)
+        base = self.adapter.load_model(self.path, torch.float32, self.config.training.attention)
+        PeftModel.from_pretrained(base, str(adapters)).merge_and_unload().save_pretrained(directory)
+
+
+def noise_seed(run_seed: int, agent: str, step: int, rank: int) -> int:
+    """Seed of the sampling noise of one agent, step and rank (63 bits): no state to save, no twins."""
+    text = f"{run_seed}/{agent}/{step}/{rank}".encode()
+    return int.from_bytes(hashlib.sha256(text).digest()[:8], "big") >> 1
+
+
+def importance_metrics(drift: Tensor, mode: str, cap: float) -> dict[str, float]:
+    """Importance-weight statistics of one optimizer step; `drift` (T,) is log pi_train - log pi_engine."""
+    weight = drift.exp().clamp(max=cap) if mode != "off" else torch.ones_like(drift)
+    return {
+        "importance_weight_mean": float(weight.mean()) if len(drift) else 1.0,
+        "importance_weight_max": float(weight.max()) if len(drift) else 1.0,
+        **{f"importance_{key}": value for key, value in grpo.importance_stats(drift, cap).items()},
+    }
+
+
+def learning_rate_share(step: int, total_steps: int, config: Config) -> float:
+    """Learning rate after `step` finished steps as a share of the peak: linear warm-up, then the schedule."""
+    settings = config.optimizer
+    warmup = math.ceil(settings.warmup_ratio * total_steps)
+    if step < warmup:
+        return (step + 1) / (warmup + 1)
+    if settings.schedule == "constant":
+        return 1.0
+    progress = min(1.0, (step - warmup) / max(1, total_steps - warmup))
+    falling = 0.5 * (1 + math.cos(math.pi * progress)) if settings.schedule == "cosine" else 1 - progress
+    return settings.min_lr_ratio + (1 - settings.min_lr_ratio) * falling
+
+
+def _adamw(parameters: list[torch.nn.Parameter], config: Config, lr: float | None) -> torch.optim.AdamW:
+    settings = config.optimizer
+    return torch.optim.AdamW(
+        parameters, lr or settings.lr, betas=settings.betas, eps=settings.eps, weight_decay=settings.weight_decay
+    )
+
+
+def _rows(rollouts: Sequence[Rollout], batch: Sequence[tuple[int, int]]) -> Rows:
+    groups = list(dict.fromkeys(group for group, _ in batch))
+    place = {group: index for index, group in enumerate(groups)}
+    return Rows(
+        prompts=[rollouts[group].prompt for group in groups],
+        prompt_of=[place[group] for group, _ in batch],
+        completions=[rollouts[group].samples[k].ids for group, k in batch],
+    )
