@@ -1,0 +1,243 @@
+"""The one road from an encoded image to the pixels a model sees, in training and in evaluation alike.
+
+The paper's code has two: training resizes with Pillow's default filter and rounds the new side, evaluation
+resizes with bicubic and truncates it, so one image can reach the same model in two sizes. Pillow's default
+filter is bicubic; what is left of the difference is one pixel, and here it is gone: bicubic, rounded.
+Colour profiles are ignored, as the paper's code ignores them.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageFile
+
+from model_adapters.base import AdapterError
+
+MAX_PIXELS = 100_000_000
+"""Most pixels an image may declare; above it the file is refused before anything is decoded."""
+MAX_RATIO = 200
+"""Longest allowed shape, long side over short side: the limit of Qwen's own `smart_resize`."""
+MIN_SIDE = 28
+"""Shortest side of a result: one merged patch of Qwen; it also keeps an image clear of the 1 and 3 pixel
+heights that image processors take for a channel axis."""
+
+# Formats that data sets use. Pillow's others are left out on purpose: EPS runs Ghostscript, icons hold
+# pictures of a size that their header does not tell.
+_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "MPO", "JPEG2000", "AVIF")
+
+# What undoes each EXIF orientation (CIPA DC-008, tag 0x0112); 1 is upright.
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_ORIENTATION = 0x0112
+_OPENING = threading.Lock()
+
+
+class ImageRefused(AdapterError):
+    """An image no model should be shown, said in one sentence."""
+
+
+def load_image(
+    source: bytes | str | Path | Image.Image, max_side: int = 1024, *, max_pixels: int = MAX_PIXELS
+) -> Image.Image:
+    """Decode and normalise one image: a new RGB image, upright, long side at most `max_side` pixels.
+
+    `source` is an encoded file as bytes, a path, or a PIL image (left as it was). In this order: first frame
+    of an animation; EXIF orientation; 16-bit, 32-bit and float greys scaled to 8 bits; transparency laid on
+    white; RGB; bicubic resize of a long side above `max_side`, sides rounded. Smaller images keep their size,
+    but a side below `MIN_SIDE` is brought up to it: proportionally as far as `max_side` allows, then by
+    stretching, as every family does on its own to so thin an image. Applying it twice changes nothing.
+
+    Raises ImageRefused for what is missing, truncated, corrupt, of another format, empty, thinner than
+    1:`MAX_RATIO`, or declares more than `max_pixels` pixels or oversized compressed text.
+    """
+    if max_side < MIN_SIDE:
+        raise AdapterError(f"max_side is {max_side}, but images need at least {MIN_SIDE} pixels; raise it.")
+    if ImageFile.LOAD_TRUNCATED_IMAGES:
+        raise AdapterError(
+            "PIL.ImageFile.LOAD_TRUNCATED_IMAGES is on in this process, so damaged images would pass as grey "
+            "ones; switch it off."
+        )
+    name = _name(source)
+    with _opened(source, name, max_pixels) as image:
+        _check_shape(image, name, max_pixels)
+        upright = _first_frame(image, name)
+    rgb = _rgb(upright, name)
+    size = _size(rgb.size, max_side)
+    if size != rgb.size:
+        rgb = rgb.resize(size, Image.Resampling.BICUBIC)
+    rgb.info.clear()  # an orientation or a transparent colour left here would be applied a second time
+    return rgb
+
+
+def _name(source: Any) -> str:
+    if isinstance(source, bytes):
+        return f"The image of {len(source)} bytes"
+    if isinstance(source, Image.Image):
+        return f"The PIL image (mode {source.mode}, {source.width}x{source.height})"
+    if isinstance(source, str | Path):
+        return f"The image `{source}`"
+    raise ImageRefused(
+        f"An image came as {type(source).__name__}; give the bytes of an image file, a path or a PIL image."
+    )
+
+
+@contextmanager
+def _opened(source: bytes | str | Path | Image.Image, name: str, max_pixels: int) -> Iterator[Image.Image]:
+    """The image with its header read and its pixels not yet decoded."""
+    if isinstance(source, Image.Image):
+        yield source
+    elif isinstance(source, bytes):
+        with BytesIO(source) as stream:
+            yield _open(stream, name, max_pixels)
+    else:
+        if str(source).startswith(("http://", "https://", "data:")):
+            raise ImageRefused(f"{name} is an address, not a file; download it first and give its path.")
+        try:
+            stream_of_file = Path(source).open("rb")
+        except (OSError, ValueError) as error:  # ValueError: a null byte in the path
+            reason = getattr(error, "strerror", None) or str(error)
+            raise ImageRefused(f"{name} cannot be read ({reason}); correct the path.") from error
+        with stream_of_file:
+            yield _open(stream_of_file, name, max_pixels)
+
+
+@lru_cache(maxsize=1)
+def _formats() -> tuple[str, ...]:
+    Image.init()
+    return tuple(name for name in _FORMATS if name in Image.OPEN)
+
+
+def _open(stream: Any, name: str, max_pixels: int) -> Image.Image:
+    # Pillow compares the header with one process-wide limit and only warns just above it. Our limit takes its
+    # place for the moment of opening, and the warning counts; the lock keeps two threads from mixing limits.
+    with _OPENING, warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, max_pixels
+        try:
+            return Image.open(stream, formats=_formats())
+        except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+            raise ImageRefused(_too_large(name, max_pixels)) from error
+        except Image.UnidentifiedImageError as error:
+            raise ImageRefused(
+                f"{name} is no readable image; use one of {', '.join(_formats())} or drop the row."
+            ) from error
+        except Exception as error:  # plugins raise whatever malformed bytes lead them into
+            raise ImageRefused(_broken(name, error)) from error
+        finally:
+            Image.MAX_IMAGE_PIXELS = limit
+
+
+def _too_large(name: str, max_pixels: int) -> str:
+    return f"{name} declares more than {max_pixels:,} pixels; shrink it first."
+
+
+def _broken(name: str, error: Exception) -> str:
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return f"{name} cannot be decoded ({reason}); store it again or drop the row."
+
+
+def _check_shape(image: Image.Image, name: str, max_pixels: int) -> None:
+    width, height = image.size
+    if width == 0 or height == 0:
+        raise ImageRefused(f"{name} is {width}x{height} pixels and so holds nothing; drop the row.")
+    if width * height > max_pixels:
+        raise ImageRefused(_too_large(name, max_pixels))
+    if max(width, height) > MAX_RATIO * min(width, height):
+        raise ImageRefused(
+            f"{name} is {width}x{height} pixels, thinner than the 1:{MAX_RATIO} that models take; crop it first."
+        )
+
+
+def _first_frame(image: Image.Image, name: str) -> Image.Image:
+    """Decode the first frame and turn it upright; the given image keeps its own frame."""
+    frame = image.tell()
+    try:
+        if frame:
+            image.seek(0)
+        image.load()
+        # Asked after loading: PNG keeps EXIF behind the pixels, and TIFF turns itself upright on the way.
+        turn = _UPRIGHT.get(_orientation(image))
+        first = image.copy() if turn is None else image.transpose(turn)
+        if frame:
+            image.seek(frame)
+    except Exception as error:  # plugins raise whatever malformed bytes lead them into
+        raise ImageRefused(_broken(name, error)) from error
+    return first
+
+
+def _orientation(image: Image.Image) -> int:
+    """1 to 8. A damaged EXIF block says nothing about the orientation, and the pixels are whole without it."""
+    try:
+        value = image.getexif().get(_ORIENTATION, 1)
+    except Exception:  # any byte sequence may stand in an EXIF block
+        return 1
+    return value if isinstance(value, int) else 1
+
+
+def _rgb(image: Image.Image, name: str) -> Image.Image:
+    if image.mode == "F" or image.mode.startswith("I"):
+        return _grey(image, name)
+    if image.mode == "La":
+        image = image.convert("LA")  # the only mode Pillow converts this one to
+    transparent = image.mode in ("LA", "PA", "RGBA", "RGBa") or "transparency" in image.info
+    if image.mode == "P" and image.palette is not None and image.palette.mode == "RGBA":
+        transparent = True
+    try:
+        if not transparent:
+            return image.convert("RGB")
+        layer = image.convert("RGBA")
+    except ValueError as error:
+        raise ImageRefused(
+            f"{name} has colours that cannot be turned into RGB ({error}); convert it."
+        ) from error
+    white = Image.new("RGBA", layer.size, "white")
+    return Image.alpha_composite(white, layer).convert("RGB")
+
+
+def _grey(image: Image.Image, name: str) -> Image.Image:
+    """Greys of more than 8 bits. Pillow's own conversion clips them, so a 16-bit image turns white.
+
+    16-bit values, which Pillow also hands out as mode `I`: 0..65535 to 0..255. Floats: 0..1 to 0..255, or
+    0..255 as they are. Anything outside has no known range, so its minimum becomes 0 and its maximum 255.
+    """
+    values = np.asarray(image, dtype=np.float64)
+    if not np.isfinite(values).all():
+        raise ImageRefused(f"{name} holds values that are not finite; replace them or drop the row.")
+    low, high = float(values.min()), float(values.max())
+    if image.mode == "F" and low >= 0 and high <= 255:
+        top = 1.0 if high <= 1 else 255.0
+        grey = values * (255.0 / top)
+    elif image.mode != "F" and low >= 0 and high <= 65535:
+        grey = values / 257.0
+    else:
+        grey = (values - low) * (255.0 / (high - low)) if high > low else np.zeros_like(values)
+    grey = np.floor(grey + 0.5).astype(np.uint8)
+    transparent = image.info.get("transparency")
+    if isinstance(transparent, int):  # a PNG can name one grey as see-through
+        grey[values == transparent] = 255
+    return Image.fromarray(grey).convert("RGB")
+
+
+def _size(size: tuple[int, int], max_side: int) -> tuple[int, int]:
+    """Width and height after normalisation; see `load_image`."""
+    scale = min(1.0, max_side / max(size))
+    if min(size) * scale < MIN_SIDE:
+        scale = min(MIN_SIDE / min(size), max_side / max(size))
+    width, height = (max(MIN_SIDE, round(side * scale)) for side in size)
+    return width, height
