@@ -48,7 +48,7 @@ _ORIENTATION = 0x0112
 _OPENING = threading.Lock()
 
 
-class ImageRefused(AdapterError):
+class ImageRefused(AdapterError):  # noqa: N818  (named for what a user reads, as `mmcorl.errors.Refused`)
     """An image no model should be shown, said in one sentence."""
 
 
@@ -103,18 +103,17 @@ def _opened(source: bytes | str | Path | Image.Image, name: str, max_pixels: int
     if isinstance(source, Image.Image):
         yield source
     elif isinstance(source, bytes):
-        with BytesIO(source) as stream:
-            yield _open(stream, name, max_pixels)
+        yield _open(BytesIO(source), name, max_pixels)
     else:
         if str(source).startswith(("http://", "https://", "data:")):
             raise ImageRefused(f"{name} is an address, not a file; download it first and give its path.")
         try:
-            stream_of_file = Path(source).open("rb")
+            stream: Any = Path(source).open("rb")  # noqa: SIM115  (closed below, where errors are the image's)
         except (OSError, ValueError) as error:  # ValueError: a null byte in the path
             reason = getattr(error, "strerror", None) or str(error)
             raise ImageRefused(f"{name} cannot be read ({reason}); correct the path.") from error
-        with stream_of_file:
-            yield _open(stream_of_file, name, max_pixels)
+        with stream:
+            yield _open(stream, name, max_pixels)
 
 
 @lru_cache(maxsize=1)
@@ -160,7 +159,7 @@ def _check_shape(image: Image.Image, name: str, max_pixels: int) -> None:
         raise ImageRefused(_too_large(name, max_pixels))
     if max(width, height) > MAX_RATIO * min(width, height):
         raise ImageRefused(
-            f"{name} is {width}x{height} pixels, thinner than the 1:{MAX_RATIO} that models take; crop it first."
+            f"{name} is {width}x{height} pixels, thinner than the allowed 1:{MAX_RATIO}; crop it first."
         )
 
 
@@ -182,7 +181,7 @@ def _first_frame(image: Image.Image, name: str) -> Image.Image:
 
 
 def _orientation(image: Image.Image) -> int:
-    """1 to 8. A damaged EXIF block says nothing about the orientation, and the pixels are whole without it."""
+    """1 to 8; 1 for damaged EXIF, which says nothing about the orientation and leaves the pixels whole."""
     try:
         value = image.getexif().get(_ORIENTATION, 1)
     except Exception:  # any byte sequence may stand in an EXIF block

@@ -21,7 +21,7 @@ _OPERATORS = ("nms", "qnms")
 
 
 def _is_applied() -> bool:
-    """Try first: with a build that fits its torch the operators exist, and declaring them again would raise."""
+    """Try first: with a build that fits its torch the operators exist; declaring them twice raises."""
     try:
         importlib.import_module("torchvision")
     except RuntimeError as error:
