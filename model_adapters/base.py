@@ -154,9 +154,11 @@ class ModelAdapter(ABC):
         """What the decoder needs as `attention_mask` in a pass that starts at the first token.
 
         `input_ids` (R, L); `valid` (R, L) bool, False on padding (left or right). The default is the plain
-        padding mask, or None when nothing is padded. Families whose mask is not causal override this.
+        padding mask for rows padded on the left, and None otherwise: a causal model never looks at what
+        follows, so padding on the right needs no mask and attention keeps its fast path. Families whose mask
+        is not causal override this.
         """
-        return None if bool(valid.all()) else valid.long()
+        return None if bool(valid[:, 0].all()) else valid.long()
 
     def logits(self, model: nn.Module, hidden: Tensor) -> Tensor:
         """Hidden states (..., d) to logits (..., V) through the head, soft-cap included where there is one."""

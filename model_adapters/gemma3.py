@@ -1,0 +1,72 @@
+"""Gemma-3: image blocks that attend both ways, layers with a sliding window, images of one fixed size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from model_adapters.base import AdapterError, VisionSettings
+from model_adapters.image_text import ImageTextAdapter
+
+
+class Gemma3Adapter(ImageTextAdapter):
+    """Gemma-3 from 4B up, the sizes with a vision tower."""
+
+    family = "Gemma-3"
+    model_types = ("gemma3",)
+    needs_importance_correction = True
+    notes = "Image tokens attend both ways; engines differ in this, so importance correction is on."
+    media_tokens = ("<start_of_image>", "<end_of_image>", "<image_soft_token>")
+    end_of_turn = ("<end_of_turn>",)
+
+    def load_model(
+        self, path: str | Path, dtype: torch.dtype = torch.float32, attention: str = "sdpa"
+    ) -> nn.Module:
+        """Load the full model; raises AdapterError for an attention kernel that takes no mask."""
+        if attention not in ("sdpa", "eager"):
+            raise AdapterError(
+                f"attention {attention!r} cannot express {self.family}'s image blocks: use sdpa or eager"
+            )
+        return super().load_model(path, dtype, attention)
+
+    def processor_options(self, processor: Any, vision: VisionSettings) -> dict[str, Any]:
+        """One view per image: pan-and-scan stays off, whatever the checkpoint's file says."""
+        return {"do_pan_and_scan": False}
+
+    def rows_per_image(self, key: str, vision: dict[str, Tensor]) -> list[int]:
+        """One row per image."""
+        return [1] * len(vision[key])
+
+    def attention_mask(self, model: nn.Module, input_ids: Tensor, valid: Tensor) -> Any:
+        """Masks of both layer kinds when there are images, else the plain rule.
+
+        A query sees what precedes it and the rest of its own image; on sliding layers nothing further back
+        than the window. The dictionary also keeps transformers from building masks of its own, which would be
+        causal inside images because they are given embeddings and no token types.
+        """
+        image = input_ids == self.image_token_id(model.config)
+        if not bool(image.any()):
+            return super().attention_mask(model, input_ids, valid)
+        config = self.decoder(model).config
+        starts = image & ~pad(image, (1, -1))
+        block = torch.where(image, starts.cumsum(1), 0)
+        same_image = (block[:, :, None] == block[:, None, :]) & image[:, :, None]
+        index = torch.arange(input_ids.shape[1], device=input_ids.device)
+        back = index[:, None] - index[None, :]  # how far behind its query a key lies
+        full = ((back >= 0) | same_image) & valid[:, None, :]
+        # A query on padding sees itself: a row without any key would turn into NaN and spread.
+        full = full | (back == 0)
+        sliding = full & (back < config.sliding_window)
+        masks = {"full_attention": full[:, None], "sliding_attention": sliding[:, None]}
+        if config._attn_implementation == "eager":
+            dtype = model.get_input_embeddings().weight.dtype
+            lowest = torch.finfo(dtype).min
+            masks = {
+                kind: torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, lowest)
+                for kind, mask in masks.items()
+            }
+        return masks

@@ -1,0 +1,176 @@
+"""What the vision-language families of transformers share: loading, the chat template, the call of the tower.
+
+A new family of this kind is a subclass that names its `model_types`, its media tokens and how many rows of
+each vision tensor belong to one image.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+import patches
+from model_adapters.base import AdapterError, Encoded, ModelAdapter, VisionSettings
+from model_adapters.loading import load_pretrained, stop_ids, unwrap
+
+
+class ImageTextAdapter(ModelAdapter):
+    """A family that `AutoModelForImageTextToText` loads and whose processor expands image placeholders."""
+
+    patches = ("torchvision_cpu",)
+    tower_inputs: ClassVar[tuple[str, ...]] = ("pixel_values",)
+    """Processor outputs that `get_image_features` takes."""
+    media_tokens: ClassVar[tuple[str, ...]]
+    """Markup around and for images and videos: refused in a prompt's text and never sampled."""
+    end_of_turn: ClassVar[tuple[str, ...]]
+    """Tokens that end the assistant's turn, beside those the checkpoint itself names."""
+
+    # -- loading ---------------------------------------------------------------------------------------
+
+    def load_processor(self, path: str | Path, vision: VisionSettings) -> Any:
+        """Load the processor of a checkpoint; raises AdapterError when it has no chat template."""
+        self.apply_patches()
+        from transformers import AutoProcessor
+
+        processor = AutoProcessor.from_pretrained(path)
+        if not processor.chat_template:
+            raise AdapterError(
+                f"{path} has no chat template: use an instruction-tuned checkpoint or add chat_template.jinja"
+            )
+        return processor
+
+    def load_model(
+        self, path: str | Path, dtype: torch.dtype = torch.float32, attention: str = "sdpa"
+    ) -> nn.Module:
+        """Load the full model with its head, in eval mode, dropout 0, on the CPU."""
+        self.apply_patches()
+        from transformers import AutoModelForImageTextToText
+
+        return load_pretrained(AutoModelForImageTextToText, path, dtype, attention)
+
+    def apply_patches(self) -> None:
+        """Apply the upstream fixes this family names in `patches`."""
+        for name in type(self).patches:
+            patches.apply(name)
+
+    # -- one prompt ------------------------------------------------------------------------------------
+
+    def encode(
+        self,
+        processor: Any,
+        text: str,
+        images: Sequence[Image.Image] = (),
+        *,
+        system: str | None = None,
+        vision: VisionSettings = VisionSettings(),  # noqa: B008  (frozen)
+    ) -> Encoded:
+        """Encode one prompt through the checkpoint's own chat template and processor."""
+        for part in (text, system or ""):
+            found = [token for token in self.media_tokens if token in part]
+            if found:
+                raise AdapterError(
+                    f"the prompt contains {found[0]!r}, which {self.family} reads as image markup: "
+                    "remove it from the text and pass the picture in `images`"
+                )
+        images = self.prepare_images(processor, images, vision)
+        content: list[dict[str, Any]] = [{"type": "image"} for _ in images]
+        messages = [{"role": "user", "content": [*content, {"type": "text", "text": text}]}]
+        if system:
+            messages.insert(0, {"role": "system", "content": [{"type": "text", "text": system}]})
+        chat = processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        bos = processor.tokenizer.bos_token
+        inputs = processor(
+            text=[chat],
+            images=[list(images)] if images else None,
+            # A template that writes <bos> itself and a tokenizer that adds one would double it.
+            add_special_tokens=not (bos and chat.startswith(bos)),
+            return_tensors="pt",
+            **(self.processor_options(processor, vision) if images else {}),
+        )
+        ids = inputs["input_ids"][0]
+        tensors = {key: inputs[key] for key in self.tower_inputs} if images else {}
+        return self.finish(processor, ids, tensors)
+
+    def prepare_images(
+        self, processor: Any, images: Sequence[Image.Image], vision: VisionSettings
+    ) -> Sequence[Image.Image]:
+        """The images as the processor gets them; unchanged unless a family resizes them beforehand."""
+        return images
+
+    def processor_options(self, processor: Any, vision: VisionSettings) -> dict[str, Any]:
+        """Keyword arguments of the processor call that carry `vision`; none by default."""
+        return {}
+
+    def finish(self, processor: Any, ids: Tensor, vision: dict[str, Tensor]) -> Encoded:
+        """Put ids and vision tensors together; positions count up from 0 by default."""
+        return Encoded(ids, torch.arange(len(ids)).unsqueeze(0), len(ids), vision)
+
+    def decode(self, processor: Any, ids: Sequence[int]) -> str:
+        """Text of completion ids, special tokens left out."""
+        return processor.tokenizer.decode(
+            list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+
+    # -- vision ----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def rows_per_image(self, key: str, vision: dict[str, Tensor]) -> list[int]:
+        """How many rows of tensor `key` each image owns, in order."""
+
+    def split_vision(self, vision: dict[str, Tensor], images: Sequence[int]) -> list[dict[str, Tensor]]:
+        """Undo `collate_vision`: `images[i]` is the number of images of prompt i (0 gives an empty dict)."""
+        parts: list[dict[str, Tensor]] = [{} for _ in images]
+        for key, tensor in vision.items():
+            rows = self.rows_per_image(key, vision)
+            if len(rows) != sum(images):
+                raise AdapterError(f"{sum(images)} images asked for but the vision tensors hold {len(rows)}")
+            start = image = 0
+            for part, count in zip(parts, images, strict=True):
+                if count:
+                    size = sum(rows[image : image + count])
+                    part[key] = tensor[start : start + size]
+                    start, image = start + size, image + count
+        return parts
+
+    def image_features(self, model: nn.Module, vision: dict[str, Tensor]) -> Tensor:
+        """Vision tower and projector: (T, d), one row per image placeholder, in prompt then reading order."""
+        tower = unwrap(model).model
+        features = tower.get_image_features(**{key: vision[key] for key in self.tower_inputs})
+        # transformers 5 wraps the features in an output object; 4.x returns them bare.
+        features = getattr(features, "pooler_output", features)
+        blocks = features if isinstance(features, list | tuple) else [features]
+        return torch.cat([block.flatten(0, -2) for block in blocks])
+
+    def image_token_id(self, config: Any) -> int | None:
+        """Id of the placeholder that stands for one image feature."""
+        return config.image_token_id
+
+    # -- language model ----------------------------------------------------------------------------------
+
+    def decoder(self, model: nn.Module) -> nn.Module:
+        """The language model without its head."""
+        return unwrap(model).model.language_model
+
+    def stop_ids(self, processor: Any, model: nn.Module) -> tuple[int, ...]:
+        """Ids that end a completion: the checkpoint's own and the family's end of turn."""
+        return stop_ids(processor.tokenizer, unwrap(model), self.end_of_turn)
+
+    def banned_ids(self, processor: Any, config: Any) -> tuple[int, ...]:
+        """Media and padding ids that may never be sampled."""
+        tokenizer = processor.tokenizer
+        vocabulary = tokenizer.get_vocab()
+        banned = {vocabulary[token] for token in self.media_tokens if token in vocabulary}
+        banned.add(self.image_token_id(config))
+        banned.add(tokenizer.pad_token_id)
+        stops = {tokenizer.eos_token_id, *(vocabulary.get(token) for token in self.end_of_turn)}
+        return tuple(sorted(banned - stops - {None}))
+
+    def vision_modules(self, model: nn.Module) -> list[nn.Module]:
+        """The vision tower, without the projector."""
+        return [unwrap(model).model.vision_tower]

@@ -1,0 +1,53 @@
+"""InternVL3.5 (and 3) in transformers' own layout, the `-HF` checkpoints: square tiles, one dimension of positions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from model_adapters.base import Encoded, VisionSettings
+from model_adapters.image_text import ImageTextAdapter
+
+
+class InternVL35Adapter(ImageTextAdapter):
+    """InternVL with a Qwen2, Qwen3 or Llama language model."""
+
+    family = "InternVL3.5"
+    model_types = ("internvl",)
+    notes = "One tile per image unless `tiles` says more; use the -HF checkpoints."
+    media_tokens = ("<img>", "</img>", "<IMG_CONTEXT>", "<video>")
+    end_of_turn = ("<|im_end|>", "<|endoftext|>")
+
+    def processor_options(self, processor: Any, vision: VisionSettings) -> dict[str, Any]:
+        """Tiling: the processor cuts images by default, whatever its image processor's file says."""
+        return _tiling(vision)
+
+    def finish(self, processor: Any, ids: Tensor, vision: dict[str, Tensor]) -> Encoded:
+        """Keep the number of tiles of each image (`num_patches`): the processor drops it.
+
+        Each image is one run of placeholders between its start and end tokens.
+        """
+        encoded = super().finish(processor, ids, vision)
+        if not vision:
+            return encoded
+        start, end = processor.start_image_token_id, processor.end_image_token_id
+        opens, closes = ((ids == token).nonzero().flatten() for token in (start, end))
+        tiles = (closes - opens - 1) // processor.image_seq_length
+        return replace(encoded, vision={**vision, "num_patches": tiles})
+
+    def rows_per_image(self, key: str, vision: dict[str, Tensor]) -> list[int]:
+        """One tile count per image, and that many tiles."""
+        tiles = vision["num_patches"]
+        return [1] * len(tiles) if key == "num_patches" else tiles.tolist()
+
+    def engine_options(self, vision: VisionSettings) -> dict[str, Any]:
+        """The same tiling for a serving engine's own processor."""
+        return {"mm_processor_kwargs": _tiling(vision)}
+
+
+def _tiling(vision: VisionSettings) -> dict[str, Any]:
+    if vision.tiles <= 1:
+        return {"crop_to_patches": False}
+    return {"crop_to_patches": True, "max_patches": vision.tiles}

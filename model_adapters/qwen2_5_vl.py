@@ -1,0 +1,139 @@
+"""Qwen2.5-VL: images of any size, three rows of rotary positions (M-RoPE)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from model_adapters.base import AdapterError, Encoded, VisionSettings
+from model_adapters.image_text import ImageTextAdapter
+from model_adapters.loading import unwrap
+
+_MAX_ASPECT = 200  # Qwen's own limit on long side / short side
+
+
+class Qwen25VLAdapter(ImageTextAdapter):
+    """Qwen2.5-VL of any size."""
+
+    family = "Qwen2.5-VL"
+    model_types = ("qwen2_5_vl",)
+    notes = "Image tokens grow with the picture: bound them with min_pixels and max_pixels."
+    tower_inputs = ("pixel_values", "image_grid_thw")
+    media_tokens = ("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>")
+    end_of_turn = ("<|im_end|>", "<|endoftext|>")
+
+    def load_processor(self, path: str | Path, vision: VisionSettings) -> Any:
+        """Load the processor with the pixel budget of `vision` as its own.
+
+        Raises AdapterError when the lower bound exceeds the upper one.
+        """
+        processor = super().load_processor(path, vision)
+        low, high = _budget(processor, vision)
+        if low > high:
+            raise AdapterError(f"min_pixels {low} exceeds max_pixels {high}: lower one or raise the other")
+        tool = processor.image_processor
+        tool.size = {"shortest_edge": low, "longest_edge": high}
+        if hasattr(tool, "min_pixels"):  # transformers 4.x keeps a second copy and reads that one
+            tool.min_pixels, tool.max_pixels = low, high
+        return processor
+
+    def prepare_images(
+        self, processor: Any, images: Sequence[Image.Image], vision: VisionSettings
+    ) -> Sequence[Image.Image]:
+        """Resize as qwen-vl-utils does, before the processor sees an image; its own resizing then does nothing.
+
+        The two rules differ for images with a side under 14 pixels, and their filters by rounding.
+        """
+        from qwen_vl_utils import fetch_image
+
+        low, high = _budget(processor, vision)
+        for image in images:
+            if max(image.size) > _MAX_ASPECT * min(image.size):
+                raise AdapterError(
+                    f"an image of {image.width}x{image.height} pixels is more than {_MAX_ASPECT} times as long "
+                    f"as wide, which {self.family} cannot read: crop it"
+                )
+        patch = processor.image_processor.patch_size
+        return [
+            fetch_image({"image": image, "min_pixels": low, "max_pixels": high}, image_patch_size=patch)
+            for image in images
+        ]
+
+    def processor_options(self, processor: Any, vision: VisionSettings) -> dict[str, Any]:
+        """The pixel budget, per call, so that `vision` holds whatever the processor was loaded with."""
+        low, high = _budget(processor, vision)
+        return {"size": {"shortest_edge": low, "longest_edge": high}}
+
+    def finish(self, processor: Any, ids: Tensor, vision: dict[str, Tensor]) -> Encoded:
+        """Positions from the ids and the image grids alone."""
+        positions, following = mrope_positions(
+            ids,
+            vision.get("image_grid_thw"),
+            image_token_id=processor.tokenizer.convert_tokens_to_ids("<|image_pad|>"),
+            merge=processor.image_processor.merge_size,
+        )
+        return Encoded(ids, positions, following, vision)
+
+    def rows_per_image(self, key: str, vision: dict[str, Tensor]) -> list[int]:
+        """One grid per image, and t * h * w patches."""
+        grids = vision["image_grid_thw"]
+        return [1] * len(grids) if key == "image_grid_thw" else grids.prod(-1).tolist()
+
+    def vision_modules(self, model: nn.Module) -> list[nn.Module]:
+        """The vision tower; its last part, the merger, is Qwen's projector and stays trainable."""
+        visual = unwrap(model).model.visual
+        return [visual.patch_embed, visual.blocks]
+
+    def engine_options(self, vision: VisionSettings) -> dict[str, Any]:
+        """The pixel budget for a serving engine's own processor."""
+        budget = {"min_pixels": vision.min_pixels, "max_pixels": vision.max_pixels}
+        given = {key: value for key, value in budget.items() if value is not None}
+        return {"mm_processor_kwargs": given} if given else {}
+
+
+def mrope_positions(
+    ids: Tensor, grids: Tensor | None, *, image_token_id: int, merge: int
+) -> tuple[Tensor, int]:
+    """M-RoPE of one prompt: (3, P) time, height and width positions, and the position that follows.
+
+    Text counts up by one on all three rows. The tokens of an image share one time; their rows and columns
+    count from that same value; the text after it goes on behind the longer side. `ids` (P,), `grids` (n, 3)
+    in patches, of which merge x merge make one token. Raises AdapterError when the placeholders do not fit
+    the grids. Source: Qwen2-VL (arXiv:2409.12191), section 2.1.
+    """
+    where = (ids == image_token_id).nonzero().flatten().tolist()
+    columns: list[Tensor] = []
+    position = index = used = 0
+    for time, height, width in [] if grids is None else grids.tolist():
+        height, width = height // merge, width // merge
+        count = time * height * width
+        block = where[used : used + count]
+        if len(block) < count or block[-1] - block[0] != count - 1:
+            raise AdapterError(
+                f"image placeholders in the prompt do not fit a grid of {height} x {width} tokens"
+            )
+        text = block[0] - index
+        columns.append((torch.arange(text) + position).expand(3, -1))
+        position += text
+        axes = torch.meshgrid(torch.arange(time), torch.arange(height), torch.arange(width), indexing="ij")
+        columns.append(torch.stack(axes).reshape(3, -1) + position)
+        position += max(height, width)
+        index, used = block[-1] + 1, used + count
+    if used != len(where):
+        raise AdapterError(f"{len(where)} image placeholders in the prompt but the grids hold {used}")
+    text = len(ids) - index
+    columns.append((torch.arange(text) + position).expand(3, -1))
+    return torch.cat(columns, dim=1), position + text
+
+
+def _budget(processor: Any, vision: VisionSettings) -> tuple[int, int]:
+    """Least and most pixels of one image: the setting, else the checkpoint's own."""
+    size = processor.image_processor.size
+    low = vision.min_pixels if vision.min_pixels is not None else size["shortest_edge"]
+    high = vision.max_pixels if vision.max_pixels is not None else size["longest_edge"]
+    return low, high

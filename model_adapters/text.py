@@ -1,0 +1,132 @@
+"""Text-only language models: Qwen2, Qwen2.5, Qwen3, Llama-3 and whatever `AutoModelForCausalLM` loads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from model_adapters.base import AdapterError, Encoded, ModelAdapter, VisionSettings
+from model_adapters.loading import load_pretrained, stop_ids, unwrap
+
+_END_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|endoftext|>")
+"""End-of-turn tokens of the common chat formats; several checkpoints name only one of theirs as eos."""
+
+
+class TextAdapter(ModelAdapter):
+    """A language model without images; the registry's fallback, so it claims no `model_type`."""
+
+    family = "text"
+    model_types = ()
+    multimodal = False
+    notes = "Any causal language model with a chat template."
+
+    def load_processor(self, path: str | Path, vision: VisionSettings) -> Any:
+        """Load the tokenizer; eos stands in for a missing pad token.
+
+        Raises AdapterError when there is no chat template.
+        """
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(path)
+        if not tokenizer.chat_template:
+            raise AdapterError(
+                f"{path} has no chat template: use an instruction-tuned checkpoint or add chat_template.jinja"
+            )
+        if tokenizer.pad_token_id is None:
+            tokenizer.pad_token = tokenizer.eos_token
+        return tokenizer
+
+    def load_model(
+        self, path: str | Path, dtype: torch.dtype = torch.float32, attention: str = "sdpa"
+    ) -> nn.Module:
+        """Load the causal language model, in eval mode, dropout 0, on the CPU."""
+        from transformers import AutoModelForCausalLM
+
+        return load_pretrained(AutoModelForCausalLM, path, dtype, attention)
+
+    def encode(
+        self,
+        processor: Any,
+        text: str,
+        images: Sequence[Image.Image] = (),
+        *,
+        system: str | None = None,
+        vision: VisionSettings = VisionSettings(),  # noqa: B008  (frozen)
+    ) -> Encoded:
+        """Encode one prompt through the tokenizer's chat template.
+
+        Raises AdapterError for a prompt with images, and for `system` where the template has no system turn.
+        """
+        from jinja2.exceptions import TemplateError
+
+        if images:
+            raise AdapterError(
+                f"{processor.name_or_path} is a text model and this prompt has {len(images)} images: "
+                "use a vision-language checkpoint, or a data set without images"
+            )
+        messages = [{"role": "user", "content": text}]
+        if system:
+            messages.insert(0, {"role": "system", "content": system})
+        try:
+            # Tokenised by the template call, so that a <bos> in the template is not added a second time.
+            inputs = processor.apply_chat_template(
+                messages, add_generation_prompt=True, return_dict=True, return_tensors="pt"
+            )
+        except TemplateError as error:
+            if not system:
+                raise
+            raise AdapterError(
+                f"the chat template of {processor.name_or_path} refuses a system turn ({error}): "
+                "put the instruction into the prompt"
+            ) from error
+        ids = inputs["input_ids"][0]
+        return Encoded(ids, torch.arange(len(ids)).unsqueeze(0), len(ids))
+
+    def decode(self, processor: Any, ids: Sequence[int]) -> str:
+        """Text of completion ids, special tokens left out."""
+        return processor.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+    def split_vision(self, vision: dict[str, Tensor], images: Sequence[int]) -> list[dict[str, Tensor]]:
+        """Nothing to split: one empty dict per prompt."""
+        return [{} for _ in images]
+
+    def image_features(self, model: nn.Module, vision: dict[str, Tensor]) -> Tensor:
+        """Raises AdapterError: there is no vision tower."""
+        raise AdapterError(f"{type(unwrap(model)).__name__} has no vision tower: drop the images")
+
+    def image_token_id(self, config: Any) -> int | None:
+        """None: no placeholder."""
+        return None
+
+    def decoder(self, model: nn.Module) -> nn.Module:
+        """The transformer without its head."""
+        return unwrap(model).base_model
+
+    def logits(self, model: nn.Module, hidden: Tensor) -> Tensor:
+        """Head, then what some families do to its output: scale (Cohere, Granite) and soft-cap (Gemma-2)."""
+        config = model.config
+        logits = super().logits(model, hidden)
+        if (scale := getattr(config, "logit_scale", None)) is not None:
+            logits = logits * scale
+        if (divisor := getattr(config, "logits_scaling", None)) is not None:
+            logits = logits / divisor
+        if (cap := getattr(config, "final_logit_softcapping", None)) is not None:
+            logits = torch.tanh(logits / cap) * cap
+        return logits
+
+    def stop_ids(self, processor: Any, model: nn.Module) -> tuple[int, ...]:
+        """Ids that end a completion: the checkpoint's own and the common end-of-turn tokens it knows."""
+        return stop_ids(processor, unwrap(model), _END_OF_TURN)
+
+    def banned_ids(self, processor: Any, config: Any) -> tuple[int, ...]:
+        """The padding token, unless it also ends a completion."""
+        vocabulary = processor.get_vocab()
+        stops = {processor.eos_token_id, *(vocabulary.get(token) for token in _END_OF_TURN)}
+        own = config.eos_token_id
+        stops.update(own if isinstance(own, list | tuple) else [own])
+        return tuple(sorted({processor.pad_token_id} - stops - {None}))
