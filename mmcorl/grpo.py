@@ -32,18 +32,14 @@ def group_advantages(rewards: Tensor, std: StdKind = "unbiased", eps: float = 1e
     if rewards.ndim != 2:
         raise ValueError(f"rewards have shape {tuple(rewards.shape)}, expected (B, K)")
     _finite(rewards, "reward")
-    centred = rewards - rewards.mean(dim=1, keepdim=True)
-    # The mean of K equal numbers may miss them by a rounding error, which a division by eps would blow up.
-    centred = centred.masked_fill((rewards == rewards[:, :1]).all(dim=1, keepdim=True), 0.0)
-    if std == "none" or rewards.shape[1] == 1:
-        return centred
-    return centred / (rewards.std(dim=1, correction=_correction(std), keepdim=True) + eps)
-
-
-def _correction(std: StdKind) -> int:
-    if std not in ("unbiased", "population"):
+    if std not in get_args(StdKind):
         raise ValueError(f"std {std!r} is unknown: use one of {', '.join(get_args(StdKind))}")
-    return 1 if std == "unbiased" else 0
+    advantages = rewards - rewards.mean(dim=1, keepdim=True)
+    if std != "none" and rewards.shape[1] > 1:
+        deviation = rewards.std(dim=1, correction=1 if std == "unbiased" else 0, keepdim=True)
+        advantages = advantages / (deviation + eps)
+    # The mean of K equal numbers may miss them by a rounding error, which the division by eps blows up.
+    return advantages.masked_fill((rewards == rewards[:, :1]).all(dim=1, keepdim=True), 0.0)
 
 
 def token_weights(
@@ -117,16 +113,19 @@ def importance_stats(log_ratio: Tensor, cap: float = 3.0) -> dict[str, float]:
         return {}
     weight = d.exp().clamp(max=cap)
     size = d.abs()
-    return {
-        "drift_mean": d.mean().item(),
-        "drift_abs_mean": size.mean().item(),
+    stats = {
+        "drift_mean": d.mean(),
+        "drift_abs_mean": size.mean(),
         # The smallest value that at least 99 % of the tokens do not exceed; quantile() refuses large inputs.
-        "drift_abs_p99": size.kthvalue(-(-99 * n // 100)).values.item(),
-        "drift_abs_max": size.max().item(),
-        "drift_k3": (d.expm1() - d).mean().item(),
-        "ess": (weight.sum().square() / (n * weight.square().sum())).item(),
-        "truncated_share": (d.exp() > cap).double().mean().item(),
+        "drift_abs_p99": size.kthvalue(-(-99 * n // 100)).values,
+        "drift_abs_max": size.max(),
+        "drift_k3": (d.expm1() - d).mean(),
+        "ess": weight.sum().square() / (n * weight.square().sum()),
+        "truncated_share": (d.exp() > cap).double().mean(),
     }
+    return dict(
+        zip(stats, torch.stack(list(stats.values())).tolist(), strict=True)
+    )  # one copy from the device
 
 
 # d = log pi - log pi_ref at tokens sampled from pi. All three have the expectation KL(pi || pi_ref) or its

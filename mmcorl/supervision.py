@@ -18,7 +18,7 @@ T = TypeVar("T", Group, PseudoLabel)
 
 
 class MismatchError(RuntimeError):
-    """Agents, prompts or labels that belong together have different uids: a fault of the run, not of input."""
+    """Agents, prompts or labels that belong together differ in uids: the run's fault, not the user's."""
 
 
 @dataclass(frozen=True)

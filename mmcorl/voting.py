@@ -98,7 +98,8 @@ def majority(
 
     cast = sum(count.values())
     winner: str | None = None
-    if leaders and ranked[0][1] >= min_votes and ranked[0][1] >= min_share * cast:
+    # Divided, not multiplied: 3 / 10 is the float 0.3, so a winner exactly at the bound passes.
+    if leaders and ranked[0][1] >= min_votes and ranked[0][1] / cast >= min_share:
         if len(leaders) == 1 or tie == "first_seen":
             winner = leaders[0]
         elif tie == "lexicographic":

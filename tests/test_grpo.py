@@ -1,0 +1,371 @@
+"""GRPO by hand: every expected number is worked out in a comment or by a second, slower formula."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mmcorl.grpo import (
+    NotFiniteError,
+    group_advantages,
+    importance_stats,
+    importance_weights,
+    kl_estimate,
+    policy_loss,
+    token_weights,
+)
+
+# -- advantages ----------------------------------------------------------------------------------------------
+
+
+def test_two_of_four_right():
+    # mean 1/2, deviations +-1/2. Unbiased variance 4 * 1/4 / 3 = 1/3, std 0.57735; population variance 1/4.
+    rewards = torch.tensor([[1.0, 0.0, 0.0, 1.0]])
+    signs = torch.tensor([[1.0, -1.0, -1.0, 1.0]])
+    assert torch.allclose(group_advantages(rewards), 0.865876 * signs, atol=1e-6)  # 0.5 / (0.577350 + 1e-4)
+    assert torch.allclose(group_advantages(rewards, eps=0.0), 0.866025 * signs, atol=1e-6)
+    assert torch.allclose(group_advantages(rewards, "population", eps=0.0), signs, atol=1e-6)
+    assert torch.equal(group_advantages(rewards, "none"), 0.5 * signs)
+
+
+@pytest.mark.parametrize(
+    ("std", "right", "wrong"),
+    # mean 1/4; population std sqrt(3)/4: 0.75 / 0.433013 and -0.25 / 0.433013; unbiased: times sqrt(11/12).
+    [("population", 1.732051, -0.577350), ("unbiased", 1.658312, -0.552771)],
+)
+def test_three_of_twelve_right(std, right, wrong):
+    rewards = torch.tensor([[1.0] * 3 + [0.0] * 9])
+    expected = torch.tensor([[right] * 3 + [wrong] * 9])
+    assert torch.allclose(group_advantages(rewards, std, eps=0.0), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("std", ["unbiased", "population", "none"])
+@pytest.mark.parametrize("value", [0.0, 1.0, 0.1, 1 / 3, -7.3])
+@pytest.mark.parametrize("k", [1, 2, 3, 8, 12])
+def test_a_group_with_equal_rewards_has_advantages_of_exactly_zero(std, value, k):
+    # The float mean of twelve 0.1 is not 0.1; without care the difference over eps would be a signal.
+    advantages = group_advantages(torch.full((2, k), value), std, eps=0.0)
+    assert torch.equal(advantages, torch.zeros(2, k))
+
+
+def test_groups_do_not_see_each_other():
+    rewards = torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
+    together = group_advantages(rewards)
+    assert torch.equal(together, torch.cat([group_advantages(row.unsqueeze(0)) for row in rewards]))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.sampled_from([0.0, 1.0]), min_size=2, max_size=12))
+def test_advantages_are_centred_and_scale_free(rewards):
+    row = torch.tensor([rewards], dtype=torch.float64)
+    advantages = group_advantages(row, "population", eps=0.0)
+    assert advantages.sum().abs() < 1e-9
+    assert torch.allclose(group_advantages(3 * row + 5, "population", eps=0.0), advantages)
+    if len(set(rewards)) > 1:
+        assert advantages.square().mean().item() == pytest.approx(1.0)
+        # Unbiased and population differ by the factor sqrt((K - 1) / K).
+        k = len(rewards)
+        unbiased = group_advantages(row, "unbiased", eps=0.0)
+        assert torch.allclose(unbiased, advantages * math.sqrt((k - 1) / k))
+
+
+def test_rewards_that_are_no_numbers_or_no_groups_stop():
+    with pytest.raises(NotFiniteError, match=r"reward is nan at position \(1, 0\)"):
+        group_advantages(torch.tensor([[1.0, 0.0], [float("nan"), 0.0]]))
+    with pytest.raises(ValueError, match=r"shape \(3,\), expected \(B, K\)"):
+        group_advantages(torch.ones(3))
+    with pytest.raises(ValueError, match="std 'mad' is unknown"):
+        group_advantages(torch.tensor([[1.0, 0.0]]), "mad")
+
+
+# -- aggregation ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "expected"),
+    [
+        # Two rows of 1 and 3 tokens, budget 4.
+        ("sequence", [1 / 2, 1 / 6]),  # 1 / (2 rows * length)
+        ("token", [1 / 4, 1 / 4]),  # 1 / 4 tokens
+        ("dr_grpo", [1 / 8, 1 / 8]),  # 1 / (2 rows * budget 4)
+    ],
+)
+def test_token_weights_by_hand(aggregation, expected):
+    weights = token_weights(torch.tensor([1, 3]), aggregation, total_rows=2, total_tokens=4, max_length=4)
+    assert torch.allclose(weights, torch.tensor(expected))
+
+
+LENGTHS = torch.tensor([5, 1, 8, 3, 2, 7, 4, 6])
+CUTS = {
+    "one of eight": [[0, 1, 2, 3, 4, 5, 6, 7]],
+    "eight of one": [[0], [1], [2], [3], [4], [5], [6], [7]],
+    "ragged": [[6, 0, 3], [7], [1, 5], [2, 4]],
+    "groups skipped": [[0, 1, 2, 3], [6, 7]],  # rows 4 and 5 have advantage 0: see below
+}
+
+
+def whole_batch_loss(losses, aggregation, max_length):
+    """The definition, on the whole batch at once."""
+    if aggregation == "sequence":
+        return torch.stack([row.mean() for row in losses]).mean()
+    if aggregation == "token":
+        return torch.cat(losses).mean()
+    return torch.cat(losses).sum() / (len(losses) * max_length)
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("aggregation", ["sequence", "token", "dr_grpo"])
+def test_the_gradient_does_not_depend_on_how_the_batch_is_cut(aggregation, cut):
+    generator = torch.Generator().manual_seed(0)
+    parameter = torch.randn(8, 8, generator=generator, requires_grad=True)
+    advantages = torch.tensor([1.2, -0.4, 0.3, -1.1, 0.0, 0.0, 0.8, -0.8])
+
+    def row_loss(row):
+        logp = parameter[row, : LENGTHS[row]].sin()  # any function of the parameters
+        return policy_loss(logp, None, advantages[row]).loss
+
+    whole = whole_batch_loss([row_loss(row) for row in range(8)], aggregation, max_length=8)
+    (expected,) = torch.autograd.grad(whole, parameter)
+
+    total = torch.zeros(())
+    for rows in CUTS[cut]:
+        weights = token_weights(
+            LENGTHS[rows], aggregation, total_rows=8, total_tokens=int(LENGTHS.sum()), max_length=8
+        )
+        loss = sum((weight * row_loss(row)).sum() for weight, row in zip(weights, rows, strict=True))
+        loss.backward()
+        total += loss.detach()
+    assert torch.allclose(parameter.grad, expected, atol=1e-7)
+    # The loss itself agrees too, unless rows were skipped; these add a constant without gradient: here 0.
+    assert torch.allclose(total, whole, atol=1e-6)
+
+
+def test_a_row_without_tokens_has_a_finite_weight():
+    weights = token_weights(torch.tensor([0, 2]), "sequence", total_rows=2, total_tokens=2, max_length=4)
+    assert torch.equal(weights, torch.tensor([0.5, 0.25]))
+
+
+def test_an_unknown_aggregation_is_named():
+    with pytest.raises(
+        ValueError, match="aggregation 'bnpo' is unknown: use one of sequence, token, dr_grpo"
+    ):
+        token_weights(torch.tensor([1]), "bnpo", total_rows=1, total_tokens=1, max_length=1)
+
+
+# -- importance correction -----------------------------------------------------------------------------------
+
+
+def test_importance_weights_by_hand():
+    # Ratios of the trainer's probability to the engine's: 0.2/0.4 = 0.5, 0.3/0.3 = 1, 0.8/0.2 = 4 -> cap 3.
+    train = torch.tensor([0.2, 0.3, 0.8]).log()
+    engine = torch.tensor([0.4, 0.3, 0.2]).log()
+    weights, stats = importance_weights(train, engine)
+    assert torch.allclose(weights, torch.tensor([0.5, 1.0, 3.0]))
+    # d = log 0.5, 0, log 4 = -0.693147, 0, 1.386294.
+    assert stats["drift_mean"] == pytest.approx(0.231049, abs=1e-6)
+    assert stats["drift_abs_mean"] == pytest.approx(0.693147, abs=1e-6)
+    assert stats["drift_abs_p99"] == stats["drift_abs_max"] == pytest.approx(1.386294, abs=1e-6)
+    # mean of e^d - 1 - d: (0.5 - 1 + 0.693147), 0, (4 - 1 - 1.386294) = (0.193147 + 1.613706) / 3.
+    assert stats["drift_k3"] == pytest.approx(0.602284, abs=1e-6)
+    # (0.5 + 1 + 3)^2 / (3 * (0.25 + 1 + 9)) = 20.25 / 30.75.
+    assert stats["ess"] == pytest.approx(0.658537, abs=1e-6)
+    assert stats["truncated_share"] == pytest.approx(1 / 3)
+
+
+def test_the_cap_is_a_choice_and_small_weights_are_kept():
+    train, engine = torch.tensor([0.0, -9.0, -1.0]), torch.tensor([-2.0, -1.0, -1.0])
+    weights, _ = importance_weights(train, engine, cap=2.0)
+    assert torch.allclose(weights, torch.tensor([2.0, math.exp(-8.0), 1.0]))  # e^2 = 7.39 -> 2
+
+
+def test_off_weighs_everything_one_and_still_reports_the_drift():
+    train, engine = torch.tensor([-1.0, -2.0]), torch.tensor([-1.5, -2.0])
+    weights, stats = importance_weights(train, engine, "off")
+    assert torch.equal(weights, torch.ones(2))
+    assert stats["drift_mean"] == pytest.approx(0.25)
+
+
+def test_importance_weights_carry_no_gradient():
+    train = torch.tensor([-1.0, -2.0], requires_grad=True)
+    weights, _ = importance_weights(train, torch.tensor([-1.5, -2.0]))
+    assert not weights.requires_grad
+
+
+def test_equal_log_probabilities_are_full_sample_size():
+    logp = torch.linspace(-5, 0, 40).view(5, 8)
+    weights, stats = importance_weights(logp, logp)
+    assert torch.equal(weights, torch.ones(5, 8))
+    assert stats == {
+        "drift_mean": 0.0,
+        "drift_abs_mean": 0.0,
+        "drift_abs_p99": 0.0,
+        "drift_abs_max": 0.0,
+        "drift_k3": 0.0,
+        "ess": 1.0,
+        "truncated_share": 0.0,
+    }
+
+
+def test_the_99th_percentile_ignores_one_outlier_in_a_hundred():
+    drift = torch.full((200,), 0.01)
+    drift[:2] = 5.0  # exactly 1 %
+    assert importance_stats(drift)["drift_abs_p99"] == pytest.approx(0.01)
+    drift[2] = -5.0
+    assert importance_stats(drift)["drift_abs_p99"] == pytest.approx(5.0)
+
+
+def test_no_tokens_give_no_statistics():
+    weights, stats = importance_weights(torch.zeros(0), torch.zeros(0))
+    assert (weights.numel(), stats) == (0, {})
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf"), float("inf")])
+def test_a_log_probability_that_is_no_number_stops_with_its_place(value):
+    good, bad = torch.zeros(3, 4) - 1.0, torch.zeros(3, 4) - 1.0
+    bad[2, 1] = value
+    with pytest.raises(NotFiniteError, match=rf"engine log-probability is {value} at position \(2, 1\)"):
+        importance_weights(good, bad)
+    with pytest.raises(NotFiniteError, match="training log-probability"):
+        importance_weights(bad, good)
+    with pytest.raises(NotFiniteError, match="at position 9 of shape"):
+        importance_weights(good.flatten(), bad.flatten(), "off")
+
+
+def test_importance_weights_refuse_other_shapes_and_modes():
+    with pytest.raises(ValueError, match=r"\(2,\) training and \(3,\) engine"):
+        importance_weights(torch.zeros(2), torch.zeros(3))
+    with pytest.raises(ValueError, match="'sequence_mask' is unknown: use one of off, token_truncate"):
+        importance_weights(torch.zeros(2), torch.zeros(2), "sequence_mask")
+
+
+# -- KL ------------------------------------------------------------------------------------------------------
+
+
+def test_kl_estimators_by_hand():
+    # d = log 0.5 - log 0.25 = log 2 = 0.693147: k1 = d; k2 = d^2/2 = 0.240227; k3 = 1/2 - 1 + d = 0.193147.
+    logp, ref = torch.tensor([0.5]).log(), torch.tensor([0.25]).log()
+    assert kl_estimate(logp, ref, "k1").item() == pytest.approx(0.693147, abs=1e-6)
+    assert kl_estimate(logp, ref, "k2").item() == pytest.approx(0.240227, abs=1e-6)
+    assert kl_estimate(logp, ref, "k3").item() == pytest.approx(0.193147, abs=1e-6)
+    # The other way round, d = -log 2: k1 is negative, k2 the same, k3 = 2 - 1 - 0.693147.
+    assert kl_estimate(ref, logp, "k1").item() == pytest.approx(-0.693147, abs=1e-6)
+    assert kl_estimate(ref, logp, "k2").item() == pytest.approx(0.240227, abs=1e-6)
+    assert kl_estimate(ref, logp, "k3").item() == pytest.approx(0.306853, abs=1e-6)
+    with pytest.raises(ValueError, match="'k4' is unknown"):
+        kl_estimate(logp, ref, "k4")
+
+
+def test_k1_and_k3_average_to_the_kl_and_k2_has_its_gradient():
+    # Exactly, over a three-token vocabulary: weight each token's estimate by its probability.
+    logits = torch.tensor([0.3, -0.2, 0.9], dtype=torch.float64, requires_grad=True)
+    logp = logits.log_softmax(0)
+    ref = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64).log()
+    p = logp.exp().detach()
+    true_kl = (logp.exp() * (logp - ref)).sum()
+    for kind in ("k1", "k3"):
+        assert (p * kl_estimate(logp, ref, kind)).sum().item() == pytest.approx(true_kl.item())
+    (expected,) = torch.autograd.grad(true_kl, logits, retain_graph=True)
+    (k2,) = torch.autograd.grad((p * kl_estimate(logp, ref, "k2")).sum(), logits, retain_graph=True)
+    (k1,) = torch.autograd.grad((p * kl_estimate(logp, ref, "k1")).sum(), logits, retain_graph=True)
+    assert torch.allclose(k2, expected)
+    assert torch.allclose(k1, torch.zeros(3, dtype=torch.float64), atol=1e-12)  # as its docstring warns
+
+
+# -- the clipped surrogate -----------------------------------------------------------------------------------
+
+
+def surrogate(ratio, advantage, **options):
+    """One token with a given ratio: (loss, d loss / d logp, clipped)."""
+    logp = torch.tensor([math.log(ratio)], dtype=torch.float64, requires_grad=True)
+    result = policy_loss(logp, torch.zeros(1, dtype=torch.float64), torch.tensor([advantage]), **options)
+    (gradient,) = torch.autograd.grad(result.loss.sum(), logp)
+    assert result.ratio.item() == pytest.approx(ratio)
+    return result.loss.item(), gradient.item(), result.clipped.item()
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "gradient", "clipped"),
+    [
+        # -min(rho A, clip(rho, 0.8, 1.2) A); the gradient with respect to log pi is -rho A where not clipped.
+        (1.1, 2.0, -2.2, -2.2, False),
+        (1.5, 2.0, -2.4, 0.0, True),  # already 50 % likelier: 1.2 * 2, no further push
+        (0.5, 2.0, -1.0, -1.0, False),  # a good token became rarer: pull it back, never clipped
+        (0.9, -2.0, 1.8, 1.8, False),
+        (0.5, -2.0, 1.6, 0.0, True),  # a bad token already halved: 0.8 * 2, no further push
+        (1.5, -2.0, 3.0, 3.0, False),  # a bad token became likelier: full push, never clipped
+        (1.5, 0.0, 0.0, 0.0, False),
+    ],
+)
+def test_clipping_by_hand(ratio, advantage, loss, gradient, clipped):
+    assert surrogate(ratio, advantage) == (pytest.approx(loss), pytest.approx(gradient), clipped)
+
+
+def test_the_two_sides_of_the_clip_are_set_apart():
+    # clip-higher: 1.25 is inside 1 + 0.28 but outside 1 + 0.2; the lower side stays at 0.8.
+    assert surrogate(1.25, 1.0, clip_high=0.28) == (pytest.approx(-1.25), pytest.approx(-1.25), False)
+    assert surrogate(1.25, 1.0, clip_low=0.28) == (pytest.approx(-1.2), 0.0, True)
+    assert surrogate(0.75, -1.0, clip_high=0.28) == (pytest.approx(0.8), 0.0, True)
+    assert surrogate(0.75, -1.0, clip_low=0.28) == (pytest.approx(0.75), pytest.approx(0.75), False)
+
+
+def test_without_old_log_probabilities_the_ratio_is_exactly_one_and_has_the_policy_gradient():
+    logp = torch.tensor([-0.3, -7.1, -1e-3], requires_grad=True)
+    advantages = torch.tensor([1.5, -0.5, 2.0])
+    result = policy_loss(logp, None, advantages)
+    assert torch.equal(result.ratio, torch.ones(3))
+    assert not result.clipped.any()
+    assert torch.equal(result.loss, -advantages)
+    # d/d logp of -rho A at rho = 1 is -A: REINFORCE.
+    (gradient,) = torch.autograd.grad(result.loss.sum(), logp)
+    assert torch.equal(gradient, -advantages)
+
+
+def test_one_pass_equals_two_when_old_is_the_detached_present():
+    logp = torch.tensor([-0.3, -7.1, -1.0], requires_grad=True)
+    advantages = torch.tensor([1.5, -0.5, 2.0])
+    one = policy_loss(logp, None, advantages)
+    two = policy_loss(logp, logp.detach().clone(), advantages)
+    assert torch.equal(one.loss, two.loss)
+    assert torch.equal(
+        torch.autograd.grad(one.loss.sum(), logp)[0], torch.autograd.grad(two.loss.sum(), logp)[0]
+    )
+
+
+def test_importance_weights_scale_the_surrogate_but_not_the_kl():
+    # A = 2, rho = 1, w = 3: -6. d = log 2: k2 = 0.240227, beta 0.5: + 0.120113.
+    logp, ref = torch.tensor([0.5]).log().requires_grad_(), torch.tensor([0.25]).log()
+    result = policy_loss(
+        logp, None, torch.tensor([2.0]), weights=torch.tensor([3.0]), ref_logp=ref, beta=0.5, kl="k2"
+    )
+    assert result.loss.item() == pytest.approx(-6 + 0.120113, abs=1e-5)
+    assert result.kl.item() == pytest.approx(0.240227, abs=1e-6)
+    # Gradient: -w A + beta d = -6 + 0.5 * 0.693147.
+    assert torch.autograd.grad(result.loss.sum(), logp)[0].item() == pytest.approx(-5.653426, abs=1e-5)
+
+
+def test_a_reference_with_beta_zero_is_reported_only():
+    logp, ref = torch.tensor([0.5]).log().requires_grad_(), torch.tensor([0.25]).log()
+    result = policy_loss(logp, None, torch.tensor([2.0]), ref_logp=ref)
+    assert result.loss.item() == -2.0
+    assert result.kl.item() == pytest.approx(0.193147, abs=1e-6)
+    assert not result.kl.requires_grad
+    assert policy_loss(logp, None, torch.tensor([2.0])).kl is None
+    with pytest.raises(ValueError, match=r"beta is 0.1 but no reference"):
+        policy_loss(logp, None, torch.tensor([2.0]), beta=0.1)
+
+
+def test_padded_and_flat_tokens_give_the_same_numbers():
+    generator = torch.Generator().manual_seed(1)
+    logp, old, ref = (-torch.rand(3, 5, generator=generator) for _ in range(3))
+    advantages = torch.tensor([1.0, -2.0, 0.5])
+    padded = policy_loss(logp, old, advantages.unsqueeze(1), ref_logp=ref, beta=0.1)
+    flat = policy_loss(
+        logp.flatten(), old.flatten(), advantages.repeat_interleave(5), ref_logp=ref.flatten(), beta=0.1
+    )
+    assert torch.equal(padded.loss.flatten(), flat.loss)
+    assert torch.equal(padded.clipped.flatten(), flat.clipped)
+    assert torch.equal(padded.kl.flatten(), flat.kl)
