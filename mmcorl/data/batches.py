@@ -1,0 +1,83 @@
+"""The order in which rows are drawn: a function of the step alone, so resuming needs no state."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+from mmcorl.errors import Refused
+
+
+class Batches:
+    """Row numbers of every step, the same for all agents.
+
+    Each epoch is a new permutation of all rows, and epochs are laid end to end: batches run across the
+    border, no row is dropped, and there is no short last batch. A batch never holds a row twice: at a border,
+    rows that the old epoch puts into the batch wait until right after it in the new epoch.
+    """
+
+    def __init__(self, n_rows: int, batch_size: int, seed: int) -> None:
+        """Set up batches of `batch_size` out of `n_rows`; more than there are rows is refused."""
+        if batch_size < 1:
+            raise Refused(f"batch size {batch_size} is not positive; set at least 1 prompt per step")
+        if n_rows < batch_size:
+            raise Refused(
+                f"{n_rows} usable rows cannot fill a batch of {batch_size} prompts without repeating one; "
+                "lower the batch size or add rows"
+            )
+        self.n_rows = n_rows
+        self.batch_size = batch_size
+        self.seed = seed
+        self._epochs: dict[int, np.ndarray] = {}
+
+    def rows(self, step: int) -> list[int]:
+        """Row numbers of a 1-based step."""
+        if step < 1:
+            raise ValueError(f"steps count from 1, got {step}")
+        start = (step - 1) * self.batch_size
+        epoch, offset = divmod(start, self.n_rows)
+        rows = self._epoch(epoch)[offset : offset + self.batch_size].tolist()
+        if len(rows) < self.batch_size:
+            rows += self._epoch(epoch + 1)[: self.batch_size - len(rows)].tolist()
+        return rows
+
+    def epoch(self, step: int) -> float:
+        """Passes over the data completed after a 1-based step."""
+        return step * self.batch_size / self.n_rows
+
+    def order_hash(self) -> str:
+        """Short hash of everything the order depends on; a resumed run compares it with its own."""
+        content = f"{self.n_rows}/{self.batch_size}/{self.seed}/".encode() + self._raw(0).tobytes()
+        return hashlib.sha256(content).hexdigest()[:16]
+
+    def _raw(self, epoch: int) -> np.ndarray:
+        return np.random.default_rng([self.seed, epoch]).permutation(self.n_rows).astype(np.int64)
+
+    def _epoch(self, epoch: int) -> np.ndarray:
+        if epoch not in self._epochs:
+            # An epoch is shifted only within its first batch_size places. From two batches per epoch on, its
+            # tail is therefore the raw permutation; below that the shifts of all earlier epochs count.
+            if self.n_rows >= 2 * self.batch_size or epoch == 0:
+                self._epochs = {
+                    known: rows for known, rows in self._epochs.items() if abs(known - epoch) <= 1
+                }
+                self._epochs[epoch] = self._after(self._raw(epoch - 1) if epoch else None, epoch)
+            else:
+                first = max((known for known in self._epochs if known < epoch), default=-1) + 1
+                for number in range(first, epoch + 1):
+                    previous = self._epochs[number - 1] if number else None
+                    self._epochs[number] = self._after(previous, number)
+        return self._epochs[epoch]
+
+    def _after(self, previous: np.ndarray | None, epoch: int) -> np.ndarray:
+        rows = self._raw(epoch)
+        begun = epoch * self.n_rows % self.batch_size
+        if previous is None or begun == 0:
+            return rows
+        waiting = np.isin(rows, previous[-begun:])
+        # How far into the epoch one must read to find enough rows that are not already in the batch.
+        fresh = np.flatnonzero(~waiting)[: self.batch_size - begun]
+        end = int(fresh[-1]) + 1
+        head = rows[:end]
+        return np.concatenate([head[~waiting[:end]], head[waiting[:end]], rows[end:]])

@@ -1,0 +1,83 @@
+"""Pictures of the synthetic visual tasks: 56x56 pixels, four inks, bold enough for 14-pixel patches."""
+
+from __future__ import annotations
+
+import io
+import random
+from functools import lru_cache
+
+from PIL import Image, ImageDraw, ImageFont
+
+SIDE = 56
+INKS = ((20, 20, 20), (170, 20, 20), (15, 95, 30), (20, 40, 170))
+Colour = tuple[int, int, int]
+
+_CELL = 14
+_DOT = 7
+_DIE = 25
+_PIP = 5
+_PIPS = {
+    1: (4,),
+    2: (0, 8),
+    3: (0, 4, 8),
+    4: (0, 2, 6, 8),
+    5: (0, 2, 4, 6, 8),
+    6: (0, 2, 3, 5, 6, 8),
+}
+"""Pips of a face, as cells of a 3x3 grid in reading order."""
+_UNIT = 5.5
+_BAR = 12
+_FLOOR = 53
+
+
+def draw_png(rng: random.Random, skill: str, operands: tuple[int, ...], background: Colour) -> bytes:
+    """Draw one row as a PNG; place and ink come from `rng`."""
+    image = Image.new("RGB", (SIDE, SIDE), background)
+    pen = ImageDraw.Draw(image)
+    ink = rng.choice(INKS)
+    if skill == "dots":
+        _dots(pen, rng, ink, operands[0])
+    elif skill == "dice":
+        _die(pen, ink, 2, 15 + rng.randint(-3, 3), operands[0])
+        _die(pen, ink, 29, 15 + rng.randint(-3, 3), operands[1])
+    elif skill == "bar":
+        _bar(pen, rng, ink, operands[0])
+    else:
+        _digit(pen, rng, ink, 14, operands[0])
+        _digit(pen, rng, ink, 42, operands[1])
+    file = io.BytesIO()
+    image.save(file, "PNG", compress_level=1)
+    return file.getvalue()
+
+
+def _dots(pen: ImageDraw.ImageDraw, rng: random.Random, ink: Colour, count: int) -> None:
+    for cell in rng.sample(range(16), count):
+        x = cell % 4 * _CELL + rng.randint(2, 4)
+        y = cell // 4 * _CELL + rng.randint(2, 4)
+        pen.ellipse((x, y, x + _DOT - 1, y + _DOT - 1), fill=ink)
+
+
+def _die(pen: ImageDraw.ImageDraw, ink: Colour, left: int, top: int, face: int) -> None:
+    pen.rectangle((left, top, left + _DIE - 1, top + _DIE - 1), fill=(255, 255, 255), outline=ink)
+    for cell in _PIPS[face]:
+        x, y = left + 3 + cell % 3 * 7, top + 3 + cell // 3 * 7
+        pen.ellipse((x, y, x + _PIP - 1, y + _PIP - 1), fill=ink)
+
+
+def _bar(pen: ImageDraw.ImageDraw, rng: random.Random, ink: Colour, height: int) -> None:
+    pen.line((5, _FLOOR - 9 * _UNIT, 5, _FLOOR), fill=ink)
+    for tick in range(1, 10):
+        y = round(_FLOOR - tick * _UNIT)
+        pen.line((2, y, 5, y), fill=ink)
+    left = rng.randint(9, SIDE - _BAR - 1)
+    pen.rectangle((left, round(_FLOOR - height * _UNIT), left + _BAR - 1, _FLOOR), fill=ink)
+
+
+@lru_cache
+def _font() -> ImageFont.ImageFont | ImageFont.FreeTypeFont:
+    return ImageFont.load_default(size=26)
+
+
+def _digit(pen: ImageDraw.ImageDraw, rng: random.Random, ink: Colour, centre: int, digit: int) -> None:
+    place = (centre + rng.randint(-1, 1), SIDE // 2 + rng.randint(-1, 1))
+    pen.text(place, str(digit), font=_font(), fill=ink, anchor="mm", stroke_width=1, stroke_fill=ink)

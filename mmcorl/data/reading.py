@@ -1,0 +1,177 @@
+"""One row of a table, as stored, into the parts of a Prompt."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import string
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mmcorl.errors import Refused
+
+_MARKER_LINE = re.compile(r"(?m)^[ \t]*(?:<image\d*>[ \t]*)+(?:\n|\Z)")
+_MARKER = re.compile(r"[ \t]*<image\d*>")
+_OPTION_END = r"\s*[.．:：、)](?!\s*;)\s*"
+
+
+class BadRow(Refused):
+    """A row that cannot become a prompt: which one, what kind of fault, and why."""
+
+    def __init__(self, kind: str, reason: str, row_id: str) -> None:
+        super().__init__(f"row {row_id}: {reason}")
+        self.kind = kind
+        self.reason = reason
+        self.row_id = row_id
+
+
+class RowError(ValueError):
+    """What is wrong with one value; the row is added by who knows it."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
+
+
+def prompt_uid(text: str, choices: Sequence[str] | None, images: Sequence[bytes]) -> str:
+    """Hash one row's content: question, choices and encoded image bytes, each with its length in front."""
+    digest = hashlib.sha256()
+    parts = [text.encode(), *(choice.encode() for choice in choices or ()), *images]
+    digest.update(f"{len(choices or ())},{len(images)};".encode())
+    for part in parts:
+        digest.update(f"{len(part)}:".encode())
+        digest.update(part)
+    return digest.hexdigest()[:16]
+
+
+def lookup(row: Mapping[str, Any], column: str) -> Any:
+    """Value of a column; a dot reaches into nested ones. None where it is absent."""
+    if column in row:
+        return row[column]
+    value: Any = row
+    for part in column.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            return None
+        value = value[part]
+    return value
+
+
+def top_level(column: str, columns: Sequence[str]) -> str:
+    """The stored column that `column` lives in."""
+    return column if column in columns else column.split(".")[0]
+
+
+def question_text(value: Any) -> str:
+    """The question out of a text or a chat list, without image markers; RowError where nothing is left."""
+    text = strip_markers(_last_user_turn(value) if isinstance(value, list) else value)
+    if not text:
+        raise RowError("empty_question", "the question is empty")
+    return text
+
+
+def strip_markers(value: Any) -> str:
+    """Text without `<image>`, `<image1>`, ...: adapters put images in front of the text themselves."""
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise RowError("empty_question", f"the question is {type(value).__name__}, not text")
+    return _MARKER.sub("", _MARKER_LINE.sub("", value)).strip()
+
+
+def _last_user_turn(turns: list[Any]) -> Any:
+    for turn in reversed(turns):
+        if isinstance(turn, Mapping) and turn.get("role") == "user":
+            content = turn.get("content")
+            if isinstance(content, list):
+                texts = [part.get("text") for part in content if isinstance(part, Mapping)]
+                return " ".join(text for text in texts if text)
+            return content
+    return None
+
+
+def answer_text(value: Any) -> str | None:
+    """The known answer as text: 142.0 becomes `142`, a list of accepted forms its first, blanks None."""
+    if isinstance(value, list):
+        value = value[0] if value else None
+    if value is None:
+        return None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(value).strip() or None
+
+
+def choice_values(value: Any) -> tuple[str, ...] | None:
+    """Option values in order A, B, C, ...; None where there are none. Raises RowError where unreadable."""
+    if isinstance(value, Mapping):
+        kept = {letter: option for letter, option in value.items() if option is not None}
+        if sorted(kept) != list(string.ascii_uppercase[: len(kept)]):
+            raise RowError(
+                "bad_choices", f"the choices {list(kept)} are not named A, B, C, ... without a gap"
+            )
+        value = [kept[letter] for letter in sorted(kept)]
+    elif isinstance(value, str):
+        value = _lettered_values(value) if value.strip() else None
+    if not value:
+        return None
+    if not isinstance(value, list) or len(value) > len(string.ascii_uppercase):
+        raise RowError("bad_choices", f"the choices {str(value)[:80]!r} are not a list of at most 26 options")
+    return tuple(str(option).strip() for option in value)
+
+
+def _lettered_values(text: str) -> list[str]:
+    """Values out of `A. 45°;B. 60°; C. 72°`; letters must come in order, so other letters do no harm."""
+    starts: list[tuple[int, int]] = []
+    for letter in string.ascii_uppercase:
+        lead = r"\s*\(?" if not starts else r"[;；\n]\s*\(?"
+        pattern = re.compile(lead + letter + _OPTION_END)
+        found = pattern.search(text, starts[-1][1]) if starts else pattern.match(text)
+        if found is None:
+            break
+        starts.append(found.span())
+    if len(starts) < 2:
+        raise RowError("bad_choices", f"the choices {text[:80]!r} are not of the form `A. ...; B. ...`")
+    ends = [start for start, _ in starts[1:]] + [len(text)]
+    return [
+        text[begin:end].strip().rstrip(";；").strip() for (_, begin), end in zip(starts, ends, strict=True)
+    ]
+
+
+def with_choices(text: str, choices: Sequence[str] | None) -> str:
+    """The question with its options as lettered lines, unless they are mere names of what the image shows."""
+    if not choices or _shown_in_image(choices):
+        return text
+    lines = [
+        f"{letter}. {strip_markers(value)}"
+        for letter, value in zip(string.ascii_uppercase, choices, strict=False)
+    ]
+    return "\n".join([text, *lines])
+
+
+def _shown_in_image(choices: Sequence[str]) -> bool:
+    names = [strip_markers(value).strip("(). ") for value in choices]
+    return not any(names) or names == list(string.ascii_uppercase[: len(names)])
+
+
+def image_bytes(value: Any, root: Path) -> tuple[bytes, ...]:
+    """Encoded image files out of one value or a list; empty where there is none. Raises RowError."""
+    if value is None:
+        return ()
+    if isinstance(value, list):
+        return tuple(image for item in value for image in image_bytes(item, root))
+    if isinstance(value, Mapping):
+        data = value.get("bytes")
+        return (bytes(data),) if data else image_bytes(value.get("path"), root)
+    if isinstance(value, bytes):
+        return (value,)
+    if not isinstance(value, str) or not value.strip():
+        raise RowError("missing_image", f"the image is {str(value)[:40]!r}, neither bytes nor a path")
+    if "://" in value:
+        raise RowError(
+            "missing_image", f"the image is the address {value[:80]!r}; download it and name the file"
+        )
+    try:
+        return ((root / value).read_bytes(),)
+    except (OSError, ValueError) as error:
+        cause = getattr(error, "strerror", None) or str(error)
+        raise RowError("missing_image", f"image file {value!r} cannot be read ({cause})") from error

@@ -1,0 +1,152 @@
+"""What a config may say about prompts: one class per block, the meaning of each field beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from mmcorl.data.synthetic import SKILLS, Kind, distinct_rows
+
+RefuseOrSkip = Literal["refuse", "skip"]
+RecipeName = Literal["math_level345", "mmr1_math", "open_r1", "mathvision", "wemath"]
+
+_SYNTHETIC_ONLY = ("skills", "seed", "size")
+_FILES_ONLY = ("split", "config", "columns", "recipe", "image_root", "images", "views")
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class Columns(_Settings):
+    """Which column of the source holds what. A dot reaches into nested columns: `extra_info.index`."""
+
+    question: str = "question"
+    """The question: text, or a chat list of {role, content}, of which the last user turn is taken."""
+    image: str | None = None
+    """One image or a list of them: bytes, {bytes, path}, an Image feature, or a path under `image_root`."""
+    answer: str | None = None
+    """The known answer, for diagnostics and `supervision: gold` only; the first one of a list."""
+    id: str | None = None
+    """A unique row id; without it rows are numbered from 0 in file order."""
+    choices: str | None = None
+    """Options of a multiple-choice row, appended as lettered lines: a list, {letter: value}, `A. 3; B. 4`."""
+    tag: str | None = None
+    """A slice for diagnostics, such as a level or a subject."""
+
+
+class ViewColumns(_Settings):
+    """Which column of a view's source holds what."""
+
+    question: str = "question"
+    """The other wording of the question, text or chat list."""
+    id: str = "id"
+    """The id of the row it rewords."""
+    answer: str | None = None
+    """Where named, it must equal the row's own answer: a guard against rows that were joined wrongly."""
+
+
+class View(_Settings):
+    """A second wording of the questions, joined by row id."""
+
+    source: str
+    """A file, glob, folder or hub id, as for the data themselves."""
+    split: str | None = None
+    """The split to read; None takes the only one, else `train`."""
+    config: str | None = None
+    """The configuration (subset) of a hub data set or of a folder in hub layout."""
+    columns: ViewColumns = ViewColumns()
+    """Column names of the view."""
+
+
+class HoldOut(_Settings):
+    """A random share of the rows kept out of training, the same rows for every part and every run."""
+
+    rows: int = Field(default=150, ge=1)
+    """How many rows are held out (the paper: 150)."""
+    seed: int = Field(default=42, ge=0)
+    """Seed of the choice (the paper: 42; the rows are those of `datasets.train_test_split`)."""
+    part: Literal["train", "held_out"] = "train"
+    """Which part this block reads."""
+
+
+class DataSettings(_Settings):
+    """One set of prompts: where it lies, how its columns are named, what happens to unusable rows."""
+
+    source: str = Field(min_length=1)
+    """A .jsonl, .json or .parquet file or a glob of them; a folder saved by `datasets` or in hub layout;
+    a hub id; `synthetic:visual` or `synthetic:text`."""
+    split: str | None = None
+    """The split of a folder or hub id; None takes the only one, else `train`."""
+    config: str | None = None
+    """The configuration (subset) of a hub data set or of a folder in hub layout."""
+    recipe: RecipeName | None = None
+    """A known schema in place of `columns`; columns named beside it win."""
+    columns: Columns = Columns()
+    """Column names of the source."""
+    image_root: Path | None = None
+    """Folder that relative image paths start from; None is the folder of the source file."""
+    images: Literal["required", "optional"] = "required"
+    """Whether a row without an image is bad once an image column is named."""
+    views: dict[str, View] = Field(default_factory=dict)
+    """Other wordings by view name."""
+    hold_out: HoldOut | None = None
+    """Splits the rows into a training and a held-out part, before `limit`."""
+    limit: int | None = Field(default=None, ge=1)
+    """Only the first so many rows."""
+    on_bad_row: RefuseOrSkip = "refuse"
+    """What a row that cannot be read does: corrupt or missing image, empty question, view without the row."""
+    duplicates: RefuseOrSkip = "refuse"
+    """What a row does that repeats an earlier row's content or id; `skip` keeps the first."""
+    too_long: RefuseOrSkip = "refuse"
+    """What a prompt does that is longer than an agent's limit."""
+    min_rows: int = Field(default=1, ge=1)
+    """Fewer usable rows than this are refused even where bad rows are skipped."""
+    skills: tuple[str, ...] | None = Field(default=None, min_length=1)
+    """Synthetic only: which skills, in turn; None is all four."""
+    seed: int = Field(default=0, ge=0)
+    """Synthetic only: another seed is another set of rows."""
+    size: int = Field(default=4000, ge=1)
+    """Synthetic only: number of rows."""
+
+    @property
+    def synthetic(self) -> Kind | None:
+        """Which synthetic task this is; None for data from files or the hub."""
+        for kind in SKILLS:
+            if self.source == f"synthetic:{kind}":
+                return kind
+        return None
+
+    @model_validator(mode="after")
+    def _fields_fit_the_source(self) -> DataSettings:
+        kind = self.synthetic
+        if kind is None and self.source.startswith("synthetic:"):
+            known = ", ".join(f"synthetic:{name}" for name in SKILLS)
+            raise ValueError(f"source {self.source!r} is no synthetic task; choose one of {known}")
+        misplaced = [
+            name for name in (_FILES_ONLY if kind else _SYNTHETIC_ONLY) if name in self.model_fields_set
+        ]
+        if misplaced:
+            where = "data from files or the hub" if kind else "synthetic sources"
+            raise ValueError(
+                f"{', '.join(misplaced)} belong(s) to {where} only, not to {self.source!r}; remove"
+            )
+        if kind is not None:
+            self._check_synthetic(kind)
+        if "original" in self.views:
+            raise ValueError("a view may not be named 'original', the name of the question itself; rename it")
+        return self
+
+    def _check_synthetic(self, kind: Kind) -> None:
+        skills = self.skills or SKILLS[kind]
+        unknown = [skill for skill in skills if skill not in SKILLS[kind]]
+        if unknown or len(set(skills)) < len(skills):
+            known = ", ".join(SKILLS[kind])
+            raise ValueError(f"skills {list(skills)} of {self.source} must be different names out of {known}")
+        most = distinct_rows(kind, skills)
+        if self.size > most:
+            raise ValueError(
+                f"size {self.size} is more than the {most} distinct rows of {self.source}; lower it"
+            )

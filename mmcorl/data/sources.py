@@ -1,0 +1,275 @@
+"""Prompts by number, made when asked for: `load_prompts` opens any source a config may name."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mmcorl.data import reading
+from mmcorl.data.reading import BadRow, RowError
+from mmcorl.data.recipes import RECIPES, Recipe
+from mmcorl.data.settings import Columns, DataSettings, HoldOut, View
+from mmcorl.data.tables import SyntheticTable, Table, UnreadableRowError, open_table
+from mmcorl.errors import Refused
+from mmcorl.types import Prompt
+
+
+class PromptSource(Sequence[Prompt]):
+    """Rows of one source as prompts. Reading a row reads its images; nothing is kept.
+
+    Raises BadRow where a row cannot become a prompt; `mmcorl.data.check` finds those before training.
+    """
+
+    def __init__(
+        self,
+        settings: DataSettings,
+        table: Table,
+        columns: Columns,
+        recipe: Recipe | None,
+        views: Mapping[str, _ViewTexts],
+        indices: Sequence[int],
+    ) -> None:
+        self.settings = settings
+        self._table = table
+        self._columns = columns
+        self._recipe = recipe
+        self._views = views
+        self._indices = indices
+        self._root = settings.image_root.expanduser() if settings.image_root else table.folder
+        named = [columns.question, columns.answer, columns.id, columns.choices, columns.tag]
+        if recipe and recipe.answer_fallback in table.columns:
+            named.append(recipe.answer_fallback)
+        self._light = _stored(named, table)
+        self._full = _stored([*named, columns.image], table)
+
+    @property
+    def name(self) -> str:
+        """Short name for logs: the recipe or the last part of the source."""
+        if self.settings.synthetic or self.settings.recipe:
+            return self.settings.recipe or self.settings.source
+        return Path(self.settings.source.rstrip("/")).name
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def __getitem__(self, index: Any) -> Any:
+        """The prompt of one row; a slice gives a source of those rows."""
+        if isinstance(index, slice):
+            return self.select(range(len(self))[index])
+        return self.read(index)[0]
+
+    def __iter__(self) -> Iterator[Prompt]:
+        return (self.read(index)[0] for index in range(len(self)))
+
+    def select(self, indices: Sequence[int]) -> PromptSource:
+        """The source of the rows at these positions, such as those `check` kept."""
+        chosen = [self._indices[index] for index in indices]
+        return PromptSource(self.settings, self._table, self._columns, self._recipe, self._views, chosen)
+
+    def read(self, index: int) -> tuple[Prompt, tuple[str, ...]]:
+        """The prompt of one row and what was left out of it, such as `further_images`."""
+        number = self._indices[index]
+        row = self._stored_row(number, self._full)
+        row_id = self._row_id(number, row)
+        try:
+            return self._prompt(row, row_id)
+        except RowError as fault:
+            raise BadRow(fault.kind, str(fault), row_id) from fault
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of ids, texts, choices, answers and views of all rows, without images; for resume checks."""
+        digest = hashlib.sha256()
+        for number in self._indices:
+            content: list[Any]
+            try:
+                row = self._stored_row(number, self._light)
+                content = [
+                    row,
+                    {name: view.get(self._row_id(number, row)) for name, view in self._views.items()},
+                ]
+            except BadRow as bad:
+                content = [bad.reason]
+            digest.update(json.dumps(content, sort_keys=True, default=str).encode())
+        return digest.hexdigest()[:16]
+
+    def _stored_row(self, number: int, columns: Sequence[str]) -> Mapping[str, Any]:
+        try:
+            return self._table.row(number, columns)
+        except UnreadableRowError as error:
+            raise BadRow("unreadable_row", str(error), str(number)) from error
+
+    def _row_id(self, number: int, row: Mapping[str, Any]) -> str:
+        if self._columns.id is None:
+            return str(number)
+        value = reading.lookup(row, self._columns.id)
+        if value is None or not str(value).strip():
+            raise BadRow("missing_id", f"column {self._columns.id!r} is empty", f"number {number}")
+        return str(value)
+
+    def _prompt(self, row: Mapping[str, Any], row_id: str) -> tuple[Prompt, tuple[str, ...]]:
+        columns = self._columns
+        question = reading.question_text(reading.lookup(row, columns.question))
+        choices = reading.choice_values(self._optional(row, columns.choices))
+        images, notes = self._images(row)
+        answer = self._optional(row, columns.answer)
+        if self._recipe is not None:
+            answer = self._recipe.answer(answer, row)
+        if isinstance(answer, list) and len(answer) > 1:
+            notes += ("further_answers",)
+        gold = reading.answer_text(answer)
+        tag = self._optional(row, columns.tag)
+        views = {
+            name: reading.with_choices(texts.wording(row_id, gold, name), choices)
+            for name, texts in self._views.items()
+        }
+        prompt = Prompt(
+            uid=reading.prompt_uid(question, choices, images),
+            row_id=row_id,
+            text=reading.with_choices(question, choices),
+            images=images,
+            gold=gold,
+            choices=choices,
+            tag=None if tag is None else str(tag),
+            views=views,
+        )
+        return prompt, notes
+
+    def _images(self, row: Mapping[str, Any]) -> tuple[tuple[bytes, ...], tuple[str, ...]]:
+        if self._columns.image is None:
+            return (), ()
+        images = reading.image_bytes(reading.lookup(row, self._columns.image), self._root)
+        if not images and self.settings.images == "required":
+            raise RowError("missing_image", f"column {self._columns.image!r} holds no image")
+        if len(images) > 1 and self._recipe is not None and self._recipe.first_image_only:
+            return images[:1], ("further_images",)
+        return images, ()
+
+    @staticmethod
+    def _optional(row: Mapping[str, Any], column: str | None) -> Any:
+        return None if column is None else reading.lookup(row, column)
+
+
+class _ViewTexts:
+    """Wordings of one view by row id."""
+
+    def __init__(self, name: str, view: View) -> None:
+        self._view = view
+        table = open_table(view.source, view.split, view.config)
+        columns = view.columns
+        where = f"view {name!r} ({view.source})"
+        _require_columns(
+            table, {"question": columns.question, "id": columns.id, "answer": columns.answer}, where
+        )
+        stored = _stored([columns.question, columns.id, columns.answer], table)
+        self._rows: dict[str, list[Any]] = {}
+        self._repeated: set[str] = set()
+        for number in range(len(table)):
+            try:
+                row = table.row(number, stored)
+            except UnreadableRowError:
+                continue  # the row it rewords is then found to be missing, and counted there
+            row_id = str(reading.lookup(row, columns.id))
+            if row_id in self._rows:
+                self._repeated.add(row_id)
+            answer = reading.lookup(row, columns.answer) if columns.answer else None
+            self._rows[row_id] = [reading.lookup(row, columns.question), answer]
+
+    def get(self, row_id: str) -> Any:
+        """The stored row of an id, None where there is none."""
+        return self._rows.get(row_id)
+
+    def wording(self, row_id: str, gold: str | None, name: str) -> str:
+        """The view's question for one row; raises RowError where the two do not belong together."""
+        if row_id in self._repeated:
+            raise RowError("misaligned_view", f"view {name!r} has several rows with this id")
+        if row_id not in self._rows:
+            raise RowError("missing_view", f"view {name!r} has no row with this id")
+        question, answer = self._rows[row_id]
+        if self._view.columns.answer is not None and reading.answer_text(answer) != gold:
+            theirs = reading.answer_text(answer)
+            raise RowError(
+                "misaligned_view", f"view {name!r} has the answer {theirs!r} where the row has {gold!r}"
+            )
+        try:
+            return reading.question_text(question)
+        except RowError as fault:
+            raise RowError("missing_view", f"view {name!r}: {fault}") from fault
+
+
+def load_prompts(settings: DataSettings) -> PromptSource:
+    """Open the source a config names. Refuses missing files, splits and columns; rows are looked at later."""
+    kind = settings.synthetic
+    if kind is not None:
+        table: Table = SyntheticTable(kind, settings.seed, settings.size, settings.skills)
+        columns = Columns(image="image" if kind == "visual" else None, answer="answer", id="id", tag="tag")
+        return PromptSource(settings, table, columns, None, {}, _chosen_rows(settings, len(table)))
+    recipe = RECIPES[settings.recipe] if settings.recipe else None
+    table = open_table(settings.source, settings.split, settings.config)
+    if len(table) == 0:
+        raise Refused(f"data source {settings.source!r} has no rows; give one that has")
+    columns = _columns(settings, recipe, table)
+    if settings.views and columns.id is None:
+        raise Refused("views are joined by row id, but data.columns.id is not set; name the id column")
+    views = {name: _ViewTexts(name, view) for name, view in settings.views.items()}
+    return PromptSource(settings, table, columns, recipe, views, _chosen_rows(settings, len(table)))
+
+
+def _columns(settings: DataSettings, recipe: Recipe | None, table: Table) -> Columns:
+    named = settings.columns
+    columns = named
+    if recipe is not None:
+        absent = [
+            field
+            for field in recipe.optional
+            if field not in named.model_fields_set
+            and reading.top_level(getattr(recipe.columns, field), table.columns) not in table.columns
+        ]
+        own = {field: getattr(named, field) for field in named.model_fields_set}
+        columns = recipe.columns.model_copy(update={**dict.fromkeys(absent), **own})
+        if "answer" in own:
+            recipe = None
+    wanted = columns.model_dump()
+    if recipe is not None and recipe.answer_fallback in table.columns:
+        del wanted["answer"]  # either column of the two is enough
+    where = f"data source {settings.source!r}" + (f" (recipe {settings.recipe})" if settings.recipe else "")
+    _require_columns(table, wanted, where)
+    return columns
+
+
+def _require_columns(table: Table, wanted: Mapping[str, str | None], where: str) -> None:
+    missing = {
+        field: column
+        for field, column in wanted.items()
+        if column is not None and reading.top_level(column, table.columns) not in table.columns
+    }
+    if missing:
+        names = ", ".join(f"{column!r} ({field})" for field, column in missing.items())
+        have = ", ".join(map(repr, table.columns)) or "none"
+        raise Refused(f"{where} has no column {names}; its columns are {have}: set `columns` accordingly")
+
+
+def _stored(named: Sequence[str | None], table: Table) -> list[str]:
+    stored = (reading.top_level(column, table.columns) for column in named if column is not None)
+    return [column for column in dict.fromkeys(stored) if column in table.columns]
+
+
+def _chosen_rows(settings: DataSettings, rows: int) -> Sequence[int]:
+    chosen: Sequence[int] = range(rows)
+    if settings.hold_out is not None:
+        chosen = _part(settings.hold_out, rows)
+    return chosen if settings.limit is None else chosen[: settings.limit]
+
+
+def _part(hold_out: HoldOut, rows: int) -> list[int]:
+    if hold_out.rows >= rows:
+        raise Refused(f"hold_out.rows {hold_out.rows} leaves nothing of {rows} rows to train on; lower it")
+    # The first places of this permutation are the test rows of datasets.Dataset.train_test_split.
+    order = np.random.default_rng(hold_out.seed).permutation(rows)
+    part = order[: hold_out.rows] if hold_out.part == "held_out" else order[hold_out.rows :]
+    return sorted(part.tolist())

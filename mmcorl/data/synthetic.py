@@ -1,0 +1,206 @@
+"""Seeded tasks made on the spot: small pictures, and short texts as their counterpart without images.
+
+Row i of a seed is always the same row, skills come in turn, and no two of the first `distinct_rows` rows of a
+seed are equal. Four skills each, answers between 1 and 18, so that a tiny model learns them in minutes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+Kind = Literal["visual", "text"]
+
+SKILLS: dict[Kind, tuple[str, ...]] = {
+    "visual": ("dots", "dice", "bar", "sum"),
+    "text": ("add", "subtract", "count", "three"),
+}
+"""Skill names by kind; a skill is also the row's `tag`."""
+
+QUESTIONS = {
+    "dots": "How many dots are there?",
+    "dice": "What is the total of the two dice?",
+    "bar": "How tall is the bar?",
+    "sum": "What is the sum of the two digits?",
+}
+"""The questions of the visual skills."""
+
+_NAMES = (
+    *("Ann", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana"),
+    *("Ida", "Jon", "Kim", "Leo", "Mia", "Nia", "Otto", "Pam"),
+)
+_THINGS = (
+    *("apples", "balls", "books", "cards", "coins", "cups", "eggs", "fish"),
+    *("hats", "keys", "leaves", "nuts", "pens", "rings", "shells", "stars"),
+)
+_LETTERS = "abcdefgh"
+_SEQUENCE = 10
+"""Letters in a `count` question."""
+
+
+@dataclass(frozen=True)
+class SyntheticRow:
+    """One row: the question, and the small sum that answers it."""
+
+    index: int
+    skill: str
+    question: str
+    operands: tuple[int, ...]
+    """What is read off the picture or the text, in reading order."""
+    operator: Literal["+", "-"] = "+"
+    image: bytes | None = None
+    """PNG of 56x56 pixels; None for text, or where drawing was switched off."""
+
+    @property
+    def row_id(self) -> str:
+        """Id of the row within its seed."""
+        return f"{self.skill}-{self.index}"
+
+    @property
+    def answer(self) -> int:
+        """The right answer."""
+        return _value(self.operands, self.operator)
+
+
+def row(
+    kind: Kind, seed: int, index: int, skills: Sequence[str] | None = None, *, draw: bool = True
+) -> SyntheticRow:
+    """Make row `index` of a seed; its skill is `skills[index % len(skills)]` (default: all four).
+
+    `draw=False` leaves the picture out and changes nothing else.
+    """
+    skills = skills or SKILLS[kind]
+    skill = skills[index % len(skills)]
+    rng = random.Random(f"{kind}/{seed}/{index}/{skill}")
+    if kind == "text":
+        return _text_row(rng, seed, index, skill, turn=index // len(skills))
+    operands = _visual_operands(rng, skill)
+    image = None
+    if draw:
+        from mmcorl.data.drawing import draw_png
+
+        image = draw_png(rng, skill, operands, background=_background(seed, index))
+    return SyntheticRow(index, skill, QUESTIONS[skill], operands, "+", image)
+
+
+def response(row: SyntheticRow) -> str:
+    """Write the right response, as a warm start teaches it: `<think>3+4</think><answer>7</answer>`."""
+    return _response(row.operands, row.operator)
+
+
+def wrong_response(row: SyntheticRow) -> str:
+    """Write a wrong response that is right in itself: the last number read is one too high.
+
+    `3+4` becomes `<think>3+5</think><answer>8</answer>`: thought and answer agree, as a wrong habit would.
+    """
+    return _response((*row.operands[:-1], row.operands[-1] + 1), row.operator)
+
+
+def prompt_corpus(kind: Kind, rows: int = 2000) -> list[str]:
+    """Texts to train a tokenizer on: the different questions of the first rows, and their responses."""
+    made = [row(kind, 0, index, draw=False) for index in range(rows)]
+    return list(dict.fromkeys([item.question for item in made] + [response(item) for item in made]))
+
+
+def distinct_rows(kind: Kind, skills: Sequence[str]) -> int:
+    """How many first rows of one seed are different for certain."""
+    if kind == "visual":
+        return _SHADES**3
+    return len(skills) * min(len(_operands(skill)) * _decorations(skill) for skill in skills)
+
+
+def _value(operands: Sequence[int], operator: str) -> int:
+    return operands[0] - sum(operands[1:]) if operator == "-" else sum(operands)
+
+
+def _response(operands: Sequence[int], operator: str) -> str:
+    thought = operator.join(map(str, operands))
+    return f"<think>{thought}</think><answer>{_value(operands, operator)}</answer>"
+
+
+# -- visual --------------------------------------------------------------------------------------------
+
+_SHADES = 31
+_LIGHTEST = 255
+_STRIDE = 18413
+"""Golden-ratio step through the 31^3 backgrounds, prime to 31, so that each comes once a round."""
+
+
+def _background(seed: int, index: int) -> tuple[int, int, int]:
+    """A light colour per row: pictures of a skill are few without it, and rows shall be distinct."""
+    colour = (_first_background(seed) + _STRIDE * index) % _SHADES**3
+    red, rest = divmod(colour, _SHADES**2)
+    green, blue = divmod(rest, _SHADES)
+    return _LIGHTEST - red, _LIGHTEST - green, _LIGHTEST - blue
+
+
+@lru_cache
+def _first_background(seed: int) -> int:
+    return random.Random(f"background/{seed}").randrange(_SHADES**3)
+
+
+def _visual_operands(rng: random.Random, skill: str) -> tuple[int, ...]:
+    if skill == "dice":
+        return rng.randint(1, 6), rng.randint(1, 6)
+    if skill == "sum":
+        return rng.randint(1, 9), rng.randint(1, 9)
+    return (rng.randint(1, 9),)
+
+
+# -- text ----------------------------------------------------------------------------------------------
+
+
+@lru_cache
+def _operands(skill: str) -> tuple[tuple[int, ...], ...]:
+    """Every combination of numbers a text skill may ask about."""
+    digits = range(1, 10)
+    if skill == "add":
+        return tuple((a, b) for a in digits for b in digits)
+    if skill == "subtract":
+        return tuple((a, b) for a in digits for b in range(1, a))
+    if skill == "count":
+        return tuple((n,) for n in digits)
+    return tuple((a, b, c) for a in range(1, 7) for b in range(1, 7) for c in range(1, 7))
+
+
+def _decorations(skill: str) -> int:
+    """Number of wordings around the same numbers."""
+    if skill == "count":
+        return len(_NAMES) * len(_LETTERS) * (len(_LETTERS) - 1)
+    return len(_NAMES) * len(_THINGS)
+
+
+@lru_cache(maxsize=64)
+def _order(seed: int, skill: str) -> tuple[int, ...]:
+    """The (numbers, wording) pairs of a skill, shuffled: drawn without replacement, so rows are distinct."""
+    pairs = list(range(len(_operands(skill)) * _decorations(skill)))
+    random.Random(f"order/{seed}/{skill}").shuffle(pairs)
+    return tuple(pairs)
+
+
+def _text_row(rng: random.Random, seed: int, index: int, skill: str, turn: int) -> SyntheticRow:
+    order = _order(seed, skill)
+    wording, numbers = divmod(order[turn % len(order)], len(_operands(skill)))
+    operands = _operands(skill)[numbers]
+    rest, name_index = divmod(wording, len(_NAMES))
+    name = _NAMES[name_index]
+    if skill == "count":
+        target, other = divmod(rest, len(_LETTERS) - 1)
+        letters = [letter for letter in _LETTERS if letter != _LETTERS[target]]
+        written = [_LETTERS[target]] * operands[0] + [letters[other]] * (_SEQUENCE - operands[0])
+        rng.shuffle(written)
+        question = f"{name} writes {' '.join(written)}. How many {_LETTERS[target]} are there?"
+        return SyntheticRow(index, skill, question, operands)
+    thing = _THINGS[rest]
+    first, second = operands[:2]
+    if skill == "add":
+        question = f"{name} has {first} {thing} and finds {second} more. How many {thing} now?"
+        return SyntheticRow(index, skill, question, operands)
+    if skill == "subtract":
+        question = f"{name} has {first} {thing} and gives {second} away. How many {thing} are left?"
+        return SyntheticRow(index, skill, question, operands, "-")
+    question = f"{name} sees {first} {thing}, then {second}, then {operands[2]}. How many {thing} in all?"
+    return SyntheticRow(index, skill, question, operands)
