@@ -8,6 +8,7 @@ class and know no family.
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ from typing import Any, ClassVar
 import torch
 from PIL import Image
 from torch import Tensor, nn
+
+import patches
 
 
 class AdapterError(ValueError):
@@ -35,6 +38,9 @@ class VisionSettings:
     """Lower pixel budget per image (Qwen); None keeps the checkpoint's own."""
     max_pixels: int | None = None
     """Upper pixel budget per image (Qwen); None keeps the checkpoint's own."""
+
+
+DEFAULT_VISION = VisionSettings()
 
 
 @dataclass(frozen=True)
@@ -60,11 +66,15 @@ class ModelAdapter(ABC):
     """Values of `model_type` in config.json that select this adapter."""
     multimodal: ClassVar[bool] = True
     needs_importance_correction: ClassVar[bool] = False
-    """Whether rollouts of a separate engine are known to drift from the trainer (importance correction `auto`)."""
+    """Whether rollouts of a separate engine drift from the trainer: decides importance correction `auto`."""
     patches: ClassVar[tuple[str, ...]] = ()
     """Names of the modules in `patches/` this family relies on."""
     notes: ClassVar[str] = ""
     """One line for `mmcorl families`: what a user should know."""
+
+    def apply_patches(self) -> None:
+        """Apply the upstream fixes this family names; loaders call it before they touch transformers."""
+        patches.apply(*type(self).patches)
 
     # -- loading ---------------------------------------------------------------------------------------
 
@@ -88,7 +98,7 @@ class ModelAdapter(ABC):
         images: Sequence[Image.Image] = (),
         *,
         system: str | None = None,
-        vision: VisionSettings = VisionSettings(),  # noqa: B008  (frozen)
+        vision: VisionSettings = DEFAULT_VISION,
     ) -> Encoded:
         """Encode one prompt: images first, then the text, as one user turn with the generation prompt.
 
@@ -99,6 +109,32 @@ class ModelAdapter(ABC):
     @abstractmethod
     def decode(self, processor: Any, ids: Sequence[int]) -> str:
         """Text of completion ids, special tokens left out."""
+
+    def plain_inputs(
+        self, processor: Any, text: str, images: Sequence[Image.Image], vision: VisionSettings, **options: Any
+    ) -> dict[str, Any]:
+        """What transformers alone makes of the prompt: the yardstick of the contract test.
+
+        The chat template and the processor, called as a model card shows. Override only to pass the
+        processor `options` that `vision` stands for.
+        """
+        content: list[dict[str, Any]] = [{"type": "image", "image": image} for image in images]
+        message = {"role": "user", "content": [*content, {"type": "text", "text": text}]}
+        if not self.multimodal:
+            message["content"] = text
+        template = processor.apply_chat_template
+        if options and "processor_kwargs" in inspect.signature(template).parameters:  # transformers 5
+            options = {"processor_kwargs": options}
+        return dict(
+            template(
+                [message],
+                add_generation_prompt=True,
+                tokenize=True,
+                return_dict=True,
+                return_tensors="pt",
+                **options,
+            )
+        )
 
     # -- vision ----------------------------------------------------------------------------------------
 
@@ -138,14 +174,15 @@ class ModelAdapter(ABC):
         `features` (T, d) are in row-major order of the placeholders in `input_ids`; a different count
         raises AdapterError. Completions hold no placeholders because these are never sampled.
         """
-        token = self.image_token_id(model.config)
-        placeholder = (input_ids == token) if token is not None else torch.zeros_like(input_ids, dtype=torch.bool)
+        hub: Any = model  # what torch knows as a module has the methods of a transformers model
+        token = self.image_token_id(hub.config)
+        none = torch.zeros_like(input_ids, dtype=torch.bool)
+        placeholder = none if token is None else input_ids == token
         count = int(placeholder.sum())
         given = 0 if features is None else features.shape[0]
         if count != given:
             raise AdapterError(f"{count} image placeholders in the prompt but {given} image features")
-        table = model.get_input_embeddings()
-        embeddings = table(input_ids.masked_fill(placeholder, 0))
+        embeddings = hub.get_input_embeddings()(input_ids.masked_fill(placeholder, 0))
         if features is None:
             return embeddings
         return embeddings.masked_scatter(placeholder.unsqueeze(-1), features.to(embeddings.dtype))
@@ -161,8 +198,9 @@ class ModelAdapter(ABC):
         return None if bool(valid[:, 0].all()) else valid.long()
 
     def logits(self, model: nn.Module, hidden: Tensor) -> Tensor:
-        """Hidden states (..., d) to logits (..., V) through the head, soft-cap included where there is one."""
-        return model.get_output_embeddings()(hidden)
+        """Hidden states (..., d) to logits (..., V) through the head, soft-cap included if there is one."""
+        hub: Any = model
+        return hub.get_output_embeddings()(hidden)
 
     @abstractmethod
     def stop_ids(self, processor: Any, model: nn.Module) -> tuple[int, ...]:

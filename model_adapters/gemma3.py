@@ -48,10 +48,11 @@ class Gemma3Adapter(ImageTextAdapter):
         than the window. The dictionary also keeps transformers from building masks of its own, which would be
         causal inside images because they are given embeddings and no token types.
         """
-        image = input_ids == self.image_token_id(model.config)
+        hub: Any = model
+        image = input_ids.eq(hub.config.image_token_id)
         if not bool(image.any()):
             return super().attention_mask(model, input_ids, valid)
-        config = self.decoder(model).config
+        config = hub.config.get_text_config()
         starts = image & ~pad(image, (1, -1))
         block = torch.where(image, starts.cumsum(1), 0)
         same_image = (block[:, :, None] == block[:, None, :]) & image[:, :, None]
@@ -63,7 +64,7 @@ class Gemma3Adapter(ImageTextAdapter):
         sliding = full & (back < config.sliding_window)
         masks = {"full_attention": full[:, None], "sliding_attention": sliding[:, None]}
         if config._attn_implementation == "eager":
-            dtype = model.get_input_embeddings().weight.dtype
+            dtype = hub.get_input_embeddings().weight.dtype
             lowest = torch.finfo(dtype).min
             masks = {
                 kind: torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, lowest)

@@ -15,8 +15,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-import patches
-from model_adapters.base import AdapterError, Encoded, ModelAdapter, VisionSettings
+from model_adapters.base import DEFAULT_VISION, AdapterError, Encoded, ModelAdapter, VisionSettings
 from model_adapters.loading import load_pretrained, stop_ids, unwrap
 
 
@@ -54,11 +53,6 @@ class ImageTextAdapter(ModelAdapter):
 
         return load_pretrained(AutoModelForImageTextToText, path, dtype, attention)
 
-    def apply_patches(self) -> None:
-        """Apply the upstream fixes this family names in `patches`."""
-        for name in type(self).patches:
-            patches.apply(name)
-
     # -- one prompt ------------------------------------------------------------------------------------
 
     def encode(
@@ -68,7 +62,7 @@ class ImageTextAdapter(ModelAdapter):
         images: Sequence[Image.Image] = (),
         *,
         system: str | None = None,
-        vision: VisionSettings = VisionSettings(),  # noqa: B008  (frozen)
+        vision: VisionSettings = DEFAULT_VISION,
     ) -> Encoded:
         """Encode one prompt through the checkpoint's own chat template and processor."""
         for part in (text, system or ""):

@@ -1,4 +1,4 @@
-"""InternVL3.5 (and 3) in transformers' own layout, the `-HF` checkpoints: square tiles, one dimension of positions."""
+"""InternVL3.5 and 3 in transformers' own layout, the `-HF` checkpoints: images as square tiles."""
 
 from __future__ import annotations
 

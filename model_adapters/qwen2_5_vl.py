@@ -45,7 +45,7 @@ class Qwen25VLAdapter(ImageTextAdapter):
     def prepare_images(
         self, processor: Any, images: Sequence[Image.Image], vision: VisionSettings
     ) -> Sequence[Image.Image]:
-        """Resize as qwen-vl-utils does, before the processor sees an image; its own resizing then does nothing.
+        """Resize as qwen-vl-utils does, ahead of the processor, whose own resizing then does nothing.
 
         The two rules differ for images with a side under 14 pixels, and their filters by rounding.
         """
@@ -55,8 +55,8 @@ class Qwen25VLAdapter(ImageTextAdapter):
         for image in images:
             if max(image.size) > _MAX_ASPECT * min(image.size):
                 raise AdapterError(
-                    f"an image of {image.width}x{image.height} pixels is more than {_MAX_ASPECT} times as long "
-                    f"as wide, which {self.family} cannot read: crop it"
+                    f"an image of {image.width}x{image.height} pixels is more than {_MAX_ASPECT} times as "
+                    f"long as wide, which {self.family} cannot read: crop it"
                 )
         patch = processor.image_processor.patch_size
         return [

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from model_adapters.base import AdapterError, Encoded, ModelAdapter, VisionSettings
+from model_adapters.base import DEFAULT_VISION, AdapterError, Encoded, ModelAdapter, VisionSettings
 from model_adapters.loading import load_pretrained, stop_ids, unwrap
 
 _END_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|endoftext|>")
@@ -23,6 +23,7 @@ class TextAdapter(ModelAdapter):
     family = "text"
     model_types = ()
     multimodal = False
+    patches = ("torchvision_cpu",)  # transformers imports torchvision for any model class
     notes = "Any causal language model with a chat template."
 
     def load_processor(self, path: str | Path, vision: VisionSettings) -> Any:
@@ -30,6 +31,7 @@ class TextAdapter(ModelAdapter):
 
         Raises AdapterError when there is no chat template.
         """
+        self.apply_patches()
         from transformers import AutoTokenizer
 
         tokenizer = AutoTokenizer.from_pretrained(path)
@@ -45,6 +47,7 @@ class TextAdapter(ModelAdapter):
         self, path: str | Path, dtype: torch.dtype = torch.float32, attention: str = "sdpa"
     ) -> nn.Module:
         """Load the causal language model, in eval mode, dropout 0, on the CPU."""
+        self.apply_patches()
         from transformers import AutoModelForCausalLM
 
         return load_pretrained(AutoModelForCausalLM, path, dtype, attention)
@@ -56,7 +59,7 @@ class TextAdapter(ModelAdapter):
         images: Sequence[Image.Image] = (),
         *,
         system: str | None = None,
-        vision: VisionSettings = VisionSettings(),  # noqa: B008  (frozen)
+        vision: VisionSettings = DEFAULT_VISION,
     ) -> Encoded:
         """Encode one prompt through the tokenizer's chat template.
 
@@ -109,7 +112,7 @@ class TextAdapter(ModelAdapter):
 
     def logits(self, model: nn.Module, hidden: Tensor) -> Tensor:
         """Head, then what some families do to its output: scale (Cohere, Granite) and soft-cap (Gemma-2)."""
-        config = model.config
+        config: Any = model.config
         logits = super().logits(model, hidden)
         if (scale := getattr(config, "logit_scale", None)) is not None:
             logits = logits * scale

@@ -29,7 +29,8 @@ CORPUS = (
     "What is the sum of the two digits? Is the triangle left of the square? Which shape is the largest?",
     "A user asks a question about the image and the assistant answers it. Describe the picture in one word.",
     "<think>3+4</think><answer>7</answer> <think>the red circle</think><answer>A</answer>",
-    "Put your final answer in \\boxed{}. The answer is 12, 30 or 45; choose A, B, C or D.\n\nuser\nassistant\nmodel",
+    "Put your final answer in \\boxed{}. The answer is 12, 30 or 45; choose A, B, C or D.",
+    "\n\nuser\nassistant\nmodel\n",
 )
 """What the tokenizer is trained on when the caller has no text of its own."""
 
@@ -70,7 +71,13 @@ _GEMMA_TEMPLATE = (
 _QWEN_SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 _QWEN_MEDIA = ("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>")
 _INTERN_MEDIA = ("<img>", "</img>", "<IMG_CONTEXT>", "<video>")
-_LLAMA_SPECIALS = ("<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
+_LLAMA_SPECIALS = (
+    "<|begin_of_text|>",
+    "<|end_of_text|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|eot_id|>",
+)
 _GEMMA_SPECIALS = ("<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>")
 _GEMMA_MEDIA = ("<start_of_image>", "<image_soft_token>", "<end_of_image>")
 
@@ -130,12 +137,12 @@ def build_tiny(
 ) -> Path:
     """Write a checkpoint folder of one family with random weights and return its path.
 
-    `vocab_size` bounds the tokenizer, which stops earlier on a small `corpus`; the model takes the tokenizer's
-    size. An image of `image_size` pixels squared becomes (image_size / 28)^2 tokens; Gemma-3 may keep more
-    with `mm_tokens_per_image` (16 at 56 pixels means no pooling, which learns better). `text_config` and
-    `vision_config` override single fields of the two sub-configs, for larger builds. The same arguments give
-    the same bytes of weights. `initializer_range` 0.1 rather than the usual 0.02 makes so small a model learn.
-    Raises AdapterError for an unknown family or an image size that is not a multiple of 28.
+    `vocab_size` bounds the tokenizer, which stops earlier on a small `corpus`; the model takes the
+    tokenizer's size. An image of `image_size` pixels squared becomes (image_size / 28)^2 tokens; Gemma-3 may
+    keep more with `mm_tokens_per_image` (16 at 56 pixels means no pooling, which learns better).
+    `text_config` and `vision_config` override single fields of the two sub-configs, for larger builds. The
+    same arguments give the same weights. `initializer_range` 0.1, not the usual 0.02, lets so small a model
+    learn. Raises AdapterError for an unknown family or an image size that is not a multiple of 28.
     """
     if family not in FAMILIES:
         raise AdapterError(f"unknown tiny family {family!r}: use one of {', '.join(FAMILIES)}")
@@ -198,7 +205,9 @@ def _qwen2_5_vl(sizes: _Sizes, corpus: Sequence[str], vocab: int, extra: Sequenc
     _generation(model, tokenizer, "<|im_end|>", "<|endoftext|>")
     pixels = {"min_pixels": sizes.image**2, "max_pixels": 4 * sizes.image**2}
     processor = transformers.Qwen2_5_VLProcessor(
-        image_processor=_image_processor("Qwen2VLImageProcessor")(patch_size=_PATCH, merge_size=_MERGE, **pixels),
+        image_processor=_image_processor("Qwen2VLImageProcessor")(
+            patch_size=_PATCH, merge_size=_MERGE, **pixels
+        ),
         tokenizer=tokenizer,
         video_processor=transformers.Qwen2VLVideoProcessor(patch_size=_PATCH, merge_size=_MERGE, **pixels),
         chat_template=_QWEN_TEMPLATE,
@@ -394,7 +403,16 @@ def _byte_bpe(corpus: Sequence[str], vocab: int, specials: Sequence[str], extra:
 
     The rule must be Qwen's: transformers 5 puts it back on loading, whatever the file says.
     """
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+    from tokenizers import (
+        AddedToken,
+        Regex,
+        Tokenizer,
+        decoders,
+        models,
+        normalizers,
+        pre_tokenizers,
+        trainers,
+    )
 
     words = (
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"

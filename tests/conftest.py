@@ -1,0 +1,58 @@
+"""Fixtures every test may use: tiny checkpoints, built once a session, and the folder of real data."""
+
+from __future__ import annotations
+
+import os
+
+# Before torch or the hub client are imported: a tiny step takes 15 ms on one thread and seconds when several
+# threads of several processes spin on the same cores; and no test may reach for a network.
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+
+class TinyCheckpoints(Mapping[str, Path]):
+    """Family name to checkpoint folder; a folder is built when it is first asked for."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def __getitem__(self, family: str) -> Path:
+        import torch
+
+        from model_adapters.tiny import FAMILIES, build_tiny
+
+        if family not in FAMILIES:
+            raise KeyError(family)
+        torch.set_num_threads(1)
+        path = self._root / family
+        return path if path.exists() else build_tiny(family, path)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[str]:
+        from model_adapters.tiny import FAMILIES
+
+        return iter(FAMILIES)
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    """One checkpoint per family of `model_adapters.tiny`, for reading only."""
+    return TinyCheckpoints(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real data sets and files; a test that needs it is skipped where it is absent."""
+    default = Path(__file__).resolve().parents[2] / "shared" / "data"
+    path = Path(os.environ.get("MMCORL_SHARED_DATA", default))
+    if not path.is_dir():
+        pytest.skip(f"no folder of real data at {path}: set MMCORL_SHARED_DATA")
+    return path
