@@ -1,0 +1,1 @@
+"""Reads run folders and draws what people look at: the report, the comparison, the overview picture."""
