@@ -180,8 +180,9 @@ def policy_loss(
     policy that the ratio rho is taken to; None means the current ones (the first or only optimizer step on a
     batch): rho is exactly 1 and still carries the gradient, so no second forward pass is needed.
     `advantages`: anything that broadcasts to `logp`. `weights`: from `importance_weights`; they multiply the
-    surrogate but not the KL term, as in TRL. `ref_logp`: reference log-probabilities; with `beta` 0 the KL is
-    reported only.
+    surrogate but not the KL term, as in TRL; the ratio does not multiply it either (in TRL:
+    `use_bias_correction_kl=False`). `ref_logp`: reference log-probabilities; with `beta` 0 the KL is reported
+    only.
     """
     if beta != 0.0 and ref_logp is None:
         raise ValueError(f"beta is {beta} but no reference log-probabilities are given")
