@@ -22,10 +22,15 @@ grpo_trainer = pytest.importorskip("trl.trainer.grpo_trainer", reason="TRL is a 
 B, K, BUDGET = 3, 4, 6
 REWARDS = torch.tensor([[1.0, 0.0, 0.0, 1.0], [1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 1.0]])
 LENGTHS = [6, 2, 1, 4, 3, 3, 5, 6, 2, 6, 4, 1]
-COPIED = """beta loss_type importance_sampling_level max_completion_length num_generations num_iterations
-    mask_truncated_completions off_policy_mask_threshold pad_to_multiple_of top_entropy_quantile scale_rewards
-    multi_objective_aggregation use_vllm vllm_importance_sampling_correction vllm_importance_sampling_mode
-    vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min""".split()
+# fmt: off
+COPIED = [
+    "beta", "loss_type", "importance_sampling_level", "max_completion_length", "num_generations",
+    "num_iterations", "mask_truncated_completions", "off_policy_mask_threshold", "pad_to_multiple_of",
+    "top_entropy_quantile", "scale_rewards", "multi_objective_aggregation", "use_vllm",
+    "vllm_importance_sampling_correction", "vllm_importance_sampling_mode",
+    "vllm_importance_sampling_clip_max", "vllm_importance_sampling_clip_min",
+]
+# fmt: on
 AGGREGATION = {"grpo": "sequence", "bnpo": "token", "dr_grpo": "dr_grpo", "dapo": "token"}
 
 
