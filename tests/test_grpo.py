@@ -73,6 +73,22 @@ def test_advantages_are_centred_and_scale_free(rewards):
         assert torch.allclose(unbiased, advantages * math.sqrt((k - 1) / k))
 
 
+@pytest.mark.parametrize(
+    ("k", "p", "speed"),
+    [(3, 0.5, 0.088388), (3, 0.9, 0.011455), (5, 0.2, 0.046690), (7, 0.9, 0.017901), (11, 0.2, 0.057400)],
+)
+def test_population_advantages_drive_the_speed_of_the_papers_theory(k, p, speed):
+    # With C of K right, E[A * right] is sqrt(C (K - C)) / K. Averaged over C ~ Bin(K, p) and times the slope
+    # p (1 - p) of a softmax, that is q_K(p), the speed at which a correctly taught agent improves.
+    expected = 0.0
+    for right in range(k + 1):
+        rewards = torch.tensor([[1.0] * right + [0.0] * (k - right)], dtype=torch.float64)
+        push = (group_advantages(rewards, "population", eps=0.0) * rewards).mean().item()
+        assert push == pytest.approx(math.sqrt(right * (k - right)) / k)
+        expected += math.comb(k, right) * p**right * (1 - p) ** (k - right) * push
+    assert p * (1 - p) * expected == pytest.approx(speed, abs=1e-6)
+
+
 def test_rewards_that_are_no_numbers_or_no_groups_stop():
     with pytest.raises(NotFiniteError, match=r"reward is nan at position \(1, 0\)"):
         group_advantages(torch.tensor([[1.0, 0.0], [float("nan"), 0.0]]))

@@ -195,7 +195,7 @@ def test_a_vote_line_says_who_answered_elected_and_earned_what():
     assert json.loads(json.dumps(lines, allow_nan=False)) == lines
 
 
-# -- validation --------------------------------------------------------------------------------------------
+# -- validation -------------------------------------------------------------------------------------------
 
 
 def answered(*answers):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -195,6 +197,27 @@ def test_the_rules_differ_only_in_ties(answers):
         assert first.support == dict(smallest.counts)[smallest.answer]
     else:
         assert first.answer == dropped.answer == smallest.answer
+
+
+@pytest.mark.parametrize(
+    ("k", "p", "phi"),
+    # phi_K(p) = 2 P(the vote is right) - 1 from the paper's theory. With an even K the fair coin that
+    # first-seen ties amount to makes phi_12 = phi_11.
+    [(3, 0.6, 0.296), (5, 0.9, 0.98288), (7, 0.2, -0.933312), (11, 0.6, 0.506996), (12, 0.6, 0.506996)],
+)
+def test_votes_over_every_possible_group_have_the_reliability_of_the_theory(k, p, phi):
+    right = sum(
+        p ** group.count("yes") * (1 - p) ** group.count("no")
+        for group in product(["yes", "no"], repeat=k)
+        if majority(group, SAME).answer == "yes"
+    )
+    assert 2 * right - 1 == pytest.approx(phi, abs=1e-6)
+
+
+def test_a_tie_is_as_frequent_as_the_theory_says():
+    # P(tie) at p = 1/2: C(12, 6) / 2^12 = 924 / 4096 = .225586; and dropped ties leave no answer.
+    ties = [majority(group, SAME, tie="drop") for group in product(["yes", "no"], repeat=12)]
+    assert sum(vote.tie for vote in ties) == sum(vote.answer is None for vote in ties) == 924
 
 
 # -- agreement -----------------------------------------------------------------------------------------------
