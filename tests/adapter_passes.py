@@ -1,0 +1,247 @@
+"""The passes that training and sampling make through an adapter, and the plain forward they must equal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from model_adapters.base import Encoded, ModelAdapter, VisionSettings
+from model_adapters.gemma3 import Gemma3Adapter
+from model_adapters.internvl3_5 import InternVL35Adapter
+from model_adapters.qwen2_5_vl import Qwen25VLAdapter
+from model_adapters.text import TextAdapter
+
+VISION_FAMILIES = ("qwen2_5_vl", "internvl3_5", "gemma3")
+TEXT_FAMILIES = ("qwen2", "qwen3", "llama")
+SETTINGS = VisionSettings()
+
+
+def adapter_of(family: str) -> ModelAdapter:
+    """The adapter of one tiny family."""
+    known = {"qwen2_5_vl": Qwen25VLAdapter, "internvl3_5": InternVL35Adapter, "gemma3": Gemma3Adapter}
+    return known.get(family, TextAdapter)()
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """An adapter with what it loaded."""
+
+    family: str
+    adapter: ModelAdapter
+    processor: Any
+    model: Any
+
+
+def load(family: str, path: Path, **more: Any) -> Loaded:
+    """Load a tiny checkpoint in float32."""
+    adapter = adapter_of(family)
+    return Loaded(family, adapter, adapter.load_processor(path, SETTINGS), adapter.load_model(path, **more))
+
+
+def noise(width: int, height: int, seed: int = 0) -> Image.Image:
+    """An image of random pixels."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return Image.fromarray(pixels)
+
+
+Row = tuple[str, tuple[Image.Image, ...]]
+
+
+def rows(family: str) -> list[Row]:
+    """Prompts of different lengths; for vision families with 0, 1 and 2 images of different shapes."""
+    texts = ["How many dots are there?", "Sum?", "Which shape is the largest, 12 or 345?"]
+    if family in TEXT_FAMILIES:
+        return [(text, ()) for text in texts]
+    images = [(noise(56, 56),), (), (noise(90, 60, 1), noise(60, 100, 2))]
+    return list(zip(texts, images, strict=True))
+
+
+def completions(loaded: Loaded, count: int, seed: int = 0) -> list[Tensor]:
+    """Random completions of 3 to 7 ids without media tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    size = loaded.model.config.get_text_config().vocab_size
+    banned = set(loaded.adapter.banned_ids(loaded.processor, loaded.model.config))
+    allowed = torch.tensor([token for token in range(size) if token not in banned])
+    return [
+        allowed[torch.randint(len(allowed), (3 + index % 5,), generator=generator)] for index in range(count)
+    ]
+
+
+def plain_inputs(loaded: Loaded, row: Row) -> dict[str, Tensor]:
+    """What the documentation of each family says to feed the model: the yardstick for `encode`."""
+    text, images = row
+    if loaded.family in TEXT_FAMILIES:
+        messages: list[dict[str, Any]] = [{"role": "user", "content": text}]
+        return dict(
+            loaded.processor.apply_chat_template(
+                messages, add_generation_prompt=True, return_dict=True, return_tensors="pt"
+            )
+        )
+    content: list[dict[str, Any]] = [{"type": "image", "image": image} for image in images]
+    messages = [{"role": "user", "content": [*content, {"type": "text", "text": text}]}]
+    if loaded.family == "qwen2_5_vl":
+        # The recipe of the model card: qwen-vl-utils resizes, then the processor.
+        from qwen_vl_utils import process_vision_info
+
+        size = loaded.processor.image_processor.size
+        for part in content:
+            part["min_pixels"], part["max_pixels"] = size["shortest_edge"], size["longest_edge"]
+        chat = loaded.processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        resized, _ = process_vision_info(messages)
+        return dict(loaded.processor(text=[chat], images=resized, return_tensors="pt"))
+    tiling = {"crop_to_patches": False} if loaded.family == "internvl3_5" and images else {}
+    return dict(
+        loaded.processor.apply_chat_template(
+            messages,
+            tokenize=True,
+            add_generation_prompt=True,
+            return_dict=True,
+            return_tensors="pt",
+            **tiling,
+        )
+    )
+
+
+def plain_logprobs(loaded: Loaded, row: Row, completion: Tensor) -> Tensor:
+    """Log-probabilities of a completion by one forward of the whole model on one unpadded row: (C,)."""
+    inputs = plain_inputs(loaded, row)
+    ids = torch.cat([inputs["input_ids"], completion[None]], dim=1)
+    for key in ("token_type_ids", "mm_token_type_ids"):
+        if key in inputs:
+            types = inputs[key]
+            inputs[key] = torch.cat([types, torch.zeros(1, len(completion), dtype=types.dtype)], dim=1)
+    logits = loaded.model(**{**inputs, "input_ids": ids, "attention_mask": torch.ones_like(ids)}).logits
+    return picked(logits[0, -len(completion) - 1 : -1], completion)
+
+
+def picked(logits: Tensor, ids: Tensor) -> Tensor:
+    """Log-probability of each id: (..., V) and (...) to (...)."""
+    return logits.float().log_softmax(-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)
+
+
+def features_per_prompt(loaded: Loaded, prompts: Sequence[Encoded]) -> list[Tensor | None]:
+    """One pass of the vision tower over all prompts, split by their placeholders."""
+    vision = loaded.adapter.collate_vision([prompt.vision for prompt in prompts])
+    if not vision:
+        return [None] * len(prompts)
+    token = loaded.adapter.image_token_id(loaded.model.config)
+    counts = [int((prompt.input_ids == token).sum()) for prompt in prompts]
+    parts = loaded.adapter.image_features(loaded.model, vision).split(counts)
+    return [part if len(part) else None for part in parts]
+
+
+def _gather(features: Sequence[Tensor | None]) -> Tensor | None:
+    given = [part for part in features if part is not None]
+    return torch.cat(given) if given else None
+
+
+def _axes_first(positions: Tensor) -> Tensor:
+    """(A, R, L) as the decoder takes it: (R, L) when A is 1."""
+    return positions[0] if len(positions) == 1 else positions
+
+
+def training_logprobs(
+    loaded: Loaded, prompts: Sequence[Encoded], rows: Sequence[tuple[int, Tensor]]
+) -> list[Tensor]:
+    """The training pass: rows of (index of prompt, completion), right-padded, one vision pass per prompt."""
+    adapter, model = loaded.adapter, loaded.model
+    lengths = [len(prompts[index].input_ids) + len(completion) for index, completion in rows]
+    longest = max(lengths)
+    ids = torch.zeros(len(rows), longest, dtype=torch.long)
+    valid = torch.zeros(len(rows), longest, dtype=torch.bool)
+    axes = len(prompts[0].positions)
+    positions = torch.zeros(axes, len(rows), longest, dtype=torch.long)
+    for number, (index, completion) in enumerate(rows):
+        prompt = prompts[index]
+        size = len(prompt.input_ids)
+        ids[number, : lengths[number]] = torch.cat([prompt.input_ids, completion])
+        valid[number, : lengths[number]] = True
+        following = torch.arange(longest - size) + prompt.next_position
+        positions[:, number] = torch.cat([prompt.positions, following.expand(axes, -1)], dim=1)
+    features = features_per_prompt(loaded, prompts)
+    embeddings = adapter.embed(model, ids, _gather([features[index] for index, _ in rows]))
+    hidden = (
+        adapter.decoder(model)(
+            inputs_embeds=embeddings,
+            position_ids=_axes_first(positions),
+            attention_mask=adapter.attention_mask(model, ids, valid),
+            use_cache=False,
+        )
+    ).last_hidden_state
+    out = []
+    for number, (index, completion) in enumerate(rows):
+        start = len(prompts[index].input_ids) - 1
+        logits = adapter.logits(model, hidden[number, start : start + len(completion)])
+        out.append(picked(logits, completion))
+    return out
+
+
+def generation_logprobs(loaded: Loaded, prompts: Sequence[Encoded], forced: Tensor) -> Tensor:
+    """The sampling pass with forced tokens: left-padded prefill, cache repeated K times, one token at a time.
+
+    `forced` (B, K, C) ids; returns their log-probabilities (B, K, C).
+    """
+    from transformers import DynamicCache
+
+    adapter, model = loaded.adapter, loaded.model
+    batch, copies, steps = forced.shape
+    longest = max(len(prompt.input_ids) for prompt in prompts)
+    axes = len(prompts[0].positions)
+    ids = torch.zeros(batch, longest, dtype=torch.long)
+    valid = torch.zeros(batch, longest, dtype=torch.bool)
+    positions = torch.zeros(axes, batch, longest, dtype=torch.long)
+    for number, prompt in enumerate(prompts):
+        size = len(prompt.input_ids)
+        ids[number, -size:], valid[number, -size:] = prompt.input_ids, True
+        positions[:, number, -size:] = prompt.positions
+    embeddings = adapter.embed(model, ids, _gather(features_per_prompt(loaded, prompts)))
+    cache = DynamicCache()
+    hidden = (
+        adapter.decoder(model)(
+            inputs_embeds=embeddings,
+            position_ids=_axes_first(positions),
+            attention_mask=adapter.attention_mask(model, ids, valid),
+            past_key_values=cache,
+            use_cache=True,
+        )
+    ).last_hidden_state[:, -1]
+    cache.batch_repeat_interleave(copies)
+    hidden = hidden.repeat_interleave(copies, dim=0)
+    mask = valid.long().repeat_interleave(copies, dim=0)
+    position = torch.tensor([prompt.next_position for prompt in prompts]).repeat_interleave(copies)
+    tokens = forced.reshape(batch * copies, steps)
+    out = []
+    for step in range(steps):
+        out.append(picked(adapter.logits(model, hidden), tokens[:, step]))
+        mask = torch.cat([mask, torch.ones(len(mask), 1, dtype=torch.long)], dim=1)
+        hidden = (
+            adapter.decoder(model)(
+                inputs_embeds=adapter.embed(model, tokens[:, step : step + 1], None),
+                position_ids=_axes_first((position + step)[None, :, None].expand(axes, -1, -1)),
+                attention_mask=None if bool(mask.all()) else mask,
+                past_key_values=cache,
+                use_cache=True,
+            )
+        ).last_hidden_state[:, -1]
+    return torch.stack(out, dim=1).view(batch, copies, steps)
+
+
+def encode_all(loaded: Loaded, rows: Sequence[Row]) -> list[Encoded]:
+    """Encode every row with the default settings."""
+    return [loaded.adapter.encode(loaded.processor, text, images) for text, images in rows]
+
+
+def gradients(model: nn.Module, value: Tensor) -> dict[str, Tensor]:
+    """Gradient of a scalar in every parameter, by name; parameters are left without `grad`."""
+    model.zero_grad(set_to_none=True)
+    value.backward()
+    found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad(set_to_none=True)
+    return found
