@@ -127,6 +127,14 @@ class _Bench:
         return [index for index, prompt in enumerate(self.prompts) if prompt.images]
 
     @cached_property
+    def image_token(self) -> int:
+        """Id of the placeholder; a family with images has to have one."""
+        token = self.adapter.image_token_id(self.config)
+        if token is None:
+            raise _Failed("image_token_id is None for a family with images")
+        return token
+
+    @cached_property
     def encoded(self) -> list[Encoded]:
         return [self.encode(prompt) for prompt in self.prompts]
 
@@ -304,12 +312,15 @@ def _same_ids(bench: _Bench) -> str:
 
 
 def _placeholders(bench: _Bench) -> str:
-    counts, token = [], bench.adapter.image_token_id(bench.config)
+    counts = []
     for index in bench.with_images:
         encoded = bench.encoded[index]
         with torch.no_grad():
             features = bench.features([encoded])
-        found, expected = 0 if features is None else len(features), int(encoded.input_ids.eq(token).sum())
+        found, expected = (
+            0 if features is None else len(features),
+            int(encoded.input_ids.eq(bench.image_token).sum()),
+        )
         if found != expected or not found:
             raise _Failed(f"{expected} placeholders in the prompt but {found} features from the model")
         counts.append(found)
@@ -426,8 +437,7 @@ def _direction(bench: _Bench) -> str:
     """A late token of an image block moves an early one as much as in transformers: mostly not at all."""
     index = bench.with_images[0]
     encoded, completion = bench.encoded[index], bench.completions[index]
-    token = bench.adapter.image_token_id(bench.config)
-    block = encoded.input_ids.eq(token).nonzero().flatten().tolist()
+    block = encoded.input_ids.eq(bench.image_token).nonzero().flatten().tolist()
     if len(block) < 2:
         raise _Skipped("the picture is one token")
     early, late = block[0], block[-1]

@@ -1,0 +1,32 @@
+"""PerceptionLM for mmcorl: a Llama that sees through a Perception Encoder, which is a timm backbone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from model_adapters.base import AdapterError, VisionSettings
+from model_adapters.image_text import ImageTextAdapter
+
+
+class PerceptionLMAdapter(ImageTextAdapter):
+    """PerceptionLM of any size, one square view per image."""
+
+    family = "PerceptionLM"
+    model_types = ("perception_lm",)
+    notes = "One view per image: tiling is not supported."
+    media_tokens = ("<|image|>", "<|video|>")
+    end_of_turn = ("<|eot_id|>", "<|end_of_text|>")  # the second is its padding token, too
+
+    def processor_options(self, processor: Any, vision: VisionSettings) -> dict[str, Any]:
+        """A single view; the processor's default adds tiles to it, whose number depends on the picture."""
+        if vision.tiles > 1:
+            raise AdapterError(
+                f"vision.tiles is {vision.tiles}, but {self.family} takes one view: set it to 1"
+            )
+        return {"vision_input_type": "vanilla"}
+
+    def rows_per_image(self, key: str, vision: dict[str, Tensor]) -> list[int]:
+        """One row per image: pixel_values is (images, 1, 3, side, side)."""
+        return [1] * len(vision[key])
