@@ -1,0 +1,83 @@
+"""InternVL3.5: tiles, and the language models it comes with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from adapter_passes import (
+    Loaded,
+    completions,
+    encode_all,
+    generation_logprobs,
+    load,
+    noise,
+    plain_logprobs,
+    rows,
+    training_logprobs,
+)
+
+from model_adapters.base import VisionSettings
+from model_adapters.tiny import build_tiny
+
+
+@pytest.fixture(scope="module")
+def intern(tiny_checkpoints: Mapping[str, Path]) -> Loaded:
+    return load("internvl3_5", tiny_checkpoints["internvl3_5"])
+
+
+def test_one_tile_unless_more_are_allowed(intern: Loaded) -> None:
+    # 120 x 60 fits a row of two tiles; a thumbnail is added when there are several. 56 x 56 stays one.
+    images = [noise(120, 60), noise(56, 56)]
+    one = intern.adapter.encode(intern.processor, "Which?", images)
+    assert one.vision["num_patches"].tolist() == [1, 1]
+    assert one.vision["pixel_values"].shape == (2, 3, 56, 56)
+    four = intern.adapter.encode(intern.processor, "Which?", images, vision=VisionSettings(tiles=4))
+    assert four.vision["num_patches"].tolist() == [3, 1]
+    assert four.vision["pixel_values"].shape == (4, 3, 56, 56)
+    # 4 image tokens a tile: two more tiles are 8 more tokens.
+    assert len(four.input_ids) == len(one.input_ids) + 8
+
+
+def test_tiled_prompts_split_and_compute_as_in_transformers(intern: Loaded) -> None:
+    tiles = VisionSettings(tiles=4)
+    samples = [("Which?", [noise(120, 60)]), ("None?", []), ("Sum?", [noise(56, 56), noise(60, 180)])]
+    prompts = [intern.adapter.encode(intern.processor, *sample, vision=tiles) for sample in samples]
+    parts = [prompt.vision for prompt in prompts]
+    back = intern.adapter.split_vision(intern.adapter.collate_vision(parts), [1, 0, 2])
+    for got, part in zip(back, parts, strict=True):
+        assert got.keys() == part.keys()
+        assert all(torch.equal(got[key], part[key]) for key in part)
+    answers = completions(intern, 3)
+    with torch.no_grad():
+        ours = training_logprobs(intern, prompts, list(enumerate(answers)))
+        for prompt, completion, got in zip(prompts, answers, ours, strict=True):
+            ids = torch.cat([prompt.input_ids, completion])[None]
+            pixels = {"pixel_values": prompt.vision["pixel_values"]} if prompt.vision else {}
+            logits = intern.model(input_ids=ids, attention_mask=torch.ones_like(ids), **pixels).logits
+            expected = logits[0, -len(completion) - 1 : -1].log_softmax(-1).gather(1, completion[:, None])
+            torch.testing.assert_close(got, expected[:, 0], atol=1e-5, rtol=0)
+
+
+def test_an_engine_is_told_the_same_tiling(intern: Loaded) -> None:
+    off, on = VisionSettings(), VisionSettings(tiles=6)
+    assert intern.adapter.engine_options(off) == {"mm_processor_kwargs": {"crop_to_patches": False}}
+    assert intern.adapter.engine_options(on) == {
+        "mm_processor_kwargs": {"crop_to_patches": True, "max_patches": 6}
+    }
+
+
+@pytest.mark.parametrize("tower", ["qwen2", "llama"])
+def test_other_language_models(tower: str, tmp_path: Path) -> None:
+    path = build_tiny("internvl3_5", tmp_path / tower, text_config={"model_type": tower})
+    loaded = load("internvl3_5", path)
+    assert loaded.model.config.text_config.model_type == tower
+    prompts = encode_all(loaded, rows("internvl3_5"))
+    forced = torch.stack([c[:3] for c in completions(loaded, 3)])
+    with torch.no_grad():
+        sampled = generation_logprobs(loaded, prompts, forced[:, None])[:, 0]
+        for index, row in enumerate(rows("internvl3_5")):
+            expected = plain_logprobs(loaded, row, forced[index])
+            torch.testing.assert_close(sampled[index], expected, atol=1e-5, rtol=0)

@@ -1,0 +1,115 @@
+"""Qwen2.5-VL: M-RoPE against transformers and by hand, image sizes against qwen-vl-utils."""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from adapter_passes import Loaded, load, noise, plain_inputs
+
+from model_adapters.base import AdapterError, VisionSettings
+from model_adapters.qwen2_5_vl import Qwen25VLAdapter, mrope_positions
+
+
+@pytest.fixture(scope="module")
+def qwen(tiny_checkpoints: Mapping[str, Path]) -> Loaded:
+    return load("qwen2_5_vl", tiny_checkpoints["qwen2_5_vl"])
+
+
+def test_mrope_by_hand() -> None:
+    # Two text tokens take 0 and 1. A grid of 1 x 4 x 6 patches merges to 2 x 3 tokens: time stays at 2, rows
+    # are 2 2 2 3 3 3, columns 2 3 4 2 3 4. The longer side is 3, so text goes on at 2 + 3 = 5; next is 7.
+    ids = torch.tensor([10, 11, 9, 9, 9, 9, 9, 9, 12, 13])
+    positions, following = mrope_positions(ids, torch.tensor([[1, 4, 6]]), image_token_id=9, merge=2)
+    assert positions.tolist() == [
+        [0, 1, 2, 2, 2, 2, 2, 2, 5, 6],
+        [0, 1, 2, 2, 2, 3, 3, 3, 5, 6],
+        [0, 1, 2, 3, 4, 2, 3, 4, 5, 6],
+    ]
+    assert following == 7
+
+
+def test_mrope_equals_transformers(qwen: Loaded) -> None:
+    config = qwen.model.config
+    image, start, end = config.image_token_id, config.vision_start_token_id, config.vision_end_token_id
+    draw = random.Random(0)
+    for _ in range(40):
+        ids: list[int] = [draw.randrange(20, 60) for _ in range(draw.randrange(1, 5))]
+        grids = []
+        for _ in range(draw.randrange(1, 4)):
+            height, width = draw.randrange(1, 6), draw.randrange(1, 6)
+            grids.append([1, 2 * height, 2 * width])
+            ids += [start, *[image] * (height * width), end]
+            ids += [draw.randrange(20, 60) for _ in range(draw.randrange(0, 5))]
+        row, grid = torch.tensor(ids), torch.tensor(grids)
+        index = qwen.model.model.get_rope_index
+        types = (row == image).long()[None]
+        known = "mm_token_type_ids" in inspect.signature(index).parameters  # transformers 5
+        more = {"mm_token_type_ids": types} if known else {}
+        expected, delta = index(row[None], image_grid_thw=grid, **more)
+        positions, following = mrope_positions(row, grid, image_token_id=image, merge=2)
+        assert torch.equal(positions, expected[:, 0])
+        assert following == len(ids) + int(delta)
+
+
+def test_text_prompts_count_up() -> None:
+    positions, following = mrope_positions(torch.tensor([5, 6, 7]), None, image_token_id=9, merge=2)
+    assert positions.tolist() == [[0, 1, 2]] * 3
+    assert following == 3
+
+
+@pytest.mark.parametrize(
+    ("ids", "grids"),
+    [
+        ([1, 9, 9, 9], [[1, 4, 4]]),  # one placeholder short
+        ([9, 9, 9, 9, 9], [[1, 4, 4]]),  # one too many
+        ([9, 9, 1, 9, 9], [[1, 4, 4]]),  # torn apart
+    ],
+)
+def test_mrope_refuses_what_does_not_fit(ids: list[int], grids: list[list[int]]) -> None:
+    with pytest.raises(AdapterError, match="image placeholders in the prompt"):
+        mrope_positions(torch.tensor(ids), torch.tensor(grids), image_token_id=9, merge=2)
+
+
+@pytest.mark.parametrize("size", [(56, 56), (90, 60), (33, 300), (700, 500), (10, 400), (57, 55), (1, 1)])
+def test_pixels_equal_the_official_pipeline(qwen: Loaded, size: tuple[int, int]) -> None:
+    # (10, 400) is where transformers' own resizing rule and qwen-vl-utils part.
+    row = ("Which?", (noise(*size),))
+    encoded = qwen.adapter.encode(qwen.processor, *row)
+    official = plain_inputs(qwen, row)
+    assert torch.equal(encoded.vision["pixel_values"], official["pixel_values"])
+    assert torch.equal(encoded.vision["image_grid_thw"], official["image_grid_thw"])
+    assert torch.equal(encoded.input_ids, official["input_ids"][0])
+
+
+@pytest.mark.parametrize("when", ["load", "encode"])
+def test_the_pixel_budget_is_obeyed(tiny_checkpoints: Mapping[str, Path], when: str) -> None:
+    from qwen_vl_utils import smart_resize
+
+    adapter = Qwen25VLAdapter()
+    # 600 x 400 pixels in at most 50 merged patches of 28 x 28, more than the checkpoint's own 16.
+    vision = VisionSettings(min_pixels=28 * 28, max_pixels=50 * 28 * 28)
+    default = VisionSettings()
+    processor = adapter.load_processor(tiny_checkpoints["qwen2_5_vl"], vision if when == "load" else default)
+    encoded = adapter.encode(
+        processor, "Which?", [noise(600, 400)], vision=vision if when == "encode" else default
+    )
+    height, width = smart_resize(400, 600, 28, 28 * 28, 50 * 28 * 28)
+    assert 40 <= height * width // 28**2 <= 50
+    assert encoded.vision["image_grid_thw"].tolist() == [[1, height // 14, width // 14]]
+    options = adapter.engine_options(vision)
+    assert options == {"mm_processor_kwargs": {"min_pixels": 784, "max_pixels": 39200}}
+    assert adapter.engine_options(default) == {}
+
+
+def test_refusals(qwen: Loaded, tiny_checkpoints: Mapping[str, Path]) -> None:
+    with pytest.raises(AdapterError, match="more than 200 times as long"):
+        qwen.adapter.encode(qwen.processor, "Which?", [noise(3, 700)])
+    with pytest.raises(AdapterError, match="min_pixels 20000 exceeds max_pixels 10000"):
+        qwen.adapter.load_processor(
+            tiny_checkpoints["qwen2_5_vl"], VisionSettings(min_pixels=20_000, max_pixels=10_000)
+        )
