@@ -1,0 +1,402 @@
+"""Arithmetic on answers without evaluating code: a small parser over LaTeX-like text.
+
+`exact` decides numbers exactly; `approximate` only ever serves to tell two expressions apart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+MAX_BITS = 1 << 16
+"""Numbers beyond this many bits are not worked out."""
+MAX_FACTORIAL = 3000
+MAX_NESTING = 64
+_MAX_TOKENS = 1024
+
+_TOKEN = re.compile(r"\\[A-Za-z]+|\\.|\d+\.\d*|\.\d+|\d+|\s+|.", re.DOTALL)
+_LITERAL = re.compile(r"([-+]?)(\d*)(?:\.(\d*))?(?:[eE]([-+]?\d{1,4}))?")
+_FUNCTIONS: dict[str, Callable[[float], float]] = {
+    r"\sin": math.sin,
+    r"\cos": math.cos,
+    r"\tan": math.tan,
+    r"\ln": math.log,
+    r"\log": math.log10,
+    r"\exp": math.exp,
+    r"\arctan": math.atan,
+    r"\arcsin": math.asin,
+    r"\arccos": math.acos,
+}
+_CONSTANTS = {r"\pi": math.pi, "e": math.e}
+GREEK = frozenset(
+    rf"\{name}"
+    for name in (
+        "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta kappa lambda mu nu xi rho sigma tau "
+        "phi varphi chi psi omega Gamma Delta Theta Lambda Xi Sigma Phi Psi Omega"
+    ).split()
+)
+
+
+class NotArithmetic(Exception):
+    """The text is not something this parser reads, or not in this kind of number."""
+
+
+class TooLarge(Exception):
+    """The text is arithmetic, but its value is too large to work out."""
+
+
+@dataclass(frozen=True)
+class Exact:
+    """A rational value, and how many decimals it was written with (None unless a decimal literal)."""
+
+    value: Fraction
+    places: int | None = None
+
+
+def literal(text: str) -> Exact | None:
+    """The value of a plain decimal literal such as `-12.50`, `.4`, `004` or `1.5e3`; None for other text.
+
+    Raises TooLarge for a literal of more than `MAX_BITS` bits.
+    """
+    match = _LITERAL.fullmatch(text)
+    if match is None:
+        return None
+    sign, whole, decimals, exponent = match.groups()
+    if not whole and not decimals:
+        return None
+    # Python refuses to convert more than 4,300 digits; the bit limit is never above that for literals.
+    if len(whole) + len(decimals or "") > 4000 or abs(int(exponent or 0)) > 4000:
+        raise TooLarge
+    value = Fraction(int(whole + (decimals or "") or "0"), 10 ** len(decimals or ""))
+    value *= Fraction(10) ** int(exponent or 0)
+    return Exact(-value if sign == "-" else value, len(decimals) if decimals else None)
+
+
+def exact(text: str) -> Exact | None:
+    """The rational value of constant arithmetic (`2^{10}`, `7 \\frac{3}{4}`, `\\frac{1}{2004!}`); None when the
+    text is not constant arithmetic or not rational. Raises TooLarge instead of working out monsters.
+    """
+    value = literal(text)
+    if value is not None:
+        return value
+    if not any(char.isdigit() for char in text):
+        return None
+    try:
+        return Exact(_Parser(text, _exact_ops()).parse())
+    except (NotArithmetic, ZeroDivisionError):
+        return None
+
+
+def approximate(text: str, sample: int) -> float | None:
+    """A value of the expression with every variable set to a fixed number that depends on `sample`.
+
+    Two expressions whose values differ are different; equal values prove nothing. None when the parser
+    is not certain how the expression is meant.
+    """
+    try:
+        value = _Parser(text, _float_ops(sample)).parse()
+    except (NotArithmetic, TooLarge, ZeroDivisionError, OverflowError, ValueError):
+        return None
+    return value if math.isfinite(value) else None
+
+
+@dataclass(frozen=True)
+class _Ops:
+    """What differs between exact and approximate arithmetic."""
+
+    number: Callable[[str], Fraction | float]
+    power: Callable[[Fraction | float, Fraction | float], Fraction | float]
+    root: Callable[[Fraction | float, int], Fraction | float]
+    symbol: Callable[[str], Fraction | float]
+    function: Callable[[str, Fraction | float], Fraction | float]
+    variables: bool
+
+
+def _exact_ops() -> _Ops:
+    def refuse(*_: object) -> Fraction:
+        raise NotArithmetic
+
+    return _Ops(_exact_number, _exact_power, _exact_root, refuse, refuse, variables=False)
+
+
+def _exact_number(text: str) -> Fraction:
+    value = literal(text)
+    if value is None:
+        raise NotArithmetic
+    return value.value
+
+
+def _exact_power(base: Fraction | float, exponent: Fraction | float) -> Fraction:
+    assert isinstance(base, Fraction)
+    assert isinstance(exponent, Fraction)
+    if exponent.denominator != 1:
+        if exponent.denominator > 8:
+            raise NotArithmetic
+        return _exact_power(_exact_root(base, exponent.denominator), Fraction(exponent.numerator))
+    if base == 0 and exponent <= 0:
+        raise NotArithmetic
+    bits = max(base.numerator.bit_length(), base.denominator.bit_length())
+    if base not in (0, 1, -1) and bits * abs(exponent.numerator) > MAX_BITS:
+        raise TooLarge
+    if base in (0, 1, -1):
+        return base if exponent.numerator % 2 or base != -1 else Fraction(1)
+    return Fraction(base**exponent.numerator)
+
+
+def _exact_root(value: Fraction | float, degree: int) -> Fraction:
+    assert isinstance(value, Fraction)
+    if value < 0:
+        raise NotArithmetic
+    parts = []
+    for part in (value.numerator, value.denominator):
+        root = _integer_root(part, degree)
+        if root**degree != part:
+            raise NotArithmetic
+        parts.append(root)
+    return Fraction(parts[0], parts[1])
+
+
+def _integer_root(value: int, degree: int) -> int:
+    if degree == 2:
+        return math.isqrt(value)
+    low, high = 0, 1 << (value.bit_length() // degree + 1)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if middle**degree <= value:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _float_ops(sample: int) -> _Ops:
+    def symbol(name: str) -> float:
+        if name in _CONSTANTS:
+            return _CONSTANTS[name]
+        if name in ("i", r"\infty"):
+            raise NotArithmetic
+        # Positive, so that \sqrt{x}\sqrt{y} and \sqrt{xy} agree; the same in every process.
+        digest = hashlib.blake2b(f"{sample} {name}".encode(), digest_size=4).digest()
+        return 0.3 + int.from_bytes(digest, "big") / 2**32
+
+    def function(name: str, argument: Fraction | float) -> float:
+        return _FUNCTIONS[name](float(argument))
+
+    def power(base: Fraction | float, exponent: Fraction | float) -> float:
+        value = float(base) ** float(exponent)
+        if isinstance(value, complex):
+            raise NotArithmetic
+        return value
+
+    def root(value: Fraction | float, degree: int) -> float:
+        if value < 0:
+            raise NotArithmetic
+        return float(value) ** (1 / degree)
+
+    return _Ops(float, power, root, symbol, function, variables=True)
+
+
+class _Parser:
+    """Recursive descent over one expression; every method leaves `self._at` behind what it read."""
+
+    def __init__(self, text: str, ops: _Ops) -> None:
+        self._tokens = [token for token in _TOKEN.findall(text)]
+        self._ops = ops
+        self._at = 0
+        self._depth = 0
+        if len(self._tokens) > _MAX_TOKENS:
+            raise NotArithmetic
+
+    def parse(self) -> Fraction | float:
+        value = self._sum()
+        if self._peek() is not None:
+            raise NotArithmetic
+        return value
+
+    def _peek(self) -> str | None:
+        while self._at < len(self._tokens) and self._tokens[self._at].isspace():
+            self._at += 1
+        return self._tokens[self._at] if self._at < len(self._tokens) else None
+
+    def _take(self, token: str) -> bool:
+        if self._peek() == token:
+            self._at += 1
+            return True
+        return False
+
+    def _expect(self, token: str) -> None:
+        if not self._take(token):
+            raise NotArithmetic
+
+    def _sum(self) -> Fraction | float:
+        self._depth += 1
+        if self._depth > MAX_NESTING:
+            raise TooLarge
+        sign = -1 if self._take("-") else 1
+        if sign == 1:
+            self._take("+")
+        value = sign * self._product()
+        while (token := self._peek()) in ("+", "-"):
+            self._at += 1
+            term = self._product()
+            value = self._bounded(value + term if token == "+" else value - term)
+        self._depth -= 1
+        return value
+
+    def _product(self) -> Fraction | float:
+        value = self._power()
+        divided = False
+        while (token := self._peek()) is not None:
+            if token in (r"\cdot", r"\times", "*"):
+                self._at += 1
+                value = self._bounded(value * self._signed_power())
+            elif token in ("/", r"\div"):
+                self._at += 1
+                value = value / self._signed_power()
+                divided = True
+            elif self._starts_factor(token):
+                # `1/2x` has two readings: leave it to someone else.
+                if divided:
+                    raise NotArithmetic
+                value = self._bounded(value * self._power())
+            else:
+                break
+        return value
+
+    def _starts_factor(self, token: str) -> bool:
+        if token in ("(", r"\frac", r"\sqrt", r"\binom"):
+            return True
+        return self._ops.variables and (
+            token.isalpha() or token in _CONSTANTS or token in GREEK or token in _FUNCTIONS
+        )
+
+    def _signed_power(self) -> Fraction | float:
+        if self._take("-"):
+            return -self._power()
+        return self._power()
+
+    def _power(self) -> Fraction | float:
+        value = self._atom()
+        while self._peek() in ("^", "!"):
+            if self._take("!"):
+                value = self._factorial(value)
+                continue
+            self._expect("^")
+            exponent = self._exponent()
+            if self._peek() == "^":
+                raise NotArithmetic
+            value = self._ops.power(value, exponent)
+        return value
+
+    def _exponent(self) -> Fraction | float:
+        if self._peek() in ("{", "("):
+            return self._group()
+        token = self._peek()
+        if token is None or not (token.isdigit() or token.isalpha()) or len(token) > 1:
+            raise NotArithmetic
+        return self._atom()
+
+    def _group(self) -> Fraction | float:
+        closing = {"{": "}", "(": ")", "[": "]"}.get(self._peek() or "")
+        if closing is None:
+            raise NotArithmetic
+        self._at += 1
+        value = self._sum()
+        self._expect(closing)
+        return value
+
+    def _atom(self) -> Fraction | float:
+        token = self._peek()
+        if token is None:
+            raise NotArithmetic
+        if token in ("(", "{"):
+            return self._group()
+        self._at += 1
+        if token == r"\frac":
+            above = self._group()
+            return above / self._group()
+        if token == r"\sqrt":
+            return self._root()
+        if token == r"\binom":
+            return self._binomial(self._group(), self._group())
+        if token[0].isdigit() or token[0] == ".":
+            return self._mixed(self._ops.number(token))
+        return self._symbol(token)
+
+    def _mixed(self, whole: Fraction | float) -> Fraction | float:
+        """`7 \\frac{3}{4}` and `1 1/2` are mixed numbers: the fraction is added."""
+        spaced = self._at < len(self._tokens) and self._tokens[self._at].isspace()
+        ahead = [token for token in self._tokens[self._at : self._at + 12] if not token.isspace()]
+        if ahead[:2] == [r"\frac", "{"] and len(ahead) >= 7 and (ahead[3:5], ahead[6]) == (["}", "{"], "}"):
+            above, below = ahead[2], ahead[5]
+            if above.isdigit() and below.isdigit() and len(above) < 9 and len(below) < 9:
+                if not 0 < int(above) < int(below) or whole != int(whole):
+                    raise NotArithmetic
+                self._peek()
+                self._at += 1
+                return whole + self._group() / self._group()
+        if spaced and ahead and ahead[0].isdigit():
+            if len(ahead) < 3 or ahead[1] != "/" or not ahead[2].isdigit() or whole != int(whole):
+                raise NotArithmetic
+            if len(ahead[0]) > 9 or len(ahead[2]) > 9 or not 0 < int(ahead[0]) < int(ahead[2]):
+                raise NotArithmetic
+            for _ in range(3):
+                self._peek()
+                self._at += 1
+            return whole + self._ops.number(ahead[0]) / self._ops.number(ahead[2])
+        if ahead and (ahead[0].isdigit() or ahead[0][0] == "."):
+            raise NotArithmetic
+        return whole
+
+    def _root(self) -> Fraction | float:
+        degree = 2
+        if self._take("["):
+            token = self._peek()
+            if token is None or not token.isdigit() or not 2 <= int(token[:3]) <= 8 or len(token) > 1:
+                raise NotArithmetic
+            degree = int(token)
+            self._at += 1
+            self._expect("]")
+        return self._ops.root(self._group(), degree)
+
+    def _symbol(self, token: str) -> Fraction | float:
+        if token in _FUNCTIONS:
+            return self._function(token)
+        if not (token in _CONSTANTS or token in GREEK or (token.isascii() and token.isalpha())):
+            raise NotArithmetic
+        # A subscript makes another variable of it, and a prime a derivative.
+        if self._peek() in ("_", "'"):
+            raise NotArithmetic
+        return self._ops.symbol(token)
+
+    def _function(self, name: str) -> Fraction | float:
+        # Without a group, `\sin 2x` and `\sin x \cos x` have two readings each.
+        if self._peek() not in ("{", "("):
+            raise NotArithmetic
+        return self._ops.function(name, self._group())
+
+    def _factorial(self, value: Fraction | float) -> Fraction | float:
+        if value != int(value) or value < 0:
+            raise NotArithmetic
+        if value > MAX_FACTORIAL:
+            raise TooLarge
+        return self._whole(math.factorial(int(value)))
+
+    def _whole(self, value: int) -> Fraction | float:
+        return float(value) if self._ops.variables else Fraction(value)
+
+    def _binomial(self, top: Fraction | float, bottom: Fraction | float) -> Fraction | float:
+        if top != int(top) or bottom != int(bottom) or not 0 <= bottom <= top:
+            raise NotArithmetic
+        if top > 1000:
+            raise TooLarge
+        return self._whole(math.comb(int(top), int(bottom)))
+
+    def _bounded(self, value: Fraction | float) -> Fraction | float:
+        if isinstance(value, Fraction) and value.numerator.bit_length() > 4 * MAX_BITS:
+            raise TooLarge
+        return value

@@ -1,0 +1,363 @@
+"""Whether two answers are the same: the one relation behind voting, reward, diagnostics and grading."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from fractions import Fraction
+from types import TracebackType
+
+from mmcorl.answers.arithmetic import Exact, approximate
+from mmcorl.answers.latex import MAX_LENGTH
+from mmcorl.answers.options import LETTERS, Options, read_options, same_spelling
+from mmcorl.answers.reading import Reading, read
+from mmcorl.answers.symbolic import SymbolicPool, admissible
+from mmcorl.errors import Refused
+
+_CACHE_SIZE = 1 << 16
+_MAX_UNMATCHED = 8
+_ROUNDED_PLACES = 6
+"""A decimal with this many places stands for the value it rounds to: 0.333333 is 1/3, 0.33 is not."""
+
+
+class Equivalence:
+    """Says whether answers are the same; use it as a context manager, from any thread.
+
+    Plain numbers, letters, lists and words are decided in this process. What is left goes to math-verify in
+    worker processes, which are started when first needed and killed when a comparison takes too long.
+
+    The relation is reflexive and symmetric. It is not transitive (`5` equals `5 cm` and `5 m`, which differ),
+    so `classes` compares with the first answer of each class.
+
+    Args:
+        timeout: wall-clock seconds for one comparison; longer counts as not the same.
+        memory_mb: address space of one worker process, in MiB.
+        workers: number of worker processes; more only help when several threads compare at once.
+    """
+
+    def __init__(self, timeout: float = 3.0, memory_mb: int = 1024, workers: int = 1) -> None:
+        if not timeout > 0:
+            raise Refused(f"answers timeout {timeout!r} is not above 0 seconds; the default is 3.0.")
+        if memory_mb < 256:
+            raise Refused(
+                f"answers memory_mb {memory_mb!r} is too small to load the algebra system; use 256 or more."
+            )
+        if workers < 1:
+            raise Refused(f"answers workers {workers!r} is not at least 1; use 1.")
+        self.timeout = timeout
+        self.symbolic = 0
+        """Pairs that math-verify was asked about."""
+        self.timeouts = 0
+        """Of those, pairs that ran out of time or memory and counted as not the same."""
+        self.cache_hits = 0
+        """Pairs answered from memory."""
+        self._pool = SymbolicPool(workers, timeout, memory_mb)
+        self._cache: OrderedDict[tuple[object, ...], bool] = OrderedDict()
+        self._options: OrderedDict[tuple[str, tuple[str, ...]], Options] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Equivalence:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the worker processes; a later comparison would start new ones."""
+        self._pool.close()
+
+    def same(self, a: str | None, b: str | None, choices: Sequence[str] | None = None) -> bool:
+        """Whether two extracted answers are the same; None (no answer) is the same as nothing, not even None.
+
+        `choices` are the option values in order A, B, C, ... of a multiple-choice question: a letter then
+        equals its option's value, and an answer that names an option only equals one that names the same.
+        """
+        if a is None or b is None:
+            return False
+        if a == b:
+            return True
+        options = tuple(choices) if choices else ()
+        key = (*sorted((a, b)), options)
+        known = self._recall(key)
+        if known is not None:
+            return known
+        deadline = _Deadline(self.timeout)
+        answer = (
+            self._same_option(a, b, options, deadline) if options else self._same(read(a), read(b), deadline)
+        )
+        self._remember(key, answer, len(a) + len(b))
+        return answer
+
+    def classes(
+        self, answers: Sequence[str | None], choices: Sequence[str] | None = None
+    ) -> list[int | None]:
+        """The class of each answer, numbered in first-seen order; None for no answer.
+
+        Each answer joins the first class whose first answer it is the same as.
+        """
+        first: list[str] = []
+        seen: dict[str, int] = {}
+        classes: list[int | None] = []
+        for answer in answers:
+            if answer is None:
+                classes.append(None)
+                continue
+            if answer not in seen:
+                index = next(
+                    (i for i, other in enumerate(first) if self.same(other, answer, choices)), len(first)
+                )
+                if index == len(first):
+                    first.append(answer)
+                seen[answer] = index
+            classes.append(seen[answer])
+        return classes
+
+    # --- multiple choice ----------------------------------------------------------------------------------------
+
+    def _same_option(self, a: str, b: str, choices: tuple[str, ...], deadline: _Deadline) -> bool:
+        named_a, named_b = self._named(a, choices, deadline), self._named(b, choices, deadline)
+        if named_a.labels or named_b.labels:
+            return named_a.labels == named_b.labels
+        reading_a, reading_b = read(a), read(b)
+        if named_a.conflict or named_b.conflict:
+            return reading_a.text == reading_b.text
+        return self._same(reading_a, reading_b, deadline)
+
+    def _named(self, answer: str, choices: tuple[str, ...], deadline: _Deadline) -> Options:
+        key = (answer, choices)
+        with self._lock:
+            if key in self._options:
+                self._options.move_to_end(key)
+                return self._options[key]
+        named = read_options(answer, choices, lambda value, option: self._same_value(value, option, deadline))
+        with self._lock:
+            if len(answer) <= MAX_LENGTH:
+                self._options[key] = named
+            while len(self._options) > _CACHE_SIZE:
+                self._options.popitem(last=False)
+        return named
+
+    def _same_value(self, value: Reading, option: Reading, deadline: _Deadline) -> bool:
+        # A lone letter that is no label names nothing by value: variable a is not the option "A".
+        if same_spelling(value, option):
+            return True
+        if len(value.body) == 1 and value.body in LETTERS:
+            return False
+        return self._same(value, option, deadline)
+
+    # --- free form ----------------------------------------------------------------------------------------------
+
+    def _same(self, a: Reading, b: Reading, deadline: _Deadline) -> bool:
+        if a.text == b.text:
+            return True
+        if "opaque" in (a.kind, b.kind):
+            return False
+        if "labelled" in (a.kind, b.kind):
+            return self._same_labelled(a, b, deadline)
+        if a.name is not None and b.name is not None and a.name != b.name:
+            return False
+        if a.kind == "relation" or b.kind == "relation":
+            return self._same_relation(a, b, deadline)
+        if "words" in (a.kind, b.kind):
+            return a.kind == b.kind and _body_text(a) == _body_text(b)
+        if {a.kind, b.kind} <= {"number", "expression"}:
+            return self._same_scalar(a, b, deadline)
+        if a.kind != b.kind:
+            return False
+        if a.kind == "list":
+            return self._same_list(a, b, deadline)
+        if a.kind == "union":
+            return self._matched(a.parts, b.parts, deadline)
+        if a.kind == "matrix":
+            return len(a.parts) == len(b.parts) and all(
+                self._in_order(row.parts, other.parts, deadline)
+                for row, other in zip(a.parts, b.parts, strict=True)
+            )
+        return self._in_order(a.parts, b.parts, deadline)
+
+    def _same_labelled(self, a: Reading, b: Reading, deadline: _Deadline) -> bool:
+        """`B. 45°` against `B`, `B: 45` or `45°`: what one side leaves out cannot contradict the other."""
+        if a.kind != "labelled":
+            a, b = b, a
+        if b.kind == "labelled":
+            return a.name == b.name and self._same(a.parts[0], b.parts[0], deadline)
+        if b.name is None and len(b.text) == 1 and b.text in LETTERS:
+            return a.name == b.text
+        return self._same(a.parts[0], b, deadline)
+
+    def _same_relation(self, a: Reading, b: Reading, deadline: _Deadline) -> bool:
+        if a.kind != b.kind:
+            other = b if a.kind == "relation" else a
+            interval = (
+                other.kind == "list" and len(other.parts) == 2 and other.brackets in ("()", "[]", "(]", "[)")
+            )
+            named = other.name is not None and "=" in other.text
+            if not (interval or named or other.kind == "union"):
+                return False
+        return self._ask(_equation(a), _equation(b), deadline)
+
+    def _same_list(self, a: Reading, b: Reading, deadline: _Deadline) -> bool:
+        if len(a.parts) != len(b.parts):
+            return False
+        if a.brackets == b.brackets:
+            ordered = a.brackets not in ("", "{}")
+        elif "" in (a.brackets, b.brackets):
+            ordered = "{}" not in (a.brackets, b.brackets)
+        else:
+            return False
+        return (
+            self._in_order(a.parts, b.parts, deadline)
+            if ordered
+            else self._matched(a.parts, b.parts, deadline)
+        )
+
+    def _in_order(self, a: tuple[Reading, ...], b: tuple[Reading, ...], deadline: _Deadline) -> bool:
+        return len(a) == len(b) and all(self._same(x, y, deadline) for x, y in zip(a, b, strict=True))
+
+    def _matched(self, a: tuple[Reading, ...], b: tuple[Reading, ...], deadline: _Deadline) -> bool:
+        """Whether the parts pair up in some order, each used once: `1, 1` is not `1, 2`, nor is it `1`."""
+        if len(a) != len(b):
+            return False
+        rest = list(b)
+        unmatched = []
+        for part in a:
+            index = next((i for i, other in enumerate(rest) if other.text == part.text), None)
+            if index is None:
+                unmatched.append(part)
+            else:
+                del rest[index]
+        if len(unmatched) > _MAX_UNMATCHED:
+            return False
+        for part in unmatched:
+            index = next((i for i, other in enumerate(rest) if self._same(part, other, deadline)), None)
+            if index is None:
+                return False
+            del rest[index]
+        return True
+
+    def _same_scalar(self, a: Reading, b: Reading, deadline: _Deadline) -> bool:
+        if a.unit is not None and b.unit is not None and a.unit != b.unit:
+            return False
+        if a.number is not None and b.number is not None:
+            return _same_number(a, b)
+        if a.body == b.body:
+            return True
+        rounded = _rounds_to(a, b)
+        if rounded is not None:
+            return rounded
+        for sample in (1, 2):
+            left, right = approximate(a.body, sample), approximate(b.body, sample)
+            # 1e-9 is far above the rounding of a float and far below any difference an answer would show.
+            if (
+                left is not None
+                and right is not None
+                and abs(left - right) > 1e-9 * max(abs(left), abs(right))
+            ):
+                return False
+        return self._ask(a.body, b.body, deadline)
+
+    # --- mathematics elsewhere ----------------------------------------------------------------------------------
+
+    def _ask(self, a: str, b: str, deadline: _Deadline) -> bool:
+        if not (admissible(a) and admissible(b)):
+            return False
+        a, b = sorted((a, b))
+        key = ("symbolic", a, b)
+        known = self._recall(key)
+        if known is not None:
+            return known
+        seconds = deadline.left()
+        outcome = self._pool.compare(a, b, seconds) if seconds > 0 else "timeout"
+        deadline.spend(0.0 if outcome != "timeout" else seconds)
+        with self._lock:
+            self.symbolic += 1
+            self.timeouts += outcome == "timeout"
+        self._remember(key, outcome == "same", len(a) + len(b))
+        return outcome == "same"
+
+    def _recall(self, key: tuple[object, ...]) -> bool | None:
+        with self._lock:
+            known = self._cache.get(key)
+            if known is not None:
+                self._cache.move_to_end(key)
+                self.cache_hits += 1
+            return known
+
+    def _remember(self, key: tuple[object, ...], answer: bool, size: int) -> None:
+        if size > MAX_LENGTH:
+            return
+        with self._lock:
+            self._cache[key] = answer
+            while len(self._cache) > _CACHE_SIZE:
+                self._cache.popitem(last=False)
+
+
+class _Deadline:
+    """Seconds that the symbolic parts of one comparison may still take; starting a worker is not counted."""
+
+    def __init__(self, seconds: float) -> None:
+        self._left = seconds
+
+    def left(self) -> float:
+        return self._left
+
+    def spend(self, seconds: float) -> None:
+        self._left -= seconds
+
+
+def _body_text(reading: Reading) -> str:
+    return reading.text if reading.name is None else reading.text.partition("=")[2]
+
+
+def _equation(reading: Reading) -> str:
+    return reading.text if reading.name is not None else reading.body
+
+
+def _same_number(a: Reading, b: Reading) -> bool:
+    assert a.number is not None
+    assert b.number is not None
+    x, y = a.number, b.number
+    if _close(x, y):
+        return True
+    # 28% is 0.28, and people write 28 for it.
+    if (a.unit == "%") != (b.unit == "%"):
+        percent, plain = (a, b) if a.unit == "%" else (b, a)
+        assert percent.number is not None
+        return plain.number is not None and percent.number.value == plain.number.value * 100
+    return False
+
+
+def _close(x: Exact, y: Exact) -> bool:
+    if x.value == y.value:
+        return True
+    places = min((number.places for number in (x, y) if _is_rounded(number)), default=None)
+    # Two decimals of different length, or a decimal and a value it cannot write out in full.
+    if places is None or (x.places is not None) == (y.places is not None) and x.places == y.places:
+        return False
+    return abs(x.value - y.value) <= Fraction(1, 2 * 10**places)
+
+
+def _is_rounded(number: Exact) -> bool:
+    """Whether a decimal has enough places, and digits other than leading zeros, to stand for what it rounds."""
+    if number.places is None or number.places < _ROUNDED_PLACES:
+        return False
+    return abs(number.value) * 10**number.places >= 10 ** (_ROUNDED_PLACES - 1)
+
+
+def _rounds_to(a: Reading, b: Reading) -> bool | None:
+    """Whether a long decimal is the rounding of a constant such as `\\sqrt{2}`; None when that is not the question."""
+    if (a.number is None) == (b.number is None):
+        return None
+    number, other = (a.number, b) if a.number is not None else (b.number, a)
+    assert number is not None
+    if not _is_rounded(number):
+        return None
+    value, again = approximate(other.body, 1), approximate(other.body, 2)
+    if value is None or value != again:
+        return None
+    assert number.places is not None
+    return abs(value - float(number.value)) <= 0.5 * 10.0**-number.places * (1 + 1e-6) + 1e-14 * abs(value)

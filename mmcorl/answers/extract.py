@@ -1,0 +1,135 @@
+"""Find the answer a response commits to.
+
+One pass each for tags, braces and think blocks, so the time is linear in the length of the response;
+there is no guess from prose ("the last number"), because a draft is not a commitment.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from mmcorl.answers.noise import strip_noise, strip_special_tokens
+
+Source = Literal["answer_tags", "boxed", "none", "cut_off"]
+
+_OPEN_ANSWER = re.compile(r"<answer>", re.IGNORECASE)
+_CLOSE_ANSWER = re.compile(r"</answer>", re.IGNORECASE)
+_OPEN_THINK = re.compile(r"<think>", re.IGNORECASE)
+_CLOSE_THINK = re.compile(r"</think>", re.IGNORECASE)
+# `boxed{` without its backslash is common in model text; the look-behind keeps `unboxed{` out.
+_BOX = re.compile(r"(?:\\(?:boxed|fbox)|(?<![A-Za-z\\])boxed)[ \t\n\r]{0,8}\{")
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """What a response commits to, and how it said so."""
+
+    answer: str | None
+    """The committed answer, stripped; None when there is none."""
+    source: Source
+    """`answer_tags` or `boxed`; without an answer `cut_off` when the response was still being written
+    (an unclosed tag, box or think block, or the length limit), else `none`."""
+
+
+def extract(response: str, finish_reason: Literal["stop", "length"] = "stop") -> Extraction:
+    """The answer of one response; never raises, whatever the text.
+
+    Order: drop everything up to the last `</think>` (and everything after a think block that never
+    closes, unless the text ends with a complete answer tag); then the last complete
+    `<answer>...</answer>`, a box inside it unwrapped; else the last balanced `\\boxed{}`, `\\fbox{}` or
+    `boxed{}`. Blank content commits to nothing. A complete commitment counts even when the text was
+    cut off after it.
+    """
+    text = strip_special_tokens(strip_noise(response))
+    text, drafting = _without_drafts(text)
+
+    tag = _last_tag(text)
+    if tag is not None:
+        return _committed(_unwrap_boxes(tag), "answer_tags")
+    boxes, open_box = _boxes(text)
+    if boxes:
+        start, end = boxes[-1]
+        return _committed(text[start:end], "boxed")
+
+    unfinished = drafting or open_box or _OPEN_ANSWER.search(text) is not None or finish_reason == "length"
+    return Extraction(None, "cut_off" if unfinished else "none")
+
+
+def _committed(content: str, source: Source) -> Extraction:
+    answer = content.strip()
+    return Extraction(answer, source) if answer else Extraction(None, "none")
+
+
+def _without_drafts(text: str) -> tuple[str, bool]:
+    """The part of `text` outside think blocks, and whether a think block was still open at its end."""
+    closes = [match.end() for match in _CLOSE_THINK.finditer(text)]
+    if closes:
+        text = text[closes[-1] :]
+    opening = _OPEN_THINK.search(text)
+    if opening is None:
+        return text, False
+    # A model that forgets `</think>` but ends on a complete answer tag has still committed.
+    if text.rstrip()[-len("</answer>") :].lower() == "</answer>" and _last_tag(text) is not None:
+        return text, False
+    return text[: opening.start()], True
+
+
+def _last_tag(text: str) -> str | None:
+    """Content of the last `<answer>` that is closed; None when no tag is complete."""
+    closes = [match.start() for match in _CLOSE_ANSWER.finditer(text)]
+    if not closes:
+        return None
+    start = None
+    for match in _OPEN_ANSWER.finditer(text):
+        if match.end() > closes[-1]:
+            break
+        start = match.end()
+    if start is None:
+        return None
+    end = next(close for close in closes if close >= start)
+    return text[start:end]
+
+
+def _boxes(text: str) -> tuple[list[tuple[int, int]], bool]:
+    """Content spans of the balanced boxes by start, and whether some box never closes."""
+    openings = {match.end() - 1 for match in _BOX.finditer(text)}
+    if not openings:
+        return [], False
+    spans: list[tuple[int, int]] = []
+    stack: list[int] = []
+    # Escaped braces are LaTeX characters, not groups: `\left\{ ... \right.` must not unbalance a box.
+    for match in _BRACE.finditer(text):
+        token = match.group()
+        if token == "{":
+            stack.append(match.start())
+        elif token == "}" and stack:
+            start = stack.pop()
+            if start in openings:
+                spans.append((start + 1, match.start()))
+    return sorted(spans), any(start in openings for start in stack)
+
+
+def _unwrap_boxes(content: str) -> str:
+    """The content of the one box in `content`; several boxes are replaced by what they hold."""
+    spans, _ = _boxes(content)
+    if not spans:
+        return content
+    innermost = [
+        span for span, after in zip(spans, [*spans[1:], None], strict=True) if not _holds(span, after)
+    ]
+    if len(innermost) == 1:
+        start, end = innermost[0]
+        return content[start:end]
+    pieces, position = [], 0
+    for start, end in innermost:
+        box = max(match.start() for match in _BOX.finditer(content, position, start) if match.end() == start)
+        pieces += [content[position:box], content[start:end]]
+        position = end + 1
+    return "".join([*pieces, content[position:]])
+
+
+def _holds(outer: tuple[int, int], inner: tuple[int, int] | None) -> bool:
+    return inner is not None and inner[0] < outer[1]

@@ -1,0 +1,295 @@
+"""One spelling for answers that differ only in markup: Unicode, LaTeX, markdown, spacing.
+
+Nothing here judges or drops content: two answers that differ in a letter or a digit still differ.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from mmcorl.answers.noise import strip_noise
+
+MAX_LENGTH = 4096
+"""Longer answers are compared as plain text only."""
+
+FUNCTIONS = frozenset(
+    "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log exp lim max min gcd lcm det mod".split()
+)
+_COMMANDS_FROM_WORDS = FUNCTIONS - {"min", "max", "mod", "sec"}
+
+_SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n", strict=True))
+_SUBSCRIPTS = dict(zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", strict=True))
+_SUPERSCRIPT_RUN = re.compile(f"[{''.join(_SUPERSCRIPTS)}]+")
+_SUBSCRIPT_RUN = re.compile(f"[{''.join(_SUBSCRIPTS)}]+")
+_VULGAR = re.compile("[¼½¾⅐-⅞]")
+
+_CHARACTERS = str.maketrans(
+    {
+        "−": "-", "–": "-", "—": "-", "‐": "-", "‑": "-", "﹣": "-", "－": "-",
+        "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "∙": r"\cdot ", "÷": r"\div ", "∕": "/", "⁄": "/",
+        "π": r"\pi ", "∞": r"\infty ", "√": r"\sqrt ", "±": r"\pm ", "∠": r"\angle ", "△": r"\triangle ",
+        "≤": r"\le ", "⩽": r"\le ", "≥": r"\ge ", "⩾": r"\ge ", "≠": r"\ne ", "≈": r"\approx ",
+        "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ", "→": r"\to ", "∴": "",
+        "α": r"\alpha ", "β": r"\beta ", "γ": r"\gamma ", "δ": r"\delta ", "θ": r"\theta ", "λ": r"\lambda ",
+        "μ": r"\mu ", "µ": r"\mu ", "σ": r"\sigma ", "φ": r"\phi ", "ω": r"\omega ", "Δ": r"\Delta ",
+        "ρ": r"\rho ", "Ω": r"\Omega ",
+        "º": "°", "˚": "°", "掳": "°", "。": ".", "、": ",", "，": ",", "；": ";",
+        "“": '"', "”": '"', "‘": "'", "’": "'", "′": "'",
+        "\u2009": r"\,", "\u202f": r"\,", "\u00a0": r"\,",
+    }
+)  # fmt: skip
+
+_SPACING = re.compile(r"\\(?:[;: >]|q?quad(?![A-Za-z]))|~")
+_SIZING = re.compile(
+    r"\\(?:left|right|middle|[Bb]igg?[lr]?)(?![A-Za-z])\.?(?=\s*(?:[\[\](){}|.]|\\[{}|]|\\[lr]))"
+)
+_STYLE = re.compile(r"\\(?:displaystyle|textstyle|limits|nolimits|rm|bf|it)(?![A-Za-z])|\\!")
+_THIN_DIGITS = re.compile(r"(?<=\d)\\,(?=\d{3}(?!\d))")
+_ROMAN = re.compile(
+    r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mathit|mathsf|operatorname|mbox|hbox|rm|bf|emph)"
+    r"\s*\{([^{}]{0,512})\}"
+)
+_ROMAN_UNITS = {"s": "sec", "h": "hr", "t": "tonne", "l": "L", "N": "newton", "J": "joule", "W": "watt"}
+_ROMAN_UNITS |= {"V": "volt", "A": "ampere"}
+_SPACED_UNIT = re.compile(r"(?<=\d)\s+([shNJWVA])\s*\.?\s*$")
+_DEGREES = re.compile(
+    r"\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?![A-Za-z])|\\degrees?(?![A-Za-z])|\^\s*°|\^\s*\{\s*°\s*\}"
+)
+_FRACTION_NAME = re.compile(r"\\[dtc]frac(?![A-Za-z])")
+_FRACTION_HEAD = re.compile(r"\\frac\s*(?:([0-9])\s*([0-9])|\{([^{}]{0,256})\}\s*([0-9])|([0-9])\s*\{)")
+_BARE_ROOT = re.compile(r"\\sqrt\s*([0-9]+|[A-Za-z])")
+_SYNONYMS = (
+    (re.compile(r"\\leq(?:slant)?(?![A-Za-z])|<="), r"\\le "),
+    (re.compile(r"\\geq(?:slant)?(?![A-Za-z])|>="), r"\\ge "),
+    (re.compile(r"\\neq(?![A-Za-z])|!="), r"\\ne "),
+    (re.compile(r"\\lt(?![A-Za-z])"), "<"),
+    (re.compile(r"\\gt(?![A-Za-z])"), ">"),
+    (re.compile(r"\\(?:ast|bullet)(?![A-Za-z])"), r"\\cdot "),
+    (re.compile(r"\\(?:lbrace|lgroup)(?![A-Za-z])"), r"\\{"),
+    (re.compile(r"\\(?:rbrace|rgroup)(?![A-Za-z])"), r"\\}"),
+    (re.compile(r"\\%"), "%"),
+    (re.compile(r"\{,\}"), ","),
+    (re.compile(r"\\,"), " "),
+    (re.compile(r"\*\*"), "^"),
+    (re.compile(r"\*"), r"\\cdot "),
+    (re.compile(r"(?<![A-Za-z\\])(?:infinity|inf)(?![A-Za-z])"), r"\\infty "),
+    (re.compile(r"(?<![A-Za-z\\])pi(?![A-Za-z])"), r"\\pi "),
+    (re.compile(r"(?<![A-Za-z\\])sqrt(?=\s*[({])"), r"\\sqrt "),
+    (re.compile(rf"(?<![A-Za-z\\])({'|'.join(sorted(_COMMANDS_FROM_WORDS))})(?![A-Za-z])"), r"\\\1 "),
+)
+_PREFIX = re.compile(
+    r"(?:so |thus |hence |therefore,? )?(?:the )?(?:final |correct )?answer(?: is|:| is:)\s*(?=\S)",
+    re.IGNORECASE,
+)
+_THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
+_DANGLING_DOT = re.compile(r"(?<=\d)\.(?![\d.])")
+_CURRENCY = re.compile(r"(-?)\s*(\\\$|£|€|¥)\s*(-?[\d.,]+)")
+_CURRENCY_NAMES = {r"\$": "USD", "£": "GBP", "€": "EUR", "¥": "CNY"}
+_TOKEN = re.compile(r"\\[A-Za-z]+|\\.|\d+(?:\.\d+)?|\.\d+|[A-Za-z]+|\s+|.", re.DOTALL)
+_QUOTES = (("**", "**"), ("__", "__"), ("`", "`"), ('"', '"'), ("'", "'"))
+
+
+def clean(answer: str) -> str:
+    """`answer` in one spelling; linear in its length, and longer ones than `MAX_LENGTH` as plain text."""
+    text = strip_noise(answer).strip()
+    if len(text) > MAX_LENGTH:
+        return " ".join(text.split())
+    for _ in range(4):
+        spelled = _once(text)
+        if spelled == text:
+            break
+        text = spelled
+        if len(text) > MAX_LENGTH:
+            break
+    return text
+
+
+def _once(text: str) -> str:
+    text = _unwrap(_characters(text))
+    text = _PREFIX.sub("", text, count=1) if _PREFIX.match(text) else text
+    text = _latex(text)
+    text = _unwrap(text.strip())
+    return _join(text)
+
+
+def _characters(text: str) -> str:
+    if text.isascii():
+        return text
+    text = _SUPERSCRIPT_RUN.sub(
+        lambda run: f"^{{{''.join(_SUPERSCRIPTS[char] for char in run.group())}}}", text
+    )
+    text = _SUBSCRIPT_RUN.sub(lambda run: f"_{{{''.join(_SUBSCRIPTS[char] for char in run.group())}}}", text)
+    # `1½` is one and a half; without the space compatibility forms would make it eleven halves.
+    text = _VULGAR.sub(lambda char: f" {unicodedata.normalize('NFKC', char.group())} ", text)
+    text = unicodedata.normalize("NFKC", text.translate(_CHARACTERS))
+    return text.translate(_CHARACTERS).replace("Â°", "°")
+
+
+def _unwrap(text: str) -> str:
+    """`text` without math delimiters and without markdown or quotes around the whole."""
+    text = text.strip()
+    for mark, replacement in ((r"\(", ""), (r"\)", ""), (r"\[", ""), (r"\]", "")):
+        if mark in text and r"\\[" not in text:
+            text = text.replace(mark, replacement)
+    # One unpaired dollar sign before a digit is money, a pair is mathematics.
+    bare = text.replace(r"\$", "")
+    if bare.count("$") == 1 and re.match(r"-?\s*\$\s*\d", bare):
+        text = text.replace("$", r"\$")
+    elif "$" in bare:
+        text = re.sub(r"(?<!\\)\$", "", text)
+    text = text.strip()
+    for opening, closing in _QUOTES:
+        while (
+            len(text) > len(opening) + len(closing)
+            and text.startswith(opening)
+            and text.endswith(closing)
+            and opening not in text[len(opening) : -len(closing)]
+        ):
+            text = text[len(opening) : -len(closing)].strip()
+    return text
+
+
+def _latex(text: str) -> str:
+    text = _CURRENCY.sub(lambda m: f"{m.group(1)}{m.group(3)} {_CURRENCY_NAMES[m.group(2)]} ", text)
+    text = _SPACED_UNIT.sub(lambda m: f" {_ROMAN_UNITS[m.group(1)]}", text)
+    if "\\" in text:
+        text = _DEGREES.sub("°", _STYLE.sub("", text))
+        text = _FRACTION_NAME.sub(r"\\frac", _SIZING.sub("", text))
+        for _ in range(8):
+            spelled = _ROMAN.sub(_roman, text)
+            if spelled == text:
+                break
+            text = spelled
+        text = _THIN_DIGITS.sub("", _SPACING.sub(" ", text))
+    for pattern, replacement in _SYNONYMS:
+        text = pattern.sub(replacement, text)
+    if "\\" in text:
+        text = _FRACTION_HEAD.sub(_braced_fraction, text)
+        text = _BARE_ROOT.sub(r"\\sqrt{\1}", text)
+        text = _round_groups(text)
+    text = _without_thousands(text)
+    return _DANGLING_DOT.sub("", text)
+
+
+def _roman(match: re.Match[str]) -> str:
+    content = match.group(1)
+    bare = content.replace("~", " ").strip()
+    after_value = (
+        match.start() > 0
+        and match.string[: match.start()].rstrip()[-1:] in ("}", ")")
+        or (match.string[: match.start()].rstrip()[-1:].isdigit())
+    )
+    if after_value and bare in _ROMAN_UNITS:
+        return f" {_ROMAN_UNITS[bare]} "
+    return f" {content} " if len(bare) > 1 else bare
+
+
+def _braced_fraction(match: re.Match[str]) -> str:
+    above, below, group, digit, first = match.groups()
+    if above is not None:
+        return rf"\frac{{{above}}}{{{below}}}"
+    if group is not None:
+        return rf"\frac{{{group}}}{{{digit}}}"
+    return rf"\frac{{{first}}}{{"
+
+
+def _round_groups(text: str) -> str:
+    """`\\sqrt(2)` and `x^(1/2)` with braces: the parentheses group, they are not multiplied."""
+    for head in (r"\sqrt", "^"):
+        position = 0
+        # A handful of groups is all an answer has; the bound keeps unclosed parentheses cheap.
+        for _ in range(32):
+            if (position := text.find(head, position)) < 0:
+                break
+            start = position + len(head)
+            while start < len(text) and text[start] == " ":
+                start += 1
+            end = _closing(text, start) if start < len(text) and text[start] == "(" else -1
+            if end > 0:
+                text = f"{text[:position]}{head}{{{text[start + 1 : end]}}}{text[end + 1 :]}"
+            position += len(head)
+    return text
+
+
+def _closing(text: str, start: int) -> int:
+    depth = 0
+    for index in range(start, len(text)):
+        depth += (text[index] == "(") - (text[index] == ")")
+        if depth == 0:
+            return index
+    return -1
+
+
+def _without_thousands(text: str) -> str:
+    """`7,425,000` as one number, but not inside brackets, where a comma separates."""
+    if "," not in text:
+        return text
+    return _THOUSANDS.sub(
+        lambda match: (
+            match.group() if _inside_brackets(text, match.start()) else match.group().replace(",", "")
+        ),
+        text,
+    )
+
+
+def _inside_brackets(text: str, end: int) -> bool:
+    return any(
+        text.count(opening, 0, end) > text.count(closing, 0, end) for opening, closing in ("()", "[]", "{}")
+    )
+
+
+def _join(text: str) -> str:
+    """Tokens with one space where it separates words or numbers and none elsewhere; idle braces dropped."""
+    tokens = _drop_braces([token for token in _TOKEN.findall(text)])
+    out: list[str] = []
+    spaced = False
+    for token in tokens:
+        if token.isspace():
+            spaced = True
+            continue
+        previous = out[-1] if out else ""
+        if previous and _needs_space(previous, token, spaced):
+            out.append(" ")
+        out.append(token)
+        spaced = False
+    joined = re.sub(r"([\^_])\{([A-Za-z0-9])\}", r"\1\2", "".join(out))
+    # A comma keeps a space behind it: by now those inside numbers are gone, and `32, 349` must stay two numbers.
+    joined = re.sub(r",(?=\S)", ", ", joined)
+    joined = re.sub(r"\^(-?\d{2,}|-\d)", r"^{\1}", joined)
+    return joined.rstrip(" .,;:")
+
+
+def _needs_space(previous: str, token: str, spaced: bool) -> bool:
+    if previous[0] == "\\" and previous[-1].isalpha():
+        return token[0].isalpha() and token.isascii()
+    if not spaced:
+        return False
+    if previous[-1].isdigit() and token[0].isdigit():
+        return True
+    if previous[-1].isdigit() and token == r"\frac":
+        return False
+    wordy = (len(previous) > 1 or len(token) > 1) and (previous[-1].isalpha() or token[0].isalpha())
+    return wordy and token[0] not in "\\,.;:)]}^_=" and previous[-1] not in "([{^_="
+
+
+def _drop_braces(tokens: list[str]) -> list[str]:
+    """`{ft.}` standing for itself is `ft.`; the braces of an argument, an exponent or a set stay."""
+    out: list[str] = []
+    keep: list[bool] = []
+    for token in tokens:
+        if token == "{":
+            before = next((item for item in reversed(out) if not item.isspace()), "")
+            argument = before in ("^", "_", "}", "]") or (before[:1] == "\\" and before[-1:].isalpha())
+            keep.append(argument and before not in _TAKE_NO_ARGUMENT)
+            out.append(token if keep[-1] else " ")
+        elif token == "}" and keep:
+            out.append(token if keep.pop() else " ")
+        else:
+            out.append(token)
+    return out
+
+
+_TAKE_NO_ARGUMENT = frozenset(
+    {r"\cdot", r"\times", r"\pi", r"\pm", r"\div", r"\infty", r"\le", r"\ge", r"\cup"}
+)

@@ -1,0 +1,48 @@
+"""Characters and tokens that carry no answer: removed before anything reads a response or an answer."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+# A LaTeX command whose backslash was swallowed with its first letter by an unescaped string literal
+# (`"\boxed"` is backspace + "oxed"). The control character tells us which letter it was.
+_SWALLOWED = (
+    ("\x08oxed", r"\boxed"),
+    ("\x0cbox", r"\fbox"),
+    ("\x0crac", r"\frac"),
+    ("\x08inom", r"\binom"),
+    ("\x08egin", r"\begin"),
+    ("\text{", r"\text{"),
+    ("\times", r"\times"),
+    ("\theta", r"\theta"),
+    ("\tfrac", r"\tfrac"),
+    ("\x07lpha", r"\alpha"),
+    ("\x08eta", r"\beta"),
+    ("\right", r"\right"),
+)
+_TERMINAL_ESCAPE = re.compile(r"\x1b\[[0-9;]{0,32}[A-Za-z]")
+_SPECIAL_TOKEN = re.compile(
+    r"<\|[A-Za-z0-9_ ]{1,40}\|>|</?s>|<(?:bos|eos|pad|unk|end_of_turn|start_of_turn)>|<｜[^<>｜]{1,40}｜>"
+)
+_KEEP = frozenset("\n\t\r")
+_CLEAN = re.compile(r"[\x20-\x7e\n\t\r]*")
+
+
+def strip_noise(text: str) -> str:
+    """`text` without byte-order marks, control characters, zero-width characters and lone surrogates."""
+    if _CLEAN.fullmatch(text) and "\t" not in text and "\r" not in text:
+        return text
+    for swallowed, command in _SWALLOWED:
+        if swallowed in text:
+            text = text.replace(swallowed, command)
+    text = _TERMINAL_ESCAPE.sub("", text)
+    return "".join(char for char in text if char in _KEEP or unicodedata.category(char) not in _INVISIBLE)
+
+
+_INVISIBLE = frozenset({"Cc", "Cf", "Cs"})
+
+
+def strip_special_tokens(text: str) -> str:
+    """`text` without chat-template tokens such as `<|im_end|>` that a decoder may have left in."""
+    return _SPECIAL_TOKEN.sub("", text) if "<" in text else text

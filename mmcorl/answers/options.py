@@ -1,0 +1,107 @@
+"""Multiple choice: which options an answer names, by letter or by value."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from mmcorl.answers.latex import clean
+from mmcorl.answers.reading import Reading, labelled_option, option_letter, read, small_option_letter
+
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_SEPARATOR = re.compile(r"\s*(?:,|;|&|\band\b|和|\s)\s*")
+_LETTER_LIST = re.compile(r"[(\[]?([A-Z])[)\]]?")
+
+SameValue = Callable[[Reading, Reading], bool]
+"""Whether two values are the same answer."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options an answer names."""
+
+    labels: frozenset[str] = frozenset()
+    """Letters named; options with one value share the first one's letter. Empty: none, or not for certain."""
+    conflict: bool = False
+    """A letter together with another option's value."""
+
+
+def same_spelling(a: Reading, b: Reading) -> bool:
+    """Equality that needs no mathematics beyond exact numbers; units may be missing on one side."""
+    if a.text == b.text:
+        return True
+    if a.number is None or b.number is None or a.number.value != b.number.value:
+        return False
+    return a.unit is None or b.unit is None or a.unit == b.unit
+
+
+def read_options(answer: str, choices: tuple[str, ...], same_value: SameValue = same_spelling) -> Options:
+    """The options that `answer` names among `choices`; `same_value` compares it with their values.
+
+    In order: an upper-case letter in range (so that it beats a value that looks like it); a letter with
+    text, refused when the text is another option's value; several letters; the value of exactly one
+    option; a lower-case letter.
+    """
+    text = clean(answer)
+    first = _first_labels(choices)
+    letter = option_letter(text)
+    if letter is not None and letter in first:
+        return Options(frozenset({first[letter]}))
+
+    labelled = labelled_option(text) or _spaced_label(text)
+    if labelled is not None and labelled[0] in first:
+        label, rest = labelled
+        named = _by_value(read(rest), choices, same_value)
+        if named and first[label] not in named:
+            return Options(conflict=True)
+        if named or labelled_option(text) is not None:
+            return Options(frozenset({first[label]}))
+
+    # An option that is spelled exactly so comes before a reading as several letters (`AB` the segment).
+    named = _by_value(read(answer), choices, same_value)
+    if len(named) == 1:
+        return Options(named)
+    several = _several_letters(text)
+    if several and several <= first.keys():
+        return Options(frozenset(first[label] for label in several))
+    small = small_option_letter(text)
+    if small is not None and small in first and not named:
+        return Options(frozenset({first[small]}))
+    return Options()
+
+
+def _spaced_label(text: str) -> tuple[str, str] | None:
+    """`B 45°`: a letter, a space and text, believed only when the text is that option's own value."""
+    letter, _, rest = text.partition(" ")
+    return (letter, rest) if len(letter) == 1 and letter in LETTERS and rest else None
+
+
+def _several_letters(text: str) -> frozenset[str]:
+    """The letters of `C, D`, `D and C` or `CD`; empty when the text is anything else."""
+    pieces = [piece for piece in _SEPARATOR.split(text) if piece]
+    if len(pieces) == 1 and 2 <= len(text) <= len(LETTERS) and all(char in LETTERS for char in text):
+        pieces = list(text)
+    letters = [match.group(1) for piece in pieces if (match := _LETTER_LIST.fullmatch(piece))]
+    if len(letters) < 2 or len(letters) != len(pieces) or len(set(letters)) != len(letters):
+        return frozenset()
+    return frozenset(letters)
+
+
+@lru_cache(maxsize=4096)
+def _first_labels(choices: tuple[str, ...]) -> dict[str, str]:
+    """Letter of each option, mapped to the letter of the first option spelled the same."""
+    seen: dict[str, str] = {}
+    labels = {}
+    for letter, choice in zip(LETTERS, choices, strict=False):
+        labels[letter] = seen.setdefault(read(choice).text, letter)
+    return labels
+
+
+def _by_value(value: Reading, choices: tuple[str, ...], same_value: SameValue) -> frozenset[str]:
+    """Letters (first of their spelling) of the options whose value this is; an exact spelling beats the rest."""
+    first = _first_labels(choices)
+    readings = [(first[letter], read(choice)) for letter, choice in zip(LETTERS, choices, strict=False)]
+    exact = frozenset(letter for letter, option in readings if option.text == value.text)
+    return exact or frozenset(letter for letter, option in readings if same_value(value, option))

@@ -1,0 +1,320 @@
+"""What an answer is: a number with a unit, an option letter, a list, an interval, an equation, words.
+
+`read` only takes apart; whether two readings mean the same is decided in `equivalence`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from mmcorl.answers.arithmetic import Exact, TooLarge, exact
+from mmcorl.answers.latex import FUNCTIONS, MAX_LENGTH, clean
+from mmcorl.answers.units import UNIT_WORDS, split_unit
+
+Kind = Literal[
+    "number", "expression", "relation", "list", "union", "matrix", "ratio", "labelled", "words", "opaque"
+]
+
+_MAX_DEPTH = 6
+_MAX_PARTS = 256
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One answer, taken apart."""
+
+    kind: Kind
+    text: str
+    """The canonical spelling; equal texts are equal answers."""
+    body: str = ""
+    """The text to compare as mathematics: without a unit and without the name in `x = 5`."""
+    name: str | None = None
+    """Left-hand side of an assignment (`x`, `Area`), or the letter of a labelled option."""
+    number: Exact | None = None
+    unit: str | None = None
+    brackets: str = ""
+    """Of a list: `()`, `[]`, `(]`, `[)`, `{}` or empty for a bare enumeration."""
+    parts: tuple[Reading, ...] = ()
+
+
+@lru_cache(maxsize=1 << 14)
+def read(answer: str) -> Reading:
+    """The reading of an extracted answer; never raises, whatever the text."""
+    text = clean(answer)
+    if len(text) > MAX_LENGTH:
+        return Reading("opaque", text)
+    if (letter := option_letter(text)) is not None:
+        return Reading("expression", letter, letter)
+    labelled = labelled_option(text)
+    if labelled is not None:
+        letter, rest = labelled
+        inner = _read(rest, 1)
+        return Reading("labelled", f"{letter}: {inner.text}", name=letter, parts=(inner,))
+    return _read(text, 0)
+
+
+# --- option letters -------------------------------------------------------------------------------------------
+
+_OPTION_PREFIX = r"(?:(?:the )?(?:correct |final |best )?(?:answer|option|choice)(?: is)? ?:? ?|(?:故|应|因此|所以)?选项?:? ?|答案(?:是|为)?:? ?)?"
+_LETTER = re.compile(rf"(?i:{_OPTION_PREFIX})[(\[【<]? ?([A-Z]) ?[)\]】>]? ?[.:]?")
+_SMALL_LETTER = re.compile(rf"(?i:{_OPTION_PREFIX})[(\[【<]? ?([a-z]) ?[)\]】>]? ?[.:]?")
+_WITH_TEXT = re.compile(
+    rf"(?i:{_OPTION_PREFIX})(?:[(\[【<] ?([A-Z]) ?[)\]】>] ?[.:,]?|([A-Z]) ?[.:)]) ?(?=\S)(.+)", re.DOTALL
+)
+
+
+def option_letter(text: str) -> str | None:
+    """`B` for a cleaned answer that is nothing but an upper-case option letter, however it is dressed."""
+    match = _LETTER.fullmatch(text)
+    return match.group(1) if match else None
+
+
+def small_option_letter(text: str) -> str | None:
+    """`B` for a cleaned answer that is nothing but a lower-case option letter (only safe with known options)."""
+    match = _SMALL_LETTER.fullmatch(text)
+    return match.group(1).upper() if match else None
+
+
+def labelled_option(text: str) -> tuple[str, str] | None:
+    """(`B`, `45°`) for a cleaned answer such as `B. 45°`, `(B) 45°` or `B: 45°`."""
+    match = _WITH_TEXT.fullmatch(text)
+    if match is None:
+        return None
+    letter, rest = match.group(1) or match.group(2), match.group(3).strip()
+    return (letter, rest) if rest else None
+
+
+# --- structure --------------------------------------------------------------------------------------------------
+
+_OPENING = {"(": ")", "[": "]", "{": "}", r"\{": r"\}"}
+_CLOSING = frozenset(")]}") | {r"\}"}
+_PIECE = re.compile(r"\\[A-Za-z]+|\\.|[A-Za-z]+|<=|>=|!=|.", re.DOTALL)
+_WORD = re.compile(r"(?<!\\)(?<![A-Za-z])[A-Za-z]{2,}")
+_COMMAND = re.compile(r"\\[A-Za-z]+")
+_FOREIGN_LETTER = re.compile(r"[^\W\d_A-Za-z]")
+_MATH = re.compile(r"[\d+*/^=<>|\\]")
+_NAME = re.compile(
+    r"(?:\\(?:angle|triangle|overline|vec|widehat|hat|bar|mathbf)(?: |(?=\{))|[A-Za-z' {}]|\\[a-z]+|_\d|_\{\w+\})+"
+)
+_FUNCTION_NAME = re.compile(r"[A-Za-z]'?(?:_\w)?(?:\^\{-1\})?\([A-Za-z](?:,[A-Za-z])*\)")
+_MATRIX = re.compile(r"\\begin\{([bp]?matrix)\}(.*)\\end\{\1\}", re.DOTALL)
+_SEPARATORS = frozenset({",", ";", "and", "or"})
+_RELATIONS = frozenset({"<", ">", r"\le", r"\ge", r"\ne"})
+_RATIO_PART = re.compile(r"[\d.]+|\d*\\sqrt\{\d+\}|\\frac\{\d+\}\{\d+\}|\d+/\d+|[A-Za-z]|\d*\\pi")
+_CASED_WORDS = frozenset({"YES", "NO", "TRUE", "NOT", "ALL"})
+
+
+def _read(text: str, depth: int) -> Reading:
+    text = text.strip()
+    if depth > _MAX_DEPTH or not text:
+        return Reading("opaque", text)
+    text = _without_outer_round(text)
+    pieces = _top_level(text, _SEPARATORS)
+    equations = [len(_top_level(piece, frozenset("="))) > 1 for piece in pieces]
+    if not (len(pieces) > 1 and sum(equations) > 1):
+        named = _named(text, depth)
+        if named is not None:
+            return named
+    if _is_words(text):
+        return _words(text)
+    if "=" in text and any(equations) and len(pieces) == 1:
+        return Reading("relation", text, text)
+    return _mathematics(text, pieces, depth)
+
+
+def _named(text: str, depth: int) -> Reading | None:
+    """`x = 5`, `f(x) = ...`, `Area = 9\\pi cm^2`, `k = 2+3 = 5`: a name and the last value it is given."""
+    sides = [side.strip() for side in _top_level(text, frozenset("="))]
+    if len(sides) < 2 or not all(sides):
+        return None
+    name = sides[0]
+    if len(name) > 80 or not (_NAME.fullmatch(name) or _FUNCTION_NAME.fullmatch(name)):
+        return None
+    name = " ".join(name.split())
+    if len(name) > 2 and " " in name or re.fullmatch(r"[A-Za-z]{4,}", name):
+        name = name.casefold()
+    inner = _read(sides[-1], depth + 1)
+    return Reading(
+        inner.kind,
+        f"{name}={inner.text}",
+        inner.body,
+        name,
+        inner.number,
+        inner.unit,
+        inner.brackets,
+        inner.parts,
+    )
+
+
+def _mathematics(text: str, pieces: list[str], depth: int) -> Reading:
+    signs = _both_signs(text)
+    if signs is not None:
+        parts = tuple(_read(sign, depth + 1) for sign in signs)
+        return Reading("list", text, text, parts=parts)
+    if len(pieces) > 1:
+        return _list(text, pieces, "", depth)
+    ratio = _top_level(text, frozenset(":"))
+    if len(ratio) > 1:
+        if all(_RATIO_PART.fullmatch(part) for part in ratio):
+            return Reading("ratio", text, text, parts=tuple(_read(part, depth + 1) for part in ratio))
+        return Reading("opaque", text)
+    union = _top_level(text, frozenset({r"\cup"}))
+    if len(union) > 1:
+        parts = tuple(_read(part, depth + 1) for part in union)
+        return Reading("union", text, text, parts=parts)
+    bracketed = _bracketed(text)
+    if bracketed is not None:
+        brackets, content = bracketed
+        inside = _top_level(content, frozenset(",;"))
+        if len(inside) > 1 or brackets in ("{}", "[]"):
+            return _list(text, inside, brackets, depth)
+    matrix = _MATRIX.fullmatch(text)
+    if matrix is not None:
+        return _matrix(text, matrix.group(2), depth)
+    if len(_top_level(text, _RELATIONS)) > 1:
+        return Reading("relation", text, text)
+    return _scalar(text)
+
+
+def _scalar(text: str) -> Reading:
+    value, unit = split_unit(text)
+    if unit is not None:
+        value = _without_outer_round(value)
+    try:
+        number = exact(value)
+    except TooLarge:
+        return Reading("opaque", f"{value} {unit}" if unit else value)
+    spelled = value if number is None else _spell(number) or value
+    kind: Kind = "number" if number is not None else "expression"
+    return Reading(kind, f"{spelled} {unit}" if unit else spelled, value, number=number, unit=unit)
+
+
+def _spell(number: Exact) -> str | None:
+    value = number.value
+    # Python refuses to print integers of more than 4,300 digits; such a value keeps the way it was written.
+    if max(value.numerator.bit_length(), value.denominator.bit_length()) > 14_000:
+        return None
+    return str(value.numerator) if value.denominator == 1 else f"{value.numerator}/{value.denominator}"
+
+
+def _list(text: str, pieces: list[str], brackets: str, depth: int) -> Reading:
+    pieces = [piece.strip() for piece in pieces if piece.strip()]
+    if len(pieces) > _MAX_PARTS:
+        return Reading("opaque", text)
+    parts = tuple(_read(piece, depth + 1) for piece in pieces)
+    opening, closing = brackets or ("", "")
+    escape = "\\" if brackets == "{}" else ""
+    spelled = f"{escape}{opening}{', '.join(part.text for part in parts)}{escape}{closing}"
+    return Reading("list", spelled, text, brackets=brackets, parts=parts)
+
+
+def _matrix(text: str, content: str, depth: int) -> Reading:
+    rows = [_top_level(row, frozenset("&")) for row in content.strip().removesuffix(r"\\").split(r"\\")]
+    if sum(len(row) for row in rows) > _MAX_PARTS:
+        return Reading("opaque", text)
+    parts = tuple(
+        Reading("list", "", brackets="row", parts=tuple(_read(cell, depth + 1) for cell in row))
+        for row in rows
+    )
+    return Reading("matrix", text, text, parts=parts)
+
+
+def _both_signs(text: str) -> tuple[str, str] | None:
+    """`a \\pm b` as its two values; None when there is no sign or more than one."""
+    if text.count(r"\pm") != 1 or len(_top_level(text, _SEPARATORS | {"=", ":"})) > 1:
+        return None
+    before, after = text.split(r"\pm")
+    return f"{before}+{after}" if before.strip() else after, f"{before}-{after}"
+
+
+def _is_words(text: str) -> bool:
+    """Whether the text says something in words, so that reading its letters as variables would be wrong."""
+    text = split_unit(text)[0]
+    if _FOREIGN_LETTER.search(text):
+        return True
+    plain = _COMMAND.sub(" ", text)
+    words = _WORD.findall(plain)
+    mathematical = _MATH.search(text) is not None
+    for word in words:
+        if word in FUNCTIONS or word in ("and", "or"):
+            continue
+        if len(word) >= 4 and word not in _MATRIX_WORDS and not (mathematical and word in UNIT_WORDS):
+            return True
+        if not mathematical and "," not in text:
+            return True
+    # Three words in a row are a sentence, whatever their length.
+    return len(re.findall(r"(?<![A-Za-z\\])[A-Za-z]{2,}(?= [A-Za-z]{2,})", plain)) >= 2
+
+
+_MATRIX_WORDS = frozenset({"matrix", "bmatrix", "pmatrix", "vmatrix", "cases", "array"})
+
+
+def _words(text: str) -> Reading:
+    folded = [
+        word if word.isupper() and len(word) <= 3 and word not in _CASED_WORDS else word.casefold()
+        for word in text.replace('"', "").split()
+    ]
+    if len(text) == 1:
+        folded = [text]
+    return Reading("words", " ".join(folded).rstrip(".!,;: ") or text)
+
+
+# --- splitting ----------------------------------------------------------------------------------------------------
+
+
+def _top_level(text: str, separators: frozenset[str]) -> list[str]:
+    """`text` split at separators outside brackets; the whole text when brackets do not balance."""
+    parts, depth, start, at = [], 0, 0, 0
+    for match in _PIECE.finditer(text):
+        piece, at = match.group(), match.start()
+        if piece in _OPENING or piece == r"\begin":
+            depth += 1
+        elif piece in _CLOSING or piece == r"\end":
+            depth -= 1
+        elif depth == 0 and piece in separators:
+            parts.append(text[start:at])
+            start = match.end()
+    parts.append(text[start:])
+    if len(parts) == 1:
+        return parts
+    # `1, 2, and 3`: the comma before `and` separates nothing of its own.
+    kept = [part for part in parts if part.strip()] if "," in separators else parts
+    return kept or [text]
+
+
+def _bracketed(text: str) -> tuple[str, str] | None:
+    """(brackets, content) when one pair of brackets encloses the whole text; pairs may differ (`[6,8)`)."""
+    for opening in (r"\{", "(", "["):
+        if not text.startswith(opening):
+            continue
+        closing = next((mark for mark in (r"\}", ")", "]") if text.endswith(mark)), None)
+        if closing is None or (opening == r"\{") != (closing == r"\}"):
+            return None
+        content = text[len(opening) : -len(closing)]
+        depth = 0
+        for match in _PIECE.finditer(content):
+            depth += (match.group() in _OPENING) - (match.group() in _CLOSING)
+            if depth < 0:
+                return None
+        if depth:
+            return None
+        return f"{opening[-1]}{closing[-1]}", content
+    return None
+
+
+def _without_outer_round(text: str) -> str:
+    """`(x+1)` without the parentheses when they hold one value."""
+    for _ in range(4):
+        if not text.startswith("("):
+            break
+        bracketed = _bracketed(text)
+        if bracketed is None or bracketed[0] != "()" or len(_top_level(bracketed[1], frozenset(",;"))) > 1:
+            break
+        inner = bracketed[1].strip()
+        if not inner:
+            break
+        text = inner
+    return text

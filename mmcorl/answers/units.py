@@ -1,0 +1,170 @@
+"""Units of measure at the end of an answer: which spellings name one unit.
+
+Only known units are ever split off, so that a variable or a word is never eaten.
+"""
+
+from __future__ import annotations
+
+import re
+
+_ALIASES: dict[str, str] = {}
+
+
+def _add(name: str, *spellings: str) -> None:
+    for spelling in (name, *spellings):
+        _ALIASES[spelling] = name
+
+
+for _prefix, _word in (("", ""), ("k", "kilo"), ("c", "centi"), ("m", "milli"), ("d", "deci"), ("n", "nano")):
+    _add(
+        f"{_prefix}m",
+        *(f"{_word}{stem}{plural}" for stem in ("meter", "metre") for plural in ("", "s")),
+        f"{_prefix}ms" if _prefix in ("k", "c") else f"{_word}metres",
+    )
+for _prefix, _word in (("", ""), ("k", "kilo"), ("m", "milli")):
+    _add(f"{_prefix}g", f"{_word}gram", f"{_word}grams", f"{_word}gramme", f"{_word}grammes")
+for _prefix, _word in (("", ""), ("k", "kilo"), ("m", "milli"), ("M", "mega")):
+    _add(f"{_prefix}watt", f"{_word}watts", *([f"{_prefix}W"] if _prefix else []))
+    _add(f"{_prefix}joule", f"{_word}joules", *([f"{_prefix}J"] if _prefix else []))
+    _add(f"{_prefix}volt", f"{_word}volts", *([f"{_prefix}V"] if _prefix else []))
+    _add(f"{_prefix}ampere", f"{_word}amperes", f"{_word}amps", *([f"{_prefix}A"] if _prefix else []))
+    _add(f"{_prefix}newton", f"{_word}newtons", *([f"{_prefix}N"] if _prefix else []))
+    _add(f"{_prefix}ohm", f"{_word}ohms", rf"{_prefix}\Omega")
+    _add(f"{_prefix}hertz", f"{_word}hertz", f"{_prefix}Hz")
+    _add(f"{_prefix}pascal", f"{_word}pascals", f"{_prefix}Pa")
+_ALIASES["kgs"] = "kg"
+_add("L", "l", "liter", "litre", "liters", "litres", "Liter", "Litre")
+_add("mL", "ml", "milliliter", "millilitre", "milliliters", "millilitres", "cc")
+_add("cL", "cl", "centiliters", "centilitres")
+_add("tonne", "t", "ton", "tons", "tonnes")
+_add("lb", "lbs", "pound", "pounds")
+_add("oz", "ounce", "ounces")
+_add("inch", "in", "inches")
+_add("ft", "foot", "feet")
+_add("yd", "yard", "yards")
+_add("mi", "mile", "miles")
+_add("mph")
+_add("kmh", "kmph", "kph")
+_add("sec", "s", "secs", "second", "seconds")
+_add("min", "mins", "minute", "minutes")
+_add("hr", "h", "hrs", "hour", "hours")
+_add("day", "days")
+_add("week", "weeks")
+_add("month", "months")
+_add("year", "years", "yr", "yrs")
+_add("°", "deg", "degs", "degree", "degrees")
+_add("°C", "℃", "Celsius", "celsius")
+_add("°F", "Fahrenheit", "fahrenheit")
+_add("°T")
+_add("rad", "rads", "radian", "radians")
+_add("ha", "hectare", "hectares")
+_add("acre", "acres")
+_add("mol", "mole", "moles")
+_add("%", r"\%", "percent", "percentage", "pct")
+_add("USD", "dollar", "dollars", "bucks")
+_add("cent", "cents")
+_add("EUR", "euro", "euros")
+_add("GBP")
+_add("CNY", "yuan", "元")
+_add("JPY", "yen")
+_add("INR", "rupee", "rupees", "Rs")
+_add("unit", "units")
+for _noun in (
+    "people person, student, child children, boy, girl, man men, woman women, apple, book, coin, card, ball, "
+    "box boxes, bag, bottle, can, cup, cake, cookie, candy candies, pencil, pen, ticket, page, cube, square, "
+    "triangle, rectangle, circle, block, tile, brick, stick, match matches, marble, way, time, point, mark, "
+    "piece, side, edge, face, vertex vertices, number, digit, animal, bird, cat, dog, car, tree, flower, step, "
+    "sheet, stone, token, toy, word, row, column, path, route, solution, value, item, chair, egg, goal"
+).split(", "):
+    _stem = _noun.split()[0]
+    _add(_stem, *(_noun.split()[1:] or [f"{_stem}s"]))
+for _chinese, _name in {
+    "厘米": "cm", "毫米": "mm", "分米": "dm", "千米": "km", "公里": "km", "米": "m", "海里": "nmi", "千克": "kg",
+    "公斤": "kg", "克": "g", "吨": "tonne", "升": "L", "毫升": "mL", "秒": "sec", "分钟": "min", "小时": "hr", "天": "day",
+    "年": "year", "度": "°", "个": "unit", "人": "people", "平方厘米": "cm^2", "平方米": "m^2", "平方分米": "dm^2",
+    "平方千米": "km^2", "立方厘米": "cm^3", "立方米": "m^3", "立方分米": "dm^3", "岁": "year",
+}.items():  # fmt: skip
+    _ALIASES[_chinese] = _name
+_add("nmi", "nautical miles", "nautical mile")
+for _spelling, _name in list(_ALIASES.items()):
+    # `15.5 Litres`; short names keep their case, which tells mm from Mm.
+    if len(_spelling) >= 4 and _spelling.isalpha() and _spelling.islower():
+        _ALIASES[_spelling.capitalize()] = _name
+
+UNIT_WORDS = frozenset(_ALIASES)
+"""Every spelling that names a unit."""
+
+# Words that are also variables, prepositions or function names: units only after a plain number.
+_NUMBER_ONLY = frozenset(
+    {"m", "g", "L", "l", "t", "in", "min", "are", "can", "h", "s", "mi", "ha", "cl", "cc"}
+)
+# Bare single letters that are more often variables than units; `\text{s}` reaches us spelled out.
+_NEVER_BARE = frozenset({"t", "h", "s", "l"})
+
+_EXPONENT = r"(?:\^(?:\{-?[1-3]\}|[1-3]))?"
+
+
+def _alternatives(words: frozenset[str]) -> str:
+    return "|".join(re.escape(word) for word in sorted(words, key=lambda word: (-len(word), word)))
+
+
+def _pattern(words: frozenset[str]) -> re.Pattern[str]:
+    first = rf"(?:(?:{_alternatives(words)})\.?{_EXPONENT})"
+    later = rf"(?:(?:{_alternatives(UNIT_WORDS)})\.?{_EXPONENT})"
+    joined = rf"(?:(?:square|sq|cubic|cu)\.? ?)?{first}(?:(?: ?/ ?| ?\\cdot ?| per | ){later})*"
+    return re.compile(rf"(?<![A-Za-z\\_^{{]) ?({joined})(?![A-Za-z])\.?$")
+
+
+_AFTER_NUMBER = _pattern(UNIT_WORDS - _NEVER_BARE)
+_AFTER_SYMBOL = _pattern(UNIT_WORDS - _NUMBER_ONLY)
+_PLAIN_NUMBER = re.compile(r"[-+]?[\d.,/{}() ]*(?:\\frac[\d.,{} ]+)?")
+_ATOM = re.compile(rf"({_alternatives(UNIT_WORDS)})\.?(?:\^\{{?(-?[1-3])\}}?)?(?![A-Za-z])")
+
+
+def split_unit(text: str) -> tuple[str, str | None]:
+    """(value, unit) of an answer such as `5 cm^2`; the unit is None when no known unit ends the text."""
+    match = _AFTER_NUMBER.search(text)
+    if match is None or not match.start():
+        return text, None
+    if not _PLAIN_NUMBER.fullmatch(text[: match.start()]):
+        match = _AFTER_SYMBOL.search(text)
+        if match is None or not match.start():
+            return text, None
+    value = text[: match.start()].rstrip()
+    return (value, _name(match.group(1))) if value else (text, None)
+
+
+def _name(unit: str) -> str:
+    """One spelling for a unit expression: `square cm`, `cm^{2}` and `cm^2` are `cm^2`; `kmh` is `km/hr`."""
+    power = 2 if unit.startswith(("square ", "sq")) and not unit.startswith("squares") else 1
+    power = 3 if unit.startswith(("cubic", "cu ", "cu.")) else power
+    if power > 1:
+        unit = re.sub(r"^(?:square|sq|cubic|cu)\.? ?", "", unit) or unit
+    exponents: dict[str, int] = {}
+    sign, position = 1, 0
+    while position < len(unit):
+        match = _ATOM.match(unit, position)
+        if match is None:
+            if unit[position] == "/" or unit.startswith("per ", position):
+                sign = -1
+            position += 1
+            continue
+        name, _, own = _ALIASES[match.group(1)].partition("^")
+        step = sign * int(match.group(2) or own or 1) * (power if not exponents else 1)
+        exponents[name] = exponents.get(name, 0) + step
+        position = match.end()
+    if exponents == {"kmh": 1}:
+        exponents = {"km": 1, "hr": -1}
+    elif exponents == {"mph": 1}:
+        exponents = {"mi": 1, "hr": -1}
+    above = [_power(name, exponents[name]) for name in sorted(exponents) if exponents[name] > 0]
+    below = [name for name in sorted(exponents) if exponents[name] < 0]
+    if not above:
+        return r" \cdot ".join(_power(name, exponents[name]) for name in below)
+    return "/".join([r" \cdot ".join(above), *(_power(name, -exponents[name]) for name in below)])
+
+
+def _power(name: str, exponent: int) -> str:
+    if exponent == 1:
+        return name
+    return f"{name}^{exponent}" if exponent > 0 else f"{name}^{{{exponent}}}"
