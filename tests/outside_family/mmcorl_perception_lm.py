@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from model_adapters.base import AdapterError, VisionSettings
 from model_adapters.image_text import ImageTextAdapter
@@ -18,6 +20,13 @@ class PerceptionLMAdapter(ImageTextAdapter):
     notes = "One view per image: tiling is not supported."
     media_tokens = ("<|image|>", "<|video|>")
     end_of_turn = ("<|eot_id|>", "<|end_of_text|>")  # the second is its padding token, too
+
+    def load_model(
+        self, path: str | Path, dtype: torch.dtype = torch.float32, attention: str = "sdpa"
+    ) -> nn.Module:
+        """Load the full model; timm chooses its own attention, which transformers 4.57 wants to be told."""
+        kernels: Any = {"text_config": attention, "vision_config": "eager"}
+        return super().load_model(path, dtype, kernels)
 
     def processor_options(self, processor: Any, vision: VisionSettings) -> dict[str, Any]:
         """A single view; the processor's default adds tiles to it, whose number depends on the picture."""

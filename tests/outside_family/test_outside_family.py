@@ -1,4 +1,4 @@
-"""A family from outside the tree, loaded as its user would: by import path, and by entry point once installed."""
+"""A family from outside the tree, loaded as its user would: by import path, by entry point once installed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ SPEC = f"{MODULE}:PerceptionLMAdapter"
 
 SPECIALS = ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
 TEMPLATE = (
-    "{{ bos_token }}{% for message in messages %}<|start_header_id|>{{ message['role'] }}<|end_header_id|>\n\n"
+    "{{ bos_token }}{% for message in messages %}"
+    "<|start_header_id|>{{ message['role'] }}<|end_header_id|>\n\n"
     "{% for part in message['content'] %}"
     "{% if part['type'] == 'image' %}<|image|>{% else %}{{ part['text'] }}{% endif %}"
     "{% endfor %}<|eot_id|>{% endfor %}"
