@@ -1,0 +1,267 @@
+"""Adapters are chosen by `model_type`; whatever does not fit is refused in one sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model_adapters import registry
+from model_adapters.base import AdapterError, ModelAdapter
+from model_adapters.registry import FamilyRow, adapter_for, check_versions, families
+
+BUILT_IN = [row for row in families() if row.adapter.startswith("model_adapters.")]
+
+OUTSIDE = """
+from model_adapters.text import TextAdapter
+
+class Good(TextAdapter):
+    family = "Good"
+    model_types = ("outside",)
+
+class Other(Good):
+    pass
+
+not_a_class = Good()
+
+class NotAnAdapter:
+    pass
+
+from model_adapters.base import ModelAdapter
+
+class Half(ModelAdapter):
+    family = "Half"
+    model_types = ("outside",)
+"""
+
+
+def folder(path: Path, **config: Any) -> Path:
+    path.mkdir(exist_ok=True, parents=True)
+    (path / "config.json").write_text(json.dumps(config))
+    return path
+
+
+def refused(path: str | Path, spec: str | None = None) -> str:
+    with pytest.raises(AdapterError) as caught:
+        adapter_for(path, spec)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.endswith(".")
+    return message
+
+
+@pytest.fixture
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder on the path with a module `outside_adapters`, and a checkpoint of model_type `outside`."""
+    (tmp_path / "outside_adapters.py").write_text(OUTSIDE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "outside_adapters", raising=False)
+    folder(tmp_path / "checkpoint", model_type="outside")
+    return tmp_path
+
+
+def announce(site: Path, distribution: str, **entries: str) -> None:
+    """What pip leaves behind for an installed package with these entry points."""
+    info = site / f"{distribution}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
+    lines = [f"{name} = {value}" for name, value in entries.items()]
+    (info / "entry_points.txt").write_text("\n".join(["[mmcorl.adapters]", *lines]))
+
+
+# -- the table -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", BUILT_IN, ids=lambda row: row.family)
+def test_a_row_says_what_its_class_says(row: FamilyRow) -> None:
+    module, name = row.adapter.split(":")
+    adapter = getattr(import_module(module), name)()
+    assert isinstance(adapter, ModelAdapter)
+    assert row == FamilyRow(
+        family=adapter.family,
+        model_types=adapter.model_types,
+        adapter=row.adapter,
+        packages=row.packages,
+        patches=adapter.patches,
+        importance_correction=adapter.needs_importance_correction,
+        stop_tokens=row.stop_tokens,
+        notes=adapter.notes,
+    )
+    for package in row.packages:
+        assert metadata.version(package)
+    for token in getattr(adapter, "end_of_turn", ()):
+        assert token in row.stop_tokens.split()
+
+
+def test_listing_families_imports_neither_torch_nor_transformers() -> None:
+    code = (
+        "import sys; from model_adapters.registry import families; assert len(families()) >= 4; "
+        "print(sorted({'torch', 'transformers', 'PIL'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
+# -- chosen by model_type --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model_type", "expected"),
+    [("qwen2_5_vl", "Qwen2.5-VL"), ("internvl", "InternVL3.5"), ("gemma3", "Gemma-3")],
+)
+def test_the_config_decides_and_not_the_path(model_type: str, expected: str, tmp_path: Path) -> None:
+    # A folder named after another family, as happens with copied run folders.
+    path = folder(tmp_path / "gemma-3-internvl-llama", model_type=model_type, vision_config={})
+    assert adapter_for(path).family == expected
+    assert adapter_for(str(path)).family == expected
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]},
+        {"model_type": "llama"},
+        {"model_type": "mistral", "architectures": ["MistralForCausalLM"]},
+        {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]},
+        {"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"]},
+    ],
+    ids=lambda config: config["model_type"],
+)
+def test_any_causal_language_model_is_text(config: dict[str, Any], tmp_path: Path) -> None:
+    assert adapter_for(folder(tmp_path, **config)).family == "text"
+
+
+def test_a_hub_id_is_read_from_the_cache(tmp_path: Path) -> None:
+    """The layout of the hub's own cache, and a process that may not use the network."""
+    snapshot = tmp_path / "models--org--some-model" / "snapshots" / "abc"
+    folder(snapshot, model_type="llama")
+    (snapshot.parent.parent / "refs").mkdir()
+    (snapshot.parent.parent / "refs" / "main").write_text("abc")
+    code = """
+from model_adapters.base import AdapterError
+from model_adapters.registry import adapter_for
+print(adapter_for("org/some-model").family)
+try:
+    adapter_for("org/absent")
+except AdapterError as error:
+    print(error)
+"""
+    environment = {**os.environ, "HF_HUB_CACHE": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert first == "text"
+    assert second.startswith("There is no folder `org/absent`, and the hub gave no config.json for it (")
+
+
+# -- from outside ----------------------------------------------------------------------------------------
+
+
+def test_a_class_by_import_path(outside: Path) -> None:
+    assert adapter_for(outside / "checkpoint", "outside_adapters:Good").family == "Good"
+
+
+def test_a_class_by_entry_point(outside: Path) -> None:
+    announce(outside, "some-package", outside="outside_adapters:Good")
+    assert adapter_for(outside / "checkpoint").family == "Good"
+    assert families()[-1] == FamilyRow(
+        family="outside",
+        model_types=("outside",),
+        adapter="outside_adapters:Good",
+        notes="From the installed package some-package.",
+    )
+
+
+def test_two_claims_to_one_model_type(outside: Path) -> None:
+    announce(outside, "first", outside="outside_adapters:Good")
+    announce(outside, "second", outside="outside_adapters:Other", qwen2_5_vl="outside_adapters:Good")
+    message = refused(outside / "checkpoint")
+    assert "outside_adapters:Good" in message
+    assert "outside_adapters:Other" in message
+    # Not even a built-in family is replaced in silence; saying which one is meant settles it.
+    assert "model_adapters.qwen2_5_vl" in refused(folder(outside / "qwen", model_type="qwen2_5_vl"))
+    assert type(adapter_for(outside / "checkpoint", "outside_adapters:Other")).__name__ == "Other"
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ("outside_adapters.Good", "write it as pkg.module:Class"),
+        ("outside_adapters:", "write it as pkg.module:Class"),
+        ("../outside_adapters.py:Good", "write it as pkg.module:Class"),
+        ("no_such_module:Good", "No module named 'no_such_module'"),
+        ("outside_adapters:Missing", "has no class `Missing`"),
+        ("outside_adapters:NotAnAdapter", "is not a ModelAdapter"),
+        ("outside_adapters:not_a_class", "is not a ModelAdapter"),
+        ("outside_adapters:Half", "is incomplete; implement banned_ids, decode, decoder, encode"),
+    ],
+)
+def test_a_spec_that_names_no_adapter(outside: Path, spec: str, expected: str) -> None:
+    assert expected in refused(outside / "checkpoint", spec)
+
+
+def test_a_class_that_does_not_serve_the_checkpoint(outside: Path) -> None:
+    message = refused(folder(outside / "other", model_type="llama"), "outside_adapters:Good")
+    assert "serves outside, but the checkpoint's model_type is `llama`" in message
+
+
+# -- refused ---------------------------------------------------------------------------------------------
+
+
+def test_a_path_that_is_no_checkpoint(tmp_path: Path) -> None:
+    assert "There is no folder" in refused(tmp_path / "missing")
+    assert "There is no folder `gone`" in refused("gone")
+    assert "has no config.json" in refused(tmp_path)
+    (tmp_path / "adapter_config.json").write_text("{}")
+    assert "LoRA weights without their model" in refused(tmp_path)
+    file = folder(tmp_path, model_type="llama") / "config.json"
+    assert "is a file" in refused(file)
+    for content in ("{", "[]", "{}", '{"model_type": 3}', "\x00"):
+        file.write_text(content)
+        assert "config.json" in refused(tmp_path)
+    file.write_bytes(b"\xff\xfe")
+    assert "not valid JSON" in refused(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"model_type": "brand_new"}, "`brand_new` is unknown here; use one of qwen2_5_vl, internvl, gemma3"),
+        (
+            {"model_type": "brand_new", "vision_config": {"depth": 2}},
+            "is multimodal and no adapter serves it",
+        ),
+        ({"model_type": "llava"}, "is multimodal and no adapter serves it"),
+        # In transformers' table of causal models, too; its image half would be lost as text.
+        ({"model_type": "mllama", "architectures": ["MllamaForConditionalGeneration"]}, "is multimodal"),
+        ({"model_type": "internvl_chat", "architectures": ["InternVLChatModel"]}, "whose name ends in -HF"),
+        ({"model_type": "bert", "architectures": ["BertForMaskedLM"]}, "`bert` is unknown here"),
+        ({"model_type": "t5", "architectures": ["T5ForConditionalGeneration"]}, "`t5` is unknown here"),
+    ],
+    ids=lambda value: value["model_type"] if isinstance(value, dict) else None,
+)
+def test_a_model_type_nobody_serves(config: dict[str, Any], expected: str, tmp_path: Path) -> None:
+    message = refused(folder(tmp_path, **config))
+    assert expected in message
+    assert "pkg.module:Class" in message
+
+
+@pytest.mark.parametrize("version", ["4.57.0", "4.57.6", "5.16.0", "5.19.0", "5.19.1.dev0"])
+def test_supported_versions(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry.metadata, "version", lambda name: version)
+    check_versions()
+
+
+@pytest.mark.parametrize("version", ["4.56.2", "4.58.0", "5.0.0", "5.15.3", "5.20.0"])
+def test_other_versions_are_refused(version: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = folder(tmp_path, model_type="llama")
+    monkeypatch.setattr(registry.metadata, "version", lambda name: version)
+    assert f"transformers {version} is installed" in refused(path)
