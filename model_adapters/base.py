@@ -106,6 +106,15 @@ class ModelAdapter(ABC):
         Raises AdapterError where a prompt cannot be encoded.
         """
 
+    def prepare_images(
+        self, processor: Any, images: Sequence[Image.Image], vision: VisionSettings
+    ) -> Sequence[Image.Image]:
+        """The images as the processor must get them; unchanged unless a family resizes ahead of it.
+
+        `encode` does this itself; an engine that processes images on its own must be given the result.
+        """
+        return images
+
     @abstractmethod
     def decode(self, processor: Any, ids: Sequence[int]) -> str:
         """Text of completion ids, special tokens left out."""

@@ -61,7 +61,8 @@ class Gemma3Adapter(ImageTextAdapter):
         full = ((back >= 0) | same_image) & valid[:, None, :]
         # A query on padding sees itself: a row without any key would turn into NaN and spread.
         full = full | (back == 0)
-        sliding = full & (back < config.sliding_window)
+        window = config.sliding_window
+        sliding = full if len(index) <= window else full & (back < window)
         masks = {"full_attention": full[:, None], "sliding_attention": sliding[:, None]}
         if config._attn_implementation == "eager":
             dtype = hub.get_input_embeddings().weight.dtype

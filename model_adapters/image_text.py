@@ -91,12 +91,6 @@ class ImageTextAdapter(ModelAdapter):
         tensors = {key: inputs[key] for key in self.tower_inputs} if images else {}
         return self.finish(processor, ids, tensors)
 
-    def prepare_images(
-        self, processor: Any, images: Sequence[Image.Image], vision: VisionSettings
-    ) -> Sequence[Image.Image]:
-        """The images as the processor gets them; unchanged unless a family resizes them beforehand."""
-        return images
-
     def processor_options(self, processor: Any, vision: VisionSettings) -> dict[str, Any]:
         """Keyword arguments of the processor call that carry `vision`; none by default."""
         return {}

@@ -50,7 +50,7 @@ def _no_dropout(config: Any) -> None:
             and isinstance(value, int | float)
             and not isinstance(value, bool)
         ):
-            setattr(config, name, 0.0)
+            setattr(config, name, type(value)(0))
 
 
 def unwrap(model: nn.Module) -> Any:

@@ -28,14 +28,9 @@ class Qwen25VLAdapter(ImageTextAdapter):
     end_of_turn = ("<|im_end|>", "<|endoftext|>")
 
     def load_processor(self, path: str | Path, vision: VisionSettings) -> Any:
-        """Load the processor with the pixel budget of `vision` as its own.
-
-        Raises AdapterError when the lower bound exceeds the upper one.
-        """
+        """Load the processor with the pixel budget of `vision` as its own."""
         processor = super().load_processor(path, vision)
         low, high = _budget(processor, vision)
-        if low > high:
-            raise AdapterError(f"min_pixels {low} exceeds max_pixels {high}: lower one or raise the other")
         tool = processor.image_processor
         tool.size = {"shortest_edge": low, "longest_edge": high}
         if hasattr(tool, "min_pixels"):  # transformers 4.x keeps a second copy and reads that one
@@ -45,9 +40,10 @@ class Qwen25VLAdapter(ImageTextAdapter):
     def prepare_images(
         self, processor: Any, images: Sequence[Image.Image], vision: VisionSettings
     ) -> Sequence[Image.Image]:
-        """Resize as qwen-vl-utils does, ahead of the processor, whose own resizing then does nothing.
+        """Resize as qwen-vl-utils does: sides that are multiples of 28 pixels within the pixel budget.
 
-        The two rules differ for images with a side under 14 pixels, and their filters by rounding.
+        The processor's own rule differs for images with a side under 14 pixels, its filter by rounding.
+        Raises AdapterError for an image more than 200 times as long as wide.
         """
         from qwen_vl_utils import fetch_image
 
@@ -65,9 +61,8 @@ class Qwen25VLAdapter(ImageTextAdapter):
         ]
 
     def processor_options(self, processor: Any, vision: VisionSettings) -> dict[str, Any]:
-        """The pixel budget, per call, so that `vision` holds whatever the processor was loaded with."""
-        low, high = _budget(processor, vision)
-        return {"size": {"shortest_edge": low, "longest_edge": high}}
+        """No second resizing: the budget of `vision` holds whatever the processor was loaded with."""
+        return {"do_resize": False}
 
     def finish(self, processor: Any, ids: Tensor, vision: dict[str, Tensor]) -> Encoded:
         """Positions from the ids and the image grids alone."""
@@ -132,8 +127,13 @@ def mrope_positions(
 
 
 def _budget(processor: Any, vision: VisionSettings) -> tuple[int, int]:
-    """Least and most pixels of one image: the setting, else the checkpoint's own."""
+    """Least and most pixels of one image: the setting, else the checkpoint's own.
+
+    Raises AdapterError when the least exceeds the most.
+    """
     size = processor.image_processor.size
     low = vision.min_pixels if vision.min_pixels is not None else size["shortest_edge"]
     high = vision.max_pixels if vision.max_pixels is not None else size["longest_edge"]
+    if low > high:
+        raise AdapterError(f"min_pixels {low} exceeds max_pixels {high}: lower one or raise the other")
     return low, high

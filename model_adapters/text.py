@@ -108,7 +108,9 @@ class TextAdapter(ModelAdapter):
 
     def decoder(self, model: nn.Module) -> nn.Module:
         """The transformer without its head."""
-        return unwrap(model).base_model
+        hub = unwrap(model)
+        # Gemma-3's text class in transformers 4.x names itself as its own base.
+        return hub.base_model if hub.base_model is not hub else hub.model
 
     def logits(self, model: nn.Module, hidden: Tensor) -> Tensor:
         """Head, then what some families do to its output: scale (Cohere, Granite) and soft-cap (Gemma-2)."""

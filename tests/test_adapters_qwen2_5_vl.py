@@ -113,3 +113,8 @@ def test_refusals(qwen: Loaded, tiny_checkpoints: Mapping[str, Path]) -> None:
         qwen.adapter.load_processor(
             tiny_checkpoints["qwen2_5_vl"], VisionSettings(min_pixels=20_000, max_pixels=10_000)
         )
+    # The checkpoint's own upper bound, 4 * 56 * 56, holds when only the lower one is set.
+    with pytest.raises(AdapterError, match="min_pixels 20000 exceeds max_pixels 12544"):
+        qwen.adapter.encode(
+            qwen.processor, "Which?", [noise(56, 56)], vision=VisionSettings(min_pixels=20_000)
+        )
