@@ -1,10 +1,10 @@
-"""Answers: found in a response, brought to one form, compared. One relation for voting, reward and grading."""
+"""Answers found in a response, brought to one form, compared: one relation for voting, reward and grading."""
 
 from mmcorl.answers.canonical import canonical
 from mmcorl.answers.equivalence import Equivalence
 from mmcorl.answers.extract import Extraction, extract
 
 RELATION = ("mmcorl-answers", "1")
-"""Name and version of the rules here, stored beside every score. Any change of a verdict raises the version."""
+"""Name and version of the rules here, stored beside every score; any changed verdict raises the version."""
 
 __all__ = ["RELATION", "Equivalence", "Extraction", "canonical", "extract"]

@@ -16,6 +16,7 @@ import sys
 from typing import Any
 
 _ORPHAN_CHECK_SECONDS = 2.0
+_DIGITS = 100
 _POINTS = ((7, 5), (13, 11), (29, 17))
 
 
@@ -106,7 +107,7 @@ def _comparison() -> Any:
                 symbol: Rational(shift + 3 * names.index(symbol.name), scale + 2 * names.index(symbol.name))
                 for symbol in tree.free_symbols
             }
-            value = tree.subs(point).doit().evalf(40)
+            value = tree.subs(point).doit().evalf(_DIGITS)
             out.append(value if value.is_number and value.is_finite else None)
         return out
 
@@ -114,12 +115,12 @@ def _comparison() -> Any:
         return sorted({symbol.name for tree in trees for symbol in tree.free_symbols})
 
     def refuted(a: Expr, b: Expr) -> bool:
-        """Whether 40 digits at positive points tell the two apart, however small both are."""
+        """Whether many digits at positive points tell the two apart, however small both are."""
         names = names_of(a, b)
         for left, right in zip(values(a, names), values(b, names), strict=True):
             if left is None or right is None:
                 continue
-            if abs(left - right) > Rational(1, 10**25) * max(abs(left), abs(right)):
+            if abs(left - right) > Rational(1, 10 ** (_DIGITS - 10)) * max(abs(left), abs(right)):
                 return True
         return False
 

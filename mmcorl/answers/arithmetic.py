@@ -33,19 +33,18 @@ _FUNCTIONS: dict[str, Callable[[float], float]] = {
 }
 _CONSTANTS = {r"\pi": math.pi, "e": math.e}
 GREEK = frozenset(
-    rf"\{name}"
-    for name in (
-        "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta kappa lambda mu nu xi rho sigma tau "
-        "phi varphi chi psi omega Gamma Delta Theta Lambda Xi Sigma Phi Psi Omega"
-    ).split()
+    {r"\alpha", r"\beta", r"\gamma", r"\delta", r"\epsilon", r"\varepsilon", r"\zeta", r"\eta"}
+    | {r"\theta", r"\vartheta", r"\kappa", r"\lambda", r"\mu", r"\nu", r"\xi", r"\rho", r"\sigma"}
+    | {r"\tau", r"\varphi", r"\phi", r"\chi", r"\psi", r"\omega", r"\Gamma", r"\Delta", r"\Theta"}
+    | {r"\Lambda", r"\Xi", r"\Sigma", r"\Phi", r"\Psi", r"\Omega"}
 )
 
 
-class NotArithmetic(Exception):
+class NotArithmeticError(Exception):
     """The text is not something this parser reads, or not in this kind of number."""
 
 
-class TooLarge(Exception):
+class TooLargeError(Exception):
     """The text is arithmetic, but its value is too large to work out."""
 
 
@@ -60,7 +59,7 @@ class Exact:
 def literal(text: str) -> Exact | None:
     """The value of a plain decimal literal such as `-12.50`, `.4`, `004` or `1.5e3`; None for other text.
 
-    Raises TooLarge for a literal of more than `MAX_BITS` bits.
+    Raises TooLargeError for a literal of more than `MAX_BITS` bits.
     """
     match = _LITERAL.fullmatch(text)
     if match is None:
@@ -70,15 +69,17 @@ def literal(text: str) -> Exact | None:
         return None
     # Python refuses to convert more than 4,300 digits; the bit limit is never above that for literals.
     if len(whole) + len(decimals or "") > 4000 or abs(int(exponent or 0)) > 4000:
-        raise TooLarge
+        raise TooLargeError
     value = Fraction(int(whole + (decimals or "") or "0"), 10 ** len(decimals or ""))
     value *= Fraction(10) ** int(exponent or 0)
     return Exact(-value if sign == "-" else value, len(decimals) if decimals else None)
 
 
 def exact(text: str) -> Exact | None:
-    """The rational value of constant arithmetic (`2^{10}`, `7 \\frac{3}{4}`, `\\frac{1}{2004!}`); None when the
-    text is not constant arithmetic or not rational. Raises TooLarge instead of working out monsters.
+    """The rational value of constant arithmetic (`2^{10}`, `7 \\frac{3}{4}`, `\\frac{1}{2004!}`).
+
+    None when the text is not constant arithmetic or not rational; raises TooLargeError instead of working
+    out monsters.
     """
     value = literal(text)
     if value is not None:
@@ -86,8 +87,8 @@ def exact(text: str) -> Exact | None:
     if not any(char.isdigit() for char in text):
         return None
     try:
-        return Exact(_Parser(text, _exact_ops()).parse())
-    except (NotArithmetic, ZeroDivisionError):
+        return Exact(Fraction(_Parser(text, _exact_ops()).parse()))
+    except (NotArithmeticError, ZeroDivisionError):
         return None
 
 
@@ -98,8 +99,8 @@ def approximate(text: str, sample: int) -> float | None:
     is not certain how the expression is meant.
     """
     try:
-        value = _Parser(text, _float_ops(sample)).parse()
-    except (NotArithmetic, TooLarge, ZeroDivisionError, OverflowError, ValueError):
+        value = float(_Parser(text, _float_ops(sample)).parse())
+    except (NotArithmeticError, TooLargeError, ZeroDivisionError, OverflowError, ValueError):
         return None
     return value if math.isfinite(value) else None
 
@@ -118,7 +119,7 @@ class _Ops:
 
 def _exact_ops() -> _Ops:
     def refuse(*_: object) -> Fraction:
-        raise NotArithmetic
+        raise NotArithmeticError
 
     return _Ops(_exact_number, _exact_power, _exact_root, refuse, refuse, variables=False)
 
@@ -126,7 +127,7 @@ def _exact_ops() -> _Ops:
 def _exact_number(text: str) -> Fraction:
     value = literal(text)
     if value is None:
-        raise NotArithmetic
+        raise NotArithmeticError
     return value.value
 
 
@@ -135,13 +136,13 @@ def _exact_power(base: Fraction | float, exponent: Fraction | float) -> Fraction
     assert isinstance(exponent, Fraction)
     if exponent.denominator != 1:
         if exponent.denominator > 8:
-            raise NotArithmetic
+            raise NotArithmeticError
         return _exact_power(_exact_root(base, exponent.denominator), Fraction(exponent.numerator))
     if base == 0 and exponent <= 0:
-        raise NotArithmetic
+        raise NotArithmeticError
     bits = max(base.numerator.bit_length(), base.denominator.bit_length())
     if base not in (0, 1, -1) and bits * abs(exponent.numerator) > MAX_BITS:
-        raise TooLarge
+        raise TooLargeError
     if base in (0, 1, -1):
         return base if exponent.numerator % 2 or base != -1 else Fraction(1)
     return Fraction(base**exponent.numerator)
@@ -150,12 +151,12 @@ def _exact_power(base: Fraction | float, exponent: Fraction | float) -> Fraction
 def _exact_root(value: Fraction | float, degree: int) -> Fraction:
     assert isinstance(value, Fraction)
     if value < 0:
-        raise NotArithmetic
+        raise NotArithmeticError
     parts = []
     for part in (value.numerator, value.denominator):
         root = _integer_root(part, degree)
         if root**degree != part:
-            raise NotArithmetic
+            raise NotArithmeticError
         parts.append(root)
     return Fraction(parts[0], parts[1])
 
@@ -178,7 +179,7 @@ def _float_ops(sample: int) -> _Ops:
         if name in _CONSTANTS:
             return _CONSTANTS[name]
         if name in ("i", r"\infty"):
-            raise NotArithmetic
+            raise NotArithmeticError
         # Positive, so that \sqrt{x}\sqrt{y} and \sqrt{xy} agree; the same in every process.
         digest = hashlib.blake2b(f"{sample} {name}".encode(), digest_size=4).digest()
         return 0.3 + int.from_bytes(digest, "big") / 2**32
@@ -189,12 +190,12 @@ def _float_ops(sample: int) -> _Ops:
     def power(base: Fraction | float, exponent: Fraction | float) -> float:
         value = float(base) ** float(exponent)
         if isinstance(value, complex):
-            raise NotArithmetic
+            raise NotArithmeticError
         return value
 
     def root(value: Fraction | float, degree: int) -> float:
         if value < 0:
-            raise NotArithmetic
+            raise NotArithmeticError
         return float(value) ** (1 / degree)
 
     return _Ops(float, power, root, symbol, function, variables=True)
@@ -204,17 +205,17 @@ class _Parser:
     """Recursive descent over one expression; every method leaves `self._at` behind what it read."""
 
     def __init__(self, text: str, ops: _Ops) -> None:
-        self._tokens = [token for token in _TOKEN.findall(text)]
+        self._tokens = _TOKEN.findall(text)
         self._ops = ops
         self._at = 0
         self._depth = 0
         if len(self._tokens) > _MAX_TOKENS:
-            raise NotArithmetic
+            raise NotArithmeticError
 
     def parse(self) -> Fraction | float:
         value = self._sum()
         if self._peek() is not None:
-            raise NotArithmetic
+            raise NotArithmeticError
         return value
 
     def _peek(self) -> str | None:
@@ -230,16 +231,16 @@ class _Parser:
 
     def _expect(self, token: str) -> None:
         if not self._take(token):
-            raise NotArithmetic
+            raise NotArithmeticError
 
     def _sum(self) -> Fraction | float:
         self._depth += 1
         if self._depth > MAX_NESTING:
-            raise TooLarge
+            raise TooLargeError
         sign = -1 if self._take("-") else 1
         if sign == 1:
             self._take("+")
-        value = sign * self._product()
+        value: Fraction | float = sign * self._product()
         while (token := self._peek()) in ("+", "-"):
             self._at += 1
             term = self._product()
@@ -261,7 +262,7 @@ class _Parser:
             elif self._starts_factor(token):
                 # `1/2x` has two readings: leave it to someone else.
                 if divided:
-                    raise NotArithmetic
+                    raise NotArithmeticError
                 value = self._bounded(value * self._power())
             else:
                 break
@@ -288,7 +289,7 @@ class _Parser:
             self._expect("^")
             exponent = self._exponent()
             if self._peek() == "^":
-                raise NotArithmetic
+                raise NotArithmeticError
             value = self._ops.power(value, exponent)
         return value
 
@@ -297,13 +298,13 @@ class _Parser:
             return self._group()
         token = self._peek()
         if token is None or not (token.isdigit() or token.isalpha()) or len(token) > 1:
-            raise NotArithmetic
+            raise NotArithmeticError
         return self._atom()
 
     def _group(self) -> Fraction | float:
         closing = {"{": "}", "(": ")", "[": "]"}.get(self._peek() or "")
         if closing is None:
-            raise NotArithmetic
+            raise NotArithmeticError
         self._at += 1
         value = self._sum()
         self._expect(closing)
@@ -312,7 +313,7 @@ class _Parser:
     def _atom(self) -> Fraction | float:
         token = self._peek()
         if token is None:
-            raise NotArithmetic
+            raise NotArithmeticError
         if token in ("(", "{"):
             return self._group()
         self._at += 1
@@ -335,21 +336,21 @@ class _Parser:
             above, below = ahead[2], ahead[5]
             if above.isdigit() and below.isdigit() and len(above) < 9 and len(below) < 9:
                 if not 0 < int(above) < int(below) or whole != int(whole):
-                    raise NotArithmetic
+                    raise NotArithmeticError
                 self._peek()
                 self._at += 1
                 return whole + self._group() / self._group()
         if spaced and ahead and ahead[0].isdigit():
             if len(ahead) < 3 or ahead[1] != "/" or not ahead[2].isdigit() or whole != int(whole):
-                raise NotArithmetic
+                raise NotArithmeticError
             if len(ahead[0]) > 9 or len(ahead[2]) > 9 or not 0 < int(ahead[0]) < int(ahead[2]):
-                raise NotArithmetic
+                raise NotArithmeticError
             for _ in range(3):
                 self._peek()
                 self._at += 1
             return whole + self._ops.number(ahead[0]) / self._ops.number(ahead[2])
         if ahead and (ahead[0].isdigit() or ahead[0][0] == "."):
-            raise NotArithmetic
+            raise NotArithmeticError
         return whole
 
     def _root(self) -> Fraction | float:
@@ -357,7 +358,7 @@ class _Parser:
         if self._take("["):
             token = self._peek()
             if token is None or not token.isdigit() or not 2 <= int(token[:3]) <= 8 or len(token) > 1:
-                raise NotArithmetic
+                raise NotArithmeticError
             degree = int(token)
             self._at += 1
             self._expect("]")
@@ -367,23 +368,23 @@ class _Parser:
         if token in _FUNCTIONS:
             return self._function(token)
         if not (token in _CONSTANTS or token in GREEK or (token.isascii() and token.isalpha())):
-            raise NotArithmetic
+            raise NotArithmeticError
         # A subscript makes another variable of it, and a prime a derivative.
         if self._peek() in ("_", "'"):
-            raise NotArithmetic
+            raise NotArithmeticError
         return self._ops.symbol(token)
 
     def _function(self, name: str) -> Fraction | float:
         # Without a group, `\sin 2x` and `\sin x \cos x` have two readings each.
         if self._peek() not in ("{", "("):
-            raise NotArithmetic
+            raise NotArithmeticError
         return self._ops.function(name, self._group())
 
     def _factorial(self, value: Fraction | float) -> Fraction | float:
         if value != int(value) or value < 0:
-            raise NotArithmetic
+            raise NotArithmeticError
         if value > MAX_FACTORIAL:
-            raise TooLarge
+            raise TooLargeError
         return self._whole(math.factorial(int(value)))
 
     def _whole(self, value: int) -> Fraction | float:
@@ -391,12 +392,12 @@ class _Parser:
 
     def _binomial(self, top: Fraction | float, bottom: Fraction | float) -> Fraction | float:
         if top != int(top) or bottom != int(bottom) or not 0 <= bottom <= top:
-            raise NotArithmetic
+            raise NotArithmeticError
         if top > 1000:
-            raise TooLarge
+            raise TooLargeError
         return self._whole(math.comb(int(top), int(bottom)))
 
     def _bounded(self, value: Fraction | float) -> Fraction | float:
         if isinstance(value, Fraction) and value.numerator.bit_length() > 4 * MAX_BITS:
-            raise TooLarge
+            raise TooLargeError
         return value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from fractions import Fraction
@@ -116,7 +115,7 @@ class Equivalence:
             classes.append(seen[answer])
         return classes
 
-    # --- multiple choice ----------------------------------------------------------------------------------------
+    # --- multiple choice ------------------------------------------------------------------------------------
 
     def _same_option(self, a: str, b: str, choices: tuple[str, ...], deadline: _Deadline) -> bool:
         named_a, named_b = self._named(a, choices, deadline), self._named(b, choices, deadline)
@@ -149,7 +148,7 @@ class Equivalence:
             return False
         return self._same(value, option, deadline)
 
-    # --- free form ----------------------------------------------------------------------------------------------
+    # --- free form ------------------------------------------------------------------------------------------
 
     def _same(self, a: Reading, b: Reading, deadline: _Deadline) -> bool:
         if a.text == b.text:
@@ -246,6 +245,9 @@ class Equivalence:
             return _same_number(a, b)
         if a.body == b.body:
             return True
+        # `\\infty+1` is no number, and an algebra system says it equals `\\infty`.
+        if r"\infty" in a.body or r"\infty" in b.body:
+            return False
         rounded = _rounds_to(a, b)
         if rounded is not None:
             return rounded
@@ -260,7 +262,7 @@ class Equivalence:
                 return False
         return self._ask(a.body, b.body, deadline)
 
-    # --- mathematics elsewhere ----------------------------------------------------------------------------------
+    # --- mathematics elsewhere ------------------------------------------------------------------------------
 
     def _ask(self, a: str, b: str, deadline: _Deadline) -> bool:
         if not (admissible(a) and admissible(b)):
@@ -334,22 +336,24 @@ def _same_number(a: Reading, b: Reading) -> bool:
 def _close(x: Exact, y: Exact) -> bool:
     if x.value == y.value:
         return True
-    places = min((number.places for number in (x, y) if _is_rounded(number)), default=None)
-    # Two decimals of different length, or a decimal and a value it cannot write out in full.
-    if places is None or (x.places is not None) == (y.places is not None) and x.places == y.places:
+    if x.places == y.places:
+        return False
+    # A decimal and a value it cannot write out in full, or two decimals of different length.
+    places = min((number.places or 0 for number in (x, y) if _is_rounded(number)), default=None)
+    if places is None:
         return False
     return abs(x.value - y.value) <= Fraction(1, 2 * 10**places)
 
 
 def _is_rounded(number: Exact) -> bool:
-    """Whether a decimal has enough places, and digits other than leading zeros, to stand for what it rounds."""
+    """Whether a decimal has enough places, and digits that count, to stand for what it rounds."""
     if number.places is None or number.places < _ROUNDED_PLACES:
         return False
     return abs(number.value) * 10**number.places >= 10 ** (_ROUNDED_PLACES - 1)
 
 
 def _rounds_to(a: Reading, b: Reading) -> bool | None:
-    """Whether a long decimal is the rounding of a constant such as `\\sqrt{2}`; None when that is not the question."""
+    """Whether a long decimal is the rounding of a constant such as `\\sqrt{2}`; None: no such pair."""
     if (a.number is None) == (b.number is None):
         return None
     number, other = (a.number, b) if a.number is not None else (b.number, a)

@@ -14,7 +14,8 @@ MAX_LENGTH = 4096
 """Longer answers are compared as plain text only."""
 
 FUNCTIONS = frozenset(
-    "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log exp lim max min gcd lcm det mod".split()
+    {"sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh"}
+    | {"ln", "log", "exp", "lim", "max", "min", "gcd", "lcm", "det", "mod"}
 )
 _COMMANDS_FROM_WORDS = FUNCTIONS - {"min", "max", "mod", "sec"}
 
@@ -40,7 +41,7 @@ _CHARACTERS = str.maketrans(
     }
 )  # fmt: skip
 
-_SPACING = re.compile(r"\\(?:[;: >]|q?quad(?![A-Za-z]))|~")
+_SPACING = re.compile(r"(?<!\\)\\(?:[;: >]|q?quad(?![A-Za-z]))|~")
 _SIZING = re.compile(
     r"\\(?:left|right|middle|[Bb]igg?[lr]?)(?![A-Za-z])\.?(?=\s*(?:[\[\](){}|.]|\\[{}|]|\\[lr]))"
 )
@@ -70,7 +71,7 @@ _SYNONYMS = (
     (re.compile(r"\\(?:rbrace|rgroup)(?![A-Za-z])"), r"\\}"),
     (re.compile(r"\\%"), "%"),
     (re.compile(r"\{,\}"), ","),
-    (re.compile(r"\\,"), " "),
+    (re.compile(r"(?<!\\)\\,"), " "),
     (re.compile(r"\*\*"), "^"),
     (re.compile(r"\*"), r"\\cdot "),
     (re.compile(r"(?<![A-Za-z\\])(?:infinity|inf)(?![A-Za-z])"), r"\\infty "),
@@ -175,11 +176,8 @@ def _latex(text: str) -> str:
 def _roman(match: re.Match[str]) -> str:
     content = match.group(1)
     bare = content.replace("~", " ").strip()
-    after_value = (
-        match.start() > 0
-        and match.string[: match.start()].rstrip()[-1:] in ("}", ")")
-        or (match.string[: match.start()].rstrip()[-1:].isdigit())
-    )
+    before = match.string[: match.start()].rstrip()[-1:]
+    after_value = before in ("}", ")") or before.isdigit()
     if after_value and bare in _ROMAN_UNITS:
         return f" {_ROMAN_UNITS[bare]} "
     return f" {content} " if len(bare) > 1 else bare
@@ -241,7 +239,7 @@ def _inside_brackets(text: str, end: int) -> bool:
 
 def _join(text: str) -> str:
     """Tokens with one space where it separates words or numbers and none elsewhere; idle braces dropped."""
-    tokens = _drop_braces([token for token in _TOKEN.findall(text)])
+    tokens = _drop_braces(_TOKEN.findall(text))
     out: list[str] = []
     spaced = False
     for token in tokens:
@@ -254,7 +252,7 @@ def _join(text: str) -> str:
         out.append(token)
         spaced = False
     joined = re.sub(r"([\^_])\{([A-Za-z0-9])\}", r"\1\2", "".join(out))
-    # A comma keeps a space behind it: by now those inside numbers are gone, and `32, 349` must stay two numbers.
+    # A comma keeps a space behind it: those inside numbers are gone, and `32, 349` must stay two numbers.
     joined = re.sub(r",(?=\S)", ", ", joined)
     joined = re.sub(r"\^(-?\d{2,}|-\d)", r"^{\1}", joined)
     return joined.rstrip(" .,;:")

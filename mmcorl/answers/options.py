@@ -100,7 +100,7 @@ def _first_labels(choices: tuple[str, ...]) -> dict[str, str]:
 
 
 def _by_value(value: Reading, choices: tuple[str, ...], same_value: SameValue) -> frozenset[str]:
-    """Letters (first of their spelling) of the options whose value this is; an exact spelling beats the rest."""
+    """First letters of the options whose value this is; an exact spelling beats the rest."""
     first = _first_labels(choices)
     readings = [(first[letter], read(choice)) for letter, choice in zip(LETTERS, choices, strict=False)]
     exact = frozenset(letter for letter, option in readings if option.text == value.text)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from mmcorl.answers.arithmetic import Exact, TooLarge, exact
+from mmcorl.answers.arithmetic import Exact, TooLargeError, exact
 from mmcorl.answers.latex import FUNCTIONS, MAX_LENGTH, clean
 from mmcorl.answers.units import UNIT_WORDS, split_unit
 
@@ -56,9 +56,12 @@ def read(answer: str) -> Reading:
     return _read(text, 0)
 
 
-# --- option letters -------------------------------------------------------------------------------------------
+# --- option letters -----------------------------------------------------------------------------------------
 
-_OPTION_PREFIX = r"(?:(?:the )?(?:correct |final |best )?(?:answer|option|choice)(?: is)? ?:? ?|(?:故|应|因此|所以)?选项?:? ?|答案(?:是|为)?:? ?)?"
+_OPTION_PREFIX = (
+    r"(?:(?:the )?(?:correct |final |best )?(?:answer|option|choice)(?: is)? ?:? ?"
+    r"|(?:故|应|因此|所以)?选项?:? ?|答案(?:是|为)?:? ?)?"
+)
 _LETTER = re.compile(rf"(?i:{_OPTION_PREFIX})[(\[【<]? ?([A-Z]) ?[)\]】>]? ?[.:]?")
 _SMALL_LETTER = re.compile(rf"(?i:{_OPTION_PREFIX})[(\[【<]? ?([a-z]) ?[)\]】>]? ?[.:]?")
 _WITH_TEXT = re.compile(
@@ -73,7 +76,7 @@ def option_letter(text: str) -> str | None:
 
 
 def small_option_letter(text: str) -> str | None:
-    """`B` for a cleaned answer that is nothing but a lower-case option letter (only safe with known options)."""
+    """`B` for a cleaned answer that is nothing but a lower-case letter; only safe with known options."""
     match = _SMALL_LETTER.fullmatch(text)
     return match.group(1).upper() if match else None
 
@@ -87,7 +90,7 @@ def labelled_option(text: str) -> tuple[str, str] | None:
     return (letter, rest) if rest else None
 
 
-# --- structure --------------------------------------------------------------------------------------------------
+# --- structure ----------------------------------------------------------------------------------------------
 
 _OPENING = {"(": ")", "[": "]", "{": "}", r"\{": r"\}"}
 _CLOSING = frozenset(")]}") | {r"\}"}
@@ -96,13 +99,12 @@ _WORD = re.compile(r"(?<!\\)(?<![A-Za-z])[A-Za-z]{2,}")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 _FOREIGN_LETTER = re.compile(r"[^\W\d_A-Za-z]")
 _MATH = re.compile(r"[\d+*/^=<>|\\]")
-_NAME = re.compile(
-    r"(?:\\(?:angle|triangle|overline|vec|widehat|hat|bar|mathbf)(?: |(?=\{))|[A-Za-z' {}]|\\[a-z]+|_\d|_\{\w+\})+"
-)
+_NAME = re.compile(r"(?:\\[a-z]+|[A-Za-z' {}]|_\d|_\{\w+\})+")
 _FUNCTION_NAME = re.compile(r"[A-Za-z]'?(?:_\w)?(?:\^\{-1\})?\([A-Za-z](?:,[A-Za-z])*\)")
 _MATRIX = re.compile(r"\\begin\{([bp]?matrix)\}(.*)\\end\{\1\}", re.DOTALL)
 _SEPARATORS = frozenset({",", ";", "and", "or"})
 _RELATIONS = frozenset({"<", ">", r"\le", r"\ge", r"\ne"})
+_BASE = re.compile(r"\d_")
 _RATIO_PART = re.compile(r"[\d.]+|\d*\\sqrt\{\d+\}|\\frac\{\d+\}\{\d+\}|\d+/\d+|[A-Za-z]|\d*\\pi")
 _CASED_WORDS = frozenset({"YES", "NO", "TRUE", "NOT", "ALL"})
 
@@ -134,7 +136,7 @@ def _named(text: str, depth: int) -> Reading | None:
     if len(name) > 80 or not (_NAME.fullmatch(name) or _FUNCTION_NAME.fullmatch(name)):
         return None
     name = " ".join(name.split())
-    if len(name) > 2 and " " in name or re.fullmatch(r"[A-Za-z]{4,}", name):
+    if (len(name) > 2 and " " in name) or re.fullmatch(r"[A-Za-z]{4,}", name):
         name = name.casefold()
     inner = _read(sides[-1], depth + 1)
     return Reading(
@@ -180,12 +182,15 @@ def _mathematics(text: str, pieces: list[str], depth: int) -> Reading:
 
 
 def _scalar(text: str) -> Reading:
-    value, unit = split_unit(text)
+    value, unit = split_unit(text.removeprefix("+"))
+    # A number with a subscript is written in another base; nobody downstream would respect it.
+    if _BASE.search(value):
+        return Reading("opaque", text)
     if unit is not None:
         value = _without_outer_round(value)
     try:
         number = exact(value)
-    except TooLarge:
+    except TooLargeError:
         return Reading("opaque", f"{value} {unit}" if unit else value)
     spelled = value if number is None else _spell(number) or value
     kind: Kind = "number" if number is not None else "expression"
@@ -205,7 +210,7 @@ def _list(text: str, pieces: list[str], brackets: str, depth: int) -> Reading:
     if len(pieces) > _MAX_PARTS:
         return Reading("opaque", text)
     parts = tuple(_read(piece, depth + 1) for piece in pieces)
-    opening, closing = brackets or ("", "")
+    opening, closing = brackets[:1], brackets[1:]
     escape = "\\" if brackets == "{}" else ""
     spelled = f"{escape}{opening}{', '.join(part.text for part in parts)}{escape}{closing}"
     return Reading("list", spelled, text, brackets=brackets, parts=parts)
@@ -226,7 +231,7 @@ def _both_signs(text: str) -> tuple[str, str] | None:
     """`a \\pm b` as its two values; None when there is no sign or more than one."""
     if text.count(r"\pm") != 1 or len(_top_level(text, _SEPARATORS | {"=", ":"})) > 1:
         return None
-    before, after = text.split(r"\pm")
+    before, _, after = text.partition(r"\pm")
     return f"{before}+{after}" if before.strip() else after, f"{before}-{after}"
 
 
@@ -241,6 +246,8 @@ def _is_words(text: str) -> bool:
     for word in words:
         if word in FUNCTIONS or word in ("and", "or"):
             continue
+        if word in _SHORT_WORDS:
+            return True
         if len(word) >= 4 and word not in _MATRIX_WORDS and not (mathematical and word in UNIT_WORDS):
             return True
         if not mathematical and "," not in text:
@@ -249,6 +256,8 @@ def _is_words(text: str) -> bool:
     return len(re.findall(r"(?<![A-Za-z\\])[A-Za-z]{2,}(?= [A-Za-z]{2,})", plain)) >= 2
 
 
+# Short words that are read as words even beside numbers (`5 am`).
+_SHORT_WORDS = frozenset({"am", "pm", "no", "is", "of", "the", "not", "for", "but", "yes", "odd"})
 _MATRIX_WORDS = frozenset({"matrix", "bmatrix", "pmatrix", "vmatrix", "cases", "array"})
 
 
@@ -262,7 +271,7 @@ def _words(text: str) -> Reading:
     return Reading("words", " ".join(folded).rstrip(".!,;: ") or text)
 
 
-# --- splitting ----------------------------------------------------------------------------------------------------
+# --- splitting ----------------------------------------------------------------------------------------------
 
 
 def _top_level(text: str, separators: frozenset[str]) -> list[str]:

@@ -119,10 +119,10 @@ class _Slot:
             try:
                 _write(process, json.dumps(request).encode("ascii") + b"\n")
                 reply = _read_line(process, deadline)
-            except _NoReply:
+            except _NoReplyError:
                 self.stop()
                 return "timeout"
-            except (BrokenPipeError, _Gone):
+            except (BrokenPipeError, _GoneError):
                 self.stop()
                 continue
             return "same" if reply["same"] else "different"
@@ -150,9 +150,9 @@ class _Slot:
         return self._process
 
     def _start(self) -> subprocess.Popen[bytes]:
-        # Its own session, so that Ctrl-C or a job's SIGTERM to the group is the parent's to handle. A fixed hash
-        # seed, so that term order, and with it every verdict, is the same in each run. -P keeps this folder's
-        # module names out of the worker's import path.
+        # Its own session: Ctrl-C or a SIGTERM to the group is the parent's to handle. A fixed hash seed: term
+        # order, and with it every verdict, is the same in each run. -P: this folder's module names stay out
+        # of the worker's import path.
         process = subprocess.Popen(
             [sys.executable, "-P", str(_WORKER), str(self._memory_mb)],
             stdin=subprocess.PIPE,
@@ -165,10 +165,11 @@ class _Slot:
         self._finalizer = weakref.finalize(self, _end, process)
         try:
             reply = _read_line(process, time.monotonic() + _START_SECONDS)
-        except (_NoReply, _Gone) as error:
+        except (_NoReplyError, _GoneError) as error:
             _end(process)
             raise RuntimeError(
-                f"the symbolic comparison process did not start within {_START_SECONDS:.0f} s or {self._memory_mb} MB; "
+                f"the symbolic comparison process did not start in {_START_SECONDS:.0f} s "
+                f"and {self._memory_mb} MB; "
                 f"try it alone: {sys.executable} -P {_WORKER} {self._memory_mb}"
             ) from error
         if not reply["ready"]:
@@ -177,11 +178,11 @@ class _Slot:
         return process
 
 
-class _NoReply(Exception):
+class _NoReplyError(Exception):
     """The deadline passed."""
 
 
-class _Gone(Exception):
+class _GoneError(Exception):
     """The worker ended."""
 
 
@@ -199,10 +200,10 @@ def _read_line(process: subprocess.Popen[bytes], deadline: float) -> dict[str, A
         selector.register(descriptor, selectors.EVENT_READ)
         while not received.endswith(b"\n"):
             if not selector.select(max(0.0, deadline - time.monotonic())):
-                raise _NoReply
+                raise _NoReplyError
             chunk = os.read(descriptor, 1 << 12)
             if not chunk:
-                raise _Gone
+                raise _GoneError
             received += chunk
     reply: dict[str, Any] = json.loads(received)
     return reply

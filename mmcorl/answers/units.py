@@ -69,27 +69,29 @@ _add("CNY", "yuan", "元")
 _add("JPY", "yen")
 _add("INR", "rupee", "rupees", "Rs")
 _add("unit", "units")
-for _noun in (
-    "people person, student, child children, boy, girl, man men, woman women, apple, book, coin, card, ball, "
-    "box boxes, bag, bottle, can, cup, cake, cookie, candy candies, pencil, pen, ticket, page, cube, square, "
-    "triangle, rectangle, circle, block, tile, brick, stick, match matches, marble, way, time, point, mark, "
-    "piece, side, edge, face, vertex vertices, number, digit, animal, bird, cat, dog, car, tree, flower, step, "
-    "sheet, stone, token, toy, word, row, column, path, route, solution, value, item, chair, egg, goal"
-).split(", "):
-    _stem = _noun.split()[0]
-    _add(_stem, *(_noun.split()[1:] or [f"{_stem}s"]))
-for _chinese, _name in {
-    "厘米": "cm", "毫米": "mm", "分米": "dm", "千米": "km", "公里": "km", "米": "m", "海里": "nmi", "千克": "kg",
-    "公斤": "kg", "克": "g", "吨": "tonne", "升": "L", "毫升": "mL", "秒": "sec", "分钟": "min", "小时": "hr", "天": "day",
-    "年": "year", "度": "°", "个": "unit", "人": "people", "平方厘米": "cm^2", "平方米": "m^2", "平方分米": "dm^2",
-    "平方千米": "km^2", "立方厘米": "cm^3", "立方米": "m^3", "立方分米": "dm^3", "岁": "year",
+_NOUNS = (
+    "people/person student child/children boy girl man/men woman/women apple book coin card ball box/boxes bag "
+    "bottle can cup cake cookie candy/candies pencil pen ticket page cube square triangle rectangle circle block "
+    "tile brick stick match/matches marble way time point mark piece side edge face vertex/vertices number digit "
+    "animal bird cat dog car tree flower step sheet stone token toy word row column path route solution value "
+    "item chair egg goal"
+)
+for _noun in _NOUNS.split():
+    _stem, _, _plural = _noun.partition("/")
+    _add(_stem, _plural or f"{_stem}s")
+for _chinese, _unit in {
+    "厘米": "cm", "毫米": "mm", "分米": "dm", "千米": "km", "公里": "km", "米": "m", "海里": "nmi",
+    "千克": "kg", "公斤": "kg", "克": "g", "吨": "tonne", "升": "L", "毫升": "mL", "秒": "sec",
+    "分钟": "min", "小时": "hr", "天": "day", "年": "year", "岁": "year", "度": "°", "个": "unit",
+    "人": "people", "平方厘米": "cm^2", "平方米": "m^2", "平方分米": "dm^2", "平方千米": "km^2",
+    "立方厘米": "cm^3", "立方米": "m^3", "立方分米": "dm^3",
 }.items():  # fmt: skip
-    _ALIASES[_chinese] = _name
+    _ALIASES[_chinese] = _unit
 _add("nmi", "nautical miles", "nautical mile")
-for _spelling, _name in list(_ALIASES.items()):
+for _spelling, _unit in list(_ALIASES.items()):
     # `15.5 Litres`; short names keep their case, which tells mm from Mm.
     if len(_spelling) >= 4 and _spelling.isalpha() and _spelling.islower():
-        _ALIASES[_spelling.capitalize()] = _name
+        _ALIASES[_spelling.capitalize()] = _unit
 
 UNIT_WORDS = frozenset(_ALIASES)
 """Every spelling that names a unit."""
@@ -131,10 +133,10 @@ def split_unit(text: str) -> tuple[str, str | None]:
         if match is None or not match.start():
             return text, None
     value = text[: match.start()].rstrip()
-    return (value, _name(match.group(1))) if value else (text, None)
+    return (value, _unit_name(match.group(1))) if value else (text, None)
 
 
-def _name(unit: str) -> str:
+def _unit_name(unit: str) -> str:
     """One spelling for a unit expression: `square cm`, `cm^{2}` and `cm^2` are `cm^2`; `kmh` is `km/hr`."""
     power = 2 if unit.startswith(("square ", "sq")) and not unit.startswith("squares") else 1
     power = 3 if unit.startswith(("cubic", "cu ", "cu.")) else power
