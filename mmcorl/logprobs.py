@@ -127,17 +127,15 @@ def completion_logprobs(
 def _piece(
     head: Head, temperature: float, banned: Tensor | None, entropies: list[Tensor] | None
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """The function of one chunk; its first call also records the chunk's entropies."""
-    recorded = entropies is None
+    """The function of one chunk; it appends the chunk's entropies where they are wanted."""
 
     def piece(states: Tensor, ids: Tensor) -> Tensor:
-        nonlocal recorded
         logits = head(states)
         logp, lse = _TokenLogprob.apply(logits, ids, temperature, banned)
-        if not recorded and entropies is not None:  # the recomputation in backward has no use for them
+        # Nothing below is kept for backward, so the recomputation there stops before it: entropies cost once.
+        if entropies is not None:
             with torch.no_grad():
                 entropies.append(_entropy(logits, lse, temperature, banned))
-            recorded = True
         return logp
 
     return piece
