@@ -25,17 +25,17 @@ LISTED = 20
 _CHUNK = 64
 _DUPLICATES = ("duplicate_row", "duplicate_id")
 _WORDS = {
-    "unreadable_row": "rows that are no JSON object",
-    "missing_id": "rows without an id",
-    "empty_question": "empty questions",
-    "bad_choices": "unreadable choices",
-    "missing_image": "missing images",
-    "corrupt_image": "corrupt images",
-    "missing_view": "rows missing in a view",
-    "misaligned_view": "rows that differ from their view",
-    "duplicate_row": "repeated rows",
-    "duplicate_id": "repeated ids",
-    "too_long": "prompts too long",
+    "unreadable_row": ("row that is no JSON object", "rows that are no JSON object"),
+    "missing_id": ("row without an id", "rows without an id"),
+    "empty_question": ("empty question", "empty questions"),
+    "bad_choices": ("row with unreadable choices", "rows with unreadable choices"),
+    "missing_image": ("missing image", "missing images"),
+    "corrupt_image": ("corrupt image", "corrupt images"),
+    "missing_view": ("row missing in a view", "rows missing in a view"),
+    "misaligned_view": ("row that differs from its view", "rows that differ from their view"),
+    "duplicate_row": ("repeated row", "repeated rows"),
+    "duplicate_id": ("repeated id", "repeated ids"),
+    "too_long": ("prompt too long", "prompts too long"),
 }
 """Kinds of fault, in the order they are looked for; a row counts under the first it has."""
 
@@ -80,7 +80,7 @@ class DataCheck:
         """One line for the log."""
         faults = f", skipped {_count_words(self.counts)}" if self.counts else ""
         notes = "".join(
-            f", {count} rows with {kind.replace('_', ' ')} left out" for kind, count in self.notes.items()
+            f", {kind.replace('_', ' ')} left out of {count} row(s)" for kind, count in self.notes.items()
         )
         return f"{self.source}: {len(self.kept)} of {self.rows} rows usable{faults}{notes}"
 
@@ -209,4 +209,4 @@ def _refuse(report: DataCheck, settings: DataSettings) -> None:
 
 
 def _count_words(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {_WORDS[kind]}" for kind, count in counts.items())
+    return ", ".join(f"{count} {_WORDS[kind][count > 1]}" for kind, count in counts.items())

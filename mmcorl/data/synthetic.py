@@ -36,9 +36,9 @@ _THINGS = (
     *("apples", "balls", "books", "cards", "coins", "cups", "eggs", "fish"),
     *("hats", "keys", "leaves", "nuts", "pens", "rings", "shells", "stars"),
 )
-_LETTERS = "abcdefgh"
+_BLANKS = "-.o="
 _SEQUENCE = 10
-"""Letters in a `count` question."""
+"""Marks in a `count` question, at most nine of them x; the others are one of the blanks."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def _operands(skill: str) -> tuple[tuple[int, ...], ...]:
 def _decorations(skill: str) -> int:
     """Number of wordings around the same numbers."""
     if skill == "count":
-        return len(_NAMES) * len(_LETTERS) * (len(_LETTERS) - 1)
+        return len(_NAMES) * len(_THINGS) * len(_BLANKS)
     return len(_NAMES) * len(_THINGS)
 
 
@@ -187,14 +187,13 @@ def _text_row(rng: random.Random, seed: int, index: int, skill: str, turn: int) 
     operands = _operands(skill)[numbers]
     rest, name_index = divmod(wording, len(_NAMES))
     name = _NAMES[name_index]
+    blank, thing_index = divmod(rest, len(_THINGS))
+    thing = _THINGS[thing_index]
     if skill == "count":
-        target, other = divmod(rest, len(_LETTERS) - 1)
-        letters = [letter for letter in _LETTERS if letter != _LETTERS[target]]
-        written = [_LETTERS[target]] * operands[0] + [letters[other]] * (_SEQUENCE - operands[0])
-        rng.shuffle(written)
-        question = f"{name} writes {' '.join(written)}. How many {_LETTERS[target]} are there?"
+        marks = ["x"] * operands[0] + [_BLANKS[blank]] * (_SEQUENCE - operands[0])
+        rng.shuffle(marks)
+        question = f"{name} marks {thing} {' '.join(marks)}. How many x are there?"
         return SyntheticRow(index, skill, question, operands)
-    thing = _THINGS[rest]
     first, second = operands[:2]
     if skill == "add":
         question = f"{name} has {first} {thing} and finds {second} more. How many {thing} now?"

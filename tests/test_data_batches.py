@@ -1,0 +1,59 @@
+"""The order of rows: complete, without repeats in a batch, and a function of the step."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mmcorl.data import Batches
+from mmcorl.errors import Refused
+
+sizes = st.integers(1, 40).flatmap(lambda batch: st.tuples(st.integers(batch, 90), st.just(batch)))
+
+
+@settings(deadline=None, max_examples=60)
+@given(sizes, st.integers(0, 5))
+def test_every_epoch_holds_every_row_once_and_no_batch_repeats_one(size, seed):
+    n_rows, batch_size = size
+    batches = Batches(n_rows, batch_size, seed)
+    steps = 4 * n_rows // batch_size + 1
+    stream = []
+    for step in range(1, steps + 1):
+        rows = batches.rows(step)
+        assert len(rows) == len(set(rows)) == batch_size
+        stream += rows
+    for epoch in range(len(stream) // n_rows):
+        assert Counter(stream[epoch * n_rows : (epoch + 1) * n_rows]) == Counter(range(n_rows))
+
+
+@pytest.mark.parametrize(("n_rows", "batch_size"), [(10, 4), (7, 6), (100, 8), (5, 5)])
+def test_a_resumed_run_draws_what_the_first_one_would_have(n_rows, batch_size):
+    whole = Batches(n_rows, batch_size, seed=3)
+    expected = {step: whole.rows(step) for step in range(1, 60)}
+    for step in (57, 2, 31, 58, 1):  # fresh object, any step first
+        assert Batches(n_rows, batch_size, seed=3).rows(step) == expected[step]
+    backwards = Batches(n_rows, batch_size, seed=3)
+    assert {step: backwards.rows(step) for step in range(59, 0, -1)} == expected
+
+
+def test_epochs_differ_and_seeds_differ():
+    batches = Batches(64, 64, seed=0)
+    assert batches.rows(1) != batches.rows(2)
+    assert batches.rows(1) != Batches(64, 64, seed=1).rows(1)
+    assert batches.epoch(3) == 3.0
+
+
+def test_order_hash_tells_orders_apart():
+    hashes = {Batches(*case).order_hash() for case in [(10, 4, 0), (10, 4, 1), (10, 5, 0), (11, 4, 0)]}
+    assert len(hashes) == 4
+    assert Batches(10, 4, 0).order_hash() == Batches(10, 4, 0).order_hash()
+
+
+def test_a_batch_larger_than_the_data_is_refused():
+    with pytest.raises(Refused, match="7 usable rows cannot fill a batch of 8"):
+        Batches(7, 8, seed=0)
+    with pytest.raises(Refused, match="batch size 0"):
+        Batches(7, 0, seed=0)

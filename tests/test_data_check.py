@@ -1,0 +1,151 @@
+"""The pass before training: nothing lost silently, refused or skipped as set."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from mmcorl.data import DataRefused, DataSettings, check, load_prompts
+
+COLUMNS = {"image": "image", "id": "id"}
+
+
+def picture(side: int = 8) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (side, side)).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> dict[str, object]:
+    """Thirteen lines, of which 0, 1 and 12 are fine."""
+    (tmp_path / "ok.png").write_bytes(picture())
+    (tmp_path / "cut.png").write_bytes(picture(300)[:60])
+    fine = {"image": "ok.png"}
+    lines: list[object] = [
+        {"id": "a", "question": "One?", **fine},
+        {"id": "b", "question": "Two words?", **fine},
+        {"id": "c", "question": "Three?", "image": "cut.png"},
+        {"id": "d", "question": "Four?", "image": "absent.png"},
+        {"id": "e", "question": "Five?", "image": "https://example.org/x.png"},
+        {"id": "f", "question": "  <image> ", **fine},
+        {"id": "g", **fine},
+        {"id": "h", "question": "One?", **fine},  # the content of row a
+        {"id": "b", "question": "Nine?", **fine},  # the id of row b
+        {"question": "Ten?", **fine},
+        ["not", "an", "object"],
+        {"id": "i", "question": "This one has too many words for agent two?", **fine},
+        {"id": "j", "question": "Last?", **fine},
+    ]
+    text = "\n".join(json.dumps(line) for line in lines)
+    path = tmp_path / "rows.jsonl"
+    path.write_text(text.replace('["not", "an", "object"]', '{"id": "k", "question": '))
+    return {"source": str(path), "columns": COLUMNS}
+
+
+def words(prompt: object) -> int:
+    return len(prompt.text.split())
+
+
+LENGTHS = {"one": (words, 99), "two": (words, 5)}
+ALL_SKIP = {"on_bad_row": "skip", "duplicates": "skip", "too_long": "skip"}
+COUNTS = {
+    "unreadable_row": 1,
+    "missing_id": 1,
+    "empty_question": 2,
+    "missing_image": 2,
+    "corrupt_image": 1,
+    "duplicate_row": 1,
+    "duplicate_id": 1,
+    "too_long": 1,
+}
+
+
+def test_every_row_is_kept_or_counted_once_and_listed_with_its_reason(planted):
+    progress: list[tuple[int, int]] = []
+    source = load_prompts(DataSettings(**planted, **ALL_SKIP))
+    report = check(source, max_side=64, lengths=LENGTHS, on_progress=lambda *done: progress.append(done))
+    assert report.kept == (0, 1, 12)
+    assert report.counts == COUNTS
+    assert report.rows == 13 == len(report.kept) + sum(report.counts.values())
+    assert progress == [(n, 13) for n in range(1, 14)]
+    reasons = {finding.row_id: finding.reason for finding in report.findings}
+    assert reasons["h"] == "same content as row a"
+    assert reasons["i"] == "9 tokens for agent two, limit 5"
+    assert "absent.png" in reasons["d"]
+    assert "No such file" in reasons["d"]
+    assert "download it" in reasons["e"]
+    assert "line 11 of rows.jsonl is not JSON" in reasons["10"]
+    # Measured among rows that reach the measurement; the longest is the refused one.
+    assert report.longest == {"one": 9, "two": 9}
+    assert [prompt.row_id for prompt in source.select(report.kept)] == ["a", "b", "j"]
+    assert "3 of 13 rows usable, skipped 1 row that is no JSON object" in report.summary()
+
+
+@pytest.mark.parametrize(
+    ("skipped", "sentence"),
+    [
+        ((), "10 of 13 rows of rows.jsonl cannot be used"),
+        (("on_bad_row",), "3 of 13 rows of rows.jsonl cannot be used: 1 repeated row, 1 repeated id"),
+        (
+            ("on_bad_row", "too_long"),
+            r"2 of 13 rows .*first: row h, same content as row a\); .*duplicates: skip$",
+        ),
+        (
+            ("duplicates", "on_bad_row"),
+            r"1 of 13 rows .*1 prompt too long \(first: row i, .*too_long: skip$",
+        ),
+    ],
+)
+def test_what_is_not_set_to_skip_is_refused_with_counts_and_a_way_out(planted, skipped, sentence):
+    settings = DataSettings(**planted, **dict.fromkeys(skipped, "skip"))
+    with pytest.raises(DataRefused, match=sentence) as refused:
+        check(load_prompts(settings), max_side=64, lengths=LENGTHS)
+    assert "\n" not in str(refused.value)
+    assert refused.value.report.counts == COUNTS  # the whole pass was made all the same
+
+
+def test_too_few_usable_rows_are_refused_even_when_skipping(planted):
+    with pytest.raises(DataRefused, match=r"3 of 13 rows of rows\.jsonl are usable .*fewer than min_rows 4"):
+        check(load_prompts(DataSettings(**planted, **ALL_SKIP, min_rows=4)), max_side=64, lengths=LENGTHS)
+
+
+def test_at_most_twenty_rows_of_a_kind_are_listed_and_all_are_counted(tmp_path):
+    lines = [{"question": "Fine?"}] + [{"question": ""} for _ in range(50)]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    report = check(load_prompts(DataSettings(source=str(path), on_bad_row="skip")), max_side=64)
+    assert report.counts == {"empty_question": 50}
+    assert [finding.row_id for finding in report.findings] == [str(n) for n in range(1, 21)]
+
+
+def test_rows_without_image_are_prompts_of_text_where_allowed(tmp_path):
+    (tmp_path / "ok.png").write_bytes(picture())
+    lines = [
+        {"question": "Text?", "image": None},
+        {"question": "Image?", "image": "ok.png"},
+        {"question": "None?"},
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    base = {"source": str(path), "columns": {"image": "image"}}
+    with pytest.raises(DataRefused, match="2 missing images"):
+        check(load_prompts(DataSettings(**base)), max_side=64)
+    source = load_prompts(DataSettings(**base, images="optional"))
+    assert check(source, max_side=64).kept == (0, 1, 2)
+    assert [len(prompt.images) for prompt in source] == [0, 1, 0]
+
+
+def test_the_fingerprint_sees_a_changed_image(tmp_path):
+    (tmp_path / "ok.png").write_bytes(picture(8))
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"question": "What?", "image": "ok.png"}))
+    source = load_prompts(DataSettings(source=str(path), columns={"image": "image"}))
+    before = check(source, max_side=64).fingerprint
+    assert check(source, max_side=64).fingerprint == before
+    (tmp_path / "ok.png").write_bytes(picture(9))
+    assert check(source, max_side=64).fingerprint != before

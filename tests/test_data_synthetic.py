@@ -1,0 +1,175 @@
+"""Synthetic tasks: seeded, distinct, readable, and right."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from PIL import Image
+from pydantic import ValidationError
+
+from mmcorl.data import DataSettings, check, load_prompts
+from mmcorl.data.synthetic import (
+    SKILLS,
+    SyntheticRow,
+    distinct_rows,
+    prompt_corpus,
+    response,
+    row,
+    wrong_response,
+)
+
+KINDS = ("visual", "text")
+
+# Written down once: a change of these breaks every cached warm start and published number.
+VISUAL_OPERANDS = [(1,), (6, 2), (3,), (1, 4)]
+TEXT_QUESTION = "Nia has 4 pens and finds 7 more. How many pens now?"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_row_depends_on_seed_and_number_only(kind):
+    assert row(kind, 3, 41) == row(kind, 3, 41)
+    assert row(kind, 3, 41) != row(kind, 4, 41)
+    # Number 41 of four skills in turn is the second one (41 = 10 * 4 + 1).
+    assert row(kind, 3, 41).skill == SKILLS[kind][1]
+
+
+def test_a_row_does_not_depend_on_python_hashing_or_on_other_rows():
+    assert row("visual", 0, 7, draw=False).operands == row("visual", 0, 7).operands
+    assert [row("visual", 0, i, draw=False).operands for i in range(4)] == VISUAL_OPERANDS
+    assert row("text", 0, 0).question == TEXT_QUESTION
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_answers_lie_between_1_and_18_and_every_value_of_a_skill_occurs(kind):
+    seen: dict[str, set[int]] = {}
+    for index in range(2000):
+        made = row(kind, 0, index, draw=False)
+        seen.setdefault(made.skill, set()).add(made.answer)
+    to = {low: {high: set(range(low, high + 1)) for high in (8, 9, 12, 18)} for low in (1, 2, 3)}
+    expected = {
+        "visual": {"dots": to[1][9], "dice": to[2][12], "bar": to[1][9], "sum": to[2][18]},
+        "text": {"add": to[2][18], "subtract": to[1][8], "count": to[1][9], "three": to[3][18]},
+    }
+    assert seen == expected[kind]
+
+
+def test_responses_agree_with_themselves():
+    total = SyntheticRow(0, "sum", "?", (3, 4))
+    assert response(total) == "<think>3+4</think><answer>7</answer>"
+    assert wrong_response(total) == "<think>3+5</think><answer>8</answer>"
+    left = SyntheticRow(0, "subtract", "?", (9, 4), "-")
+    assert response(left) == "<think>9-4</think><answer>5</answer>"
+    assert wrong_response(left) == "<think>9-5</think><answer>4</answer>"
+    one = SyntheticRow(0, "dots", "?", (5,))
+    assert response(one) == "<think>5</think><answer>5</answer>"
+    assert wrong_response(one) == "<think>6</think><answer>6</answer>"
+
+
+def test_text_questions_say_what_their_numbers_are():
+    for index in range(400):
+        made = row("text", 1, index)
+        if made.skill == "count":
+            assert made.question.split(". How")[0].split().count("x") == made.operands[0]
+        else:
+            assert tuple(map(int, re.findall(r"\d+", made.question))) == made.operands
+
+
+def test_dots_can_be_counted_in_the_picture():
+    # Independent of the drawing code: flood the dark pixels and count the islands. Dots are 7 px in 14 px
+    # cells with at least 2 px of margin at the top left, so neighbours never touch.
+    for index in range(60):
+        made = row("visual", 0, index, ["dots"])
+        assert _islands(made.image) == made.operands[0], index
+
+
+def test_bars_are_five_and_a_half_pixels_a_unit():
+    for index in range(60):
+        made = row("visual", 0, index, ["bar"])
+        dark = _dark(made.image)
+        # The axis ends at column 5; the bar starts at column 9 or later. Its floor row is 53.
+        heights = [sum(dark[x, y] for y in range(56)) for x in range(9, 56)]
+        assert max(heights) == 53 - round(53 - made.operands[0] * 5.5) + 1
+        assert sum(height > 0 for height in heights) == 12
+
+
+def test_no_two_rows_are_equal_and_texts_run_out_when_they_say():
+    most = distinct_rows("text", SKILLS["text"])
+    texts = {row("text", 0, index).question for index in range(most)}
+    assert len(texts) == most
+    images = {row("visual", 0, index).image for index in range(3000)}
+    assert len(images) == 3000
+
+
+def test_pictures_are_small_rgb_pngs():
+    image = Image.open(io.BytesIO(row("visual", 0, 0).image))
+    assert (image.format, image.mode, image.size) == ("PNG", "RGB", (56, 56))
+
+
+def test_corpus_holds_every_word_of_later_rows():
+    words = set(" ".join(prompt_corpus("text")).split())
+    later = {word for index in range(5000, 6000) for word in row("text", 9, index).question.split()}
+    assert later <= words
+    assert len(prompt_corpus("visual")) < 150  # four questions and the different responses
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_as_a_source_it_passes_the_check_and_splits_without_overlap(kind):
+    parts = {}
+    for part in ("train", "held_out"):
+        settings = DataSettings(
+            source=f"synthetic:{kind}", size=400, hold_out={"rows": 80, "seed": 1, "part": part}
+        )
+        source = load_prompts(settings)
+        report = check(source, max_side=1024)
+        assert len(report.kept) == len(source) == report.answers
+        parts[part] = {prompt.uid for prompt in source}
+    assert (len(parts["train"]), len(parts["held_out"])) == (320, 80)
+    assert not parts["train"] & parts["held_out"]
+
+
+def test_as_a_source_the_prompt_is_the_row():
+    prompt = load_prompts(DataSettings(source="synthetic:visual", seed=5, skills=["sum"], size=9))[3]
+    made = row("visual", 5, 3, ["sum"])
+    assert (prompt.text, prompt.images, prompt.gold) == (made.question, (made.image,), str(made.answer))
+    assert (prompt.tag, prompt.row_id) == ("sum", "sum-3")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"source": "synthetic:audio"}, "synthetic:visual, synthetic:text"),
+        ({"source": "synthetic:text", "skills": ["dots"]}, "add, subtract, count, three"),
+        ({"source": "synthetic:text", "skills": ["add", "add"]}, "different names"),
+        ({"source": "synthetic:text", "recipe": "open_r1"}, "recipe"),
+        ({"source": "rows.jsonl", "skills": ["dots"]}, "skills"),
+        ({"source": "synthetic:text", "size": 10**6}, "distinct rows"),
+        ({"source": "synthetic:text", "sise": 5}, "sise"),
+        ({"source": "rows.jsonl", "views": {"original": {"source": "a.jsonl"}}}, "original"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(settings, words):
+    with pytest.raises(ValidationError, match=words):
+        DataSettings.model_validate(settings)
+
+
+def _dark(image: bytes) -> dict[tuple[int, int], bool]:
+    # Backgrounds are 225 or lighter in every channel; inks are below 180 in every channel.
+    pixels = Image.open(io.BytesIO(image)).load()
+    return {(x, y): max(pixels[x, y]) < 200 for x in range(56) for y in range(56)}
+
+
+def _islands(image: bytes) -> int:
+    dark = {place for place, is_dark in _dark(image).items() if is_dark}
+    islands = 0
+    while dark:
+        islands += 1
+        edge = [dark.pop()]
+        while edge:
+            x, y = edge.pop()
+            for near in ((x + 1, y), (x - 1, y), (x, y + 1), (x, y - 1)):
+                if near in dark:
+                    dark.remove(near)
+                    edge.append(near)
+    return islands
