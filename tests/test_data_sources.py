@@ -431,7 +431,7 @@ def test_mathvision_loads_whole_and_planted_faults_are_counted(tmp_path, shared_
     report = check(source, max_side=1024)
     assert (report.rows, len(report.kept), report.answers, report.counts) == (304, 304, 304, {})
     assert not any("<image" in prompt.text for prompt in source)
-    # Counted in the parquet file apart from this code: 117 rows have options of their own, 73 the bare letters A to E.
+    # Counted in the parquet file apart from this code: 117 rows have options of their own, 73 bare letters.
     assert sum(prompt.choices is not None for prompt in source) == 190
 
     table = datasets.load_dataset("parquet", data_files=str(original), split="train")
