@@ -25,7 +25,7 @@ from mmcorl.reporting.compare import (
 from mmcorl.reporting.gallery import MAX_ENTRIES, gallery_entries
 from mmcorl.reporting.overview import overview_png
 from mmcorl.reporting.run_files import RunFiles, StartEnd, mapping, number, read_run
-from mmcorl.reporting.svg import dumbbell, swatch
+from mmcorl.reporting.svg import dumbbell, scale_header, swatch
 from mmcorl.reporting.text import clean
 
 __all__ = ["build_report", "comparison", "comparison_table", "overview_png"]
@@ -36,8 +36,8 @@ MAX_EXAMPLES = 50
 def build_report(run_dir: Path, others: Sequence[Path] = ()) -> Path:
     """Write `report.html` of a run, finished or not, beside other runs, and return its path.
 
-    The page is one file without scripts that loads nothing: images are data URIs, charts are inline SVG. All text
-    of models and data is escaped. The file is replaced in one piece.
+    The page is one file without scripts that loads nothing: images are data URIs, charts are inline SVG. All
+    text of models and data is escaped. The file is replaced in one piece.
 
     Args:
         run_dir: the folder of the run the page is about; the page is written into it.
@@ -107,7 +107,9 @@ def _facts(run: RunFiles) -> list[tuple[str, str]]:
     else:
         facts.append(("steps", str(run.steps_done)))
     if batch.get("prompts") and batch.get("completions"):
-        facts.append(("per step and agent", f"{batch['prompts']} prompts × {batch['completions']} completions"))
+        facts.append(
+            ("per step and agent", f"{batch['prompts']} prompts × {batch['completions']} completions")
+        )
     if run.config.get("seed") is not None:
         facts.append(("seed", str(run.config["seed"])))
     if run.seconds is not None:
@@ -198,12 +200,14 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(share=share, duration=duration, change=_change, thousands=_thousands)
-    environment.globals.update(dumbbell=dumbbell, swatch=swatch, is_within_noise=is_within_noise)
+    environment.globals.update(
+        dumbbell=dumbbell, scale_header=scale_header, swatch=swatch, is_within_noise=is_within_noise
+    )
     return environment
 
 
 def _finalize(value: object) -> object:
-    """Every value written into the page passes here: what HTML cannot hold is replaced, then it is escaped."""
+    """Replaces what HTML cannot hold in every value written into the page; escaping follows."""
     return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 

@@ -77,7 +77,10 @@ def write_run(
                     "rows": 4000,
                     "kept": 3997,
                     "skipped": {"corrupt image": 2, "empty question": 1},
-                    "examples": ["row 17: corrupt image: cannot identify image file", "row 1840: empty question"],
+                    "examples": [
+                        "row 17: corrupt image: cannot identify image file",
+                        "row 1840: empty question",
+                    ],
                 },
                 "held_out": {"rows": 400, "kept": 400, "skipped": {}, "examples": []},
             }
@@ -106,7 +109,7 @@ def write_run(
                 "held_out": {"start": first["cohort"]["agreement"], "end": last["cohort"]["agreement"]}
             },
             "grader": {"name": "mmcorl-rules", "version": "1"},
-            "notes": ["The complementary weakness of the agents is planted: each was taught a wrong habit on two skills."],
+            "notes": ["The weakness of each agent is planted: it was taught a wrong habit on two skills."],
         }
         (run_dir / "summary.json").write_text(json.dumps(summary))
     return run_dir

@@ -36,13 +36,15 @@ def _progress(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[str]:
         if not run.finished:
             planned = f" of {run.steps_planned}" if run.steps_planned else ""
             told.append(
-                f"{label} has not finished: it stands at step {run.steps_done}{planned}, and its end is the latest "
-                "evaluation so far."
+                f"{label} has not finished: it stands at step {run.steps_done}{planned}, and its end is the "
+                "latest evaluation so far."
             )
         first = [records[0]["step"] for s in run.sets if (records := run.validation_records(s))]
         if first and min(first) > 0:
             told.append(f"{label} was first evaluated at step {min(first)}, not before training.")
-        if run.validation and not any(run.accuracy(s, a).start is not None for s in run.sets for a in run.agents):
+        if run.validation and not any(
+            run.accuracy(s, a).start is not None for s in run.sets for a in run.agents
+        ):
             told.append(f"{label} has no known answers to evaluate against, so it has no accuracy.")
     return told
 
@@ -58,11 +60,13 @@ def _comparability(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[str]
             for agent in first.agents
             if agent in run.agents
         ]
-        differing = [agent for agent, one, other in starts if one is not None and other is not None and one != other]
+        differing = [
+            agent for agent, one, other in starts if one is not None and other is not None and one != other
+        ]
         if differing:
             told.append(
-                f"{label} does not start from the same accuracy as {labels[0]} ({', '.join(differing)}), so their ends "
-                "are not directly comparable."
+                f"{label} does not start from the same accuracy as {labels[0]} ({', '.join(differing)}), so "
+                "their ends are not directly comparable."
             )
         if not any(one is not None and other is not None for _, one, other in starts):
             told.append(f"{label} shares no evaluated agent and set with {labels[0]}.")
@@ -74,7 +78,9 @@ def _comparability(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[str]
         if all(graders) and dict(graders[0]) != dict(graders[1]):
             told.append(f"{label} was scored by another grader or version than {labels[0]}.")
     if any(run.supervision == "gold" for run in runs) and any(run.supervision != "gold" for run in runs):
-        told.append("Gold is trained on the known answers and serves as a reference; the others never see them.")
+        told.append(
+            "Gold is trained on the known answers and serves as a reference; the others never see them."
+        )
     return told
 
 
@@ -93,8 +99,8 @@ def _reward_is_not_accuracy(run: RunFiles, label: str) -> list[str]:
         return []
     _, agent, reward, accuracy = worst
     return [
-        f"Reward is agreement with a label, not correctness: in {label}, {agent} ends at reward {reward:.2f} while "
-        f"{accuracy:.2f} of its sampled completions are right."
+        f"Reward is agreement with a label, not correctness: in {label}, {agent} ends at reward {reward:.2f} "
+        f"while {accuracy:.2f} of its sampled completions are right."
     ]
 
 
@@ -104,8 +110,8 @@ def _margin(run: RunFiles) -> list[str]:
         return []
     margin = 1.96 * math.sqrt(0.25 / min(items))
     return [
-        f"One accuracy over {min(items)} prompts has a 95% margin of up to ±{margin:.3f}; one run is one seed, and "
-        "seeds differ as well."
+        f"One accuracy over {min(items)} prompts has a 95% margin of up to ±{margin:.3f}; one run is one "
+        "seed, and seeds differ as well."
     ]
 
 
@@ -116,8 +122,8 @@ def _unparsed(run: RunFiles) -> list[str]:
             points = run.validation_series(set_name, agent, "unparsed_share")
             if points and points[-1][1] > UNPARSED:
                 told.append(
-                    f"At its last evaluation on {set_name}, {agent} gave no readable answer to {points[-1][1]:.0%} of "
-                    "the prompts; these count as wrong."
+                    f"At its last evaluation on {set_name}, {agent} gave no readable answer to "
+                    f"{points[-1][1]:.0%} of the prompts; these count as wrong."
                 )
     return told
 

@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mmcorl.reporting.run_files import RunFiles, mapping, number
-from mmcorl.reporting.svg import Chart, Series, line_chart, stacked_chart
+from mmcorl.reporting.svg import LARGE, Chart, Series, line_chart, stacked_chart
 
 LABEL_METRICS = (
-    ("pseudo_label_accuracy", "Pseudo-label accuracy", "How often the label an agent was trained on is the known answer."),
-    ("sampled_accuracy", "Accuracy of the sampled completions", "On training prompts, at the sampling temperature."),
+    (
+        "pseudo_label_accuracy",
+        "Pseudo-label accuracy",
+        "How often the label an agent was trained on is the known answer.",
+    ),
+    (
+        "sampled_accuracy",
+        "Accuracy of the sampled completions",
+        "On training prompts, at the sampling temperature.",
+    ),
     ("reward_mean", "Reward, mean", "Share of completions that match the label: agreement, not correctness."),
 )
 """(metric, title, note) of the charts that also draw the other runs."""
@@ -30,7 +38,8 @@ OPTIMIZER_METRICS = (
     ("importance_weight_max", "Importance weight, largest", "Trained model against sampling engine."),
     ("learning_rate", "Learning rate", ""),
 )
-SHARES = {"zero_variance_share", "vote_share", "tie_share", "unlabelled_share", "clip_share"}
+SHARES = {"zero_variance_share", "vote_share"}
+"""Drawn on the whole scale 0..1; the other shares are small and get a scale of their own."""
 PHASES = ("rollout", "vote", "update", "evaluate", "checkpoint")
 
 
@@ -51,23 +60,31 @@ def validation_charts(
         run = runs[index]
         for agent in run.agents:
             points = run.validation_series(set_name, agent)
-            name = _named(agent, labels, index)
-            accuracy.append(Series(name, points, colours[agent], index, strong=index == 0, marks=True))
+            accuracy.append(
+                Series(agent, points, colours[agent], index, labels[index], strong=index == 0, marks=True)
+            )
         colour = len(colours) + index
         pairs = run.pairs(set_name) if index == 0 else []
         if len(pairs) > 1:
             for place, pair in enumerate(pairs):
                 points = run.agreement_series(set_name, pair)
                 agreement.append(Series(pair, points, colour + 1 + place, strong=False, marks=True))
-        name = "all agents" if len(pairs) > 1 else pairs[0] if pairs else "agreement"
+        name = "all agents" if len(pairs) > 1 else "agreement"
         points = run.agreement_series(set_name)
-        agreement.append(Series(_named(name, labels, index), points, colour, index, strong=index == 0, marks=True))
+        agreement.append(Series(name, points, colour, index, labels[index], strong=index == 0, marks=True))
     charts = [
-        line_chart(f"Accuracy on {set_name}", accuracy, shares=True, note="Greedy answers against known answers."),
+        line_chart(
+            f"Accuracy on {set_name}",
+            accuracy,
+            shares=True,
+            frame=LARGE,
+            note="Greedy answers against known answers.",
+        ),
         line_chart(
             f"Agreement on {set_name}",
             agreement,
             shares=True,
+            frame=LARGE,
             note="Share of prompts to which two agents give the same answer, right or wrong.",
         ),
     ]
@@ -82,17 +99,22 @@ def training_charts(
     charts = []
     for key, title, note in LABEL_METRICS:
         series = [
-            Series(_named(agent, labels, i), runs[i].agent_series(agent, key), colours[agent], i, strong=i == 0)
+            Series(agent, runs[i].agent_series(agent, key), colours[agent], i, labels[i], strong=i == 0)
             for i in range(len(runs) - 1, -1, -1)
             for agent in runs[i].agents
         ]
         charts.append(line_chart(title, series, shares=True, note=note))
     series = [
-        Series(_named("agreement", labels, i), runs[i].cohort_series(), len(colours) + i, i, strong=i == 0)
+        Series("agreement", runs[i].cohort_series(), len(colours) + i, i, labels[i], strong=i == 0)
         for i in range(len(runs) - 1, -1, -1)
     ]
     charts.append(
-        line_chart("Agreement of the votes", series, shares=True, note="On training prompts, between majority answers.")
+        line_chart(
+            "Agreement of the votes",
+            series,
+            shares=True,
+            note="On training prompts, between majority answers.",
+        )
     )
     for key, title, note in GROUP_METRICS:
         charts.append(_one_metric(run, colours, key, title, note, constant))
@@ -112,15 +134,14 @@ def optimizer_charts(run: RunFiles, colours: Mapping[str, int]) -> tuple[list[Ch
     return [chart for chart in charts if chart], constant
 
 
-def _named(name: str, labels: Sequence[str], index: int) -> str:
-    return name if index == 0 else f"{name}, {labels[index]}"
-
-
 def _one_metric(
     run: RunFiles, colours: Mapping[str, int], key: str, title: str, note: str, constant: list[str]
 ) -> Chart | None:
     """A chart of one metric of this run; a number that never changes becomes a sentence instead."""
-    series = [Series(agent, run.agent_series(agent, key), colours[agent]) for agent in run.agents]
+    smooth = key != "learning_rate"
+    series = [
+        Series(agent, run.agent_series(agent, key), colours[agent], smooth=smooth) for agent in run.agents
+    ]
     values = {value for one in series for _, value in one.points}
     if len(values) == 1 and any(len(one.points) > 1 for one in series):
         constant.append(f"{title}: {values.pop():.4g} throughout.")

@@ -25,7 +25,7 @@ def comparison(run_dirs: Sequence[Path]) -> list[dict[str, Any]]:
 
     Keys: run, supervision, agent, model, set, start, end, change (accuracies in 0..1 or None), start_step,
     end_step, items (prompts evaluated), agreement_start, agreement_end, steps, steps_planned, seconds, seed,
-    finished. Start is the first evaluation, end the LAST one, never the best; end is None until there are two.
+    finished. Start is the first evaluation, end the LAST one, never the best; it is None until there are two.
 
     Raises:
         Refused: a folder is not a readable run folder.
@@ -38,7 +38,9 @@ def comparison_rows(runs: Sequence[RunFiles]) -> list[dict[str, Any]]:
     labels = run_labels(runs)
     rows = []
     for run, label in zip(runs, labels, strict=True):
-        models = {str(a.get("name")): a.get("model") for a in run.config.get("agents") or () if isinstance(a, dict)}
+        models = {
+            str(a.get("name")): a.get("model") for a in run.config.get("agents") or () if isinstance(a, dict)
+        }
         for set_name in run.sets or [""]:
             agreement = run.agreement(set_name)
             for agent in run.agents:
@@ -78,9 +80,9 @@ def run_labels(runs: Sequence[RunFiles]) -> list[str]:
 
 
 def is_within_noise(start: float, end: float, items: int | None) -> bool:
-    """Whether a change is smaller than 1.96 standard errors of a difference of two binomial shares of `items`.
+    """Whether a change is below 1.96 standard errors of a difference of two binomial shares of `items`.
 
-    False when `items` is unknown. The two evaluations answer the same prompts, so this is on the cautious side.
+    False when `items` is unknown. Both evaluations answer the same prompts, so this is on the cautious side.
     """
     if not items:
         return False

@@ -174,7 +174,7 @@ def _bars(told: Record, gold: Any, label: Any) -> list[Bar]:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two answers are written alike. The voting's own relation is wider; see the gallery's caption."""
+    """Whether two answers are written alike; the voting's own relation is wider, as the page says."""
     return str(one).strip() == str(other).strip()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from mmcorl.errors import Refused
 from mmcorl.reporting.charts import agent_colours
@@ -12,7 +13,6 @@ from mmcorl.reporting.run_files import SUPERVISION_LABELS, read_run
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#B84A92", "#3A9BD9", "#C98A00", "#6A4FB3", "#6E6E6E")
 """Okabe and Ito's colours, the pale ones darkened for a white page; the same order as in the report."""
-DASHES = ("-", (0, (5, 2)), (0, (1.2, 1.8)), (0, (6, 2, 1.2, 2)))
 INK, GREY = "#22252b", "#8a8f98"
 
 
@@ -32,11 +32,16 @@ def overview_png(run_dir: Path, others: Sequence[Path], path: Path) -> Path:
     set_name = runs[0].sets[0]
     labels = run_labels(runs)
     colours = agent_colours(runs)
+    dashes: list[Any] = ["-", (0, (5, 2)), (0, (1.2, 1.8)), (0, (6, 2, 1.2, 2))]
     figure = Figure(figsize=(10, 4.1), dpi=160, facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
     accuracy, agreement = figure.subplots(1, 2, sharex=True)
     for index in range(len(runs) - 1, -1, -1):
-        style = {"linestyle": DASHES[index % len(DASHES)], "linewidth": 2.4 if index == 0 else 1.7, "zorder": 9 - index}
+        style = {
+            "linestyle": dashes[index % len(dashes)],
+            "linewidth": 2.4 if index == 0 else 1.7,
+            "zorder": 9 - index,
+        }
         for agent in runs[index].agents:
             colour = PALETTE[colours[agent] % len(PALETTE)]
             steps, values = _columns(runs[index].validation_series(set_name, agent))
@@ -62,7 +67,9 @@ def overview_png(run_dir: Path, others: Sequence[Path], path: Path) -> Path:
         said = SUPERVISION_LABELS.get(run.supervision, f"{label}: {run.supervision}")
         kinds = [other.supervision for other in runs]
         said = said if kinds.count(run.supervision) == 1 else f"{label} ({said})"
-        entries.append((Line2D([], [], color=INK, linestyle=DASHES[index % len(DASHES)], linewidth=1.9), said))
+        entries.append(
+            (Line2D([], [], color=INK, linestyle=dashes[index % len(dashes)], linewidth=1.9), said)
+        )
     legend = figure.legend(
         [line for line, _ in entries],
         [""] * len(entries),

@@ -45,7 +45,7 @@ class StartEnd:
 
 @dataclass(frozen=True)
 class RunFiles:
-    """Everything the report needs of one run folder. Numbers that are absent, null, NaN or infinite read as None."""
+    """What a report needs of one run folder; numbers that are absent, null, NaN or infinite read as None."""
 
     path: Path
     config: Record = field(default_factory=dict)
@@ -129,7 +129,9 @@ class RunFiles:
 
     def agent_series(self, agent: str, key: str) -> Points:
         """One training metric of one agent over the steps."""
-        return _points((r["step"], mapping(mapping(r.get("agents")).get(agent)).get(key)) for r in self.metrics)
+        return _points(
+            (r["step"], mapping(mapping(r.get("agents")).get(agent)).get(key)) for r in self.metrics
+        )
 
     def cohort_series(self) -> Points:
         """Agreement between the agents' votes on the training prompts."""
@@ -166,7 +168,8 @@ class RunFiles:
         if not self.validation_records(set_name):
             told = mapping(mapping((self.summary or {}).get("agents")).get(agent))
             return StartEnd(
-                number(mapping(told.get("start")).get(set_name)), number(mapping(told.get("end")).get(set_name))
+                number(mapping(told.get("start")).get(set_name)),
+                number(mapping(told.get("end")).get(set_name)),
             )
         items = None
         for record in self.validation_records(set_name):
@@ -255,7 +258,7 @@ def _read_lines(path: Path, torn: list[str]) -> list[Record]:
     text = path.read_bytes().decode("utf-8", errors="replace")
     complete = text.endswith("\n")
     lines = [line for line in text.split("\n") if line.strip()]
-    records = []
+    records: list[Record] = []
     for index, line in enumerate(lines):
         try:
             record = json.loads(line)
@@ -263,7 +266,9 @@ def _read_lines(path: Path, torn: list[str]) -> list[Record]:
             if index == len(lines) - 1 and not complete:
                 torn.append(path.name)
                 break
-            raise Refused(f"line {index + 1} of {path} is not JSON ({error}); restore or delete it.") from error
+            raise Refused(
+                f"line {index + 1} of {path} is not JSON ({error}); restore or delete it."
+            ) from error
         if not isinstance(record, dict):
             raise Refused(f"line {index + 1} of {path} is not a JSON object; restore or delete it.")
         records.append(record)
@@ -275,7 +280,9 @@ def _last_of_each(records: list[Record], name: str, run_dir: Path, key: tuple[st
     latest: dict[tuple[Any, ...], Record] = {}
     for record in records:
         if any(part not in record for part in key) or not isinstance(record["step"], int):
-            raise Refused(f"{run_dir / name} has a record without {' and '.join(key)}; it is not a run's file.")
+            raise Refused(
+                f"{run_dir / name} has a record without {' and '.join(key)}; it is not a run's file."
+            )
         latest[tuple(record[part] for part in key)] = record
     return sorted(latest.values(), key=lambda record: record["step"])
 
