@@ -5,12 +5,17 @@
 
 from __future__ import annotations
 
+import cmath
 import hashlib
 import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
+
+Value = Any
+"""A Fraction (exact), or a float or complex (approximate): one of the two throughout one parse."""
 
 MAX_BITS = 1 << 16
 """Numbers beyond this many bits are not worked out."""
@@ -92,28 +97,29 @@ def exact(text: str) -> Exact | None:
         return None
 
 
-def approximate(text: str, sample: int) -> float | None:
+def approximate(text: str, sample: int) -> complex | None:
     """A value of the expression with every variable set to a fixed number that depends on `sample`.
 
     Two expressions whose values differ are different; equal values prove nothing. None when the parser
     is not certain how the expression is meant.
     """
     try:
-        value = float(_Parser(text, _float_ops(sample)).parse())
-    except (NotArithmeticError, TooLargeError, ZeroDivisionError, OverflowError, ValueError):
+        value = complex(_Parser(text, _float_ops(sample)).parse())
+    except (NotArithmeticError, TooLargeError, ZeroDivisionError, OverflowError, ValueError, TypeError):
+        # TypeError: functions, roots and factorials of complex numbers are not attempted.
         return None
-    return value if math.isfinite(value) else None
+    return value if cmath.isfinite(value) else None
 
 
 @dataclass(frozen=True)
 class _Ops:
     """What differs between exact and approximate arithmetic."""
 
-    number: Callable[[str], Fraction | float]
-    power: Callable[[Fraction | float, Fraction | float], Fraction | float]
-    root: Callable[[Fraction | float, int], Fraction | float]
-    symbol: Callable[[str], Fraction | float]
-    function: Callable[[str, Fraction | float], Fraction | float]
+    number: Callable[[str], Value]
+    power: Callable[[Value, Value], Value]
+    root: Callable[[Value, int], Value]
+    symbol: Callable[[str], Value]
+    function: Callable[[str, Value], Value]
     variables: bool
 
 
@@ -131,7 +137,7 @@ def _exact_number(text: str) -> Fraction:
     return value.value
 
 
-def _exact_power(base: Fraction | float, exponent: Fraction | float) -> Fraction:
+def _exact_power(base: Value, exponent: Value) -> Fraction:
     assert isinstance(base, Fraction)
     assert isinstance(exponent, Fraction)
     if exponent.denominator != 1:
@@ -148,7 +154,7 @@ def _exact_power(base: Fraction | float, exponent: Fraction | float) -> Fraction
     return Fraction(base**exponent.numerator)
 
 
-def _exact_root(value: Fraction | float, degree: int) -> Fraction:
+def _exact_root(value: Value, degree: int) -> Fraction:
     assert isinstance(value, Fraction)
     if value < 0:
         raise NotArithmeticError
@@ -175,25 +181,26 @@ def _integer_root(value: int, degree: int) -> int:
 
 
 def _float_ops(sample: int) -> _Ops:
-    def symbol(name: str) -> float:
+    def symbol(name: str) -> Value:
         if name in _CONSTANTS:
             return _CONSTANTS[name]
-        if name in ("i", r"\infty"):
-            raise NotArithmeticError
+        if name == "i":
+            return 1j
         # Positive, so that \sqrt{x}\sqrt{y} and \sqrt{xy} agree; the same in every process.
         digest = hashlib.blake2b(f"{sample} {name}".encode(), digest_size=4).digest()
         return 0.3 + int.from_bytes(digest, "big") / 2**32
 
-    def function(name: str, argument: Fraction | float) -> float:
+    def function(name: str, argument: Value) -> float:
         return _FUNCTIONS[name](float(argument))
 
-    def power(base: Fraction | float, exponent: Fraction | float) -> float:
-        value = float(base) ** float(exponent)
-        if isinstance(value, complex):
+    def power(base: Value, exponent: Value) -> float:
+        value = base**exponent
+        # A fractional power of a negative number has several values.
+        if isinstance(value, complex) and not isinstance(base, complex) and not isinstance(exponent, complex):
             raise NotArithmeticError
         return value
 
-    def root(value: Fraction | float, degree: int) -> float:
+    def root(value: Value, degree: int) -> float:
         if value < 0:
             raise NotArithmeticError
         return float(value) ** (1 / degree)
@@ -212,7 +219,7 @@ class _Parser:
         if len(self._tokens) > _MAX_TOKENS:
             raise NotArithmeticError
 
-    def parse(self) -> Fraction | float:
+    def parse(self) -> Value:
         value = self._sum()
         if self._peek() is not None:
             raise NotArithmeticError
@@ -233,14 +240,14 @@ class _Parser:
         if not self._take(token):
             raise NotArithmeticError
 
-    def _sum(self) -> Fraction | float:
+    def _sum(self) -> Value:
         self._depth += 1
         if self._depth > MAX_NESTING:
             raise TooLargeError
         sign = -1 if self._take("-") else 1
         if sign == 1:
             self._take("+")
-        value: Fraction | float = sign * self._product()
+        value: Value = sign * self._product()
         while (token := self._peek()) in ("+", "-"):
             self._at += 1
             term = self._product()
@@ -248,7 +255,7 @@ class _Parser:
         self._depth -= 1
         return value
 
-    def _product(self) -> Fraction | float:
+    def _product(self) -> Value:
         value = self._power()
         divided = False
         while (token := self._peek()) is not None:
@@ -275,16 +282,19 @@ class _Parser:
             token.isalpha() or token in _CONSTANTS or token in GREEK or token in _FUNCTIONS
         )
 
-    def _signed_power(self) -> Fraction | float:
+    def _signed_power(self) -> Value:
         if self._take("-"):
             return -self._power()
         return self._power()
 
-    def _power(self) -> Fraction | float:
+    def _power(self) -> Value:
         value = self._atom()
-        while self._peek() in ("^", "!"):
+        while self._peek() in ("^", "!", "°"):
             if self._take("!"):
                 value = self._factorial(value)
+                continue
+            if self._take("°"):
+                value = value * self._ops.symbol(r"\pi") / 180
                 continue
             self._expect("^")
             exponent = self._exponent()
@@ -293,7 +303,7 @@ class _Parser:
             value = self._ops.power(value, exponent)
         return value
 
-    def _exponent(self) -> Fraction | float:
+    def _exponent(self) -> Value:
         if self._peek() in ("{", "("):
             return self._group()
         token = self._peek()
@@ -301,7 +311,7 @@ class _Parser:
             raise NotArithmeticError
         return self._atom()
 
-    def _group(self) -> Fraction | float:
+    def _group(self) -> Value:
         closing = {"{": "}", "(": ")", "[": "]"}.get(self._peek() or "")
         if closing is None:
             raise NotArithmeticError
@@ -310,7 +320,7 @@ class _Parser:
         self._expect(closing)
         return value
 
-    def _atom(self) -> Fraction | float:
+    def _atom(self) -> Value:
         token = self._peek()
         if token is None:
             raise NotArithmeticError
@@ -328,7 +338,7 @@ class _Parser:
             return self._mixed(self._ops.number(token))
         return self._symbol(token)
 
-    def _mixed(self, whole: Fraction | float) -> Fraction | float:
+    def _mixed(self, whole: Value) -> Value:
         """`7 \\frac{3}{4}` and `1 1/2` are mixed numbers: the fraction is added."""
         spaced = self._at < len(self._tokens) and self._tokens[self._at].isspace()
         ahead = [token for token in self._tokens[self._at : self._at + 12] if not token.isspace()]
@@ -353,7 +363,7 @@ class _Parser:
             raise NotArithmeticError
         return whole
 
-    def _root(self) -> Fraction | float:
+    def _root(self) -> Value:
         degree = 2
         if self._take("["):
             token = self._peek()
@@ -364,7 +374,7 @@ class _Parser:
             self._expect("]")
         return self._ops.root(self._group(), degree)
 
-    def _symbol(self, token: str) -> Fraction | float:
+    def _symbol(self, token: str) -> Value:
         if token in _FUNCTIONS:
             return self._function(token)
         if not (token in _CONSTANTS or token in GREEK or (token.isascii() and token.isalpha())):
@@ -374,30 +384,42 @@ class _Parser:
             raise NotArithmeticError
         return self._ops.symbol(token)
 
-    def _function(self, name: str) -> Fraction | float:
-        # Without a group, `\sin 2x` and `\sin x \cos x` have two readings each.
-        if self._peek() not in ("{", "("):
+    def _function(self, name: str) -> Value:
+        exponent = self._exponent() if self._take("^") else None
+        if exponent == -1:
             raise NotArithmeticError
-        return self._ops.function(name, self._group())
+        if self._peek() in ("{", "("):
+            argument = self._group()
+        else:
+            # `\sin 5x` takes the 5x; what follows a division sign would have two readings.
+            argument = self._power()
+            while (token := self._peek()) is not None and (
+                token.isalpha() or token in GREEK or token == r"\pi"
+            ):
+                argument = argument * self._power()
+            if self._peek() in ("/", "(", r"\div", r"\frac", r"\sqrt"):
+                raise NotArithmeticError
+        value = self._ops.function(name, argument)
+        return value if exponent is None else self._ops.power(value, exponent)
 
-    def _factorial(self, value: Fraction | float) -> Fraction | float:
+    def _factorial(self, value: Value) -> Value:
         if value != int(value) or value < 0:
             raise NotArithmeticError
         if value > MAX_FACTORIAL:
             raise TooLargeError
         return self._whole(math.factorial(int(value)))
 
-    def _whole(self, value: int) -> Fraction | float:
+    def _whole(self, value: int) -> Value:
         return float(value) if self._ops.variables else Fraction(value)
 
-    def _binomial(self, top: Fraction | float, bottom: Fraction | float) -> Fraction | float:
+    def _binomial(self, top: Value, bottom: Value) -> Value:
         if top != int(top) or bottom != int(bottom) or not 0 <= bottom <= top:
             raise NotArithmeticError
         if top > 1000:
             raise TooLargeError
         return self._whole(math.comb(int(top), int(bottom)))
 
-    def _bounded(self, value: Fraction | float) -> Fraction | float:
+    def _bounded(self, value: Value) -> Value:
         if isinstance(value, Fraction) and value.numerator.bit_length() > 4 * MAX_BITS:
             raise TooLargeError
         return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from mmcorl.answers.reading import Reading, read
 from mmcorl.answers.symbolic import SymbolicPool, admissible
 from mmcorl.errors import Refused
 
+_DEGREES = re.compile(r"(\d+(?:\.\d+)?)°")
 _CACHE_SIZE = 1 << 16
 _MAX_UNMATCHED = 8
 _ROUNDED_PLACES = 6
@@ -190,12 +192,13 @@ class Equivalence:
 
     def _same_relation(self, a: Reading, b: Reading, deadline: _Deadline) -> bool:
         if a.kind != b.kind:
-            other = b if a.kind == "relation" else a
-            interval = (
+            relation, other = (a, b) if a.kind == "relation" else (b, a)
+            equation = "=" in relation.body
+            ends = (
                 other.kind == "list" and len(other.parts) == 2 and other.brackets in ("()", "[]", "(]", "[)")
             )
-            named = other.name is not None and "=" in other.text
-            if not (interval or named or other.kind == "union"):
+            # `x > 2` may be an interval, and `2x + y = 5` may be `y = 5 - 2x`; nothing else is comparable.
+            if not (other.name is not None if equation else ends or other.kind == "union"):
                 return False
         return self._ask(_equation(a), _equation(b), deadline)
 
@@ -265,6 +268,7 @@ class Equivalence:
     # --- mathematics elsewhere ------------------------------------------------------------------------------
 
     def _ask(self, a: str, b: str, deadline: _Deadline) -> bool:
+        a, b = _DEGREES.sub(r"\\frac{\1\\pi}{180}", a), _DEGREES.sub(r"\\frac{\1\\pi}{180}", b)
         if not (admissible(a) and admissible(b)):
             return False
         a, b = sorted((a, b))

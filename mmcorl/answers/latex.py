@@ -233,7 +233,8 @@ def _without_thousands(text: str) -> str:
 
 def _inside_brackets(text: str, end: int) -> bool:
     return any(
-        text.count(opening, 0, end) > text.count(closing, 0, end) for opening, closing in ("()", "[]", "{}")
+        text.count(opening, 0, end) > text.count(closing, 0, end)
+        for opening, closing in (("(", ")"), ("[", "]"), (r"\{", r"\}"))
     )
 
 

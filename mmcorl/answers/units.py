@@ -42,6 +42,9 @@ _add("oz", "ounce", "ounces")
 _add("inch", "in", "inches")
 _add("ft", "foot", "feet")
 _add("yd", "yard", "yards")
+_add("gallon", "gallons", "gal")
+_add("quart", "quarts")
+_add("pint", "pints")
 _add("mi", "mile", "miles")
 _add("mph")
 _add("kmh", "kmph", "kph")
@@ -71,10 +74,10 @@ _add("INR", "rupee", "rupees", "Rs")
 _add("unit", "units")
 _NOUNS = (
     "people/person student child/children boy girl man/men woman/women apple book coin card ball box/boxes bag "
-    "bottle can cup cake cookie candy/candies pencil pen ticket page cube square triangle rectangle circle block "
-    "tile brick stick match/matches marble way time point mark piece side edge face vertex/vertices number digit "
-    "animal bird cat dog car tree flower step sheet stone token toy word row column path route solution value "
-    "item chair egg goal"
+    "bottle can cup cake cookie candy/candies pencil pen ticket page cube square triangle rectangle circle "
+    "block tile brick stick match/matches marble way time point mark piece side edge face vertex/vertices "
+    "number digit integer multiple animal bird cat dog car tree flower step sheet stone token toy "
+    "word row column path route solution value item chair egg goal meal"
 )
 for _noun in _NOUNS.split():
     _stem, _, _plural = _noun.partition("/")
@@ -119,6 +122,7 @@ def _pattern(words: frozenset[str]) -> re.Pattern[str]:
 
 _AFTER_NUMBER = _pattern(UNIT_WORDS - _NEVER_BARE)
 _AFTER_SYMBOL = _pattern(UNIT_WORDS - _NUMBER_ONLY)
+_TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
 _PLAIN_NUMBER = re.compile(r"[-+]?[\d.,/{}() ]*(?:\\frac[\d.,{} ]+)?")
 _ATOM = re.compile(rf"({_alternatives(UNIT_WORDS)})\.?(?:\^\{{?(-?[1-3])\}}?)?(?![A-Za-z])")
 
@@ -133,6 +137,9 @@ def split_unit(text: str) -> tuple[str, str | None]:
         if match is None or not match.start():
             return text, None
     value = text[: match.start()].rstrip()
+    # In `\cos 15°` the degree belongs to the argument.
+    if match.group(1) == "°" and _TRIGONOMETRY.search(value):
+        return text, None
     return (value, _unit_name(match.group(1))) if value else (text, None)
 
 
