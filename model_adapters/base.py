@@ -120,18 +120,19 @@ class ModelAdapter(ABC):
         """Text of completion ids, special tokens left out."""
 
     def plain_inputs(
-        self, processor: Any, text: str, images: Sequence[Image.Image], vision: VisionSettings, **options: Any
+        self, processor: Any, text: str, images: Sequence[Image.Image], vision: VisionSettings
     ) -> dict[str, Any]:
         """What transformers alone makes of the prompt: the yardstick of the contract test.
 
-        The chat template and the processor, called as a model card shows. Override only to pass the
-        processor `options` that `vision` stands for.
+        The chat template and the processor, called as a model card shows, with the `mm_processor_kwargs` of
+        `engine_options`: what makes a serving engine see prompts as this adapter does must do so here.
         """
         content: list[dict[str, Any]] = [{"type": "image", "image": image} for image in images]
         message = {"role": "user", "content": [*content, {"type": "text", "text": text}]}
         if not self.multimodal:
             message["content"] = text
         template = processor.apply_chat_template
+        options = self.engine_options(vision).get("mm_processor_kwargs", {}) if images else {}
         if options and "processor_kwargs" in inspect.signature(template).parameters:  # transformers 5
             options = {"processor_kwargs": options}
         return dict(

@@ -11,6 +11,7 @@ import zlib
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -370,3 +371,14 @@ def test_settings_that_cannot_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
     with pytest.raises(AdapterError, match="LOAD_TRUNCATED_IMAGES"):
         load_image(photo())
+
+
+# -- real pictures ---------------------------------------------------------------------------------------
+
+
+def test_every_mathvision_picture_loads(shared_data: Path) -> None:
+    table = pyarrow.parquet.read_table(shared_data / "mathvision", columns=["decoded_image"])
+    sizes = [load_image(row["bytes"], 448).size for row in table["decoded_image"].to_pylist()]
+    assert len(sizes) == 304
+    assert max(max(size) for size in sizes) <= 448
+    assert min(min(size) for size in sizes) >= MIN_SIDE

@@ -36,6 +36,10 @@ class PerceptionLMAdapter(ImageTextAdapter):
             )
         return {"vision_input_type": "vanilla"}
 
+    def engine_options(self, vision: VisionSettings) -> dict[str, Any]:
+        """The same single view for a serving engine's own processor."""
+        return {"mm_processor_kwargs": {"vision_input_type": "vanilla"}}
+
     def rows_per_image(self, key: str, vision: dict[str, Tensor]) -> list[int]:
         """One row per image: pixel_values is (images, 1, 3, side, side)."""
         return [1] * len(vision[key])
