@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 from transformers import AutoConfig
@@ -13,6 +14,10 @@ from mmcorl.types import Prompt
 from model_adapters.base import Encoded, VisionSettings
 from model_adapters.images import load_image
 from model_adapters.registry import adapter_for
+
+
+CACHE_BYTES = 256 * 2**20
+"""Encoded prompts kept per agent, newest first: small validation sets are then preprocessed once, not per visit."""
 
 
 class Reader:
@@ -29,9 +34,22 @@ class Reader:
         self.adapter = adapter_for(path, settings.adapter)
         self.vision = VisionSettings(**config.vision.model_dump())
         self.processor: Any = self.adapter.load_processor(path, self.vision)
+        self._cache: OrderedDict[str, Encoded] = OrderedDict()
+        self._cached_bytes = 0
 
     def encode(self, prompt: Prompt) -> Encoded:
         """Token ids, positions and vision tensors of one prompt in this agent's view."""
+        if prompt.uid in self._cache:
+            self._cache.move_to_end(prompt.uid)
+            return self._cache[prompt.uid]
+        encoded = self._encode(prompt)
+        self._cache[prompt.uid] = encoded
+        self._cached_bytes += _size(encoded)
+        while self._cached_bytes > CACHE_BYTES:
+            self._cached_bytes -= _size(self._cache.popitem(last=False)[1])
+        return encoded
+
+    def _encode(self, prompt: Prompt) -> Encoded:
         images = [load_image(image, self.vision.max_side) for image in prompt.images]
         return self.adapter.encode(
             self.processor,
@@ -58,3 +76,7 @@ class Reader:
                 "lower it so that a prompt fits too"
             )
         return min(limit, context - longest)
+
+
+def _size(encoded: Encoded) -> int:
+    return sum(tensor.nbytes for tensor in (encoded.input_ids, encoded.positions, *encoded.vision.values()))

@@ -216,12 +216,14 @@ class Worker:
         """Parameters that receive gradients."""
         return [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
 
-    def parameter_counts(self) -> tuple[int, int]:
-        """(all, trainable) parameters."""
-        return (
-            sum(parameter.numel() for parameter in self.policy.parameters()),
-            sum(parameter.numel() for parameter in self.trainable),
-        )
+    def facts(self) -> dict[str, str | int]:
+        """What the summary says of this agent."""
+        return {
+            "model": self.reader.settings.model,
+            "family": self.adapter.family,
+            "parameters": sum(parameter.numel() for parameter in self.policy.parameters()),
+            "trainable_parameters": sum(parameter.numel() for parameter in self.trainable),
+        }
 
     def _minibatches(self, groups: int, step: int, number: int) -> list[list[int]]:
         """Group indices of each optimizer step of one pass; shuffled unless there is a single one."""
@@ -278,7 +280,7 @@ class Worker:
             )
             loss = (weights[index].repeat_interleave(counts).to(logp) * terms.loss).sum()
             loss.backward()
-            total += float(loss)
+            total += float(loss.detach())
             clipped += int(terms.clipped.sum())
             divergence += float(terms.kl.sum()) if terms.kl is not None else 0.0
             drifts.append((before - engine).cpu())

@@ -23,4 +23,11 @@ def canonical(answer: str, choices: Sequence[str] | None = None) -> str:
         options = read_options(answer, tuple(choices))
         if options.labels:
             return "".join(sorted(options.labels))
-    return read(answer).text
+    key = read(answer).text
+    # Odd text may only settle on the second reading.
+    for _ in range(4):
+        again = read(key).text
+        if again == key:
+            break
+        key = again
+    return key

@@ -182,7 +182,7 @@ def _mathematics(text: str, pieces: list[str], depth: int) -> Reading:
 
 
 def _scalar(text: str) -> Reading:
-    value, unit = split_unit(text.removeprefix("+"))
+    value, unit = split_unit(text.removeprefix("+") or text)
     # A number with a subscript is written in another base; nobody downstream would respect it.
     if _BASE.search(value):
         return Reading("opaque", text)

@@ -73,11 +73,11 @@ _add("JPY", "yen")
 _add("INR", "rupee", "rupees", "Rs")
 _add("unit", "units")
 _NOUNS = (
-    "people/person student child/children boy girl man/men woman/women apple book coin card ball box/boxes bag "
-    "bottle can cup cake cookie candy/candies pencil pen ticket page cube square triangle rectangle circle "
-    "block tile brick stick match/matches marble way time point mark piece side edge face vertex/vertices "
-    "number digit integer multiple animal bird cat dog car tree flower step sheet stone token toy "
-    "word row column path route solution value item chair egg goal meal"
+    "people/person student child/children boy girl man/men woman/women apple book coin card ball "
+    "box/boxes bag bottle can cup cake cookie candy/candies pencil pen ticket page cube square triangle "
+    "rectangle circle block tile brick stick match/matches marble way time point mark piece side edge "
+    "face vertex/vertices number digit integer multiple animal bird cat dog car tree flower step sheet "
+    "stone token toy word row column path route solution value item chair egg goal meal "
 )
 for _noun in _NOUNS.split():
     _stem, _, _plural = _noun.partition("/")

@@ -1,0 +1,361 @@
+"""A run is a folder: everything that happened, and all that is needed to go on.
+
+The journal of `cotrain`: writes the logs, evaluates, checkpoints, and takes up where the last committed
+checkpoint stands. Logs hold no clock readings (those are in timings.jsonl), so that a run that was killed and
+resumed ends with the same bytes as one that was not.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import os
+import resource
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from PIL import Image
+
+from mmcorl import checkpoint, config as settings
+from mmcorl.agent import Agent, in_turn
+from mmcorl.config import Config
+from mmcorl.errors import Refused
+from mmcorl.metrics import step_metrics, validation_metrics, votes_records
+from mmcorl.progress import Progress
+from mmcorl.supervision import Labels
+from mmcorl.trackers import Trackers
+from mmcorl.types import Group, Prompt
+from mmcorl.voting import Relation
+from model_adapters.images import load_image
+
+LOGS = ("metrics.jsonl", "validation.jsonl", "votes.jsonl", "gallery.jsonl", "timings.jsonl")
+CHANGEABLE = ("logging.", "checkpoint.", "notes", "device", "threads", "validation.every")
+"""Settings that may differ when a run is resumed: none of them changes what an agent learns."""
+GALLERY_SIDE = 512
+
+
+class RunFolder:
+    """The folder on disk: lock, logs, committed checkpoints.
+
+    Opening refuses a folder in use by another process, and one that holds a run with other settings.
+    """
+
+    def __init__(self, path: Path, config: Config):
+        self.path, self.config = path, config
+        self.checkpoints = path / "checkpoints"
+        held = path / "config.yaml"
+        if path.exists() and not path.is_dir():
+            raise Refused(f"--run-dir {str(path)!r} is a file: choose a folder")
+        if path.is_dir() and any(path.iterdir()) and not held.is_file():
+            raise Refused(f"{str(path)!r} is not empty and holds no run: choose another --run-dir")
+        path.mkdir(parents=True, exist_ok=True)
+        self._lock = (path / ".lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Refused(f"another process is working in {str(path)!r}: wait for it or choose another --run-dir") from None
+        if held.is_file():
+            self._same_settings(held)
+        write_file(held, settings.dump(config))
+
+    def _same_settings(self, held: Path) -> None:
+        old = yaml.safe_load(held.read_text())
+        changed = [
+            change
+            for change in settings.differences(old, self.config.model_dump(mode="json"))
+            if not change.startswith(CHANGEABLE)
+        ]
+        if changed:
+            raise Refused(
+                f"{str(self.path)!r} holds a run with other settings ({'; '.join(changed[:3])}): "
+                "give back the old ones to resume it, or choose another --run-dir"
+            )
+
+    def resume(self) -> checkpoint.Committed | None:
+        """The last committed set; logs written after it are cut off, and without one they are emptied."""
+        sets = checkpoint.committed(self.checkpoints)
+        last = sets[-1] if sets else None
+        for name in LOGS:
+            size = last.meta["logs"].get(name, 0) if last else 0
+            file = self.path / name
+            if file.exists():
+                os.truncate(file, size)
+        return last
+
+    def append(self, name: str, records: Sequence[Mapping[str, Any]]) -> None:
+        """Add lines to one log."""
+        with (self.path / name).open("a", encoding="utf-8") as file:
+            for record in records:
+                # Lone surrogates in a model's text survive as escapes.
+                file.write(json.dumps(record, allow_nan=False) + "\n")
+
+    def log_sizes(self) -> dict[str, int]:
+        """Bytes of each log, for the COMMIT file."""
+        files = {name: self.path / name for name in LOGS}
+        return {name: file.stat().st_size for name, file in files.items() if file.exists()}
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        """Records of one log."""
+        file = self.path / name
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """A validation set in memory."""
+
+    name: str
+    prompts: Sequence[Prompt]
+
+
+class Run:
+    """The journal of one run: `cotrain` tells it what happened, it records, evaluates and checkpoints."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        config: Config,
+        steps: int,
+        validation: Sequence[HeldOut],
+        relation: Relation,
+        progress: Progress,
+        start: checkpoint.Committed | None,
+        parallel: Callable[..., list[Any]] = in_turn,
+    ):
+        self.folder, self.config, self.steps = folder, config, steps
+        self.validation, self.relation, self.progress, self.parallel = validation, relation, progress, parallel
+        self.step = start.step if start else 0
+        self.names = [agent.name for agent in config.agents]
+        self.trackers = Trackers(
+            folder.path, ("tensorboard", *config.logging.trackers), config.model_dump(mode="json"), self.step
+        )
+        self._clock: dict[str, float] = {}
+        self._mark: tuple[str, float] | None = None
+        self._fresh_best = False
+        self.stop_requested = False
+
+    # -- what cotrain calls --------------------------------------------------------------------------------
+
+    def phase(self, what: str) -> None:
+        """A part of the step begins."""
+        self._tick(what)
+        self.progress.phase(what)
+
+    def record(
+        self,
+        step: int,
+        batch: Sequence[Prompt],
+        groups: Sequence[Sequence[Group]],
+        labels: Labels,
+        rewards: Sequence[Mapping[str, Sequence[float]]],
+        updates: Sequence[Mapping[str, float]],
+    ) -> None:
+        """One finished step: logs, trackers, progress, gallery."""
+        self._tick("log")
+        own = [{uid: tuple(values) for uid, values in one.items()} for one in rewards]
+        reports = dict(zip(self.names, updates, strict=True))
+        metrics = step_metrics(step, self.names, batch, groups, labels, own, reports, self.relation)
+        votes = votes_records(step, self.names, batch, groups, labels, own)
+        self.folder.append("metrics.jsonl", [metrics])
+        self.folder.append("votes.jsonl", votes)
+        if self.config.logging.gallery and (step == 1 or self._due(step, self.config.validation.every)):
+            self._keep_for_gallery(step, batch, groups, votes)
+        self.trackers.log(metrics)
+        self.step = step
+        self._timing(step, metrics)
+
+    def evaluate_when_due(self, step: int, agents: Sequence[Agent]) -> None:
+        """Greedy accuracy and agreement on every validation set: before step 1, every so often, at the end."""
+        if not self.validation or not (step == 0 or self._due(step, self.config.validation.every)):
+            return
+        if any(line["step"] == step for line in self.folder.lines("validation.jsonl")):
+            return  # A resumed run did this before it was interrupted.
+        for held_out in self.validation:
+            self.phase(f"evaluate {held_out.name}")
+            answers = self.parallel(
+                (lambda agent=agent: agent.evaluate(held_out.prompts)) for agent in agents  # noqa: B023
+            )
+            record = validation_metrics(
+                self.names, held_out.prompts, answers, self.relation, held_out.name, step
+            )
+            self.folder.append("validation.jsonl", [record])
+            self.trackers.log(record)
+            self.progress.validation(record)
+        self._tick(None)
+        self._fresh_best = self.config.checkpoint.best and step > 0 and self._is_best(step)
+
+    def checkpoint_when_due(self, step: int, agents: Sequence[Agent]) -> None:
+        """All agents at this step, or nothing; then the oldest sets go."""
+        if not (self._due(step, self.config.checkpoint.every) or self._fresh_best or self.stop_requested):
+            return
+        self._fresh_best = False
+        self.phase("checkpoint")
+
+        def write(directory: Path) -> None:
+            for agent in agents:
+                agent.save(directory / agent.name)
+
+        meta = {"logs": self.folder.log_sizes(), "scores": self._scores(step)}
+        try:
+            checkpoint.commit(self.folder.checkpoints, step, write, meta)
+        except OSError as error:
+            raise RuntimeError(
+                f"the checkpoint of step {step} could not be written to {self.folder.checkpoints} ({error.strerror}); "
+                "earlier ones are untouched, make room and run the same command again"
+            ) from error
+        checkpoint.prune(self.folder.checkpoints, self.config.checkpoint.keep_last)
+        self._tick(None)
+        if self.stop_requested and step < self.steps:
+            raise KeyboardInterrupt
+
+    # -- the end ---------------------------------------------------------------------------------------------
+
+    def export(self, agents: Sequence[Agent]) -> Path:
+        """Final weights of every agent under final/, whole or not at all."""
+        final, partial = self.folder.path / "final", self.folder.path / ".partial_final"
+        shutil.rmtree(partial, ignore_errors=True)
+        for agent in agents:
+            agent.export(partial / agent.name)
+        shutil.rmtree(final, ignore_errors=True)
+        partial.rename(final)
+        return final
+
+    def write_summary(self, agents: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        """summary.json: start and end of every agent and set, and what produced the numbers."""
+        from mmcorl.answers import RELATION
+
+        lines = self.folder.lines("validation.jsonl")
+        summary: dict[str, Any] = {
+            "name": self.config.name,
+            "supervision": self.config.supervision.kind,
+            "steps": self.step,
+            "seconds": round(sum(line["seconds"]["total"] for line in self.folder.lines("timings.jsonl")), 2),
+            "seed": self.config.seed,
+            "agents": {},
+            "agreement": {},
+            "grader": {"name": RELATION[0], "version": RELATION[1]},
+            "notes": list(self.config.notes),
+        }
+        for name, facts in agents.items():
+            summary["agents"][name] = {
+                **facts,
+                "start": {line["set"]: line["agents"][name]["accuracy"] for line in reversed(lines)},
+                "end": {line["set"]: line["agents"][name]["accuracy"] for line in lines},
+            }
+        for line in lines:
+            known = summary["agreement"].setdefault(line["set"], {"start": line["cohort"]["agreement"]})
+            known["end"] = line["cohort"]["agreement"]
+        write_file(self.folder.path / "summary.json", json.dumps(summary, indent=1) + "\n")
+        return summary
+
+    # -- inside ----------------------------------------------------------------------------------------------
+
+    def _due(self, step: int, every: int) -> bool:
+        return step > 0 and (step % every == 0 or step == self.steps)
+
+    def _scores(self, step: int) -> dict[str, float | None]:
+        """Mean accuracy and mean agreement over agents and sets at one step; None where not evaluated."""
+        lines = [line for line in self.folder.lines("validation.jsonl") if line["step"] == step]
+        accuracy = [agent["accuracy"] for line in lines for agent in line["agents"].values()]
+        agreement = [line["cohort"]["agreement"] for line in lines]
+        return {"validation": _mean(accuracy), "agreement": _mean(agreement)}
+
+    def _is_best(self, step: int) -> bool:
+        steps = {line["step"] for line in self.folder.lines("validation.jsonl") if 0 < line["step"] < step}
+        earlier = [self._scores(other) for other in sorted(steps)]
+        return any(
+            score is not None and all(other[name] is None or other[name] < score for other in earlier)
+            for name, score in self._scores(step).items()
+        )
+
+    def _keep_for_gallery(
+        self,
+        step: int,
+        batch: Sequence[Prompt],
+        groups: Sequence[Sequence[Group]],
+        votes: Sequence[Mapping[str, Any]],
+    ) -> None:
+        """Keep some prompts with pictures for the report, those on which votes differ first."""
+        by_uid = [{group.uid: group for group in own} for own in groups]
+
+        def dissent(index: int) -> tuple[int, float]:
+            cast = [votes[index]["agents"][name]["votes"] for name in self.names]
+            winners = {one[0][0] for one in cast if one}
+            shares = [one[0][1] / sum(count for _, count in one) for one in cast if one]
+            return (-len(winners), min(shares, default=1.0))
+
+        records = []
+        for index in sorted(range(len(batch)), key=dissent)[: self.config.logging.gallery]:
+            prompt, vote = batch[index], votes[index]
+            agents = {}
+            for name, own in zip(self.names, by_uid, strict=True):
+                kept = {key: vote["agents"][name][key] for key in ("answers", "votes", "tie", "label")}
+                agents[name] = {**kept, "sample": own[prompt.uid].completions[0].text}
+            files = [self._picture(prompt.uid, i, data) for i, data in enumerate(prompt.images)]
+            records.append(
+                {
+                    "step": step,
+                    "uid": prompt.uid,
+                    "row": prompt.row_id,
+                    "text": prompt.text,
+                    "gold": prompt.gold,
+                    "tag": prompt.tag,
+                    "images": files,
+                    "agents": agents,
+                }
+            )
+        self.folder.append("gallery.jsonl", records)
+
+    def _picture(self, uid: str, number: int, data: bytes) -> str:
+        """A thumbnail file for the report; its path within the run folder."""
+        name = f"gallery/{uid}_{number}.png"
+        image: Image.Image = load_image(data, GALLERY_SIDE)
+        buffer = io.BytesIO()
+        image.save(buffer, "PNG")
+        path = self.folder.path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(buffer.getvalue())
+        return name
+
+    def _tick(self, what: str | None) -> None:
+        """Close the running part of the step and open the next; None: nothing is running."""
+        now = time.perf_counter()
+        if self._mark is not None:
+            part, since = self._mark
+            self._clock[part.split()[0]] = self._clock.get(part.split()[0], 0.0) + now - since
+        self._mark = (what, now) if what else None
+
+    def _timing(self, step: int, metrics: Mapping[str, Any]) -> None:
+        # Evaluation and checkpoint of the step before are on this step's line: they ran since the last one.
+        self._tick(None)
+        seconds = {part: round(value, 4) for part, value in self._clock.items()}
+        seconds["total"] = round(sum(self._clock.values()), 4)
+        self._clock = {}
+        timing = {"step": step, "seconds": seconds, "peak_rss_gb": round(peak_rss_gb(), 3)}
+        self.folder.append("timings.jsonl", [timing])
+        self.progress.step(metrics, timing)
+
+
+def peak_rss_gb() -> float:
+    """Largest resident memory of this process so far, in GB."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def write_file(path: Path, text: str) -> None:
+    """Replace a small file at once."""
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.write_text(text, encoding="utf-8")
+    os.replace(fresh, path)
