@@ -119,8 +119,6 @@ def test_an_answer_is_visible_and_comes_with_its_source(text: str) -> None:
         r"\boxed{}",
         "<|",
         "\\",
-    ]
-    + [
         "<answer></answer>",
         "boxed ",
         "\x1b[",
