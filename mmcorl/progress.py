@@ -267,9 +267,9 @@ class _State:
         return list(self.agreement)
 
     def trend(self, agent: str) -> History:
-        """Accuracy on the first validation set; before its second point, that of the sampled completions."""
+        """Accuracy on the first validation set or of the sampled completions, whichever has more points."""
         accuracy = self.accuracy.get((self.sets()[0], agent), []) if self.agreement else []
-        return accuracy if len(accuracy) > 1 else self.sampled.get(agent, [])
+        return max(accuracy, self.sampled.get(agent, []), key=len)
 
     def step_line(self) -> str:
         parts = [f"step {self.step}/{self.steps}", f"{_clock(self.remaining)} to go"]
@@ -393,7 +393,7 @@ class _Panel:
             line = Text(set_cell_size(_fit(agent, name_width, ascii_only), name_width))
             yield self._row(line, shown, cells_of, state.trend(agent), "cyan", ascii_only)
         agreement = state.agreement.get(first_set, []) if first_set is not None else []
-        history = agreement if len(agreement) > 1 else state.vote_agreement
+        history = max(agreement, state.vote_agreement, key=len)
         if history:
             told_agreement = agreement or state.vote_agreement
             line = Text(set_cell_size(_fit("agreement", name_width, ascii_only), name_width), style="dim")

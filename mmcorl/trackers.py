@@ -72,10 +72,11 @@ class Sink(Protocol):
 class Trackers:
     """Every tracker of a run; open it once per session, also when the run is resumed.
 
-    TensorBoard is written below `run_dir/tensorboard` whether it is named or not. On a resume it purges what
-    an earlier session wrote after `start_step`. wandb and trackio continue the run whose id is kept in
-    `run_dir/trackers.json`; a record that they already have is not sent again, since a resumed run repeats it
-    number for number. Their own settings hold: WANDB_MODE, WANDB_PROJECT, TRACKIO_DIR, TRACKIO_PROJECT.
+    TensorBoard is written below `run_dir/tensorboard` whether it is named or not. On a resume it purges
+    what an earlier session wrote after `start_step`, and all of it when no step is done. wandb and
+    trackio continue the run whose id is kept in `run_dir/trackers.json`; a record that they already have
+    is not sent again, since a resumed run repeats it number for number. Their own settings hold:
+    WANDB_MODE, WANDB_PROJECT, TRACKIO_DIR, TRACKIO_PROJECT.
 
     Args:
         run_dir: the run folder.
@@ -102,10 +103,10 @@ class Trackers:
             "trackio": _TrackioSink,
         }
         asked = [name for name in dict.fromkeys(names) if name in openers]
-        self._memory = _Memory(Path(run_dir) / STATE_FILE, start_step) if asked else None
+        self._memory = _Memory(Path(run_dir) / STATE_FILE, start_step)
+        self._start_step = start_step
         try:
             for name in asked:
-                assert self._memory is not None
                 self._sinks.append(openers[name](Path(run_dir), config, self._memory.identity(name)))
         except BaseException:
             self.close()
@@ -122,11 +123,15 @@ class Trackers:
     def log(self, record: Mapping[str, Any]) -> None:
         """Send one record of metrics.jsonl, validation.jsonl or timings.jsonl."""
         step, values = int(record["step"]), flatten(record)
-        self._sinks[0].write(step, values)
-        if self._memory is not None:
-            stream = str(record.get("set", "timings" if "seconds" in record else ""))
-            if not self._memory.is_new(stream, step):
-                return
+        stream = (
+            f"validation/{record['set']}" if "set" in record else "timings" if "seconds" in record else "step"
+        )
+        is_new = self._memory.is_new(stream, step)
+        if (
+            is_new or step > self._start_step
+        ):  # TensorBoard has purged what an earlier session wrote from there on
+            self._sinks[0].write(step, values)
+        if is_new:
             for sink in self._sinks[1:]:
                 sink.write(step, values)
             self._memory.remember(stream, step)
@@ -152,9 +157,9 @@ class TensorBoardSink:
         while f"{int(time.time()):010d}" in written:
             time.sleep(0.05)
         self._writer = EventFileWriter(str(folder))
-        if start_step:
-            # The first step of this session; a reader drops what earlier files hold from there on.
-            self._add(Event(step=start_step + 1, session_log=SessionLog(status=SessionLog.START)))
+        # A reader drops what earlier files hold from this step on: all of them, when no step is done.
+        first = start_step + 1 if start_step else 0
+        self._add(Event(step=first, session_log=SessionLog(status=SessionLog.START)))
         self._writer.flush()
 
     def write(self, step: int, values: Mapping[str, float]) -> None:

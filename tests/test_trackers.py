@@ -63,7 +63,6 @@ def test_tensorboard_is_written_even_when_not_named(tmp_path: Path) -> None:
         trackers.log(validation(1))
     assert points(tmp_path, "agents/qwen/reward_mean") == [(1, 0.125)]
     assert points(tmp_path, "validation/held_out/qwen/accuracy") == [(1, 0.75)]
-    assert not (tmp_path / "trackers.json").exists()
 
 
 def test_a_resume_leaves_every_step_once(tmp_path: Path) -> None:
@@ -85,6 +84,28 @@ def test_a_resume_leaves_every_step_once(tmp_path: Path) -> None:
         (5, 0.3125),
         (6, 0.375),
     ]
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_over(tmp_path: Path) -> None:
+    for steps in (3, 2):
+        with Trackers(tmp_path) as trackers:
+            trackers.log(validation(0))
+            for step in range(1, steps + 1):
+                trackers.log(metrics(step, steps / 8))
+    assert points(tmp_path, "agents/qwen/reward_mean") == [(1, 0.25), (2, 0.25)]
+    assert points(tmp_path, "validation/held_out/qwen/accuracy") == [(0, 0.75)]
+
+
+def test_an_evaluation_repeated_at_the_resumed_step_is_one_point(tmp_path: Path) -> None:
+    """The checkpoint of step 2 may be committed before or after the evaluation at step 2 is logged."""
+    with Trackers(tmp_path) as trackers:
+        trackers.log(metrics(2))
+        trackers.log(validation(2))
+    with Trackers(tmp_path, start_step=2) as trackers:
+        trackers.log(validation(2))
+        trackers.log({**validation(2), "set": "other"})
+    assert points(tmp_path, "validation/held_out/qwen/accuracy") == [(2, 0.75)]
+    assert points(tmp_path, "validation/other/qwen/accuracy") == [(2, 0.75)]
 
 
 def test_an_unknown_tracker_is_refused() -> None:
@@ -120,5 +141,5 @@ def test_other_trackers_run_or_say_what_to_install(tmp_path: Path) -> None:
             done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
             assert done.stdout == ""
         kept = json.loads((run_dir / "trackers.json").read_text())
-        assert kept["sent"] == {"": 6}
+        assert kept["sent"] == {"step": 6}
         assert list(kept["ids"]) == [name]

@@ -16,7 +16,7 @@ from mmcorl.reporting.text import truncated
 
 MAX_ENTRIES = 40
 MAX_TEXT = 4000
-MAX_ANSWER = 120
+MAX_ANSWER = 60
 MAX_BARS = 6
 MAX_IMAGE_BYTES = 300_000
 LONG_SIDE = 768
