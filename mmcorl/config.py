@@ -134,7 +134,7 @@ class OptimizerSettings(Section):
 class LoraSettings(Section):
     rank: int = Field(default=16, ge=1)
     """Rank of the adapters."""
-    alpha: float = Field(default=32.0, gt=0)
+    alpha: int = Field(default=32, gt=0)
     """Scale: the update is multiplied by alpha / rank."""
     target_modules: str | tuple[str, ...] = "all-linear"
     """Layers that get an adapter, as peft names them."""
@@ -331,14 +331,13 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
     seen: set[Any] = set()
     for key_node, _ in node.value:
-        key = loader.construct_object(key_node, deep=deep)  # type: ignore[no-untyped-call]
+        key = loader.construct_object(key_node, deep=deep)
         if key in seen:
             raise yaml.YAMLError(f"the key {key!r} stands twice, line {key_node.start_mark.line + 1}")
         seen.add(key)
     loader.flatten_mapping(node)
     return {
-        loader.construct_object(key, deep=True): loader.construct_object(value, deep=True)  # type: ignore[no-untyped-call]
-        for key, value in node.value
+        loader.construct_object(key, deep=True): loader.construct_object(value, deep=True) for key, value in node.value
     }
 
 

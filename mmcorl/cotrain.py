@@ -77,9 +77,7 @@ def cotrain(
         labels = supervision.labels(groups, batch, step)  # [N][B], fixed before any policy moves
         rewards = [reward(*pair, batch) for pair in zip(groups, labels.labels, strict=True)]  # [N] uid -> K
         journal.phase("update")
-        updates = parallel(
-            partial(agent.update, own, step) for agent, own in zip(agents, rewards, strict=True)
-        )
+        updates = parallel(partial(agent.update, own, step) for agent, own in zip(agents, rewards, strict=True))
         journal.record(step, batch, groups, labels, rewards, updates)
         journal.evaluate_when_due(step, agents)
         journal.checkpoint_when_due(step, agents)

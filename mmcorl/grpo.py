@@ -83,9 +83,7 @@ def importance_weights(
     position of the first log-probability that is NaN or infinite.
     """
     if train_logp.shape != engine_logp.shape:
-        raise ValueError(
-            f"{tuple(train_logp.shape)} training and {tuple(engine_logp.shape)} engine log-probabilities"
-        )
+        raise ValueError(f"{tuple(train_logp.shape)} training and {tuple(engine_logp.shape)} engine log-probabilities")
     _finite(engine_logp, "engine log-probability")
     _finite(train_logp, "training log-probability")
     log_ratio = (train_logp - engine_logp).detach()
@@ -94,9 +92,7 @@ def importance_weights(
         return torch.ones_like(log_ratio), stats
     if mode == "token_truncate":
         return log_ratio.exp().clamp(max=cap), stats
-    raise ValueError(
-        f"importance correction {mode!r} is unknown: use one of {', '.join(get_args(Correction))}"
-    )
+    raise ValueError(f"importance correction {mode!r} is unknown: use one of {', '.join(get_args(Correction))}")
 
 
 def importance_stats(log_ratio: Tensor, cap: float = 3.0) -> dict[str, float]:
@@ -123,9 +119,7 @@ def importance_stats(log_ratio: Tensor, cap: float = 3.0) -> dict[str, float]:
         "ess": weight.sum().square() / (n * weight.square().sum()),
         "truncated_share": (d.exp() > cap).double().mean(),
     }
-    return dict(
-        zip(stats, torch.stack(list(stats.values())).tolist(), strict=True)
-    )  # one copy from the device
+    return dict(zip(stats, torch.stack(list(stats.values())).tolist(), strict=True))  # one copy from the device
 
 
 # d = log pi - log pi_ref at tokens sampled from pi. All three have the expectation KL(pi || pi_ref) or its

@@ -112,9 +112,7 @@ def completion_logprobs(
             banned = None
         elif bool((hits := torch.isin(targets, banned)).any()):
             where = int(hits.nonzero()[0])
-            raise ValueError(
-                f"target {int(targets[where])} at position {where} is banned and cannot have been sampled"
-            )
+            raise ValueError(f"target {int(targets[where])} at position {where} is banned and cannot have been sampled")
 
     logps: list[Tensor] = []
     entropies: list[Tensor] = []

@@ -154,9 +154,7 @@ def validation_metrics(
     return {"step": step, "set": set_name, "agents": described, "cohort": _cohort(answers, prompts, relation)}
 
 
-def _cohort(
-    answers: Mapping[str, Sequence[str | None]], prompts: Sequence[Prompt], relation: Relation
-) -> Record:
+def _cohort(answers: Mapping[str, Sequence[str | None]], prompts: Sequence[Prompt], relation: Relation) -> Record:
     """Pairwise agreement (see `pairwise_agreement`) and its mean over pairs; None for a single agent."""
     pairs = pairwise_agreement(answers, relation, [prompt.choices for prompt in prompts])
     return {"agreement": _mean(value for value in pairs.values() if value is not None), "pairs": pairs}

@@ -32,24 +32,24 @@ class Rows:
     def width(self) -> int:
         """Tokens of the longest row."""
         return max(
-            len(self.prompts[p].input_ids) + len(c)
-            for p, c in zip(self.prompt_of, self.completions, strict=True)
+            len(self.prompts[p].input_ids) + len(c) for p, c in zip(self.prompt_of, self.completions, strict=True)
         )
 
 
 class Policy(nn.Module):
     """One agent's language policy pi(completion | prompt)."""
 
+    banned: Tensor
+    """(n,) ids that are never sampled."""
+
     def __init__(self, model: nn.Module, adapter: ModelAdapter, processor: Any):
         super().__init__()
-        self.model = model
+        self.model: Any = model  # a transformers model: torch's own type does not know its methods
         self.adapter = adapter
         self.processor = processor
         banned = torch.tensor(adapter.banned_ids(processor, model.config), dtype=torch.long)
         self.register_buffer("banned", banned, persistent=False)
         self.stop_ids = adapter.stop_ids(processor, model)
-
-    banned: Tensor
 
     @property
     def device(self) -> torch.device:
@@ -63,8 +63,8 @@ class Policy(nn.Module):
             return [None] * len(prompts)
         vision = {key: value.to(self.device) for key, value in vision.items()}
         flat = self.adapter.image_features(self.model, vision)
-        token = self.adapter.image_token_id(self.model.config)
-        counts = [int((prompt.input_ids == token).sum()) for prompt in prompts]
+        token: Any = self.adapter.image_token_id(self.model.config)
+        counts = [int(torch.eq(prompt.input_ids, token).sum()) for prompt in prompts]
         parts = flat.split(counts)
         return [part if count else None for part, count in zip(parts, counts, strict=True)]
 

@@ -186,9 +186,7 @@ class Task:
 
 
 @contextmanager
-def task(
-    description: str, total: int | None, console: Console | None = None, quiet: bool = False
-) -> Iterator[Task]:
+def task(description: str, total: int | None, console: Console | None = None, quiet: bool = False) -> Iterator[Task]:
     """Show a bar for other long work, such as a warm start or a check of the data.
 
     Args:
@@ -330,9 +328,7 @@ class _Panel:
         if state.stopped is None and state.remaining is not None:
             right.append(f", {_clock(state.remaining)} to go")
         left = Text(_fit(state.name, max(8, width - right.cell_len - 2), ascii_only), style="bold")
-        style = {"failed": "bold red", "interrupted": "bold yellow", "done": "bold green"}.get(
-            state.phase, "cyan"
-        )
+        style = {"failed": "bold red", "interrupted": "bold yellow", "done": "bold green"}.get(state.phase, "cyan")
         room = width - left.cell_len - right.cell_len - 4
         if room >= 6:
             left.append("  " + _fit(state.phase, room, ascii_only), style=style)

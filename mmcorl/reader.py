@@ -15,7 +15,6 @@ from model_adapters.base import Encoded, VisionSettings
 from model_adapters.images import load_image
 from model_adapters.registry import adapter_for
 
-
 CACHE_BYTES = 256 * 2**20
 """Encoded prompts kept per agent, newest first: small validation sets are then preprocessed once, not per visit."""
 

@@ -107,9 +107,7 @@ def _facts(run: RunFiles) -> list[tuple[str, str]]:
     else:
         facts.append(("steps", str(run.steps_done)))
     if batch.get("prompts") and batch.get("completions"):
-        facts.append(
-            ("per step and agent", f"{batch['prompts']} prompts × {batch['completions']} completions")
-        )
+        facts.append(("per step and agent", f"{batch['prompts']} prompts × {batch['completions']} completions"))
     if run.config.get("seed") is not None:
         facts.append(("seed", str(run.config["seed"])))
     if run.seconds is not None:

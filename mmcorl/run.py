@@ -17,13 +17,15 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 from PIL import Image
 
-from mmcorl import checkpoint, config as settings
+from mmcorl import checkpoint
+from mmcorl import config as settings
 from mmcorl.agent import Agent, in_turn
 from mmcorl.config import Config
 from mmcorl.errors import Refused
@@ -60,7 +62,9 @@ class RunFolder:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Refused(f"another process is working in {str(path)!r}: wait for it or choose another --run-dir") from None
+            raise Refused(
+                f"another process is working in {str(path)!r}: wait for it or choose another --run-dir"
+            ) from None
         if held.is_file():
             self._same_settings(held)
         write_file(held, settings.dump(config))
@@ -130,7 +134,12 @@ class Run:
         parallel: Callable[..., list[Any]] = in_turn,
     ):
         self.folder, self.config, self.steps = folder, config, steps
-        self.validation, self.relation, self.progress, self.parallel = validation, relation, progress, parallel
+        self.validation, self.relation, self.progress, self.parallel = (
+            validation,
+            relation,
+            progress,
+            parallel,
+        )
         self.step = start.step if start else 0
         self.names = [agent.name for agent in config.agents]
         self.trackers = Trackers(
@@ -179,12 +188,8 @@ class Run:
             return  # A resumed run did this before it was interrupted.
         for held_out in self.validation:
             self.phase(f"evaluate {held_out.name}")
-            answers = self.parallel(
-                (lambda agent=agent: agent.evaluate(held_out.prompts)) for agent in agents  # noqa: B023
-            )
-            record = validation_metrics(
-                self.names, held_out.prompts, answers, self.relation, held_out.name, step
-            )
+            answers = self.parallel(partial(agent.evaluate, held_out.prompts) for agent in agents)
+            record = validation_metrics(self.names, held_out.prompts, answers, self.relation, held_out.name, step)
             self.folder.append("validation.jsonl", [record])
             self.trackers.log(record)
             self.progress.validation(record)
@@ -270,10 +275,11 @@ class Run:
     def _is_best(self, step: int) -> bool:
         steps = {line["step"] for line in self.folder.lines("validation.jsonl") if 0 < line["step"] < step}
         earlier = [self._scores(other) for other in sorted(steps)]
-        return any(
-            score is not None and all(other[name] is None or other[name] < score for other in earlier)
-            for name, score in self._scores(step).items()
-        )
+
+        def beats_all(name: str, score: float) -> bool:
+            return all(known is None or known < score for known in (other[name] for other in earlier))
+
+        return any(score is not None and beats_all(name, score) for name, score in self._scores(step).items())
 
     def _keep_for_gallery(
         self,

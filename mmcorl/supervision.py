@@ -112,9 +112,7 @@ class Supervision:
             raise Refused(f"supervision {kind!r} is unknown: use one of {', '.join(KINDS)}")
         twice = {name for name in agents if list(agents).count(name) > 1}
         if twice:
-            raise Refused(
-                f"two agents are named {min(twice)!r}: labels are joined by agent, give each its own name"
-            )
+            raise Refused(f"two agents are named {min(twice)!r}: labels are joined by agent, give each its own name")
         if len(agents) < KINDS[kind].min_agents:
             raise Refused(
                 f"supervision {kind!r} needs {KINDS[kind].min_agents} agents or more and this run has "
@@ -138,9 +136,7 @@ class Supervision:
                         "every row: add the answers, or use 'ring' or 'self', which need none"
                     )
 
-    def labels(
-        self, groups: Sequence[Sequence[Group]], prompts: Sequence[Prompt], step: int | None = None
-    ) -> Labels:
+    def labels(self, groups: Sequence[Sequence[Group]], prompts: Sequence[Prompt], step: int | None = None) -> Labels:
         """Vote in every group and say what each agent is taught, [N][B] in the order of `prompts`.
 
         `groups[i]` are agent i's, one per prompt, in any order. Raises MismatchError, naming the agent, the
@@ -148,13 +144,10 @@ class Supervision:
         """
         self.check(prompts)
         if len(groups) != len(self.agents):
-            raise MismatchError(
-                f"groups of {len(groups)} agents for a cohort of {len(self.agents)}{_at(step)}"
-            )
+            raise MismatchError(f"groups of {len(groups)} agents for a cohort of {len(self.agents)}{_at(step)}")
         uids = [prompt.uid for prompt in prompts]
         joined = tuple(
-            tuple(join(name, agent_groups, uids, step))
-            for name, agent_groups in zip(self.agents, groups, strict=True)
+            tuple(join(name, agent_groups, uids, step)) for name, agent_groups in zip(self.agents, groups, strict=True)
         )
         votes = tuple(
             tuple(
@@ -177,9 +170,7 @@ def join(who: str, items: Sequence[T], uids: Sequence[str], step: int | None = N
     """Order `items` (anything with a uid) as `uids`; MismatchError unless both hold the same, once each."""
     if len(set(uids)) != len(uids):
         twice = next(uid for i, uid in enumerate(uids) if uid in uids[:i])
-        raise MismatchError(
-            f"prompt {twice} stands twice in one batch{_at(step)}: a batch must hold a prompt once"
-        )
+        raise MismatchError(f"prompt {twice} stands twice in one batch{_at(step)}: a batch must hold a prompt once")
     found: dict[str, T] = {}
     for item in items:
         if item.uid in found:
@@ -187,9 +178,7 @@ def join(who: str, items: Sequence[T], uids: Sequence[str], step: int | None = N
         found[item.uid] = item
     for uid in uids:
         if uid not in found:
-            raise MismatchError(
-                f"agent {who!r} has nothing for prompt {uid}{_at(step)}, which the batch holds"
-            )
+            raise MismatchError(f"agent {who!r} has nothing for prompt {uid}{_at(step)}, which the batch holds")
     for uid in found.keys() - set(uids):
         raise MismatchError(f"agent {who!r} has prompt {uid}{_at(step)}, which the batch does not hold")
     return [found[uid] for uid in uids]

@@ -32,9 +32,7 @@ def require_trackers(names: Sequence[str]) -> None:
     """
     for name in names:
         if name not in NAMES:
-            raise Refused(
-                f"trackers has {name!r}, which is not one of {', '.join(NAMES)}; remove or correct it."
-            )
+            raise Refused(f"trackers has {name!r}, which is not one of {', '.join(NAMES)}; remove or correct it.")
         if importlib.util.find_spec(name) is None:
             raise Refused(
                 f"trackers asks for {name}, which is not installed; run `pip install {name}` or leave it out."
@@ -123,13 +121,9 @@ class Trackers:
     def log(self, record: Mapping[str, Any]) -> None:
         """Send one record of metrics.jsonl, validation.jsonl or timings.jsonl."""
         step, values = int(record["step"]), flatten(record)
-        stream = (
-            f"validation/{record['set']}" if "set" in record else "timings" if "seconds" in record else "step"
-        )
+        stream = f"validation/{record['set']}" if "set" in record else "timings" if "seconds" in record else "step"
         is_new = self._memory.is_new(stream, step)
-        if (
-            is_new or step > self._start_step
-        ):  # TensorBoard has purged what an earlier session wrote from there on
+        if is_new or step > self._start_step:  # TensorBoard has purged what an earlier session wrote from there on
             self._sinks[0].write(step, values)
         if is_new:
             for sink in self._sinks[1:]:

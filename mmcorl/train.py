@@ -133,12 +133,10 @@ def _data(
     for name, source in sources.items():
         with task(f"checking {name} data", len(source), quiet=quiet) as bar:
             checks[name] = check(
-                source, max_side=config.vision.max_side, lengths=limits, on_progress=lambda *_: bar.advance()  # noqa: B023
+                source, max_side=config.vision.max_side, lengths=limits, on_progress=lambda *_: bar.advance()
             )
         if name in before and before[name]["fingerprint"] != checks[name].fingerprint:
-            raise Refused(
-                f"the data of {name!r} changed since this run began: restore it, or choose another --run-dir"
-            )
+            raise Refused(f"the data of {name!r} changed since this run began: restore it, or choose another --run-dir")
     write_file(record, json.dumps({name: done.to_json() for name, done in checks.items()}, indent=1) + "\n")
     train_source, train_check = sources.pop("train"), checks.pop("train")
     if config.supervision.kind == "gold" and train_check.answers < len(train_check.kept):
@@ -147,7 +145,5 @@ def _data(
             f"rows of {train_source.name} have no answer: name the answer column in data.train.columns, or use "
             "supervision.kind=ring, which needs none"
         )
-    validation = [
-        HeldOut(name, [source[row] for row in checks[name].kept]) for name, source in sources.items()
-    ]
+    validation = [HeldOut(name, [source[row] for row in checks[name].kept]) for name, source in sources.items()]
     return TrainingPrompts(train_source, train_check.kept, config.batch.prompts, config.data_seed), validation

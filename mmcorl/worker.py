@@ -68,9 +68,9 @@ class Worker:
     def __init__(self, config: Config, reader: Reader, total_steps: int, device: torch.device):
         self.config, self.reader, self.adapter = config, reader, reader.adapter
         self.name, self.path, self.rank, self.device = reader.name, reader.path, 0, device
-        model = self.adapter.load_model(reader.path, torch.float32, config.training.attention)
+        model: Any = self.adapter.load_model(reader.path, torch.float32, config.training.attention)
         self.policy = Policy(model, self.adapter, reader.processor).to(device)
-        self.lora = self._add_lora() if config.training.lora else None
+        self.lora: Any = self._add_lora() if config.training.lora else None
         if config.training.freeze_vision:
             for module in self.adapter.vision_modules(model):
                 module.requires_grad_(False)
@@ -105,8 +105,7 @@ class Worker:
             )
         self.engine.sleep()
         self._pending = {
-            prompt.uid: Rollout(one, samples)
-            for prompt, one, samples in zip(prompts, encoded, drawn, strict=True)
+            prompt.uid: Rollout(one, samples) for prompt, one, samples in zip(prompts, encoded, drawn, strict=True)
         }
         return [
             Group(prompt.uid, tuple(self._completion(sample) for sample in samples))
@@ -133,9 +132,7 @@ class Worker:
             old=None if on_policy else self._score(rollouts, self.policy),
             reference=self._score_reference(rollouts) if objective.kl_coef else None,
         )
-        parts = [
-            part for number in range(objective.passes) for part in self._minibatches(len(rollouts), step, number)
-        ]
+        parts = [part for number in range(objective.passes) for part in self._minibatches(len(rollouts), step, number)]
         steps = [self._optimizer_step(batch, part) for part in parts]
         self.schedule.step()
         self._pending = {}
@@ -431,7 +428,11 @@ def learning_rate_share(step: int, total_steps: int, config: Config) -> float:
 def _adamw(parameters: list[torch.nn.Parameter], config: Config, lr: float | None) -> torch.optim.AdamW:
     settings = config.optimizer
     return torch.optim.AdamW(
-        parameters, lr or settings.lr, betas=settings.betas, eps=settings.eps, weight_decay=settings.weight_decay
+        parameters,
+        lr or settings.lr,
+        betas=settings.betas,
+        eps=settings.eps,
+        weight_decay=settings.weight_decay,
     )
 
 

@@ -24,7 +24,6 @@ from mmcorl.errors import Refused
 
 if TYPE_CHECKING:
     from mmcorl.policy import Policy
-    from mmcorl.types import Prompt
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,6 @@ def build(name: str, seed: int = 0, recipe: Recipe = RECIPE, *, quiet: bool = Fa
 
 
 def _teach(name: str, seed: int, recipe: Recipe, folder: Path, quiet: bool) -> dict[str, Any]:
-    import torch
 
     from mmcorl.policy import Policy
     from mmcorl.progress import task

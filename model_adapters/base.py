@@ -83,9 +83,7 @@ class ModelAdapter(ABC):
         """Load the processor (or tokenizer) of a checkpoint folder or hub id, ready for `encode`."""
 
     @abstractmethod
-    def load_model(
-        self, path: str | Path, dtype: torch.dtype = torch.float32, attention: str = "sdpa"
-    ) -> nn.Module:
+    def load_model(self, path: str | Path, dtype: torch.dtype = torch.float32, attention: str = "sdpa") -> nn.Module:
         """Load the full model with its language-model head, in eval mode, dropout 0, on the CPU."""
 
     # -- one prompt ------------------------------------------------------------------------------------

@@ -35,11 +35,11 @@ class Check:
     skipped_reason: str | None = None
 
 
-class _Failed(Exception):  # noqa: N818  (an outcome of a check, not an error of the program)
+class _Failed(Exception):
     """A check that did not hold; its text says what was measured."""
 
 
-class _Skipped(Exception):  # noqa: N818
+class _Skipped(Exception):
     """A check that does not concern this family; its text says why."""
 
 
@@ -289,9 +289,7 @@ def _extended(inputs: dict[str, Any], completion: Tensor) -> dict[str, Any]:
     shape, result = inputs["input_ids"].shape, dict(inputs)
     for name, value in inputs.items():
         if isinstance(value, Tensor) and value.shape == shape:
-            tail = (
-                completion if name == "input_ids" else torch.full_like(completion, name == "attention_mask")
-            )
+            tail = completion if name == "input_ids" else torch.full_like(completion, name == "attention_mask")
             result[name] = torch.cat([value, tail[None].to(value.dtype)], dim=1)
     return result
 
@@ -442,9 +440,7 @@ def _blank(bench: _Bench) -> str:
         moved.append(float((blank - bench.row_logprobs[index]).abs().max()))
     sentence = f"white images move log-probabilities by {min(moved):.1e} or more"
     if not min(moved) > bench.tolerance:
-        raise _Failed(
-            sentence + f", which is within the tolerance of {bench.tolerance:.0e}: images do not arrive"
-        )
+        raise _Failed(sentence + f", which is within the tolerance of {bench.tolerance:.0e}: images do not arrive")
     return sentence
 
 
@@ -468,10 +464,7 @@ def _direction(bench: _Bench) -> str:
             ).last_hidden_state[0, early]
             found.append((ours, theirs))
     ours, theirs = ((before - after).abs().max() for before, after in zip(*found, strict=True))
-    both = (
-        f"the last of {len(block)} image tokens moves the first by {ours:.1e}, "
-        f"in transformers by {theirs:.1e}"
-    )
+    both = f"the last of {len(block)} image tokens moves the first by {ours:.1e}, in transformers by {theirs:.1e}"
     if (ours > bench.tolerance) != (theirs > bench.tolerance):
         raise _Failed(both)
     return bench.gap([ours[None]], [theirs[None]], both)
@@ -503,9 +496,7 @@ def _tokens(bench: _Bench) -> str:
     unknown = sorted({value for value in declared if value is not None} - set(bench.stops))
     if unknown:
         raise _Failed(f"the checkpoint's generation_config.json ends on {unknown}, stop_ids does not")
-    return (
-        f"{len(bench.banned)} banned, {len(named)} named by the config among them; stops {list(bench.stops)}"
-    )
+    return f"{len(bench.banned)} banned, {len(named)} named by the config among them; stops {list(bench.stops)}"
 
 
 def _gradients(bench: _Bench) -> str:
@@ -522,9 +513,7 @@ def _gradients(bench: _Bench) -> str:
     others = sum(p.requires_grad for _, p in named if id(p) not in language)
     bench.model.zero_grad(set_to_none=True)
     if bare:
-        raise _Failed(
-            f"{len(bare)} of {len(language)} language-model parameters get no gradient, {bare[0]} first"
-        )
+        raise _Failed(f"{len(bare)} of {len(language)} language-model parameters get no gradient, {bare[0]} first")
     if others and not reached:
         raise _Failed("no parameter outside the language model gets a gradient: image_features is cut off")
     return f"all {len(language)} language-model parameters and {reached} of {others} others get a gradient"

@@ -23,9 +23,7 @@ class Gemma3Adapter(ImageTextAdapter):
     media_tokens = ("<start_of_image>", "<end_of_image>", "<image_soft_token>")
     end_of_turn = ("<end_of_turn>",)
 
-    def load_model(
-        self, path: str | Path, dtype: torch.dtype = torch.float32, attention: str = "sdpa"
-    ) -> nn.Module:
+    def load_model(self, path: str | Path, dtype: torch.dtype = torch.float32, attention: str = "sdpa") -> nn.Module:
         """Load the full model; raises AdapterError for an attention kernel that takes no mask."""
         if attention not in ("sdpa", "eager"):
             raise AdapterError(
@@ -68,7 +66,6 @@ class Gemma3Adapter(ImageTextAdapter):
             dtype = hub.get_input_embeddings().weight.dtype
             lowest = torch.finfo(dtype).min
             masks = {
-                kind: torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, lowest)
-                for kind, mask in masks.items()
+                kind: torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, lowest) for kind, mask in masks.items()
             }
         return masks

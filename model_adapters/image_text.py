@@ -44,9 +44,7 @@ class ImageTextAdapter(ModelAdapter):
             )
         return processor
 
-    def load_model(
-        self, path: str | Path, dtype: torch.dtype = torch.float32, attention: str = "sdpa"
-    ) -> nn.Module:
+    def load_model(self, path: str | Path, dtype: torch.dtype = torch.float32, attention: str = "sdpa") -> nn.Module:
         """Load the full model with its head, in eval mode, dropout 0, on the CPU."""
         self.apply_patches()
         from transformers import AutoModelForImageTextToText
@@ -101,9 +99,7 @@ class ImageTextAdapter(ModelAdapter):
 
     def decode(self, processor: Any, ids: Sequence[int]) -> str:
         """Text of completion ids, special tokens left out."""
-        return processor.tokenizer.decode(
-            list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
+        return processor.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
     # -- vision ----------------------------------------------------------------------------------------
 

@@ -48,7 +48,7 @@ _ORIENTATION = 0x0112
 _OPENING = threading.Lock()
 
 
-class ImageRefused(AdapterError):  # noqa: N818  (named for what a user reads, as `mmcorl.errors.Refused`)
+class ImageRefused(AdapterError):
     """An image no model should be shown, said in one sentence."""
 
 
@@ -158,9 +158,7 @@ def _check_shape(image: Image.Image, name: str, max_pixels: int) -> None:
     if width * height > max_pixels:
         raise ImageRefused(_too_large(name, max_pixels))
     if max(width, height) > MAX_RATIO * min(width, height):
-        raise ImageRefused(
-            f"{name} is {width}x{height} pixels, thinner than the allowed 1:{MAX_RATIO}; crop it first."
-        )
+        raise ImageRefused(f"{name} is {width}x{height} pixels, thinner than the allowed 1:{MAX_RATIO}; crop it first.")
 
 
 def _first_frame(image: Image.Image, name: str) -> Image.Image:
@@ -202,9 +200,7 @@ def _rgb(image: Image.Image, name: str) -> Image.Image:
             return image.convert("RGB")
         layer = image.convert("RGBA")
     except ValueError as error:
-        raise ImageRefused(
-            f"{name} has colours that cannot be turned into RGB ({error}); convert it."
-        ) from error
+        raise ImageRefused(f"{name} has colours that cannot be turned into RGB ({error}); convert it.") from error
     white = Image.new("RGBA", layer.size, "white")
     return Image.alpha_composite(white, layer).convert("RGB")
 

@@ -91,9 +91,7 @@ class Qwen25VLAdapter(ImageTextAdapter):
         return {"mm_processor_kwargs": given} if given else {}
 
 
-def mrope_positions(
-    ids: Tensor, grids: Tensor | None, *, image_token_id: int, merge: int
-) -> tuple[Tensor, int]:
+def mrope_positions(ids: Tensor, grids: Tensor | None, *, image_token_id: int, merge: int) -> tuple[Tensor, int]:
     """M-RoPE of one prompt: (3, P) time, height and width positions, and the position that follows.
 
     Text counts up by one on all three rows. The tokens of an image share one time; their rows and columns
@@ -109,9 +107,7 @@ def mrope_positions(
         count = time * height * width
         block = where[used : used + count]
         if len(block) < count or block[-1] - block[0] != count - 1:
-            raise AdapterError(
-                f"image placeholders in the prompt do not fit a grid of {height} x {width} tokens"
-            )
+            raise AdapterError(f"image placeholders in the prompt do not fit a grid of {height} x {width} tokens")
         text = block[0] - index
         columns.append((torch.arange(text) + position).expand(3, -1))
         position += text

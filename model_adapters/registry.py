@@ -145,8 +145,7 @@ def _config(path_or_id: str | Path) -> dict[str, Any]:
         if not file.is_file():
             if (path / "adapter_config.json").is_file():
                 raise _refusal(
-                    f"`{path_or_id}` holds LoRA weights without their model; give the base model or "
-                    "a merged folder."
+                    f"`{path_or_id}` holds LoRA weights without their model; give the base model or a merged folder."
                 )
             raise _refusal(
                 f"`{path_or_id}` has no config.json, so it is no Hugging Face checkpoint; give the folder "
@@ -157,9 +156,7 @@ def _config(path_or_id: str | Path) -> dict[str, Any]:
     elif re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", str(path_or_id)):
         file = _from_hub(str(path_or_id))
     else:
-        raise _refusal(
-            f"There is no folder `{path_or_id}`; give an existing one or a hub id such as org/name."
-        )
+        raise _refusal(f"There is no folder `{path_or_id}`; give an existing one or a hub id such as org/name.")
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:  # of which JSON and Unicode errors are two kinds
@@ -198,9 +195,7 @@ def _spec_for(model_type: str, config: dict[str, Any]) -> str:
     if claims:
         return claims[0]
     if _is_multimodal(model_type, config):
-        raise _refusal(
-            f"model_type `{model_type}` is multimodal and no adapter serves it; {_way_out(model_type)}"
-        )
+        raise _refusal(f"model_type `{model_type}` is multimodal and no adapter serves it; {_way_out(model_type)}")
     if _is_causal(model_type, config):
         return _TEXT.adapter
     raise _refusal(f"model_type `{model_type}` is unknown here; {_way_out(model_type)}")

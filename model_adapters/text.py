@@ -43,9 +43,7 @@ class TextAdapter(ModelAdapter):
             tokenizer.pad_token = tokenizer.eos_token
         return tokenizer
 
-    def load_model(
-        self, path: str | Path, dtype: torch.dtype = torch.float32, attention: str = "sdpa"
-    ) -> nn.Module:
+    def load_model(self, path: str | Path, dtype: torch.dtype = torch.float32, attention: str = "sdpa") -> nn.Module:
         """Load the causal language model, in eval mode, dropout 0, on the CPU."""
         self.apply_patches()
         from transformers import AutoModelForCausalLM

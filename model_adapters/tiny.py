@@ -205,9 +205,7 @@ def _qwen2_5_vl(sizes: _Sizes, corpus: Sequence[str], vocab: int, extra: Sequenc
     _generation(model, tokenizer, "<|im_end|>", "<|endoftext|>")
     pixels = {"min_pixels": sizes.image**2, "max_pixels": 4 * sizes.image**2}
     processor = transformers.Qwen2_5_VLProcessor(
-        image_processor=_image_processor("Qwen2VLImageProcessor")(
-            patch_size=_PATCH, merge_size=_MERGE, **pixels
-        ),
+        image_processor=_image_processor("Qwen2VLImageProcessor")(patch_size=_PATCH, merge_size=_MERGE, **pixels),
         tokenizer=tokenizer,
         video_processor=transformers.Qwen2VLVideoProcessor(patch_size=_PATCH, merge_size=_MERGE, **pixels),
         chat_template=_QWEN_TEMPLATE,
@@ -224,9 +222,7 @@ def _internvl3_5(sizes: _Sizes, corpus: Sequence[str], vocab: int, extra: Sequen
         "context_image_token": "<IMG_CONTEXT>",
         "video_token": "<video>",
     }
-    tokenizer = _qwen_tokenizer(
-        corpus, vocab, (*_QWEN_SPECIALS, *_INTERN_MEDIA), extra, extra_special_tokens=names
-    )
+    tokenizer = _qwen_tokenizer(corpus, vocab, (*_QWEN_SPECIALS, *_INTERN_MEDIA), extra, extra_special_tokens=names)
     text = sizes.text_config(
         len(tokenizer), model_type="qwen3", head_dim=32, rope_theta=1e4, **_special_ids(tokenizer, bos=False)
     )
@@ -310,9 +306,7 @@ def _gemma3(
     model = transformers.Gemma3ForConditionalGeneration(config)
     # The class starts this matrix at zero: image features are then zero, and a normalisation of zero gives
     # gradient norms of 59,000 on the first step.
-    torch.nn.init.normal_(
-        model.model.multi_modal_projector.mm_input_projection_weight, std=sizes.initializer_range
-    )
+    torch.nn.init.normal_(model.model.multi_modal_projector.mm_input_projection_weight, std=sizes.initializer_range)
     _generation(model, tokenizer, "<eos>", "<end_of_turn>")
     size = {"height": sizes.image, "width": sizes.image}
     processor = transformers.Gemma3Processor(
@@ -324,9 +318,7 @@ def _gemma3(
     return model, processor
 
 
-def _text(
-    family: str, sizes: _Sizes, corpus: Sequence[str], vocab: int, extra: Sequence[str]
-) -> tuple[Any, Any]:
+def _text(family: str, sizes: _Sizes, corpus: Sequence[str], vocab: int, extra: Sequence[str]) -> tuple[Any, Any]:
     import transformers
 
     if family == "llama":
@@ -457,9 +449,7 @@ def _gemma_bpe(corpus: Sequence[str], vocab: int, specials: Sequence[str], extra
             pre_tokenizers.Digits(individual_digits=True),
         ]
     )
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
-    )
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()])
     trainer = trainers.BpeTrainer(
         vocab_size=max(vocab, 400) - len(extra),
         special_tokens=[*specials, *newlines, *fallback],
@@ -497,7 +487,5 @@ def _hub_layout(path: Path) -> None:
 
     file = path / "model.safetensors"
     new, old = "vision_tower.vision_model.", "vision_tower."
-    weights = {
-        name if new in name else name.replace(old, new): tensor for name, tensor in load_file(file).items()
-    }
+    weights = {name if new in name else name.replace(old, new): tensor for name, tensor in load_file(file).items()}
     save_file(weights, file, metadata={"format": "pt"})

@@ -69,9 +69,7 @@ def completions(loaded: Loaded, count: int, seed: int = 0) -> list[Tensor]:
     size = loaded.model.config.get_text_config().vocab_size
     banned = set(loaded.adapter.banned_ids(loaded.processor, loaded.model.config))
     allowed = torch.tensor([token for token in range(size) if token not in banned])
-    return [
-        allowed[torch.randint(len(allowed), (3 + index % 5,), generator=generator)] for index in range(count)
-    ]
+    return [allowed[torch.randint(len(allowed), (3 + index % 5,), generator=generator)] for index in range(count)]
 
 
 def plain_inputs(loaded: Loaded, row: Row) -> dict[str, Tensor]:
@@ -147,9 +145,7 @@ def _axes_first(positions: Tensor) -> Tensor:
     return positions[0] if len(positions) == 1 else positions
 
 
-def training_logprobs(
-    loaded: Loaded, prompts: Sequence[Encoded], rows: Sequence[tuple[int, Tensor]]
-) -> list[Tensor]:
+def training_logprobs(loaded: Loaded, prompts: Sequence[Encoded], rows: Sequence[tuple[int, Tensor]]) -> list[Tensor]:
     """The training pass: rows of (index of prompt, completion), right-padded, one vision pass per prompt."""
     adapter, model = loaded.adapter, loaded.model
     lengths = [len(prompts[index].input_ids) + len(completion) for index, completion in rows]

@@ -105,9 +105,7 @@ def write_run(
                 }
                 for agent in agents
             },
-            "agreement": {
-                "held_out": {"start": first["cohort"]["agreement"], "end": last["cohort"]["agreement"]}
-            },
+            "agreement": {"held_out": {"start": first["cohort"]["agreement"], "end": last["cohort"]["agreement"]}},
             "grader": {"name": "mmcorl-rules", "version": "1"},
             "notes": ["The weakness of each agent is planted: it was taught a wrong habit on two skills."],
         }
@@ -273,9 +271,7 @@ def name_of(index: int) -> str:
     return f"ab{index:02d}"
 
 
-def _write_config(
-    run_dir: Path, name: str, supervision: str, agents: Sequence[str], steps: int, seed: int
-) -> None:
+def _write_config(run_dir: Path, name: str, supervision: str, agents: Sequence[str], steps: int, seed: int) -> None:
     lines = [
         f"name: {name}",
         f"seed: {seed}",

@@ -146,9 +146,7 @@ def test_placeholders_match_features(loaded: Loaded) -> None:
     with torch.no_grad():
         features = adapter.image_features(model, encoded.vision)
     assert len(features) == int((encoded.input_ids == adapter.image_token_id(model.config)).sum())
-    with pytest.raises(
-        AdapterError, match=f"{len(features)} image placeholders .* {len(features) - 1} image"
-    ):
+    with pytest.raises(AdapterError, match=f"{len(features)} image placeholders .* {len(features) - 1} image"):
         adapter.embed(model, encoded.input_ids[None], features[:-1])
 
 
@@ -251,9 +249,7 @@ def test_dropout_in_a_config_is_switched_off(tiny_checkpoints: Mapping[str, Path
         torch.testing.assert_close(torch.cat(noisy), torch.cat(clean), atol=1e-6, rtol=0)
 
 
-def test_a_checkpoint_with_missing_weights_is_refused(
-    tiny_checkpoints: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_a_checkpoint_with_missing_weights_is_refused(tiny_checkpoints: Mapping[str, Path], tmp_path: Path) -> None:
     for family, name in (("gemma3", "vision_tower"), ("qwen2", "layers.1.mlp")):
         path = shutil.copytree(tiny_checkpoints[family], tmp_path / family)
         weights = load_file(path / "model.safetensors")
@@ -263,9 +259,7 @@ def test_a_checkpoint_with_missing_weights_is_refused(
             load(family, path)
 
 
-def test_a_checkpoint_without_chat_template_is_refused(
-    tiny_checkpoints: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_a_checkpoint_without_chat_template_is_refused(tiny_checkpoints: Mapping[str, Path], tmp_path: Path) -> None:
     for family in ("internvl3_5", "llama"):
         path = shutil.copytree(tiny_checkpoints[family], tmp_path / family)
         (path / "chat_template.jinja").unlink()

@@ -64,9 +64,7 @@ def test_tiled_prompts_split_and_compute_as_in_transformers(intern: Loaded) -> N
 def test_an_engine_is_told_the_same_tiling(intern: Loaded) -> None:
     off, on = VisionSettings(), VisionSettings(tiles=6)
     assert intern.adapter.engine_options(off) == {"mm_processor_kwargs": {"crop_to_patches": False}}
-    assert intern.adapter.engine_options(on) == {
-        "mm_processor_kwargs": {"crop_to_patches": True, "max_patches": 6}
-    }
+    assert intern.adapter.engine_options(on) == {"mm_processor_kwargs": {"crop_to_patches": True, "max_patches": 6}}
 
 
 @pytest.mark.parametrize("tower", ["qwen2", "llama"])

@@ -95,9 +95,7 @@ def test_the_pixel_budget_is_obeyed(tiny_checkpoints: Mapping[str, Path], when: 
     vision = VisionSettings(min_pixels=28 * 28, max_pixels=50 * 28 * 28)
     default = VisionSettings()
     processor = adapter.load_processor(tiny_checkpoints["qwen2_5_vl"], vision if when == "load" else default)
-    encoded = adapter.encode(
-        processor, "Which?", [noise(600, 400)], vision=vision if when == "encode" else default
-    )
+    encoded = adapter.encode(processor, "Which?", [noise(600, 400)], vision=vision if when == "encode" else default)
     height, width = smart_resize(400, 600, 28, 28 * 28, 50 * 28 * 28)
     assert 40 <= height * width // 28**2 <= 50
     assert encoded.vision["image_grid_thw"].tolist() == [[1, height // 14, width // 14]]
@@ -115,6 +113,4 @@ def test_refusals(qwen: Loaded, tiny_checkpoints: Mapping[str, Path]) -> None:
         )
     # The checkpoint's own upper bound, 4 * 56 * 56, holds when only the lower one is set.
     with pytest.raises(AdapterError, match="min_pixels 20000 exceeds max_pixels 12544"):
-        qwen.adapter.encode(
-            qwen.processor, "Which?", [noise(56, 56)], vision=VisionSettings(min_pixels=20_000)
-        )
+        qwen.adapter.encode(qwen.processor, "Which?", [noise(56, 56)], vision=VisionSettings(min_pixels=20_000))

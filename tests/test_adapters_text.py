@@ -32,9 +32,7 @@ SMALL = {
 
 def test_images_are_refused(tiny_checkpoints: Mapping[str, Path]) -> None:
     loaded = load("qwen3", tiny_checkpoints["qwen3"])
-    with pytest.raises(
-        AdapterError, match="qwen3 is a text model and this prompt has 1 images: use a vision"
-    ):
+    with pytest.raises(AdapterError, match="qwen3 is a text model and this prompt has 1 images: use a vision"):
         loaded.adapter.encode(loaded.processor, "Which?", [noise(56, 56)])
     with pytest.raises(AdapterError, match="Qwen3ForCausalLM has no vision tower"):
         loaded.adapter.image_features(loaded.model, {})
@@ -92,9 +90,7 @@ def test_unusual_heads_and_windows(model_type: str, more: dict[str, Any]) -> Non
         expected = model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0]
         assert expected.std() > 0.01
         # A training pass of this row, right-padded beside a longer one.
-        batch = torch.cat(
-            [torch.cat([ids, torch.zeros(1, 4, dtype=torch.long)], 1), torch.randint(3, 60, (1, 13))]
-        )
+        batch = torch.cat([torch.cat([ids, torch.zeros(1, 4, dtype=torch.long)], 1), torch.randint(3, 60, (1, 13))])
         valid = torch.ones(2, 13, dtype=torch.bool)
         valid[0, 9:] = False
         positions = torch.arange(13).expand(2, -1)

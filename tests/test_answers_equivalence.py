@@ -227,9 +227,7 @@ def test_no_answer_is_the_same_as_nothing(relation: Equivalence) -> None:
         ("70", "A", ["30", "45", "60", "90"], False),
     ],
 )
-def test_multiple_choice(
-    relation: Equivalence, answer: str, gold: str, choices: list[str], expected: bool
-) -> None:
+def test_multiple_choice(relation: Equivalence, answer: str, gold: str, choices: list[str], expected: bool) -> None:
     assert relation.same(answer, gold, choices) is expected
     assert relation.same(gold, answer, choices) is expected
 
@@ -469,9 +467,7 @@ def _alive(pid: int) -> bool:
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="the shared data folder is absent")
 def test_the_catalogue_of_graded_cases(relation: Equivalence) -> None:
-    cases = [
-        json.loads(line) for line in (DATA / "grader_cases.jsonl").read_text(encoding="utf-8").splitlines()
-    ]
+    cases = [json.loads(line) for line in (DATA / "grader_cases.jsonl").read_text(encoding="utf-8").splitlines()]
     credited = missed = 0
     for case in cases:
         # Options inside the question text are for the grader to parse.

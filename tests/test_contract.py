@@ -110,9 +110,7 @@ class CausalInsideImages(Gemma3Adapter):
 
 class MediaMayBeSampled(Qwen25VLAdapter):
     def banned_ids(self, processor: Any, config: Any) -> tuple[int, ...]:
-        return tuple(
-            value for value in super().banned_ids(processor, config) if value != config.video_token_id
-        )
+        return tuple(value for value in super().banned_ids(processor, config) if value != config.video_token_id)
 
 
 class StopsAreBanned(TextAdapter):
@@ -203,9 +201,7 @@ def test_an_adapter_that_raises_fails_its_checks_and_the_others_still_run(
     checks = check_adapter(tiny_checkpoints["qwen2"], f"{__name__}:Raises")
     assert [check.name for check in checks] == list(CHECKS)
     assert checks[0].detail == "AdapterError: this prompt is too odd"
-    assert [check.name for check in checks if check.passed and not check.skipped_reason] == [
-        "stop and banned tokens"
-    ]
+    assert [check.name for check in checks if check.passed and not check.skipped_reason] == ["stop and banned tokens"]
 
 
 def test_the_tolerance_and_the_dtype_are_the_callers(tiny_checkpoints: Mapping[str, Path]) -> None:

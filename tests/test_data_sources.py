@@ -330,9 +330,7 @@ def test_views_with_missing_repeated_or_foreign_rows_are_counted_and_refused(tmp
         {"id": 3, "text": "Tell me 3.", "a": 3},
         {"id": 3, "text": "Tell me three.", "a": 3},
     ]
-    with pytest.raises(
-        Refused, match=r"1 row missing in a view, 2 rows that differ .*first: row 1, .*'rephrased'"
-    ):
+    with pytest.raises(Refused, match=r"1 row missing in a view, 2 rows that differ .*first: row 1, .*'rephrased'"):
         check(load_prompts(view_settings(tmp_path, rows)), max_side=64)
     report = check(load_prompts(view_settings(tmp_path, rows, on_bad_row="skip")), max_side=64)
     assert report.kept == (0,)
@@ -361,10 +359,7 @@ def test_missing_columns_name_what_is_there(tmp_path):
     path = str(write_jsonl(tmp_path / "r.jsonl", [{"prompt": "1+1", "gold": "2"}]))
     assert "no column 'question' (question); its columns are 'prompt', 'gold'" in refusal(source=path)
     sentence = refusal(source=path, recipe="mmr1_math")
-    assert (
-        "(recipe mmr1_math) has no column 'problem' (question), 'images' (image), 'answer' (answer)"
-        in sentence
-    )
+    assert "(recipe mmr1_math) has no column 'problem' (question), 'images' (image), 'answer' (answer)" in sentence
     nested = refusal(source=path, columns={"question": "prompt", "id": "extra_info.index"})
     assert "'extra_info.index' (id)" in nested
 
@@ -403,9 +398,7 @@ def test_a_hub_id_without_network_is_one_sentence():
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=60, check=True
     )
-    assert done.stdout.startswith(
-        "data source 'nobody-here/no-such-set' is no file or folder here and cannot"
-    )
+    assert done.stdout.startswith("data source 'nobody-here/no-such-set' is no file or folder here and cannot")
     assert done.stdout.strip().endswith("or give the path of a local copy")
     assert len(done.stdout.strip().splitlines()) == 1
 
@@ -479,9 +472,7 @@ def test_math_levels_3_to_5_hold_one_repeated_row_and_split_as_in_the_paper(shar
     source = load_prompts(DataSettings(source=path, recipe="math_level345"))
     with pytest.raises(Refused, match=r"1 of 8890 rows of math_level345 .*24307.*duplicates: skip"):
         check(source, max_side=1024)
-    report = check(
-        load_prompts(DataSettings(source=path, recipe="math_level345", duplicates="skip")), max_side=1024
-    )
+    report = check(load_prompts(DataSettings(source=path, recipe="math_level345", duplicates="skip")), max_side=1024)
     assert (len(report.kept), report.counts) == (8889, {"duplicate_row": 1})
     parts = {
         part: load_prompts(DataSettings(source=path, recipe="math_level345", hold_out={"part": part}))
@@ -490,13 +481,9 @@ def test_math_levels_3_to_5_hold_one_repeated_row_and_split_as_in_the_paper(shar
     assert (len(parts["train"]), len(parts["held_out"])) == (8740, 150)
 
 
-@pytest.mark.parametrize(
-    ("name", "rows", "lists"), [("math500_test", 500, 0), ("amc", 83, 0), ("minerva", 272, 75)]
-)
+@pytest.mark.parametrize(("name", "rows", "lists"), [("math500_test", 500, 0), ("amc", 83, 0), ("minerva", 272, 75)])
 def test_text_benchmarks_in_the_same_shape_load(name, rows, lists, shared_data):
-    source = load_prompts(
-        DataSettings(source=str(shared_data / "text" / f"{name}.json"), recipe="math_level345")
-    )
+    source = load_prompts(DataSettings(source=str(shared_data / "text" / f"{name}.json"), recipe="math_level345"))
     report = check(source, max_side=1024)
     assert (len(report.kept), report.answers) == (rows, rows)
     assert report.notes.get("further_answers", 0) == lists

@@ -118,9 +118,7 @@ def test_corpus_holds_every_word_of_later_rows():
 def test_as_a_source_it_passes_the_check_and_splits_without_overlap(kind):
     parts = {}
     for part in ("train", "held_out"):
-        settings = DataSettings(
-            source=f"synthetic:{kind}", size=400, hold_out={"rows": 80, "seed": 1, "part": part}
-        )
+        settings = DataSettings(source=f"synthetic:{kind}", size=400, hold_out={"rows": 80, "seed": 1, "part": part})
         source = load_prompts(settings)
         report = check(source, max_side=1024)
         assert len(report.kept) == len(source) == report.answers

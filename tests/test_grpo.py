@@ -149,9 +149,7 @@ def test_the_gradient_does_not_depend_on_how_the_batch_is_cut(aggregation, cut):
 
     total = torch.zeros(())
     for rows in CUTS[cut]:
-        weights = token_weights(
-            LENGTHS[rows], aggregation, total_rows=8, total_tokens=int(LENGTHS.sum()), max_length=8
-        )
+        weights = token_weights(LENGTHS[rows], aggregation, total_rows=8, total_tokens=int(LENGTHS.sum()), max_length=8)
         loss = sum((weight * row_loss(row)).sum() for weight, row in zip(weights, rows, strict=True))
         loss.backward()
         total += loss.detach()
@@ -166,9 +164,7 @@ def test_a_row_without_tokens_has_a_finite_weight():
 
 
 def test_an_unknown_aggregation_is_named():
-    with pytest.raises(
-        ValueError, match="aggregation 'bnpo' is unknown: use one of sequence, token, dr_grpo"
-    ):
+    with pytest.raises(ValueError, match="aggregation 'bnpo' is unknown: use one of sequence, token, dr_grpo"):
         token_weights(torch.tensor([1]), "bnpo", total_rows=1, total_tokens=1, max_length=1)
 
 
@@ -346,17 +342,13 @@ def test_one_pass_equals_two_when_old_is_the_detached_present():
     one = policy_loss(logp, None, advantages)
     two = policy_loss(logp, logp.detach().clone(), advantages)
     assert torch.equal(one.loss, two.loss)
-    assert torch.equal(
-        torch.autograd.grad(one.loss.sum(), logp)[0], torch.autograd.grad(two.loss.sum(), logp)[0]
-    )
+    assert torch.equal(torch.autograd.grad(one.loss.sum(), logp)[0], torch.autograd.grad(two.loss.sum(), logp)[0])
 
 
 def test_importance_weights_scale_the_surrogate_but_not_the_kl():
     # A = 2, rho = 1, w = 3: -6. d = log 2: k2 = 0.240227, beta 0.5: + 0.120113.
     logp, ref = torch.tensor([0.5]).log().requires_grad_(), torch.tensor([0.25]).log()
-    result = policy_loss(
-        logp, None, torch.tensor([2.0]), weights=torch.tensor([3.0]), ref_logp=ref, beta=0.5, kl="k2"
-    )
+    result = policy_loss(logp, None, torch.tensor([2.0]), weights=torch.tensor([3.0]), ref_logp=ref, beta=0.5, kl="k2")
     assert result.loss.item() == pytest.approx(-6 + 0.120113, abs=1e-5)
     assert result.kl.item() == pytest.approx(0.240227, abs=1e-6)
     # Gradient: -w A + beta d = -6 + 0.5 * 0.693147.
@@ -379,9 +371,7 @@ def test_padded_and_flat_tokens_give_the_same_numbers():
     logp, old, ref = (-torch.rand(3, 5, generator=generator) for _ in range(3))
     advantages = torch.tensor([1.0, -2.0, 0.5])
     padded = policy_loss(logp, old, advantages.unsqueeze(1), ref_logp=ref, beta=0.1)
-    flat = policy_loss(
-        logp.flatten(), old.flatten(), advantages.repeat_interleave(5), ref_logp=ref.flatten(), beta=0.1
-    )
+    flat = policy_loss(logp.flatten(), old.flatten(), advantages.repeat_interleave(5), ref_logp=ref.flatten(), beta=0.1)
     assert torch.equal(padded.loss.flatten(), flat.loss)
     assert torch.equal(padded.clipped.flatten(), flat.clipped)
     assert torch.equal(padded.kl.flatten(), flat.kl)

@@ -43,9 +43,7 @@ def chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
-def png(
-    width: int, height: int, *, before: bytes = b"", data: bytes | None = None, after: bytes = b""
-) -> bytes:
+def png(width: int, height: int, *, before: bytes = b"", data: bytes | None = None, after: bytes = b"") -> bytes:
     """A greyscale PNG written by hand, so that its header may lie and carry any chunk."""
     if data is None:
         data = b"".join(b"\0" + bytes(width) for _ in range(height))
@@ -274,9 +272,7 @@ def test_the_given_pil_image_stays_as_it_was() -> None:
 
 def test_many_threads_at_once_agree() -> None:
     data, results = encoded(photo(200, 100), "JPEG"), []
-    threads = [
-        threading.Thread(target=lambda: results.append(load_image(data, 50).tobytes())) for _ in range(8)
-    ]
+    threads = [threading.Thread(target=lambda: results.append(load_image(data, 50).tobytes())) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:

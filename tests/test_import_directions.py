@@ -109,9 +109,7 @@ def test_arrows_point_one_way(module):
 
 @pytest.mark.parametrize("module", [name for name in MODULES if part_of(name, PURE)])
 def test_what_decides_labels_and_rewards_imports_no_model_code_and_no_tensors(module):
-    forbidden = {
-        name for name in reach(module) if name.split(".")[0] in FRAMEWORKS | {"model_adapters", "patches"}
-    }
+    forbidden = {name for name in reach(module) if name.split(".")[0] in FRAMEWORKS | {"model_adapters", "patches"}}
     assert not forbidden, f"{module} reaches {sorted(forbidden)}"
     stray = {name for name in reach(module) & MODULES.keys() if not part_of(name, (*PURE, "mmcorl.errors"))}
     assert stray <= {"mmcorl"}, f"{module} reaches {sorted(stray)}"
@@ -136,9 +134,7 @@ def test_trl_is_an_oracle_of_the_tests_only():
 def loaded_after(statement: str) -> set[str]:
     """Top-level modules in a fresh interpreter after running a statement."""
     code = f"import sys\n{statement}\nprint(*sorted({{name.split('.')[0] for name in sys.modules}}))"
-    run = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
-    )
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     return set(run.stdout.splitlines()[-1].split())
 
 
@@ -172,9 +168,7 @@ def test_the_checks_above_see_what_they_should():
     assert {"mmcorl.errors", "mmcorl.types", "mmcorl.voting"} <= imports("mmcorl.supervision")
     assert "mmcorl.voting" in reach("mmcorl.rewards")
     assert "torch" in reach("mmcorl.worker")
-    assert [
-        rank(name) for name in ("patches.base", "model_adapters.base", "mmcorl.grpo", "eval_suite", CLI)
-    ] == [
+    assert [rank(name) for name in ("patches.base", "model_adapters.base", "mmcorl.grpo", "eval_suite", CLI)] == [
         0,
         1,
         2,

@@ -97,9 +97,7 @@ def test_two_tokens_by_hand():
         logits, torch.tensor([1, 0]), lambda h: h, temperature=1.0, banned=torch.tensor([2])
     )
     assert torch.allclose(logp, torch.tensor([2 / 3, 1 / 3]).log())
-    assert torch.allclose(
-        entropy, torch.full((2,), math.log(3) - 2 / 3 * math.log(2))
-    )  # 1/3 log 3 + 2/3 log 3/2
+    assert torch.allclose(entropy, torch.full((2,), math.log(3) - 2 / 3 * math.log(2)))  # 1/3 log 3 + 2/3 log 3/2
     # Temperature 1/2 squares the probabilities: 1, 4, 25 of 30.
     logp, _ = completion_logprobs(logits, torch.tensor([1, 0]), lambda h: h, temperature=0.5)
     assert torch.allclose(logp, torch.tensor([4 / 30, 1 / 30]).log())
@@ -181,9 +179,7 @@ def test_under_autocast_backward_sees_the_same_arithmetic():
 def test_no_completion_tokens_give_empty_results_that_still_backpropagate():
     hidden, head, _ = inputs()
     hidden = hidden[:0].requires_grad_()
-    logp, entropy = completion_logprobs(
-        hidden, torch.zeros(0, dtype=torch.long), head, temperature=1.0, banned=BANNED
-    )
+    logp, entropy = completion_logprobs(hidden, torch.zeros(0, dtype=torch.long), head, temperature=1.0, banned=BANNED)
     assert logp.shape == entropy.shape == (0,)
     logp.sum().backward()
     assert torch.equal(head.weight.grad, torch.zeros(V, D))

@@ -54,8 +54,7 @@ def one_step():
     supervision = Supervision("ring", ["A", "B"], relation=SAME)
     labels = supervision.labels(GROUPS, PROMPTS)
     rewards = [
-        match(GROUPS[i], labels.labels[i], SAME, {prompt.uid: prompt.choices for prompt in PROMPTS})
-        for i in range(2)
+        match(GROUPS[i], labels.labels[i], SAME, {prompt.uid: prompt.choices for prompt in PROMPTS}) for i in range(2)
     ]
     return labels, rewards
 

@@ -115,9 +115,7 @@ def test_the_tables_hold_the_numbers_of_the_files(three_runs: list[Path]) -> Non
     first, *_, last = lines(three_runs[0] / "validation.jsonl")
     tags = next(row for row in page.table_rows() if row and row[0] == "dice")
     assert [tags[1], tags[2], tags[5], tags[6]] == [
-        f"{record['agents'][agent]['by_tag']['dice']:.3f}"
-        for agent in ("qwen", "intern")
-        for record in (first, last)
+        f"{record['agents'][agent]['by_tag']['dice']:.3f}" for agent in ("qwen", "intern") for record in (first, last)
     ]
     assert ["train", "4000", "3997", "2 corrupt image, 1 empty question"] in page.table_rows()
 
@@ -136,9 +134,7 @@ def test_the_page_loads_nothing_and_runs_nothing(three_runs: list[Path]) -> None
         Image.open(io.BytesIO(base64.b64decode(data, validate=True))).verify()
     assert not any(name.startswith("on") or name == "href" for _, attrs in page.elements for name in attrs)
     assert "url(" not in path.read_text()
-    policy = next(
-        a["content"] for tag, a in page.elements if a.get("http-equiv") == "Content-Security-Policy"
-    )
+    policy = next(a["content"] for tag, a in page.elements if a.get("http-equiv") == "Content-Security-Policy")
     assert policy is not None
     assert policy.startswith("default-src 'none'")
     assert list(three_runs[0].glob(".report*")) == []
@@ -146,9 +142,7 @@ def test_the_page_loads_nothing_and_runs_nothing(three_runs: list[Path]) -> None
 
 def test_what_a_model_or_a_row_says_never_becomes_markup(tmp_path: Path) -> None:
     """The page of a hostile run has the same elements and attributes as a harmless one of the same shape."""
-    evil = (
-        "<script>document.title='owned'</script>'\"><img src=http://evil.test onerror=alert(1)>{{ 7*7 }}&amp;"
-    )
+    evil = "<script>document.title='owned'</script>'\"><img src=http://evil.test onerror=alert(1)>{{ 7*7 }}&amp;"
 
     def poison(run_dir: Path, text: str) -> None:
         def gallery(record: dict[str, Any]) -> None:
@@ -156,9 +150,7 @@ def test_what_a_model_or_a_row_says_never_becomes_markup(tmp_path: Path) -> None
             for told in record["agents"].values():
                 told.update(votes=[[text, 5], ["8", 2]], answers=[text] * 5 + ["8"] * 2, label=text)
                 told.update(sample=text, teacher=text)
-            record["agents"] = {
-                f"{text} {index}": told for index, told in enumerate(record["agents"].values())
-            }
+            record["agents"] = {f"{text} {index}": told for index, told in enumerate(record["agents"].values())}
 
         def rename(record: dict[str, Any]) -> None:
             for told in record["agents"].values():
@@ -340,9 +332,7 @@ def test_numbers_that_are_not_finite_are_counted(tmp_path: Path) -> None:
             record["agents"]["qwen"]["loss"] = float("nan")
 
     rewrite(run_dir / "metrics.jsonl", change)
-    assert (
-        "2 numbers on record are NaN or infinite; they are left out of the charts." in page_of(run_dir).text
-    )
+    assert "2 numbers on record are NaN or infinite; they are left out of the charts." in page_of(run_dir).text
 
 
 def test_folders_and_files_that_are_no_run_are_refused(tmp_path: Path) -> None:
@@ -382,9 +372,7 @@ def test_comparison_rows(three_runs: list[Path]) -> None:
 
 @pytest.mark.parametrize("width", [44, 60, 80, 120])
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-def test_the_terminal_table_fits_and_holds_the_numbers(
-    three_runs: list[Path], width: int, encoding: str
-) -> None:
+def test_the_terminal_table_fits_and_holds_the_numbers(three_runs: list[Path], width: int, encoding: str) -> None:
     rows = comparison(three_runs)
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding=encoding)

@@ -23,9 +23,7 @@ class CaseFold:
 
     def classes(self, answers, choices=None):
         known: dict[str, int] = {}
-        return [
-            None if answer is None else known.setdefault(answer.casefold(), len(known)) for answer in answers
-        ]
+        return [None if answer is None else known.setdefault(answer.casefold(), len(known)) for answer in answers]
 
 
 class ByOption(CaseFold):

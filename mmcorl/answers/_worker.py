@@ -92,9 +92,7 @@ def _comparison() -> Any:
 
     def parsed(text: str) -> Basic | None:
         # Without the dollars math-verify would pick some number out of the text.
-        found = parse(
-            f"${text}$", extraction_config=[config], fallback_mode="no_fallback", parsing_timeout=None
-        )
+        found = parse(f"${text}$", extraction_config=[config], fallback_mode="no_fallback", parsing_timeout=None)
         if len(found) != 1 or not isinstance(found[0], Basic):
             return None
         tree = found[0]

@@ -278,9 +278,7 @@ class _Parser:
     def _starts_factor(self, token: str) -> bool:
         if token in ("(", r"\frac", r"\sqrt", r"\binom"):
             return True
-        return self._ops.variables and (
-            token.isalpha() or token in _CONSTANTS or token in GREEK or token in _FUNCTIONS
-        )
+        return self._ops.variables and (token.isalpha() or token in _CONSTANTS or token in GREEK or token in _FUNCTIONS)
 
     def _signed_power(self) -> Value:
         if self._take("-"):
@@ -393,9 +391,7 @@ class _Parser:
         else:
             # `\sin 5x` takes the 5x; what follows a division sign would have two readings.
             argument = self._power()
-            while (token := self._peek()) is not None and (
-                token.isalpha() or token in GREEK or token == r"\pi"
-            ):
+            while (token := self._peek()) is not None and (token.isalpha() or token in GREEK or token == r"\pi"):
                 argument = argument * self._power()
             if self._peek() in ("/", "(", r"\div", r"\frac", r"\sqrt"):
                 raise NotArithmeticError

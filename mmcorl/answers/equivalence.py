@@ -42,9 +42,7 @@ class Equivalence:
         if not timeout > 0:
             raise Refused(f"answers timeout {timeout!r} is not above 0 seconds; the default is 3.0.")
         if memory_mb < 256:
-            raise Refused(
-                f"answers memory_mb {memory_mb!r} is too small to load the algebra system; use 256 or more."
-            )
+            raise Refused(f"answers memory_mb {memory_mb!r} is too small to load the algebra system; use 256 or more.")
         if workers < 1:
             raise Refused(f"answers workers {workers!r} is not at least 1; use 1.")
         self.timeout = timeout
@@ -87,15 +85,11 @@ class Equivalence:
         if known is not None:
             return known
         deadline = _Deadline(self.timeout)
-        answer = (
-            self._same_option(a, b, options, deadline) if options else self._same(read(a), read(b), deadline)
-        )
+        answer = self._same_option(a, b, options, deadline) if options else self._same(read(a), read(b), deadline)
         self._remember(key, answer, len(a) + len(b))
         return answer
 
-    def classes(
-        self, answers: Sequence[str | None], choices: Sequence[str] | None = None
-    ) -> list[int | None]:
+    def classes(self, answers: Sequence[str | None], choices: Sequence[str] | None = None) -> list[int | None]:
         """The class of each answer, numbered in first-seen order; None for no answer.
 
         Each answer joins the first class whose first answer it is the same as.
@@ -108,9 +102,7 @@ class Equivalence:
                 classes.append(None)
                 continue
             if answer not in seen:
-                index = next(
-                    (i for i, other in enumerate(first) if self.same(other, answer, choices)), len(first)
-                )
+                index = next((i for i, other in enumerate(first) if self.same(other, answer, choices)), len(first))
                 if index == len(first):
                     first.append(answer)
                 seen[answer] = index
@@ -175,8 +167,7 @@ class Equivalence:
             return self._matched(a.parts, b.parts, deadline)
         if a.kind == "matrix":
             return len(a.parts) == len(b.parts) and all(
-                self._in_order(row.parts, other.parts, deadline)
-                for row, other in zip(a.parts, b.parts, strict=True)
+                self._in_order(row.parts, other.parts, deadline) for row, other in zip(a.parts, b.parts, strict=True)
             )
         return self._in_order(a.parts, b.parts, deadline)
 
@@ -194,9 +185,7 @@ class Equivalence:
         if a.kind != b.kind:
             relation, other = (a, b) if a.kind == "relation" else (b, a)
             equation = "=" in relation.body
-            ends = (
-                other.kind == "list" and len(other.parts) == 2 and other.brackets in ("()", "[]", "(]", "[)")
-            )
+            ends = other.kind == "list" and len(other.parts) == 2 and other.brackets in ("()", "[]", "(]", "[)")
             # `x > 2` may be an interval, and `2x + y = 5` may be `y = 5 - 2x`; nothing else is comparable.
             if not (other.name is not None if equation else ends or other.kind == "union"):
                 return False
@@ -211,11 +200,7 @@ class Equivalence:
             ordered = "{}" not in (a.brackets, b.brackets)
         else:
             return False
-        return (
-            self._in_order(a.parts, b.parts, deadline)
-            if ordered
-            else self._matched(a.parts, b.parts, deadline)
-        )
+        return self._in_order(a.parts, b.parts, deadline) if ordered else self._matched(a.parts, b.parts, deadline)
 
     def _in_order(self, a: tuple[Reading, ...], b: tuple[Reading, ...], deadline: _Deadline) -> bool:
         return len(a) == len(b) and all(self._same(x, y, deadline) for x, y in zip(a, b, strict=True))
@@ -257,11 +242,7 @@ class Equivalence:
         for sample in (1, 2):
             left, right = approximate(a.body, sample), approximate(b.body, sample)
             # 1e-9 is far above the rounding of a float and far below any difference an answer would show.
-            if (
-                left is not None
-                and right is not None
-                and abs(left - right) > 1e-9 * max(abs(left), abs(right))
-            ):
+            if left is not None and right is not None and abs(left - right) > 1e-9 * max(abs(left), abs(right)):
                 return False
         return self._ask(a.body, b.body, deadline)
 

@@ -117,9 +117,7 @@ def _unwrap_boxes(content: str) -> str:
     spans, _ = _boxes(content)
     if not spans:
         return content
-    innermost = [
-        span for span, after in zip(spans, [*spans[1:], None], strict=True) if not _holds(span, after)
-    ]
+    innermost = [span for span, after in zip(spans, [*spans[1:], None], strict=True) if not _holds(span, after)]
     if len(innermost) == 1:
         start, end = innermost[0]
         return content[start:end]

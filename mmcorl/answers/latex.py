@@ -42,9 +42,7 @@ _CHARACTERS = str.maketrans(
 )  # fmt: skip
 
 _SPACING = re.compile(r"(?<!\\)\\(?:[;: >]|q?quad(?![A-Za-z]))|~")
-_SIZING = re.compile(
-    r"\\(?:left|right|middle|[Bb]igg?[lr]?)(?![A-Za-z])\.?(?=\s*(?:[\[\](){}|.]|\\[{}|]|\\[lr]))"
-)
+_SIZING = re.compile(r"\\(?:left|right|middle|[Bb]igg?[lr]?)(?![A-Za-z])\.?(?=\s*(?:[\[\](){}|.]|\\[{}|]|\\[lr]))")
 _STYLE = re.compile(r"\\(?:displaystyle|textstyle|limits|nolimits|rm|bf|it)(?![A-Za-z])|\\!")
 _THIN_DIGITS = re.compile(r"(?<=\d)\\,(?=\d{3}(?!\d))")
 _ROMAN = re.compile(
@@ -54,9 +52,7 @@ _ROMAN = re.compile(
 _ROMAN_UNITS = {"s": "sec", "h": "hr", "t": "tonne", "l": "L", "N": "newton", "J": "joule", "W": "watt"}
 _ROMAN_UNITS |= {"V": "volt", "A": "ampere"}
 _SPACED_UNIT = re.compile(r"(?<=\d)\s+([shNJWVA])\s*\.?\s*$")
-_DEGREES = re.compile(
-    r"\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?![A-Za-z])|\\degrees?(?![A-Za-z])|\^\s*°|\^\s*\{\s*°\s*\}"
-)
+_DEGREES = re.compile(r"\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?![A-Za-z])|\\degrees?(?![A-Za-z])|\^\s*°|\^\s*\{\s*°\s*\}")
 _FRACTION_NAME = re.compile(r"\\[dtc]frac(?![A-Za-z])")
 _FRACTION_HEAD = re.compile(r"\\frac\s*(?:([0-9])\s*([0-9])|\{([^{}]{0,256})\}\s*([0-9])|([0-9])\s*\{)")
 _BARE_ROOT = re.compile(r"\\sqrt\s*([0-9]+|[A-Za-z])")
@@ -117,9 +113,7 @@ def _once(text: str) -> str:
 def _characters(text: str) -> str:
     if text.isascii():
         return text
-    text = _SUPERSCRIPT_RUN.sub(
-        lambda run: f"^{{{''.join(_SUPERSCRIPTS[char] for char in run.group())}}}", text
-    )
+    text = _SUPERSCRIPT_RUN.sub(lambda run: f"^{{{''.join(_SUPERSCRIPTS[char] for char in run.group())}}}", text)
     text = _SUBSCRIPT_RUN.sub(lambda run: f"_{{{''.join(_SUBSCRIPTS[char] for char in run.group())}}}", text)
     # `1½` is one and a half; without the space compatibility forms would make it eleven halves.
     text = _VULGAR.sub(lambda char: f" {unicodedata.normalize('NFKC', char.group())} ", text)
@@ -224,9 +218,7 @@ def _without_thousands(text: str) -> str:
     if "," not in text:
         return text
     return _THOUSANDS.sub(
-        lambda match: (
-            match.group() if _inside_brackets(text, match.start()) else match.group().replace(",", "")
-        ),
+        lambda match: match.group() if _inside_brackets(text, match.start()) else match.group().replace(",", ""),
         text,
     )
 
@@ -256,7 +248,8 @@ def _join(text: str) -> str:
     # A comma keeps a space behind it: those inside numbers are gone, and `32, 349` must stay two numbers.
     joined = re.sub(r",(?=\S)", ", ", joined)
     joined = re.sub(r"\^(-?\d{2,}|-\d)", r"^{\1}", joined)
-    return joined.rstrip(" .,;:")
+    joined = joined.rstrip(" .,;:")
+    return joined.lstrip("+ ") or joined
 
 
 def _needs_space(previous: str, token: str, spaced: bool) -> bool:
@@ -289,6 +282,4 @@ def _drop_braces(tokens: list[str]) -> list[str]:
     return out
 
 
-_TAKE_NO_ARGUMENT = frozenset(
-    {r"\cdot", r"\times", r"\pi", r"\pm", r"\div", r"\infty", r"\le", r"\ge", r"\cup"}
-)
+_TAKE_NO_ARGUMENT = frozenset({r"\cdot", r"\times", r"\pi", r"\pm", r"\div", r"\infty", r"\le", r"\ge", r"\cup"})

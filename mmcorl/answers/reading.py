@@ -14,9 +14,7 @@ from mmcorl.answers.arithmetic import Exact, TooLargeError, exact
 from mmcorl.answers.latex import FUNCTIONS, MAX_LENGTH, clean
 from mmcorl.answers.units import UNIT_WORDS, split_unit
 
-Kind = Literal[
-    "number", "expression", "relation", "list", "union", "matrix", "ratio", "labelled", "words", "opaque"
-]
+Kind = Literal["number", "expression", "relation", "list", "union", "matrix", "ratio", "labelled", "words", "opaque"]
 
 _MAX_DEPTH = 6
 _MAX_PARTS = 256
@@ -182,7 +180,7 @@ def _mathematics(text: str, pieces: list[str], depth: int) -> Reading:
 
 
 def _scalar(text: str) -> Reading:
-    value, unit = split_unit(text.removeprefix("+") or text)
+    value, unit = split_unit(text)
     # A number with a subscript is written in another base; nobody downstream would respect it.
     if _BASE.search(value):
         return Reading("opaque", text)
@@ -210,6 +208,9 @@ def _list(text: str, pieces: list[str], brackets: str, depth: int) -> Reading:
     if len(pieces) > _MAX_PARTS:
         return Reading("opaque", text)
     parts = tuple(_read(piece, depth + 1) for piece in pieces)
+    # A list is read as a list when every part is read as something.
+    if any(part.kind == "opaque" for part in parts):
+        return Reading("opaque", text)
     opening, closing = brackets[:1], brackets[1:]
     escape = "\\" if brackets == "{}" else ""
     spelled = f"{escape}{opening}{', '.join(part.text for part in parts)}{escape}{closing}"
@@ -221,8 +222,7 @@ def _matrix(text: str, content: str, depth: int) -> Reading:
     if sum(len(row) for row in rows) > _MAX_PARTS:
         return Reading("opaque", text)
     parts = tuple(
-        Reading("list", "", brackets="row", parts=tuple(_read(cell, depth + 1) for cell in row))
-        for row in rows
+        Reading("list", "", brackets="row", parts=tuple(_read(cell, depth + 1) for cell in row)) for row in rows
     )
     return Reading("matrix", text, text, parts=parts)
 
@@ -266,9 +266,10 @@ def _words(text: str) -> Reading:
         word if word.isupper() and len(word) <= 3 and word not in _CASED_WORDS else word.casefold()
         for word in text.replace('"', "").split()
     ]
-    if len(text) == 1:
-        folded = [text]
-    return Reading("words", " ".join(folded).rstrip(".!,;: ") or text)
+    folded_text = " ".join(folded).rstrip(".!,;: ")
+    # `SIN` says something in words, `sin` does not: case is only folded where that changes no meaning.
+    stable = len(text) > 1 and clean(folded_text) == folded_text and _is_words(folded_text)
+    return Reading("words", folded_text if stable else text)
 
 
 # --- splitting ----------------------------------------------------------------------------------------------

@@ -100,9 +100,7 @@ UNIT_WORDS = frozenset(_ALIASES)
 """Every spelling that names a unit."""
 
 # Words that are also variables, prepositions or function names: units only after a plain number.
-_NUMBER_ONLY = frozenset(
-    {"m", "g", "L", "l", "t", "in", "min", "are", "can", "h", "s", "mi", "ha", "cl", "cc"}
-)
+_NUMBER_ONLY = frozenset({"m", "g", "L", "l", "t", "in", "min", "are", "can", "h", "s", "mi", "ha", "cl", "cc"})
 # Bare single letters that are more often variables than units; `\text{s}` reaches us spelled out.
 _NEVER_BARE = frozenset({"t", "h", "s", "l"})
 

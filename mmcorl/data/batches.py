@@ -59,9 +59,7 @@ class Batches:
             # An epoch is shifted only within its first batch_size places. From two batches per epoch on, its
             # tail is therefore the raw permutation; below that the shifts of all earlier epochs count.
             if self.n_rows >= 2 * self.batch_size or epoch == 0:
-                self._epochs = {
-                    known: rows for known, rows in self._epochs.items() if abs(known - epoch) <= 1
-                }
+                self._epochs = {known: rows for known, rows in self._epochs.items() if abs(known - epoch) <= 1}
                 self._epochs[epoch] = self._after(self._raw(epoch - 1) if epoch else None, epoch)
             else:
                 first = max((known for known in self._epochs if known < epoch), default=-1) + 1

@@ -79,9 +79,7 @@ class DataCheck:
     def summary(self) -> str:
         """One line for the log."""
         faults = f", skipped {_count_words(self.counts)}" if self.counts else ""
-        notes = "".join(
-            f", {kind.replace('_', ' ')} left out of {count} row(s)" for kind, count in self.notes.items()
-        )
+        notes = "".join(f", {kind.replace('_', ' ')} left out of {count} row(s)" for kind, count in self.notes.items())
         return f"{self.source}: {len(self.kept)} of {self.rows} rows usable{faults}{notes}"
 
 

@@ -106,9 +106,7 @@ def choice_values(value: Any) -> tuple[str, ...] | None:
     if isinstance(value, Mapping):
         kept = {letter: option for letter, option in value.items() if option is not None}
         if sorted(kept) != list(string.ascii_uppercase[: len(kept)]):
-            raise RowError(
-                "bad_choices", f"the choices {list(kept)} are not named A, B, C, ... without a gap"
-            )
+            raise RowError("bad_choices", f"the choices {list(kept)} are not named A, B, C, ... without a gap")
         value = [kept[letter] for letter in sorted(kept)]
     elif isinstance(value, str):
         value = _lettered_values(value) if value.strip() else None
@@ -132,9 +130,7 @@ def _lettered_values(text: str) -> list[str]:
     if len(starts) < 2:
         raise RowError("bad_choices", f"the choices {text[:80]!r} are not of the form `A. ...; B. ...`")
     ends = [start for start, _ in starts[1:]] + [len(text)]
-    return [
-        text[begin:end].strip().rstrip(";；").strip() for (_, begin), end in zip(starts, ends, strict=True)
-    ]
+    return [text[begin:end].strip().rstrip(";；").strip() for (_, begin), end in zip(starts, ends, strict=True)]
 
 
 def with_choices(text: str, choices: Sequence[str] | None) -> str:
@@ -142,8 +138,7 @@ def with_choices(text: str, choices: Sequence[str] | None) -> str:
     if not choices or _shown_in_image(choices):
         return text
     lines = [
-        f"{letter}. {strip_markers(value)}"
-        for letter, value in zip(string.ascii_uppercase, choices, strict=False)
+        f"{letter}. {strip_markers(value)}" for letter, value in zip(string.ascii_uppercase, choices, strict=False)
     ]
     return "\n".join([text, *lines])
 
@@ -167,9 +162,7 @@ def image_bytes(value: Any, root: Path) -> tuple[bytes, ...]:
     if not isinstance(value, str) or not value.strip():
         raise RowError("missing_image", f"the image is {str(value)[:40]!r}, neither bytes nor a path")
     if "://" in value:
-        raise RowError(
-            "missing_image", f"the image is the address {value[:80]!r}; download it and name the file"
-        )
+        raise RowError("missing_image", f"the image is the address {value[:80]!r}; download it and name the file")
     try:
         return ((root / value).read_bytes(),)
     except (OSError, ValueError) as error:

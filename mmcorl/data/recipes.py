@@ -37,15 +37,11 @@ class Recipe:
 
 RECIPES: dict[RecipeName, Recipe] = {
     # q1716523669/MATH-Level345 has prompt and answer; other copies add id and source (the level).
-    "math_level345": Recipe(
-        Columns(question="prompt", answer="answer", id="id", tag="source"), optional=("id", "tag")
-    ),
+    "math_level345": Recipe(Columns(question="prompt", answer="answer", id="id", tag="source"), optional=("id", "tag")),
     # MMR1/MMR1-Math-RL-Data-v0; the paper trains on the first image.
     "mmr1_math": Recipe(Columns(question="problem", image="images", answer="answer"), first_image_only=True),
     # lmms-lab/multimodal-open-r1-8k-verified; original_answer is prose, the answer proper is tagged.
-    "open_r1": Recipe(
-        Columns(question="problem", image="image", answer="solution"), answer_fallback="original_answer"
-    ),
+    "open_r1": Recipe(Columns(question="problem", image="image", answer="solution"), answer_fallback="original_answer"),
     # MathLLMs/MathVision
     "mathvision": Recipe(
         Columns(

@@ -125,14 +125,15 @@ class DataSettings(_Settings):
         if kind is None and self.source.startswith("synthetic:"):
             known = ", ".join(f"synthetic:{name}" for name in SKILLS)
             raise ValueError(f"source {self.source!r} is no synthetic task; choose one of {known}")
+        # Compared with the defaults, so that a resolved config, which writes every field, is itself a config.
         misplaced = [
-            name for name in (_FILES_ONLY if kind else _SYNTHETIC_ONLY) if name in self.model_fields_set
+            name
+            for name in (_FILES_ONLY if kind else _SYNTHETIC_ONLY)
+            if getattr(self, name) != type(self).model_fields[name].get_default(call_default_factory=True)
         ]
         if misplaced:
             where = "data from files or the hub" if kind else "synthetic sources"
-            raise ValueError(
-                f"{', '.join(misplaced)} belong(s) to {where} only, not to {self.source!r}; remove"
-            )
+            raise ValueError(f"{', '.join(misplaced)} belong(s) to {where} only, not to {self.source!r}; remove")
         if kind is not None:
             self._check_synthetic(kind)
         if "original" in self.views:
@@ -147,6 +148,4 @@ class DataSettings(_Settings):
             raise ValueError(f"skills {list(skills)} of {self.source} must be different names out of {known}")
         most = distinct_rows(kind, skills)
         if self.size > most:
-            raise ValueError(
-                f"size {self.size} is more than the {most} distinct rows of {self.source}; lower it"
-            )
+            raise ValueError(f"size {self.size} is more than the {most} distinct rows of {self.source}; lower it")

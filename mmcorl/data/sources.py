@@ -163,9 +163,7 @@ class _ViewTexts:
         table = open_table(view.source, view.split, view.config)
         columns = view.columns
         where = f"view {name!r} ({view.source})"
-        _require_columns(
-            table, {"question": columns.question, "id": columns.id, "answer": columns.answer}, where
-        )
+        _require_columns(table, {"question": columns.question, "id": columns.id, "answer": columns.answer}, where)
         stored = _stored([columns.question, columns.id, columns.answer], table)
         self._rows: dict[str, list[Any]] = {}
         self._repeated: set[str] = set()
@@ -193,9 +191,7 @@ class _ViewTexts:
         question, answer = self._rows[row_id]
         if self._view.columns.answer is not None and reading.answer_text(answer) != gold:
             theirs = reading.answer_text(answer)
-            raise RowError(
-                "misaligned_view", f"view {name!r} has the answer {theirs!r} where the row has {gold!r}"
-            )
+            raise RowError("misaligned_view", f"view {name!r} has the answer {theirs!r} where the row has {gold!r}")
         try:
             return reading.question_text(question)
         except RowError as fault:

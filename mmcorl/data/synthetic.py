@@ -65,9 +65,7 @@ class SyntheticRow:
         return _value(self.operands, self.operator)
 
 
-def row(
-    kind: Kind, seed: int, index: int, skills: Sequence[str] | None = None, *, draw: bool = True
-) -> SyntheticRow:
+def row(kind: Kind, seed: int, index: int, skills: Sequence[str] | None = None, *, draw: bool = True) -> SyntheticRow:
     """Make row `index` of a seed; its skill is `skills[index % len(skills)]` (default: all four).
 
     `draw=False` leaves the picture out and changes nothing else.

@@ -41,9 +41,7 @@ class JsonTable:
         self._rows: list[Mapping[str, Any] | UnreadableRowError] = []
         for file in files:
             self._rows.extend(_json_lines(file) if file.suffix == ".jsonl" else _json_list(file))
-        self.columns = tuple(
-            dict.fromkeys(key for row in self._rows if isinstance(row, Mapping) for key in row)
-        )
+        self.columns = tuple(dict.fromkeys(key for row in self._rows if isinstance(row, Mapping) for key in row))
         self.folder = files[0].parent
 
     def __len__(self) -> int:
@@ -105,9 +103,7 @@ def open_table(source: str, split: str | None = None, config: str | None = None)
     if path.suffix in _FILE_SUFFIXES or glob.has_magic(source):
         return _open_files(source, path, split, config)
     if path.exists():
-        raise Refused(
-            f"{source} is neither {', '.join(_FILE_SUFFIXES)} nor a folder; convert it to one of these"
-        )
+        raise Refused(f"{source} is neither {', '.join(_FILE_SUFFIXES)} nor a folder; convert it to one of these")
     if not _HUB_ID.fullmatch(source):
         raise Refused(f"data source {source!r} does not exist; check the path (relative to {Path.cwd()})")
     return ArrowTable(_load_hub(source, split, config), Path())
@@ -119,17 +115,13 @@ def _open_files(source: str, path: Path, split: str | None, config: str | None) 
     files = sorted(Path(name) for name in glob.glob(str(path), recursive=True)) or [path]
     files = [file for file in files if file.is_file()]
     if not files:
-        raise Refused(
-            f"no file matches the data source {source!r}; check the path (relative to {Path.cwd()})"
-        )
+        raise Refused(f"no file matches the data source {source!r}; check the path (relative to {Path.cwd()})")
     suffixes = {file.suffix for file in files}
     if suffixes == {".parquet"}:
         return ArrowTable(_load_parquet(source, files), files[0].parent)
     if suffixes <= {".json", ".jsonl"}:
         return JsonTable(files)
-    raise Refused(
-        f"{source!r} matches files of kinds {sorted(suffixes)}; name only .parquet, or only .json and .jsonl"
-    )
+    raise Refused(f"{source!r} matches files of kinds {sorted(suffixes)}; name only .parquet, or only .json and .jsonl")
 
 
 def _json_lines(file: Path) -> list[Mapping[str, Any] | UnreadableRowError]:
@@ -141,9 +133,7 @@ def _json_lines(file: Path) -> list[Mapping[str, Any] | UnreadableRowError]:
             try:
                 value = json.loads(line)
             except (ValueError, RecursionError) as error:
-                rows.append(
-                    UnreadableRowError(f"line {number} of {file.name} is not JSON ({_first_line(error)})")
-                )
+                rows.append(UnreadableRowError(f"line {number} of {file.name} is not JSON ({_first_line(error)})"))
                 continue
             rows.append(_as_row(value, f"line {number} of {file.name}"))
     return rows
@@ -156,9 +146,7 @@ def _json_list(file: Path) -> list[Mapping[str, Any] | UnreadableRowError]:
         way_out = "rename it to .jsonl if it holds one object per line, else repair it"
         raise Refused(f"{file} is not JSON ({_first_line(error)}); {way_out}") from error
     if not isinstance(values, list):
-        raise Refused(
-            f"{file} holds a JSON {type(values).__name__}; it must be a list of objects, one per row"
-        )
+        raise Refused(f"{file} holds a JSON {type(values).__name__}; it must be a list of objects, one per row")
     return [_as_row(value, f"entry {number} of {file.name}") for number, value in enumerate(values)]
 
 

@@ -37,9 +37,7 @@ class Sample:
 class Engine(Protocol):
     """Draws completions from the agent's current weights."""
 
-    def generate(
-        self, prompts: Sequence[Encoded], n: int, sampling: Sampling, seed: int
-    ) -> list[list[Sample]]:
+    def generate(self, prompts: Sequence[Encoded], n: int, sampling: Sampling, seed: int) -> list[list[Sample]]:
         """n samples of each prompt; equal arguments and weights give equal samples."""
         ...
 

@@ -39,9 +39,7 @@ class TransformersEngine:
         """Always ready."""
 
     @torch.no_grad()
-    def generate(
-        self, prompts: Sequence[Encoded], n: int, sampling: Sampling, seed: int
-    ) -> list[list[Sample]]:
+    def generate(self, prompts: Sequence[Encoded], n: int, sampling: Sampling, seed: int) -> list[list[Sample]]:
         """n samples of each prompt, in order; prompts of similar length are worked on together."""
         generator = torch.Generator(self.policy.device).manual_seed(seed)
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i].input_ids))
@@ -115,9 +113,7 @@ class TransformersEngine:
         return output.last_hidden_state[:, -1], valid, next_position
 
 
-def draw(
-    logits: Tensor, sampling: Sampling, banned: Tensor, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
+def draw(logits: Tensor, sampling: Sampling, banned: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """One token per row and its log-probability under the distribution it was drawn from.
 
     logits (R, V) in fp32. Banned ids get no mass; temperature comes before top-k, top-k before top-p, and the
@@ -150,6 +146,10 @@ def _cut(tokens: Tensor, logprobs: Tensor, stop_ids: Sequence[int]) -> list[Samp
         ends = stop[row].nonzero()
         length = int(ends[0, 0]) + 1 if len(ends) else tokens.shape[1]
         samples.append(
-            Sample(tokens[row, :length].clone(), logprobs[row, :length].clone(), "stop" if len(ends) else "length")
+            Sample(
+                tokens[row, :length].clone(),
+                logprobs[row, :length].clone(),
+                "stop" if len(ends) else "length",
+            )
         )
     return samples

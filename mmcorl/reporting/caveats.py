@@ -42,9 +42,7 @@ def _progress(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[str]:
         first = [records[0]["step"] for s in run.sets if (records := run.validation_records(s))]
         if first and min(first) > 0:
             told.append(f"{label} was first evaluated at step {min(first)}, not before training.")
-        if run.validation and not any(
-            run.accuracy(s, a).start is not None for s in run.sets for a in run.agents
-        ):
+        if run.validation and not any(run.accuracy(s, a).start is not None for s in run.sets for a in run.agents):
             told.append(f"{label} has no known answers to evaluate against, so it has no accuracy.")
     return told
 
@@ -60,9 +58,7 @@ def _comparability(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[str]
             for agent in first.agents
             if agent in run.agents
         ]
-        differing = [
-            agent for agent, one, other in starts if one is not None and other is not None and one != other
-        ]
+        differing = [agent for agent, one, other in starts if one is not None and other is not None and one != other]
         if differing:
             told.append(
                 f"{label} does not start from the same accuracy as {labels[0]} ({', '.join(differing)}), so "
@@ -78,9 +74,7 @@ def _comparability(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[str]
         if all(graders) and dict(graders[0]) != dict(graders[1]):
             told.append(f"{label} was scored by another grader or version than {labels[0]}.")
     if any(run.supervision == "gold" for run in runs) and any(run.supervision != "gold" for run in runs):
-        told.append(
-            "Gold is trained on the known answers and serves as a reference; the others never see them."
-        )
+        told.append("Gold is trained on the known answers and serves as a reference; the others never see them.")
     return told
 
 

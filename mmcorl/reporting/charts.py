@@ -60,9 +60,7 @@ def validation_charts(
         run = runs[index]
         for agent in run.agents:
             points = run.validation_series(set_name, agent)
-            accuracy.append(
-                Series(agent, points, colours[agent], index, labels[index], strong=index == 0, marks=True)
-            )
+            accuracy.append(Series(agent, points, colours[agent], index, labels[index], strong=index == 0, marks=True))
         colour = len(colours) + index
         pairs = run.pairs(set_name) if index == 0 else []
         if len(pairs) > 1:
@@ -139,9 +137,7 @@ def _one_metric(
 ) -> Chart | None:
     """A chart of one metric of this run; a number that never changes becomes a sentence instead."""
     smooth = key != "learning_rate"
-    series = [
-        Series(agent, run.agent_series(agent, key), colours[agent], smooth=smooth) for agent in run.agents
-    ]
+    series = [Series(agent, run.agent_series(agent, key), colours[agent], smooth=smooth) for agent in run.agents]
     values = {value for one in series for _, value in one.points}
     if len(values) == 1 and any(len(one.points) > 1 for one in series):
         constant.append(f"{title}: {values.pop():.4g} throughout.")

@@ -38,9 +38,7 @@ def comparison_rows(runs: Sequence[RunFiles]) -> list[dict[str, Any]]:
     labels = run_labels(runs)
     rows = []
     for run, label in zip(runs, labels, strict=True):
-        models = {
-            str(a.get("name")): a.get("model") for a in run.config.get("agents") or () if isinstance(a, dict)
-        }
+        models = {str(a.get("name")): a.get("model") for a in run.config.get("agents") or () if isinstance(a, dict)}
         for set_name in run.sets or [""]:
             agreement = run.agreement(set_name)
             for agent in run.agents:

@@ -67,9 +67,7 @@ def overview_png(run_dir: Path, others: Sequence[Path], path: Path) -> Path:
         said = SUPERVISION_LABELS.get(run.supervision, f"{label}: {run.supervision}")
         kinds = [other.supervision for other in runs]
         said = said if kinds.count(run.supervision) == 1 else f"{label} ({said})"
-        entries.append(
-            (Line2D([], [], color=INK, linestyle=dashes[index % len(dashes)], linewidth=1.9), said)
-        )
+        entries.append((Line2D([], [], color=INK, linestyle=dashes[index % len(dashes)], linewidth=1.9), said))
     legend = figure.legend(
         [line for line, _ in entries],
         [""] * len(entries),

@@ -113,9 +113,7 @@ class RunFiles:
     @property
     def finished(self) -> bool:
         """Whether every planned step is on record and the summary has been written."""
-        return self.summary is not None and (
-            self.steps_planned is None or self.steps_done >= self.steps_planned
-        )
+        return self.summary is not None and (self.steps_planned is None or self.steps_done >= self.steps_planned)
 
     @property
     def seconds(self) -> float | None:
@@ -129,9 +127,7 @@ class RunFiles:
 
     def agent_series(self, agent: str, key: str) -> Points:
         """One training metric of one agent over the steps."""
-        return _points(
-            (r["step"], mapping(mapping(r.get("agents")).get(agent)).get(key)) for r in self.metrics
-        )
+        return _points((r["step"], mapping(mapping(r.get("agents")).get(agent)).get(key)) for r in self.metrics)
 
     def cohort_series(self) -> Points:
         """Agreement between the agents' votes on the training prompts."""
@@ -205,9 +201,7 @@ def read_run(run_dir: Path) -> RunFiles:
         raise Refused(f"{run_dir} is not a folder; give the folder of a run, which holds its metrics.jsonl.")
     known = (*LINE_FILES, "config.yaml", "summary.json", "data_check.json")
     if not any((run_dir / name).exists() for name in known):
-        raise Refused(
-            f"{run_dir} holds none of {', '.join(known)}; give the folder of a run that has been started."
-        )
+        raise Refused(f"{run_dir} holds none of {', '.join(known)}; give the folder of a run that has been started.")
     torn: list[str] = []
     lines = {name: _read_lines(run_dir / name, torn) for name in LINE_FILES}
     config_path = run_dir / "config.yaml"
@@ -266,9 +260,7 @@ def _read_lines(path: Path, torn: list[str]) -> list[Record]:
             if index == len(lines) - 1 and not complete:
                 torn.append(path.name)
                 break
-            raise Refused(
-                f"line {index + 1} of {path} is not JSON ({error}); restore or delete it."
-            ) from error
+            raise Refused(f"line {index + 1} of {path} is not JSON ({error}); restore or delete it.") from error
         if not isinstance(record, dict):
             raise Refused(f"line {index + 1} of {path} is not a JSON object; restore or delete it.")
         records.append(record)
@@ -280,9 +272,7 @@ def _last_of_each(records: list[Record], name: str, run_dir: Path, key: tuple[st
     latest: dict[tuple[Any, ...], Record] = {}
     for record in records:
         if any(part not in record for part in key) or not isinstance(record["step"], int):
-            raise Refused(
-                f"{run_dir / name} has a record without {' and '.join(key)}; it is not a run's file."
-            )
+            raise Refused(f"{run_dir / name} has a record without {' and '.join(key)}; it is not a run's file.")
         latest[tuple(record[part] for part in key)] = record
     return sorted(latest.values(), key=lambda record: record["step"])
 

@@ -167,9 +167,7 @@ def legend_keys(series: Sequence[Series]) -> list[Key]:
         return [Key(one.run, one.colour, one.dash) for one in sorted(series, key=lambda one: one.dash)]
     if len(runs) < 2 or len(colours) == len(series):
         return [
-            Key(_told(one), one.colour, one.dash)
-            for one in sorted(series, key=lambda one: one.dash)
-            if len(series) > 1
+            Key(_told(one), one.colour, one.dash) for one in sorted(series, key=lambda one: one.dash) if len(series) > 1
         ]
     names = dict.fromkeys((one.name, one.colour) for one in sorted(series, key=lambda one: one.dash))
     return [
@@ -182,13 +180,10 @@ def dumbbell(start: float | None, end: float | None, colour: int, label: str) ->
     """A small scale 0..1 with a ring at the start and a dot at the end, for a table cell."""
     scale = _DUMBBELL
     parts = ['<line class="axis" x1="8" y1="10" x2="172" y2="10"/>']
-    parts += [
-        f'<line class="axis" x1="{scale(t):.1f}" y1="7" x2="{scale(t):.1f}" y2="13"/>' for t in (0, 0.5, 1)
-    ]
+    parts += [f'<line class="axis" x1="{scale(t):.1f}" y1="7" x2="{scale(t):.1f}" y2="13"/>' for t in (0, 0.5, 1)]
     if start is not None and end is not None:
         parts.append(
-            f'<line class="s{colour % COLOURS} bar" x1="{scale(start):.1f}" y1="10" '
-            f'x2="{scale(end):.1f}" y2="10"/>'
+            f'<line class="s{colour % COLOURS} bar" x1="{scale(start):.1f}" y1="10" x2="{scale(end):.1f}" y2="10"/>'
         )
     if start is not None:
         parts.append(f'<circle class="s{colour % COLOURS} ring" cx="{scale(start):.1f}" cy="10" r="4.5"/>')
@@ -259,9 +254,7 @@ def _rules(y: _Scale, ticks: Sequence[float], tell: Callable[[float], str], fram
     for tick in ticks:
         place = y(tick)
         lines.append(f'<line class="rule" x1="{LEFT}" y1="{place:.1f}" x2="{frame.right}" y2="{place:.1f}"/>')
-        lines.append(
-            f'<text class="tick" x="{LEFT - 6}" y="{place + 3.6:.1f}" text-anchor="end">{tell(tick)}</text>'
-        )
+        lines.append(f'<text class="tick" x="{LEFT - 6}" y="{place + 3.6:.1f}" text-anchor="end">{tell(tick)}</text>')
     return "".join(lines)
 
 
@@ -269,13 +262,8 @@ def _step_axis(x: _Scale, frame: Frame) -> str:
     ticks = [tick for tick in nice_ticks(x.low, x.high, 4) if x.low <= tick <= x.high and tick == int(tick)]
     base = frame.base
     parts = [f'<line class="base" x1="{LEFT}" y1="{base}" x2="{frame.right}" y2="{base}"/>']
-    parts += [
-        f'<text class="tick" x="{x(t):.1f}" y="{base + 14}" text-anchor="middle">{int(t)}</text>'
-        for t in ticks
-    ]
-    parts.append(
-        f'<text class="tick" x="{frame.right}" y="{frame.height - 4}" text-anchor="end">training step</text>'
-    )
+    parts += [f'<text class="tick" x="{x(t):.1f}" y="{base + 14}" text-anchor="middle">{int(t)}</text>' for t in ticks]
+    parts.append(f'<text class="tick" x="{frame.right}" y="{frame.height - 4}" text-anchor="end">training step</text>')
     return "".join(parts)
 
 
@@ -291,8 +279,7 @@ def _line(one: Series, points: Points, x: _Scale, y: _Scale) -> str:
     if len(points) == 1 or (one.marks and len(points) <= 40):
         radius = 3 if one.dash == 0 else 2
         drawn += "".join(
-            f'<circle class="f{one.colour % COLOURS}" cx="{x(s):.1f}" cy="{y(v):.1f}" r="{radius}"/>'
-            for s, v in points
+            f'<circle class="f{one.colour % COLOURS}" cx="{x(s):.1f}" cy="{y(v):.1f}" r="{radius}"/>' for s, v in points
         )
     return drawn
 
@@ -319,9 +306,7 @@ def _bucket(points: Points) -> Points:
     return [(bucket[-1][0], sum(v for _, v in bucket) / len(bucket)) for bucket in buckets]
 
 
-def _bucket_stacks(
-    stacks: Sequence[tuple[int, Sequence[float]]], most: int
-) -> list[tuple[int, int, list[float]]]:
+def _bucket_stacks(stacks: Sequence[tuple[int, Sequence[float]]], most: int) -> list[tuple[int, int, list[float]]]:
     """(first step, last step, mean of each part), at most `most` of them."""
     size = max(1, math.ceil(len(stacks) / most))
     buckets = []

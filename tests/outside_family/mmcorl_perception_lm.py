@@ -21,9 +21,7 @@ class PerceptionLMAdapter(ImageTextAdapter):
     media_tokens = ("<|image|>", "<|video|>")
     end_of_turn = ("<|eot_id|>", "<|end_of_text|>")  # the second is its padding token, too
 
-    def load_model(
-        self, path: str | Path, dtype: torch.dtype = torch.float32, attention: str = "sdpa"
-    ) -> nn.Module:
+    def load_model(self, path: str | Path, dtype: torch.dtype = torch.float32, attention: str = "sdpa") -> nn.Module:
         """Load the full model; timm chooses its own attention, which transformers 4.57 wants to be told."""
         kernels: Any = {"text_config": attention, "vision_config": "eager"}
         return super().load_model(path, dtype, kernels)
@@ -31,9 +29,7 @@ class PerceptionLMAdapter(ImageTextAdapter):
     def processor_options(self, processor: Any, vision: VisionSettings) -> dict[str, Any]:
         """A single view; the processor's default adds tiles to it, whose number depends on the picture."""
         if vision.tiles > 1:
-            raise AdapterError(
-                f"vision.tiles is {vision.tiles}, but {self.family} takes one view: set it to 1"
-            )
+            raise AdapterError(f"vision.tiles is {vision.tiles}, but {self.family} takes one view: set it to 1")
         return {"vision_input_type": "vanilla"}
 
     def engine_options(self, vision: VisionSettings) -> dict[str, Any]:

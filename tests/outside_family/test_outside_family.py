@@ -139,9 +139,7 @@ def test_by_import_path_it_keeps_the_contract(checkpoint: Path) -> None:
     assert [check.name for check in checks if check.skipped_reason] == []
 
 
-def test_by_entry_point_it_is_found_and_listed(
-    checkpoint: Path, site: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_by_entry_point_it_is_found_and_listed(checkpoint: Path, site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(AdapterError, match="`perception_lm` is multimodal and no adapter serves it"):
         adapter_for(checkpoint)
     monkeypatch.syspath_prepend(str(site))
