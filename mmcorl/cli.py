@@ -28,7 +28,12 @@ EPILOG = """examples:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     parser = _parser()
-    arguments = parser.parse_args(argv)
+    # argparse takes no positional arguments after an option that follows others; overrides may stand anywhere.
+    arguments, rest = parser.parse_known_args(argv)
+    if any(item.startswith("-") for item in rest) or (rest and not hasattr(arguments, "overrides")):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        arguments.overrides += rest
     try:
         return int(arguments.run(arguments))
     except KeyboardInterrupt:
