@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmcorl.answers import Equivalence, extract
+from mmcorl.answers import Equivalence, canonical, extract
 from mmcorl.errors import Refused
 from tests.test_answers_canonical import ANSWERS
 
@@ -246,6 +246,7 @@ def test_classes_partition_in_first_seen_order(relation: Equivalence) -> None:
 def test_reflexive_and_symmetric(relation: Equivalence, a: str, b: str) -> None:
     assert relation.same(a, a)
     assert relation.same(a, b) == relation.same(b, a)
+    assert relation.same(a, canonical(a))
 
 
 @settings(max_examples=60, deadline=None)
@@ -379,6 +380,20 @@ def test_a_worker_killed_from_outside_is_replaced() -> None:
         assert relation.same("x+2", "2+x")
         assert relation.timeouts == 0
         assert relation._pool.pids != [pid]
+
+
+def test_a_fork_leaves_its_parents_worker_alone() -> None:
+    with Equivalence() as relation:
+        assert relation.same("x+1", "1+x")
+        (pid,) = relation._pool.pids
+        child = os.fork()
+        if child == 0:
+            verdict = relation.same("x+2", "2+x") and pid not in relation._pool.pids
+            relation.close()
+            os._exit(0 if verdict else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert relation.same("x+3", "3+x")
+        assert relation._pool.pids == [pid]
 
 
 def test_closing_ends_the_processes() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mmcorl.answers.options import read_options
-from mmcorl.answers.reading import read
+from mmcorl.answers.reading import key
 
 
 def canonical(answer: str, choices: Sequence[str] | None = None) -> str:
@@ -23,11 +23,4 @@ def canonical(answer: str, choices: Sequence[str] | None = None) -> str:
         options = read_options(answer, tuple(choices))
         if options.labels:
             return "".join(sorted(options.labels))
-    key = read(answer).text
-    # Odd text may only settle on the second reading.
-    for _ in range(4):
-        again = read(key).text
-        if again == key:
-            break
-        key = again
-    return key
+    return key(answer)

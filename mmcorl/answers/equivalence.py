@@ -12,7 +12,7 @@ from types import TracebackType
 from mmcorl.answers.arithmetic import Exact, approximate
 from mmcorl.answers.latex import MAX_LENGTH
 from mmcorl.answers.options import LETTERS, Options, read_options, same_spelling
-from mmcorl.answers.reading import Reading, read
+from mmcorl.answers.reading import Reading, key, read
 from mmcorl.answers.symbolic import SymbolicPool, admissible
 from mmcorl.errors import Refused
 
@@ -80,13 +80,16 @@ class Equivalence:
         if a == b:
             return True
         options = tuple(choices) if choices else ()
-        key = (*sorted((a, b)), options)
-        known = self._recall(key)
+        pair = (*sorted((a, b)), options)
+        known = self._recall(pair)
         if known is not None:
             return known
         deadline = _Deadline(self.timeout)
-        answer = self._same_option(a, b, options, deadline) if options else self._same(read(a), read(b), deadline)
-        self._remember(key, answer, len(a) + len(b))
+        if options:
+            answer = self._same_option(a, b, options, deadline)
+        else:
+            answer = self._same_text(a, b, deadline)
+        self._remember(pair, answer, len(a) + len(b))
         return answer
 
     def classes(self, answers: Sequence[str | None], choices: Sequence[str] | None = None) -> list[int | None]:
@@ -115,21 +118,20 @@ class Equivalence:
         named_a, named_b = self._named(a, choices, deadline), self._named(b, choices, deadline)
         if named_a.labels or named_b.labels:
             return named_a.labels == named_b.labels
-        reading_a, reading_b = read(a), read(b)
         if named_a.conflict or named_b.conflict:
-            return reading_a.text == reading_b.text
-        return self._same(reading_a, reading_b, deadline)
+            return key(a) == key(b)
+        return self._same_text(a, b, deadline)
 
     def _named(self, answer: str, choices: tuple[str, ...], deadline: _Deadline) -> Options:
-        key = (answer, choices)
+        named_by = (answer, choices)
         with self._lock:
-            if key in self._options:
-                self._options.move_to_end(key)
-                return self._options[key]
+            if named_by in self._options:
+                self._options.move_to_end(named_by)
+                return self._options[named_by]
         named = read_options(answer, choices, lambda value, option: self._same_value(value, option, deadline))
         with self._lock:
             if len(answer) <= MAX_LENGTH:
-                self._options[key] = named
+                self._options[named_by] = named
             while len(self._options) > _CACHE_SIZE:
                 self._options.popitem(last=False)
         return named
@@ -143,6 +145,13 @@ class Equivalence:
         return self._same(value, option, deadline)
 
     # --- free form ------------------------------------------------------------------------------------------
+
+    def _same_text(self, a: str, b: str, deadline: _Deadline) -> bool:
+        one, other = read(a), read(b)
+        if one.number is not None and other.number is not None:
+            return self._same(one, other, deadline)
+        # The key is what voting shows: one key is one answer.
+        return key(a) == key(b) or self._same(one, other, deadline)
 
     def _same(self, a: Reading, b: Reading, deadline: _Deadline) -> bool:
         if a.text == b.text:
@@ -253,8 +262,8 @@ class Equivalence:
         if not (admissible(a) and admissible(b)):
             return False
         a, b = sorted((a, b))
-        key = ("symbolic", a, b)
-        known = self._recall(key)
+        pair = ("symbolic", a, b)
+        known = self._recall(pair)
         if known is not None:
             return known
         seconds = deadline.left()
@@ -263,22 +272,22 @@ class Equivalence:
         with self._lock:
             self.symbolic += 1
             self.timeouts += outcome == "timeout"
-        self._remember(key, outcome == "same", len(a) + len(b))
+        self._remember(pair, outcome == "same", len(a) + len(b))
         return outcome == "same"
 
-    def _recall(self, key: tuple[object, ...]) -> bool | None:
+    def _recall(self, pair: tuple[object, ...]) -> bool | None:
         with self._lock:
-            known = self._cache.get(key)
+            known = self._cache.get(pair)
             if known is not None:
-                self._cache.move_to_end(key)
+                self._cache.move_to_end(pair)
                 self.cache_hits += 1
             return known
 
-    def _remember(self, key: tuple[object, ...], answer: bool, size: int) -> None:
+    def _remember(self, pair: tuple[object, ...], answer: bool, size: int) -> None:
         if size > MAX_LENGTH:
             return
         with self._lock:
-            self._cache[key] = answer
+            self._cache[pair] = answer
             while len(self._cache) > _CACHE_SIZE:
                 self._cache.popitem(last=False)
 

@@ -54,6 +54,18 @@ def read(answer: str) -> Reading:
     return _read(text, 0)
 
 
+@lru_cache(maxsize=1 << 14)
+def key(answer: str) -> str:
+    """The text of the reading, read again until it settles, which only odd text does not do at once."""
+    text = read(answer).text
+    for _ in range(4):
+        again = read(text).text
+        if again == text:
+            break
+        text = again
+    return text
+
+
 # --- option letters -----------------------------------------------------------------------------------------
 
 _OPTION_PREFIX = (

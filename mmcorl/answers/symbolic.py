@@ -136,8 +136,7 @@ class _Slot:
                 return
             if self._finalizer is not None:
                 self._finalizer.detach()
-            if self._owner == os.getpid():
-                _end(process)
+            _end(process, self._owner)
 
     def _running(self) -> subprocess.Popen[bytes]:
         # After a fork the pipe belongs to the parent: the child starts its own worker.
@@ -162,18 +161,18 @@ class _Slot:
             env={**os.environ, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"},
         )
         self._owner = os.getpid()
-        self._finalizer = weakref.finalize(self, _end, process)
+        self._finalizer = weakref.finalize(self, _end, process, self._owner)
         try:
             reply = _read_line(process, time.monotonic() + _START_SECONDS)
         except (_NoReplyError, _GoneError) as error:
-            _end(process)
+            _end(process, self._owner)
             raise RuntimeError(
                 f"the symbolic comparison process did not start in {_START_SECONDS:.0f} s "
                 f"and {self._memory_mb} MB; "
                 f"try it alone: {sys.executable} -P {_WORKER} {self._memory_mb}"
             ) from error
         if not reply["ready"]:
-            _end(process)
+            _end(process, self._owner)
             raise RuntimeError(f"the symbolic comparison process cannot import math-verify: {reply['error']}")
         return process
 
@@ -209,7 +208,10 @@ def _read_line(process: subprocess.Popen[bytes], deadline: float) -> dict[str, A
     return reply
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes], owner: int) -> None:
+    # In a fork of the owner this is somebody else's process.
+    if owner != os.getpid():
+        return
     process.kill()
     process.wait()
     for pipe in (process.stdin, process.stdout):

@@ -115,12 +115,13 @@ def _pattern(words: frozenset[str]) -> re.Pattern[str]:
     first = rf"(?:(?:{_alternatives(words)})\.?{_EXPONENT})"
     later = rf"(?:(?:{_alternatives(UNIT_WORDS)})\.?{_EXPONENT})"
     joined = rf"(?:(?:square|sq|cubic|cu)\.? ?)?{first}(?:(?: ?/ ?| ?\\cdot ?| per | ){later})*"
-    return re.compile(rf"(?<![A-Za-z\\_^{{]) ?({joined})(?![A-Za-z])\.?$")
+    return re.compile(rf"(?:(?<![A-Za-z\\_^{{])|(?=[°%])) ?({joined})(?![A-Za-z])\.?$")
 
 
 _AFTER_NUMBER = _pattern(UNIT_WORDS - _NEVER_BARE)
 _AFTER_SYMBOL = _pattern(UNIT_WORDS - _NUMBER_ONLY)
 _TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
+_ENDS_VALUE = re.compile(r"(?:[\d})\]!]|(?<![A-Za-z\\])[A-Za-z]|\\(?:pi|theta|alpha|beta|infty))$")
 _PLAIN_NUMBER = re.compile(r"[-+]?[\d.,/{}() ]*(?:\\frac[\d.,{} ]+)?")
 _ATOM = re.compile(rf"({_alternatives(UNIT_WORDS)})\.?(?:\^\{{?(-?[1-3])\}}?)?(?![A-Za-z])")
 
@@ -138,7 +139,9 @@ def split_unit(text: str) -> tuple[str, str | None]:
     # In `\cos 15°` the degree belongs to the argument.
     if match.group(1) == "°" and _TRIGONOMETRY.search(value):
         return text, None
-    return (value, _unit_name(match.group(1))) if value else (text, None)
+    if not _ENDS_VALUE.search(value):
+        return text, None
+    return value, _unit_name(match.group(1))
 
 
 def _unit_name(unit: str) -> str:
