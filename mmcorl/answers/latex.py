@@ -54,7 +54,7 @@ _ROMAN_UNITS |= {"V": "volt", "A": "ampere"}
 _SPACED_UNIT = re.compile(r"(?<=\d)\s+([shNJWVA])\s*\.?\s*$")
 _DEGREES = re.compile(r"\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?![A-Za-z])|\\degrees?(?![A-Za-z])|\^\s*°|\^\s*\{\s*°\s*\}")
 _FRACTION_NAME = re.compile(r"\\[dtc]frac(?![A-Za-z])")
-_FRACTION_HEAD = re.compile(r"\\frac\s*(?:([0-9])\s*([0-9])|\{([^{}]{0,256})\}\s*([0-9])|([0-9])\s*\{)")
+_FRACTION_HEAD = re.compile(r"\\frac\s*(?:([0-9]|\\pi)\s*([0-9])|\{([^{}]{0,256})\}\s*([0-9])|([0-9])\s*\{)")
 _BARE_ROOT = re.compile(r"\\sqrt\s*([0-9]+|[A-Za-z])")
 _SYNONYMS = (
     (re.compile(r"\\leq(?:slant)?(?![A-Za-z])|<="), r"\\le "),
