@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from mmcorl.logprobs import completion_logprobs
 from model_adapters.base import Encoded, ModelAdapter
@@ -27,13 +28,6 @@ class Rows:
     """Index into `prompts` for each row."""
     completions: Sequence[Tensor]
     """(C_r,) int64 ids of each row, the stop token included."""
-
-    @property
-    def width(self) -> int:
-        """Tokens of the longest row."""
-        return max(
-            len(self.prompts[p].input_ids) + len(c) for p, c in zip(self.prompt_of, self.completions, strict=True)
-        )
 
 
 class Policy(nn.Module):
@@ -70,23 +64,23 @@ class Policy(nn.Module):
 
     def hidden(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
         """States (R, L, d) of right-padded rows, and the (row, position) of each completion token's predictor."""
-        count, width = len(rows.completions), rows.width
-        axes = rows.prompts[0].positions.shape[0]
-        ids = torch.zeros(count, width, dtype=torch.long)
-        valid = torch.zeros(count, width, dtype=torch.bool)
-        positions = torch.zeros(axes, count, width, dtype=torch.long)
-        row_index, state_index = [], []
-        for r, (p, completion) in enumerate(zip(rows.prompt_of, rows.completions, strict=True)):
-            prompt = rows.prompts[p]
-            start, end = len(prompt.input_ids), len(prompt.input_ids) + len(completion)
-            ids[r, :start] = prompt.input_ids
-            ids[r, start:end] = completion
-            valid[r, :end] = True
-            positions[:, r, :start] = prompt.positions
-            # Padding goes on counting: a reset would read as a second packed sequence.
-            positions[:, r, start:] = prompt.next_position + torch.arange(width - start)
-            row_index.append(torch.full((len(completion),), r))
-            state_index.append(torch.arange(start - 1, end - 1))
+        owner = torch.tensor(list(rows.prompt_of))
+        prompt_length = torch.tensor([len(prompt.input_ids) for prompt in rows.prompts])[owner]
+        length = torch.tensor([len(completion) for completion in rows.completions])
+        ids = pad_sequence(
+            [
+                torch.cat([rows.prompts[p].input_ids, completion])
+                for p, completion in zip(rows.prompt_of, rows.completions, strict=True)
+            ],
+            batch_first=True,
+        )
+        width, axes = ids.shape[1], rows.prompts[0].positions.shape[0]
+        valid = torch.arange(width) < (prompt_length + length)[:, None]
+        positions = torch.stack([_onward(prompt, width) for prompt in rows.prompts], dim=1)[:, owner]
+        row_index = torch.arange(len(length)).repeat_interleave(length)
+        # The state that predicts the first completion token is that of the prompt's last.
+        first = (prompt_length - 1 - (length.cumsum(0) - length)).repeat_interleave(length)
+        state_index = first + torch.arange(len(first))
         per_prompt = self.features(rows.prompts)
         picked = [part for p in rows.prompt_of if (part := per_prompt[p]) is not None]
         ids, valid = ids.to(self.device), valid.to(self.device)
@@ -97,7 +91,7 @@ class Policy(nn.Module):
             attention_mask=self.adapter.attention_mask(self.model, ids, valid),
             use_cache=False,
         )
-        return output.last_hidden_state, torch.cat(row_index), torch.cat(state_index)
+        return output.last_hidden_state, row_index, state_index
 
     def forward(self, rows: Rows, temperature: float = 1.0) -> Tensor:
         """Log-probabilities (sum of C_r,) in fp32 of all completion tokens, row after row.
@@ -115,3 +109,13 @@ class Policy(nn.Module):
             entropy=False,
         )
         return logps
+
+
+def _onward(prompt: Encoded, width: int) -> Tensor:
+    """Positions (A, width) of a prompt, of what follows it and, counting on, of padding.
+
+    Padding must not start again at a lower position: that would read as a second packed sequence.
+    """
+    axes, size = prompt.positions.shape
+    following = prompt.next_position + torch.arange(max(width - size, 0))
+    return torch.cat([prompt.positions, following.expand(axes, -1)], dim=1)[:, :width]

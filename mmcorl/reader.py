@@ -33,30 +33,40 @@ class Reader:
         self.adapter = adapter_for(path, settings.adapter)
         self.vision = VisionSettings(**config.vision.model_dump())
         self.processor: Any = self.adapter.load_processor(path, self.vision)
-        self._cache: OrderedDict[str, Encoded] = OrderedDict()
+        self._cache: OrderedDict[tuple[str, str], Encoded] = OrderedDict()
         self._cached_bytes = 0
 
     def encode(self, prompt: Prompt) -> Encoded:
-        """Token ids, positions and vision tensors of one prompt in this agent's view."""
-        if prompt.uid in self._cache:
-            self._cache.move_to_end(prompt.uid)
-            return self._cache[prompt.uid]
-        encoded = self._encode(prompt)
-        self._cache[prompt.uid] = encoded
+        """Token ids, positions and vision tensors of one prompt in this agent's view.
+
+        Prompts from data without any views (a validation set, say) are read in their original wording. Raises
+        Refused where the data have views, but not this agent's.
+        """
+        text = prompt_text(prompt, self.config.prompt.style, self._view(prompt))
+        key = prompt.uid, text  # The same row can be in two data sets, of which one has views.
+        if key in self._cache:
+            self._cache.move_to_end(key)
+            return self._cache[key]
+        images = [load_image(image, self.vision.max_side) for image in prompt.images]
+        encoded = self.adapter.encode(
+            self.processor, text, images, system=self.config.prompt.system, vision=self.vision
+        )
+        self._cache[key] = encoded
         self._cached_bytes += _size(encoded)
         while self._cached_bytes > CACHE_BYTES:
             self._cached_bytes -= _size(self._cache.popitem(last=False)[1])
         return encoded
 
-    def _encode(self, prompt: Prompt) -> Encoded:
-        images = [load_image(image, self.vision.max_side) for image in prompt.images]
-        return self.adapter.encode(
-            self.processor,
-            prompt_text(prompt, self.config.prompt.style, self.settings.view),
-            images,
-            system=self.config.prompt.system,
-            vision=self.vision,
-        )
+    def _view(self, prompt: Prompt) -> str:
+        view = self.settings.view
+        if view == "original" or not prompt.views:
+            return "original"
+        if view not in prompt.views:
+            raise Refused(
+                f"agent {self.name!r} reads view {view!r} but the data of row {prompt.row_id!r} have only "
+                f"{', '.join(sorted(prompt.views))}: add that view under `views` of these data"
+            )
+        return view
 
     def length(self, prompt: Prompt) -> int:
         """Tokens of one prompt, image tokens included."""

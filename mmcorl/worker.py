@@ -119,6 +119,12 @@ class Worker:
             raise RuntimeError(
                 f"agent {self.name!r}, step {step}: rewards and rollouts do not belong together, first at prompt {odd}"
             )
+        for uid, values in rewards.items():
+            if len(values) != len(self._pending[uid].samples):
+                raise RuntimeError(
+                    f"agent {self.name!r}, step {step}: {len(values)} rewards for "
+                    f"{len(self._pending[uid].samples)} completions of prompt {uid}"
+                )
         objective = self.config.objective
         rollouts = [self._pending[uid] for uid in rewards]
         scores = torch.tensor([list(rewards[uid]) for uid in rewards], dtype=torch.float32)
@@ -250,9 +256,9 @@ class Worker:
             if objective.kl_coef or bool(batch.advantages[group].any())
             for k in range(lengths.shape[1])
         ]
-        for parameter in self.trainable:
-            parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.zero_()
-        total, clipped, divergence = 0.0, 0, 0.0
+        losses: list[Tensor] = []
+        clipped: list[Tensor] = []
+        divergences: list[Tensor] = []
         drifts: list[Tensor] = []
         for micro in self._microbatches(rows, batch.rollouts):
             with self._arithmetic(training=True):
@@ -276,11 +282,16 @@ class Worker:
                 kl=objective.kl_estimator,
             )
             loss = (weights[index].repeat_interleave(counts).to(logp) * terms.loss).sum()
-            loss.backward()
-            total += float(loss.detach())
-            clipped += int(terms.clipped.sum())
-            divergence += float(terms.kl.sum()) if terms.kl is not None else 0.0
-            drifts.append((before - engine).cpu())
+            if loss.requires_grad:  # Not so where only the vision tower is trained and the prompts have no image.
+                loss.backward()
+            losses.append(loss.detach())
+            clipped.append(terms.clipped)
+            divergences += [] if terms.kl is None else [terms.kl]
+            drifts.append(before - engine)
+        # What got no gradient takes the step with a zero one, so that AdamW's moments decay at every step.
+        for parameter in self.trainable:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
         norm = float(torch.nn.utils.clip_grad_norm_(self.trainable, self.config.optimizer.max_grad_norm))
         if not math.isfinite(norm):
             raise RuntimeError(
@@ -288,17 +299,17 @@ class Worker:
             )
         rate = self.optimizer.param_groups[0]["lr"]
         self.optimizer.step()
-        drift = torch.cat(drifts) if drifts else torch.zeros(0)
-        tokens = max(len(drift), 1)
+        self.optimizer.zero_grad(set_to_none=True)  # The next rollout can use the memory.
+        drift = torch.cat(drifts).cpu() if drifts else torch.zeros(0)
         metrics = {
-            "loss": total,
+            "loss": float(torch.stack(losses).sum()) if losses else 0.0,
             "grad_norm": norm,
             "learning_rate": rate,
             "trained_tokens": float(len(drift)),
-            "clip_share": clipped / tokens,
+            "clip_share": float(torch.cat(clipped).float().mean()) if clipped else 0.0,
             **importance_metrics(drift, self.importance_correction, objective.importance_cap),
         }
-        return metrics | ({"kl": divergence / tokens} if objective.kl_coef else {})
+        return metrics | ({"kl": float(torch.cat(divergences).mean())} if divergences else {})
 
     def _microbatches(
         self, rows: Sequence[tuple[int, int]], rollouts: Sequence[Rollout]
@@ -314,7 +325,9 @@ class Worker:
             group, k = row
             return len(rollouts[group].prompt.input_ids) + len(rollouts[group].samples[k].ids)
 
-        longest = {group: max(width(row) for row in rows if row[0] == group) for group in {g for g, _ in rows}}
+        longest: dict[int, int] = {}
+        for row in rows:
+            longest[row[0]] = max(longest.get(row[0], 0), width(row))
         batch: list[tuple[int, int]] = []
         widest = 0
         for row in sorted(rows, key=lambda row: (longest[row[0]], row[0], width(row))):
@@ -349,9 +362,11 @@ class Worker:
     def _arithmetic(self, training: bool) -> Iterator[None]:
         """Autocast for bf16; train mode only where checkpointing asks for it (dropout is 0 anyway)."""
         self.policy.train(training and self.config.training.gradient_checkpointing)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.training.dtype == "bf16"):
-            yield
-        self.policy.eval()
+        try:
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.training.dtype == "bf16"):
+                yield
+        finally:
+            self.policy.eval()
 
     # -- models besides the trained one --------------------------------------------------------------------
 

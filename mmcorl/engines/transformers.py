@@ -22,7 +22,9 @@ class TransformersEngine:
 
     Args:
         policy: the policy being trained.
-        max_rows: most completions in flight at once; prompts are worked through in chunks of that many rows.
+        max_rows: most completions in flight at once; prompts are worked through in chunks of that many rows, or
+            of one prompt where its n samples are more. Chunks share one stream of noise, so another value draws
+            other samples from the same distribution.
     """
 
     def __init__(self, policy: Policy, max_rows: int = 256):
