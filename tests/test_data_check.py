@@ -149,3 +149,34 @@ def test_the_fingerprint_sees_a_changed_image(tmp_path):
     assert check(source, max_side=64).fingerprint == before
     (tmp_path / "ok.png").write_bytes(picture(9))
     assert check(source, max_side=64).fingerprint != before
+
+
+def test_rows_without_an_answer_are_counted_where_answers_are_required(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    lines = [{"question": "One?", "answer": "1"}, {"question": "Two?", "answer": ""}, {"question": "Three?"}]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    base = {"source": str(path), "columns": {"answer": "answer"}}
+    assert check(load_prompts(DataSettings(**base)), max_side=64).answers == 1
+    with pytest.raises(DataRefused, match=r"2 rows without an answer \(first: row 1, .*on_bad_row: skip$"):
+        check(load_prompts(DataSettings(**base, answers="required")), max_side=64)
+    report = check(load_prompts(DataSettings(**base, answers="required", on_bad_row="skip")), max_side=64)
+    assert report.kept == (0,)
+    assert report.counts == {"missing_answer": 2}
+
+
+def test_a_prompt_that_a_family_refuses_is_a_bad_row_with_an_id(tmp_path):
+    from model_adapters.base import AdapterError
+
+    def length(prompt: object) -> int:
+        if "<|image_pad|>" in prompt.text:
+            raise AdapterError("the prompt contains '<|image_pad|>': remove it")
+        return 3
+
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"question": "One?"}\n{"question": "What does <|image_pad|> mean?"}\n')
+    base = {"source": str(path)}
+    with pytest.raises(DataRefused, match=r"1 prompt that an agent cannot read \(first: row 1, agent qwen: the prompt"):
+        check(load_prompts(DataSettings(**base)), max_side=64, lengths={"qwen": (length, 9)})
+    report = check(load_prompts(DataSettings(**base, on_bad_row="skip")), max_side=64, lengths={"qwen": (length, 9)})
+    assert report.counts == {"unfit_prompt": 1}
+    assert report.longest == {"qwen": 3}

@@ -31,10 +31,12 @@ _WORDS = {
     "bad_choices": ("row with unreadable choices", "rows with unreadable choices"),
     "missing_image": ("missing image", "missing images"),
     "corrupt_image": ("corrupt image", "corrupt images"),
+    "missing_answer": ("row without an answer", "rows without an answer"),
     "missing_view": ("row missing in a view", "rows missing in a view"),
     "misaligned_view": ("row that differs from its view", "rows that differ from their view"),
     "duplicate_row": ("repeated row", "repeated rows"),
     "duplicate_id": ("repeated id", "repeated ids"),
+    "unfit_prompt": ("prompt that an agent cannot read", "prompts that an agent cannot read"),
     "too_long": ("prompt too long", "prompts too long"),
 }
 """Kinds of fault, in the order they are looked for; a row counts under the first it has."""
@@ -170,9 +172,14 @@ def _unusable(
         return BadRow("duplicate_row", f"same content as row {uids[prompt.uid]}", prompt.row_id)
     if prompt.row_id in ids:
         return BadRow("duplicate_id", "an earlier row has this id and other content", prompt.row_id)
+    from model_adapters.base import AdapterError
+
     over: BadRow | None = None
     for agent, (length_of, limit) in lengths.items():
-        length = length_of(prompt)
+        try:
+            length = length_of(prompt)
+        except AdapterError as error:
+            return BadRow("unfit_prompt", f"agent {agent}: {error}", prompt.row_id)
         longest[agent] = max(longest[agent], length)
         if over is None and length > limit:
             over = BadRow("too_long", f"{length} tokens for agent {agent}, limit {limit}", prompt.row_id)

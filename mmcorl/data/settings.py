@@ -90,6 +90,8 @@ class DataSettings(_Settings):
     """Folder that relative image paths start from; None is the folder of the source file."""
     images: Literal["required", "optional"] = "required"
     """Whether a row without an image is bad once an image column is named."""
+    answers: Literal["required", "optional"] = "optional"
+    """Whether a row without a known answer is bad, as `supervision: gold` needs (two rows of MATH have none)."""
     views: dict[str, View] = Field(default_factory=dict)
     """Other wordings by view name."""
     hold_out: HoldOut | None = None

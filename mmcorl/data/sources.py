@@ -123,6 +123,8 @@ class PromptSource(Sequence[Prompt]):
         if isinstance(answer, list) and len(answer) > 1:
             notes += ("further_answers",)
         gold = reading.answer_text(answer)
+        if gold is None and self.settings.answers == "required":
+            raise RowError("missing_answer", "the row has no answer")
         tag = self._optional(row, columns.tag)
         views = {
             name: reading.with_choices(texts.wording(row_id, gold, name), choices)
