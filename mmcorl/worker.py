@@ -114,19 +114,8 @@ class Worker:
 
     def update(self, rewards: Mapping[str, Sequence[float]], step: int) -> dict[str, float]:
         """One policy step on the pending rollout; `rewards` are joined by prompt uid."""
-        if set(rewards) != set(self._pending):
-            odd = sorted(set(rewards) ^ set(self._pending))[0]
-            raise RuntimeError(
-                f"agent {self.name!r}, step {step}: rewards and rollouts do not belong together, first at prompt {odd}"
-            )
-        for uid, values in rewards.items():
-            if len(values) != len(self._pending[uid].samples):
-                raise RuntimeError(
-                    f"agent {self.name!r}, step {step}: {len(values)} rewards for "
-                    f"{len(self._pending[uid].samples)} completions of prompt {uid}"
-                )
+        rollouts = self._rollouts_of(rewards, step)
         objective = self.config.objective
-        rollouts = [self._pending[uid] for uid in rewards]
         scores = torch.tensor([list(rewards[uid]) for uid in rewards], dtype=torch.float32)
         advantages = grpo.group_advantages(scores, objective.advantage_std, objective.advantage_eps)
         lengths = torch.tensor([[len(sample.ids) for sample in rollout.samples] for rollout in rollouts])
@@ -227,6 +216,21 @@ class Worker:
             "parameters": sum(parameter.numel() for parameter in self.policy.parameters()),
             "trainable_parameters": sum(parameter.numel() for parameter in self.trainable),
         }
+
+    def _rollouts_of(self, rewards: Mapping[str, Sequence[float]], step: int) -> list[Rollout]:
+        """The pending rollouts in the order of `rewards`; an error where the two do not belong together."""
+        where = f"agent {self.name!r}, step {step}"
+        if set(rewards) != set(self._pending):
+            odd = sorted(set(rewards) ^ set(self._pending))[0]
+            raise RuntimeError(f"{where}: rewards and rollouts do not belong together, first at prompt {odd}")
+        for uid, values in rewards.items():
+            samples = self._pending[uid].samples
+            if len(values) != len(samples):
+                raise RuntimeError(f"{where}: {len(values)} rewards for {len(samples)} completions of prompt {uid}")
+            # Here and not in the passes, so that groups that are skipped there are checked, too.
+            if not bool(torch.cat([sample.logprobs for sample in samples]).isfinite().all()):
+                raise grpo.NotFiniteError(f"{where}: an engine log-probability of prompt {uid} is not finite")
+        return [self._pending[uid] for uid in rewards]
 
     def _minibatches(self, groups: int, step: int, number: int) -> list[list[int]]:
         """Group indices of each optimizer step of one pass; shuffled unless there is a single one."""

@@ -1,0 +1,216 @@
+"""Workers on tiny checkpoints, and what one policy step must do, written out with plain transformers."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from adapter_passes import TEXT_FAMILIES, Loaded, load, noise, plain_inputs
+from PIL import Image
+from torch import Tensor
+
+from mmcorl.config import Config, parse
+from mmcorl.data.reading import prompt_uid
+from mmcorl.engines.base import Sample
+from mmcorl.reader import Reader
+from mmcorl.types import Prompt
+from mmcorl.worker import Rollout, Worker
+
+CPU = torch.device("cpu")
+STEPS = 10
+
+
+def settings(**sections: Any) -> Config:
+    """A config whose sections override these: K = 4, 6 tokens, fp32, gradients readable (see `gradients`)."""
+    base: dict[str, Any] = {
+        "steps": STEPS,
+        "agents": [{"name": "a", "model": "tiny"}],
+        "supervision": {"kind": "self"},
+        "data": {"train": {"source": "synthetic:text", "size": 8}},
+        "batch": {"prompts": 3, "completions": 4},
+        "prompt": {"style": "plain"},
+        "sampling": {"max_new_tokens": 6},
+        # beta1 = 0 makes AdamW's first moment the gradient of the last step.
+        "optimizer": {
+            "lr": 1e-3,
+            "betas": [0.0, 0.9],
+            "eps": 1e-2,
+            "max_grad_norm": 1e9,
+            "schedule": "constant",
+            "warmup_ratio": 0.0,
+        },
+        "training": {"dtype": "fp32"},
+    }
+    for name, values in sections.items():
+        base[name] = {**base[name], **values} if isinstance(values, dict) and name in base else values
+    return parse(base)
+
+
+def worker(path: Path, name: str = "a", **sections: Any) -> Worker:
+    """A real worker on a checkpoint folder."""
+    config = settings(agents=[{"name": name, "model": str(path)}], **sections)
+    return Worker(config, Reader(config, config.agents[0], str(path)), STEPS, CPU)
+
+
+def png(image: Image.Image) -> bytes:
+    """An image as PNG bytes."""
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def prompt(text: str, *images: Image.Image) -> Prompt:
+    """A prompt with the uid its data source would give it."""
+    files = tuple(png(image) for image in images)
+    return Prompt(uid=prompt_uid(text, None, files), row_id=text[:8], text=text, images=files)
+
+
+def mixed_prompts(family: str) -> list[Prompt]:
+    """Three prompts of different lengths; for vision families with 1, 0 and 2 images."""
+    texts = ["How many dots are there?", "Sum?", "Which shape is the largest, 12 or 345?"]
+    if family in TEXT_FAMILIES:
+        return [prompt(text) for text in texts]
+    images = [(noise(56, 56),), (), (noise(90, 60, 1), noise(60, 100, 2))]
+    return [prompt(text, *own) for text, own in zip(texts, images, strict=True)]
+
+
+def rollout(agent: Worker, prompts: Sequence[Prompt], step: int = 1) -> None:
+    """Sample, then cut completions to different lengths: a random model hardly ever stops by itself."""
+    agent.rollout(prompts, step)
+    change_samples(agent, lambda _, k, sample: cut(sample, len(sample.ids) - k % 4))
+
+
+def cut(sample: Sample, length: int) -> Sample:
+    """The first tokens of a sample."""
+    return replace(sample, ids=sample.ids[:length], logprobs=sample.logprobs[:length])
+
+
+def change_samples(agent: Worker, change: Any) -> None:
+    """Replace every pending sample by change(group number, k, sample)."""
+    agent._pending = {
+        uid: Rollout(one.prompt, [change(g, k, sample) for k, sample in enumerate(one.samples)])
+        for g, (uid, one) in enumerate(agent._pending.items())
+    }
+
+
+def gradients(agent: Worker) -> dict[str, Tensor]:
+    """Gradient of the last optimizer step by parameter name, from AdamW's first moment (beta1 = 0)."""
+    state = agent.optimizer.state
+    return {name: state[p]["exp_avg"] for name, p in agent.policy.model.named_parameters() if p in state}
+
+
+# -- the step, written out ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class Reference:
+    """A plain transformers model, and the rows of an agent's pending rollout."""
+
+    loaded: Loaded
+    prompts: Sequence[Prompt]
+    samples: list[list[Sample]]
+
+    def logp(self, group: int, k: int, temperature: float, model: Any = None) -> Tensor:
+        """log softmax(logits / temperature) without banned ids of one unpadded row, by the model's own forward."""
+        one, ids = self.prompts[group], self.samples[group][k].ids
+        images = tuple(Image.open(io.BytesIO(data)) for data in one.images)
+        inputs = plain_inputs(self.loaded, (one.text, images))
+        full = torch.cat([inputs["input_ids"], ids[None]], dim=1)
+        for key in ("token_type_ids", "mm_token_type_ids"):
+            if key in inputs:
+                zeros = torch.zeros(1, len(ids), dtype=inputs[key].dtype)
+                inputs[key] = torch.cat([inputs[key], zeros], dim=1)
+        inputs = {**inputs, "input_ids": full, "attention_mask": torch.ones_like(full)}
+        logits = (model or self.loaded.model)(**inputs).logits[0, -len(ids) - 1 : -1] / temperature
+        banned = list(self.loaded.adapter.banned_ids(self.loaded.processor, self.loaded.model.config))
+        logits[:, banned] = -torch.inf
+        return logits.log_softmax(-1)[torch.arange(len(ids)), ids]
+
+
+def reference_of(agent: Worker, family: str, path: Path, prompts: Sequence[Prompt]) -> Reference:
+    """The plain model with the agent's present weights and its pending completions."""
+    loaded = load(family, path)
+    loaded.model.load_state_dict(agent.policy.model.state_dict())
+    return Reference(loaded, prompts, [agent._pending[one.uid].samples for one in prompts])
+
+
+def advantages(rewards: Sequence[Sequence[float]]) -> list[list[float]]:
+    """(r - mean) / (std with K - 1 + 1e-4), number by number."""
+    out = []
+    for row in rewards:
+        mean = sum(row) / len(row)
+        std = (sum((r - mean) ** 2 for r in row) / (len(row) - 1)) ** 0.5
+        out.append([(r - mean) / (std + 1e-4) for r in row])
+    return out
+
+
+def reference_step(
+    reference: Reference,
+    rewards: Sequence[Sequence[float]],
+    optimizer: torch.optim.Optimizer,
+    config: Config,
+    *,
+    groups: Sequence[int] | None = None,
+    old: Mapping[tuple[int, int], Tensor] | None = None,
+    start: Any = None,
+    weights: Mapping[tuple[int, int], Tensor] | None = None,
+) -> Tensor:
+    """One optimizer step on some groups, one row after the other; no group is skipped. Returns the loss.
+
+    `old`: log-probabilities the ratio is taken to (None: the current ones); `start`: the reference model of the
+    KL term; `weights`: importance weights.
+    """
+    objective, temperature = config.objective, config.sampling.temperature
+    groups = range(len(rewards)) if groups is None else groups
+    advantage = advantages(rewards)
+    rows = [(g, k) for g in groups for k in range(len(rewards[g]))]
+    tokens = sum(len(reference.samples[g][k].ids) for g, k in rows)
+    loss = torch.zeros(())
+    for g, k in rows:
+        logp = reference.logp(g, k, temperature)
+        before = logp.detach() if old is None else old[g, k]
+        ratio = torch.exp(logp - before)
+        a = advantage[g][k]
+        clipped = ratio.clamp(1 - objective.clip_low, 1 + objective.clip_high)
+        token_loss = -torch.minimum(ratio * a, clipped * a)
+        if weights is not None:
+            token_loss = token_loss * weights[g, k]
+        if start is not None:
+            with torch.no_grad():
+                d = reference.logp(g, k, temperature, start)
+            token_loss = token_loss + objective.kl_coef * (torch.exp(d - logp) - 1 - (d - logp))
+        if objective.aggregation == "sequence":
+            loss = loss + token_loss.mean() / len(rows)
+        elif objective.aggregation == "token":
+            loss = loss + token_loss.sum() / tokens
+        else:
+            loss = loss + token_loss.sum() / (len(rows) * config.sampling.max_new_tokens)
+    optimizer.zero_grad(set_to_none=False)
+    loss.backward()
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+    optimizer.step()
+    return loss.detach()
+
+
+def adamw(model: Any, config: Config) -> torch.optim.Optimizer:
+    """AdamW as the config says."""
+    own = config.optimizer
+    return torch.optim.AdamW(model.parameters(), own.lr, betas=own.betas, eps=own.eps, weight_decay=own.weight_decay)
+
+
+def copy_of(model: Any) -> Any:
+    """An independent copy without gradients."""
+    return deepcopy(model).requires_grad_(False)
+
+
+def largest_difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
+    """Largest absolute difference over all tensors of two mappings with the same names."""
+    assert a.keys() == b.keys()
+    return max(float((a[name] - b[name]).detach().abs().max()) for name in a)
