@@ -1,21 +1,26 @@
 """Checkpoints of a whole cohort: all agents at one step, or nothing.
 
 A checkpoint is a folder that gets its final name only when every agent has written its part and the COMMIT
-file, with the sizes of the logs at that moment, is on disk. A kill or a full disk at any point leaves the last
-committed set untouched, and only committed sets are ever read.
+file, with the sizes of its own files and of the logs at that moment, is on disk. A kill or a full disk at any
+point leaves the last committed set untouched, and only committed sets are ever read.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mmcorl.errors import Refused
+
 COMMIT = "COMMIT"
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True)
@@ -24,14 +29,28 @@ class Committed:
 
     path: Path
     step: int
+    files: dict[str, int]
+    """Bytes of each file, by its path within the set."""
     meta: dict[str, Any]
     """What `commit` was given: log sizes, scores."""
+
+    def verify(self) -> None:
+        """Refuse a set whose files are not those that were committed: only damage from outside does that."""
+        for name, size in self.files.items():
+            file = self.path / name
+            found = file.stat().st_size if file.is_file() else None
+            if found != size:
+                state = "is missing" if found is None else f"has {found} bytes instead of {size}"
+                raise Refused(
+                    f"checkpoint {str(self.path)!r} is damaged ({name} {state}): restore it, or remove that folder "
+                    "to go on from the checkpoint before it"
+                )
 
 
 def commit(directory: Path, step: int, write: Callable[[Path], None], meta: dict[str, Any]) -> Committed:
     """Write one set under `directory` and make it visible at once.
 
-    `write` fills the folder it is given. Raises the OSError of a failed write after removing what was written.
+    `write` fills the folder it is given. An error of it passes through after what was written is removed.
     """
     final = directory / f"step_{step:06d}"
     partial = directory / f".partial_{step:06d}"
@@ -39,18 +58,22 @@ def commit(directory: Path, step: int, write: Callable[[Path], None], meta: dict
     partial.mkdir(parents=True)
     try:
         write(partial)
+        files = {}
         for file in sorted(path for path in partial.rglob("*") if path.is_file()):
             _sync(file)
+            files[str(file.relative_to(partial))] = file.stat().st_size
         record = partial / COMMIT
-        record.write_text(json.dumps({"step": step, **meta}, indent=1) + "\n")
+        record.write_text(json.dumps({"step": step, "files": files, **meta}, indent=1) + "\n")
         _sync(record)
-        shutil.rmtree(final, ignore_errors=True)
+        for folder in (partial, *(path for path in partial.rglob("*") if path.is_dir())):
+            _sync(folder)
+        shutil.rmtree(final, ignore_errors=True)  # Left of a set that was being removed.
         partial.rename(final)
         _sync(directory)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    return Committed(final, step, meta)
+    return Committed(final, step, files, meta)
 
 
 def committed(directory: Path) -> list[Committed]:
@@ -58,9 +81,16 @@ def committed(directory: Path) -> list[Committed]:
     sets = []
     for path in sorted(directory.glob("step_*")):
         record = path / COMMIT
-        if record.is_file():
+        if not record.is_file():
+            continue
+        try:
             meta = json.loads(record.read_text())
-            sets.append(Committed(path, meta.pop("step"), meta))
+            sets.append(Committed(path, meta.pop("step"), meta.pop("files"), meta))
+        except (ValueError, KeyError, AttributeError) as error:
+            raise Refused(
+                f"{str(record)!r} is damaged ({error}): restore it, or remove its folder to go on from the "
+                "checkpoint before it"
+            ) from error
     return sets
 
 
@@ -68,7 +98,7 @@ def prune(directory: Path, keep_last: int) -> None:
     """Remove all but the newest sets and the best by each score; name the best ones by links.
 
     A set's scores are in `meta["scores"]`: name to number, higher is better, None where unknown. The earliest
-    of equals is the best.
+    of equals is the best. What a kill left half-written or half-removed goes too.
     """
     sets = committed(directory)
     keep = {one.step for one in sets[-keep_last:]}
@@ -80,6 +110,24 @@ def prune(directory: Path, keep_last: int) -> None:
             _link(directory / f"best-by-{score}", best.path.name)
     _remove(one.path for one in sets if one.step not in keep)
     _remove(directory.glob(".partial_*"))
+    _remove(path for path in directory.glob("step_*") if not (path / COMMIT).is_file())
+
+
+def no_room(error: BaseException) -> str | None:
+    """The system's words if an error came of a write that found no room; None for any other error."""
+    seen: list[BaseException] = []
+    while error not in seen:
+        seen.append(error)
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            return os.strerror(error.errno)
+        # safetensors keeps the system's number in its text; torch's writer knows only that the file is too short.
+        number = re.search(r"\(os error (\d+)\)", str(error))
+        if number and int(number[1]) in NO_ROOM:
+            return os.strerror(int(number[1]))
+        if isinstance(error, RuntimeError) and "inline_container" in str(error):
+            return "a file could not be written in full"
+        error = error.__cause__ or error.__context__ or error
+    return None
 
 
 def _link(link: Path, target: str) -> None:

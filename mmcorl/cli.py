@@ -9,12 +9,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from mmcorl import __version__
-from mmcorl.errors import Refused
+from mmcorl.errors import Failed, Refused
 
 EPILOG = """examples:
   mmcorl train configs/quickstart.yaml                     co-train two tiny families on images, no labels
@@ -37,13 +38,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(arguments.run(arguments))
     except KeyboardInterrupt:
-        print("mmcorl: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+        print(f"mmcorl: interrupted{arguments.after_interrupt}", file=sys.stderr)
         return 130
-    except Exception as error:
-        if not _is_for_the_user(error):
-            raise
+    except Failed as error:
         print(f"mmcorl: {error}", file=sys.stderr)
-        return 2
+        return 1
+    except Exception as error:
+        if _is_for_the_user(error):
+            print(f"mmcorl: {error}", file=sys.stderr)
+            return 2
+        traceback.print_exc()
+        return 1
 
 
 def _is_for_the_user(error: Exception) -> bool:
@@ -66,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     train = _command(commands, "train", _train, "run a config, or resume it: the same command goes on")
+    train.set_defaults(after_interrupt=": the same command goes on from the last checkpoint")
     train.add_argument("config", metavar="CONFIG", help="YAML file, see configs/")
     train.add_argument("overrides", nargs="*", metavar="key.sub=value", help="settings that differ from the file")
     train.add_argument("--run-dir", type=Path, help="folder of the run (default: runs/NAME)")
@@ -92,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _command(commands: Any, name: str, run: Any, help_text: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=help_text, description=help_text)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, after_interrupt="")
     return parser
 
 

@@ -7,34 +7,47 @@ config errors answer at once.
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from mmcorl.data.settings import DataSettings
 from mmcorl.errors import Refused
+from mmcorl.refusals import sentence
+
+RESERVED_NAMES = ("gold", "commit")
+"""Not for agents: `gold` is the teacher in votes.jsonl, COMMIT a file beside the agents' folders."""
 
 
 class Section(BaseModel):
     """Base of all sections: unknown keys are errors, values do not change, docstrings are descriptions."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        # pydantic reads true as 1.
+        annotation = cls.model_fields[str(info.field_name)].annotation
+        if isinstance(value, bool) and {int, float} & {annotation, *get_args(annotation)}:
+            raise ValueError(f"{str(value).lower()} is not a number: write one")
+        return value
 
 
 class AgentSettings(Section):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
-    """Unique short name; letters, digits, `_`, `.`, `-`. Names folders, metrics and plots."""
+    """Unique short name, of letters, digits, `_`, `.`, `-`; names folders, metrics and plots."""
     model: str
     """Checkpoint folder, hub id, or `zoo:NAME` / `zoo:NAME@SEED` (see `mmcorl zoo`)."""
     adapter: str | None = None
     """`pkg.module:Class` of a family from outside; by default chosen from config.json."""
     view: str = "original"
-    """Which wording of the questions this agent reads: `original` or a view of the training data."""
+    """Which wording of the questions this agent reads: `original` or a view of the training data. Data without
+    views, such as a validation set, are read in their original wording."""
     lr: float | None = Field(default=None, gt=0)
     """Learning rate of this agent; by default `optimizer.lr`."""
 
@@ -112,11 +125,14 @@ class ObjectiveSettings(Section):
     """Passes over each rollout batch; with 1 pass and 1 minibatch the update is exactly on-policy."""
 
 
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
 class OptimizerSettings(Section):
     lr: float = Field(default=1e-6, gt=0)
     """Peak learning rate of AdamW."""
-    betas: tuple[float, float] = (0.9, 0.95)
-    """Moment decay rates."""
+    betas: tuple[Beta, Beta] = (0.9, 0.95)
+    """Moment decay rates, two numbers from 0 to below 1."""
     eps: float = Field(default=1e-8, gt=0)
     """Added to the root of the second moment."""
     weight_decay: float = Field(default=0.0, ge=0)
@@ -143,8 +159,8 @@ class LoraSettings(Section):
 class TrainingSettings(Section):
     dtype: Literal["fp32", "bf16"] = "bf16"
     """Arithmetic of forward and backward; master weights and log-probabilities stay in fp32."""
-    attention: str = "sdpa"
-    """Attention implementation of transformers: `sdpa`, `eager`, `flash_attention_2`."""
+    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+    """Attention implementation of transformers."""
     tokens_per_microbatch: int = Field(default=16384, ge=1)
     """Most tokens (padding included) of one forward and backward; changes memory, not the update."""
     gradient_checkpointing: bool = False
@@ -205,7 +221,7 @@ class Config(Section):
     """One run."""
 
     name: str = Field(default="run", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")
-    """Name of the run; the default run folder is runs/NAME."""
+    """Name of the run, of letters, digits, `_`, `.`, `-`; the default run folder is runs/NAME."""
     notes: tuple[str, ...] = ()
     """Sentences that the report prints, such as what was planted in a demonstration."""
     seed: int = Field(default=0, ge=0)
@@ -246,13 +262,20 @@ class Config(Section):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"two agents are called {twice[0]!r}: names must be unique, rename one")
+        taken = [name for name in names if name.lower() in RESERVED_NAMES]
+        if taken:
+            raise ValueError(f"an agent may not be called {taken[0]!r}, which means something else in a run: rename it")
         if self.supervision.kind == "ring" and len(self.agents) < 2:
             raise ValueError(
                 "supervision.kind is 'ring' with one agent: a ring needs a peer, "
                 "add an agent or use supervision.kind=self"
             )
-        if (self.steps is None) == (self.epochs is None):
-            raise ValueError("give exactly one of steps and epochs")
+        if self.steps is None and self.epochs is None:
+            raise ValueError("neither steps nor epochs says how long the run is: give one, for example steps: 100")
+        if self.steps is not None and self.epochs is not None:
+            raise ValueError(
+                f"steps is {self.steps} and epochs is {self.epochs:g}, but a run has one length: remove one"
+            )
         if self.objective.minibatches > self.batch.prompts:
             raise ValueError(
                 f"objective.minibatches is {self.objective.minibatches} but a batch has {self.batch.prompts} "
@@ -262,8 +285,8 @@ class Config(Section):
         for agent in self.agents:
             if agent.view not in views:
                 raise ValueError(
-                    f"agent {agent.name!r} reads view {agent.view!r}, known views are {sorted(views)}: "
-                    "add it under data.train.views"
+                    f"agent {agent.name!r} reads view {agent.view!r}, but the training data have "
+                    f"{', '.join(sorted(views))}: add it under data.train.views"
                 )
         filtered = self.sampling.top_p < 1 or self.sampling.top_k > 0
         if filtered and self.objective.importance_correction != "off":
@@ -276,9 +299,20 @@ class Config(Section):
                 f"supervision.min_votes is {self.supervision.min_votes} but a group has {self.batch.completions} "
                 "completions, so no group could ever get a label: lower it"
             )
+        if self.objective.kl_coef and self.objective.kl_estimator == "k1":
+            raise ValueError(
+                f"objective.kl_coef is {self.objective.kl_coef:g} with kl_estimator 'k1', whose gradient is zero on "
+                "average, so that it would penalise nothing: use k3 or k2, or kl_coef=0"
+            )
+        low, high = self.vision.min_pixels, self.vision.max_pixels
+        if low is not None and high is not None and low > high:
+            raise ValueError(f"vision.min_pixels is {low}, above max_pixels {high}: lower it")
         sets = [part.name for part in self.validation.sets]
-        if len(set(sets)) != len(sets):
-            raise ValueError(f"two validation sets share a name in {sets}: names must be unique")
+        shared = sorted({name for name in sets if sets.count(name) > 1})
+        if shared:
+            raise ValueError(f"two validation sets are called {shared[0]!r}: names must be unique, rename one")
+        if "train" in sets:
+            raise ValueError("a validation set may not be called 'train', the name of the training data: rename it")
         return self
 
 
@@ -288,14 +322,23 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     Raises Refused with one sentence on anything wrong.
     """
     path = Path(path)
+    if path.is_dir():
+        raise Refused(f"{str(path)!r} is a folder: give the config file in it, such as {str(path / 'config.yaml')!r}")
     if not path.is_file():
         raise Refused(f"there is no config file {str(path)!r}: see configs/ for examples to start from")
     try:
-        raw = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeyLoader)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise Refused(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+        raw = yaml.load(path.read_text(encoding="utf-8-sig"), _Loader)
+    except yaml.YAMLError as error:
+        raise Refused(f"{path} is not valid YAML: {_complaint(error)}") from error
+    except UnicodeDecodeError as error:
+        raise Refused(
+            f"{path} is not text in UTF-8 ({error.reason} at byte {error.start}): save it as UTF-8"
+        ) from error
+    except OSError as error:
+        raise Refused(f"{path} cannot be read ({error.strerror}): check its permissions") from error
     if not isinstance(raw, dict):
-        raise Refused(f"{path} must hold a mapping of settings, it holds {type(raw).__name__}")
+        holds = "nothing" if raw is None else f"a {type(raw).__name__}"
+        raise Refused(f"{path} holds {holds} where `key: value` settings are needed: see configs/ for examples")
     for override in overrides:
         _override(raw, override)
     return parse(raw)
@@ -306,7 +349,7 @@ def parse(raw: dict[str, Any]) -> Config:
     try:
         return Config.model_validate(raw)
     except ValidationError as error:
-        raise Refused(_sentence(error)) from error
+        raise Refused(sentence(error, raw, Config)) from error
 
 
 def dump(config: Config) -> str:
@@ -314,26 +357,40 @@ def dump(config: Config) -> str:
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=110)
 
 
-def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> Iterator[str]:
+def differences(old: Any, new: Any, place: str = "") -> Iterator[str]:
     """`key: old -> new` for every leaf that differs between two resolved configs."""
-    for key in sorted({*old, *new}, key=str):
-        before, after = old.get(key), new.get(key)
-        if isinstance(before, dict) and isinstance(after, dict):
-            yield from differences(before, after, f"{prefix}{key}.")
-        elif before != after:
-            yield f"{prefix}{key}: {before!r} -> {after!r}"
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted({*old, *new}, key=str):
+            yield from differences(old.get(key), new.get(key), f"{place}.{key}" if place else str(key))
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for index, (before, after) in enumerate(zip(old, new, strict=True)):
+            yield from differences(before, after, f"{place}[{index}]")
+    elif old != new:
+        yield f"{place}: {_short(old)} -> {_short(new)}"
 
 
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """YAML lets a later duplicate key win in silence; here it is an error. Also reads 1e-6 as a number."""
+def _short(value: Any) -> str:
+    shown = "none" if value is None else repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
 
-def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+class _Loader(yaml.SafeLoader):
+    """YAML in which a key stands once, `1e-6` is a number, and `off` is the word.
+
+    YAML 1.1 lets a later duplicate key win in silence, reads 1e-6 as text and on, off, yes and no as truth values.
+    """
+
+
+def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: set[Any] = set()
     for key_node, _ in node.value:
-        key = loader.construct_object(key_node, deep=deep)
+        if key_node.tag == "tag:yaml.org,2002:merge":
+            continue
+        key = loader.construct_object(key_node, deep=True)
+        if not isinstance(key, Hashable):
+            raise yaml.constructor.ConstructorError(None, None, "a list cannot be a key", key_node.start_mark)
         if key in seen:
-            raise yaml.YAMLError(f"the key {key!r} stands twice, line {key_node.start_mark.line + 1}")
+            raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice", key_node.start_mark)
         seen.add(key)
     loader.flatten_mapping(node)
     return {
@@ -341,87 +398,66 @@ def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode, deep: bool = False
     }
 
 
-_UniqueKeyLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
-_UniqueKeyLoader.add_implicit_resolver(
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile("^(true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)
+_Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
     list("-+.0123456789"),
 )
 
 
+def _complaint(error: yaml.YAMLError) -> str:
+    """Where and what, without the excerpts that YAML draws over several lines."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        where = f"line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1}"
+        return f"{error.problem} in {where}, mend that line"
+    return " ".join(str(error).split())
+
+
 def _override(raw: dict[str, Any], text: str) -> None:
     key, equals, value = text.partition("=")
-    if not equals or not key.strip():
+    key = key.strip()
+    if not equals or not key:
         raise Refused(f"{text!r} is not an override: write key.sub=value, for example optimizer.lr=1e-5")
-    parts = key.strip().split(".")
-    node: Any = raw
-    for depth, part in enumerate(parts[:-1]):
-        here = ".".join(parts[: depth + 1])
-        if isinstance(node, list):
-            node = node[_index(node, part, here)]
-        else:
-            if not isinstance(node.get(part), dict | list):
-                node[part] = {}
-            node = node[part]
     try:
-        parsed = yaml.load(value, _UniqueKeyLoader)
+        parsed = yaml.load(value, _Loader)
     except yaml.YAMLError as error:
-        raise Refused(f"the value of {text!r} is not valid YAML: {' '.join(str(error).split())}") from error
-    if isinstance(node, list):
-        node[_index(node, parts[-1], key)] = parsed
-    else:
-        node[parts[-1]] = parsed
+        raise Refused(f"the value of {text!r} is not valid YAML: {_complaint(error)}") from error
+    node: Any = raw
+    parts = re.sub(r"\[(\d+)\]", r".\1", key).split(".")
+    while parts:
+        place: Any
+        if isinstance(node, list):
+            place, parts = _item(node, parts, key)
+        else:
+            place, *parts = parts
+        if not parts:
+            node[place] = parsed
+        elif isinstance(node, list):
+            node = node[place]
+        else:
+            if not isinstance(node.get(place), dict | list):
+                node[place] = {}
+            node = node[place]
 
 
-def _index(items: list[Any], part: str, where: str) -> int:
-    """Position in a list by number or by the `name` of an item (`agents.qwen.lr=...`)."""
-    if part.isdigit() and int(part) < len(items):
-        return int(part)
-    names = [item.get("name") for item in items if isinstance(item, dict)]
-    if part in names:
-        return names.index(part)
-    raise Refused(f"{where} does not exist: use a position below {len(items)} or a name among {names}")
+def _item(items: list[Any], parts: list[str], key: str) -> tuple[int, list[str]]:
+    """Position in a list by number or by the `name` of an item (`agents.qwen.lr=...`), and the parts left.
 
-
-def _sentence(error: ValidationError) -> str:
-    """One pydantic error as: where, the value, the rule, the way out."""
-    first = error.errors(include_url=False)[0]
-    where = ".".join(str(part) for part in first["loc"])
-    rest = error.error_count() - 1
-    more = f" ({rest} more mistake{'s' if rest > 1 else ''} after this one)" if rest else ""
-    if first["type"] == "extra_forbidden":
-        known = list(_section_at(first["loc"][:-1]).model_fields)
-        close = difflib.get_close_matches(str(first["loc"][-1]), known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known keys there: {', '.join(known)}"
-        return f"unknown setting {where!r}: {hint}{more}"
-    if first["type"] == "missing":
-        return f"the setting {where!r} is missing: {_description(first['loc'])}{more}"
-    message = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "value_error" and not where:
-        return message + more
-    value = repr(first["input"])
-    value = value if len(value) <= 80 else value[:77] + "..."
-    return f"{where} is {value}: {message[0].lower()}{message[1:]}. {_description(first['loc'])}{more}"
-
-
-def _section_at(location: Sequence[Any]) -> type[BaseModel]:
-    """The section class that a location in an error points into."""
-    section: type[BaseModel] = Config
-    for part in location:
-        if isinstance(part, int) or part not in section.model_fields:
-            continue
-        found = _models_in(section.model_fields[part].annotation)
-        if found:
-            section = found[0]
-    return section
-
-
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for part in getattr(annotation, "__args__", ()) for model in _models_in(part)]
-
-
-def _description(location: Sequence[Any]) -> str:
-    field = _section_at(location[:-1]).model_fields.get(str(location[-1])) if location else None
-    return " ".join(field.description.split()) if field and field.description else ""
+    A name may hold dots.
+    """
+    names = [item.get("name") if isinstance(item, dict) else None for item in items]
+    for end in range(len(parts), 0, -1):
+        if ".".join(parts[:end]) in names:
+            return names.index(".".join(parts[:end])), parts[end:]
+    if parts[0].isdigit() and int(parts[0]) < len(items):
+        return int(parts[0]), parts[1:]
+    known = ", ".join([*(name for name in names if name), *map(str, range(len(items)))])
+    raise Refused(f"{key!r} names no entry of its list, which has {known}: correct {parts[0]!r}")

@@ -19,7 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import IO, Any, Self
 
 import yaml
 from PIL import Image
@@ -38,60 +39,67 @@ from mmcorl.voting import Relation
 from model_adapters.images import load_image
 
 LOGS = ("metrics.jsonl", "validation.jsonl", "votes.jsonl", "gallery.jsonl", "timings.jsonl")
+LOCK, DATA_CHECK = ".lock", "data_check.json"
 CHANGEABLE = ("logging.", "checkpoint.", "notes", "device", "threads", "validation.every")
 """Settings that may differ when a run is resumed: none of them changes what an agent learns."""
 GALLERY_SIDE = 512
 
 
 class RunFolder:
-    """The folder on disk: lock, logs, committed checkpoints.
+    """The folder on disk: lock, logs, committed checkpoints. A context manager that holds the lock.
 
-    Opening refuses a folder in use by another process, and one that holds a run with other settings.
+    Opening only looks: it refuses a folder in use by another process, one that holds something else or a run
+    with other settings, and a place that cannot be written. `begin` makes or takes over the folder, so that
+    whatever is refused in between leaves no trace.
     """
 
     def __init__(self, path: Path, config: Config):
         self.path, self.config = path, config
         self.checkpoints = path / "checkpoints"
-        held = path / "config.yaml"
-        if path.exists() and not path.is_dir():
-            raise Refused(f"--run-dir {str(path)!r} is a file: choose a folder")
-        if path.is_dir() and any(path.iterdir()) and not held.is_file():
-            raise Refused(f"{str(path)!r} is not empty and holds no run: choose another --run-dir")
-        path.mkdir(parents=True, exist_ok=True)
-        self._lock = (path / ".lock").open("w")
+        self._lock: IO[str] | None = None
+        self._look()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._lock is not None:
+            self._lock.close()
+
+    def begin(self, data_check: Mapping[str, Any]) -> checkpoint.Committed | None:
+        """Make the folder, or take it over; returns the last committed set, None where there is none.
+
+        Logs written after that set are cut off, and without one they are emptied.
+        """
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._take()
+            self._look()  # Another process may have begun a run here since.
+            start = self._last_set()
+            write_file(self.path / "config.yaml", settings.dump(self.config))
+            write_file(self.path / DATA_CHECK, json.dumps(data_check, indent=1) + "\n")
+            for name in LOGS:
+                if (self.path / name).exists():
+                    os.truncate(self.path / name, start.meta["logs"].get(name, 0) if start else 0)
+            if start:
+                checkpoint.prune(self.checkpoints, self.config.checkpoint.keep_last)
+        except OSError as error:
             raise Refused(
-                f"another process is working in {str(path)!r}: wait for it or choose another --run-dir"
-            ) from None
-        if held.is_file():
-            self._same_settings(held)
-        write_file(held, settings.dump(config))
+                f"the run folder {str(self.path)!r} cannot be written ({error.strerror}): choose another --run-dir"
+            ) from error
+        return start
 
-    def _same_settings(self, held: Path) -> None:
-        old = yaml.safe_load(held.read_text())
-        changed = [
-            change
-            for change in settings.differences(old, self.config.model_dump(mode="json"))
-            if not change.startswith(CHANGEABLE)
-        ]
-        if changed:
-            raise Refused(
-                f"{str(self.path)!r} holds a run with other settings ({'; '.join(changed[:3])}): "
-                "give back the old ones to resume it, or choose another --run-dir"
-            )
-
-    def resume(self) -> checkpoint.Committed | None:
-        """The last committed set; logs written after it are cut off, and without one they are emptied."""
-        sets = checkpoint.committed(self.checkpoints)
-        last = sets[-1] if sets else None
-        for name in LOGS:
-            size = last.meta["logs"].get(name, 0) if last else 0
-            file = self.path / name
-            if file.exists():
-                os.truncate(file, size)
-        return last
+    def data_check(self) -> dict[str, Any]:
+        """What the run's first check of its data found; empty before there was one."""
+        file = self.path / DATA_CHECK
+        if not file.is_file():
+            return {}
+        try:
+            return dict(json.loads(file.read_text()))
+        except (ValueError, TypeError) as error:
+            raise Refused(f"{str(file)!r} is damaged ({error}): remove it to have the data checked again") from error
 
     def append(self, name: str, records: Sequence[Mapping[str, Any]]) -> None:
         """Add lines to one log."""
@@ -101,14 +109,117 @@ class RunFolder:
                 file.write(json.dumps(record, allow_nan=False) + "\n")
 
     def log_sizes(self) -> dict[str, int]:
-        """Bytes of each log, for the COMMIT file."""
-        files = {name: self.path / name for name in LOGS}
-        return {name: file.stat().st_size for name, file in files.items() if file.exists()}
+        """Bytes of each log, all of them on disk, for the COMMIT file."""
+        sizes = {}
+        for name in LOGS:
+            if (self.path / name).exists():
+                with (self.path / name).open("rb") as file:
+                    os.fsync(file.fileno())
+                    sizes[name] = os.fstat(file.fileno()).st_size
+        return sizes
 
     def lines(self, name: str) -> list[dict[str, Any]]:
         """Records of one log."""
         file = self.path / name
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def _look(self) -> None:
+        path, held = self.path, self.path / "config.yaml"
+        if not path.exists():
+            _require_room_for(path)
+            return
+        if not path.is_dir():
+            raise Refused(f"--run-dir {str(path)!r} is a file: choose a folder")
+        if held.is_file():
+            self._take()
+            self._same_settings(held)
+        elif any(file.name not in (LOCK, fresh(held).name) for file in path.iterdir()):
+            raise Refused(f"{str(path)!r} is not empty and holds no run: choose another --run-dir")
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise Refused(f"the run folder {str(path)!r} may not be written: choose another --run-dir")
+
+    def _take(self) -> None:
+        """Lock the folder for as long as this process lives."""
+        if self._lock is not None:
+            return
+        try:
+            lock = (self.path / LOCK).open("a")
+        except OSError as error:
+            raise Refused(
+                f"the run folder {str(self.path)!r} cannot be written ({error.strerror}): choose another --run-dir"
+            ) from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            raise Refused(
+                f"another process is working in {str(self.path)!r}: wait for it or choose another --run-dir"
+            ) from None
+        self._lock = lock
+
+    def _same_settings(self, held: Path) -> None:
+        try:
+            # Through Config, so that a setting added to the program since has its default on both sides.
+            old = settings.parse(yaml.safe_load(held.read_text())).model_dump(mode="json")
+        except (yaml.YAMLError, UnicodeDecodeError, Refused) as error:
+            reason = " ".join(str(error).split())
+            raise Refused(
+                f"{str(held)!r}, the settings of the run held there, cannot be read ({reason}): restore it, or choose "
+                "another --run-dir"
+            ) from error
+        changed = [
+            change
+            for change in settings.differences(old, self.config.model_dump(mode="json"))
+            if not change.startswith(CHANGEABLE)
+        ]
+        if changed:
+            more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+            raise Refused(
+                f"{str(self.path)!r} holds a run with other settings ({'; '.join(changed[:3])}{more}): "
+                "give back the old ones to resume it, or choose another --run-dir"
+            )
+
+    def _last_set(self) -> checkpoint.Committed | None:
+        """The newest committed set, found whole, with the logs that belong to it."""
+        sets = checkpoint.committed(self.checkpoints)
+        if not sets:
+            return None
+        last = sets[-1]
+        last.verify()
+        for name, size in last.meta["logs"].items():
+            _require_whole(self.path / name, size, last.step)
+        return last
+
+
+def _require_whole(log: Path, size: int, step: int) -> None:
+    """Refuse a log that lost lines its checkpoint has seen, or in which one of them is no JSON."""
+    found = log.stat().st_size if log.is_file() else 0
+    if found < size:
+        raise Refused(
+            f"{str(log)!r} has {found} bytes, fewer than the {size} it had at the checkpoint of step {step}: "
+            "restore it, or choose another --run-dir"
+        )
+    read = 0
+    with log.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            read += len(line)
+            if read > size:
+                return
+            try:
+                json.loads(line)
+            except ValueError as error:
+                raise Refused(
+                    f"line {number} of {str(log)!r} is damaged ({error}): restore it, or choose another --run-dir"
+                ) from error
+
+
+def _require_room_for(path: Path) -> None:
+    """Refuse a folder that cannot be made, without making it."""
+    above = next(parent for parent in path.absolute().parents if parent.exists())
+    if not above.is_dir():
+        raise Refused(f"--run-dir {str(path)!r} would lie inside the file {str(above)!r}: choose another folder")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise Refused(f"--run-dir {str(path)!r} cannot be made, {str(above)!r} may not be written: choose another one")
 
 
 @dataclass(frozen=True)
@@ -147,7 +258,8 @@ class Run:
         )
         self._clock: dict[str, float] = {}
         self._mark: tuple[str, float] | None = None
-        self._fresh_best = False
+        self._new_best: int | None = None
+        """Step of the last evaluation if it was the best so far."""
         self.stop_requested = False
 
     # -- what cotrain calls --------------------------------------------------------------------------------
@@ -194,13 +306,13 @@ class Run:
             self.trackers.log(record)
             self.progress.validation(record)
         self._tick(None)
-        self._fresh_best = self.config.checkpoint.best and step > 0 and self._is_best(step)
+        if self.config.checkpoint.best and step > 0 and self._is_best(step):
+            self._new_best = step
 
     def checkpoint_when_due(self, step: int, agents: Sequence[Agent]) -> None:
         """All agents at this step, or nothing; then the oldest sets go."""
-        if not (self._due(step, self.config.checkpoint.every) or self._fresh_best or self.stop_requested):
+        if not (self._due(step, self.config.checkpoint.every) or self._new_best == step or self.stop_requested):
             return
-        self._fresh_best = False
         self.phase("checkpoint")
 
         def write(directory: Path) -> None:
@@ -208,13 +320,7 @@ class Run:
                 agent.save(directory / agent.name)
 
         meta = {"logs": self.folder.log_sizes(), "scores": self._scores(step)}
-        try:
-            checkpoint.commit(self.folder.checkpoints, step, write, meta)
-        except OSError as error:
-            raise RuntimeError(
-                f"the checkpoint of step {step} could not be written to {self.folder.checkpoints} ({error.strerror}); "
-                "earlier ones are untouched, make room and run the same command again"
-            ) from error
+        checkpoint.commit(self.folder.checkpoints, step, write, meta)
         checkpoint.prune(self.folder.checkpoints, self.config.checkpoint.keep_last)
         self._tick(None)
         if self.stop_requested and step < self.steps:
@@ -362,6 +468,13 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def write_file(path: Path, text: str) -> None:
     """Replace a small file at once."""
-    fresh = path.with_name(f".{path.name}.new")
-    fresh.write_text(text, encoding="utf-8")
-    os.replace(fresh, path)
+    with fresh(path).open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(fresh(path), path)
+
+
+def fresh(path: Path) -> Path:
+    """Where a file is written before it takes its name."""
+    return path.with_name(f".{path.name}.new")

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-import json
 import math
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
+from transformers.utils import is_flash_attn_2_available
 from transformers.utils import logging as transformers_logging
 
+import mmcorl
 import patches
 from mmcorl.answers import Equivalence
+from mmcorl.checkpoint import Committed, committed, no_room
 from mmcorl.config import Config
 from mmcorl.cotrain import cotrain
+from mmcorl.data import recall
 from mmcorl.data.batches import Batches
 from mmcorl.data.check import DataCheck, check
-from mmcorl.data.sources import load_prompts
-from mmcorl.errors import Refused
+from mmcorl.data.sources import PromptSource, load_prompts
+from mmcorl.errors import Failed, Refused
 from mmcorl.progress import Progress, task
 from mmcorl.reader import Reader
 from mmcorl.report import build_report
 from mmcorl.rewards import match
-from mmcorl.run import HeldOut, Run, RunFolder, write_file
+from mmcorl.run import HeldOut, Run, RunFolder
 from mmcorl.supervision import Supervision
+from mmcorl.trackers import require_trackers
 from mmcorl.types import Group, Prompt, PseudoLabel
 from mmcorl.worker import Worker
 from mmcorl.zoo import resolve
@@ -47,60 +52,99 @@ class TrainingPrompts:
 def train(config: Config, run_dir: Path, *, quiet: bool = False) -> dict[str, Any]:
     """Run or resume `config` in `run_dir`; returns the summary.
 
-    Raises Refused before work starts on anything that cannot work.
+    Raises Refused before work starts on anything that cannot work, and leaves the folder then as it was; raises
+    Failed where the disk has no room.
     """
+    _prepare(config)
+    device = _device(config.device)
+    with RunFolder(run_dir, config) as folder, Equivalence() as relation:
+        sources = _sources(config)
+        readers = _readers(config, quiet)
+        checks, record = _check(config, sources, readers, folder.data_check(), quiet)
+        prompts, validation = _prompts(config, sources, checks)
+        steps = config.steps or math.ceil((config.epochs or 1.0) * len(prompts.kept) / config.batch.prompts)
+        supervision = Supervision(
+            config.supervision.kind,
+            [reader.name for reader in readers],
+            relation=relation,
+            tie=config.supervision.tie,
+            min_votes=config.supervision.min_votes,
+            min_share=config.supervision.min_share,
+        )
+        workers = [Worker(config, reader, steps, device) for reader in readers]
+        start = folder.begin(record)
+        try:
+            return _work(config, folder, start, workers, prompts, validation, supervision, relation, steps, quiet)
+        except Exception as error:
+            reason = no_room(error)
+            if reason is None:
+                raise
+            safe = committed(folder.checkpoints)
+            raise Failed(
+                f"no room is left to write into {str(run_dir)!r} ({reason}): the run is safe up to step "
+                f"{safe[-1].step if safe else 0}, make room and give the same command again to go on from there"
+            ) from error
+
+
+def _prepare(config: Config) -> None:
+    """What holds for the whole process, and what only the machine can refuse."""
     check_versions()
     patches.apply("torchvision_cpu")
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     if config.threads:
         torch.set_num_threads(config.threads)
-    device = _device(config.device)
-    folder = RunFolder(run_dir, config)
-    readers = [Reader(config, agent, str(resolve(agent.model, quiet=quiet))) for agent in config.agents]
-    names = [reader.name for reader in readers]
-    with Equivalence() as relation:
-        supervision = Supervision(
-            config.supervision.kind,
-            names,
-            relation=relation,
-            tie=config.supervision.tie,
-            min_votes=config.supervision.min_votes,
-            min_share=config.supervision.min_share,
+    require_trackers(config.logging.trackers)
+    if config.training.attention == "flash_attention_2" and not is_flash_attn_2_available():
+        raise Refused(
+            "training.attention is 'flash_attention_2' but the package flash-attn does not work here: install it for "
+            "this GPU, or use training.attention=sdpa"
         )
-        prompts, validation = _data(config, readers, folder, quiet)
-        steps = config.steps or math.ceil((config.epochs or 1.0) * len(prompts.kept) / config.batch.prompts)
-        start = folder.resume()
-        workers = [Worker(config, reader, steps, device) for reader in readers]
+
+
+def _work(
+    config: Config,
+    folder: RunFolder,
+    start: Committed | None,
+    workers: Sequence[Worker],
+    prompts: TrainingPrompts,
+    validation: Sequence[HeldOut],
+    supervision: Supervision,
+    relation: Equivalence,
+    steps: int,
+    quiet: bool,
+) -> dict[str, Any]:
+    """Everything after the checks: take up the last checkpoint, train, export, sum up."""
+    if start:
+        for worker in workers:
+            worker.load(start.path / worker.name)
+    facts = {worker.name: worker.facts() for worker in workers}
+
+    def reward(
+        groups: Sequence[Group], labels: Sequence[PseudoLabel], batch: Sequence[Prompt]
+    ) -> dict[str, tuple[float, ...]]:
+        return match(groups, labels, relation, {prompt.uid: prompt.choices for prompt in batch})
+
+    with Progress(config.name, list(facts), steps, start.step if start else 0, quiet=quiet) as progress:
+        for name, fact in facts.items():
+            progress.message(
+                f"{name}: {fact['family']}, {fact['trainable_parameters']:,} of {fact['parameters']:,} "
+                "parameters trained"
+            )
         if start:
-            for worker in workers:
-                worker.load(start.path / worker.name)
-        facts = {worker.name: worker.facts() for worker in workers}
-
-        def reward(
-            groups: Sequence[Group], labels: Sequence[PseudoLabel], batch: Sequence[Prompt]
-        ) -> dict[str, tuple[float, ...]]:
-            return match(groups, labels, relation, {prompt.uid: prompt.choices for prompt in batch})
-
-        with Progress(config.name, names, steps, start.step if start else 0, quiet=quiet) as progress:
-            for name, fact in facts.items():
-                progress.message(
-                    f"{name}: {fact['family']}, {fact['trainable_parameters']:,} of {fact['parameters']:,} "
-                    "parameters trained"
-                )
-            if start:
-                progress.message(f"resuming after step {start.step} of {steps}")
-            run = Run(folder, config, steps, validation, relation, progress, start)
-            previous = signal.signal(signal.SIGINT, lambda *_: _ask_to_stop(run))
-            try:
-                cotrain(workers, prompts, supervision, reward, run, steps)
-                progress.phase("export")
-                run.export(workers)
-            finally:
-                signal.signal(signal.SIGINT, previous)
-                run.trackers.close()
+            progress.message(f"resuming after step {start.step} of {steps}")
+            progress.restore(folder.lines("metrics.jsonl"), folder.lines("validation.jsonl"))
+        run = Run(folder, config, steps, validation, relation, progress, start)
+        previous = signal.signal(signal.SIGINT, lambda *_: _ask_to_stop(run))
+        try:
+            cotrain(workers, prompts, supervision, reward, run, steps)
+            progress.phase("export")
+            run.export(workers)
+        finally:
+            signal.signal(signal.SIGINT, previous)
+            run.trackers.close()
     summary = run.write_summary(facts)
-    build_report(run_dir)
+    build_report(folder.path)
     return summary
 
 
@@ -115,35 +159,73 @@ def _ask_to_stop(run: Run) -> None:
 def _device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name.startswith("cuda") and not torch.cuda.is_available():
+    device = torch.device(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
         raise Refused(f"device is {name!r} but torch sees no GPU: use device=cpu, or device=auto")
-    return torch.device(name)
+    if device.index is not None and device.index >= torch.cuda.device_count():
+        raise Refused(f"device is {name!r} but torch sees {torch.cuda.device_count()} GPU(s), from cuda:0 on")
+    return device
 
 
-def _data(
-    config: Config, readers: Sequence[Reader], folder: RunFolder, quiet: bool
-) -> tuple[TrainingPrompts, list[HeldOut]]:
-    """Load and check every row of training and validation data; what was skipped is written down."""
-    limits = {reader.name: (reader.length, reader.longest_prompt()) for reader in readers}
+def _sources(config: Config) -> dict[str, PromptSource]:
+    """Every data set of the run, opened: `train` and the validation sets by name."""
     parts = {"train": config.data.train} | {part.name: part.data for part in config.validation.sets}
-    sources = {name: load_prompts(data) for name, data in parts.items()}
-    record = folder.path / "data_check.json"
-    before = json.loads(record.read_text()) if record.is_file() else {}
+    return {name: load_prompts(data) for name, data in parts.items()}
+
+
+def _readers(config: Config, quiet: bool) -> list[Reader]:
+    """One reader per agent. What the zoo may first have to build comes last, so that a wrong path is told at once."""
+    readers = {}
+    for agent in sorted(config.agents, key=lambda agent: agent.model.startswith("zoo:")):
+        readers[agent.name] = Reader(config, agent, resolve(agent.model, quiet=quiet))
+    return [readers[agent.name] for agent in config.agents]
+
+
+def _check(
+    config: Config,
+    sources: Mapping[str, PromptSource],
+    readers: Sequence[Reader],
+    before: Mapping[str, Any],
+    quiet: bool,
+) -> tuple[dict[str, DataCheck], dict[str, Any]]:
+    """Check every row of every data set, or recall the check of the first start; and what to write down of it."""
+    limits = {reader.name: reader.longest_prompt() for reader in readers}
+    lengths = {reader.name: (reader.length, limits[reader.name]) for reader in readers}
+    seen_by = [
+        limits,
+        config.model_dump(mode="json", include={"agents", "prompt", "vision"}),
+        [mmcorl.__version__, transformers.__version__],
+    ]
     checks: dict[str, DataCheck] = {}
+    record: dict[str, Any] = {}
     for name, source in sources.items():
-        with task(f"checking {name} data", len(source), quiet=quiet) as bar:
-            checks[name] = check(
-                source, max_side=config.vision.max_side, lengths=limits, on_progress=lambda *_: bar.advance()
-            )
-        if name in before and before[name]["fingerprint"] != checks[name].fingerprint:
-            raise Refused(f"the data of {name!r} changed since this run began: restore it, or choose another --run-dir")
-    write_file(record, json.dumps({name: done.to_json() for name, done in checks.items()}, indent=1) + "\n")
-    train_source, train_check = sources.pop("train"), checks.pop("train")
-    if config.supervision.kind == "gold" and train_check.answers < len(train_check.kept):
+        key = recall.circumstances(source, *seen_by)
+        known = recall.from_record(before.get(name, {}), source, key)
+        if known is None:
+            with task(f"checking {name} data", len(source), quiet=quiet) as bar:
+                known = check(
+                    source, max_side=config.vision.max_side, lengths=lengths, on_progress=lambda *_: bar.advance()
+                )
+            if name in before and before[name]["fingerprint"] != known.fingerprint:
+                raise Refused(
+                    f"the usable rows of {name!r} are not those this run began with: restore the data, or choose "
+                    "another --run-dir"
+                )
+        checks[name], record[name] = known, recall.to_record(known, key)
+    return checks, record
+
+
+def _prompts(
+    config: Config, sources: Mapping[str, PromptSource], checks: Mapping[str, DataCheck]
+) -> tuple[TrainingPrompts, list[HeldOut]]:
+    """The usable rows: training batches, read when their step comes, and validation sets in memory."""
+    kept, answers = checks["train"].kept, checks["train"].answers
+    if config.supervision.kind == "gold" and answers < len(kept):
         raise Refused(
-            f"supervision.kind is 'gold' but {len(train_check.kept) - train_check.answers} of {len(train_check.kept)} "
-            f"rows of {train_source.name} have no answer: name the answer column in data.train.columns, or use "
-            "supervision.kind=ring, which needs none"
+            f"supervision.kind is 'gold' but {len(kept) - answers} of {len(kept)} rows of {sources['train'].name} have "
+            "no answer: name the answer column in data.train.columns, or use supervision.kind=ring, which needs none"
         )
-    validation = [HeldOut(name, [source[row] for row in checks[name].kept]) for name, source in sources.items()]
-    return TrainingPrompts(train_source, train_check.kept, config.batch.prompts, config.data_seed), validation
+    validation = [
+        HeldOut(name, [source[row] for row in checks[name].kept]) for name, source in sources.items() if name != "train"
+    ]
+    return TrainingPrompts(sources["train"], kept, config.batch.prompts, config.data_seed), validation
