@@ -1,0 +1,39 @@
+# `make quickstart` and `make test` do everything on a fresh machine: environment, install, run.
+PYTHON ?= python3
+VENV ?= .venv
+# What to install: `make test EXTRAS=gpu,dev` on a machine with a GPU.
+EXTRAS ?= cpu,dev
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: quickstart test test-slow check bench clean
+
+quickstart: $(READY)
+	$(BIN)/mmcorl train configs/quickstart.yaml
+	$(BIN)/mmcorl train configs/quickstart.yaml --run-dir runs/quickstart-self supervision.kind=self
+	$(BIN)/mmcorl train configs/quickstart.yaml --run-dir runs/quickstart-gold supervision.kind=gold
+	$(BIN)/mmcorl report runs/quickstart runs/quickstart-self runs/quickstart-gold
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+test-slow: $(READY)
+	$(BIN)/python -m pytest -m slow
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)
+	$(BIN)/python -m tests.bench.update_step
+
+clean:
+	rm -rf $(VENV) runs
+
+$(READY): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("mmcorl needs Python 3.11 or newer: make PYTHON=python3.11 ...") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet --editable ".[$(EXTRAS)]"
+	touch $@
