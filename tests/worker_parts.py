@@ -117,6 +117,11 @@ class Reference:
 
     def logp(self, group: int, k: int, temperature: float, model: Any = None) -> Tensor:
         """log softmax(logits / temperature) without banned ids of one unpadded row, by the model's own forward."""
+        ids = self.samples[group][k].ids
+        return self.logits(group, k, temperature, model).log_softmax(-1)[torch.arange(len(ids)), ids]
+
+    def logits(self, group: int, k: int, temperature: float, model: Any = None) -> Tensor:
+        """Logits / temperature (C, V) at the places that predict the completion; banned ids at -inf."""
         one, ids = self.prompts[group], self.samples[group][k].ids
         images = tuple(Image.open(io.BytesIO(data)) for data in one.images)
         inputs = plain_inputs(self.loaded, (one.text, images))
@@ -129,7 +134,7 @@ class Reference:
         logits = (model or self.loaded.model)(**inputs).logits[0, -len(ids) - 1 : -1] / temperature
         banned = list(self.loaded.adapter.banned_ids(self.loaded.processor, self.loaded.model.config))
         logits[:, banned] = -torch.inf
-        return logits.log_softmax(-1)[torch.arange(len(ids)), ids]
+        return logits
 
 
 def reference_of(agent: Worker, family: str, path: Path, prompts: Sequence[Prompt]) -> Reference:

@@ -1,0 +1,292 @@
+"""The engine draws from the model's own distribution and says with what probability: checked against transformers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from adapter_passes import TEXT_FAMILIES, VISION_FAMILIES, load, noise, plain_inputs
+from torch import Tensor
+from worker_parts import Reference, mixed_prompts, prompt
+
+from mmcorl.engines.base import Sample, Sampling
+from mmcorl.engines.transformers import TransformersEngine, draw
+from mmcorl.policy import Policy
+from mmcorl.types import Prompt
+from model_adapters.base import Encoded
+from model_adapters.images import load_image
+
+FAMILIES = (*VISION_FAMILIES, *TEXT_FAMILIES)
+NONE = torch.tensor([], dtype=torch.long)
+
+
+class Bench:
+    """An engine on a tiny checkpoint beside the plain model it must agree with."""
+
+    def __init__(self, family: str, path: Path, max_rows: int = 256):
+        self.family, self.loaded = family, load(family, path)
+        self.policy = Policy(self.loaded.model, self.loaded.adapter, self.loaded.processor)
+        self.engine = TransformersEngine(self.policy, max_rows)
+
+    def encode(self, prompts: list[Prompt]) -> list[Encoded]:
+        return [
+            self.loaded.adapter.encode(self.loaded.processor, one.text, [load_image(data) for data in one.images])
+            for one in prompts
+        ]
+
+    def draw(self, prompts: list[Prompt], n: int, seed: int = 0, **sampling: Any) -> list[list[Sample]]:
+        return self.engine.generate(self.encode(prompts), n, Sampling(**sampling), seed)
+
+    @property
+    def vocabulary(self) -> int:
+        return self.loaded.model.config.get_text_config().vocab_size
+
+    def distribution(self, one: Prompt) -> Tensor:
+        """Probabilities of the first token, (V,), by one plain forward."""
+        reference = Reference(self.loaded, [one], [[Sample(torch.tensor([0]), torch.zeros(1), "length")]])
+        with torch.no_grad():
+            return reference.logits(0, 0, 1.0)[0].softmax(-1).double()
+
+    def generate(self, one: Prompt, stops: tuple[int, ...], limit: int) -> list[int]:
+        """What transformers generates greedily, the stop token included."""
+        images = tuple(load_image(data) for data in one.images)
+        inputs = plain_inputs(self.loaded, (one.text, images))
+        new = self.loaded.model.generate(
+            **inputs,
+            do_sample=False,
+            max_new_tokens=limit,
+            eos_token_id=list(stops),
+            pad_token_id=stops[0],
+            suppress_tokens=self.policy.banned.tolist() or None,
+        )[0, inputs["input_ids"].shape[1] :].tolist()
+        ends = [i for i, token in enumerate(new) if token in stops]
+        return new[: ends[0] + 1] if ends else new
+
+
+def long_prompts(family: str) -> list[Prompt]:
+    """Beside the short ones, one beyond Gemma-3's tiny sliding window of 64 tokens, with an image where possible."""
+    images = () if family in TEXT_FAMILIES else (noise(56, 56, 3),)
+    return [*mixed_prompts(family), prompt("How many dots, dice and bars are there? " * 8, *images)]
+
+
+# -- log-probabilities -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_log_probabilities_are_those_of_a_plain_forward_of_each_row(
+    family: str, temperature: float, tiny_checkpoints: Mapping[str, Path]
+) -> None:
+    """Ragged prompts with 0, 1 and 2 images in one call, against one unpadded forward per completion."""
+    bench, prompts = Bench(family, tiny_checkpoints[family]), long_prompts(family)
+    samples = bench.draw(prompts, 3, temperature=temperature, max_new_tokens=12)
+    lengths = [len(one.input_ids) for one in bench.encode(prompts)]
+    assert max(lengths) > 64 > min(lengths)
+    reference = Reference(bench.loaded, prompts, samples)
+    with torch.no_grad():
+        for group, own in enumerate(samples):
+            assert len(own) == 3
+            for k, sample in enumerate(own):
+                assert torch.allclose(sample.logprobs, reference.logp(group, k, temperature), atol=1e-5)
+
+
+def test_generation_goes_beyond_the_sliding_window(tiny_checkpoints: Mapping[str, Path]) -> None:
+    """Prompts start inside Gemma-3's window of 64 tokens and completions leave it."""
+    bench, prompts = Bench("gemma3", tiny_checkpoints["gemma3"]), mixed_prompts("gemma3")
+    assert bench.loaded.model.config.get_text_config().sliding_window == 64
+    samples = bench.draw(prompts, 2, max_new_tokens=90)
+    reference = Reference(bench.loaded, prompts, samples)
+    longest = max(len(sample.ids) for own in samples for sample in own)
+    assert longest > 64
+    with torch.no_grad():
+        for group, own in enumerate(samples):
+            for k, sample in enumerate(own):
+                assert torch.allclose(sample.logprobs, reference.logp(group, k, 1.0), atol=1e-5)
+
+
+def test_tokens_come_as_often_as_the_model_says(tiny_checkpoints: Mapping[str, Path]) -> None:
+    """Chi-square of 20,000 first tokens; bins of expected count below 10 are joined. Both tails: 4 sigma."""
+    bench = Bench("qwen2_5_vl", tiny_checkpoints["qwen2_5_vl"], max_rows=20_000)
+    one = mixed_prompts("qwen2_5_vl")[0]
+    (samples,) = bench.draw([one], 20_000, seed=3, max_new_tokens=1)
+    counts = torch.bincount(torch.stack([sample.ids[0] for sample in samples]), minlength=bench.vocabulary).double()
+    expected = 20_000 * bench.distribution(one)
+    rare = expected < 10
+    observed = torch.cat([counts[~rare], counts[rare].sum()[None]])
+    expected = torch.cat([expected[~rare], expected[rare].sum()[None]])
+    freedom = len(expected) - 1
+    assert freedom > 100
+    statistic = float(((observed - expected) ** 2 / expected).sum())
+    assert abs(statistic - freedom) / math.sqrt(2 * freedom) < 4
+
+
+# -- greedy ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_is_what_transformers_generates(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
+    """Token for token, and with a token made a stop token that the model does produce."""
+    bench, prompts = Bench(family, tiny_checkpoints[family]), long_prompts(family)
+    free = bench.draw(prompts, 1, temperature=0.0, max_new_tokens=10)
+    stop = int(free[0][0].ids[4])
+    for stops in (bench.policy.stop_ids, (*bench.policy.stop_ids, stop)):
+        bench.policy.stop_ids = stops
+        samples = bench.draw(prompts, 1, temperature=0.0, max_new_tokens=10)
+        for one, (sample,) in zip(prompts, samples, strict=True):
+            expected = bench.generate(one, stops, 10)
+            assert sample.ids.tolist() == expected
+            assert sample.finish_reason == ("stop" if expected[-1] in stops else "length")
+    assert samples[0][0].finish_reason == "stop"
+    assert len(samples[0][0].ids) <= 5
+
+
+def test_greedy_ignores_the_seed_and_n_gives_copies(tiny_checkpoints: Mapping[str, Path]) -> None:
+    bench, prompts = Bench("qwen2", tiny_checkpoints["qwen2"]), mixed_prompts("qwen2")
+    first, second = (bench.draw(prompts, 2, seed=seed, temperature=0.0, max_new_tokens=6) for seed in (1, 2))
+    for a, b in zip(first, second, strict=True):
+        assert len({tuple(sample.ids.tolist()) for sample in (*a, *b)}) == 1
+
+
+# -- one draw by hand --------------------------------------------------------------------------------------------
+
+WEIGHTS = torch.tensor([1.0, 4.0, 16.0, 64.0])  # at temperature 2: 1, 2, 4, 8 of 15
+
+
+@pytest.mark.parametrize(
+    ("sampling", "banned", "expected"),
+    [
+        (Sampling(1.0), (), (1 / 85, 4 / 85, 16 / 85, 64 / 85)),
+        (Sampling(2.0), (), (1 / 15, 2 / 15, 4 / 15, 8 / 15)),
+        (Sampling(2.0, top_k=2), (), (0, 0, 1 / 3, 2 / 3)),
+        (Sampling(2.0, top_k=9), (), (1 / 15, 2 / 15, 4 / 15, 8 / 15)),
+        # The best has 8/15 = 0.53: alone enough for 0.5, not for 0.7; with the second 12/15 = 0.8.
+        (Sampling(2.0, top_p=0.5), (), (0, 0, 0, 1)),
+        (Sampling(2.0, top_p=0.7), (), (0, 0, 1 / 3, 2 / 3)),
+        (Sampling(2.0, top_p=0.81), (), (0, 2 / 14, 4 / 14, 8 / 14)),
+        # Top-k first: 8/14 = 0.57 does not reach 0.6, two reach 12/14.
+        (Sampling(2.0, top_k=3, top_p=0.6), (), (0, 0, 1 / 3, 2 / 3)),
+        # Banned before everything else: the two that are left at top_k 2 are the next ones.
+        (Sampling(2.0), (3,), (1 / 7, 2 / 7, 4 / 7, 0)),
+        (Sampling(2.0, top_k=2), (3,), (0, 1 / 3, 2 / 3, 0)),
+    ],
+)
+def test_temperature_top_k_and_top_p_by_hand(
+    sampling: Sampling, banned: tuple[int, ...], expected: tuple[float, ...]
+) -> None:
+    n = 30_000
+    generator = torch.Generator().manual_seed(0)
+    logits = WEIGHTS.log().expand(n, -1).clone()
+    tokens, logprobs = draw(logits, sampling, torch.tensor(banned, dtype=torch.long), generator)
+    probabilities = torch.tensor(expected, dtype=torch.float32)
+    assert torch.allclose(logprobs, probabilities.log()[tokens], atol=1e-5)  # also: nothing of probability 0 drawn
+    frequencies = torch.bincount(tokens, minlength=4) / n
+    # 4 standard errors of a share: 4 sqrt(0.25 / 30000) = 0.0115
+    assert torch.allclose(frequencies, probabilities, atol=0.0115)
+
+
+def test_greedy_by_hand() -> None:
+    """The likeliest token that is not banned; its log-probability at temperature 1: ln(16 / 21)."""
+    tokens, logprobs = draw(WEIGHTS.log()[None].clone(), Sampling(0.0), torch.tensor([3]), torch.Generator())
+    assert tokens.tolist() == [2]
+    assert float(logprobs) == pytest.approx(math.log(16 / 21))
+
+
+def test_tokens_tied_at_the_border_of_top_k_are_all_kept() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.tensor([0.0, 1.0, 1.0, 2.0]).expand(500, -1).clone()
+    tokens, _ = draw(logits, Sampling(top_k=2), NONE, generator)
+    assert set(tokens.tolist()) == {1, 2, 3}
+
+
+# -- media tokens, stops, lengths --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_media_tokens_are_never_drawn_and_stops_are(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
+    """10,000 tokens at temperature 1000, which is uniform over about 450 ids: each id is expected 22 times."""
+    bench = Bench(family, tiny_checkpoints[family])
+    (samples,) = bench.draw(mixed_prompts(family)[:1], 2500, temperature=1000.0, max_new_tokens=4)
+    drawn = torch.cat([sample.ids for sample in samples])
+    counts = torch.bincount(drawn, minlength=bench.vocabulary)
+    banned, stops = bench.policy.banned.tolist(), list(bench.policy.stop_ids)
+    if family in VISION_FAMILIES:
+        assert bench.loaded.adapter.image_token_id(bench.loaded.model.config) in banned
+    assert not set(banned) & set(stops)
+    assert counts[banned].sum() == 0
+    assert (counts[stops] > 0).all()
+    assert int((counts > 0).sum()) > 0.98 * (bench.vocabulary - len(banned))
+
+
+def test_a_completion_ends_with_its_stop_token_or_at_the_limit(tiny_checkpoints: Mapping[str, Path]) -> None:
+    bench = Bench("qwen2", tiny_checkpoints["qwen2"])
+    (samples,) = bench.draw(mixed_prompts("qwen2")[:1], 300, temperature=1000.0, max_new_tokens=40)
+    stops = set(bench.policy.stop_ids)
+    for sample in samples:
+        ids = sample.ids.tolist()
+        assert len(sample.logprobs) == len(ids) <= 40
+        assert not stops & set(ids[:-1])
+        assert (sample.finish_reason == "stop") == (ids[-1] in stops)
+        assert sample.finish_reason == "stop" or len(ids) == 40
+    assert {sample.finish_reason for sample in samples} == {"stop", "length"}
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "llama"])
+def test_one_new_token_is_enough(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
+    bench = Bench(family, tiny_checkpoints[family])
+    samples = bench.draw(mixed_prompts(family), 5, max_new_tokens=1)
+    assert [[len(sample.ids) for sample in own] for own in samples] == [[1] * 5] * 3
+
+
+def test_no_prompts_no_samples(tiny_checkpoints: Mapping[str, Path]) -> None:
+    assert Bench("qwen2", tiny_checkpoints["qwen2"]).draw([], 4) == []
+
+
+# -- work done ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("max_rows", "chunks"), [(100, 1), (4, 2), (5, 2), (2, 4), (1, 4)])
+def test_prompts_go_in_chunks_of_max_rows(max_rows: int, chunks: int, tiny_checkpoints: Mapping[str, Path]) -> None:
+    """4 prompts of 2 samples: 4 rows are 2 prompts, 1 row still is one prompt. The order stays."""
+    bench, prompts = Bench("internvl3_5", tiny_checkpoints["internvl3_5"], max_rows), long_prompts("internvl3_5")
+    whole = Bench("internvl3_5", tiny_checkpoints["internvl3_5"]).draw(prompts, 2, temperature=0.0, max_new_tokens=5)
+    calls: list[int] = []
+    decoder = bench.loaded.adapter.decoder(bench.loaded.model)
+    decoder.register_forward_hook(lambda *_: calls.append(1))
+    bench.draw(prompts, 2, max_new_tokens=1)
+    assert len(calls) == chunks
+    samples = bench.draw(prompts, 2, temperature=0.0, max_new_tokens=5)
+    for own, expected in zip(samples, whole, strict=True):
+        assert [sample.ids.tolist() for sample in own] == [sample.ids.tolist() for sample in expected]
+
+
+@pytest.mark.parametrize("family", VISION_FAMILIES)
+def test_each_image_is_seen_once_however_many_samples(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
+    bench, prompts = Bench(family, tiny_checkpoints[family]), mixed_prompts(family)
+    seen: list[int] = []
+
+    def count(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        seen.append(len(next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))))
+
+    bench.loaded.adapter.vision_modules(bench.loaded.model)[0].register_forward_pre_hook(count, with_kwargs=True)
+    encoded = bench.encode(prompts)
+    bench.engine.generate(encoded, 8, Sampling(max_new_tokens=5), 0)
+    assert sum(seen) == sum(len(one.vision["pixel_values"]) for one in encoded if one.vision)
+
+
+# -- noise -------------------------------------------------------------------------------------------------------
+
+
+def test_equal_seeds_give_equal_samples(tiny_checkpoints: Mapping[str, Path]) -> None:
+    bench, prompts = Bench("gemma3", tiny_checkpoints["gemma3"], max_rows=8), mixed_prompts("gemma3")
+
+    def ids(seed: int) -> list[list[int]]:
+        torch.manual_seed(seed * 7 + 1)  # the global generator has no say
+        return [sample.ids.tolist() for own in bench.draw(prompts, 4, seed=seed, max_new_tokens=8) for sample in own]
+
+    assert ids(5) == ids(5)
+    assert ids(5) != ids(6)
+    assert len({tuple(one) for one in ids(5)}) == 12  # no two samples share their noise
