@@ -10,8 +10,8 @@ READY := $(VENV)/.ready
 
 quickstart: $(READY)
 	$(BIN)/mmcorl train configs/quickstart.yaml
-	$(BIN)/mmcorl train configs/quickstart.yaml --run-dir runs/quickstart-self supervision.kind=self
-	$(BIN)/mmcorl train configs/quickstart.yaml --run-dir runs/quickstart-gold supervision.kind=gold
+	$(BIN)/mmcorl train configs/quickstart.yaml name=quickstart-self supervision.kind=self
+	$(BIN)/mmcorl train configs/quickstart.yaml name=quickstart-gold supervision.kind=gold
 	$(BIN)/mmcorl report runs/quickstart runs/quickstart-self runs/quickstart-gold
 
 test: $(READY)
@@ -33,6 +33,7 @@ clean:
 
 $(READY): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("mmcorl needs Python 3.11 or newer: make PYTHON=python3.11 ...") if sys.version_info < (3, 11) else None'
+	@echo 'installing into $(VENV): one to a few minutes, once'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet --editable ".[$(EXTRAS)]"
