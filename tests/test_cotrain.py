@@ -191,8 +191,8 @@ def test_the_sum_of_strengths_decides(start: tuple[float, float], up: bool) -> N
     """The separatrix of two agents is p_A + p_B = 1: one hundredth above and below it.
 
     In theta the sum starts 0.040 away from the line and grows as exp(0.64 t). What noise adds before it has
-    grown has a deviation of about sqrt(0.78 * rate * 0.22 / prompts) = 0.007 for each of the two, 0.010 for the sum: four
-    deviations.
+    grown has a deviation of about sqrt(0.78 * rate * 0.22 / prompts) = 0.007 for each of the two, 0.010 for the
+    sum: four deviations.
     """
     agents, _ = train([{"x": start[0]}, {"x": start[1]}], "ring", 40, each=900, rate=0.25)
     assert [agent.p("x") > 0.75 for agent in agents] == [up, up]
