@@ -423,7 +423,11 @@ def test_mathvision_loads_whole_and_planted_faults_are_counted(tmp_path, shared_
     source = load_prompts(DataSettings(source=str(original), recipe="mathvision"))
     report = check(source, max_side=1024)
     assert (report.rows, len(report.kept), report.answers, report.counts) == (304, 304, 304, {})
-    assert not any("<image" in prompt.text for prompt in source)
+    # Counted apart from this code: 58 rows number more pictures than the one image they have, which names them.
+    assert sum("<image" in prompt.text for prompt in source) == 58
+    by_id = {prompt.row_id: prompt.text for prompt in source}
+    assert "Which side is opposite to <image3>?" in by_id["59"]
+    assert by_id["2673"].endswith("look like?\nA. <image1>\nB. <image2>\nC. <image3>\nD. <image4>\nE. <image5>")
     # Counted in the parquet file apart from this code: 117 rows have options of their own, 73 bare letters.
     assert sum(prompt.choices is not None for prompt in source) == 190
 
@@ -487,3 +491,23 @@ def test_text_benchmarks_in_the_same_shape_load(name, rows, lists, shared_data):
     report = check(source, max_side=1024)
     assert (len(report.kept), report.answers) == (rows, rows)
     assert report.notes.get("further_answers", 0) == lists
+
+
+def test_numbered_markers_stay_where_one_image_holds_several_named_pictures(tmp_path):
+    rows = [
+        {"q": "<image1>\nWhich side is opposite to <image2>?<image>", "img": "a.png", "opts": ["<image3>", "<image4>"]},
+        {"q": "<image1>\nWhich one?", "img": "a.png", "opts": ["<image1>", ""]},
+        {"q": "Like <image1> or like <image2>?", "img": ["a.png", "b.png"], "opts": None},
+        {"q": "Which of <image1> and <image2>?", "img": None, "opts": None},
+    ]
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.png").write_bytes(png(len(name)))
+    path = write_jsonl(tmp_path / "rows.jsonl", rows)
+    columns = {"question": "q", "image": "img", "choices": "opts"}
+    settings = DataSettings(source=str(path), columns=columns, images="optional")
+    assert [prompt.text for prompt in load_prompts(settings)] == [
+        "<image1>\nWhich side is opposite to <image2>?\nA. <image3>\nB. <image4>",
+        "Which one?",  # one name, one image
+        "Like or like?",  # as many images as names: each is a place for one
+        "Which of and?",  # no image that could show the names
+    ]

@@ -317,9 +317,9 @@ def test_prompts_show_real_options_as_lettered_lines_unless_the_picture_does(tin
     angle = next(prompt for prompt in load_prompts(DataSettings(**wemath)) if prompt.row_id == "1420")
     seen = reader.adapter.decode(reader.processor, reader.encode(angle).input_ids.tolist())
     assert "∠ABC?\nA. 45°\nB. 60°\nC. 72°\nD. 90°\nE. No correct answer\nThink it through" in seen
-    # 114 open questions, 109 with options in words, 81 whose options are letters or pictures in the image.
+    # 114 open questions, 111 whose options are words or names of pictures, 79 whose options are letters drawn in.
     shown = Counter(
-        "open" if prompt.choices is None else "words" if f"\nA. {prompt.choices[0]}\nB. " in prompt.text else "picture"
+        "open" if prompt.choices is None else "lines" if f"\nA. {prompt.choices[0]}\nB. " in prompt.text else "drawn"
         for prompt in load_prompts(DataSettings(**mathvision))
     )
-    assert shown == {"open": 114, "words": 109, "picture": 81}
+    assert shown == {"open": 114, "lines": 111, "drawn": 79}

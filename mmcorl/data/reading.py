@@ -13,6 +13,8 @@ from mmcorl.errors import Refused
 
 _MARKER_LINE = re.compile(r"(?m)^[ \t]*(?:<image\d*>[ \t]*)+(?:\n|\Z)")
 _MARKER = re.compile(r"[ \t]*<image\d*>")
+_BARE_MARKER = re.compile(r"[ \t]*<image>")
+_NUMBERED_MARKER = re.compile(r"<image\d+>")
 _OPTION_END = r"\s*[.．:：、)](?!\s*;)\s*"
 
 
@@ -62,21 +64,37 @@ def top_level(column: str, columns: Sequence[str]) -> str:
     return column if column in columns else column.split(".")[0]
 
 
-def question_text(value: Any) -> str:
+def question_text(value: Any, *, pictures_named: bool = False) -> str:
     """The question out of a text or a chat list, without image markers; RowError where nothing is left."""
-    text = strip_markers(_last_user_turn(value) if isinstance(value, list) else value)
+    text = strip_markers(_last_user_turn(value) if isinstance(value, list) else value, pictures_named)
     if not text:
         raise RowError("empty_question", "the question is empty")
     return text
 
 
-def strip_markers(value: Any) -> str:
-    """Text without `<image>`, `<image1>`, ...: adapters put images in front of the text themselves."""
+def strip_markers(value: Any, pictures_named: bool = False) -> str:
+    """Text without `<image>`, `<image1>`, ...: adapters put images in front of the text themselves.
+
+    Where pictures are named, see `names_pictures`, `<image1>` is a name and stays.
+    """
     if value is None:
         return ""
     if not isinstance(value, str):
         raise RowError("empty_question", f"the question is {type(value).__name__}, not text")
+    if pictures_named:
+        return _BARE_MARKER.sub("", value).strip()
     return _MARKER.sub("", _MARKER_LINE.sub("", value)).strip()
+
+
+def names_pictures(question: Any, choices: Sequence[str] | None, images: int) -> bool:
+    """Whether `<image1>`, `<image2>`, ... name parts of a picture rather than places for images.
+
+    MathVision draws several pictures into one image and writes these names beside them; a fifth of its rows
+    then say "opposite to <image3>" or offer `<image2>` to `<image6>` as options.
+    """
+    turn = _last_user_turn(question) if isinstance(question, list) else question
+    texts = [text for text in (turn, *(choices or ())) if isinstance(text, str)]
+    return 0 < images < len({name for text in texts for name in _NUMBERED_MARKER.findall(text)})
 
 
 def _last_user_turn(turns: list[Any]) -> Any:
@@ -133,18 +151,17 @@ def _lettered_values(text: str) -> list[str]:
     return [text[begin:end].strip().rstrip(";；").strip() for (_, begin), end in zip(starts, ends, strict=True)]
 
 
-def with_choices(text: str, choices: Sequence[str] | None) -> str:
-    """The question with its options as lettered lines, unless they are mere names of what the image shows."""
-    if not choices or _shown_in_image(choices):
+def with_choices(text: str, choices: Sequence[str] | None, *, pictures_named: bool = False) -> str:
+    """The question with its options as lettered lines, unless they are mere letters of what the image shows."""
+    shown = [strip_markers(value, pictures_named) for value in choices or ()]
+    if not choices or _shown_in_image(shown):
         return text
-    lines = [
-        f"{letter}. {strip_markers(value)}" for letter, value in zip(string.ascii_uppercase, choices, strict=False)
-    ]
+    lines = [f"{letter}. {value}" for letter, value in zip(string.ascii_uppercase, shown, strict=False)]
     return "\n".join([text, *lines])
 
 
 def _shown_in_image(choices: Sequence[str]) -> bool:
-    names = [strip_markers(value).strip("(). ") for value in choices]
+    names = [value.strip("(). ") for value in choices]
     return not any(names) or names == list(string.ascii_uppercase[: len(names)])
 
 

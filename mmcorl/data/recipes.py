@@ -53,7 +53,8 @@ RECIPES: dict[RecipeName, Recipe] = {
             tag="subject",
         )
     ),
-    # We-Math/We-Math; ID names a group of rows, `question number` one row.
+    # We-Math/We-Math; ID names a group of rows, `question number` one row, `key` its place there (`2steps_1`).
+    # `knowledge concept` joins the concepts of a row, so it would be a slice of its own for most rows.
     "wemath": Recipe(
         Columns(
             question="question",
@@ -61,7 +62,7 @@ RECIPES: dict[RecipeName, Recipe] = {
             answer="answer",
             id="question number",
             choices="option",
-            tag="knowledge concept",
+            tag="key",
         )
     ),
 }

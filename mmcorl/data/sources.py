@@ -114,9 +114,13 @@ class PromptSource(Sequence[Prompt]):
 
     def _prompt(self, row: Mapping[str, Any], row_id: str) -> tuple[Prompt, tuple[str, ...]]:
         columns = self._columns
-        question = reading.question_text(reading.lookup(row, columns.question))
+        stored = reading.lookup(row, columns.question)
+        question = reading.question_text(stored)
         choices = reading.choice_values(self._optional(row, columns.choices))
         images, notes = self._images(row)
+        named = reading.names_pictures(stored, choices, len(images))
+        if named:
+            question = reading.question_text(stored, pictures_named=True)
         answer = self._optional(row, columns.answer)
         if self._recipe is not None:
             answer = self._recipe.answer(answer, row)
@@ -127,13 +131,13 @@ class PromptSource(Sequence[Prompt]):
             raise RowError("missing_answer", "the row has no answer")
         tag = self._optional(row, columns.tag)
         views = {
-            name: reading.with_choices(texts.wording(row_id, gold, name), choices)
+            name: reading.with_choices(texts.wording(row_id, gold, name, named), choices, pictures_named=named)
             for name, texts in self._views.items()
         }
         prompt = Prompt(
             uid=reading.prompt_uid(question, choices, images),
             row_id=row_id,
-            text=reading.with_choices(question, choices),
+            text=reading.with_choices(question, choices, pictures_named=named),
             images=images,
             gold=gold,
             choices=choices,
@@ -184,7 +188,7 @@ class _ViewTexts:
         """The stored row of an id, None where there is none."""
         return self._rows.get(row_id)
 
-    def wording(self, row_id: str, gold: str | None, name: str) -> str:
+    def wording(self, row_id: str, gold: str | None, name: str, pictures_named: bool) -> str:
         """The view's question for one row; raises RowError where the two do not belong together."""
         if row_id in self._repeated:
             raise RowError("misaligned_view", f"view {name!r} has several rows with this id")
@@ -195,7 +199,7 @@ class _ViewTexts:
             theirs = reading.answer_text(answer)
             raise RowError("misaligned_view", f"view {name!r} has the answer {theirs!r} where the row has {gold!r}")
         try:
-            return reading.question_text(question)
+            return reading.question_text(question, pictures_named=pictures_named)
         except RowError as fault:
             raise RowError("missing_view", f"view {name!r}: {fault}") from fault
 
