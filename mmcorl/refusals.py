@@ -100,7 +100,7 @@ def _way_out(location: Sequence[int | str], where: str, model: type[BaseModel]) 
         return f"did you mean {where.removesuffix(wrong) + close[0]!r}?"
     elsewhere = [path for path in _paths(model) if path.rpartition(".")[2] == wrong]
     if elsewhere:
-        return f"did you mean {elsewhere[0]!r}?"
+        return f"did you mean {' or '.join(repr(path) for path in elsewhere[:3])}?"
     return f"known there are {', '.join(known)}"
 
 

@@ -206,12 +206,11 @@ def _check(
                 known = check(
                     source, max_side=config.vision.max_side, lengths=lengths, on_progress=lambda *_: bar.advance()
                 )
-            if name in before and before[name]["fingerprint"] != known.fingerprint:
+            if name in before and recall.is_of_other_data(before[name], known, source):
                 raise Refused(
-                    f"the usable rows of {name!r} are not those this run began with: restore the data, or choose "
-                    "another --run-dir"
+                    f"the data of {name!r} are not those this run began with: restore them, or choose another --run-dir"
                 )
-        checks[name], record[name] = known, recall.to_record(known, key)
+        checks[name], record[name] = known, recall.to_record(known, source, key)
     return checks, record
 
 

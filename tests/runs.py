@@ -69,10 +69,11 @@ def changed(config: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
         *above, last = path.split("__")
         for part in above:
             node = node[int(part)] if isinstance(node, list) else node.setdefault(part, {})
+        key: int | str = int(last) if isinstance(node, list) else last
         if value is None:
-            del node[last]
+            del node[key]
         else:
-            node[int(last) if isinstance(node, list) else last] = value
+            node[key] = value
     return new
 
 

@@ -14,14 +14,15 @@ from mmcorl.data.sources import PromptSource
 
 
 def circumstances(source: PromptSource, *parts: Any) -> str:
-    """Hash of what a check depends on besides images: the rows' texts, the data settings and `parts` (JSON)."""
-    content = [len(source), source.fingerprint, source.settings.model_dump(mode="json"), *parts]
+    """Hash of what a check depends on besides the rows: the data settings and `parts` (JSON)."""
+    content = [source.settings.model_dump(mode="json"), *parts]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def to_record(check: DataCheck, key: str) -> dict[str, Any]:
+def to_record(check: DataCheck, source: PromptSource, key: str) -> dict[str, Any]:
     """What data_check.json holds of a check made under the circumstances `key`."""
-    return {**check.to_json(), "kept_rows": _spans(check.kept), "circumstances": key}
+    rows = {"kept_rows": _spans(check.kept), "texts": source.fingerprint}
+    return {**check.to_json(), **rows, "circumstances": key}
 
 
 def from_record(record: Mapping[str, Any], source: PromptSource, key: str) -> DataCheck | None:
@@ -29,7 +30,7 @@ def from_record(record: Mapping[str, Any], source: PromptSource, key: str) -> Da
 
     The kept rows are read and hashed, images included, but neither decoded nor encoded for the agents.
     """
-    if record.get("circumstances") != key:
+    if record.get("circumstances") != key or record["rows"] != len(source) or record["texts"] != source.fingerprint:
         return None
     kept = tuple(row for first, end in record["kept_rows"] for row in range(first, end))
     if _fingerprint(source, kept) != record["fingerprint"]:
@@ -37,6 +38,11 @@ def from_record(record: Mapping[str, Any], source: PromptSource, key: str) -> Da
     findings = tuple(Finding(**finding) for finding in record["findings"])
     known = {name: record[name] for name in ("source", "rows", "counts", "notes", "answers", "longest", "fingerprint")}
     return DataCheck(**known, kept=kept, findings=findings)
+
+
+def is_of_other_data(record: Mapping[str, Any], check: DataCheck, source: PromptSource) -> bool:
+    """Whether a record was made of other rows, answers included, than `check` has just found usable."""
+    return (record["fingerprint"], record["texts"]) != (check.fingerprint, source.fingerprint)
 
 
 def _fingerprint(source: PromptSource, kept: Iterable[int]) -> str | None:
