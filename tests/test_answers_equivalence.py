@@ -504,3 +504,19 @@ def test_the_catalogue_of_graded_cases(relation: Equivalence) -> None:
             missed += 1
     # All 128 of the public part; the catalogue may grow.
     assert credited / (credited + missed) >= 0.97
+
+
+def test_options_that_are_orders_stay_apart_though_they_read_as_one_number() -> None:
+    # MathVision row 90: every option is -5 as arithmetic.
+    choices = ("5-4-3-2-1", "5-2-3-4-1", "5-4-2-3-1", "5-2-1-4-3", "5-1-2-3-4")
+    with Equivalence() as relation:
+        assert [relation.same("A", choice, choices) for choice in choices] == [True, False, False, False, False]
+        assert not relation.same("A", "B", choices)
+        assert relation.same("B", "5-2-3-4-1", choices)
+
+
+def test_an_interval_is_not_a_bare_list() -> None:
+    with Equivalence() as relation:
+        assert not relation.same("[0,1)", "0,1")
+        assert not relation.same("[-1,2]", "-1,2")
+        assert relation.same("(-1,1)", "-1,1")  # a point or tuple without its brackets

@@ -205,7 +205,7 @@ class Equivalence:
             return False
         if a.brackets == b.brackets:
             ordered = a.brackets not in ("", "{}")
-        elif "" in (a.brackets, b.brackets):
+        elif "" in (a.brackets, b.brackets) and {a.brackets, b.brackets} <= {"", "()", "{}"}:
             ordered = "{}" not in (a.brackets, b.brackets)
         else:
             return False

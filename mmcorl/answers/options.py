@@ -53,14 +53,14 @@ def read_options(answer: str, choices: tuple[str, ...], same_value: SameValue = 
     labelled = labelled_option(text) or _spaced_label(text)
     if labelled is not None and labelled[0] in first:
         label, rest = labelled
-        named = _by_value(read(rest), choices, same_value)
+        named = _by_value(rest, choices, same_value)
         if named and first[label] not in named:
             return Options(conflict=True)
         if named or labelled_option(text) is not None:
             return Options(frozenset({first[label]}))
 
     # An option that is spelled exactly so comes before a reading as several letters (`AB` the segment).
-    named = _by_value(read(answer), choices, same_value)
+    named = _by_value(answer, choices, same_value)
     if len(named) == 1:
         return Options(named)
     several = _several_letters(text)
@@ -95,13 +95,19 @@ def _first_labels(choices: tuple[str, ...]) -> dict[str, str]:
     seen: dict[str, str] = {}
     labels = {}
     for letter, choice in zip(LETTERS, choices, strict=False):
-        labels[letter] = seen.setdefault(read(choice).text, letter)
+        labels[letter] = seen.setdefault(clean(choice), letter)
     return labels
 
 
-def _by_value(value: Reading, choices: tuple[str, ...], same_value: SameValue) -> frozenset[str]:
-    """First letters of the options whose value this is; an exact spelling beats the rest."""
+def _by_value(value: str, choices: tuple[str, ...], same_value: SameValue) -> frozenset[str]:
+    """First letters of the options whose value this is.
+
+    The exact spelling beats the same reading, and that beats the same value: options such as `5-4-3-2-1` and
+    `5-2-3-4-1` are orders, though both read as the number -5.
+    """
     first = _first_labels(choices)
-    readings = [(first[letter], read(choice)) for letter, choice in zip(LETTERS, choices, strict=False)]
-    exact = frozenset(letter for letter, option in readings if option.text == value.text)
-    return exact or frozenset(letter for letter, option in readings if same_value(value, option))
+    text, reading = clean(value), read(value)
+    options = [(first[letter], choice) for letter, choice in zip(LETTERS, choices, strict=False)]
+    spelled = frozenset(letter for letter, choice in options if clean(choice) == text)
+    alike = spelled or frozenset(letter for letter, choice in options if read(choice).text == reading.text)
+    return alike or frozenset(letter for letter, choice in options if same_value(reading, read(choice)))
