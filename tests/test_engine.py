@@ -55,6 +55,8 @@ class Bench:
         """What transformers generates greedily, the stop token included."""
         images = tuple(load_image(data) for data in one.images)
         inputs = plain_inputs(self.loaded, (one.text, images))
+        if self.family in TEXT_FAMILIES:
+            inputs.pop("token_type_ids", None)  # Some tokenizers give them and no text model here takes them.
         new = self.loaded.model.generate(
             **inputs,
             do_sample=False,

@@ -314,13 +314,19 @@ def test_freeze_vision_freezes_the_tower_alone_and_says_so(
 
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "internvl3_5", "gemma3", "llama"])
 def test_gradient_checkpointing_gives_the_same_gradients(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
-    results = []
+    results, counts = [], []
     for on in (False, True):
         agent = worker(tiny_checkpoints[family], training={"gradient_checkpointing": on})
         rollout(agent, mixed_prompts(family))
+        visits: list[int] = []
+        for name, module in agent.policy.model.named_modules():
+            if name.endswith("layers.0.mlp"):
+                module.register_forward_pre_hook(lambda *_, seen=visits: seen.append(1))
         agent.update(rewards_of(agent), 1)
         assert not agent.policy.training
         results.append(gradients(agent))
+        counts.append(len(visits))
+    assert counts[1] == 2 * counts[0] > 0  # the backward pass computed the layer again
     assert largest_difference(*results) < 2e-6
 
 

@@ -82,7 +82,7 @@ def mixed_prompts(family: str) -> list[Prompt]:
 def rollout(agent: Worker, prompts: Sequence[Prompt], step: int = 1) -> None:
     """Sample, then cut completions to different lengths: a random model hardly ever stops by itself."""
     agent.rollout(prompts, step)
-    change_samples(agent, lambda _, k, sample: cut(sample, len(sample.ids) - k % 4))
+    change_samples(agent, lambda _, k, sample: cut(sample, max(1, len(sample.ids) - k % 4)))
 
 
 def cut(sample: Sample, length: int) -> Sample:
