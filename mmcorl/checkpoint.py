@@ -86,7 +86,7 @@ def committed(directory: Path) -> list[Committed]:
         try:
             meta = json.loads(record.read_text())
             sets.append(Committed(path, meta.pop("step"), meta.pop("files"), meta))
-        except (ValueError, KeyError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Refused(
                 f"{str(record)!r} is damaged ({error}): restore it, or remove its folder to go on from the "
                 "checkpoint before it"

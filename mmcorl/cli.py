@@ -150,13 +150,12 @@ def _families(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps([asdict(row) for row in rows]))
         return 0
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(*(name.replace("_", " ") for name in asdict(rows[0])))
     for row in rows:
-        table.add_row(*(_cell(value) for value in asdict(row).values()))
-    Console().print(table)
+        name, *facts = asdict(row).items()
+        print(_cell(name[1]))
+        for key, value in facts:
+            if _cell(value):
+                print(f"  {key.replace('_', ' ') + ':':<24}{_cell(value)}")
     return 0
 
 

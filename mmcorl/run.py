@@ -306,8 +306,7 @@ class Run:
             self.trackers.log(record)
             self.progress.validation(record)
         self._tick(None)
-        if self.config.checkpoint.best and step > 0 and self._is_best(step):
-            self._new_best = step
+        self._note_best(step)
 
     def checkpoint_when_due(self, step: int, agents: Sequence[Agent]) -> None:
         """All agents at this step, or nothing; then the oldest sets go."""
@@ -377,6 +376,11 @@ class Run:
         accuracy = [agent["accuracy"] for line in lines for agent in line["agents"].values()]
         agreement = [line["cohort"]["agreement"] for line in lines]
         return {"validation": _mean(accuracy), "agreement": _mean(agreement)}
+
+    def _note_best(self, step: int) -> None:
+        """Remember an evaluation that no earlier one equals, by accuracy or by agreement; step 0 does not count."""
+        if self.config.checkpoint.best and step > 0 and self._is_best(step):
+            self._new_best = step
 
     def _is_best(self, step: int) -> bool:
         steps = {line["step"] for line in self.folder.lines("validation.jsonl") if 0 < line["step"] < step}

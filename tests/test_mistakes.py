@@ -80,7 +80,10 @@ IN_THE_CONFIG: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["unknown setting 'optimizer.learning_rat'", "known there are lr,"],
     ),
     "misspelt key": ({"batch__promts": 4}, ["unknown setting 'batch.promts'", "did you mean 'batch.prompts'?"]),
-    "key of another section": ({"max_new_tokens": 4}, ["did you mean 'sampling.max_new_tokens' or 'val"]),
+    "key of another section": (
+        {"max_new_tokens": 4},
+        ["did you mean 'validation.max_new_tokens' or 'sampling.max_new_tokens'?"],
+    ),
     "wrong type": ({"steps": "many"}, ["steps is 'many', but must be a whole number (Training steps;"]),
     "truth for a number": ({"steps": True}, ["steps: true is not a number"]),
     "not a number": ({"optimizer__lr": float("nan")}, ["optimizer.lr is nan, but must be a finite number"]),
@@ -194,14 +197,22 @@ MODELS: dict[str, tuple[Callable[[Path], str], list[str]]] = {
 @pytest.mark.parametrize("mistake", MODELS)
 @pytest.mark.usefixtures("no_weights")
 def test_mistakes_about_models(
-    mistake: str, config: dict[str, Any], refusal: Callable[..., str], tmp_path: Path
+    mistake: str,
+    config: dict[str, Any],
+    refusal: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("MMCORL_CACHE", str(tmp_path / "cache"))
     model, expected = MODELS[mistake]
-    # An entry of the zoo that would take a minute to build stands first: the mistake is found before that.
     new = changed(config, agents__1__model=model(tmp_path))
+    if "zoo" not in mistake:
+        # It would take a minute to build this one, and stands first: the mistake is found before that.
+        new = changed(new, agents__0__model="zoo:qwen2")
     sentence = refusal("train", write_config(tmp_path, new), "--run-dir", "run")
     assert [words for words in expected if words not in sentence] == [], sentence
     assert not Path("run").exists()
+    assert not (tmp_path / "cache").exists()
 
 
 @pytest.mark.usefixtures("no_weights")
