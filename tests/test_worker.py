@@ -589,6 +589,20 @@ def test_a_saved_agent_goes_on_as_if_nothing_had_happened(
     assert [one.text for one in agent.evaluate(prompts)] == [one.text for one in again.evaluate(prompts)]
 
 
+def test_an_agent_reads_its_view_where_the_data_have_it(tiny_checkpoints: Mapping[str, Path]) -> None:
+    """Training rows have the view; validation rows without any view are read as they are, even the same row."""
+    files = {"source": "rows.jsonl", "columns": {"id": "id"}, "views": {"short": {"source": "other.jsonl"}}}
+    path = str(tiny_checkpoints["qwen2"])
+    config = settings(agents=[{"name": "a", "model": path, "view": "short"}], data={"train": files})
+    reader = Reader(config, config.agents[0], path)
+    plain = prompt("What is the total of the two dice?")
+    reworded = replace(plain, views={"short": "Total?"})
+    assert len(reader.encode(reworded).input_ids) < len(reader.encode(plain).input_ids)
+    assert torch.equal(reader.encode(reworded).input_ids, reader.encode(prompt("Total?")).input_ids)
+    with pytest.raises(Refused, match=r"agent 'a' reads view 'short' but the data of row .* have only long: add"):
+        reader.encode(replace(plain, views={"long": "The two dice, what do they show in all?"}))
+
+
 def test_the_written_config_of_these_tests_is_one(tmp_path: Path) -> None:
     """The helpers use the same loader a run does."""
     file = tmp_path / "config.yaml"
