@@ -175,7 +175,9 @@ class EngineSettings(Section):
     kind: Literal["transformers"] = "transformers"
     """What samples: `transformers` shares the trained weights."""
     max_rows: int = Field(default=256, ge=1)
-    """Most completions generated at once; changes memory and speed."""
+    """Most completions generated at once; changes memory, speed and which samples a seed draws."""
+    max_tokens: int = Field(default=2**18, ge=1)
+    """Most tokens (prompt, completion and padding) in the KV cache at once; changes the same things."""
 
 
 class ValidationSet(Section):

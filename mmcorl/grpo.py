@@ -72,26 +72,24 @@ def token_weights(
 
 def importance_weights(
     train_logp: Tensor, engine_logp: Tensor, mode: Correction = "token_truncate", cap: float = 3.0
-) -> tuple[Tensor, dict[str, float]]:
-    """Weights, and drift statistics, that correct for an engine whose numbers differ from the trainer's.
+) -> Tensor:
+    """One weight per token that corrects for an engine whose numbers differ from the trainer's.
 
     `train_logp`, `engine_logp`: log-probabilities of the sampled tokens under the trainer at the weights that
     sampled and under the engine's actual sampling distribution; one shape, valid tokens only.
     `token_truncate`: min(exp(train - engine), cap) per token, without gradient (truncated importance
-    sampling, the paper's choice). `off`: all ones; the statistics still show the drift. For the statistics of
-    a whole step, call `importance_stats` on the differences of all its tokens. Raises NotFiniteError with the
-    position of the first log-probability that is NaN or infinite.
+    sampling, the paper's choice). `off`: all ones. Raises NotFiniteError with the position of the first
+    log-probability that is NaN or infinite. `importance_stats` describes the drift of a whole step.
     """
     if train_logp.shape != engine_logp.shape:
         raise ValueError(f"{tuple(train_logp.shape)} training and {tuple(engine_logp.shape)} engine log-probabilities")
     _finite(engine_logp, "engine log-probability")
     _finite(train_logp, "training log-probability")
     log_ratio = (train_logp - engine_logp).detach()
-    stats = importance_stats(log_ratio, cap)
     if mode == "off":
-        return torch.ones_like(log_ratio), stats
+        return torch.ones_like(log_ratio)
     if mode == "token_truncate":
-        return log_ratio.exp().clamp(max=cap), stats
+        return log_ratio.exp().clamp(max=cap)
     raise ValueError(f"importance correction {mode!r} is unknown: use one of {', '.join(get_args(Correction))}")
 
 

@@ -81,7 +81,7 @@ class Worker:
             self.optimizer, lambda step: learning_rate_share(step, total_steps, config)
         )
         self.reference = self._reference_model() if config.objective.kl_coef else None
-        self.engine = TransformersEngine(self.policy, config.engine.max_rows)
+        self.engine = TransformersEngine(self.policy, config.engine.max_rows, config.engine.max_tokens)
         correction = config.objective.importance_correction
         if correction == "auto":
             correction = "token_truncate" if self.adapter.needs_importance_correction else "off"
@@ -133,7 +133,8 @@ class Worker:
         self._pending = {}
         self.engine.sync()
         metrics = {
-            key: statistics.fmean(one[key] for one in steps if key in one) for key in dict.fromkeys(chain(*steps))
+            key: (max if key.endswith("_max") else statistics.fmean)([one[key] for one in steps if key in one])
+            for key in dict.fromkeys(chain(*steps))
         }
         # Sampled tokens estimate the entropy of every completion, those without a gradient included.
         sampled = torch.cat([sample.logprobs for rollout in rollouts for sample in rollout.samples])
@@ -271,7 +272,7 @@ class Worker:
             counts = lengths[index]
             engine = torch.cat([batch.rollouts[g].samples[k].logprobs for g, k in micro]).to(logp)
             before = logp.detach() if batch.old is None else torch.cat([batch.old[row] for row in micro])
-            importance, _ = grpo.importance_weights(
+            importance = grpo.importance_weights(
                 before, engine, self.importance_correction, objective.importance_cap
             )
             terms = grpo.policy_loss(

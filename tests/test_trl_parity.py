@@ -115,7 +115,7 @@ def ours(rollouts: Rollouts, loss_type: str, one_pass: bool, beta: float, correc
     lengths = torch.tensor(LENGTHS)
     valid = torch.arange(BUDGET) < lengths.unsqueeze(1)
     advantages = group_advantages(REWARDS).flatten()
-    weights, _ = importance_weights(rollouts.old[valid], rollouts.engine[valid], "token_truncate" if correct else "off")
+    weights = importance_weights(rollouts.old[valid], rollouts.engine[valid], "token_truncate" if correct else "off")
     terms = policy_loss(
         rollouts.logp[valid],
         None if one_pass else rollouts.old[valid],

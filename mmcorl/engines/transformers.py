@@ -6,7 +6,7 @@ prompts are read once. Nothing is copied at a weight sync.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -27,9 +27,10 @@ class TransformersEngine:
             other samples from the same distribution.
     """
 
-    def __init__(self, policy: Policy, max_rows: int = 256):
+    def __init__(self, policy: Policy, max_rows: int = 256, max_tokens: int = 2**18):
         self.policy = policy
         self.max_rows = max_rows
+        self.max_tokens = max_tokens
 
     def sync(self) -> None:
         """Nothing to do: the weights are shared."""
@@ -44,16 +45,24 @@ class TransformersEngine:
     def generate(self, prompts: Sequence[Encoded], n: int, sampling: Sampling, seed: int) -> list[list[Sample]]:
         """n samples of each prompt, in order; prompts of similar length are worked on together."""
         generator = torch.Generator(self.policy.device).manual_seed(seed)
-        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i].input_ids))
-        per_chunk = max(1, self.max_rows // n)
         results: list[list[Sample]] = [[] for _ in prompts]
-        for start in range(0, len(order), per_chunk):
-            chunk = order[start : start + per_chunk]
-            for index, samples in zip(
-                chunk, self._chunk([prompts[i] for i in chunk], n, sampling, generator), strict=True
-            ):
+        for chunk in self._chunks(prompts, n, sampling.max_new_tokens):
+            drawn = self._chunk([prompts[i] for i in chunk], n, sampling, generator)
+            for index, samples in zip(chunk, drawn, strict=True):
                 results[index] = samples
         return results
+
+    def _chunks(self, prompts: Sequence[Encoded], n: int, longest: int) -> Iterator[list[int]]:
+        """Indices of prompts to work on at once, shortest prompts first, within rows and cache tokens."""
+        chunk: list[int] = []
+        for index in sorted(range(len(prompts)), key=lambda i: len(prompts[i].input_ids)):
+            rows = (len(chunk) + 1) * n
+            if chunk and (rows > self.max_rows or rows * (len(prompts[index].input_ids) + longest) > self.max_tokens):
+                yield chunk
+                chunk = []
+            chunk.append(index)
+        if chunk:
+            yield chunk
 
     def _chunk(
         self, prompts: Sequence[Encoded], n: int, sampling: Sampling, generator: torch.Generator
