@@ -76,7 +76,7 @@ def test_wrong_arguments_exit_with_2_and_show_the_usage(argv: list[str], capsys:
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    cache = tmp_path_factory.mktemp("cache")
+    cache = tmp_path_factory.getbasetemp() / "taught"
     return {"qwen": taught("qwen2.5-vl", cache), "intern": taught("internvl3.5", cache)}
 
 
@@ -216,7 +216,7 @@ def test_another_seed_is_another_run(models: dict[str, Path], run: Path, tmp_pat
     argv = ["train", str(config), "--run-dir", str(tmp_path / "run"), "--quiet", "seed=1"]
     assert main(argv) == 0
     first, other = records(run, "votes.jsonl")[:4], records(tmp_path / "run", "votes.jsonl")
-    assert [line["uid"] for line in first] == [line["uid"] for line in other]  # the order of prompts has a seed of its own
+    assert [line["uid"] for line in first] == [line["uid"] for line in other]  # their order has another seed
     assert [line["agents"] for line in first] != [line["agents"] for line in other]
 
 
