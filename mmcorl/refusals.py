@@ -101,7 +101,7 @@ def _way_out(location: Sequence[int | str], where: str, model: type[BaseModel]) 
     elsewhere = [path for path in _paths(model) if path.rpartition(".")[2] == wrong]
     if elsewhere:
         return f"did you mean {' or '.join(repr(path) for path in elsewhere[:3])}?"
-    return f"known there are {', '.join(known)}"
+    return f"{where.rpartition('.')[0] or 'a config'} has {', '.join(known)}"
 
 
 def _short(value: Any) -> str:

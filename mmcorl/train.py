@@ -208,7 +208,8 @@ def _check(
                 )
             if name in before and recall.is_of_other_data(before[name], known, source):
                 raise Refused(
-                    f"the data of {name!r} are not those this run began with: restore them, or choose another --run-dir"
+                    f"the {name} data ({source.name}) are not those this run began with: restore them, or choose "
+                    "another --run-dir"
                 )
         checks[name], record[name] = known, recall.to_record(known, source, key)
     return checks, record

@@ -77,7 +77,7 @@ SUMS = [{"question": f"What is {i} + 1?", "answer": str(i + 1)} for i in range(8
 IN_THE_CONFIG: dict[str, tuple[dict[str, Any], list[str]]] = {
     "unknown key": (
         {"optimizer__learning_rat": 1},
-        ["unknown setting 'optimizer.learning_rat'", "known there are lr,"],
+        ["unknown setting 'optimizer.learning_rat'", "optimizer has lr, betas,"],
     ),
     "misspelt key": ({"batch__promts": 4}, ["unknown setting 'batch.promts'", "did you mean 'batch.prompts'?"]),
     "key of another section": (
@@ -405,7 +405,7 @@ def test_data_that_changed_since(
     original, before = file.read_text(), state(run)
     try:
         rows_file(config.parent, rows)
-        assert "the data of 'train' are not those this run began with" in refusal(
+        assert "the train data (rows.jsonl) are not those this run began with" in refusal(
             "train", config, "--run-dir", run, "--quiet"
         )
     finally:

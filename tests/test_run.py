@@ -230,7 +230,7 @@ def test_the_check_is_made_again_when_something_it_rests_on_changed(
         assert json.loads(record.read_text())["train"]["circumstances"] != "another"
     else:
         assert again == 2
-        assert "the data of 'train' are not those this run began with" in capsys.readouterr().err
+        assert "the train data (rows.jsonl) are not those this run began with" in capsys.readouterr().err
 
 
 def test_the_recalled_check_is_the_check(pictures: Path, tmp_path: Path) -> None:
