@@ -76,12 +76,15 @@ class Reader:
         """Most prompt tokens this agent takes: the setting, or what its context leaves beside a completion."""
         config = AutoConfig.from_pretrained(self.path)
         context = getattr(config.get_text_config(), "max_position_embeddings", None)
-        limit, longest = self.config.data.max_prompt_tokens, self.config.sampling.max_new_tokens
+        limit, longest = (
+            self.config.data.max_prompt_tokens,
+            max(self.config.sampling.max_new_tokens, self.config.validation.max_new_tokens or 0),
+        )
         if context is None:
             return limit
         if longest >= context:
             raise Refused(
-                f"sampling.max_new_tokens is {longest} but agent {self.name!r} has a context of {context} tokens: "
+                f"the longest completion (sampling.max_new_tokens, validation.max_new_tokens) is {longest} but agent {self.name!r} has a context of {context} tokens: "
                 "lower it so that a prompt fits too"
             )
         return min(limit, context - longest)

@@ -51,7 +51,7 @@ def build_report(run_dir: Path, others: Sequence[Path] = ()) -> Path:
     runs = [read_run(path) for path in [run_dir, *unlike]]
     page = _environment().get_template("report.html").render(**_context(runs))
     target = run_dir / "report.html"
-    partial = run_dir / f".report.{os.getpid()}.html"
+    partial = run_dir / ".report.html.new"
     try:
         partial.write_text(page, encoding="utf-8")
         os.replace(partial, target)

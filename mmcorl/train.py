@@ -33,7 +33,7 @@ from mmcorl.supervision import Supervision
 from mmcorl.trackers import require_trackers
 from mmcorl.types import Group, Prompt, PseudoLabel
 from mmcorl.worker import Worker
-from mmcorl.zoo import resolve
+from mmcorl.zoo import parse, resolve
 from model_adapters.registry import check_versions
 
 
@@ -135,13 +135,16 @@ def _work(
             progress.message(f"resuming after step {start.step} of {steps}")
             progress.restore(folder.lines("metrics.jsonl"), folder.lines("validation.jsonl"))
         run = Run(folder, config, steps, validation, relation, progress, start)
-        previous = signal.signal(signal.SIGINT, lambda *_: _ask_to_stop(run))
+        # A scheduler's SIGTERM is a Ctrl-C that nobody typed.
+        stops = (signal.SIGINT, signal.SIGTERM)
+        previous = [signal.signal(stop, lambda *_: _ask_to_stop(run)) for stop in stops]
         try:
             cotrain(workers, prompts, supervision, reward, run, steps)
             progress.phase("export")
             run.export(workers)
         finally:
-            signal.signal(signal.SIGINT, previous)
+            for stop, handler in zip(stops, previous, strict=True):
+                signal.signal(stop, handler)
             run.trackers.close()
     summary = run.write_summary(facts)
     build_report(folder.path)
@@ -176,7 +179,7 @@ def _sources(config: Config) -> dict[str, PromptSource]:
 def _readers(config: Config, quiet: bool) -> list[Reader]:
     """One reader per agent. What the zoo may first have to build comes last, so that a wrong path is told at once."""
     readers = {}
-    for agent in sorted(config.agents, key=lambda agent: agent.model.startswith("zoo:")):
+    for agent in sorted(config.agents, key=lambda agent: parse(agent.model) is not None):
         readers[agent.name] = Reader(config, agent, resolve(agent.model, quiet=quiet))
     return [readers[agent.name] for agent in config.agents]
 

@@ -272,9 +272,7 @@ class Worker:
             counts = lengths[index]
             engine = torch.cat([batch.rollouts[g].samples[k].logprobs for g, k in micro]).to(logp)
             before = logp.detach() if batch.old is None else torch.cat([batch.old[row] for row in micro])
-            importance = grpo.importance_weights(
-                before, engine, self.importance_correction, objective.importance_cap
-            )
+            importance = grpo.importance_weights(before, engine, self.importance_correction, objective.importance_cap)
             terms = grpo.policy_loss(
                 logp,
                 None if batch.old is None else before,
@@ -404,7 +402,8 @@ class Worker:
             )
         except ValueError as error:
             raise Refused(
-                f"training.lora.target_modules={modules!r} does not fit agent {self.name!r}: {error}"
+                f"training.lora.target_modules={modules!r} does not fit agent {self.name!r} ({str(error).split('. ')[0]}): "
+                "name layers of the model, or use all-linear"
             ) from error
 
     def _export_merged(self, directory: Path) -> None:

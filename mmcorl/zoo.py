@@ -89,14 +89,20 @@ def cache_folder() -> Path:
 
 def resolve(model: str, *, quiet: bool = False) -> str:
     """A checkpoint path: `zoo:NAME` or `zoo:NAME@SEED` is built once and cached, anything else is returned."""
+    entry = parse(model)
+    return model if entry is None else str(build(*entry, quiet=quiet))
+
+
+def parse(model: str) -> tuple[str, int] | None:
+    """Name and seed of a `zoo:` model, None for any other; raises Refused for a name the zoo does not have."""
     if not model.startswith("zoo:"):
-        return model
+        return None
     name, _, seed = model.removeprefix("zoo:").partition("@")
     if name not in ZOO:
         raise Refused(f"there is no {model!r}: the zoo has {', '.join(ZOO)}")
     if seed and not seed.isdigit():
         raise Refused(f"the seed of {model!r} must be a number, as in zoo:{name}@1")
-    return str(build(name, int(seed or 0), quiet=quiet))
+    return name, int(seed or 0)
 
 
 def build(name: str, seed: int = 0, recipe: Recipe = RECIPE, *, quiet: bool = False) -> Path:

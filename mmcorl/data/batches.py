@@ -24,7 +24,7 @@ class Batches:
         if n_rows < batch_size:
             raise Refused(
                 f"{n_rows} usable rows cannot fill a batch of {batch_size} prompts without repeating one; "
-                "lower the batch size or add rows"
+                "lower batch.prompts or add rows"
             )
         self.n_rows = n_rows
         self.batch_size = batch_size
