@@ -74,20 +74,20 @@ class Reader:
 
     def longest_prompt(self) -> int:
         """Most prompt tokens this agent takes: the setting, or what its context leaves beside a completion."""
-        config = AutoConfig.from_pretrained(self.path)
-        context = getattr(config.get_text_config(), "max_position_embeddings", None)
-        limit, longest = (
-            self.config.data.max_prompt_tokens,
-            max(self.config.sampling.max_new_tokens, self.config.validation.max_new_tokens or 0),
-        )
+        context = getattr(AutoConfig.from_pretrained(self.path).get_text_config(), "max_position_embeddings", None)
         if context is None:
-            return limit
+            return self.config.data.max_prompt_tokens
+        lengths = {
+            "sampling.max_new_tokens": self.config.sampling.max_new_tokens,
+            "validation.max_new_tokens": self.config.validation.max_new_tokens or 0,
+        }
+        setting, longest = max(lengths.items(), key=lambda item: item[1])
         if longest >= context:
             raise Refused(
-                f"the longest completion (sampling.max_new_tokens, validation.max_new_tokens) is {longest} but agent {self.name!r} has a context of {context} tokens: "
+                f"{setting} is {longest} but agent {self.name!r} has a context of {context} tokens: "
                 "lower it so that a prompt fits too"
             )
-        return min(limit, context - longest)
+        return min(self.config.data.max_prompt_tokens, context - longest)
 
 
 def _size(encoded: Encoded) -> int:

@@ -401,8 +401,9 @@ class Worker:
                 ),
             )
         except ValueError as error:
+            reason = str(error).split(". ")[0]
             raise Refused(
-                f"training.lora.target_modules={modules!r} does not fit agent {self.name!r} ({str(error).split('. ')[0]}): "
+                f"training.lora.target_modules={modules!r} does not fit agent {self.name!r} ({reason}): "
                 "name layers of the model, or use all-linear"
             ) from error
 
