@@ -1,0 +1,30 @@
+"""What a grader says about one response."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Stage = Literal["no_answer", "rule", "judge", "judge_unclear", "judge_failed"]
+McqPolicy = Literal["letter_or_value", "letter_only"]
+
+GRADER = ("mmcorl-grader", "1")
+"""Name and version, stored beside every score; the version changes with the rules."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`correct` is `rule or (committed and not cut_off and judge)`, whatever a judge says."""
+
+    correct: bool
+    stage: Stage
+    """`no_answer`: no commitment, or cut off (never judged). `rule`: the rules decided (or no judge was asked).
+    `judge`: a judge decided. `judge_unclear`: the judge answered off its menu. `judge_failed`: it did not answer."""
+    answer: str | None
+    """The extracted answer."""
+    reason: str
+    """A few words for people: which rule, or the judge's word."""
+    rule: bool
+    """Whether the rules alone credit it."""
+    committed: bool
+    cut_off: bool
