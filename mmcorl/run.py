@@ -42,6 +42,8 @@ LOGS = ("metrics.jsonl", "validation.jsonl", "votes.jsonl", "gallery.jsonl", "ti
 LOCK, DATA_CHECK = ".lock", "data_check.json"
 CHANGEABLE = ("logging.", "checkpoint.", "notes", "device", "threads", "validation.every")
 """Settings that may differ when a run is resumed: none of them changes what an agent learns."""
+MUTE_SHARE, MUTE_STEPS = 0.99, 10
+"""An agent whose completions lack an answer to this share for so many steps is worth a warning."""
 GALLERY_SIDE = 512
 
 
@@ -260,6 +262,7 @@ class Run:
         self._mark: tuple[str, float] | None = None
         self._new_best: int | None = None
         """Step of the last evaluation if it was the best so far."""
+        self._mute: dict[str, int] = {}
         self.stop_requested = False
 
     # -- what cotrain calls --------------------------------------------------------------------------------
@@ -289,6 +292,7 @@ class Run:
         if self.config.logging.gallery and (step == 1 or self._due(step, self.config.validation.every)):
             self._keep_for_gallery(step, batch, groups, votes)
         self.trackers.log(metrics)
+        self._watch(metrics)
         self.step = step
         self._timing(step, metrics)
 
@@ -366,6 +370,17 @@ class Run:
         return summary
 
     # -- inside ----------------------------------------------------------------------------------------------
+
+    def _watch(self, metrics: Mapping[str, Any]) -> None:
+        """Say so when an agent has given hardly any readable answer for a while: then nobody learns from it."""
+        for name, values in metrics["agents"].items():
+            mute = values["unparsed_share"] is not None and values["unparsed_share"] >= MUTE_SHARE
+            self._mute[name] = self._mute.get(name, 0) + 1 if mute else 0
+            if self._mute[name] == MUTE_STEPS:
+                self.progress.message(
+                    f"{name} gave no readable answer in {MUTE_STEPS} steps, so nothing can be learned from it: "
+                    "look at its samples in the report's gallery, at prompt.style and at sampling.max_new_tokens"
+                )
 
     def _due(self, step: int, every: int) -> bool:
         return step > 0 and (step % every == 0 or step == self.steps)

@@ -157,9 +157,28 @@ def test_the_best_evaluations_get_a_checkpoint(
         assert [one.step for one in checkpoint.committed(folder.checkpoints)] == expected
 
 
+def test_an_agent_that_stops_answering_is_named_once(config: Config, tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "run", config) as folder:
+        folder.begin({})
+        progress = _Silent()
+        run = Run(folder, config, 30, [], None, progress, None)  # type: ignore[arg-type]
+        # Nine mute steps, one readable answer, then twenty mute ones: the tenth of those is told, the rest not.
+        for share in [1.0] * 9 + [0.9] + [1.0] * 20:
+            run._watch({"agents": {"a": {"unparsed_share": share}, "b": {"unparsed_share": 0.0}}})
+        run.trackers.close()
+    assert len(progress.messages) == 1
+    assert progress.messages[0].startswith("a gave no readable answer in 10 steps")
+
+
 class _Silent:
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
     def phase(self, _: str) -> None:
         """Progress that shows nothing."""
+
+    def message(self, text: str) -> None:
+        self.messages.append(text)
 
 
 # -- the data check ---------------------------------------------------------------------------------------------
