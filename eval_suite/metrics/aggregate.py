@@ -1,0 +1,133 @@
+"""From several responses per item to one score: pass@1, avg@k, maj@k and pass@k, each under its own name."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from eval_suite.items import Item
+from eval_suite.metrics.intervals import Cluster
+from eval_suite.metrics.outcomes import Outcome
+from mmcorl.errors import Refused
+from mmcorl.voting import Relation, TieRule, majority
+
+SIXTH_CALL = "sixth_call"
+"""CoMAS: a sixth response that read five drafts; only it is graded, so it counts like a single response."""
+_NAME = re.compile(r"(pass|avg|maj)@([1-9]\d*)")
+
+
+@dataclass(frozen=True)
+class Score:
+    """A score in integers, under the name of its aggregation."""
+
+    aggregation: str
+    """`pass@1`, `avg@8`, `maj@8`, `pass@4` or `sixth_call`."""
+    correct: int
+    total: int
+    by_item: Mapping[str, Cluster]
+    """Per item id what it adds to `correct` and `total`."""
+    tie_rule: TieRule | None = None
+    """How maj@k breaks ties; None for everything else."""
+    ties: int | None = None
+    """Items whose vote was tied."""
+
+    @property
+    def accuracy(self) -> float | None:
+        """`correct` / `total`; None without items."""
+        return self.correct / self.total if self.total else None
+
+
+def default_aggregation(samples: int) -> str:
+    """What a score of so many responses per item is called when nothing else is asked for."""
+    return "pass@1" if samples == 1 else f"avg@{samples}"
+
+
+def aggregate(
+    items: Iterable[Item],
+    outcomes: Iterable[Outcome],
+    aggregation: str,
+    *,
+    relation: Relation | None = None,
+    tie: TieRule = "lexicographic",
+    by_rule: bool = False,
+) -> Score:
+    """The score of one benchmark under the aggregation named.
+
+    - `pass@k`: chance that one of k responses is correct, without bias from the n >= k there are (Chen et
+      al. 2021): the mean of 1 - C(n - c, k) / C(n, k). `correct` and `total` count sets of k responses.
+    - `avg@k`: mean over the first k responses. `correct` and `total` count responses.
+    - `maj@k`: the first k responses vote with `relation`; an item is correct when the answer elected is,
+      as its first supporter was graded. A response without an answer has no vote; no vote at all is wrong.
+      `tie` is the rule for ties: `lexicographic` (the smallest answer; the paper's ensembles), `first_seen`
+      (with several checkpoints this favours the first) or `drop` (wrong).
+    - `sixth_call`: the only response.
+
+    Args:
+        items: the items of one benchmark.
+        outcomes: all outcomes of these items, the same number for each.
+        relation: when two answers are one vote; needed by maj@k.
+        by_rule: score what the rules alone credit.
+
+    Raises:
+        Refused: an unknown aggregation, or fewer responses per item than it needs.
+    """
+    items = list(items)
+    by_item: dict[str, list[Outcome]] = {item.id: [] for item in items}
+    for outcome in outcomes:
+        by_item[outcome.id].append(outcome)
+    drawn = min((len(told) for told in by_item.values()), default=1)
+    kind, k = parse_aggregation(aggregation, drawn)
+    tie_rule: TieRule | None = None
+    ties: int | None = None
+    shares: dict[str, Cluster] = {}
+    if kind == "maj":
+        if relation is None:
+            raise ValueError("maj@k needs a relation between answers")
+        tie_rule, ties = tie, 0
+        for item in items:
+            right, tied = _elected_is_right(by_item[item.id][:k], relation, item.choices, tie, by_rule)
+            shares[item.id] = Cluster(int(right), 1)
+            ties += tied
+    else:
+        for item in items:
+            told = [outcome.rule if by_rule else outcome.correct for outcome in by_item[item.id]]
+            shares[item.id] = pass_at_k(len(told), sum(told), k) if kind == "pass" else Cluster(sum(told[:k]), k)
+    correct, total = sum(share.correct for share in shares.values()), sum(share.total for share in shares.values())
+    return Score(aggregation, correct, total, shares, tie_rule, ties)
+
+
+def pass_at_k(n: int, c: int, k: int) -> Cluster:
+    """Sets of k among n responses, of which c are correct, that hold a correct one, of all such sets."""
+    if not 0 <= c <= n or not 1 <= k <= n:
+        raise ValueError(f"pass@{k} of {c} correct among {n}")
+    sets = math.comb(n, k)
+    return Cluster(sets - math.comb(n - c, k), sets)
+
+
+def parse_aggregation(aggregation: str, samples: int) -> tuple[str, int]:
+    """Kind and k of an aggregation's name; refused when unknown or when `samples` do not suffice."""
+    if aggregation == SIXTH_CALL:
+        if samples != 1:
+            raise Refused(f"sixth_call grades one response per item, but there are {samples}: keep the sixth only")
+        return "avg", 1
+    match = _NAME.fullmatch(aggregation)
+    if match is None:
+        raise Refused(f"aggregation {aggregation!r} is unknown: use pass@K, avg@K, maj@K or {SIXTH_CALL}")
+    k = int(match[2])
+    if k > samples:
+        raise Refused(f"{aggregation} needs {k} responses per item, but there are {samples}: sample more or lower K")
+    return match[1], k
+
+
+def _elected_is_right(
+    outcomes: Sequence[Outcome], relation: Relation, choices: Sequence[str] | None, tie: TieRule, by_rule: bool
+) -> tuple[bool, bool]:
+    votes = [outcome.vote for outcome in outcomes]
+    vote = majority(votes, relation, choices=choices, tie=tie)
+    if vote.answer is None:
+        return False, vote.tie
+    # The winner is written as its first supporter wrote it, so the first equal string is that response.
+    first = outcomes[votes.index(vote.answer)]
+    return first.rule if by_rule else first.correct, vote.tie

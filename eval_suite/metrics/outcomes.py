@@ -1,0 +1,169 @@
+"""What became of every response: the rules' verdict and the judge's, joined by (benchmark, id, sample).
+
+The one place where `final = rule or (committed and not cut_off and judge)` is computed from the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from eval_suite.grading.verdict import Stage
+from eval_suite.items import Item, Response
+from mmcorl.errors import Refused
+
+Key = tuple[str, str, int]
+JudgeWord = Literal["yes", "no", "unclear", "failed"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One response, or the place where one is missing."""
+
+    benchmark: str
+    id: str
+    sample: int
+    correct: bool
+    """`rule or (committed and not cut_off and judge == "yes")`."""
+    rule: bool
+    committed: bool
+    cut_off: bool
+    answer: str | None
+    judge: JudgeWord | None = None
+    """The judge's latest word; None when it was not asked."""
+    reason: str = ""
+    missing: bool = False
+    """There is no response; it counts as wrong."""
+
+    @property
+    def key(self) -> Key:
+        """(benchmark, item id, sample)."""
+        return self.benchmark, self.id, self.sample
+
+    @property
+    def stage(self) -> Stage:
+        """Which stage decided."""
+        if self.missing or not self.committed or self.cut_off:
+            return "no_answer"
+        if self.rule or self.judge is None:
+            return "rule"
+        if self.judge == "unclear":
+            return "judge_unclear"
+        return "judge_failed" if self.judge == "failed" else "judge"
+
+    @property
+    def vote(self) -> str | None:
+        """The answer as far as it may vote: a response that was cut off or never committed has no vote."""
+        return self.answer if self.committed and not self.cut_off else None
+
+
+def outcomes_of(
+    items: Iterable[Item],
+    responses: Iterable[Response],
+    rule_rows: Iterable[Mapping[str, Any]],
+    judge_rows: Iterable[Mapping[str, Any]] = (),
+    *,
+    samples: Mapping[str, int] | None = None,
+) -> list[Outcome]:
+    """One outcome per item and sample, in item order; a response that is missing stands as wrong.
+
+    `rule_rows`, `judge_rows`: lines of rule.jsonl and judge.jsonl; of several lines with one key the last
+    holds (a failed judge call is asked again). `samples`: responses due per item by benchmark; by default
+    the largest number that any item of the benchmark has.
+
+    Raises:
+        Refused: a response of an unknown item, two responses under one key, or a response without a line in
+            rule.jsonl.
+    """
+    items = list(items)
+    known = {(item.benchmark, item.id) for item in items}
+    given = _by_key(responses, known)
+    due = dict(samples) if samples is not None else _samples(given)
+    rules = {_key(row): row for row in rule_rows}
+    judges = {_key(row): row for row in judge_rows}
+    ungraded = sum(key not in rules for key in given)
+    if ungraded:
+        raise Refused(f"{ungraded} of {len(given)} responses have not been graded: run `mmcorl grade` on the folder")
+    outcomes = []
+    for item in items:
+        for sample in range(due.get(item.benchmark, 1)):
+            key = (item.benchmark, item.id, sample)
+            if key in given:
+                outcomes.append(_outcome(key, rules[key], judges.get(key)))
+            else:
+                outcomes.append(Outcome(*key, False, False, False, False, None, missing=True))
+    return outcomes
+
+
+def pool(runs: Sequence[Sequence[Outcome]]) -> list[Outcome]:
+    """The responses of several checkpoints to the same items as if one had given them all.
+
+    The paper's matched-budget ensemble: four of each of two checkpoints make eight votes. Samples are
+    numbered run after run, so a tie that the first answer seen decides favours the first checkpoint.
+
+    Raises:
+        Refused: fewer than two runs, or runs that differ in items or in responses per item.
+    """
+    if len(runs) < 2:
+        raise Refused("an ensemble needs the responses of two checkpoints or more: give another evaluation")
+    first = [(outcome.benchmark, outcome.id, outcome.sample) for outcome in runs[0]]
+    for number, run in enumerate(runs[1:], 2):
+        if sorted(outcome.key for outcome in run) != sorted(first):
+            raise Refused(
+                f"evaluations 1 and {number} of the ensemble differ in items or in responses per item "
+                f"({len(first)} and {len(run)} responses): evaluate both with the same items and samples"
+            )
+    count: dict[str, int] = {}
+    for benchmark, _, sample in first:
+        count[benchmark] = max(count.get(benchmark, 0), sample + 1)
+    by_key = [{outcome.key: outcome for outcome in run} for run in runs]
+    pooled = []
+    for key in (key for key in first if key[2] == 0):
+        size = count[key[0]]
+        for number, run_outcomes in enumerate(by_key):
+            for sample in range(size):
+                told = run_outcomes[(key[0], key[1], sample)]
+                pooled.append(replace(told, sample=number * size + sample))
+    return pooled
+
+
+def _outcome(key: Key, rule: Mapping[str, Any], judge: Mapping[str, Any] | None) -> Outcome:
+    committed, cut_off, by_rule = bool(rule["committed"]), bool(rule["cut_off"]), bool(rule["rule"])
+    word = None if judge is None else judge["verdict"]
+    return Outcome(
+        *key,
+        correct=by_rule or (committed and not cut_off and word == "yes"),
+        rule=by_rule,
+        committed=committed,
+        cut_off=cut_off,
+        answer=rule["answer"],
+        judge=word,
+        reason=str(rule.get("reason", "")),
+    )
+
+
+def _key(row: Mapping[str, Any]) -> Key:
+    return row["benchmark"], row["id"], row["sample"]
+
+
+def _by_key(responses: Iterable[Response], known: set[tuple[str, str]]) -> dict[Key, Response]:
+    given: dict[Key, Response] = {}
+    for response in responses:
+        if (response.benchmark, response.id) not in known:
+            raise Refused(
+                f"a response answers item {response.id!r} of {response.benchmark}, which is not among the items: "
+                "score the responses with the items they were made for"
+            )
+        key = (response.benchmark, response.id, response.sample)
+        if key in given:
+            raise Refused(f"sample {key[2]} of item {key[1]!r} of {key[0]} stands twice: number samples 0, 1, 2, ...")
+        given[key] = response
+    return given
+
+
+def _samples(given: Iterable[Key]) -> dict[str, int]:
+    due: dict[str, int] = {}
+    for benchmark, _, sample in given:
+        due[benchmark] = max(due.get(benchmark, 1), sample + 1)
+    return due

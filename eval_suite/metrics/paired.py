@@ -1,0 +1,217 @@
+"""Is one evaluation better than another on the same items? Paired, exact, and aware of groups."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from eval_suite.items import Item
+from eval_suite.metrics.aggregate import Score
+from eval_suite.metrics.intervals import LEVEL, RESAMPLES, Interval, percentile_interval, resampled_ratios
+from mmcorl.errors import Refused
+
+MAX_WORK = 2_000_000_000
+"""Units times summed differences up to which the exact test is worked out: some seconds."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One benchmark of one evaluation, as much of it as a comparison needs."""
+
+    label: str
+    """The evaluation's name, for sentences and tables."""
+    benchmark: str
+    score: Score
+    items: Sequence[Item]
+    fingerprints: Mapping[str, str]
+    """`Item.fingerprint` by item id, as stored with the items."""
+    grader: Mapping[str, Any]
+    """`name`, `version`, `mcq_policy`."""
+    judge: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Units:
+    """What a test or an interval takes as independent: items, or whole groups of them."""
+
+    count: int
+    p_value: float
+    """Two-sided exact p: McNemar's for right-or-wrong items, its sign-flip form for counts and for groups."""
+    interval: Interval
+    """Paired bootstrap interval of the difference, seeded."""
+
+
+@dataclass(frozen=True)
+class Paired:
+    """B against A on one benchmark."""
+
+    benchmark: str
+    a: str
+    b: str
+    aggregation: str
+    n: int
+    accuracy_a: float
+    accuracy_b: float
+    both: int
+    only_a: int
+    only_b: int
+    neither: int
+    """Items by who is right; with several samples an item counts for whoever is right more often, ties to
+    `both` when either has a correct response and to `neither` when not."""
+    by_item: Units
+    by_group: Units | None
+    """The same over whole groups; None when the benchmark has no groups."""
+    seed: int
+    resamples: int
+
+    @property
+    def difference(self) -> float:
+        """Accuracy of B minus accuracy of A."""
+        return self.accuracy_b - self.accuracy_a
+
+    @property
+    def headline(self) -> Units:
+        """The figures to report: over groups where there are groups."""
+        return self.by_group or self.by_item
+
+
+def compare(a: Scored, b: Scored, *, seed: int = 0, resamples: int = RESAMPLES, level: float = LEVEL) -> Paired:
+    """Compare two evaluations of one benchmark, item by item.
+
+    The test asks whether swapping A and B in every unit at random would often give a difference as large
+    (exact McNemar: binomial over the items that only one of the two gets right). Units are items, and whole
+    groups where the benchmark has them, since five versions of one problem are not five independent items.
+
+    Raises:
+        Refused: the two differ in items, aggregation, grader, multiple-choice policy or judge.
+    """
+    check_comparable(a, b)
+    ids = list(a.score.by_item)
+    shares = [(a.score.by_item[id], b.score.by_item[id]) for id in ids]
+    group = {item.id: item.group for item in a.items}
+    # Everything an item adds: B's correct minus A's, and its total (equal on both sides).
+    differences = {
+        id: (right.correct - left.correct, left.total) for id, (left, right) in zip(ids, shares, strict=True)
+    }
+    grouped: dict[tuple[bool, str], tuple[int, int]] = {}
+    for id, (change, total) in differences.items():
+        name = group[id]
+        unit = (False, id) if name is None else (True, name)
+        known = grouped.get(unit, (0, 0))
+        grouped[unit] = known[0] + change, known[1] + total
+
+    def units(pairs: Sequence[tuple[int, int]]) -> Units:
+        ratios = resampled_ratios(pairs, seed=seed, resamples=resamples)
+        return Units(len(pairs), sign_flip_p([change for change, _ in pairs]), percentile_interval(ratios, level))
+
+    has_groups = len(grouped) < len(ids)
+    return Paired(
+        benchmark=a.benchmark,
+        a=a.label,
+        b=b.label,
+        aggregation=a.score.aggregation,
+        n=len(ids),
+        accuracy_a=a.score.correct / a.score.total,
+        accuracy_b=b.score.correct / b.score.total,
+        both=sum(left.correct == right.correct > 0 for left, right in shares),
+        only_a=sum(left.correct > right.correct for left, right in shares),
+        only_b=sum(left.correct < right.correct for left, right in shares),
+        neither=sum(left.correct == right.correct == 0 for left, right in shares),
+        by_item=units(list(differences.values())),
+        by_group=units(list(grouped.values())) if has_groups else None,
+        seed=seed,
+        resamples=resamples,
+    )
+
+
+def mcnemar_p(only_a: int, only_b: int) -> float:
+    """Exact two-sided McNemar test: 2 P(X <= min) for X ~ Bin(only_a + only_b, 1/2), at most 1."""
+    n = only_a + only_b
+    tail = sum(math.comb(n, count) for count in range(min(only_a, only_b) + 1))
+    # Integers divided once: correctly rounded however large n is.
+    return min(1.0, 2 * tail / 2**n) if n else 1.0
+
+
+def sign_flip_p(differences: Iterable[int]) -> float:
+    """Exact two-sided p of |sum| when every unit's difference keeps or flips its sign with equal chance.
+
+    For differences of -1, 0 and 1 it is McNemar's exact test. The distribution is built unit by unit, not
+    sampled. Raises Refused when the differences are too large for that (pass@k of very many samples).
+    """
+    changes = [change for change in differences if change]
+    if not changes:
+        return 1.0
+    shared = math.gcd(*changes)
+    sizes = sorted(abs(change) // shared for change in changes)
+    if sizes[-1] == 1:
+        return mcnemar_p(sum(change < 0 for change in changes), sum(change > 0 for change in changes))
+    whole = sum(sizes)
+    if len(sizes) * whole > MAX_WORK:
+        raise Refused(
+            f"{len(sizes)} differences that add up to {whole} are too many for an exact test: compare avg@k or maj@k"
+        )
+    # The sum of the differences that end up positive; the signed sum is twice that minus `whole`.
+    chance = np.zeros(whole + 1)
+    chance[0], reach = 1.0, 0
+    for size in sizes:
+        reach += size
+        moved = chance[: reach - size + 1] * 0.5
+        chance[: reach + 1] *= 0.5
+        chance[size : reach + 1] += moved
+    positive = sum(change for change in changes if change > 0) // shared
+    return min(1.0, 2 * math.fsum(chance[: min(positive, whole - positive) + 1]))
+
+
+def check_comparable(a: Scored, b: Scored) -> None:
+    """Refuse to compare evaluations that differ in more than the responses."""
+    where = f"{a.label!r} and {b.label!r}"
+    if a.benchmark != b.benchmark:
+        raise Refused(f"{where} are about {a.benchmark} and {b.benchmark}: compare one benchmark with itself")
+    if a.score.aggregation != b.score.aggregation:
+        raise Refused(
+            f"{a.benchmark} is {a.score.aggregation} in {a.label!r} and {b.score.aggregation} in {b.label!r}: "
+            "score both with one aggregation"
+        )
+    check_same_items(a, b)
+    for part, told_a, told_b in (("grader", a.grader, b.grader), ("judge", a.judge, b.judge)):
+        difference = facts_difference(told_a, told_b)
+        if difference is not None:
+            raise Refused(
+                f"{part} of {a.benchmark} differs between {where} ({difference}): "
+                "grade the responses of both again with the same one"
+            )
+
+
+def check_same_items(a: Scored, b: Scored) -> None:
+    """Refuse two evaluations of a benchmark over different items, naming the first."""
+    ids_a, ids_b = set(a.score.by_item), set(b.score.by_item)
+    if ids_a != ids_b:
+        first = min(ids_a ^ ids_b)
+        raise Refused(
+            f"{a.benchmark} has {len(ids_a)} items in {a.label!r} and {len(ids_b)} in {b.label!r} (item {first!r} "
+            "is in one only): evaluate both on the same items"
+        )
+    changed = sorted(id for id in ids_a if a.fingerprints[id] != b.fingerprints[id])
+    if changed:
+        raise Refused(
+            f"{len(changed)} items of {a.benchmark} read differently in {a.label!r} and {b.label!r} (the first is "
+            f"{changed[0]!r}): evaluate both on one revision of the data"
+        )
+
+
+def facts_difference(a: Mapping[str, Any] | None, b: Mapping[str, Any] | None) -> str | None:
+    """The first fact in which two graders or judges differ, as `mcq_policy: x, y`; None when they agree."""
+    if a is None or b is None:
+        return None if a is b else f"{_said(a)}, {_said(b)}"
+    for key in sorted({*a, *b}):
+        if a.get(key) != b.get(key):
+            return f"{key}: {a.get(key)}, {b.get(key)}"
+    return None
+
+
+def _said(facts: Mapping[str, Any] | None) -> str:
+    return "none" if facts is None else " ".join(str(value) for value in facts.values() if value is not None)

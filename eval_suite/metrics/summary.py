@@ -1,0 +1,218 @@
+"""The summary of an evaluation: integers first, every rate beside its counts, nothing rounded.
+
+A pure function of the rows, so it can be made again from the files at any time and comes out byte-identical.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from eval_suite.items import Item, Response
+from eval_suite.metrics.aggregate import Score, aggregate, default_aggregation
+from eval_suite.metrics.intervals import Cluster, clustered_interval, wilson
+from eval_suite.metrics.outcomes import Outcome, outcomes_of
+from mmcorl.answers import Equivalence
+from mmcorl.errors import Refused
+from mmcorl.voting import Relation, TieRule
+
+SubScores = Callable[[Iterable[Item], Mapping[str, float]], Mapping[str, Any]]
+"""A benchmark's official breakdown, `{field: {value: {n, correct, accuracy}}}`, from the share of correct
+responses per item id."""
+JUDGE_FACTS = ("model", "prompt_version")
+
+
+def summarise(
+    items: Iterable[Item],
+    responses: Iterable[Response],
+    rule_rows: Iterable[Mapping[str, Any]],
+    judge_rows: Iterable[Mapping[str, Any]],
+    sub_scores: Mapping[str, SubScores],
+    grader: Mapping[str, Any],
+    *,
+    judge: Mapping[str, Any] | None = None,
+    samples: Mapping[str, int] | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """The content of summary.json: `{"benchmarks": {name: scores}}`, from the lines of an eval folder.
+
+    Args:
+        items: all items of the evaluation, in any order; images are not needed.
+        responses: lines of responses.jsonl.
+        rule_rows: lines of rule.jsonl.
+        judge_rows: lines of judge.jsonl; the last line of a key holds.
+        sub_scores: official breakdown by benchmark; a benchmark without one has none.
+        grader: `name`, `version`, `mcq_policy`; or such facts by benchmark, for all benchmarks.
+        judge: `model` and `prompt_version` of the judge that was asked; by default what the lines say. A judge
+            that had nothing to do leaves no line, so name it where it is known.
+        samples: responses due per item, by benchmark; by default as many as the item with the most has.
+        more: further arguments of `summarise_outcomes`.
+
+    Raises:
+        Refused: responses that do not fit the items, are not graded, or are too few for the aggregation;
+            verdicts of several judges.
+    """
+    items, judge_rows = list(items), list(judge_rows)
+    outcomes = outcomes_of(items, responses, rule_rows, judge_rows, samples=samples)
+    judge = _one_judge(judge_rows, judge)
+    return summarise_outcomes(items, outcomes, sub_scores, grader, judge=judge, **more)
+
+
+def summarise_outcomes(
+    items: Iterable[Item],
+    outcomes: Iterable[Outcome],
+    sub_scores: Mapping[str, SubScores],
+    grader: Mapping[str, Any],
+    *,
+    judge: Mapping[str, Any] | None = None,
+    fingerprints: Mapping[tuple[str, str], str] | None = None,
+    full_sizes: Mapping[str, int] | None = None,
+    aggregations: Mapping[str, str] | None = None,
+    tie: TieRule = "lexicographic",
+    relation: Relation | None = None,
+) -> dict[str, Any]:
+    """The summary of outcomes, of one checkpoint or pooled from several (`outcomes.pool`).
+
+    Per benchmark: `n` items, `samples` per item, `aggregation`, `correct`, `total`, `accuracy`; `wilson`
+    (bounds from `correct` and `total` as if all were independent; pass@k takes n items as its total);
+    `clustered` (by group, or by item when an item has several samples; null when all answers are
+    independent); `rule_correct`, `rule_accuracy` under the same aggregation; per response `responses`,
+    `missing`, `committed`, `format_rate`, `cut_off`, `cut_off_rate`, `judge_recovered`, `judge_refused`,
+    `judge_failed`, `judge_unclear`, `judge_pending` (could be judged, were not); `sub_scores`, `grader`,
+    `judge`, `full_n`, `items` (hash of ids and fingerprints), for votes `tie_rule`, `ties`.
+
+    Args:
+        items, sub_scores, grader, judge: see `summarise`. Code is never judged.
+        outcomes: the same number for every item of a benchmark.
+        fingerprints: `Item.fingerprint` as stored with the items, by (benchmark, id); by default computed here,
+            which needs the images.
+        full_sizes: items of the whole benchmark; tables mark a score on fewer.
+        aggregations: by benchmark; by default pass@1 for one response per item, avg@k for k.
+        tie: how maj@k breaks ties.
+        relation: when two answers are one vote in maj@k; by default the project's own.
+    """
+    by_benchmark: dict[str, tuple[list[Item], list[Outcome]]] = {}
+    for item in items:
+        by_benchmark.setdefault(item.benchmark, ([], []))[0].append(item)
+    for outcome in outcomes:
+        by_benchmark[outcome.benchmark][1].append(outcome)
+    with Equivalence() as own:
+        return {
+            "benchmarks": {
+                name: {
+                    **_scores(
+                        members, told, (aggregations or {}).get(name), sub_scores.get(name), tie, relation or own
+                    ),
+                    **_counts(members, told, judge),
+                    "grader": dict(grader[name] if name in grader else grader),
+                    "full_n": (full_sizes or {}).get(name),
+                    "items": items_hash({item.id: _mark(item, fingerprints) for item in members}),
+                }
+                for name, (members, told) in by_benchmark.items()
+            }
+        }
+
+
+def clusters_of(items: Iterable[Item], score: Score) -> dict[str, Cluster]:
+    """Correct and total per independent unit: the group of an item, or the item itself."""
+    units: dict[str, Cluster] = {}
+    for item in items:
+        # The prefix keeps a group apart from an item that has no group but the same name.
+        unit = f"item {item.id}" if item.group is None else f"group {item.group}"
+        correct, total = units.get(unit, Cluster(0, 0))
+        share = score.by_item[item.id]
+        units[unit] = Cluster(correct + share.correct, total + share.total)
+    return units
+
+
+def items_hash(fingerprints: Mapping[str, str]) -> str:
+    """One hash of all items of a benchmark, whatever their order."""
+    lines = "\n".join(f"{id}\t{mark}" for id, mark in sorted(fingerprints.items()))
+    return hashlib.sha256(lines.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def _mark(item: Item, fingerprints: Mapping[tuple[str, str], str] | None) -> str:
+    return item.fingerprint if fingerprints is None else fingerprints[item.benchmark, item.id]
+
+
+def _one_judge(rows: Iterable[Mapping[str, Any]], named: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    seen = dict.fromkeys(tuple(row.get(fact) for fact in JUDGE_FACTS) for row in rows)
+    if named is not None:
+        seen = {tuple(named.get(fact) for fact in JUDGE_FACTS): None, **seen}
+    if len(seen) > 1:
+        said = ", ".join(" ".join(map(str, facts)) for facts in seen)
+        raise Refused(f"verdicts of {len(seen)} judges are mixed ({said}): judge again with one of them")
+    return dict(zip(JUDGE_FACTS, next(iter(seen)), strict=True)) if seen else None
+
+
+def _scores(
+    items: Sequence[Item],
+    outcomes: Sequence[Outcome],
+    aggregation: str | None,
+    sub_scores: SubScores | None,
+    tie: TieRule,
+    relation: Relation,
+) -> dict[str, Any]:
+    twice = [id for id, count in Counter(item.id for item in items).items() if count > 1]
+    if twice:
+        raise Refused(f"item {twice[0]!r} of {items[0].benchmark} stands twice: give every item an id of its own")
+    drawn = len(outcomes) // len(items)
+    aggregation = aggregation or default_aggregation(drawn)
+    score = aggregate(items, outcomes, aggregation, relation=relation, tie=tie)
+    by_rule = aggregate(items, outcomes, aggregation, relation=relation, tie=tie, by_rule=True)
+    shares = {id: share.correct / share.total for id, share in score.by_item.items()}
+    return {
+        "n": len(items),
+        "samples": drawn,
+        "aggregation": aggregation,
+        "correct": score.correct,
+        "total": score.total,
+        "accuracy": score.accuracy,
+        **_intervals(items, score),
+        "rule_correct": by_rule.correct,
+        "rule_accuracy": by_rule.accuracy,
+        "tie_rule": score.tie_rule,
+        "ties": score.ties,
+        "sub_scores": {} if sub_scores is None else dict(sub_scores(items, shares)),
+    }
+
+
+def _intervals(items: Sequence[Item], score: Score) -> dict[str, Any]:
+    sets = score.aggregation.startswith("pass@") and score.total != len(items)
+    total = len(items) if sets else score.total
+    units = clusters_of(items, score)
+    clustered = None
+    if len(units) < score.total:
+        told = clustered_interval(list(units.values()))
+        clustered = {
+            "by": "group" if len(units) < len(items) else "item",
+            "clusters": told.clusters,
+            "standard_error": told.standard_error,
+            "effective_n": told.effective,
+            "interval": list(told.interval),
+        }
+    return {"wilson": list(wilson(score.correct / score.total * total, total)), "clustered": clustered}
+
+
+def _counts(items: Sequence[Item], outcomes: Sequence[Outcome], judge: Mapping[str, Any] | None) -> dict[str, Any]:
+    given = [outcome for outcome in outcomes if not outcome.missing]
+    code = {item.id for item in items if item.kind == "code"}  # Tests decide what code is worth, no judge.
+    words = Counter(o.judge for o in given if o.committed and not o.cut_off and not o.rule and o.id not in code)
+    committed, cut_off = sum(o.committed for o in given), sum(o.cut_off for o in given)
+    judge = None if len(code) == len(items) else judge
+    return {
+        "responses": len(given),
+        "missing": len(outcomes) - len(given),
+        "committed": committed,
+        "format_rate": committed / len(given) if given else None,
+        "cut_off": cut_off,
+        "cut_off_rate": cut_off / len(given) if given else None,
+        "judge_recovered": words["yes"],
+        "judge_refused": words["no"],
+        "judge_failed": words["failed"],
+        "judge_unclear": words["unclear"],
+        "judge_pending": words[None] if judge is not None else 0,
+        "judge": None if judge is None else dict(judge),
+    }

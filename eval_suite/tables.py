@@ -1,0 +1,393 @@
+"""Tables of one or several summaries, and of a comparison: what stands in them and what may stand side by side.
+
+A table that would mix graders, multiple-choice policies, judges or item sets is refused: its numbers would
+differ for other reasons than the models.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any, Literal
+
+from eval_suite.grid import Align, Cell, Grid
+from eval_suite.metrics.intervals import wilson
+from eval_suite.metrics.paired import Paired, facts_difference
+from mmcorl.errors import Refused
+
+Layout = Literal["columns", "rows"]
+Summaries = Sequence[tuple[str, Mapping[str, Any]]]
+"""(label, content of summary.json), in the order of the table."""
+
+TITLES = {
+    "mathvision": "MathVision",
+    "mathverse": "MathVerse",
+    "mathvista": "MathVista",
+    "wemath": "We-Math",
+    "gsm8k": "GSM8K",
+    "math500": "MATH-500",
+    "amc": "AMC",
+    "gpqa": "GPQA",
+    "mmlu": "MMLU",
+    "scibench": "SciBench",
+    "humaneval": "HumanEval",
+    "mbpp": "MBPP",
+    "lcb": "LCB",
+}
+"""Benchmarks in the order of the paper's tables, as they are written there."""
+SUITES = {
+    "mean of 4": ("mathvision", "mathverse", "mathvista", "wemath"),
+    "mean of 7": ("gsm8k", "math500", "amc", "humaneval", "gpqa", "mbpp", "lcb"),
+    "CoMAS mean of 7": ("gsm8k", "math500", "humaneval", "mbpp", "mmlu", "gpqa", "scibench"),
+    "mean of 3": ("gsm8k", "math500", "amc"),
+}
+"""Sets of benchmarks whose plain mean the paper prints."""
+DASH = "–"
+
+
+def score_grids(summaries: Summaries, *, layout: Layout = "columns", digits: int = 2) -> list[Grid]:
+    """The tables of one evaluation, or of several side by side: the scores, then how each came about.
+
+    One evaluation has its benchmarks as rows. Several have them as `columns` (the paper's tables) or as
+    `rows`. `digits`: decimals of a percentage (the paper: 2 for vision, 1 for text).
+
+    Raises:
+        Refused: the evaluations differ in grader, multiple-choice policy, judge or items.
+    """
+    check_one_table(summaries)
+    columns = _columns(summaries)
+    means = _means(columns)
+    grid = (
+        _one(summaries[0], columns, means, digits)
+        if len(summaries) == 1
+        else _several(summaries, columns, means, layout, digits)
+    )
+    return [grid, _origins(summaries, columns, digits)]
+
+
+def sub_score_grids(label: str, benchmark: str, scores: Mapping[str, Any], *, digits: int = 2) -> list[Grid]:
+    """One table per field of a benchmark's sub-scores: subject, level, version, ..."""
+    columns: list[tuple[str, Align]] = [("", "left"), ("n", "right"), ("accuracy %", "right")]
+    grids = []
+    for field, values in scores["sub_scores"].items():
+        rows = []
+        for value, told in values.items():
+            correct, n = told["correct"], told["n"]
+            score = Cell(percent(Fraction(correct), n, digits), _bounds(wilson(correct, n))) if n else Cell(DASH)
+            rows.append([Cell(value), Cell(f"{n:,}"), score])
+        grids.append(Grid(f"{title(benchmark)} by {field}: {label}", columns, rows))
+    return grids
+
+
+def comparison_grid(compared: Sequence[Paired], *, digits: int = 2) -> Grid:
+    """The table of a paired comparison, one row per benchmark.
+
+    Raises ValueError when there is nothing to compare, or when the rows are about different evaluations.
+    """
+    (a, b), *others = dict.fromkeys((paired.a, paired.b) for paired in compared)
+    if others:
+        raise ValueError(f"one table holds one comparison, not {[(a, b), *others]}")
+    columns: list[tuple[str, Align]] = [
+        ("", "left"),
+        ("n", "right"),
+        (f"A: {a} %", "right"),
+        (f"B: {b} %", "right"),
+        ("B − A", "right"),
+        ("only A right", "right"),
+        ("only B right", "right"),
+        ("p", "right"),
+    ]
+    rows = []
+    for paired in compared:
+        low, high = paired.headline.interval
+        rows.append(
+            [
+                Cell(title(paired.benchmark), paired.aggregation),
+                Cell(f"{paired.n:,}"),
+                Cell(f"{100 * paired.accuracy_a:.{digits}f}"),
+                Cell(f"{100 * paired.accuracy_b:.{digits}f}"),
+                Cell(_signed(paired.difference, digits), f"[{_signed(low, 1)}, {_signed(high, 1)}]"),
+                Cell(f"{paired.only_a:,}"),
+                Cell(f"{paired.only_b:,}"),
+                Cell(p_text(paired.headline.p_value)),
+            ]
+        )
+    first = compared[0]
+    notes = [
+        "B − A in percentage points with its 95% interval (paired bootstrap, "
+        f"{first.resamples:,} resamples, seed {first.seed}). p: exact McNemar test, two-sided."
+    ]
+    grouped = [paired for paired in compared if paired.by_group is not None]
+    notes += [
+        f"{title(paired.benchmark)}: interval and p over {paired.by_group.count:,} whole groups of dependent items "
+        f"(items taken as independent: p {p_text(paired.by_item.p_value)})."
+        for paired in grouped
+        if paired.by_group is not None
+    ]
+    if len(compared) > 1:
+        notes.append(f"{len(compared)} tests in one table: p is not corrected for their number.")
+    return Grid(f"{b} against {a}", columns, rows, notes)
+
+
+def csv_text(summaries: Summaries) -> str:
+    """All evaluations as CSV, one row per evaluation and benchmark, unrounded.
+
+    Raises:
+        Refused: as for `score_grids`.
+    """
+    check_one_table(summaries)
+    counts = ["samples", "aggregation", "tie_rule", "n", "full_n", "correct", "total", "accuracy"]
+    rates = ["rule_correct", "rule_accuracy", "responses", "missing", "format_rate", "cut_off_rate"]
+    judged = ["judge_recovered", "judge_refused", "judge_failed", "judge_unclear", "judge_pending"]
+    head = ["run", "benchmark", *counts, "wilson_low", "wilson_high", "clustered_low", "clustered_high", "clusters"]
+    head += [*rates, *judged, "grader", "grader_version", "mcq_policy", "judge_model", "judge_prompt_version", "items"]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(head)
+    for label, summary in summaries:
+        for name, told in summary["benchmarks"].items():
+            clustered = told["clustered"] or {"interval": ("", ""), "clusters": ""}
+            grader, judge = told["grader"], told["judge"] or {}
+            writer.writerow(
+                [
+                    label,
+                    name,
+                    *(told[key] for key in counts),
+                    *(told["wilson"] or ("", "")),
+                    *clustered["interval"],
+                    clustered["clusters"],
+                    *(told[key] for key in rates),
+                    *(told[key] for key in judged),
+                    *(grader.get(key) for key in ("name", "version", "mcq_policy")),
+                    *(judge.get(key) for key in ("model", "prompt_version")),
+                    told["items"],
+                ]
+            )
+    return out.getvalue()
+
+
+def check_one_table(summaries: Summaries) -> None:
+    """Refuse to put evaluations side by side that were not graded alike or not on the same items.
+
+    Raises:
+        Refused: naming the first difference and both evaluations.
+    """
+    if not any(summary["benchmarks"] for _, summary in summaries):
+        raise Refused("no scores to show: grade some responses first")
+    graders: dict[str, tuple[str, Mapping[str, Any]]] = {}
+    policies: list[tuple[str, str]] = []
+    seen: dict[str, tuple[str, Mapping[str, Any]]] = {}
+    for label, summary in summaries:
+        for name, told in summary["benchmarks"].items():
+            grader = told["grader"]
+            other, known = graders.setdefault(str(grader["name"]), (label, grader))
+            _refuse_if("grader", facts_difference(known, grader), other, label, "grade the responses of both again")
+            if grader.get("mcq_policy") is not None:
+                policies.append((label, grader["mcq_policy"]))
+                if policies[0][1] != policies[-1][1]:
+                    _refuse_if(
+                        "mcq_policy", f"{policies[0][1]}, {policies[-1][1]}", policies[0][0], label, "grade both again"
+                    )
+            other, known = seen.setdefault(name, (label, told))
+            _refuse_if(f"grader of {name}", facts_difference(known["grader"], grader), other, label, "grade both again")
+            _refuse_if(
+                f"judge of {name}",
+                facts_difference(known["judge"], told["judge"]),
+                other,
+                label,
+                "judge both or neither",
+            )
+            if known["items"] != told["items"]:
+                raise Refused(
+                    f"{name} has other items in {other!r} ({known['n']}) than in {label!r} ({told['n']}): "
+                    "evaluate both on the same items, or make two tables"
+                )
+
+
+def percent(correct: int | Fraction, total: int = 1, digits: int = 2) -> str:
+    """100 * correct / total with `digits` decimals, rounded once and half up, in exact arithmetic."""
+    scaled = Fraction(correct) / total * 100 * 10**digits
+    units = (2 * scaled.numerator + scaled.denominator) // (2 * scaled.denominator)
+    whole, part = divmod(units, 10**digits)
+    return f"{whole}.{part:0{digits}d}" if digits else str(whole)
+
+
+def mean(scores: Sequence[Mapping[str, Any]]) -> Fraction:
+    """The paper's average: the plain mean over benchmarks, whatever their sizes; exact."""
+    return sum((Fraction(told["correct"], told["total"]) for told in scores), Fraction(0)) / len(scores)
+
+
+def p_text(p: float) -> str:
+    """A p-value as people write it."""
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def title(benchmark: str) -> str:
+    """A benchmark's name as the paper writes it."""
+    return TITLES.get(benchmark, benchmark)
+
+
+def shown_interval(told: Mapping[str, Any]) -> Sequence[float] | None:
+    """The interval to print: clustered where answers are not independent, else Wilson's."""
+    clustered = told["clustered"]
+    interval: Sequence[float] | None = clustered["interval"] if clustered else told["wilson"]
+    return interval
+
+
+def _refuse_if(what: str, difference: str | None, a: str, b: str, way_out: str) -> None:
+    if difference is not None:
+        where = f"inside {a!r}" if a == b else f"between {a!r} and {b!r}"
+        raise Refused(f"{what} differs {where} ({difference}): {way_out}, or make two tables")
+
+
+Column = tuple[str, str]
+"""(benchmark, aggregation): one benchmark scored in two ways makes two columns."""
+
+
+def _columns(summaries: Summaries) -> list[Column]:
+    present = dict.fromkeys(
+        (name, told["aggregation"]) for _, summary in summaries for name, told in summary["benchmarks"].items()
+    )
+    order = list(TITLES)
+    return sorted(present, key=lambda column: order.index(column[0]) if column[0] in TITLES else len(order))
+
+
+def _means(columns: Sequence[Column]) -> dict[str, tuple[str, ...]]:
+    """The suites whose members are all there, each in one aggregation, less those within another."""
+    names = [name for name, _ in columns]
+    whole = {suite: members for suite, members in SUITES.items() if all(names.count(name) == 1 for name in members)}
+    return {
+        suite: members
+        for suite, members in whole.items()
+        if not any(set(members) < set(others) for others in whole.values())
+    }
+
+
+def _score(told: Mapping[str, Any] | None, digits: int) -> Cell:
+    if told is None or not told["total"]:
+        return Cell(DASH)
+    return Cell(percent(told["correct"], told["total"], digits), _bounds(shown_interval(told)))
+
+
+def _mean(summary: Mapping[str, Any], members: Sequence[str], digits: int) -> Cell:
+    scores = [summary["benchmarks"].get(name) for name in members]
+    if any(told is None or not told["total"] for told in scores):
+        return Cell(DASH)
+    return Cell(percent(mean([told for told in scores if told is not None]), digits=digits))
+
+
+def _told(summary: Mapping[str, Any], column: Column) -> Mapping[str, Any] | None:
+    told: Mapping[str, Any] | None = summary["benchmarks"].get(column[0])
+    return told if told is not None and told["aggregation"] == column[1] else None
+
+
+def _one(
+    labelled: tuple[str, Mapping[str, Any]], columns: Sequence[Column], means: Mapping[str, Sequence[str]], digits: int
+) -> Grid:
+    label, summary = labelled
+    heads: list[tuple[str, Align]] = [("", "left"), ("aggregation", "left"), ("accuracy %", "right")]
+    heads += [("correct", "right"), ("of", "right")]
+    rows = []
+    for column in columns:
+        told = _told(summary, column)
+        if told is not None:
+            counts = [Cell(_count(told["correct"])), Cell(_count(told["total"]))]
+            rows.append([Cell(title(column[0])), Cell(column[1]), _score(told, digits), *counts])
+    for suite, members in means.items():
+        rows.append([Cell(suite), Cell(""), _mean(summary, members, digits), Cell(""), Cell("")])
+    return Grid(label, heads, rows, _notes([labelled]))
+
+
+def _several(
+    summaries: Summaries, columns: Sequence[Column], means: Mapping[str, Sequence[str]], layout: Layout, digits: int
+) -> Grid:
+    names = [f"{title(name)} {aggregation}" for name, aggregation in columns]
+    cells = [
+        [_score(_told(summary, column), digits) for column in columns]
+        + [_mean(summary, members, digits) for members in means.values()]
+        for _, summary in summaries
+    ]
+    labels = [label for label, _ in summaries]
+    heads, lines = ([*names, *means], labels) if layout == "columns" else (labels, [*names, *means])
+    if layout == "rows":
+        cells = [list(column) for column in zip(*cells, strict=True)]
+    aligned: list[tuple[str, Align]] = [("", "left"), *((head, "right") for head in heads)]
+    rows = [[Cell(line), *row] for line, row in zip(lines, cells, strict=True)]
+    return Grid("Accuracy %", aligned, rows, _notes(summaries))
+
+
+def _origins(summaries: Summaries, columns: Sequence[Column], digits: int) -> Grid:
+    """Beside each score: what the rules gave, what the judge added, and what could not be scored."""
+    heads: list[tuple[str, Align]] = [("", "left")] if len(summaries) == 1 else [("", "left"), ("run", "left")]
+    for head in ("n", "rules alone %", "judge recovered", "format %", "cut off %", "judge failed", "judge unclear"):
+        heads.append((head, "right"))
+    rows = []
+    for column in columns:
+        for label, summary in summaries:
+            told = _told(summary, column)
+            if told is None:
+                continue
+            names = [Cell(title(column[0]))] if len(summaries) == 1 else [Cell(title(column[0])), Cell(label)]
+            rule = Cell(percent(told["rule_correct"], told["total"], digits)) if told["total"] else Cell(DASH)
+            given = told["responses"]
+            shares = [Cell(percent(told[key], given, 1)) if given else Cell(DASH) for key in ("committed", "cut_off")]
+            asked = told["judge"] is not None
+            judged = [
+                Cell(f"{told[key]:,}" if asked else DASH)
+                for key in ("judge_recovered", "judge_failed", "judge_unclear")
+            ]
+            rows.append([*names, Cell(f"{told['n']:,}"), rule, judged[0], *shares, *judged[1:]])
+    return Grid("How the scores came about", heads, rows, [])
+
+
+def _notes(summaries: Summaries) -> list[str]:
+    notes: dict[str, None] = {}
+    graders: dict[str, list[str]] = {}
+    judges: dict[str, list[str]] = {}
+    for _, summary in summaries:
+        for name, told in summary["benchmarks"].items():
+            grader, judge = told["grader"], told["judge"]
+            policy = "" if grader.get("mcq_policy") is None else f", multiple choice {grader['mcq_policy']}"
+            graders.setdefault(f"{grader['name']} {grader['version']}{policy}", []).append(title(name))
+            said = "none" if judge is None else f"{judge['model']}, prompt {judge['prompt_version']}"
+            judges.setdefault(said, []).append(title(name))
+    for word, users in (("Grader", graders), ("Judge", judges)):
+        for said, benchmarks in users.items():
+            which = "" if len(users) == 1 else f" ({', '.join(dict.fromkeys(benchmarks))})"
+            notes[f"{word}: {said}{which}."] = None
+    notes["In brackets: 95% Wilson interval."] = None
+    for label, summary in summaries:
+        of = f" in {label}" if len(summaries) > 1 else ""
+        for name, told in summary["benchmarks"].items():
+            clustered = told["clustered"]
+            if clustered:
+                unit = "groups of dependent items" if clustered["by"] == "group" else "items sampled several times"
+                notes[f"{title(name)}: interval clustered by {clustered['clusters']:,} {unit}."] = None
+            if told["full_n"] and told["n"] < told["full_n"]:
+                notes[f"{title(name)}: {told['n']:,} of {told['full_n']:,} items only."] = None
+            if told["tie_rule"]:
+                notes[f"{title(name)} {told['aggregation']}: ties by {told['tie_rule']} ({told['ties']:,}{of})."] = None
+            if told["missing"]:
+                notes[f"{title(name)}{of}: {told['missing']:,} responses are missing and count as wrong."] = None
+            waiting = told["judge_failed"] + told["judge_pending"]
+            if waiting:
+                notes[f"{title(name)}{of}: {waiting:,} responses wait for a judge; judge again for a final score."] = (
+                    None
+                )
+    return list(notes)
+
+
+def _count(count: int) -> str:
+    # Sets of k responses, which pass@k counts, are too many to read.
+    return f"{count:,}" if count < 10**9 else f"{count:.3g}"
+
+
+def _bounds(interval: Sequence[float] | None) -> str:
+    return "" if interval is None else f"[{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]"
+
+
+def _signed(share: float, digits: int) -> str:
+    text = f"{100 * share:+.{digits}f}"
+    return text.replace("-", "−") if float(text) else text[1:]
