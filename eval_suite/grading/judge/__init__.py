@@ -1,1 +1,30 @@
-"""judge."""
+"""The judge stage: a language model says whether an answer that the rules did not credit means the known one.
+
+It can only add credit, never take it: `correct = rule or (committed and not cut_off and judge)`. What is uncommitted
+or cut off has no answer to judge and is never sent.
+"""
+
+from eval_suite.grading.judge.cache import VerdictCache
+from eval_suite.grading.judge.judging import (
+    Counts,
+    JudgeModel,
+    JudgeVerdict,
+    Problem,
+    as_callable,
+    judge_all,
+)
+from eval_suite.grading.judge.prompt import PROMPT_VERSION, JudgeRequest
+from eval_suite.grading.judge.settings import JudgeSettings
+
+__all__ = [
+    "PROMPT_VERSION",
+    "Counts",
+    "JudgeModel",
+    "JudgeRequest",
+    "JudgeSettings",
+    "JudgeVerdict",
+    "Problem",
+    "VerdictCache",
+    "as_callable",
+    "judge_all",
+]
