@@ -15,7 +15,7 @@ from fractions import Fraction
 from typing import Any
 
 Value = Any
-"""A Fraction (exact), or a float or complex (approximate): one of the two throughout one parse."""
+"""A Fraction (exact), a float or complex (approximate), or a form (`forms`): one kind throughout one parse."""
 
 MAX_BITS = 1 << 16
 """Numbers beyond this many bits are not worked out."""
@@ -92,7 +92,7 @@ def exact(text: str) -> Exact | None:
     if not any(char.isdigit() for char in text):
         return None
     try:
-        return Exact(Fraction(_Parser(text, _exact_ops()).parse()))
+        return Exact(Fraction(Parser(text, _exact_ops()).parse()))
     except (NotArithmeticError, ZeroDivisionError):
         return None
 
@@ -104,7 +104,7 @@ def approximate(text: str, sample: int) -> complex | None:
     is not certain how the expression is meant.
     """
     try:
-        value = complex(_Parser(text, _float_ops(sample)).parse())
+        value = complex(Parser(text, _float_ops(sample)).parse())
     except (NotArithmeticError, TooLargeError, ZeroDivisionError, OverflowError, ValueError, TypeError):
         # TypeError: functions, roots and factorials of complex numbers are not attempted.
         return None
@@ -112,10 +112,13 @@ def approximate(text: str, sample: int) -> complex | None:
 
 
 @dataclass(frozen=True)
-class _Ops:
-    """What differs between exact and approximate arithmetic."""
+class Ops:
+    """What differs between the kinds of arithmetic."""
 
     number: Callable[[str], Value]
+    constant: Callable[[int], Value]
+    whole: Callable[[Value], int]
+    """The value as an integer; raises NotArithmeticError when it is none."""
     power: Callable[[Value, Value], Value]
     root: Callable[[Value, int], Value]
     symbol: Callable[[str], Value]
@@ -123,11 +126,18 @@ class _Ops:
     variables: bool
 
 
-def _exact_ops() -> _Ops:
+def _exact_ops() -> Ops:
     def refuse(*_: object) -> Fraction:
         raise NotArithmeticError
 
-    return _Ops(_exact_number, _exact_power, _exact_root, refuse, refuse, variables=False)
+    return Ops(_exact_number, Fraction, _as_whole, _exact_power, _exact_root, refuse, refuse, variables=False)
+
+
+def _as_whole(value: Value) -> int:
+    whole = int(value)
+    if value != whole:
+        raise NotArithmeticError
+    return whole
 
 
 def _exact_number(text: str) -> Fraction:
@@ -180,7 +190,7 @@ def _integer_root(value: int, degree: int) -> int:
     return low
 
 
-def _float_ops(sample: int) -> _Ops:
+def _float_ops(sample: int) -> Ops:
     def symbol(name: str) -> Value:
         if name in _CONSTANTS:
             return _CONSTANTS[name]
@@ -205,13 +215,13 @@ def _float_ops(sample: int) -> _Ops:
             raise NotArithmeticError
         return float(value) ** (1 / degree)
 
-    return _Ops(float, power, root, symbol, function, variables=True)
+    return Ops(float, float, _as_whole, power, root, symbol, function, variables=True)
 
 
-class _Parser:
+class Parser:
     """Recursive descent over one expression; every method leaves `self._at` behind what it read."""
 
-    def __init__(self, text: str, ops: _Ops) -> None:
+    def __init__(self, text: str, ops: Ops) -> None:
         self._tokens = _TOKEN.findall(text)
         self._ops = ops
         self._at = 0
@@ -292,7 +302,7 @@ class _Parser:
                 value = self._factorial(value)
                 continue
             if self._take("°"):
-                value = value * self._ops.symbol(r"\pi") / 180
+                value = value * self._ops.symbol(r"\pi") / self._ops.constant(180)
                 continue
             self._expect("^")
             exponent = self._exponent()
@@ -343,14 +353,16 @@ class _Parser:
         if ahead[:2] == [r"\frac", "{"] and len(ahead) >= 7 and (ahead[3:5], ahead[6]) == (["}", "{"], "}"):
             above, below = ahead[2], ahead[5]
             if above.isdigit() and below.isdigit() and len(above) < 9 and len(below) < 9:
-                if not 0 < int(above) < int(below) or whole != int(whole):
+                self._ops.whole(whole)
+                if not 0 < int(above) < int(below):
                     raise NotArithmeticError
                 self._peek()
                 self._at += 1
                 return whole + self._group() / self._group()
         if spaced and ahead and ahead[0].isdigit():
-            if len(ahead) < 3 or ahead[1] != "/" or not ahead[2].isdigit() or whole != int(whole):
+            if len(ahead) < 3 or ahead[1] != "/" or not ahead[2].isdigit():
                 raise NotArithmeticError
+            self._ops.whole(whole)
             if len(ahead[0]) > 9 or len(ahead[2]) > 9 or not 0 < int(ahead[0]) < int(ahead[2]):
                 raise NotArithmeticError
             for _ in range(3):
@@ -399,21 +411,20 @@ class _Parser:
         return value if exponent is None else self._ops.power(value, exponent)
 
     def _factorial(self, value: Value) -> Value:
-        if value != int(value) or value < 0:
+        whole = self._ops.whole(value)
+        if whole < 0:
             raise NotArithmeticError
-        if value > MAX_FACTORIAL:
+        if whole > MAX_FACTORIAL:
             raise TooLargeError
-        return self._whole(math.factorial(int(value)))
-
-    def _whole(self, value: int) -> Value:
-        return float(value) if self._ops.variables else Fraction(value)
+        return self._ops.constant(math.factorial(whole))
 
     def _binomial(self, top: Value, bottom: Value) -> Value:
-        if top != int(top) or bottom != int(bottom) or not 0 <= bottom <= top:
+        n, k = self._ops.whole(top), self._ops.whole(bottom)
+        if not 0 <= k <= n:
             raise NotArithmeticError
-        if top > 1000:
+        if n > 1000:
             raise TooLargeError
-        return self._whole(math.comb(int(top), int(bottom)))
+        return self._ops.constant(math.comb(n, k))
 
     def _bounded(self, value: Value) -> Value:
         if isinstance(value, Fraction) and value.numerator.bit_length() > 4 * MAX_BITS:

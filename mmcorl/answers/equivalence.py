@@ -6,18 +6,23 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from decimal import Decimal
 from fractions import Fraction
 from types import TracebackType
 
 from mmcorl.answers.arithmetic import Exact, approximate
-from mmcorl.answers.latex import MAX_LENGTH
+from mmcorl.answers.forms import same_equation, same_form
 from mmcorl.answers.options import LETTERS, Options, read_options, same_spelling
 from mmcorl.answers.reading import Reading, key, read
 from mmcorl.answers.symbolic import SymbolicPool, admissible
 from mmcorl.errors import Refused
 
 _DEGREES = re.compile(r"(\d+(?:\.\d+)?)°")
+_PLAIN = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{1,5})?")
+"""Numbers that need no reading: with fewer than `_ROUNDED_PLACES` places they are equal when their values are."""
 _CACHE_SIZE = 1 << 16
+_MAX_REMEMBERED = 1024
+"""Longer pairs are worked out again rather than kept, so that memory stays small whatever the answers are."""
 _MAX_UNMATCHED = 8
 _ROUNDED_PLACES = 6
 """A decimal with this many places stands for the value it rounds to: 0.333333 is 1/3, 0.33 is not."""
@@ -65,6 +70,10 @@ class Equivalence:
     ) -> None:
         self.close()
 
+    def warm_up(self) -> None:
+        """Start the worker processes now, without waiting for them, so that no comparison has to."""
+        self._pool.start()
+
     def close(self) -> None:
         """End the worker processes; a later comparison would start new ones."""
         self._pool.close()
@@ -79,6 +88,8 @@ class Equivalence:
             return False
         if a == b:
             return True
+        if not choices and _PLAIN.fullmatch(a) and _PLAIN.fullmatch(b):
+            return Decimal(a) == Decimal(b)
         options = tuple(choices) if choices else ()
         pair = (*sorted((a, b)), options)
         known = self._recall(pair)
@@ -112,6 +123,10 @@ class Equivalence:
             classes.append(seen[answer])
         return classes
 
+    def options(self, answer: str, choices: Sequence[str]) -> Options:
+        """The options an answer names, by letter or by value; `choices` are their values in order A, B, C, ..."""
+        return self._named(answer, tuple(choices), _Deadline(self.timeout))
+
     # --- multiple choice ------------------------------------------------------------------------------------
 
     def _same_option(self, a: str, b: str, choices: tuple[str, ...], deadline: _Deadline) -> bool:
@@ -130,7 +145,7 @@ class Equivalence:
                 return self._options[named_by]
         named = read_options(answer, choices, lambda value, option: self._same_value(value, option, deadline))
         with self._lock:
-            if len(answer) <= MAX_LENGTH:
+            if len(answer) <= _MAX_REMEMBERED:
                 self._options[named_by] = named
             while len(self._options) > _CACHE_SIZE:
                 self._options.popitem(last=False)
@@ -160,7 +175,7 @@ class Equivalence:
             return False
         if "labelled" in (a.kind, b.kind):
             return self._same_labelled(a, b, deadline)
-        if a.name is not None and b.name is not None and a.name != b.name:
+        if a.name is not None and b.name is not None and not _may_name_one(a.name, b.name):
             return False
         if a.kind == "relation" or b.kind == "relation":
             return self._same_relation(a, b, deadline)
@@ -198,7 +213,8 @@ class Equivalence:
             # `x > 2` may be an interval, and `2x + y = 5` may be `y = 5 - 2x`; nothing else is comparable.
             if not (other.name is not None if equation else ends or other.kind == "union"):
                 return False
-        return self._ask(_equation(a), _equation(b), deadline)
+        decided = same_equation(_equation(a), _equation(b))
+        return self._ask(_equation(a), _equation(b), deadline) if decided is None else decided
 
     def _same_list(self, a: Reading, b: Reading, deadline: _Deadline) -> bool:
         if len(a.parts) != len(b.parts):
@@ -253,7 +269,8 @@ class Equivalence:
             # 1e-9 is far above the rounding of a float and far below any difference an answer would show.
             if left is not None and right is not None and abs(left - right) > 1e-9 * max(abs(left), abs(right)):
                 return False
-        return self._ask(a.body, b.body, deadline)
+        decided = same_form(a.body, b.body)
+        return self._ask(a.body, b.body, deadline) if decided is None else decided
 
     # --- mathematics elsewhere ------------------------------------------------------------------------------
 
@@ -284,7 +301,7 @@ class Equivalence:
             return known
 
     def _remember(self, pair: tuple[object, ...], answer: bool, size: int) -> None:
-        if size > MAX_LENGTH:
+        if size > _MAX_REMEMBERED:
             return
         with self._lock:
             self._cache[pair] = answer
@@ -307,6 +324,20 @@ class _Deadline:
 
 def _body_text(reading: Reading) -> str:
     return reading.text if reading.name is None else reading.text.partition("=")[2]
+
+
+def _may_name_one(a: str, b: str) -> bool:
+    """Whether two names may stand for one quantity: `Area` and `A` may, `k` and `m` or two descriptions may not."""
+    if a == b:
+        return True
+    short, long = sorted((a, b), key=len)
+    initials = {"".join(word[0] for word in long.split()), long[0]}
+    described = re.fullmatch(r"[a-z.' ]{4,}", long) is not None
+    return described and (short.casefold() in initials or short.casefold() in _SYMBOLS.get(long.split()[-1], ()))
+
+
+_SYMBOLS = {"slope": ("m", "k"), "area": ("s",), "perimeter": ("c", "l"), "bearing": (r"\theta",), "angle": (r"\theta",)}
+"""Letters that usually stand for a described quantity, beside its initials."""
 
 
 def _equation(reading: Reading) -> str:

@@ -43,8 +43,9 @@ _CHARACTERS = str.maketrans(
 
 _SPACING = re.compile(r"(?<!\\)\\(?:[;: >]|q?quad(?![A-Za-z]))|~")
 _SIZING = re.compile(r"\\(?:left|right|middle|[Bb]igg?[lr]?)(?![A-Za-z])\.?(?=\s*(?:[\[\](){}|.]|\\[{}|]|\\[lr]))")
-_STYLE = re.compile(r"\\(?:displaystyle|textstyle|limits|nolimits|rm|bf|it)(?![A-Za-z])|\\!")
-_THIN_DIGITS = re.compile(r"(?<=\d)\\,(?=\d{3}(?!\d))")
+_STYLE = re.compile(r"\\(?:displaystyle|textstyle|limits|nolimits|rm|bf|it)(?![A-Za-z])|\\!\s*")
+_THIN_DIGITS = re.compile(r"(?<=\d)(?:\\,|\\ |~)(?=\d{3}(?!\d))")
+_SPACED_THOUSANDS = re.compile(r"-?[1-9]\d{0,2}(?: \d{3})+(?:\.\d+)?")
 _ROMAN = re.compile(
     r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mathit|mathsf|operatorname|mbox|hbox|rm|bf|emph)"
     r"\s*\{([^{}]{0,512})\}"
@@ -164,6 +165,8 @@ def _latex(text: str) -> str:
         text = _BARE_ROOT.sub(r"\\sqrt{\1}", text)
         text = _round_groups(text)
     text = _without_thousands(text)
+    if _SPACED_THOUSANDS.fullmatch(text.strip()):
+        text = text.replace(" ", "")
     return _DANGLING_DOT.sub("", text)
 
 

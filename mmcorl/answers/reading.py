@@ -38,9 +38,13 @@ class Reading:
     parts: tuple[Reading, ...] = ()
 
 
-@lru_cache(maxsize=1 << 14)
 def read(answer: str) -> Reading:
     """The reading of an extracted answer; never raises, whatever the text."""
+    # What is longer than any answer is read again each time: a memory of megabytes is no memory to keep.
+    return _remembered(answer) if len(answer) <= MAX_LENGTH else _taken_apart(answer)
+
+
+def _taken_apart(answer: str) -> Reading:
     text = clean(answer)
     if len(text) > MAX_LENGTH:
         return Reading("opaque", text)
@@ -54,9 +58,15 @@ def read(answer: str) -> Reading:
     return _read(text, 0)
 
 
-@lru_cache(maxsize=1 << 14)
+_remembered = lru_cache(maxsize=1 << 14)(_taken_apart)
+
+
 def key(answer: str) -> str:
     """The text of the reading, read again until it settles, which only odd text does not do at once."""
+    return _remembered_key(answer) if len(answer) <= MAX_LENGTH else _settled(answer)
+
+
+def _settled(answer: str) -> str:
     text = read(answer).text
     for _ in range(4):
         again = read(text).text
@@ -64,6 +74,9 @@ def key(answer: str) -> str:
             break
         text = again
     return text
+
+
+_remembered_key = lru_cache(maxsize=1 << 14)(_settled)
 
 
 # --- option letters -----------------------------------------------------------------------------------------
@@ -111,7 +124,14 @@ _FOREIGN_LETTER = re.compile(r"[^\W\d_A-Za-z]")
 _MATH = re.compile(r"[\d+*/^=<>|\\]")
 _NAME = re.compile(r"(?:\\[a-z]+|[A-Za-z' {}]|_\d|_\{\w+\})+")
 _FUNCTION_NAME = re.compile(r"[A-Za-z]'?(?:_\w)?(?:\^\{-1\})?\([A-Za-z](?:,[A-Za-z])*\)")
+_TUPLE_NAME = re.compile(r"\([A-Za-z](?:_\w)?(?:, [A-Za-z](?:_\w)?)+\)")
+_RATIO_NAME = re.compile(r"[A-Za-z]+(?:_\w|_\{\w+\})?(?::[A-Za-z]+(?:_\w|_\{\w+\})?)+")
+_LENGTH_NAME = re.compile(r"\|[A-Z][A-Z]\||\\overline\{[A-Z][A-Z]\}")
+_VARIABLE = re.compile(r"[A-Za-z](?:_\w)?|\\[a-z]+")
+_PLAIN_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _MATRIX = re.compile(r"\\begin\{([bp]?matrix)\}(.*)\\end\{\1\}", re.DOTALL)
+_ARRAY = re.compile(r"[(\[]?\\begin\{array\}\{[lcr|]{1,32}\}(.*)\\end\{array\}[)\]]?", re.DOTALL)
+_NAMES = (_NAME, _FUNCTION_NAME, _TUPLE_NAME, _RATIO_NAME, _LENGTH_NAME)
 _SEPARATORS = frozenset({",", ";", "and", "or"})
 _RELATIONS = frozenset({"<", ">", r"\le", r"\ge", r"\ne"})
 _BASE = re.compile(r"\d_")
@@ -143,7 +163,10 @@ def _named(text: str, depth: int) -> Reading | None:
     if len(sides) < 2 or not all(sides):
         return None
     name = sides[0]
-    if len(name) > 80 or not (_NAME.fullmatch(name) or _FUNCTION_NAME.fullmatch(name)):
+    if len(sides) == 2 and _PLAIN_NUMBER.fullmatch(name) and _VARIABLE.fullmatch(sides[1]):
+        # `5 = s` is `s = 5`.
+        name, sides = sides[1], sides[::-1]
+    if len(name) > 80 or not any(pattern.fullmatch(name) for pattern in _NAMES):
         return None
     name = " ".join(name.split())
     if (len(name) > 2 and " " in name) or re.fullmatch(r"[A-Za-z]{4,}", name):
@@ -186,6 +209,9 @@ def _mathematics(text: str, pieces: list[str], depth: int) -> Reading:
     matrix = _MATRIX.fullmatch(text)
     if matrix is not None:
         return _matrix(text, matrix.group(2), depth)
+    array = _ARRAY.fullmatch(text)
+    if array is not None:
+        return _matrix(text, array.group(1), depth)
     if len(_top_level(text, _RELATIONS)) > 1:
         return Reading("relation", text, text)
     return _scalar(text)

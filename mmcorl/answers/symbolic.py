@@ -81,6 +81,18 @@ class SymbolicPool:
         finally:
             self._slots.put(slot)
 
+    def start(self) -> None:
+        """Start the processes that are not running, without waiting until they are ready."""
+        held = []
+        try:
+            while True:
+                held.append(self._slots.get_nowait())
+        except queue.Empty:
+            pass
+        for slot in reversed(held):
+            slot.start()
+            self._slots.put(slot)
+
     @property
     def pids(self) -> list[int]:
         """Process ids of the workers now running."""
@@ -100,6 +112,7 @@ class _Slot:
         self._memory_mb = memory_mb
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = 0
+        self._ready = False
         self._finalizer: weakref.finalize[Any, Any] | None = None
         self._request = 0
         self._lock = threading.Lock()
@@ -112,7 +125,7 @@ class _Slot:
     def compare(self, a: str, b: str, seconds: float) -> Outcome:
         # A worker that was killed from outside between two requests is replaced once.
         for _ in range(2):
-            process = self._running()
+            process = self._ready_process()
             self._request += 1
             request = {"id": self._request, "a": a, "b": b, "seconds": seconds}
             deadline = time.monotonic() + seconds
@@ -121,6 +134,8 @@ class _Slot:
                 reply = _read_line(process, deadline)
             except _NoReplyError:
                 self.stop()
+                # The next comparison finds a worker that has already begun to load.
+                self.start()
                 return "timeout"
             except (BrokenPipeError, _GoneError):
                 self.stop()
@@ -138,21 +153,19 @@ class _Slot:
                 self._finalizer.detach()
             _end(process, self._owner)
 
-    def _running(self) -> subprocess.Popen[bytes]:
+    def start(self) -> None:
+        """Begin to start a process unless one runs; returns at once."""
         # After a fork the pipe belongs to the parent: the child starts its own worker.
         if self._process is not None and self._owner != os.getpid():
             self._process = None
         if self._process is not None and self._process.poll() is not None:
             self.stop()
-        if self._process is None:
-            self._process = self._start()
-        return self._process
-
-    def _start(self) -> subprocess.Popen[bytes]:
+        if self._process is not None:
+            return
         # Its own session: Ctrl-C or a SIGTERM to the group is the parent's to handle. A fixed hash seed: term
         # order, and with it every verdict, is the same in each run. -P: this folder's module names stay out
         # of the worker's import path.
-        process = subprocess.Popen(
+        self._process = subprocess.Popen(
             [sys.executable, "-P", str(_WORKER), str(self._memory_mb)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -160,20 +173,29 @@ class _Slot:
             start_new_session=True,
             env={**os.environ, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"},
         )
+        self._ready = False
         self._owner = os.getpid()
-        self._finalizer = weakref.finalize(self, _end, process, self._owner)
+        self._finalizer = weakref.finalize(self, _end, self._process, self._owner)
+
+    def _ready_process(self) -> subprocess.Popen[bytes]:
+        self.start()
+        process = self._process
+        assert process is not None
+        if self._ready:
+            return process
         try:
             reply = _read_line(process, time.monotonic() + _START_SECONDS)
         except (_NoReplyError, _GoneError) as error:
-            _end(process, self._owner)
+            self.stop()
             raise RuntimeError(
                 f"the symbolic comparison process did not start in {_START_SECONDS:.0f} s "
                 f"and {self._memory_mb} MB; "
                 f"try it alone: {sys.executable} -P {_WORKER} {self._memory_mb}"
             ) from error
         if not reply["ready"]:
-            _end(process, self._owner)
+            self.stop()
             raise RuntimeError(f"the symbolic comparison process cannot import math-verify: {reply['error']}")
+        self._ready = True
         return process
 
 
