@@ -1,0 +1,132 @@
+"""Values that may cross from a process that ran model code: plain data of known types, and nothing that acts.
+
+An object of the other process never comes here. What it holds is copied into builtin types, so it cannot answer
+for itself when it is compared; what has no plain form travels as a numbered handle that equals only itself.
+Standard library only: the confined process imports this file too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+MAX_DEPTH = 100
+_SMALL = 1 << 53
+
+
+class ValueProblem(ValueError):
+    """A value that cannot cross: nested too deeply, or text that is no value."""
+
+
+def encode(value: Any, handle: Callable[[Any], dict[str, Any]], depth: int = 0) -> Any:
+    """A value as JSON data; `handle` makes the stand-in for whatever is not plain.
+
+    Subclasses become their base (a Counter is a dict, a named tuple a tuple): they equal it in Python too.
+    """
+    if depth > MAX_DEPTH:
+        raise ValueProblem(f"the value is nested deeper than {MAX_DEPTH}")
+    if value is None or value is True or value is False:
+        return value
+    kind = type(value)
+    if issubclass(kind, int):
+        number = int.__index__(value)
+        # JSON numbers of any size exist, but Python refuses to print or read very long ones in decimal.
+        return number if -_SMALL < number < _SMALL else {"int": hex(number)}
+    if issubclass(kind, float):
+        return float.__float__(value)
+    if issubclass(kind, str):
+        return str.__str__(value)
+    if issubclass(kind, list):
+        return [encode(item, handle, depth + 1) for item in list.__iter__(value)]
+    if issubclass(kind, dict):
+        pairs = list(dict.items(value))
+        return {"dict": [[encode(key, handle, depth + 1), encode(item, handle, depth + 1)] for key, item in pairs]}
+    for base, name in ((tuple, "tuple"), (set, "set"), (frozenset, "frozenset"), (deque, "deque")):
+        if issubclass(kind, base):
+            return {name: [encode(item, handle, depth + 1) for item in base.__iter__(value)]}  # type: ignore[attr-defined]
+    if issubclass(kind, bytes | bytearray):
+        return {"bytes": bytes(value).hex()}
+    if issubclass(kind, complex):
+        return {"complex": [complex(value).real, complex(value).imag]}
+    return handle(value)
+
+
+def decode(data: Any, handle: Callable[[Mapping[str, Any]], Any]) -> Any:
+    """The value of JSON data made by `encode`, of exact builtin types; `handle` resolves stand-ins.
+
+    Raises ValueProblem for anything else, so data forged by model code is a problem and never a crash.
+    """
+    if data is None or isinstance(data, bool | int | float | str):
+        return data
+    if isinstance(data, list):
+        return [decode(item, handle) for item in data]
+    if isinstance(data, dict) and "handle" in data:
+        return handle(data)
+    if isinstance(data, dict) and len(data) == 1:
+        ((name, content),) = data.items()
+        try:
+            if name == "int":
+                return int(content, 16)
+            if name == "bytes":
+                return bytes.fromhex(content)
+            if name == "complex":
+                return complex(*content)
+            if name == "dict":
+                return {decode(key, handle): decode(item, handle) for key, item in content}
+            kind = {"tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque}[name]
+            return kind(decode(item, handle) for item in content)
+        except (KeyError, TypeError, ValueError) as problem:
+            raise ValueProblem(f"{name!r} holds no value: {problem}") from None
+    raise ValueProblem(f"{type(data).__name__} is no value")
+
+
+def loads(line: bytes) -> Any:
+    """JSON data of one line; ValueProblem when it is none."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as problem:
+        raise ValueProblem(f"not JSON: {problem}") from None
+
+
+def no_handle(_: Any) -> Any:
+    """For `decode` and `encode` where only plain values are meant to cross."""
+    raise ValueProblem("the value has no plain form")
+
+
+def fingerprint(data: Any) -> str:
+    """One text per encoded value: sets and dicts in an order of their own, types kept apart (1, 1.0 and True).
+
+    Handles are known by type only, because which object it is says nothing between two programs.
+    """
+    if isinstance(data, list):
+        return "[" + ",".join(map(fingerprint, data)) + "]"
+    if isinstance(data, dict):
+        if "handle" in data:
+            return f"<{data.get('type')}>"
+        ((name, content),) = data.items()
+        if not isinstance(content, list):
+            return f"{name}:{content}"
+        parts = [fingerprint(item) for item in content]
+        return f"{name}({','.join(sorted(parts) if name in ('set', 'frozenset', 'dict') else parts)})"
+    return json.dumps(data)
+
+
+def same_value(a: Any, b: Any) -> bool:
+    """Whether two plain values are equal with their types checked, as a JSON reader sees them.
+
+    Integers and floats are numbers and compare as such; a bool equals only a bool; a tuple is a list (JSON has one
+    sequence). Anything that is not plain equals nothing.
+    """
+    if isinstance(a, bool) or isinstance(b, bool):
+        return type(a) is type(b) and a == b
+    if type(a) in (int, float) and type(b) in (int, float):
+        return bool(a == b)
+    if type(a) in (list, tuple) and type(b) in (list, tuple):
+        return len(a) == len(b) and all(same_value(x, y) for x, y in zip(a, b, strict=True))
+    if type(a) is not type(b):
+        return False
+    if type(a) is dict:
+        return a.keys() == b.keys() and all(same_value(a[key], b[key]) for key in a)
+    return type(a) in (str, bytes, complex, set, frozenset, type(None)) and bool(a == b)
