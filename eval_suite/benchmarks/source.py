@@ -1,0 +1,139 @@
+"""Where the rows of a benchmark come from: the hub at a known commit, or files in the official schema."""
+
+from __future__ import annotations
+
+import glob
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mmcorl.data.tables import ArrowTable, Table, UnreadableRowError, open_table
+from mmcorl.errors import Refused
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_SUFFIXES = (".parquet", ".jsonl", ".json")
+_IMAGE_COLUMNS = frozenset({"image", "decoded_image", "image_path"})
+
+
+@dataclass(frozen=True)
+class Copy:
+    """An opened copy of a benchmark's rows."""
+
+    table: Table
+    where: str
+    """What a sentence calls it."""
+    revision: str | None
+    roots: tuple[Path, ...]
+    """Folders in which relative image paths may start."""
+
+    @property
+    def from_hub(self) -> bool:
+        return self.revision is not None
+
+    @property
+    def image_columns(self) -> frozenset[str]:
+        """Columns that may hold encoded images."""
+        return _IMAGE_COLUMNS
+
+    def row(self, number: int, columns: Sequence[str]) -> Mapping[str, Any]:
+        """Named columns of one row, images undecoded."""
+        try:
+            return self.table.row(number, columns)
+        except UnreadableRowError as error:
+            raise Refused(f"row {number} of {self.where} is unreadable: {error}; replace the copy") from error
+
+
+def open_copy(
+    name: str, source: str | Path | None, hub_id: str, config: str | None, split: str, revision: str | None
+) -> Copy:
+    """Open a benchmark on the hub (`source` None) or in local files; refuses in one sentence what it cannot open."""
+    if source is None:
+        return _open_hub(name, hub_id, config, split, revision)
+    if revision is not None:
+        raise Refused(f"revision {revision!r} is for the hub, but {name} is read from {str(source)!r}; remove one")
+    path = Path(source).expanduser()
+    table = _open_local(name, str(source), path, config, split)
+    folder = table.folder
+    # Repositories keep `data/test.jsonl` beside `images/1.jpg`, and some name images from inside `images/`.
+    roots = (folder, folder.parent, folder / "images", folder.parent / "images")
+    return Copy(table, str(source), None, roots)
+
+
+def _open_local(name: str, source: str, path: Path, config: str | None, split: str) -> Table:
+    if path.is_dir():
+        saved = (path / "dataset_dict.json").is_file()
+        if saved or (path / "state.json").is_file():
+            return open_table(source, split if saved else None)
+        if (path / "README.md").is_file() and "configs:" in (path / "README.md").read_text(errors="replace"):
+            return open_table(source, split, config)  # a snapshot of the hub repository
+        return _open_files(name, path, config, split)
+    if not path.exists() and not glob.has_magic(source):
+        raise Refused(f"{source!r}, given for {name}, does not exist; check the path (relative to {Path.cwd()})")
+    if path.suffix == ".json":
+        rows = _rows_by_key(path)
+        if rows is not None:
+            return rows
+    return open_table(source)
+
+
+def _open_files(name: str, folder: Path, config: str | None, split: str) -> Table:
+    """The files of a plain folder: those named after the split, else after the configuration, else all."""
+    stems = [f"{word}{rest}" for word in (split, config) if word for rest in ("", "[-_.]*", "*")]
+    for stem in [*stems, "*"]:
+        for suffix in _SUFFIXES:
+            pattern = f"{glob.escape(str(folder))}/**/{stem}{suffix}"
+            found = glob.glob(pattern, recursive=True)
+            if len(found) == 1:
+                return _open_local(name, found[0], Path(found[0]), config, split)
+            if found:
+                return open_table(pattern)
+    raise Refused(f"folder {folder}, given for {name}, holds no {', '.join(_SUFFIXES)} file; name the file itself")
+
+
+class _KeyedRows:
+    """A JSON object of rows by id, as MathVista's repository has them."""
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]], folder: Path) -> None:
+        self._rows = rows
+        self.columns = tuple(dict.fromkeys(key for row in rows for key in row))
+        self.folder = folder
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def row(self, index: int, columns: Sequence[str]) -> Mapping[str, Any]:
+        return {name: self._rows[index][name] for name in columns if name in self._rows[index]}
+
+
+def _rows_by_key(path: Path) -> Table | None:
+    with path.open("rb") as file:
+        if file.read(64).lstrip()[:1] != b"{":
+            return None
+    try:
+        stored = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        return None  # open_table says what is wrong with it
+    if not isinstance(stored, dict) or not stored or not all(isinstance(row, dict) for row in stored.values()):
+        return None
+    return _KeyedRows(list(stored.values()), path.parent)
+
+
+def _open_hub(name: str, hub_id: str, config: str | None, split: str, revision: str | None) -> Copy:
+    import datasets
+
+    try:
+        builder = datasets.load_dataset_builder(hub_id, name=config, revision=revision)
+        builder.download_and_prepare()
+        dataset = builder.as_dataset(split=split)
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+        cause = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")[:200]
+        raise Refused(
+            f"{name} cannot be loaded from the hub as {hub_id} ({cause}); "
+            "check the network and your access to it, or give the path of a local copy"
+        ) from error
+    # The builder of a data set without code is named by the commit it reads, also when it comes from the cache.
+    commit = builder.hash if builder.hash and _COMMIT.fullmatch(builder.hash) else revision
+    return Copy(ArrowTable(dataset, Path()), hub_id, commit or "unknown", (Path(),))
