@@ -67,7 +67,7 @@ class SamplingSettings(Section):
     top_k: int = Field(default=0, ge=0)
     """Keep the k likeliest tokens; 0 keeps all. Above 0 the importance correction must be off."""
     max_new_tokens: int = Field(default=1024, ge=1)
-    """Longest completion in tokens; a longer one is cut off, casts no vote and earns nothing."""
+    """Longest completion in tokens; one that is cut off before it commits to an answer casts no vote."""
 
 
 class PromptSettings(Section):
@@ -80,7 +80,7 @@ class PromptSettings(Section):
 class VisionConfig(Section):
     max_side: int = Field(default=1024, ge=28)
     """Longest image side in pixels; larger images are scaled down."""
-    tiles: int = Field(default=1, ge=1)
+    tiles: int = Field(default=1, ge=1, le=64)
     """Most tiles per image (InternVL); 1 switches tiling off. One setting for training and evaluation."""
     min_pixels: int | None = Field(default=None, ge=28 * 28)
     """Lower pixel budget per image (Qwen); by default the checkpoint's."""
@@ -232,10 +232,10 @@ class Config(Section):
     """Seed of the order of prompts, the same for every agent."""
     steps: int | None = Field(default=None, ge=1)
     """Training steps; give this or `epochs`."""
-    epochs: float | None = Field(default=None, gt=0)
+    epochs: float | None = Field(default=None, gt=0, le=10_000)
     """Passes over the training rows; give this or `steps`."""
     agents: tuple[AgentSettings, ...] = Field(min_length=1)
-    """The cohort. With `supervision: ring`, each agent is taught by the next and the last by the first."""
+    """The cohort. With `supervision.kind: ring`, each agent is taught by the next and the last by the first."""
     data: DataSection
     validation: ValidationSettings = ValidationSettings()
     supervision: SupervisionSettings = SupervisionSettings()

@@ -174,13 +174,14 @@ def _data_check(run: RunFiles) -> list[dict[str, Any]]:
     splits = []
     for name, told in run.data_check.items():
         known = mapping(told)
-        examples = [str(example) for example in known.get("examples") or ()]
+        findings = [mapping(finding) for finding in known.get("findings") or ()]
+        examples = [f"row {found.get('row_id')}: {found.get('reason')}" for found in findings]
         splits.append(
             {
                 "name": str(name),
                 "rows": known.get("rows"),
                 "kept": known.get("kept"),
-                "skipped": dict(mapping(known.get("skipped"))),
+                "skipped": {str(kind).replace("_", " "): n for kind, n in mapping(known.get("counts")).items()},
                 "examples": examples[:MAX_EXAMPLES],
                 "more_examples": max(0, len(examples) - MAX_EXAMPLES),
             }

@@ -40,8 +40,19 @@ from model_adapters.images import load_image
 
 LOGS = ("metrics.jsonl", "validation.jsonl", "votes.jsonl", "gallery.jsonl", "timings.jsonl")
 LOCK, DATA_CHECK = ".lock", "data_check.json"
-CHANGEABLE = ("logging.", "checkpoint.", "notes", "device", "threads", "validation.every")
-"""Settings that may differ when a run is resumed: none of them changes what an agent learns."""
+CHANGEABLE = (
+    "logging.",
+    "checkpoint.",
+    "notes",
+    "device",
+    "threads",
+    "validation.every",
+    "training.tokens_per_microbatch",
+    "training.gradient_checkpointing",
+    "engine.",
+)
+"""Settings that may differ when a run is resumed, so that it can go on after running out of memory or on another
+machine. They leave the method alone; a run that changes device, threads or engine draws other samples from there."""
 MUTE_SHARE, MUTE_STEPS = 0.99, 10
 """An agent whose completions lack an answer to this share for so many steps is worth a warning."""
 GALLERY_SIDE = 512
@@ -346,11 +357,14 @@ class Run:
         from mmcorl.answers import RELATION
 
         lines = self.folder.lines("validation.jsonl")
+        self._tick(None)
+        # The clock holds what came after the last line: its evaluation, checkpoint and the export.
+        seconds = [line["seconds"]["total"] for line in self.folder.lines("timings.jsonl")] + [*self._clock.values()]
         summary: dict[str, Any] = {
             "name": self.config.name,
             "supervision": self.config.supervision.kind,
             "steps": self.step,
-            "seconds": round(sum(line["seconds"]["total"] for line in self.folder.lines("timings.jsonl")), 2),
+            "seconds": round(sum(seconds), 2),
             "seed": self.config.seed,
             "agents": {},
             "agreement": {},
@@ -417,17 +431,17 @@ class Run:
         by_uid = [{group.uid: group for group in own} for own in groups]
 
         def dissent(index: int) -> tuple[int, float]:
-            cast = [votes[index]["agents"][name]["votes"] for name in self.names]
-            winners = {one[0][0] for one in cast if one}
-            shares = [one[0][1] / sum(count for _, count in one) for one in cast if one]
-            return (-len(winners), min(shares, default=1.0))
+            cast = [one for name in self.names if (one := votes[index]["agents"][name]["votes"])]
+            winners = self.relation.classes([one[0][0] for one in cast], batch[index].choices)
+            shares = [one[0][1] / sum(count for _, count in one) for one in cast]
+            return (-len(set(winners)), min(shares, default=1.0))
 
         records = []
         for index in sorted(range(len(batch)), key=dissent)[: self.config.logging.gallery]:
             prompt, vote = batch[index], votes[index]
             agents = {}
             for name, own in zip(self.names, by_uid, strict=True):
-                kept = {key: vote["agents"][name][key] for key in ("answers", "votes", "tie", "label")}
+                kept = {key: vote["agents"][name][key] for key in ("answers", "votes", "tie", "label", "teacher")}
                 agents[name] = {**kept, "sample": own[prompt.uid].completions[0].text}
             files = [self._picture(prompt.uid, i, data) for i, data in enumerate(prompt.images)]
             records.append(
@@ -471,6 +485,7 @@ class Run:
         self._clock = {}
         timing = {"step": step, "seconds": seconds, "peak_rss_gb": round(peak_rss_gb(), 3)}
         self.folder.append("timings.jsonl", [timing])
+        self.trackers.log(timing)
         self.progress.step(metrics, timing)
 
 

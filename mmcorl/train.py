@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -214,6 +215,8 @@ def _check(
                     f"the {name} data ({source.name}) are not those this run began with: restore them, or choose "
                     "another --run-dir"
                 )
+        if not quiet:
+            print(known.summary(), file=sys.stderr)
         checks[name], record[name] = known, recall.to_record(known, source, key)
     return checks, record
 

@@ -76,13 +76,13 @@ def write_run(
                 "train": {
                     "rows": 4000,
                     "kept": 3997,
-                    "skipped": {"corrupt image": 2, "empty question": 1},
-                    "examples": [
-                        "row 17: corrupt image: cannot identify image file",
-                        "row 1840: empty question",
+                    "counts": {"corrupt_image": 2, "empty_question": 1},
+                    "findings": [
+                        {"kind": "corrupt_image", "row_id": "17", "reason": "cannot identify image file"},
+                        {"kind": "empty_question", "row_id": "1840", "reason": "the question is empty"},
                     ],
                 },
-                "held_out": {"rows": 400, "kept": 400, "skipped": {}, "examples": []},
+                "held_out": {"rows": 400, "kept": 400, "counts": {}, "findings": []},
             }
         )
     )

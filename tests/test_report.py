@@ -165,7 +165,7 @@ def test_what_a_model_or_a_row_says_never_becomes_markup(tmp_path: Path) -> None
         rewrite(run_dir / "gallery.jsonl", gallery)
         rewrite(run_dir / "metrics.jsonl", rename)
         rewrite(run_dir / "validation.jsonl", rename)
-        check = {text: {"rows": 1, "kept": 0, "skipped": {text: 1}, "examples": [text]}}
+        check = {text: {"rows": 1, "kept": 0, "counts": {text: 1}, "findings": [{"row_id": text, "reason": text}]}}
         (run_dir / "data_check.json").write_text(json.dumps(check))
         config = {"name": text, "steps": 60, "supervision": {"kind": text}, "agents": []}
         (run_dir / "config.yaml").write_text(json.dumps(config))
@@ -447,3 +447,30 @@ def test_a_real_browser_shows_it_without_a_request(three_runs: list[Path], tmp_p
     command = [CHROMIUM, *switches, *own, path.as_uri()]
     done = subprocess.run(command, check=True, capture_output=True, timeout=60, text=True)
     assert "<title>quickstart: Co-RL: a peer's votes</title>" in done.stdout
+
+
+def test_a_real_run_folder_shows_its_skipped_rows_and_its_teachers(tmp_path: Path, tiny_checkpoints: Any) -> None:
+    """The files are those of a real run, so the page and its source cannot drift apart."""
+    from runs import changed, small_config, write_config
+
+    from mmcorl.cli import main
+
+    rows = []
+    for number in range(6):
+        Image.new("RGB", (40, 40), (40 * number, 0, 0)).save(tmp_path / f"{number}.png")
+        rows.append({"question": f"How red is {number}?", "image": f"{number}.png", "answer": str(number)})
+    (tmp_path / "2.png").write_bytes(b"broken")
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    models = {"qwen": tiny_checkpoints["qwen2_5_vl"], "intern": tiny_checkpoints["internvl3_5"]}
+    train = {
+        "source": str(tmp_path / "rows.jsonl"),
+        "columns": {"image": "image", "answer": "answer"},
+        "on_bad_row": "skip",
+    }
+    config = changed(small_config(models), data__train=train, steps=1, validation=None, sampling__max_new_tokens=2)
+    assert main(["train", str(write_config(tmp_path, config)), "--run-dir", str(tmp_path / "run"), "--quiet"]) == 0
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "1 corrupt image" in page
+    assert "row 2: " in page
+    shown = [json.loads(line) for line in (tmp_path / "run" / "gallery.jsonl").read_text().splitlines()]
+    assert {entry["agents"]["qwen"]["teacher"] for entry in shown} == {"intern"}
