@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from eval_suite.items import Item
-from eval_suite.metrics.aggregate import Score
+from eval_suite.metrics.aggregate import Score, aggregate
 from eval_suite.metrics.intervals import LEVEL, RESAMPLES, Interval, percentile_interval, resampled_ratios
+from eval_suite.metrics.outcomes import Outcome
 from mmcorl.errors import Refused
+from mmcorl.voting import Relation
 
 MAX_WORK = 2_000_000_000
 """Units times summed differences up to which the exact test is worked out: some seconds."""
@@ -77,6 +79,39 @@ class Paired:
     def headline(self) -> Units:
         """The figures to report: over groups where there are groups."""
         return self.by_group or self.by_item
+
+    def as_dict(self) -> dict[str, Any]:
+        """All figures, for JSON."""
+        return {**asdict(self), "difference": self.difference}
+
+
+def scored_benchmarks(
+    label: str,
+    items: Iterable[Item],
+    outcomes: Iterable[Outcome],
+    summary: Mapping[str, Any],
+    fingerprints: Mapping[tuple[str, str], str],
+    relation: Relation | None = None,
+) -> dict[str, Scored]:
+    """Every benchmark of an evaluation, ready to compare, scored as its summary says.
+
+    `summary`: content of summary.json; `fingerprints`: as stored in items.jsonl, by (benchmark, id); `relation`:
+    needed when the summary says maj@k.
+    """
+    items, outcomes = list(items), list(outcomes)
+    scored = {}
+    for name, told in summary["benchmarks"].items():
+        members = [item for item in items if item.benchmark == name]
+        score = aggregate(
+            members,
+            [outcome for outcome in outcomes if outcome.benchmark == name],
+            told["aggregation"],
+            relation=relation,
+            tie=told["tie_rule"] or "lexicographic",
+        )
+        marks = {item.id: fingerprints[name, item.id] for item in members}
+        scored[name] = Scored(label, name, score, members, marks, told["grader"], told["judge"])
+    return scored
 
 
 def compare(a: Scored, b: Scored, *, seed: int = 0, resamples: int = RESAMPLES, level: float = LEVEL) -> Paired:

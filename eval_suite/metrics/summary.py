@@ -106,7 +106,7 @@ def summarise_outcomes(
                         members, told, (aggregations or {}).get(name), sub_scores.get(name), tie, relation or own
                     ),
                     **_counts(members, told, judge),
-                    "grader": dict(grader[name] if name in grader else grader),
+                    "grader": dict(grader.get(name, grader)),
                     "full_n": (full_sizes or {}).get(name),
                     "items": items_hash({item.id: _mark(item, fingerprints) for item in members}),
                 }

@@ -1,0 +1,133 @@
+"""What the page's script reads: items once, rows as short arrays, filters by field."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from eval_suite.items import Item, Response
+from eval_suite.metrics.outcomes import Outcome
+
+KINDS = (
+    "rule: right",
+    "rule: wrong, no judge asked",
+    "judge: recovered",
+    "judge: refused",
+    "judge unclear",
+    "judge failed",
+    "no answer: none given",
+    "no answer: cut off",
+    "no response",
+)
+"""How a response ended, finer than `Verdict.stage`; the script knows them by place."""
+MAX_VALUES = 80
+"""Values up to which a field gets a filter: the 67 concepts of We-Math do, free text does not."""
+MAX_VALUE = 80
+
+
+class Texts:
+    """Responses as they are shown: whole while all fit the budget, else without the middle of the longest.
+
+    Args:
+        texts: all responses of the page.
+        budget: characters in all.
+    """
+
+    def __init__(self, texts: Sequence[str], budget: int) -> None:
+        self.limit = _limit(sorted(map(len, texts)), budget)
+        """Longest text that is shown whole; None when all are."""
+        self.shortened = 0 if self.limit is None else sum(len(text) > self.limit for text in texts)
+
+    def shown(self, text: str) -> list[str | int]:
+        """[text], or [start, characters left out, end]; the end, where answers stand, gets a third."""
+        if self.limit is None or len(text) <= self.limit:
+            return [text]
+        end = self.limit // 3
+        return [text[: self.limit - end], len(text) - self.limit, text[len(text) - end :]]
+
+
+def item_data(item: Item, images: Sequence[int]) -> dict[str, Any]:
+    """One item for the script; what is absent is left out."""
+    told = {
+        "b": item.benchmark,
+        "id": item.id,
+        "q": item.question,
+        "e": item.question_for_eval if item.question_for_eval != item.question else None,
+        "c": list(item.choices) if item.choices else None,
+        "g": item.gold,
+        "u": item.unit,
+        "r": item.group,
+        "i": list(images),
+        "m": {name: values for name in item.meta if (values := field_values(item.meta[name])) is not None},
+    }
+    return {key: value for key, value in told.items() if value not in (None, [], {})}
+
+
+def row_data(place: int, outcome: Outcome, response: Response | None, raw: Any, texts: Texts) -> list[Any]:
+    """One row: item, sample, kind, right, answer, reason, judge's raw words, finish reason, tokens, text parts."""
+    return [
+        place,
+        outcome.sample,
+        kind_of(outcome),
+        int(outcome.correct),
+        outcome.answer,
+        outcome.reason,
+        None if outcome.judge is None else [outcome.judge, "" if raw is None else str(raw)],
+        None if response is None else response.finish_reason,
+        None if response is None else response.tokens,
+        [] if response is None else texts.shown(response.text),
+    ]
+
+
+def kind_of(outcome: Outcome) -> int:
+    """The place of an outcome in `KINDS`."""
+    if outcome.missing:
+        return 8
+    if outcome.rule:
+        return 0
+    if outcome.cut_off:
+        return 7
+    if not outcome.committed:
+        return 6
+    return {None: 1, "yes": 2, "no": 3, "unclear": 4, "failed": 5}[outcome.judge]
+
+
+def filters(items: Iterable[Item]) -> dict[str, dict[str, list[str]]]:
+    """Per benchmark the fields of `Item.meta` worth choosing by: with several values, but not one per item."""
+    known: dict[str, dict[str, dict[str, None]]] = {}
+    for item in items:
+        fields = known.setdefault(item.benchmark, {})
+        for field, value in item.meta.items():
+            for text in field_values(value) or ():
+                fields.setdefault(field, {})[text] = None
+    return {
+        benchmark: {
+            field: sorted(values, key=_natural) for field, values in fields.items() if 1 < len(values) <= MAX_VALUES
+        }
+        for benchmark, fields in known.items()
+    }
+
+
+def field_values(value: Any) -> list[str] | None:
+    """A field's values as short texts; None for what is no label (missing, nested, long)."""
+    values = list(value) if isinstance(value, list | tuple) else [value]
+    if not values or not all(isinstance(one, str | int | float) and one != "" for one in values):
+        return None
+    texts = [str(one) for one in dict.fromkeys(values)]
+    return texts if all(len(text) <= MAX_VALUE for text in texts) else None
+
+
+def _natural(text: str) -> tuple[int, int, str]:
+    """Sorting key that puts 2 before 10 and numbers before words."""
+    return (0, int(text), text) if text.isascii() and text.isdigit() and len(text) < 20 else (1, 0, text)
+
+
+def _limit(lengths: Sequence[int], budget: int) -> int | None:
+    """The longest length (of `lengths`, ascending) shown whole so that all cut to it are within the budget."""
+    left = budget
+    for number, length in enumerate(lengths):
+        remaining = len(lengths) - number
+        if length * remaining > left:
+            return left // remaining
+        left -= length
+    return None
