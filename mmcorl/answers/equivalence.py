@@ -6,6 +6,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from types import TracebackType
@@ -90,6 +91,8 @@ class Equivalence:
             return True
         if not choices and _PLAIN.fullmatch(a) and _PLAIN.fullmatch(b):
             return Decimal(a) == Decimal(b)
+        if not choices and ("," in a) != ("," in b) and _same_digits(a, b):
+            return True
         options = tuple(choices) if choices else ()
         pair = (*sorted((a, b)), options)
         known = self._recall(pair)
@@ -171,6 +174,10 @@ class Equivalence:
     def _same(self, a: Reading, b: Reading, deadline: _Deadline) -> bool:
         if a.text == b.text:
             return True
+        for one, other in ((a, b), (b, a)):
+            if one.rounded is not None and other.rounded is None and _is_rounding(one.rounded, one):
+                exactly = replace(one, rounded=None)
+                return self._same(exactly, other, deadline) or self._same(one.rounded, other, deadline)
         if "opaque" in (a.kind, b.kind):
             return False
         if "labelled" in (a.kind, b.kind):
@@ -217,15 +224,15 @@ class Equivalence:
         return self._ask(_equation(a), _equation(b), deadline) if decided is None else decided
 
     def _same_list(self, a: Reading, b: Reading, deadline: _Deadline) -> bool:
-        if len(a.parts) != len(b.parts):
-            return False
         if a.brackets == b.brackets:
             ordered = a.brackets not in ("", "{}")
         elif "" in (a.brackets, b.brackets) and {a.brackets, b.brackets} <= {"", "()", "{}"}:
             ordered = "{}" not in (a.brackets, b.brackets)
         else:
             return False
-        return self._in_order(a.parts, b.parts, deadline) if ordered else self._matched(a.parts, b.parts, deadline)
+        if ordered:
+            return self._in_order(a.parts, b.parts, deadline)
+        return self._matched(_distinct(a.parts), _distinct(b.parts), deadline)
 
     def _in_order(self, a: tuple[Reading, ...], b: tuple[Reading, ...], deadline: _Deadline) -> bool:
         return len(a) == len(b) and all(self._same(x, y, deadline) for x, y in zip(a, b, strict=True))
@@ -322,6 +329,36 @@ class _Deadline:
         self._left -= seconds
 
 
+_DECIMAL_COMMA = re.compile(r"-?(?:0,[0-9]{1,18}|[0-9]{1,18},(?:[0-9]{1,2}|[0-9]{4,18}))")
+_DECIMAL_POINT = re.compile(r"-?[0-9]{1,18}\.[0-9]{1,18}")
+
+
+def _same_digits(a: str, b: str) -> bool:
+    """`1000,99` and `1000.99`: a decimal comma, wherever it cannot separate thousands."""
+    comma, point = (a, b) if "," in a else (b, a)
+    comma, point = comma.strip(" $"), point.strip(" $")
+    return (
+        _DECIMAL_COMMA.fullmatch(comma) is not None
+        and _DECIMAL_POINT.fullmatch(point) is not None
+        and comma.replace(",", ".") == point
+    )
+
+
+def _distinct(parts: tuple[Reading, ...]) -> tuple[Reading, ...]:
+    """Points listed twice are the same points; numbers listed twice are a double root, or two blanks filled in."""
+    if any(part.kind != "list" for part in parts):
+        return parts
+    return tuple({part.text: part for part in parts}.values())
+
+
+def _is_rounding(rounded: Reading, exactly: Reading) -> bool:
+    """Whether a decimal is what the value before its `\\approx` rounds to."""
+    value = approximate(exactly.body, 1) if exactly.kind in ("number", "expression") else None
+    if value is None or rounded.number is None or value != approximate(exactly.body, 2):
+        return False
+    return abs(value - float(rounded.number.value)) <= 0.5 * 10.0 ** -(rounded.number.places or 0) * (1 + 1e-9)
+
+
 def _body_text(reading: Reading) -> str:
     return reading.text if reading.name is None else reading.text.partition("=")[2]
 
@@ -336,7 +373,13 @@ def _may_name_one(a: str, b: str) -> bool:
     return described and (short.casefold() in initials or short.casefold() in _SYMBOLS.get(long.split()[-1], ()))
 
 
-_SYMBOLS = {"slope": ("m", "k"), "area": ("s",), "perimeter": ("c", "l"), "bearing": (r"\theta",), "angle": (r"\theta",)}
+_SYMBOLS = {
+    "slope": ("m", "k"),
+    "area": ("s",),
+    "perimeter": ("c", "l"),
+    "bearing": (r"\theta",),
+    "angle": (r"\theta",),
+}
 """Letters that usually stand for a described quantity, beside its initials."""
 
 

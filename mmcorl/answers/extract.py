@@ -51,8 +51,8 @@ def extract(response: str, finish_reason: Literal["stop", "length"] = "stop") ->
         return _committed(_unwrap_boxes(tag), "answer_tags")
     boxes, open_box = _boxes(text)
     if boxes:
-        start, end = boxes[-1]
-        return _committed(text[start:end], "boxed")
+        start, end = _last_outermost(boxes)
+        return _committed(_unwrap_boxes(text[start:end]), "boxed")
 
     unfinished = drafting or open_box or _OPEN_ANSWER.search(text) is not None or finish_reason == "length"
     return Extraction(None, "cut_off" if unfinished else "none")
@@ -110,6 +110,15 @@ def _boxes(text: str) -> tuple[list[tuple[int, int]], bool]:
             if start in openings:
                 spans.append((start + 1, match.start()))
     return sorted(spans), any(start in openings for start in stack)
+
+
+def _last_outermost(boxes: list[tuple[int, int]]) -> tuple[int, int]:
+    """The last box that stands in no other; what it holds may be boxed again."""
+    last = boxes[0]
+    for box in boxes:
+        if box[0] > last[1]:
+            last = box
+    return last
 
 
 def _unwrap_boxes(content: str) -> str:

@@ -64,7 +64,9 @@ def same_equation(a: str, b: str) -> bool | None:
             # Other zero sets as far as polynomials without common factors go; leave the rest to an algebra system.
             return None
         leading = min(left.above)
-        return _times(left.above, {_ONE: right.above[leading]}) == _times(right.above, {_ONE: left.above[leading]}) or None
+        return (
+            _times(left.above, {_ONE: right.above[leading]}) == _times(right.above, {_ONE: left.above[leading]}) or None
+        )
     except TooLargeError:
         return None
 
@@ -256,8 +258,68 @@ def _symbol(name: str) -> Form:
     return Form({(False, 1, ((name, 1),)): Fraction(1)}, {_ONE: Fraction(1)})
 
 
+_PI_TIMES: Monomial = (False, 1, ((r"\pi", 1),))
+
+
+def _surds(*terms: tuple[int, int], over: int) -> Form:
+    return Form({(False, root, ()): Fraction(factor, over) for factor, root in terms}, {_ONE: Fraction(1)})
+
+
+_SINES = {
+    Fraction(0): _constant(Fraction(0)),
+    Fraction(1, 12): _surds((1, 6), (-1, 2), over=4),
+    Fraction(1, 6): _constant(Fraction(1, 2)),
+    Fraction(1, 4): _surds((1, 2), over=2),
+    Fraction(1, 3): _surds((1, 3), over=2),
+    Fraction(5, 12): _surds((1, 6), (1, 2), over=4),
+    Fraction(1, 2): _constant(Fraction(1)),
+}
+"""Sines of the first quadrant by multiple of pi."""
+
+
 def _function(name: str, argument: Value) -> Form:
+    """Logarithms of rationals as sums over primes, which are independent; sines of multiples of 15 degrees."""
+    if name == r"\ln":
+        return _logarithm(argument)
+    if name == r"\log":
+        return _logarithm(argument) / _logarithm(_constant(Fraction(10)))
+    if name in (r"\sin", r"\cos", r"\tan"):
+        if not argument.above.keys() <= {_PI_TIMES} or argument.below.keys() != {_ONE}:
+            raise NotArithmeticError
+        turns = argument.above.get(_PI_TIMES, Fraction(0)) / argument.below[_ONE]
+        if name == r"\sin":
+            return _sine(turns)
+        cosine = _sine(turns + Fraction(1, 2))
+        return cosine if name == r"\cos" else _sine(turns) / cosine
     raise NotArithmeticError
+
+
+def _sine(turns: Fraction) -> Form:
+    turns %= 2
+    sign = -1 if turns >= 1 else 1
+    turns %= 1
+    value = _SINES.get(min(turns, 1 - turns))
+    if value is None:
+        raise NotArithmeticError
+    return sign * value
+
+
+def _logarithm(value: Value) -> Form:
+    number = value.rational
+    if number is None or number <= 0 or max(number.numerator, number.denominator) > _MAX_RADICAND:
+        raise NotArithmeticError
+    total: Polynomial = {}
+    for part, sign in ((number.numerator, 1), (number.denominator, -1)):
+        factor = 2
+        while part > 1:
+            if factor * factor > part:
+                factor = part
+            while part % factor == 0:
+                part //= factor
+                key: Monomial = (False, 1, ((f"ln {factor}", 1),))
+                total[key] = total.get(key, Fraction(0)) + sign
+            factor += 1
+    return Form({key: power for key, power in total.items() if power}, {_ONE: Fraction(1)})
 
 
 def _whole(value: Value) -> int:

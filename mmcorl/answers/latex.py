@@ -41,7 +41,7 @@ _CHARACTERS = str.maketrans(
     }
 )  # fmt: skip
 
-_SPACING = re.compile(r"(?<!\\)\\(?:[;: >]|q?quad(?![A-Za-z]))|~")
+_SPACING = re.compile(r"(?<!\\)\\(?:[;: >]|q?quad)|~")
 _SIZING = re.compile(r"\\(?:left|right|middle|[Bb]igg?[lr]?)(?![A-Za-z])\.?(?=\s*(?:[\[\](){}|.]|\\[{}|]|\\[lr]))")
 _STYLE = re.compile(r"\\(?:displaystyle|textstyle|limits|nolimits|rm|bf|it)(?![A-Za-z])|\\!\s*")
 _THIN_DIGITS = re.compile(r"(?<=\d)(?:\\,|\\ |~)(?=\d{3}(?!\d))")

@@ -26,6 +26,8 @@ class Options:
     """Letters named; options with one value share the first one's letter. Empty: none, or not for certain."""
     conflict: bool = False
     """A letter together with another option's value."""
+    by_letter: bool = False
+    """Named by letter, with or without its value, rather than by value alone."""
 
 
 def same_spelling(a: Reading, b: Reading) -> bool:
@@ -48,7 +50,7 @@ def read_options(answer: str, choices: tuple[str, ...], same_value: SameValue = 
     first = _first_labels(choices)
     letter = option_letter(text)
     if letter is not None and letter in first:
-        return Options(frozenset({first[letter]}))
+        return Options(frozenset({first[letter]}), by_letter=True)
 
     labelled = labelled_option(text) or _spaced_label(text)
     if labelled is not None and labelled[0] in first:
@@ -57,7 +59,7 @@ def read_options(answer: str, choices: tuple[str, ...], same_value: SameValue = 
         if named and first[label] not in named:
             return Options(conflict=True)
         if named or labelled_option(text) is not None:
-            return Options(frozenset({first[label]}))
+            return Options(frozenset({first[label]}), by_letter=True)
 
     # An option that is spelled exactly so comes before a reading as several letters (`AB` the segment).
     named = _by_value(answer, choices, same_value)
@@ -65,10 +67,10 @@ def read_options(answer: str, choices: tuple[str, ...], same_value: SameValue = 
         return Options(named)
     several = _several_letters(text)
     if several and several <= first.keys():
-        return Options(frozenset(first[label] for label in several))
+        return Options(frozenset(first[label] for label in several), by_letter=True)
     small = small_option_letter(text)
     if small is not None and small in first and not named:
-        return Options(frozenset({first[small]}))
+        return Options(frozenset({first[small]}), by_letter=True)
     return Options()
 
 

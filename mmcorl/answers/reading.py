@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -36,10 +36,14 @@ class Reading:
     brackets: str = ""
     """Of a list: `()`, `[]`, `(]`, `[)`, `{}` or empty for a bare enumeration."""
     parts: tuple[Reading, ...] = ()
+    rounded: Reading | None = None
+    """What the answer itself says its value is about: the 50.27 of `16\\pi \\approx 50.27`."""
 
 
 def read(answer: str) -> Reading:
     """The reading of an extracted answer; never raises, whatever the text."""
+    if len(answer) > 4 * MAX_LENGTH:
+        return Reading("opaque", answer.strip())
     # What is longer than any answer is read again each time: a memory of megabytes is no memory to keep.
     return _remembered(answer) if len(answer) <= MAX_LENGTH else _taken_apart(answer)
 
@@ -144,6 +148,10 @@ def _read(text: str, depth: int) -> Reading:
     if depth > _MAX_DEPTH or not text:
         return Reading("opaque", text)
     text = _without_outer_round(text)
+    if r"\approx" in text:
+        text, rounded = _approximation(text, depth)
+        if rounded is not None:
+            return replace(_read(text, depth + 1), rounded=rounded)
     pieces = _top_level(text, _SEPARATORS)
     equations = [len(_top_level(piece, frozenset("="))) > 1 for piece in pieces]
     if not (len(pieces) > 1 and sum(equations) > 1):
@@ -155,6 +163,16 @@ def _read(text: str, depth: int) -> Reading:
     if "=" in text and any(equations) and len(pieces) == 1:
         return Reading("relation", text, text)
     return _mathematics(text, pieces, depth)
+
+
+def _approximation(text: str, depth: int) -> tuple[str, Reading | None]:
+    """`16\\pi \\approx 50.27` taken apart; `x \\approx 11` gives a name its value, as `=` does."""
+    sides = [side.strip() for side in _top_level(text, frozenset({r"\approx"}))]
+    if len(sides) != 2 or not all(sides):
+        return text, None
+    if any(pattern.fullmatch(sides[0]) for pattern in _NAMES):
+        return f"{sides[0]}={sides[1]}", None
+    return sides[0], _read(sides[1], depth + 1)
 
 
 def _named(text: str, depth: int) -> Reading | None:
