@@ -112,11 +112,14 @@ def as_callable(
 ) -> Callable[[str | None, Sequence[str] | None, str, str], bool | None]:
     """A judge of one answer at a time, for `grade(..., judge=)`: question, options, gold, answer to verdict.
 
-    None for a reply off the menu. Many answers are judged much faster by `judge_all`.
+    None for a reply off the menu. The callable raises `Failed` when no reply comes, and once an endpoint is known to
+    be of no use (see `judge_all`) it does so at once. Many answers are judged much faster by `judge_all`.
 
-    Raises (when called):
-        Failed: no reply came; after an endpoint has stopped answering, at once.
+    Raises:
+        Refused: the judge's key is not set.
     """
+    if isinstance(judge, JudgeSettings):
+        judge.api_key()
     stopped: list[str] = []
 
     def ask(question: str | None, options: Sequence[str] | None, gold: str, answer: str) -> bool | None:
