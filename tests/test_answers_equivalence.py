@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -239,8 +240,9 @@ def test_multiple_choice(relation: Equivalence, answer: str, gold: str, choices:
 def test_classes_partition_in_first_seen_order(relation: Equivalence) -> None:
     answers = ["1/2", None, "3", "0.5", "three", "3.0", None, r"\frac{2}{4}"]
     assert relation.classes(answers) == [0, None, 1, 0, 2, 1, None, 0]
-    # `5` joins the class of the first answer it is the same as; `5 m` is not the same as `5 cm`.
-    assert relation.classes(["5 cm", "5 m", "5"]) == [0, 1, 0]
+    # `5` joins the one unit there is; beside two it may mean either and stays alone.
+    assert relation.classes(["5 cm", "5", "5.0"]) == [0, 0, 0]
+    assert relation.classes(["5 cm", "5 m", "5"]) == [0, 1, 2]
     assert relation.classes(["90", "D", "c", "60°"], ["30°", "45°", "60°", "90°"]) == [0, 0, 1, 1]
     assert relation.classes([]) == []
 
@@ -253,19 +255,38 @@ def test_reflexive_and_symmetric(relation: Equivalence, a: str, b: str) -> None:
     assert relation.same(a, canonical(a))
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.sampled_from([None, "1", "1.0", "1 cm", "1 m", "x", "y", "x=1", "A", "(A)"]), max_size=8))
-def test_classes_agree_with_same(relation: Equivalence, answers: list[str | None]) -> None:
+MIXED = st.lists(
+    st.one_of(
+        st.none(),
+        st.sampled_from(["x", "y", "x=1", "A", "(A)", "28%", "28", "0.28"]),
+        st.builds("{}{}".format, st.sampled_from(["1", "1.0", "5"]), st.sampled_from(["", " cm", " m", " kg"])),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(MIXED, st.randoms())
+def test_classes_are_a_partition_whatever_the_order(
+    relation: Equivalence, answers: list[str | None], chance: Random
+) -> None:
     classes = relation.classes(answers)
-    first: list[str] = []
-    for answer, index in zip(answers, classes, strict=True):
-        expected = next((i for i, other in enumerate(first) if relation.same(other, answer)), len(first))
-        if answer is None:
-            assert index is None
-            continue
-        assert index == expected
-        if expected == len(first):
-            first.append(answer)
+    given = [i for i, answer in enumerate(answers) if answer is not None]
+    for i in given:
+        for j in given:
+            # By definition: what is in one class equals the same answers, itself among them.
+            alike = all(relation.same(answers[i], answers[k]) == relation.same(answers[j], answers[k]) for k in given)
+            assert (classes[i] == classes[j]) == alike
+    assert [classes[i] for i in given if classes[i] not in classes[:i]] == list(range(len({classes[i] for i in given})))
+    order = chance.sample(range(len(answers)), len(answers))
+    again = relation.classes([answers[i] for i in order])
+    assert {(i, j) for i in given for j in given if classes[i] == classes[j]} == {
+        (order[i], order[j])
+        for i in range(len(order))
+        for j in range(len(order))
+        if again[i] is not None and again[i] == again[j]
+    }
+    assert all(classes[i] is None for i in range(len(answers)) if i not in given)
 
 
 def test_settings_are_refused_in_words() -> None:

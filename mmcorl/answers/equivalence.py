@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
+from itertools import combinations
 from types import TracebackType
 
 from mmcorl.answers.arithmetic import Exact, approximate
@@ -36,7 +37,7 @@ class Equivalence:
     worker processes, which are started when first needed and killed when a comparison takes too long.
 
     The relation is reflexive and symmetric. It is not transitive (`5` equals `5 cm` and `5 m`, which differ),
-    so `classes` compares with the first answer of each class.
+    so `classes` asks for more: answers that equal the same ones.
 
     Args:
         timeout: wall-clock seconds for one comparison; longer counts as not the same.
@@ -109,22 +110,21 @@ class Equivalence:
     def classes(self, answers: Sequence[str | None], choices: Sequence[str] | None = None) -> list[int | None]:
         """The class of each answer, numbered in first-seen order; None for no answer.
 
-        Each answer joins the first class whose first answer it is the same as.
+        Two answers share a class when they are the same as the same ones of the answers given. So `5` joins
+        `5 cm`, but beside `5 m` too it may mean either and stays alone. The partition depends neither on the
+        order of the answers nor on how often each is given.
         """
-        first: list[str] = []
-        seen: dict[str, int] = {}
-        classes: list[int | None] = []
-        for answer in answers:
-            if answer is None:
-                classes.append(None)
-                continue
-            if answer not in seen:
-                index = next((i for i, other in enumerate(first) if self.same(other, answer, choices)), len(first))
-                if index == len(first):
-                    first.append(answer)
-                seen[answer] = index
-            classes.append(seen[answer])
-        return classes
+        distinct = list(dict.fromkeys(answer for answer in answers if answer is not None))
+        twins = [{index} for index in range(len(distinct))]
+        for one, other in combinations(range(len(distinct)), 2):
+            if self.same(distinct[one], distinct[other], choices):
+                twins[one].add(other)
+                twins[other].add(one)
+        number: dict[frozenset[int], int] = {}
+        place = {
+            answer: number.setdefault(frozenset(own), len(number)) for answer, own in zip(distinct, twins, strict=True)
+        }
+        return [None if answer is None else place[answer] for answer in answers]
 
     def options(self, answer: str, choices: Sequence[str]) -> Options:
         """The options an answer names, by letter or by value; `choices` are their values in order A, B, C, ..."""
