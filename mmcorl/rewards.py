@@ -17,9 +17,10 @@ def match(
 ) -> dict[str, tuple[float, ...]]:
     """Reward one agent's completions for agreeing with its label: K values of 1.0 or 0.0 per prompt uid.
 
-    1.0 when the completion's answer and the label are the same answer under `relation`, the one the vote
-    used. A completion without an answer earns 0.0, and without a label the whole group does, so it gives no
-    gradient. Groups and labels are joined by uid; MismatchError when they are not about the same prompts.
+    1.0 when `relation`, the one the vote used, puts the completion's answer and the label into one class of the
+    group's answers and the label. With a label that the group itself elected, these are the votes for it. A
+    completion without an answer earns 0.0, and without a label the whole group does, so it gives no gradient.
+    Groups and labels are joined by uid; MismatchError when they are not about the same prompts.
     """
     label_of = {label.uid: label for label in labels}
     if len(label_of) != len(labels) or label_of.keys() != {group.uid for group in groups}:
@@ -31,7 +32,6 @@ def match(
         if label is None:
             rewards[group.uid] = (0.0,) * len(group.completions)
             continue
-        # One call with the label first lets the relation do all its comparisons of this group at once.
         target, *own = relation.classes([label, *group.answers], choices_by_uid[group.uid])
         rewards[group.uid] = tuple(1.0 if mine is not None and mine == target else 0.0 for mine in own)
     return rewards

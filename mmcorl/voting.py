@@ -1,7 +1,8 @@
 """The majority vote of one group: which answer most of its K completions agree on.
 
-Two answers are one vote when the run's relation says that they mean the same; the same relation then decides
-the reward, so a vote and the reward for it can never disagree about what "the same answer" is.
+Answers are one vote when the run's relation puts them into one class. "The same answer" alone would not do: `5`
+equals both `5 cm` and `5 m`, which differ. The reward asks for the classes of the same answers, so an agent that
+is taught by its own vote rewards exactly the completions that cast it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ class Relation(Protocol):
         ...
 
     def classes(self, answers: Sequence[str | None], choices: Choices = None) -> list[int | None]:
-        """One class number per answer, equal for answers that mean the same; None for no answer."""
+        """One class number per answer, equal for answers that mean the same; None for no answer.
+
+        The partition must depend on nothing but which answers are given: not on their order, not on their number.
+        """
         ...
 
 

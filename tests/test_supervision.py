@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mmcorl.answers import Equivalence
 from mmcorl.errors import Refused
 from mmcorl.rewards import match
 from mmcorl.supervision import KINDS, MismatchError, Supervision
@@ -227,3 +228,59 @@ def test_rewarding_a_group_by_its_own_vote_pays_exactly_the_voters_of_the_winner
     rewards = match([group("p", *answers)], [PseudoLabel("p", vote.answer, "A")], SAME, {"p": None})["p"]
     assert sum(rewards) == vote.support
     assert all(reward == 0.0 for reward, answer in zip(rewards, answers, strict=True) if answer is None)
+
+
+# -- the run's own relation, which is not transitive ---------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def relation():
+    with Equivalence() as relation:
+        yield relation
+
+
+def test_a_number_without_a_unit_is_rewarded_for_no_unit_where_two_are_given(relation):
+    # One vote for 5 cm, two for 5, which may be either, five for 5 m: five completions elected the label.
+    answers = ["5 cm", "5", "5", *["5 m"] * 5]
+    for order in (answers, answers[::-1]):
+        vote = majority(order, relation)
+        assert vote.answer == "5 m"
+        assert dict(vote.counts) == {"5 m": 5, "5": 2, "5 cm": 1}
+        rewards = match([group("p", *order)], [PseudoLabel("p", vote.answer, "A")], relation, {"p": None})["p"]
+        assert rewards == tuple(float(answer == "5 m") for answer in order)
+    # With one unit there is no doubt: seven votes, seven rewards.
+    answers = ["5", "5", *["5 m"] * 5]
+    assert majority(answers, relation).counts == (("5", 7),)
+    assert match([group("p", *answers)], [PseudoLabel("p", "5 m", "B")], relation, {"p": None})["p"] == (1.0,) * 7
+
+
+NUMBERS_AND_UNITS = st.lists(
+    st.one_of(
+        st.none(),
+        st.builds("{}{}".format, st.sampled_from(["5", "5.0", "28", "0.28"]), st.sampled_from(["", " cm", " m", "%"])),
+        st.sampled_from(["x = 5", "y = 5", "B", "B. 5", "1/3", "0.333333", "0.3333335"]),
+    ),
+    min_size=1,
+    max_size=16,
+)
+
+
+@settings(deadline=None)
+@given(NUMBERS_AND_UNITS, st.randoms())
+def test_an_agent_taught_by_its_own_vote_rewards_those_who_cast_it_whatever_the_order(relation, answers, chance):
+    vote = majority(answers, relation)
+    rewards = match([group("p", *answers)], [PseudoLabel("p", vote.answer, "A")], relation, {"p": None})["p"]
+    assert sum(rewards) == (0 if vote.answer is None else vote.support)
+    assert all(not reward for reward, answer in zip(rewards, answers, strict=True) if answer is None)
+    if vote.answer is not None:
+        assert rewards[answers.index(vote.answer)] == 1.0
+        # A reward for an answer that is not the label's would be a class that contradicts the relation.
+        assert all(relation.same(a, vote.answer) for a, earned in zip(answers, rewards, strict=True) if earned)
+    order = chance.sample(range(len(answers)), len(answers))
+    shuffled = majority([answers[i] for i in order], relation)
+    assert sorted(count for _, count in shuffled.counts) == sorted(count for _, count in vote.counts)
+    if not vote.tie and vote.answer is not None:
+        again = match(
+            [group("p", *(answers[i] for i in order))], [PseudoLabel("p", shuffled.answer, "A")], relation, {"p": None}
+        )["p"]
+        assert again == tuple(rewards[i] for i in order)
