@@ -1,0 +1,186 @@
+"""Outcomes joined from the files, and the aggregations over several responses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations, product
+from typing import Any
+
+import pytest
+
+from eval_suite.items import Item, Response
+from eval_suite.metrics.aggregate import aggregate, default_aggregation, pass_at_k
+from eval_suite.metrics.outcomes import Outcome, outcomes_of, pool
+from mmcorl.answers import Equivalence
+from mmcorl.errors import Refused
+
+
+@pytest.fixture(scope="module")
+def relation() -> Iterator[Equivalence]:
+    with Equivalence() as own:
+        yield own
+
+
+def item(id: str = "1", choices: tuple[str, ...] | None = None) -> Item:
+    return Item("math500", id, "What is it?", "1/2", choices=choices)
+
+
+def rule_row(sample: int = 0, answer: str | None = "1", **facts: Any) -> dict[str, Any]:
+    told = {"committed": answer is not None, "cut_off": False, "rule": False, "reason": "", **facts}
+    return {"benchmark": "math500", "id": "1", "sample": sample, "answer": answer, **told}
+
+
+def judge_row(verdict: str, sample: int = 0) -> dict[str, Any]:
+    return {"benchmark": "math500", "id": "1", "sample": sample, "verdict": verdict, "raw": verdict}
+
+
+def outcomes(answers: Sequence[str | None], right: Sequence[int], id: str = "1") -> list[Outcome]:
+    return [
+        Outcome("math500", id, sample, sample in right, sample in right, answer is not None, False, answer)
+        for sample, answer in enumerate(answers)
+    ]
+
+
+def test_the_final_verdict_for_every_combination() -> None:
+    # The invariant: rule or (committed and not cut_off and judge), whatever stands in the files.
+    words = [None, "yes", "no", "unclear", "failed"]
+    for rule, committed, cut_off, word in product([True, False], [True, False], [True, False], words):
+        told = outcomes_of(
+            [item()],
+            [Response("math500", "1", 0, "text")],
+            [rule_row(rule=rule, committed=committed, cut_off=cut_off)],
+            [] if word is None else [judge_row(word)],
+        )
+        assert told[0].correct is (rule or (committed and not cut_off and word == "yes"))
+
+
+@pytest.mark.parametrize(
+    ("facts", "word", "stage"),
+    [
+        ({"rule": True}, None, "rule"),
+        ({}, None, "rule"),
+        ({}, "yes", "judge"),
+        ({}, "no", "judge"),
+        ({}, "unclear", "judge_unclear"),
+        ({}, "failed", "judge_failed"),
+        ({"answer": None}, None, "no_answer"),
+        ({"cut_off": True}, "yes", "no_answer"),
+    ],
+)
+def test_the_stage_that_decided(facts: dict[str, Any], word: str | None, stage: str) -> None:
+    rows = [] if word is None else [judge_row(word)]
+    told = outcomes_of([item()], [Response("math500", "1", 0, "text")], [rule_row(**facts)], rows)
+    assert told[0].stage == stage
+
+
+def test_a_failed_call_asked_again_leaves_its_last_word() -> None:
+    response = [Response("math500", "1", 0, "text")]
+    told = outcomes_of([item()], response, [rule_row()], [judge_row("failed"), judge_row("yes")])
+    assert (told[0].correct, told[0].stage) == (True, "judge")
+
+
+def test_a_missing_response_stands_as_wrong() -> None:
+    given = [Response("math500", "1", 0, "a"), Response("math500", "1", 2, "c")]
+    told = outcomes_of([item()], given, [rule_row(0, rule=True), rule_row(2, rule=True)])
+    assert [(one.correct, one.missing) for one in told] == [(True, False), (False, True), (True, False)]
+
+
+def test_rows_that_do_not_fit_are_refused() -> None:
+    response = Response("math500", "1", 0, "text")
+    with pytest.raises(Refused, match="1 of 1 responses have not been graded"):
+        outcomes_of([item()], [response], [])
+    with pytest.raises(Refused, match="item '9' of math500, which is not among the items"):
+        outcomes_of([item()], [Response("math500", "9", 0, "text")], [rule_row()])
+    with pytest.raises(Refused, match="sample 0 of item '1' of math500 stands twice"):
+        outcomes_of([item()], [response, response], [rule_row()])
+
+
+def test_pass_at_k_counts_sets() -> None:
+    for n in range(1, 7):
+        for c in range(n + 1):
+            for k in range(1, n + 1):
+                sets = list(combinations(range(n), k))  # The first c responses are the correct ones.
+                assert pass_at_k(n, c, k) == (sum(min(chosen) < c for chosen in sets), len(sets))
+    with pytest.raises(ValueError, match="pass@3"):
+        pass_at_k(2, 1, 3)
+
+
+def test_each_aggregation_by_hand(relation: Equivalence) -> None:
+    items = [item("1"), item("2")]
+    # Item 1: 3 of 4 right; item 2: 1 of 4 right, outvoted by two equal wrong answers written differently.
+    told = outcomes(["1/2", "0.5", "7", r"\frac{1}{2}"], [0, 1, 3], "1")
+    told += outcomes(["1/2", "0.25", None, "1/4"], [0], "2")
+    # avg@4: 4 of 8. avg@2: the first two of each: 2 + 1 of 4.
+    average = aggregate(items, told, "avg@4")
+    assert (average.correct, average.total, average.aggregation) == (4, 8, "avg@4")
+    assert (aggregate(items, told, "avg@2").correct, aggregate(items, told, "avg@2").total) == (3, 4)
+    # maj@4: item 1 elects 1/2 (three votes), item 2 elects 1/4 (two of three): 1 of 2.
+    vote = aggregate(items, told, "maj@4", relation=relation)
+    assert (vote.correct, vote.total, vote.ties, vote.tie_rule) == (1, 2, 0, "lexicographic")
+    # pass@2 from 4: item 1: 1 - C(1,2)/6 = 6/6; item 2: 1 - C(3,2)/6 = 3/6. pass@4: both.
+    assert (aggregate(items, told, "pass@2").correct, aggregate(items, told, "pass@2").total) == (9, 12)
+    assert aggregate(items, told, "pass@4").accuracy == 1.0
+    # pass@1 without bias is the mean of all four.
+    assert aggregate(items, told, "pass@1").accuracy == average.accuracy
+
+
+def test_ties_by_each_rule(relation: Equivalence) -> None:
+    told = outcomes(["3", "2", "3", "2"], [0, 2])
+    by_rule = {
+        tie: aggregate([item()], told, "maj@4", relation=relation, tie=tie)  # type: ignore[arg-type]
+        for tie in ("first_seen", "lexicographic", "drop")
+    }
+    assert {tie: score.correct for tie, score in by_rule.items()} == {"first_seen": 1, "lexicographic": 0, "drop": 0}
+    assert {score.ties for score in by_rule.values()} == {1}
+
+
+def test_options_vote_by_letter_and_by_value(relation: Equivalence) -> None:
+    # B by letter and by value against two A: three votes to two.
+    told = outcomes(["A", "B", "20 cm", "(B)", "A"], [1, 2, 3])
+    score = aggregate([item(choices=("10 cm", "20 cm"))], told, "maj@5", relation=relation)
+    assert (score.correct, score.ties) == (1, 0)
+
+
+def test_what_was_cut_off_has_no_vote(relation: Equivalence) -> None:
+    told = outcomes(["9", "1/2"], [1])
+    cut = [Outcome("math500", "1", 2, False, False, True, True, "9")]
+    assert aggregate([item()], [*told[1:], *cut], "maj@2", relation=relation).correct == 1
+    nobody = outcomes([None, None], [])
+    assert aggregate([item()], nobody, "maj@2", relation=relation).correct == 0
+
+
+def test_a_vote_counts_as_its_first_supporter_was_graded(relation: Equivalence) -> None:
+    # The judge recovered the elected answer: the vote is right, by the rules alone it is not.
+    told = [
+        Outcome("math500", "1", 0, True, False, True, False, "half", "yes"),
+        Outcome("math500", "1", 1, True, False, True, False, "half", "yes"),
+    ]
+    assert aggregate([item()], told, "maj@2", relation=relation).correct == 1
+    assert aggregate([item()], told, "maj@2", relation=relation, by_rule=True).correct == 0
+
+
+def test_two_checkpoints_vote_together(relation: Equivalence) -> None:
+    # The matched-budget ensemble: 2 + 2 pooled. Each alone ties or errs; together 5 has two of four votes.
+    a, b = outcomes(["4", "5"], [1]), outcomes(["5", "6"], [0])
+    pooled = pool([a, b])
+    assert [(one.sample, one.answer) for one in pooled] == [(0, "4"), (1, "5"), (2, "5"), (3, "6")]
+    score = aggregate([item()], pooled, "maj@4", relation=relation)
+    assert (score.correct, score.aggregation) == (1, "maj@4")
+    with pytest.raises(Refused, match="two checkpoints"):
+        pool([a])
+    with pytest.raises(Refused, match="evaluations 1 and 2 of the ensemble differ"):
+        pool([a, b[:1]])
+
+
+def test_names_are_checked() -> None:
+    told = outcomes(["1", "2"], [0])
+    assert (default_aggregation(1), default_aggregation(8)) == ("pass@1", "avg@8")
+    assert aggregate([item()], told[:1], "sixth_call").aggregation == "sixth_call"
+    for name, message in [
+        ("mean@2", "aggregation 'mean@2' is unknown"),
+        ("avg@0", "unknown"),
+        ("avg@8", "needs 8 responses per item, but there are 2"),
+        ("sixth_call", "one response per item, but there are 2"),
+    ]:
+        with pytest.raises(Refused, match=message):
+            aggregate([item()], told, name)

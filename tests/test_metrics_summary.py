@@ -1,0 +1,136 @@
+"""The summary of an evaluation, from rows as they stand in the files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+
+from eval_suite.items import Item, Response
+from eval_suite.metrics.intervals import wilson
+from eval_suite.metrics.summary import summarise
+from mmcorl.errors import Refused
+
+GRADER = {"name": "mmcorl-grader", "version": "1", "mcq_policy": "letter_or_value"}
+JUDGE = {"model": "judge", "prompt_version": "1"}
+
+
+def by_level(items: Iterable[Item], correct: Mapping[str, float]) -> dict[str, Any]:
+    table: dict[str, Any] = {}
+    for item in items:
+        entry = table.setdefault(str(item.meta["level"]), {"n": 0, "correct": 0})
+        entry["n"], entry["correct"] = entry["n"] + 1, entry["correct"] + correct[item.id]
+    return {"level": table}
+
+
+def rows(name: str = "mathvision") -> tuple[list[Item], list[Response], list[dict[str, Any]], list[dict[str, Any]]]:
+    """Ten items: 4 right by rule, 2 recovered, 1 refused, 1 unclear, 1 without an answer, 1 cut off."""
+    items = [Item(name, str(number), "?", "1", meta={"level": number % 2}) for number in range(10)]
+    responses = [Response(name, item.id, 0, "text") for item in items]
+    rules, judges = [], []
+    for number in range(10):
+        committed, cut_off = number != 8, number == 9
+        key = {"benchmark": name, "id": str(number), "sample": 0}
+        told = {"committed": committed, "cut_off": cut_off, "rule": number < 4, "reason": ""}
+        rules.append({**key, "answer": "1" if committed else None, **told})
+        if 4 <= number < 8:
+            word = ["yes", "yes", "no", "unclear"][number - 4]
+            judges.append({**key, "verdict": word, "raw": word, **JUDGE})
+    return items, responses, rules, judges
+
+
+def test_integers_first() -> None:
+    told = summarise(*rows(), {"mathvision": by_level}, GRADER)["benchmarks"]["mathvision"]
+    assert (told["n"], told["correct"], told["total"], told["accuracy"]) == (10, 6, 10, 0.6)
+    assert (told["aggregation"], told["samples"]) == ("pass@1", 1)
+    assert tuple(told["wilson"]) == wilson(6, 10)
+    assert told["clustered"] is None
+    assert (told["rule_correct"], told["rule_accuracy"]) == (4, 0.4)
+    judged = [told[f"judge_{word}"] for word in ("recovered", "refused", "unclear", "failed", "pending")]
+    assert judged == [2, 1, 1, 0, 0]
+    assert told["rule_correct"] + told["judge_recovered"] == told["correct"]
+    assert (told["committed"], told["format_rate"], told["cut_off"], told["cut_off_rate"]) == (9, 0.9, 1, 0.1)
+    # Right are 0..5: three even, three odd, of five each.
+    assert told["sub_scores"] == {"level": {"0": {"n": 5, "correct": 3}, "1": {"n": 5, "correct": 3}}}
+    assert (told["grader"], told["judge"]) == (GRADER, JUDGE)
+
+
+def test_it_depends_on_rows_not_on_their_order() -> None:
+    items, responses, rules, judges = rows()
+    there = summarise(items, responses, rules, judges, {}, GRADER)
+    back = summarise(items[::-1], responses[::-1], rules[::-1], judges[::-1], {}, GRADER)
+    assert json.dumps(there) == json.dumps(back)
+
+
+def test_missing_responses_are_counted_and_wrong() -> None:
+    items, responses, rules, judges = rows()
+    told = summarise(items, responses[1:], rules[1:], judges, {}, GRADER)["benchmarks"]["mathvision"]
+    assert (told["missing"], told["responses"], told["correct"], told["total"]) == (1, 9, 5, 10)
+    assert told["format_rate"] == 8 / 9
+
+
+def test_what_a_judge_left_undone_is_counted() -> None:
+    items, responses, rules, judges = rows()
+    judges[0]["verdict"] = "failed"
+    told = summarise(items, responses, rules, judges[:2], {}, GRADER)["benchmarks"]["mathvision"]
+    assert (told["judge_failed"], told["judge_pending"], told["judge_recovered"], told["correct"]) == (1, 2, 1, 5)
+    # Without a judge nothing is pending, and the summary says that there was none.
+    alone = summarise(items, responses, rules, [], {}, GRADER)["benchmarks"]["mathvision"]
+    assert (alone["judge"], alone["judge_pending"], alone["correct"]) == (None, 0, 4)
+    # A judge that had nothing to do is a judge all the same.
+    idle = summarise(items[:4], responses[:4], rules[:4], [], {}, GRADER, judge=JUDGE)["benchmarks"]["mathvision"]
+    assert idle["judge"] == JUDGE
+
+
+def test_verdicts_of_two_judges_are_not_mixed() -> None:
+    items, responses, rules, judges = rows()
+    judges[1]["model"] = "other"
+    with pytest.raises(Refused, match=r"verdicts of 2 judges are mixed \(judge 1, other 1\)"):
+        summarise(items, responses, rules, judges, {}, GRADER)
+
+
+def test_code_is_not_judged() -> None:
+    items, responses, rules, _ = rows("mbpp")
+    items = [Item("mbpp", item.id, "?", "", kind="code") for item in items]
+    told = summarise(items, responses, rules, [], {}, GRADER, judge=JUDGE)["benchmarks"]["mbpp"]
+    assert (told["judge"], told["judge_pending"]) == (None, 0)
+
+
+def test_groups_and_samples_widen_the_interval() -> None:
+    items = [Item("mathverse", str(number), "?", "1", group=str(number // 5)) for number in range(100)]
+    responses = [Response("mathverse", item.id, 0, "") for item in items]
+    rules = [
+        {"benchmark": "mathverse", "id": i.id, "sample": 0, "answer": "1", "committed": True, "cut_off": False}
+        | {"rule": int(i.id) < 50}
+        for i in items
+    ]
+    told = summarise(items, responses, rules, [], {}, GRADER)["benchmarks"]["mathverse"]
+    assert (told["clustered"]["by"], told["clustered"]["clusters"]) == ("group", 20)
+    low, high = told["clustered"]["interval"]
+    assert low < told["wilson"][0] < told["wilson"][1] < high
+    # Eight samples per item: the item is the unit.
+    sampled = [Response("amc", "a", k, "") for k in range(8)] + [Response("amc", "b", k, "") for k in range(8)]
+    graded = [{**rules[0], "benchmark": "amc", "id": r.id, "sample": r.sample, "rule": r.id == "a"} for r in sampled]
+    pair = [Item("amc", id, "?", "1") for id in "ab"]
+    amc = summarise(pair, sampled, graded, [], {}, GRADER)["benchmarks"]["amc"]
+    assert (amc["aggregation"], amc["correct"], amc["total"], amc["n"]) == ("avg@8", 8, 16, 2)
+    assert (amc["clustered"]["by"], amc["clustered"]["clusters"]) == ("item", 2)
+    voted = summarise(pair, sampled, graded, [], {}, GRADER, aggregations={"amc": "maj@8"})["benchmarks"]["amc"]
+    assert (voted["correct"], voted["total"], voted["tie_rule"], voted["ties"]) == (1, 2, "lexicographic", 0)
+    passed = summarise(pair, sampled, graded, [], {}, GRADER, aggregations={"amc": "pass@4"})["benchmarks"]["amc"]
+    assert passed["accuracy"] == 0.5
+    assert tuple(passed["wilson"]) == wilson(1, 2)
+
+
+def test_the_items_leave_their_mark() -> None:
+    items, responses, rules, judges = rows()
+    mark = summarise(items, responses, rules, judges, {}, GRADER)["benchmarks"]["mathvision"]["items"]
+    changed = [Item("mathvision", item.id, "other?", "1", meta=item.meta) for item in items]
+    assert summarise(changed, responses, rules, judges, {}, GRADER)["benchmarks"]["mathvision"]["items"] != mark
+    stored = {("mathvision", item.id): item.fingerprint for item in items}
+    again = summarise(changed, responses, rules, judges, {}, GRADER, fingerprints=stored)
+    assert again["benchmarks"]["mathvision"]["items"] == mark
+    with pytest.raises(Refused, match="item '0' of mathvision stands twice"):
+        summarise([*items, items[0]], responses, rules, judges, {}, GRADER)
