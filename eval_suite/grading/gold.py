@@ -26,6 +26,8 @@ _MOJIBAKE = (
 )
 # `{8}{5} \pi` has lost its \frac; two braced groups in a row mean nothing else.
 _LOST_FRACTION = re.compile(r"(?<![\\A-Za-z}\])^_])\{(\d{1,9})\}\s*\{(\d{1,9})\}")
+# `8\sqrt{3}{squareinches}`: words in braces of their own are a unit.
+_BRACED_UNIT = re.compile(r"(?<=[}\d)i])\s*\{([A-Za-z][A-Za-z. ]{1,20})\}\s*$")
 _DISPLAY_DOT = re.compile(r"(\\\]|\\\)|\$)\s*\.\s*$")
 _GSM8K = "####"
 MAX_GOLD = 4096
@@ -48,7 +50,7 @@ def clean_gold(gold: str) -> str:
     text = _unboxed(text)
     text = _DISPLAY_DOT.sub(r"\1", text)
     text = _LOST_FRACTION.sub(r"\\frac{\1}{\2}", text)
-    text = _without_dollars(text)
+    text = _BRACED_UNIT.sub(r" \1", _without_dollars(text))
     # `=\frac{7}{4}`: what stood before the sign is in the question.
     text = re.sub(r"^=\s*(?=\S)", "", text)
     return " ".join(line.strip() for line in text.splitlines()) if not _is_several(text) else text

@@ -26,6 +26,8 @@ _CACHE_SIZE = 1 << 16
 _MAX_REMEMBERED = 1024
 """Longer pairs are worked out again rather than kept, so that memory stays small whatever the answers are."""
 _MAX_UNMATCHED = 8
+_BEARING = {"°", "°T"}
+"""True bearings are degrees; the T only says from where they count."""
 _ROUNDED_PLACES = 6
 """A decimal with this many places stands for the value it rounds to: 0.333333 is 1/3, 0.33 is not."""
 
@@ -89,6 +91,8 @@ class Equivalence:
         if a is None or b is None:
             return False
         if a == b:
+            return True
+        if not choices and _bare(a) == _bare(b):
             return True
         if not choices and _PLAIN.fullmatch(a) and _PLAIN.fullmatch(b):
             return Decimal(a) == Decimal(b)
@@ -169,7 +173,7 @@ class Equivalence:
         if one.number is not None and other.number is not None:
             return self._same(one, other, deadline)
         # The key is what voting shows: one key is one answer.
-        return key(a) == key(b) or self._same(one, other, deadline)
+        return self._same(one, other, deadline) or key(a) == key(b)
 
     def _same(self, a: Reading, b: Reading, deadline: _Deadline) -> bool:
         if a.text == b.text:
@@ -259,7 +263,7 @@ class Equivalence:
         return True
 
     def _same_scalar(self, a: Reading, b: Reading, deadline: _Deadline) -> bool:
-        if a.unit is not None and b.unit is not None and a.unit != b.unit:
+        if a.unit is not None and b.unit is not None and a.unit != b.unit and {a.unit, b.unit} != _BEARING:
             return False
         if a.number is not None and b.number is not None:
             return _same_number(a, b)
@@ -271,13 +275,15 @@ class Equivalence:
         rounded = _rounds_to(a, b)
         if rounded is not None:
             return rounded
+        decided = same_form(a.body, b.body)
+        if decided is not None:
+            return decided
         for sample in (1, 2):
             left, right = approximate(a.body, sample), approximate(b.body, sample)
             # 1e-9 is far above the rounding of a float and far below any difference an answer would show.
             if left is not None and right is not None and abs(left - right) > 1e-9 * max(abs(left), abs(right)):
                 return False
-        decided = same_form(a.body, b.body)
-        return self._ask(a.body, b.body, deadline) if decided is None else decided
+        return self._ask(a.body, b.body, deadline)
 
     # --- mathematics elsewhere ------------------------------------------------------------------------------
 
@@ -329,6 +335,11 @@ class _Deadline:
         self._left -= seconds
 
 
+def _bare(text: str) -> str:
+    """The text without what never matters around it, for the commonest case: the same answer, written the same."""
+    return text.strip(" $\n").rstrip(".").replace("dfrac{", "frac{") or text
+
+
 _DECIMAL_COMMA = re.compile(r"-?(?:0,[0-9]{1,18}|[0-9]{1,18},(?:[0-9]{1,2}|[0-9]{4,18}))")
 _DECIMAL_POINT = re.compile(r"-?[0-9]{1,18}\.[0-9]{1,18}")
 
@@ -370,7 +381,10 @@ def _may_name_one(a: str, b: str) -> bool:
     short, long = sorted((a, b), key=len)
     initials = {"".join(word[0] for word in long.split()), long[0]}
     described = re.fullmatch(r"[a-z.' ]{4,}", long) is not None
-    return described and (short.casefold() in initials or short.casefold() in _SYMBOLS.get(long.split()[-1], ()))
+    # An unknown called x may be anything that is asked for.
+    return described and (
+        short == "x" or short.casefold() in initials or short.casefold() in _SYMBOLS.get(long.split()[-1], ())
+    )
 
 
 _SYMBOLS = {

@@ -51,31 +51,37 @@ _ROMAN = re.compile(
     r"\s*\{([^{}]{0,512})\}"
 )
 _ROMAN_UNITS = {"s": "sec", "h": "hr", "t": "tonne", "l": "L", "N": "newton", "J": "joule", "W": "watt"}
-_ROMAN_UNITS |= {"V": "volt", "A": "ampere"}
+_ROMAN_UNITS |= {"V": "volt", "A": "ampere", "m": "metre", "g": "gram", "L": "litre"}
 _SPACED_UNIT = re.compile(r"(?<=\d)\s+([shNJWVA])\s*\.?\s*$")
-_DEGREES = re.compile(r"\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?![A-Za-z])|\\degrees?(?![A-Za-z])|\^\s*°|\^\s*\{\s*°\s*\}")
+_DEGREES = re.compile(r"\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?:(?![A-Za-z])|(?=[TNSEWC](?![A-Za-z])))|\\degrees?(?![A-Za-z])|\^\s*°|\^\s*\{\s*°\s*\}")
 _FRACTION_NAME = re.compile(r"\\[dtc]frac(?![A-Za-z])")
 _FRACTION_HEAD = re.compile(r"\\frac\s*(?:([0-9]|\\pi)\s*([0-9])|\{([^{}]{0,256})\}\s*([0-9])|([0-9])\s*\{)")
 _BARE_ROOT = re.compile(r"\\sqrt\s*([0-9]+|[A-Za-z])")
-_SYNONYMS = (
-    (re.compile(r"\\leq(?:slant)?(?![A-Za-z])|<="), r"\\le "),
-    (re.compile(r"\\geq(?:slant)?(?![A-Za-z])|>="), r"\\ge "),
-    (re.compile(r"\\neq(?![A-Za-z])|!="), r"\\ne "),
+_COMMAND_SYNONYMS = (
+    (re.compile(r"\\leq(?:slant)?(?![A-Za-z])"), r"\\le "),
+    (re.compile(r"\\geq(?:slant)?(?![A-Za-z])"), r"\\ge "),
+    (re.compile(r"\\neq(?![A-Za-z])"), r"\\ne "),
     (re.compile(r"\\lt(?![A-Za-z])"), "<"),
     (re.compile(r"\\gt(?![A-Za-z])"), ">"),
     (re.compile(r"\\(?:ast|bullet)(?![A-Za-z])"), r"\\cdot "),
     (re.compile(r"\\(?:lbrace|lgroup)(?![A-Za-z])"), r"\\{"),
     (re.compile(r"\\(?:rbrace|rgroup)(?![A-Za-z])"), r"\\}"),
     (re.compile(r"\\%"), "%"),
-    (re.compile(r"\{,\}"), ","),
     (re.compile(r"(?<!\\)\\,"), " "),
-    (re.compile(r"\*\*"), "^"),
-    (re.compile(r"\*"), r"\\cdot "),
-    (re.compile(r"(?<![A-Za-z\\])(?:infinity|inf)(?![A-Za-z])"), r"\\infty "),
-    (re.compile(r"(?<![A-Za-z\\])pi(?![A-Za-z])"), r"\\pi "),
-    (re.compile(r"(?<![A-Za-z\\])sqrt(?=\s*[({])"), r"\\sqrt "),
-    (re.compile(rf"(?<![A-Za-z\\])({'|'.join(sorted(_COMMANDS_FROM_WORDS))})(?![A-Za-z])"), r"\\\1 "),
 )
+_SIGN_SYNONYMS = (
+    ("<=", r"\le "),
+    (">=", r"\ge "),
+    ("!=", r"\ne "),
+    ("{,}", ","),
+    ("**", "^"),
+    ("*", r"\cdot "),
+)
+_LETTERS = re.compile(r"[A-Za-z]")
+_WORDS = re.compile(
+    rf"(?<![A-Za-z\\])(infinity|inf|pi|sqrt(?=\s*[({{])|{'|'.join(sorted(_COMMANDS_FROM_WORDS))})(?![A-Za-z])"
+)
+_WORD_COMMANDS = {"infinity": r"\infty ", "inf": r"\infty "}
 _PREFIX = re.compile(
     r"(?:so |thus |hence |therefore,? )?(?:the )?(?:final |correct )?answer(?: is|:| is:)\s*(?=\S)",
     re.IGNORECASE,
@@ -84,6 +90,7 @@ _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
 _DANGLING_DOT = re.compile(r"(?<=\d)\.(?![\d.])")
 _CURRENCY = re.compile(r"(-?)\s*(\\\$|£|€|¥)\s*(-?[\d.,]+)")
 _CURRENCY_NAMES = {r"\$": "USD", "£": "GBP", "€": "EUR", "¥": "CNY"}
+_PLAIN_NUMBER = re.compile(r"-?[0-9]{1,64}(?:\.[0-9]{1,64})?")
 _TOKEN = re.compile(r"\\[A-Za-z]+|\\.|\d+(?:\.\d+)?|\.\d+|[A-Za-z]+|\s+|.", re.DOTALL)
 _QUOTES = (("**", "**"), ("__", "__"), ("`", "`"), ('"', '"'), ("'", "'"))
 
@@ -91,6 +98,8 @@ _QUOTES = (("**", "**"), ("__", "__"), ("`", "`"), ('"', '"'), ("'", "'"))
 def clean(answer: str) -> str:
     """`answer` in one spelling; linear in its length, and longer ones than `MAX_LENGTH` as plain text."""
     text = strip_noise(answer).strip()
+    if _PLAIN_NUMBER.fullmatch(text):
+        return text
     if len(text) > MAX_LENGTH:
         return " ".join(text.split())
     for _ in range(4):
@@ -106,6 +115,8 @@ def clean(answer: str) -> str:
 def _once(text: str) -> str:
     text = _unwrap(_characters(text))
     text = _PREFIX.sub("", text, count=1) if _PREFIX.match(text) else text
+    # `= 7/4` continues a line that is not here.
+    text = text[1:].lstrip() if text.startswith("=") and not text.startswith("==") and len(text) > 1 else text
     text = _latex(text)
     text = _unwrap(text.strip())
     return _join(text)
@@ -158,8 +169,13 @@ def _latex(text: str) -> str:
                 break
             text = spelled
         text = _THIN_DIGITS.sub("", _SPACING.sub(" ", text))
-    for pattern, replacement in _SYNONYMS:
-        text = pattern.sub(replacement, text)
+        for pattern, replacement in _COMMAND_SYNONYMS:
+            text = pattern.sub(replacement, text)
+    for sign, replacement in _SIGN_SYNONYMS:
+        if sign in text:
+            text = text.replace(sign, replacement)
+    if _LETTERS.search(text):
+        text = _WORDS.sub(lambda word: _WORD_COMMANDS.get(word.group(1), rf"\{word.group(1)} "), text)
     if "\\" in text:
         text = _FRACTION_HEAD.sub(_braced_fraction, text)
         text = _BARE_ROOT.sub(r"\\sqrt{\1}", text)
@@ -173,8 +189,8 @@ def _latex(text: str) -> str:
 def _roman(match: re.Match[str]) -> str:
     content = match.group(1)
     bare = content.replace("~", " ").strip()
-    before = match.string[: match.start()].rstrip()[-1:]
-    after_value = before in ("}", ")") or before.isdigit()
+    before = match.string[max(0, match.start() - 16) : match.start()].rstrip()
+    after_value = before[-1:] in ("}", ")") or before[-1:].isdigit() or before.endswith(r"\pi")
     if after_value and bare in _ROMAN_UNITS:
         return f" {_ROMAN_UNITS[bare]} "
     return f" {content} " if len(bare) > 1 else bare

@@ -126,7 +126,7 @@ _WORD = re.compile(r"(?<!\\)(?<![A-Za-z])[A-Za-z]{2,}")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 _FOREIGN_LETTER = re.compile(r"[^\W\d_A-Za-z]")
 _MATH = re.compile(r"[\d+*/^=<>|\\]")
-_NAME = re.compile(r"(?:\\[a-z]+|[A-Za-z' {}]|_\d|_\{\w+\})+")
+_NAME = re.compile(r"(?:\\[a-z]+|[A-Za-z' {}.]|_\d|_\{\w+\})+")
 _FUNCTION_NAME = re.compile(r"[A-Za-z]'?(?:_\w)?(?:\^\{-1\})?\([A-Za-z](?:,[A-Za-z])*\)")
 _TUPLE_NAME = re.compile(r"\([A-Za-z](?:_\w)?(?:, [A-Za-z](?:_\w)?)+\)")
 _RATIO_NAME = re.compile(r"[A-Za-z]+(?:_\w|_\{\w+\})?(?::[A-Za-z]+(?:_\w|_\{\w+\})?)+")
@@ -333,6 +333,8 @@ def _words(text: str) -> Reading:
 
 def _top_level(text: str, separators: frozenset[str]) -> list[str]:
     """`text` split at separators outside brackets; the whole text when brackets do not balance."""
+    if not any(separator in text for separator in separators):
+        return [text]
     parts, depth, start, at = [], 0, 0, 0
     for match in _PIECE.finditer(text):
         piece, at = match.group(), match.start()

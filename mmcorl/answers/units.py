@@ -122,12 +122,16 @@ _AFTER_NUMBER = _pattern(UNIT_WORDS - _NEVER_BARE)
 _AFTER_SYMBOL = _pattern(UNIT_WORDS - _NUMBER_ONLY)
 _TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
 _ENDS_VALUE = re.compile(r"(?:[\d})\]!]|(?<![A-Za-z\\])[A-Za-z]|\\(?:pi|theta|alpha|beta|infty))$")
+_ENDS_NO_UNIT = frozenset("0123456789)]}")
 _PLAIN_NUMBER = re.compile(r"[-+]?[\d.,/{}() ]*(?:\\frac[\d.,{} ]+)?")
 _ATOM = re.compile(rf"({_alternatives(UNIT_WORDS)})\.?(?:\^\{{?(-?[1-3])\}}?)?(?![A-Za-z])")
 
 
 def split_unit(text: str) -> tuple[str, str | None]:
     """(value, unit) of an answer such as `5 cm^2`; the unit is None when no known unit ends the text."""
+    # Cheap to see and by far the commonest: a digit or a closing bracket that is no exponent ends no unit.
+    if text[-1:] in _ENDS_NO_UNIT and "^" not in text[-5:]:
+        return text, None
     match = _AFTER_NUMBER.search(text)
     if match is None or not match.start():
         return text, None
