@@ -34,11 +34,11 @@ from mmcorl.metrics import step_metrics, validation_metrics, votes_records
 from mmcorl.progress import Progress
 from mmcorl.supervision import Labels
 from mmcorl.trackers import Trackers
-from mmcorl.types import Group, Prompt
+from mmcorl.types import Completion, Group, Prompt
 from mmcorl.voting import Relation
 from model_adapters.images import load_image
 
-LOGS = ("metrics.jsonl", "validation.jsonl", "votes.jsonl", "gallery.jsonl", "timings.jsonl")
+LOGS = ("metrics.jsonl", "validation.jsonl", "responses.jsonl", "votes.jsonl", "gallery.jsonl", "timings.jsonl")
 LOCK, DATA_CHECK = ".lock", "data_check.json"
 CHANGEABLE = (
     "logging.",
@@ -318,6 +318,7 @@ class Run:
             answers = self.parallel(partial(agent.evaluate, held_out.prompts) for agent in agents)
             record = validation_metrics(self.names, held_out.prompts, answers, self.relation, held_out.name, step)
             self.folder.append("validation.jsonl", [record])
+            self.folder.append("responses.jsonl", self._responses(step, held_out, answers))
             self.trackers.log(record)
             self.progress.validation(record)
         self._tick(None)
@@ -384,6 +385,24 @@ class Run:
         return summary
 
     # -- inside ----------------------------------------------------------------------------------------------
+
+    def _responses(self, step: int, held_out: HeldOut, answers: Sequence[Sequence[Completion]]) -> list[dict[str, Any]]:
+        """Every response of one evaluation, to read and to grade again."""
+        return [
+            {
+                "step": step,
+                "set": held_out.name,
+                "agent": name,
+                "id": prompt.row_id,
+                "uid": prompt.uid,
+                "response": completion.text,
+                "answer": completion.answer,
+                "gold": prompt.gold,
+                "finish_reason": completion.finish_reason,
+            }
+            for name, own in zip(self.names, answers, strict=True)
+            for prompt, completion in zip(held_out.prompts, own, strict=True)
+        ]
 
     def _watch(self, metrics: Mapping[str, Any]) -> None:
         """Say so when an agent has given hardly any readable answer for a while: then nobody learns from it."""

@@ -15,7 +15,7 @@ from typing import Any, Self
 import yaml
 
 TESTS = Path(__file__).resolve().parent
-LOGS = ("metrics.jsonl", "validation.jsonl", "votes.jsonl", "gallery.jsonl")
+LOGS = ("metrics.jsonl", "validation.jsonl", "responses.jsonl", "votes.jsonl", "gallery.jsonl")
 
 
 def taught(name: str, cache: Path) -> Path:

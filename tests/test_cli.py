@@ -97,6 +97,7 @@ def test_the_run_folder_holds_everything(run: Path) -> None:
         "data_check.json",
         "metrics.jsonl",
         "validation.jsonl",
+        "responses.jsonl",
         "votes.jsonl",
         "timings.jsonl",
         "gallery.jsonl",
