@@ -35,7 +35,7 @@ TEXT_ONLY = "Text Only"
 # `Area =`, `S.A. of rectangular prism =`: names of what the question asks for. `y = x - 5` is an equation and stays.
 _LABEL = re.compile(r"[A-Za-z]{2}[A-Za-z.]*(?: [A-Za-z.]+)*\s*=\s*|(?:[A-Za-z]+ )*S\.A\.(?: [A-Za-z]+)*\s*=\s*")
 # Behind symbols (`9 \pi \mathrm{~m}^{2}`) a lone upright m reads as a variable.
-_METRE = re.compile(r"\\mathrm\s*\{\s*~?\s*m\s*\}")
+_METRE = re.compile(r"\s*\\mathrm\s*\{\s*~?\s*m\s*\}")
 
 
 def gold_of(answer: str) -> str:

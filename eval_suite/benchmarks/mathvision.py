@@ -17,20 +17,12 @@ Traps
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 
 from eval_suite.benchmarks.base import READ_THE_PICTURE, Benchmark, Row, SubScores, labels_of, tally, with_options
 from eval_suite.grading.gold import clean_gold
 from eval_suite.items import Item
 from mmcorl.data.reading import names_pictures, strip_markers
-
-_BRACED_UNIT = re.compile(r"\{(square|cubic)?\s*(degrees|inches|feet|units)\}$")
-
-
-def gold_of(answer: str) -> str:
-    """A free-form gold: `8\\sqrt{3}{squareinches}` is `8\\sqrt{3} square inches`."""
-    return clean_gold(_BRACED_UNIT.sub(lambda unit: " ".join(["", *filter(None, unit.groups())]), answer.strip()))
 
 
 def _reader(name: str) -> Callable[[Row], Item]:
@@ -45,7 +37,7 @@ def _reader(name: str) -> Callable[[Row], Item]:
             benchmark=name,
             id=row.text("id"),
             question=with_options(question, choices),
-            gold=labels_of(answer, choices) if choices else gold_of(answer),
+            gold=labels_of(answer, choices) if choices else clean_gold(answer),
             images=row.image("decoded_image"),
             choices=choices,
             meta={"subject": row.text("subject"), "level": row.integer("level")},

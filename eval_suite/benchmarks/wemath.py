@@ -31,7 +31,7 @@ from eval_suite.metrics.wemath import four_way
 from mmcorl.data.reading import RowError
 
 _KEY = re.compile(r"([23])steps_([1-3]|multi)")
-_STRAY = re.compile(r";(?=[A-H]\.)")
+_STRAY = re.compile(r";(?=[A-Z]\.)")
 
 DOMAINS: dict[str, tuple[str, ...]] = {
     "Understanding and Conversion of Units": (
