@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rich import box
-from rich.console import Group
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -52,24 +52,10 @@ class Grid:
 
 
 def terminal(grids: Sequence[Grid]) -> Group:
-    """Grids for a rich console; in a narrow one intervals move below their values."""
-    parts: list[Table | Text] = []
+    """Grids for a rich console, each in the widest form that fits it."""
+    parts: list[RenderableType] = []
     for grid in grids:
-        table = Table(
-            box=box.ROUNDED,
-            border_style="dim",
-            title=_plain(grid.title),
-            title_style="bold",
-            title_justify="left",
-            header_style="bold",
-        )
-        for head, align in grid.columns:
-            # Folded rather than cropped: a narrow terminal must not lose digits.
-            table.add_column(Text(_plain(head)), justify=align, overflow="fold")
-        for row in grid.rows:
-            table.add_row(*(_rich(cell) for cell in row))
-        parts.append(table)
-        parts.extend(Text(_plain(note), style="dim") for note in grid.notes)
+        parts += [_Fitting(grid), *(Text(_plain(note), style="dim") for note in grid.notes)]
     return Group(*parts)
 
 
@@ -83,9 +69,47 @@ def latex(grids: Sequence[Grid]) -> str:
     return "\n".join(_latex(grid) for grid in grids)
 
 
-def _rich(cell: Cell) -> Text:
+class _Fitting:
+    """A grid as a table: one line per row, else intervals below their values; else row by row, as a list."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for stacked in (False, True):
+            table = self._table("\n" if stacked else " ")
+            # A table measured at its own width would already have been squeezed.
+            if console.measure(table, options=options.update_width(10_000)).maximum <= options.max_width:
+                yield table
+                return
+        # Never cropped or broken within a number.
+        yield Text(_plain(self.grid.title), style="bold")
+        for row in self.grid.rows:
+            yield _rich(row[0], " ").append(":", style="dim")
+            for (head, _), cell in zip(self.grid.columns[1:], row[1:], strict=True):
+                if cell.text:
+                    yield Text(f"  {_plain(head)}: ", style="dim").append_text(_rich(cell, " "))
+
+    def _table(self, separator: str) -> Table:
+        table = Table(
+            box=box.ROUNDED,
+            border_style="dim",
+            title=_plain(self.grid.title),
+            title_style="bold",
+            title_justify="left",
+            header_style="bold",
+        )
+        for head, align in self.grid.columns:
+            text = Text(_plain(head).replace(" ", separator))
+            table.add_column(text, justify=align, no_wrap=True)
+        for row in self.grid.rows:
+            table.add_row(*(_rich(cell, separator) for cell in row))
+        return table
+
+
+def _rich(cell: Cell, separator: str) -> Text:
     text = Text(_plain(cell.text))
-    return text.append(f" {_plain(cell.small)}", style="dim") if cell.small else text
+    return text.append(f"{separator}{_plain(cell.small)}", style="dim") if cell.small else text
 
 
 def _plain(text: str) -> str:
