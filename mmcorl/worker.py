@@ -13,7 +13,6 @@ import random
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from mmcorl.errors import Refused
 from mmcorl.policy import Policy, Rows
 from mmcorl.reader import Reader
 from mmcorl.types import Completion, Group, Prompt
+from mmcorl.weights import checkpoint_dtype, lower_frozen, write
 from model_adapters.base import Encoded
 
 
@@ -55,6 +55,21 @@ class UpdateBatch:
     """Log-probabilities under the reference model; None without a KL term."""
 
 
+@dataclass(frozen=True)
+class OptimizerStep:
+    """What one optimizer step saw; T tokens, 0 where every group of its minibatch was skipped."""
+
+    loss: float
+    grad_norm: float
+    learning_rate: float
+    drift: Tensor
+    """(T,) log pi_train - log pi_engine, on the CPU."""
+    clipped: Tensor
+    """(T,) bool: the clip took this token's gradient away."""
+    kl: Tensor
+    """(T,) estimated KL to the reference; empty without a KL term."""
+
+
 class Worker:
     """One agent. Implements `mmcorl.agent.Agent`.
 
@@ -69,13 +84,18 @@ class Worker:
         self.config, self.reader, self.adapter = config, reader, reader.adapter
         self.name, self.path, self.rank, self.device = reader.name, reader.path, 0, device
         model: Any = self.adapter.load_model(reader.path, torch.float32, config.training.attention)
-        self.policy = Policy(model, self.adapter, reader.processor).to(device)
+        self.policy = Policy(model, self.adapter, reader.processor)
         self.lora: Any = self._add_lora() if config.training.lora else None
         if config.training.freeze_vision:
             for module in self.adapter.vision_modules(model):
                 module.requires_grad_(False)
+        if config.training.dtype == "bf16":
+            lower_frozen(model, self.adapter)
+        self.policy.to(device)
         if config.training.gradient_checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
+        self.trainable = [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
+        """Parameters that receive gradients."""
         self.optimizer = _adamw(self.trainable, config, reader.settings.lr)
         self.schedule = torch.optim.lr_scheduler.LambdaLR(
             self.optimizer, lambda step: learning_rate_share(step, total_steps, config)
@@ -91,7 +111,10 @@ class Worker:
     # -- what cotrain calls ----------------------------------------------------------------------------
 
     def rollout(self, prompts: Sequence[Prompt], step: int) -> list[Group]:
-        """Sample K completions of each prompt; their tensors wait here for `update`."""
+        """Sample K completions of each prompt; their tensors wait here for `update`.
+
+        Raises NotFiniteError, with agent, step and prompt, where the model's probabilities are not numbers.
+        """
         sampling = self.config.sampling
         seed = noise_seed(self.config.seed, self.name, step, self.rank)
         encoded = [self.reader.encode(prompt) for prompt in prompts]
@@ -104,6 +127,8 @@ class Worker:
                 seed,
             )
         self.engine.sleep()
+        for prompt, samples in zip(prompts, drawn, strict=True):
+            self._check(prompt, samples, f"step {step}")
         self._pending = {
             prompt.uid: Rollout(one, samples) for prompt, one, samples in zip(prompts, encoded, drawn, strict=True)
         }
@@ -113,7 +138,13 @@ class Worker:
         ]
 
     def update(self, rewards: Mapping[str, Sequence[float]], step: int) -> dict[str, float]:
-        """One policy step on the pending rollout; `rewards` are joined by prompt uid."""
+        """One policy step on the pending rollout; `rewards` are joined by prompt uid.
+
+        `trained_tokens` of the result is a sum over the optimizer steps; `loss`, `grad_norm` and `learning_rate` are
+        means over them; `kl`, `clip_share` and what begins with `importance_` are taken over all trained tokens of
+        all steps, and the latter left out where there are none. `entropy` is the usual estimate of the entropy of the
+        sampling distribution: minus the mean log-probability of the sampled tokens, in nats.
+        """
         rollouts = self._rollouts_of(rewards, step)
         objective = self.config.objective
         scores = torch.tensor([list(rewards[uid]) for uid in rewards], dtype=torch.float32)
@@ -132,10 +163,7 @@ class Worker:
         self.schedule.step()
         self._pending = {}
         self.engine.sync()
-        metrics = {
-            key: (max if key.endswith("_max") else statistics.fmean)([one[key] for one in steps if key in one])
-            for key in dict.fromkeys(chain(*steps))
-        }
+        metrics = self._metrics(steps)
         # Sampled tokens estimate the entropy of every completion, those without a gradient included.
         sampled = torch.cat([sample.logprobs for rollout in rollouts for sample in rollout.samples])
         metrics["entropy"] = -float(sampled.mean())
@@ -156,7 +184,9 @@ class Worker:
             for start in range(0, len(prompts), self.config.engine.max_rows):
                 block = [self.reader.encode(prompt) for prompt in prompts[start : start + self.config.engine.max_rows]]
                 drawn = self.engine.generate(block, 1, Sampling(0.0, max_new_tokens=longest), seed=0)
-                results += [self._completion(samples[0]) for samples in drawn]
+                for prompt, samples in zip(prompts[start : start + len(block)], drawn, strict=True):
+                    self._check(prompt, samples, "evaluation")
+                    results.append(self._completion(samples[0]))
         self.engine.sleep()
         return results
 
@@ -166,7 +196,7 @@ class Worker:
         if self.lora is not None:
             self.lora.save_pretrained(directory)
         else:
-            self.policy.model.save_pretrained(directory)
+            write(self.policy.model, directory, torch.float32)
         self.policy.processor.save_pretrained(directory)
         torch.save(
             {"optimizer": self.optimizer.state_dict(), "schedule": self.schedule.state_dict()},
@@ -189,12 +219,13 @@ class Worker:
         self.engine.sync()
 
     def export(self, directory: Path) -> None:
-        """Weights and processor in Hugging Face format; low-rank adapters are merged in."""
+        """Weights and processor in Hugging Face format, in the dtype of the starting checkpoint.
+
+        Low-rank adapters are merged in. Rounded to bf16 like any published checkpoint; `save` keeps the fp32 weights.
+        """
         directory.mkdir(parents=True)
-        if self.lora is None:
-            self.policy.model.save_pretrained(directory)
-        else:
-            self._export_merged(directory)
+        model = self.policy.model if self.lora is None else self._merged(directory)
+        write(model, directory, checkpoint_dtype(self.path))
         self.policy.processor.save_pretrained(directory)
 
     def _completion(self, sample: Sample) -> Completion:
@@ -202,12 +233,16 @@ class Worker:
         answer = extract(text, sample.finish_reason).answer
         return Completion(text, answer, len(sample.ids), sample.finish_reason)
 
-    # -- the update ----------------------------------------------------------------------------------------
+    def _check(self, prompt: Prompt, samples: Sequence[Sample], when: str) -> None:
+        """Every log-probability is a number, those of groups that the update will skip included."""
+        if not bool(torch.cat([sample.logprobs for sample in samples]).isfinite().all()):
+            raise grpo.NotFiniteError(
+                f"agent {self.name!r}, {when}: the model gives prompt {prompt.uid} (row {prompt.row_id!r}) log-"
+                "probabilities that are not finite, so its weights or its arithmetic are broken: check the checkpoint, "
+                "go back to an earlier one, lower optimizer.lr or use training.dtype=fp32"
+            )
 
-    @property
-    def trainable(self) -> list[torch.nn.Parameter]:
-        """Parameters that receive gradients."""
-        return [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
+    # -- the update ----------------------------------------------------------------------------------------
 
     def facts(self) -> dict[str, str | int]:
         """What the summary says of this agent."""
@@ -228,9 +263,6 @@ class Worker:
             samples = self._pending[uid].samples
             if len(values) != len(samples):
                 raise RuntimeError(f"{where}: {len(values)} rewards for {len(samples)} completions of prompt {uid}")
-            # Here and not in the passes, so that groups that are skipped there are checked, too.
-            if not bool(torch.cat([sample.logprobs for sample in samples]).isfinite().all()):
-                raise grpo.NotFiniteError(f"{where}: an engine log-probability of prompt {uid} is not finite")
         return [self._pending[uid] for uid in rewards]
 
     def _minibatches(self, groups: int, step: int, number: int) -> list[list[int]]:
@@ -241,7 +273,19 @@ class Worker:
             random.Random(noise_seed(self.config.seed, "minibatches", step, number)).shuffle(order)
         return [sorted(order[i::count]) for i in range(count)]
 
-    def _optimizer_step(self, batch: UpdateBatch, part: Sequence[int]) -> dict[str, float]:
+    def _metrics(self, steps: Sequence[OptimizerStep]) -> dict[str, float]:
+        drift, clipped, kl = (torch.cat([getattr(step, key) for step in steps]) for key in ("drift", "clipped", "kl"))
+        return {
+            "loss": statistics.fmean(step.loss for step in steps),
+            "grad_norm": statistics.fmean(step.grad_norm for step in steps),
+            "learning_rate": statistics.fmean(step.learning_rate for step in steps),
+            "trained_tokens": float(len(drift)),
+            "clip_share": float(clipped.float().mean()) if len(clipped) else 0.0,
+            **importance_metrics(drift, self.importance_correction, self.config.objective.importance_cap),
+            **({"kl": float(kl.mean())} if len(kl) else {}),
+        }
+
+    def _optimizer_step(self, batch: UpdateBatch, part: Sequence[int]) -> OptimizerStep:
         """Accumulate gradients over the micro-batches of some groups, clip, step."""
         objective, lengths = self.config.objective, batch.lengths
         chosen = lengths[list(part)]
@@ -303,16 +347,15 @@ class Worker:
         rate = self.optimizer.param_groups[0]["lr"]
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)  # The next rollout can use the memory.
-        drift = torch.cat(drifts).cpu() if drifts else torch.zeros(0)
-        metrics = {
-            "loss": float(torch.stack(losses).sum()) if losses else 0.0,
-            "grad_norm": norm,
-            "learning_rate": rate,
-            "trained_tokens": float(len(drift)),
-            "clip_share": float(torch.cat(clipped).float().mean()) if clipped else 0.0,
-            **importance_metrics(drift, self.importance_correction, objective.importance_cap),
-        }
-        return metrics | ({"kl": float(torch.cat(divergences).mean())} if divergences else {})
+        none = torch.zeros(0)
+        return OptimizerStep(
+            loss=float(torch.stack(losses).sum()) if losses else 0.0,
+            grad_norm=norm,
+            learning_rate=rate,
+            drift=torch.cat(drifts).cpu() if drifts else none,
+            clipped=torch.cat(clipped).cpu() if clipped else none.bool(),
+            kl=torch.cat(divergences).cpu() if divergences else none,
+        )
 
     def _microbatches(
         self, rows: Sequence[tuple[int, int]], rollouts: Sequence[Rollout]
@@ -356,8 +399,14 @@ class Worker:
 
     def _score_reference(self, rollouts: Sequence[Rollout]) -> dict[tuple[int, int], Tensor]:
         if self.lora is not None:
-            with self.lora.disable_adapter():
-                return self._score(rollouts, self.policy)
+            try:
+                with self.lora.disable_adapter():
+                    return self._score(rollouts, self.policy)
+            finally:
+                # peft switches the gradients of all adapters back on, those of a frozen vision tower included.
+                trainable = {id(parameter) for parameter in self.trainable}
+                for parameter in self.policy.parameters():
+                    parameter.requires_grad_(id(parameter) in trainable)
         assert self.reference is not None
         return self._score(rollouts, self.reference)
 
@@ -379,6 +428,8 @@ class Worker:
             return None
         model = self.adapter.load_model(self.path, torch.float32, self.config.training.attention)
         model.requires_grad_(False)
+        if self.config.training.dtype == "bf16":
+            lower_frozen(model, self.adapter)
         return Policy(model, self.adapter, self.policy.processor).to(self.device)
 
     def _add_lora(self) -> Any:
@@ -407,13 +458,14 @@ class Worker:
                 "name layers of the model, or use all-linear"
             ) from error
 
-    def _export_merged(self, directory: Path) -> None:
+    def _merged(self, directory: Path) -> Any:
+        """The starting model with the adapters added to its weights in fp32; they also go to `directory`/adapter."""
         from peft import PeftModel
 
         adapters = directory / "adapter"
         self.lora.save_pretrained(adapters)
         base = self.adapter.load_model(self.path, torch.float32, self.config.training.attention)
-        PeftModel.from_pretrained(base, str(adapters)).merge_and_unload().save_pretrained(directory)
+        return PeftModel.from_pretrained(base, str(adapters)).merge_and_unload()
 
 
 def noise_seed(run_seed: int, agent: str, step: int, rank: int) -> int:
@@ -423,11 +475,13 @@ def noise_seed(run_seed: int, agent: str, step: int, rank: int) -> int:
 
 
 def importance_metrics(drift: Tensor, mode: str, cap: float) -> dict[str, float]:
-    """Importance-weight statistics of one optimizer step; `drift` (T,) is log pi_train - log pi_engine."""
+    """Importance-weight statistics of trained tokens; `drift` (T,) is log pi_train - log pi_engine. Empty for none."""
+    if not len(drift):
+        return {}
     weight = drift.exp().clamp(max=cap) if mode != "off" else torch.ones_like(drift)
     return {
-        "importance_weight_mean": float(weight.mean()) if len(drift) else 1.0,
-        "importance_weight_max": float(weight.max()) if len(drift) else 1.0,
+        "importance_weight_mean": float(weight.mean()),
+        "importance_weight_max": float(weight.max()),
         **{f"importance_{key}": value for key, value in grpo.importance_stats(drift, cap).items()},
     }
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,10 +20,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 import patches
-
-
-class AdapterError(ValueError):
-    """A checkpoint or a prompt this family cannot take, said in one sentence."""
+from model_adapters.errors import AdapterError
+from model_adapters.templates import NO_ARGUMENTS, arguments
 
 
 @dataclass(frozen=True)
@@ -97,11 +95,13 @@ class ModelAdapter(ABC):
         *,
         system: str | None = None,
         vision: VisionSettings = DEFAULT_VISION,
+        template: Mapping[str, Any] = NO_ARGUMENTS,
     ) -> Encoded:
         """Encode one prompt: images first, then the text, as one user turn with the generation prompt.
 
-        Ids equal those of the plain chat template and processor. `images` come from `load_image`.
-        Raises AdapterError where a prompt cannot be encoded.
+        Ids equal those of the plain chat template and processor. `images` come from `load_image`. `template` are
+        arguments of the chat template, such as Qwen3's `enable_thinking`; its own defaults hold for the others.
+        Raises AdapterError where a prompt cannot be encoded, one that holds turn markers among them.
         """
 
     def prepare_images(
@@ -118,7 +118,12 @@ class ModelAdapter(ABC):
         """Text of completion ids, special tokens left out."""
 
     def plain_inputs(
-        self, processor: Any, text: str, images: Sequence[Image.Image], vision: VisionSettings
+        self,
+        processor: Any,
+        text: str,
+        images: Sequence[Image.Image],
+        vision: VisionSettings,
+        template: Mapping[str, Any] = NO_ARGUMENTS,
     ) -> dict[str, Any]:
         """What transformers alone makes of the prompt: the yardstick of the contract test.
 
@@ -129,17 +134,18 @@ class ModelAdapter(ABC):
         message = {"role": "user", "content": [*content, {"type": "text", "text": text}]}
         if not self.multimodal:
             message["content"] = text
-        template = processor.apply_chat_template
+        apply = processor.apply_chat_template
         options = self.engine_options(vision).get("mm_processor_kwargs", {}) if images else {}
-        if options and "processor_kwargs" in inspect.signature(template).parameters:  # transformers 5
+        if options and "processor_kwargs" in inspect.signature(apply).parameters:  # transformers 5
             options = {"processor_kwargs": options}
         return dict(
-            template(
+            apply(
                 [message],
                 add_generation_prompt=True,
                 tokenize=True,
                 return_dict=True,
                 return_tensors="pt",
+                **arguments(processor, template),
                 **options,
             )
         )
@@ -190,10 +196,15 @@ class ModelAdapter(ABC):
         given = 0 if features is None else features.shape[0]
         if count != given:
             raise AdapterError(f"{count} image placeholders in the prompt but {given} image features")
-        embeddings = hub.get_input_embeddings()(input_ids.masked_fill(placeholder, 0))
+        embeddings = self.embed_tokens(model, input_ids.masked_fill(placeholder, 0))
         if features is None:
             return embeddings
         return embeddings.masked_scatter(placeholder.unsqueeze(-1), features.to(embeddings.dtype))
+
+    def embed_tokens(self, model: nn.Module, input_ids: Tensor) -> Tensor:
+        """(R, L) ids without placeholders to (R, L, d) embeddings: sampled tokens, without looking at their values."""
+        hub: Any = model
+        return hub.get_input_embeddings()(input_ids)
 
     def attention_mask(self, model: nn.Module, input_ids: Tensor, valid: Tensor) -> Any:
         """What the decoder needs as `attention_mask` in a pass that starts at the first token.

@@ -422,7 +422,7 @@ def _cached(bench: _Bench) -> str:
             )
             logits = bench.adapter.logits(bench.model, output.last_hidden_state[:, -1])
             picked.append(_picked(logits, tokens[:, step]))
-            embeddings = bench.adapter.embed(bench.model, tokens[:, step : step + 1], None)
+            embeddings = bench.adapter.embed_tokens(bench.model, tokens[:, step : step + 1])
             positions = (following + step)[:, None].expand(axes, -1, -1)
             valid = torch.cat([valid, valid.new_ones(len(valid), 1)], dim=1)
             mask = None if bool(valid.all()) else valid.long()

@@ -1,0 +1,71 @@
+"""The two dtypes of weights: trained ones are fp32 masters, and what never changes need not be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig
+
+from model_adapters.base import ModelAdapter
+
+_MULTIPLIED = (nn.Linear, nn.modules.conv._ConvNd)
+
+
+def lower_frozen(model: nn.Module, adapter: ModelAdapter, dtype: torch.dtype = torch.bfloat16) -> None:
+    """Keep frozen matrices in `dtype`, in place, before a model is used under autocast to that dtype.
+
+    Autocast keeps its casts of trainable weights until its context closes, but casts frozen ones again at every
+    use: at every sampled token. Only what autocast would cast is lowered; norms, biases added outside of layers and
+    position tables stay in fp32, and so does the residual stream, so the numbers are those of fp32 weights that
+    `dtype` can hold. Adapters of peft stay as they are: they are small, and peft wants them in fp32.
+    """
+    hub: Any = model
+    decoder = {id(parameter) for parameter in adapter.decoder(model).parameters()}
+    for name, module in model.named_modules():
+        if ".lora_" in name:
+            continue
+        for parameter in module.parameters(recurse=False):
+            experts = parameter.ndim > 2 and id(parameter) in decoder  # mixtures keep theirs in one tensor
+            if not parameter.requires_grad and (isinstance(module, _MULTIPLIED) or experts):
+                parameter.data = parameter.data.to(dtype)
+    table = hub.get_input_embeddings()
+    if not table.weight.requires_grad:
+        table.weight.data = table.weight.data.to(dtype)
+        table.register_forward_hook(lambda module, args, output: output.float())
+
+
+def checkpoint_dtype(path: str | Path) -> torch.dtype:
+    """The dtype a checkpoint says its weights have; fp32 where it says none."""
+    config: Any = AutoConfig.from_pretrained(path)
+    dtype = getattr(config, "dtype", None) or getattr(config.get_text_config(), "dtype", None) or torch.float32
+    return getattr(torch, dtype) if isinstance(dtype, str) else dtype
+
+
+def write(model: Any, directory: Path, dtype: torch.dtype) -> None:
+    """`save_pretrained` with all weights in `dtype`, and a config that says so."""
+    cast: dict[tuple[int, torch.Size], Tensor] = {}
+
+    def lowered(tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point() or tensor.dtype == dtype:
+            return tensor
+        # Tied weights must stay one tensor, or they are written twice.
+        return cast.setdefault((tensor.data_ptr(), tensor.shape), tensor.to("cpu", dtype))
+
+    model.save_pretrained(directory, state_dict={name: lowered(value) for name, value in model.state_dict().items()})
+    file = directory / "config.json"
+    written = _said(json.loads(file.read_text(encoding="utf-8")), str(dtype).removeprefix("torch."))
+    file.write_text(json.dumps(written, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _said(config: Any, dtype: str) -> Any:
+    """A config as JSON with every `dtype` (transformers 4: also `torch_dtype`) that names one replaced."""
+    if not isinstance(config, dict):
+        return config
+    return {
+        key: dtype if key in ("dtype", "torch_dtype") and isinstance(value, str) else _said(value, dtype)
+        for key, value in config.items()
+    }
