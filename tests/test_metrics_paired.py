@@ -14,7 +14,10 @@ from hypothesis import strategies as st
 from eval_suite.items import Item
 from eval_suite.metrics.aggregate import Score
 from eval_suite.metrics.intervals import Cluster
-from eval_suite.metrics.paired import Scored, compare, mcnemar_p, sign_flip_p
+from eval_suite.metrics.outcomes import Outcome
+from eval_suite.metrics.paired import Scored, compare, mcnemar_p, scored_benchmarks, sign_flip_p
+from eval_suite.metrics.summary import summarise_outcomes
+from mmcorl.answers import Equivalence
 from mmcorl.errors import Refused
 
 GRADER = {"name": "mmcorl-grader", "version": "1", "mcq_policy": "letter_or_value"}
@@ -25,8 +28,7 @@ def scored(label: str, right: Sequence[int], groups: Sequence[str | None] | None
     ids = [f"q{number}" for number in range(len(right))]
     shares = {id: Cluster(correct, total) for id, correct in zip(ids, right, strict=True)}
     items = [
-        Item("mathverse", id, "?", "1", group=group)
-        for id, group in zip(ids, groups or [None] * len(ids), strict=True)
+        Item("mathverse", id, "?", "1", group=group) for id, group in zip(ids, groups or [None] * len(ids), strict=True)
     ]
     aggregation = "pass@1" if total == 1 else f"avg@{total}"
     score = Score(aggregation, sum(right), total * len(right), shares)
@@ -86,6 +88,23 @@ def test_several_samples_compare_by_their_counts() -> None:
     assert told.difference == pytest.approx(1 / 12)
     assert (told.only_a, told.only_b, told.both, told.neither) == (1, 1, 0, 1)
     assert told.headline.p_value == 1.0
+
+
+def test_a_folder_is_compared_as_its_summary_scores_it() -> None:
+    items = [Item("amc", id, "?", "4") for id in "xy"]
+    marks = {("amc", item.id): item.fingerprint for item in items}
+    sides = []
+    for label, right in (("a", {"x"}), ("b", {"x", "y"})):
+        outcomes = [
+            Outcome("amc", id, sample, id in right, id in right, True, False, "4" if id in right else "5")
+            for id in "xy"
+            for sample in range(3)
+        ]
+        with Equivalence() as relation:
+            summary = summarise_outcomes(items, outcomes, {}, GRADER, aggregations={"amc": "maj@3"}, relation=relation)
+            sides.append(scored_benchmarks(label, items, outcomes, summary, marks, relation))
+    told = compare(sides[0]["amc"], sides[1]["amc"])
+    assert (told.aggregation, told.both, told.only_b, told.difference) == ("maj@3", 1, 1, 0.5)
 
 
 @pytest.mark.parametrize(

@@ -29,23 +29,22 @@ def collect_images(root: Path, names: Sequence[Sequence[str]], budget: int) -> I
     A name that leaves `root`, is missing or is no PNG, JPEG or GIF becomes -1. Files are put into the page when
     all of them together have at most `budget` bytes, else none is.
     """
+    root = root.resolve()
     places: dict[Path, int] = {}
     kinds: list[str] = []
-    by_item = []
-    for listed in names:
-        shown = []
-        for name in listed:
-            path = (root / name).resolve()
-            kind = _kind(path) if path.is_relative_to(root.resolve()) else None
-            if kind is not None and path not in places:
-                places[path] = len(kinds)
-                kinds.append(kind)
-            shown.append(-1 if kind is None else places[path])
-        by_item.append(shown)
+    known: dict[str, int] = {}
+    for name in dict.fromkeys(name for listed in names for name in listed):
+        path = (root / name).resolve()
+        kind = _kind(path) if path.is_relative_to(root) else None
+        if kind is not None and path not in places:
+            places[path] = len(kinds)
+            kinds.append(kind)
+        known[name] = -1 if kind is None else places[path]
+    by_item = [[known[name] for name in listed] for listed in names]
     if not places:
         return Images("none", [], by_item)
     if sum(path.stat().st_size for path in places) > budget:
-        relative = (path.relative_to(root.resolve()).as_posix() for path in places)
+        relative = (path.relative_to(root).as_posix() for path in places)
         return Images("linked", [quote(name) for name in relative], by_item)
     encoded = (base64.b64encode(path.read_bytes()).decode("ascii") for path in places)
     return Images(
