@@ -6,11 +6,13 @@ unit, so an answer in metres, or of another quantity, is still told apart.
 
 from __future__ import annotations
 
+import ast
 import re
 from functools import lru_cache
 
 from mmcorl.answers.extract import extract
 from mmcorl.answers.noise import strip_noise
+from mmcorl.answers.reading import read
 
 # UTF-8 read as GBK or Latin-1 by whoever made the file. Single Chinese characters are only believed next to
 # what they would be the degree or the exponent of.
@@ -27,7 +29,7 @@ _MOJIBAKE = (
 # `{8}{5} \pi` has lost its \frac; two braced groups in a row mean nothing else.
 _LOST_FRACTION = re.compile(r"(?<![\\A-Za-z}\])^_])\{(\d{1,9})\}\s*\{(\d{1,9})\}")
 # `8\sqrt{3}{squareinches}`: words in braces of their own are a unit.
-_BRACED_UNIT = re.compile(r"(?<=[}\d)i])\s*\{([A-Za-z][A-Za-z. ]{1,20})\}\s*$")
+_BRACED_UNIT = re.compile(r"(?<=[}\d)i])\s*\{([A-Za-z][A-Za-z. ]{3,20})\}\s*$")
 _DISPLAY_DOT = re.compile(r"(\\\]|\\\)|\$)\s*\.\s*$")
 _GSM8K = "####"
 MAX_GOLD = 4096
@@ -43,6 +45,8 @@ def clean_gold(gold: str) -> str:
     text = strip_noise(gold).strip()
     if len(text) > MAX_GOLD:
         return text
+    if text.startswith("['") and text.endswith("']"):
+        text = _listed(text)
     for broken, repaired in _MOJIBAKE:
         text = broken.sub(repaired, text)
     if _GSM8K in text:
@@ -50,10 +54,24 @@ def clean_gold(gold: str) -> str:
     text = _unboxed(text)
     text = _DISPLAY_DOT.sub(r"\1", text)
     text = _LOST_FRACTION.sub(r"\\frac{\1}{\2}", text)
-    text = _BRACED_UNIT.sub(r" \1", _without_dollars(text))
+    text = _without_dollars(text)
+    braced = _BRACED_UNIT.search(text)
+    if braced is not None and read(f"1 {braced.group(1)}").unit is not None:
+        text = f"{text[: braced.start()]} {braced.group(1)}"
     # `=\frac{7}{4}`: what stood before the sign is in the question.
     text = re.sub(r"^=\s*(?=\S)", "", text)
     return " ".join(line.strip() for line in text.splitlines()) if not _is_several(text) else text
+
+
+def _listed(text: str) -> str:
+    """The first of a list printed by Python, as Minerva's file holds several spellings of one answer."""
+    try:
+        values = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        return text
+    return values[0].strip() if values else text
 
 
 def _unboxed(text: str) -> str:

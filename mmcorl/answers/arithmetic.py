@@ -226,6 +226,7 @@ class Parser:
         self._ops = ops
         self._at = 0
         self._depth = 0
+        self._behind_power = -1
         if len(self._tokens) > _MAX_TOKENS:
             raise NotArithmeticError
 
@@ -276,7 +277,7 @@ class Parser:
                 self._at += 1
                 value = value / self._signed_power()
                 divided = True
-            elif self._starts_factor(token):
+            elif self._starts_factor(token) or (token.isdigit() and self._closes_power()):
                 # `1/2x` has two readings: leave it to someone else.
                 if divided:
                     raise NotArithmeticError
@@ -289,6 +290,10 @@ class Parser:
         if token in ("(", r"\frac", r"\sqrt", r"\binom"):
             return True
         return self._ops.variables and (token.isalpha() or token in _CONSTANTS or token in GREEK or token in _FUNCTIONS)
+
+    def _closes_power(self) -> bool:
+        """Whether a braced exponent ends right here: the 13 of `2^{12}13^2` is a factor of its own."""
+        return self._at == self._behind_power and self._tokens[self._at - 1] == "}"
 
     def _signed_power(self) -> Value:
         if self._take("-"):
@@ -309,6 +314,7 @@ class Parser:
             if self._peek() == "^":
                 raise NotArithmeticError
             value = self._ops.power(value, exponent)
+            self._behind_power = self._at
         return value
 
     def _exponent(self) -> Value:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import lru_cache
 
 from mmcorl.answers.noise import strip_noise
 
@@ -97,6 +98,10 @@ _QUOTES = (("**", "**"), ("__", "__"), ("`", "`"), ('"', '"'), ("'", "'"))
 
 def clean(answer: str) -> str:
     """`answer` in one spelling; linear in its length, and longer ones than `MAX_LENGTH` as plain text."""
+    return _remembered(answer) if len(answer) <= 256 else _cleaned(answer)
+
+
+def _cleaned(answer: str) -> str:
     text = strip_noise(answer).strip()
     if _PLAIN_NUMBER.fullmatch(text):
         return text
@@ -110,6 +115,9 @@ def clean(answer: str) -> str:
         if len(text) > MAX_LENGTH:
             break
     return text
+
+
+_remembered = lru_cache(maxsize=1 << 14)(_cleaned)
 
 
 def _once(text: str) -> str:
