@@ -36,7 +36,6 @@ def refusal(name: str, source: Path | str | None, **more: object) -> str:
 
 
 def test_the_table_knows_each_benchmark_under_its_own_name():
-    assert len(BENCHMARKS) == 14
     for name in BENCHMARKS:
         benchmark = BENCHMARKS[name]
         assert benchmark.name == name
@@ -148,6 +147,50 @@ def test_a_data_set_that_cannot_be_reached_is_one_sentence():
     assert sentence.endswith("check the network and your access to it, or give the path of a local copy")
 
 
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def hub_cache(tmp_path, monkeypatch):
+    """A function that puts so many AMC rows where `datasets` keeps what it downloaded at COMMIT."""
+    import datasets
+    from datasets.arrow_writer import ArrowWriter
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
+
+    def fill(rows: int) -> None:
+        folder = tmp_path / "AI-MO___aimo-validation-amc" / "default" / "0.0.0" / COMMIT
+        folder.mkdir(parents=True)
+        stored = [
+            {"id": number, "problem": f"{number}+1?", "answer": number + 1.0, "url": ""} for number in range(rows)
+        ]
+        features = datasets.Dataset.from_list(stored).features
+        with ArrowWriter(path=str(folder / "aimo-validation-amc-train.arrow"), features=features) as writer:
+            for row in stored:
+                writer.write(row)
+            writer.finalize()
+        name = "aimo-validation-amc"
+        split = {"name": "train", "num_examples": rows, "num_bytes": 1, "dataset_name": name}
+        about = {"dataset_name": name, "config_name": "default", "version": "0.0.0", "splits": {"train": split}}
+        datasets.DatasetInfo(features=features, **about).write_to_directory(str(folder))
+
+    return fill
+
+
+def test_the_commit_on_the_hub_is_recorded(hub_cache):
+    hub_cache(83)
+    loaded = BENCHMARKS["amc"].load()
+    assert (loaded.revision, loaded.rows, loaded.notes) == (COMMIT, 83, ())
+    assert loaded.schema_hash == BENCHMARKS["amc"].schema_hash
+    assert BENCHMARKS["amc"].load(revision=COMMIT).revision == COMMIT
+    assert f"is not in the cache, which has {COMMIT}" in refusal("amc", None, revision="f" * 40)
+
+
+def test_fewer_rows_on_the_hub_are_refused(hub_cache):
+    hub_cache(80)
+    assert "has 80 rows but amc has 83, so its scores would not compare" in refusal("amc", None)
+
+
 @pytest.mark.parametrize(
     ("source", "words"),
     [
@@ -230,6 +273,16 @@ def test_a_row_that_cannot_be_read_refuses_the_copy(tmp_path, name, change, word
 def test_a_line_that_is_not_json_refuses_the_copy(tmp_path):
     (tmp_path / "amc.jsonl").write_text(FILES["amc"].read_text() + "{broken\n")
     assert "row 2 of" in refusal("amc", tmp_path / "amc.jsonl")
+
+
+def test_further_columns_are_told_unless_the_benchmark_has_many_that_nobody_reads(tmp_path):
+    amc, gpqa = rows_of("amc"), rows_of("gpqa_diamond")
+    more = BENCHMARKS["amc"].load(write(tmp_path / "amc.jsonl", [{**row, "year": 2022} for row in amc]))
+    assert more.notes[1:] == ("schema differs from AI-MO/aimo-validation-amc: with the further year",)
+    assert more.schema_hash != BENCHMARKS["amc"].schema_hash
+    many = BENCHMARKS["gpqa_diamond"].load(write(tmp_path / "gpqa.jsonl", [{**row, "Writer": "x"} for row in gpqa]))
+    assert many.notes == ("partial: 2 of 198 rows",)
+    assert many.schema_hash == BENCHMARKS["gpqa_diamond"].schema_hash
 
 
 def test_schema_hashes_depend_on_names_alone():

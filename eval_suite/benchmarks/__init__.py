@@ -4,8 +4,8 @@ One file each, its card on top. The text suites are files like the others instea
 one path for prompts, one grader with one policy, answers stored row by row and resumed there, options shuffled
 by the question instead of a global generator, and no second environment (its `minerva_math` pins another antlr
 than training needs, its code tasks download at import). What the harness would add, hundreds of other tasks and
-log-likelihood scoring, nothing here uses. Its few-shot GSM8K and MBPP numbers are therefore not comparable with
-the zero-shot ones made here.
+log-likelihood scoring, nothing here uses. Its five-shot GSM8K number is not comparable with the zero-shot one
+made here.
 """
 
 from __future__ import annotations
@@ -32,6 +32,11 @@ _PLACES = {
     "gpqa_main": f"{_HERE}.gpqa:GPQA_MAIN",
     "mmlu": f"{_HERE}.mmlu:MMLU",
     "scibench": f"{_HERE}.scibench:SCIBENCH",
+    "humaneval": f"{_HERE}.humaneval:HUMANEVAL",
+    "humaneval_completion": f"{_HERE}.humaneval:HUMANEVAL_COMPLETION",
+    "mbpp": f"{_HERE}.mbpp:MBPP",
+    "mbpp_zero_shot": f"{_HERE}.mbpp:MBPP_ZERO_SHOT",
+    "livecodebench": f"{_HERE}.livecodebench:LIVECODEBENCH",
 }
 """Name to module and attribute: a new benchmark is a file, a line here and a test file."""
 

@@ -130,6 +130,8 @@ class Benchmark:
     """Official columns that `read` can do without."""
     aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Names under which published copies hold an official column."""
+    names_all_columns: bool = True
+    """Whether `columns` are all official ones; else further ones are neither hashed nor told."""
     arrange: Callable[[Sequence[Row]], Sequence[Row]] = as_stored
     """Completes rows from each other before they are read; raises RowError."""
     fields: tuple[str, ...] = ()
@@ -187,6 +189,8 @@ class Benchmark:
         notes += [f"column {theirs!r} is read as {ours!r}" for ours, theirs in renamed.items()]
         rows = self._arranged(copy, renamed)
         found = _names_of(copy.table.columns, rows)
+        if not self.names_all_columns:
+            found = [name for name in found if name in self.columns]
         notes += self._differences(copy, renamed, found)
         if limit is not None and limit < len(rows):
             notes.append(f"limited: the first {limit} of {len(rows)} rows")

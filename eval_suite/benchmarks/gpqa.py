@@ -67,6 +67,7 @@ def _benchmark(name: str, rows: int) -> Benchmark:
         licence="CC BY 4.0",
         read=_reader(name),
         optional=frozenset({"Record ID", "High-level domain", "Subdomain"}),
+        names_all_columns=False,
         arrange=arrange,
         fields=("domain",),
     )

@@ -136,4 +136,7 @@ def _open_hub(name: str, hub_id: str, config: str | None, split: str, revision: 
         ) from error
     # The builder of a data set without code is named by the commit it reads, also when it comes from the cache.
     commit = builder.hash if builder.hash and _COMMIT.fullmatch(builder.hash) else revision
+    if revision is not None and _COMMIT.fullmatch(revision) and commit != revision:
+        # Without a network the latest copy in the cache is opened, whatever was asked for.
+        raise Refused(f"{name} at revision {revision} is not in the cache, which has {commit}; go online or name that")
     return Copy(ArrowTable(dataset, Path()), hub_id, commit or "unknown", (Path(),))
