@@ -7,7 +7,7 @@ each vision tensor belong to one image.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from model_adapters.base import DEFAULT_VISION, AdapterError, Encoded, ModelAdapter, VisionSettings
 from model_adapters.loading import load_pretrained, stop_ids, unwrap
+from model_adapters.templates import NO_ARGUMENTS, refuse_control_tokens, render
 
 
 class ImageTextAdapter(ModelAdapter):
@@ -61,6 +62,7 @@ class ImageTextAdapter(ModelAdapter):
         *,
         system: str | None = None,
         vision: VisionSettings = DEFAULT_VISION,
+        template: Mapping[str, Any] = NO_ARGUMENTS,
     ) -> Encoded:
         """Encode one prompt through the checkpoint's own chat template and processor."""
         for part in (text, system or ""):
@@ -70,12 +72,13 @@ class ImageTextAdapter(ModelAdapter):
                     f"the prompt contains {found[0]!r}, which {self.family} reads as image markup: "
                     "remove it from the text and pass the picture in `images`"
                 )
+        refuse_control_tokens(processor, text, system)
         images = self.prepare_images(processor, images, vision)
         content: list[dict[str, Any]] = [{"type": "image"} for _ in images]
         messages = [{"role": "user", "content": [*content, {"type": "text", "text": text}]}]
         if system:
             messages.insert(0, {"role": "system", "content": [{"type": "text", "text": system}]})
-        chat = processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        chat = render(processor, messages, template, tokenize=False)
         bos = processor.tokenizer.bos_token
         inputs = processor(
             text=[chat],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from model_adapters.base import DEFAULT_VISION, AdapterError, Encoded, ModelAdapter, VisionSettings
 from model_adapters.loading import load_pretrained, stop_ids, unwrap
+from model_adapters.templates import NO_ARGUMENTS, refuse_control_tokens, render
 
 _END_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|endoftext|>")
 """End-of-turn tokens of the common chat formats; several checkpoints name only one of theirs as eos."""
@@ -58,33 +59,24 @@ class TextAdapter(ModelAdapter):
         *,
         system: str | None = None,
         vision: VisionSettings = DEFAULT_VISION,
+        template: Mapping[str, Any] = NO_ARGUMENTS,
     ) -> Encoded:
         """Encode one prompt through the tokenizer's chat template.
 
-        Raises AdapterError for a prompt with images, and for `system` where the template has no system turn.
+        Qwen3 thinks, as its template has it, unless `template` says `{"enable_thinking": False}`. Raises
+        AdapterError for a prompt with images, and for `system` where the template has no system turn.
         """
-        from jinja2.exceptions import TemplateError
-
         if images:
             raise AdapterError(
                 f"{processor.name_or_path} is a text model and this prompt has {len(images)} images: "
                 "use a vision-language checkpoint, or a data set without images"
             )
+        refuse_control_tokens(processor, text, system)
         messages = [{"role": "user", "content": text}]
         if system:
             messages.insert(0, {"role": "system", "content": system})
-        try:
-            # Tokenised by the template call, so that a <bos> in the template is not added a second time.
-            inputs = processor.apply_chat_template(
-                messages, add_generation_prompt=True, return_dict=True, return_tensors="pt"
-            )
-        except TemplateError as error:
-            if not system:
-                raise
-            raise AdapterError(
-                f"the chat template of {processor.name_or_path} refuses a system turn ({error}): "
-                "put the instruction into the prompt"
-            ) from error
+        # Tokenised by the template call, so that a <bos> in the template is not added a second time.
+        inputs = render(processor, messages, template, return_dict=True, return_tensors="pt")
         ids = inputs["input_ids"][0]
         return Encoded(ids, torch.arange(len(ids)).unsqueeze(0), len(ids))
 
