@@ -23,24 +23,30 @@ Summaries = Sequence[tuple[str, Mapping[str, Any]]]
 
 TITLES = {
     "mathvision": "MathVision",
+    "mathvision_testmini": "MathVision testmini",
     "mathverse": "MathVerse",
+    "mathverse_text_only": "MathVerse text only",
     "mathvista": "MathVista",
     "wemath": "We-Math",
     "gsm8k": "GSM8K",
     "math500": "MATH-500",
     "amc": "AMC",
-    "gpqa": "GPQA",
+    "humaneval": "HumanEval",
+    "humaneval_completion": "HumanEval completion",
+    "gpqa_diamond": "GPQA Diamond",
+    "gpqa_main": "GPQA",
+    "mbpp": "MBPP",
+    "mbpp_zero_shot": "MBPP zero-shot",
+    "livecodebench": "LCB",
     "mmlu": "MMLU",
     "scibench": "SciBench",
-    "humaneval": "HumanEval",
-    "mbpp": "MBPP",
-    "lcb": "LCB",
+    "minerva": "Minerva",
 }
-"""Benchmarks in the order of the paper's tables, as they are written there."""
+"""Benchmarks in the order of the paper's tables, and what they are called there."""
 SUITES = {
     "mean of 4": ("mathvision", "mathverse", "mathvista", "wemath"),
-    "mean of 7": ("gsm8k", "math500", "amc", "humaneval", "gpqa", "mbpp", "lcb"),
-    "CoMAS mean of 7": ("gsm8k", "math500", "humaneval", "mbpp", "mmlu", "gpqa", "scibench"),
+    "mean of 7": ("gsm8k", "math500", "amc", "humaneval", "gpqa_diamond", "mbpp", "livecodebench"),
+    "CoMAS mean of 7": ("gsm8k", "math500", "humaneval", "mbpp", "mmlu", "gpqa_main", "scibench"),
     "mean of 3": ("gsm8k", "math500", "amc"),
 }
 """Sets of benchmarks whose plain mean the paper prints."""

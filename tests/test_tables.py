@@ -13,6 +13,7 @@ import pytest
 from paper_rows import ROWS
 from rich.console import Console
 
+from eval_suite.benchmarks import BENCHMARKS
 from eval_suite.grid import Cell, Grid, latex, markdown, terminal
 from eval_suite.items import Item, Response
 from eval_suite.metrics.aggregate import Score
@@ -22,6 +23,7 @@ from eval_suite.metrics.summary import summarise
 from eval_suite.tables import (
     DASH,
     SUITES,
+    TITLES,
     comparison_grid,
     csv_text,
     mean,
@@ -73,6 +75,11 @@ def test_the_papers_averages_are_plain_means(row: str) -> None:
     unit = Fraction(1, 10 ** len(average.split(".")[1]))
     assert abs(mean(scores) * 100 - Fraction(average)) <= unit / 2
     assert len(cells) in {len(members) for members in SUITES.values()}
+
+
+def test_the_names_are_those_of_the_benchmarks() -> None:
+    assert set(TITLES) == set(BENCHMARKS)
+    assert {name for members in SUITES.values() for name in members} <= set(BENCHMARKS)
 
 
 def test_percentages_are_rounded_once_and_half_up() -> None:
