@@ -75,7 +75,7 @@ def score_grids(summaries: Summaries, *, layout: Layout = "columns", digits: int
 
 def sub_score_grids(label: str, benchmark: str, scores: Mapping[str, Any], *, digits: int = 2) -> list[Grid]:
     """One table per field of a benchmark's sub-scores: subject, level, version, ..."""
-    columns: list[tuple[str, Align]] = [("", "left"), ("n", "right"), ("accuracy %", "right")]
+    columns: list[tuple[str, Align]] = [("", "left"), ("n", "right"), ("%", "right")]
     grids = []
     for field, values in scores["sub_scores"].items():
         rows = []

@@ -116,7 +116,7 @@
     const row = rows[selected], item = items[row[ITEM]];
     const sample = rowsOf.get(row[ITEM]).length > 1 ? ` · sample ${row[SAMPLE]}` : "";
     const head = make("div", "head", "", make("h2", "", `${item.b} · ${item.id}${sample}`),
-      make("span", `pill ${colour(row)}`, `${row[RIGHT] ? "right" : "wrong"} · ${KINDS[row[KIND]]}`), walk());
+      make("span", `pill ${colour(row)}`, row[KIND] < 2 ? KINDS[row[KIND]] : `${row[RIGHT] ? "right" : "wrong"} · ${KINDS[row[KIND]]}`), walk());
     const tags = make("p", "tags", "",
       ...Object.entries(item.m ?? {}).map(([field, values]) => make("span", "", `${field}: ${values.join(", ")}`)));
     if (item.r !== undefined) tags.append(make("span", "", `group: ${item.r}`));
