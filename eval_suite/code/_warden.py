@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import contextlib
 import json
 import os
 import select
@@ -83,7 +84,7 @@ def main() -> None:
     if job is None:
         return
     if job["kind"] == "stdin":
-        _run_programs(job["source"], config, line)
+        _run_programs(job, config, line)
         return
     child = os.fork()
     if child == 0:
@@ -162,6 +163,11 @@ def _module(name: str) -> ModuleType:
     return module
 
 
+def _execute(job: dict[str, Any], module: ModuleType) -> None:
+    for name in ("prelude", "source"):
+        exec(compile(job[name], f"<{name}>", "exec", dont_inherit=True), module.__dict__)
+
+
 # -- serve ------------------------------------------------------------------------------------------------------
 
 
@@ -201,17 +207,19 @@ def _serve(job: dict[str, Any], line: Line) -> None:
         line.send(answered)
 
     def load() -> None:
-        exec(compile(job["source"], "<solution>", "exec"), module.__dict__)
+        _execute(job, module)
 
     reply(load)
     while (request := line.receive()) is not None:
-        reply(lambda: answer(request))  # noqa: B023 -- called at once
+        if "seconds" in request and sys.platform == "linux":
+            _confine.more_time(request["seconds"])
+        reply(lambda: answer(request))
 
 
 # -- stdin ------------------------------------------------------------------------------------------------------
 
 
-def _run_programs(source: str, config: dict[str, Any], line: Line) -> None:
+def _run_programs(job: dict[str, Any], config: dict[str, Any], line: Line) -> None:
     while (request := line.receive()) is not None:
         given = os.open("stdin", os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
         os.unlink("stdin")
@@ -229,7 +237,7 @@ def _run_programs(source: str, config: dict[str, Any], line: Line) -> None:
             for number in (given, out_read, out_write, note_read):
                 os.close(number)
             _confine_child(config)
-            _run_program(source, note_write)
+            _run_program(job, note_write)
         for number in (given, out_write, note_write):
             os.close(number)
         printed, capped, status = _collect(child, out_read, config["limits"]["output_mb"] << 20)
@@ -243,12 +251,12 @@ def _run_programs(source: str, config: dict[str, Any], line: Line) -> None:
         line.send({"status": status, "capped": capped, "note": note, "out": printed.decode("utf-8", "replace")})
 
 
-def _run_program(source: str, note: int) -> None:
+def _run_program(job: dict[str, Any], note: int) -> None:
     """Be the program: the interpreter's own end follows, so output is flushed and threads are waited for."""
     sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115 -- for the program's life
     main_module = _module("__main__")
     try:
-        exec(compile(source, "<program>", "exec"), main_module.__dict__)
+        _execute(job, main_module)
     except SystemExit:
         pass
     except BaseException as problem:
@@ -297,10 +305,8 @@ def _collect(child: int, source: int, most: int) -> tuple[bytes, bool, int]:
 def _end_descendants() -> None:
     """End every other process of this namespace and collect it."""
     while True:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         try:
             os.waitpid(-1, 0)
         except ChildProcessError:
@@ -367,7 +373,7 @@ def _check(job: dict[str, Any], line: Line) -> None:
         if not (isinstance(reply, dict) and isinstance(reply.get("error"), list) and len(reply["error"]) == 2):
             raise values.ValueProblem("the solution's process answered with no value")
         name, message = map(str, reply["error"])
-        kind = getattr(builtins, name, None)
+        kind: Any = getattr(builtins, name, None)
         # Only what a test could mean to catch: an exit or an interrupt of the solution must not end the tests.
         known = isinstance(kind, type) and issubclass(kind, Exception)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,9 +13,25 @@ from typing import Any, TypeVar
 from eval_suite.code.sandbox import Confined, HarnessError, Outcome, Sandbox, Stopped
 from eval_suite.code.values import ValueProblem, decode, encode, fingerprint, loads, no_handle, same_value
 
+PATIENCE = 3.0
+"""Wall clock over CPU time: a program may be kept waiting by a busy machine, and sleeping is not working."""
 _TRIES = 3
 _MAX_DETAIL = 300
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a model wrote, and what stands before it."""
+
+    source: str
+    prelude: str = ""
+    """Trusted code run first in the same namespace: imports, helpers. Apart, so that the source may begin with
+    `from __future__` and its line numbers are its own."""
+
+    def job(self, kind: str) -> dict[str, str]:
+        """The job of a confined process that holds this program."""
+        return {"kind": kind, "prelude": self.prelude, "source": self.source}
 
 
 @dataclass(frozen=True)
@@ -61,23 +78,23 @@ class CodeResult:
 
 
 def run_python_tests(
-    sandbox: Sandbox, source: str, names: Sequence[str], setup: str, tests: Sequence[str], seconds: float
+    sandbox: Sandbox, program: Program, names: Sequence[str], setup: str, tests: Sequence[str], seconds: float
 ) -> CodeResult:
     """Run test code of a data set (assertions) against a solution, in two processes that share no memory.
 
     The solution's process only answers calls of `names`; the tests run in another one, where what comes back is
     plain data, so no object of the solution takes part in a comparison. A test's outcome carries a random number
-    that the solution's process never holds. `seconds`: wall clock for loading the solution and all tests.
+    that the solution's process never holds. `seconds`: CPU time for loading the solution and all tests.
     """
 
     def attempt() -> list[TestResult]:
         nonce = secrets.token_hex(16)
         job = {"kind": "check", "names": list(names), "setup": setup, "tests": list(tests), "nonce": nonce}
         with (
-            sandbox.start({"kind": "serve", "source": source}, seconds) as solution,
+            sandbox.start(program.job("serve"), seconds) as solution,
             sandbox.start(job, seconds) as checker,
         ):
-            deadline = time.monotonic() + seconds
+            deadline = time.monotonic() + PATIENCE * seconds
             problem = _load(solution, deadline)
             if problem is not None:
                 return [problem] * len(tests)
@@ -96,6 +113,8 @@ def _referee(solution: Confined, checker: Confined, nonce: str, deadline: float)
             if stopped.outcome == "timeout":
                 return [*results, TestResult("timeout", stopped.detail)]
             raise HarnessError(f"the tests' own process {stopped.detail}") from stopped
+        except ValueProblem as problem:
+            raise HarnessError(f"the tests' own process said what is {problem}") from problem
         if "ask" in message:
             try:
                 reply = solution.ask(message["ask"], deadline)
@@ -118,22 +137,22 @@ class Call:
     expected: Any
 
 
-def run_calls(sandbox: Sandbox, source: str, name: str, calls: Sequence[Call], seconds: float) -> CodeResult:
+def run_calls(sandbox: Sandbox, program: Program, name: str, calls: Sequence[Call], seconds: float) -> CodeResult:
     """Call one function of a solution; compare each result here, with types checked. Stops at the first failure.
 
-    `seconds`: wall clock for loading and for each call.
+    `seconds`: CPU time for loading and for each call.
     """
 
     def attempt() -> list[TestResult]:
         results: list[TestResult] = []
-        with sandbox.start({"kind": "serve", "source": source}, seconds * (len(calls) + 1)) as solution:
-            problem = _load(solution, time.monotonic() + seconds)
+        with sandbox.start(program.job("serve"), seconds * (len(calls) + 1)) as solution:
+            problem = _load(solution, time.monotonic() + PATIENCE * seconds)
             if problem is not None:
                 return [problem]
             for call in calls:
                 arguments = [encode(argument, no_handle) for argument in call.arguments]
-                request = {"do": "call", "name": name, "args": arguments, "kwargs": {}}
-                results.append(_compare(solution, request, call.expected, time.monotonic() + seconds))
+                request = {"do": "call", "name": name, "args": arguments, "kwargs": {}, "seconds": seconds}
+                results.append(_compare(solution, request, call.expected, time.monotonic() + PATIENCE * seconds))
                 if results[-1].outcome != "passed":
                     break
         return results
@@ -166,15 +185,15 @@ class Run:
     expected: str
 
 
-def run_programs(sandbox: Sandbox, source: str, runs: Sequence[Run], seconds: float) -> CodeResult:
+def run_programs(sandbox: Sandbox, program: Program, runs: Sequence[Run], seconds: float) -> CodeResult:
     """Run a program once per input in a fresh process each; compare what it printed here. Stops at a failure.
 
-    `seconds`: wall clock for each run.
+    `seconds`: CPU time for each run.
     """
 
     def attempt() -> list[TestResult]:
         results: list[TestResult] = []
-        with sandbox.start({"kind": "stdin", "source": source}, seconds) as process:
+        with sandbox.start(program.job("stdin"), seconds) as process:
             for run in runs:
                 results.append(_print_and_compare(process, run, seconds))
                 if results[-1].outcome != "passed":
@@ -199,11 +218,13 @@ def _print_and_compare(process: Confined, run: Run, seconds: float) -> TestResul
 def _printed(process: Confined, stdin: str, seconds: float) -> tuple[str, TestResult | None]:
     """What a program prints for one input, or what went wrong. Raises Stopped."""
     try:
-        reply = loads(process.ask({"stdin": stdin}, time.monotonic() + seconds))
+        reply = loads(process.ask({"stdin": stdin}, time.monotonic() + PATIENCE * seconds))
     except ValueProblem as problem:
         raise HarnessError(f"the process around the program said something else than agreed: {problem}") from problem
     if reply["capped"]:
         return "", TestResult("killed", "it printed more than the limit")
+    if reply["status"] == 128 + signal.SIGXCPU:
+        return "", TestResult("timeout", "out of CPU time")
     if reply["status"] >= 128:
         return "", TestResult("killed", f"ended by signal {reply['status'] - 128}")
     if reply["status"] != 0:
@@ -240,45 +261,53 @@ class Behaviour:
     """Whether any input gave an output."""
 
 
-def observe_calls(sandbox: Sandbox, source: str, probes: Sequence[str], seconds: float) -> Behaviour:
-    """Evaluate statements in the namespace of a solution, in order, as an interactive session would.
+def observe_calls(
+    sandbox: Sandbox, program: Program, probes: Sequence[str], seconds: float, setup: str = ""
+) -> Behaviour:
+    """Evaluate expressions in the namespace of a solution, in order, after some statements.
 
-    `seconds`: wall clock for loading and all probes.
+    `seconds`: CPU time for loading and all probes.
     """
 
     def attempt() -> Behaviour:
         outputs: list[str] = []
         ran = False
-        with sandbox.start({"kind": "serve", "source": source}, seconds) as solution:
-            deadline = time.monotonic() + seconds
+        with sandbox.start(program.job("serve"), seconds) as solution:
+            deadline = time.monotonic() + PATIENCE * seconds
             problem = _load(solution, deadline)
             if problem is not None:
                 return Behaviour((problem.outcome,) * len(probes), False)
-            for probe in probes:
-                try:
-                    reply = loads(solution.ask({"do": "eval", "source": probe, "mode": _mode(probe)}, deadline))
-                    if "value" in reply:
-                        outputs.append(fingerprint(reply["value"]))
-                        ran = True
-                    else:
-                        outputs.append(f"!{reply['error'][0]}")
-                except (ValueProblem, RecursionError, KeyError, TypeError, ValueError, IndexError):
-                    outputs.append("!unreadable")
-                except Stopped as stopped:
-                    left = len(probes) - len(outputs)
-                    return Behaviour((*outputs, *[f"!{stopped.outcome}"] * left), ran)
+            try:
+                solution.ask({"do": "eval", "source": setup, "mode": "exec"}, deadline)
+                for probe in probes:
+                    reply = solution.ask({"do": "eval", "source": probe, "mode": "eval"}, deadline)
+                    output, answered = _output(reply)
+                    outputs.append(output)
+                    ran = ran or answered
+            except Stopped as stopped:
+                left = len(probes) - len(outputs)
+                return Behaviour((*outputs, *[f"!{stopped.outcome}"] * left), ran)
         return Behaviour(tuple(outputs), ran)
 
     return _retried(attempt)
 
 
-def observe_programs(sandbox: Sandbox, source: str, inputs: Sequence[str], seconds: float) -> Behaviour:
-    """What a program prints for each input, outer white space aside. `seconds`: wall clock for each run."""
+def _output(line: bytes) -> tuple[str, bool]:
+    """One text for a reply to a probe, and whether it holds a value."""
+    try:
+        reply = loads(line)
+        return (fingerprint(reply["value"]), True) if "value" in reply else (f"!{reply['error'][0]}", False)
+    except (ValueProblem, RecursionError, LookupError, TypeError, ValueError):
+        return "!unreadable", False
+
+
+def observe_programs(sandbox: Sandbox, program: Program, inputs: Sequence[str], seconds: float) -> Behaviour:
+    """What a program prints for each input, outer white space aside. `seconds`: CPU time for each run."""
 
     def attempt() -> Behaviour:
         outputs: list[str] = []
         ran = False
-        with sandbox.start({"kind": "stdin", "source": source}, seconds) as process:
+        with sandbox.start(program.job("stdin"), seconds) as process:
             for stdin in inputs:
                 try:
                     printed, problem = _printed(process, stdin, seconds)
@@ -290,14 +319,6 @@ def observe_programs(sandbox: Sandbox, source: str, inputs: Sequence[str], secon
         return Behaviour(tuple(outputs), ran)
 
     return _retried(attempt)
-
-
-def _mode(source: str) -> str:
-    try:
-        compile(source, "<probe>", "eval")
-    except (SyntaxError, ValueError):
-        return "exec"
-    return "eval"
 
 
 def _load(solution: Confined, deadline: float) -> TestResult | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import math
 import os
 import select
 import shutil
@@ -93,7 +94,9 @@ class Sandbox:
 
     def describe(self) -> str:
         """The layers in force, one line each, for people."""
-        lines = [f"{name:<10}  {what if name in self.layers else 'not available here'}" for name, what in LAYERS.items()]
+        lines = [
+            f"{name:<10}  {what if name in self.layers else 'not available here'}" for name, what in LAYERS.items()
+        ]
         return "\n".join([f"{'always':<10}  {ALWAYS}", *lines])
 
 
@@ -144,7 +147,7 @@ def detect() -> tuple[Layer, ...]:
             continue
         attempt: tuple[Layer, ...] = (*found, layer)
         try:
-            with Sandbox(attempt).start({"kind": "serve", "source": source}, 10) as process:
+            with Sandbox(attempt).start({"kind": "serve", "prelude": "", "source": source}, 10) as process:
                 deadline = time.monotonic() + 10
                 loaded = process.receive(deadline)
                 answer = process.ask({"do": "call", "name": "f", "args": [1], "kwargs": {}}, deadline)
@@ -171,7 +174,7 @@ class Confined:
         self._rest = b""
         self._box = tempfile.mkdtemp(prefix="mmcorl-code-")
         uid = _unused_uid() if "uid" in sandbox.layers else None
-        limits = {**asdict(sandbox.limits), "cpu_seconds": int(cpu_seconds) + 2}
+        limits = {**asdict(sandbox.limits), "cpu_seconds": math.ceil(cpu_seconds)}
         config = {"layers": sandbox.layers, "box": self._box, "uid": uid, "limits": limits}
         try:
             if uid is not None:
@@ -189,7 +192,8 @@ class Confined:
         except OSError as problem:
             shutil.rmtree(self._box, ignore_errors=True)
             raise HarnessError(f"no process could be started: {problem}") from problem
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._stdin, self._stdout = self._process.stdin.fileno(), self._process.stdout.fileno()
         os.set_blocking(self._stdin, False)
         self._job = job
@@ -210,7 +214,9 @@ class Confined:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def ask(self, request: Mapping[str, Any], deadline: float) -> bytes:

@@ -45,7 +45,7 @@ def encode(value: Any, handle: Callable[[Any], dict[str, Any]], depth: int = 0) 
         return {"dict": [[encode(key, handle, depth + 1), encode(item, handle, depth + 1)] for key, item in pairs]}
     for base, name in ((tuple, "tuple"), (set, "set"), (frozenset, "frozenset"), (deque, "deque")):
         if issubclass(kind, base):
-            return {name: [encode(item, handle, depth + 1) for item in base.__iter__(value)]}  # type: ignore[attr-defined]
+            return {name: [encode(item, handle, depth + 1) for item in base.__iter__(value)]}
     if issubclass(kind, bytes | bytearray):
         return {"bytes": bytes(value).hex()}
     if issubclass(kind, complex):

@@ -1,0 +1,164 @@
+"""Find the one program a response commits to.
+
+The last fenced Python block, or the whole text when it is a program. Never a second block: a response that quotes
+five candidates and is run until one passes is scored at pass@5. One pass over the text, so the time is linear.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+import warnings
+from dataclasses import dataclass
+from typing import Literal
+
+_TICKS = "```"
+_PYTHON = frozenset({"python", "python3", "py", "python2", "pycon", "sage"})
+_CLOSE = re.compile(r"^([ \t]*)```[ \t]*\r?$", re.MULTILINE)
+_OPEN_ANSWER, _CLOSE_ANSWER = "<answer>", "</answer>"
+MAX_PROGRAM = 1 << 18
+"""Longer texts are no solutions; they are not parsed."""
+
+
+@dataclass(frozen=True)
+class CodeAnswer:
+    """The program of one response, and how it was said."""
+
+    code: str | None
+    """None when the response commits to no program."""
+    source: Literal["block", "text", "none", "cut_off"]
+    """`block`: fenced. `text`: the whole text. Without a program `cut_off` when the response was still being
+    written (an open fence or think block, or the length limit), else `none`."""
+
+
+def extract_code(response: str, finish_reason: Literal["stop", "length", "unknown"] = "unknown") -> CodeAnswer:
+    """The program of one response; never raises, whatever the text.
+
+    Drafts up to the last `</think>` do not count. Of the complete blocks the last one marked as Python counts, or
+    where none is marked the last one without a mark; blocks of other languages (shell, output) never do. A last
+    block whose fence never closes counts only when the model is known to have stopped there by itself.
+    """
+    text, thinking = _without_thoughts(response)
+    text = _inside_answer(text)
+    blocks, open_block = _blocks(text)
+    for marks in (_PYTHON, frozenset({""})):
+        chosen = [code for mark, code in blocks if mark in marks]
+        if open_block is not None and open_block[0] in marks and finish_reason == "stop" and parses(open_block[1]):
+            chosen.append(open_block[1])
+        if chosen:
+            code = chosen[-1]
+            return CodeAnswer(code, "block") if code.strip() else CodeAnswer(None, "none")
+    if not blocks and open_block is None and not thinking and is_program(text):
+        return CodeAnswer(text.strip("\n"), "text")
+    unfinished = thinking or open_block is not None or finish_reason == "length"
+    return CodeAnswer(None, "cut_off" if unfinished else "none")
+
+
+def _without_thoughts(text: str) -> tuple[str, bool]:
+    """The part behind the last think block, and whether one is still open."""
+    lower = text.lower()
+    if len(lower) != len(text):
+        lower = text  # a character that changes length when lowered would shift every place
+    close = lower.rfind("</think>")
+    if close >= 0:
+        text, lower = text[close + len("</think>") :], lower[close + len("</think>") :]
+    opening = lower.find("<think>")
+    return (text, False) if opening < 0 else (text[:opening], True)
+
+
+def _inside_answer(text: str) -> str:
+    """What stands in the last complete answer tag; without one the whole text."""
+    close = text.rfind(_CLOSE_ANSWER)
+    start = text.rfind(_OPEN_ANSWER, 0, close) if close >= 0 else -1
+    return text[start + len(_OPEN_ANSWER) : close] if start >= 0 else text
+
+
+def _blocks(text: str) -> tuple[list[tuple[str, str]], tuple[str, str] | None]:
+    """Complete blocks as (language, code), and the open one at the end if there is any."""
+    found: list[tuple[str, str]] = []
+    place = 0
+    closings = [(match.start(), match.end(), len(match.group(1))) for match in _CLOSE.finditer(text)]
+    next_closing = 0
+    while (opening := text.find(_TICKS, place)) >= 0:
+        line_end = text.find("\n", opening)
+        mark = text[opening + 3 : line_end if line_end >= 0 else len(text)]
+        if "`" in mark:
+            # Code within a sentence, on one line.
+            place = line_end if line_end >= 0 else len(text)
+            continue
+        words = mark.strip().lower().split()
+        language = words[0].strip("{}.") if words else ""
+        if line_end < 0:
+            return found, (language, "")
+        indent = opening - (text.rfind("\n", 0, opening) + 1)
+        indent = indent if not text[opening - indent : opening].strip() else 0
+        while next_closing < len(closings) and (
+            closings[next_closing][0] <= opening or closings[next_closing][2] > indent + 3
+        ):
+            # A deeper fence belongs to the code: a docstring may show one.
+            next_closing += 1
+        if next_closing == len(closings):
+            return found, (language, _dedented(text[line_end + 1 :]))
+        start, end, _ = closings[next_closing]
+        found.append((language, _dedented(text[line_end + 1 : start])))
+        place = end
+    return found, None
+
+
+def _dedented(code: str) -> str:
+    code = code.replace("\r\n", "\n").strip("\n")
+    # A block in a list is indented as a whole; a lone function body is too, and stays as it is for its caller.
+    whole = textwrap.dedent(code)
+    return whole if parses(whole) and not parses(code) and not _is_body(whole) else code
+
+
+def _is_body(code: str) -> bool:
+    """Whether code returns or yields outside any function, which only the inside of one does.
+
+    Read from the tree: compiling hostile text can crash the interpreter, parsing it cannot.
+    """
+    todo: list[ast.AST] = list(_statements(code))
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.Return | ast.Yield | ast.YieldFrom):
+            return True
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            todo += ast.iter_child_nodes(node)
+    return False
+
+
+def _statements(code: str) -> list[ast.stmt]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(code).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+
+
+def parses(code: str) -> bool:
+    """Whether a text is Python of acceptable length; nothing is run."""
+    if len(code) > MAX_PROGRAM:
+        return False
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
+
+
+def is_program(text: str) -> bool:
+    """Whether a text is Python that does something: `Yes` and `42` are Python too, but answers in prose."""
+    if not text.strip() or not parses(text):
+        return False
+    idle = (ast.Name, ast.Constant, ast.Attribute, ast.Tuple, ast.UnaryOp)
+    return any(not (isinstance(node, ast.Expr) and isinstance(node.value, idle)) for node in _statements(text))
+
+
+def definitions(code: str) -> list[str]:
+    """Names of functions and classes a program defines at its top level, in order; empty when it does not parse."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return list(dict.fromkeys(node.name for node in _statements(code) if isinstance(node, kinds)))
