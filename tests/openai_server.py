@@ -160,7 +160,11 @@ class OpenAIServer:
         return Handler
 
     def _serve(self, http: BaseHTTPRequestHandler) -> None:
-        raw = http.rfile.read(int(http.headers["content-length"]))
+        length = int(http.headers["content-length"])
+        raw = http.rfile.read(length)
+        if len(raw) < length:
+            http.close_connection = True  # The client died while it sent.
+            return
         body = json.loads(raw)
         headers = {name.lower(): value for name, value in http.headers.items()}
         with self._lock:

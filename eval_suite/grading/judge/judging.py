@@ -180,7 +180,8 @@ class _Run:
 
     async def ask_endpoint(self, settings: JudgeSettings) -> None:
         """Ask an endpoint, several questions at a time."""
-        told: asyncio.Queue[_Told | None] = asyncio.Queue()
+        # Bounded, so that a slow disk slows the asking, and a kill loses few replies that were not kept yet.
+        told: asyncio.Queue[_Told | None] = asyncio.Queue(settings.concurrency)
         async with Endpoint(settings) as endpoint, asyncio.TaskGroup() as group:
             group.create_task(self._teller(told))
             left = iter(list(self.waiting))
@@ -192,7 +193,7 @@ class _Run:
                         lanes.create_task(self._lane(endpoint, left, told))
             except* _Stop:
                 pass  # Said in counts.stopped; what was under way is cancelled and counts as not asked.
-            told.put_nowait(None)
+            await told.put(None)
         for content in list(self.waiting):
             self._tell((content, "failed", f"not asked, or not to the end: {self.counts.stopped}"))
 
@@ -207,7 +208,7 @@ class _Run:
             reply = await endpoint.ask(prompt(self.requests[self.waiting[content][0]]))
         except Unanswered as trouble:
             sentence = str(trouble)
-            told.put_nowait((content, "failed", sentence))
+            await told.put((content, "failed", sentence))
             counts.problems.setdefault(trouble.kind, Problem(sentence)).questions += 1
             self._failures += 1
             if trouble.hopeless and not self._answered:
@@ -218,7 +219,7 @@ class _Run:
                 raise _Stop from trouble
         else:
             self._answered, self._failures = True, 0
-            told.put_nowait((content, *_read(reply.text, cut_off=reply.cut_off)))
+            await told.put((content, *_read(reply.text, cut_off=reply.cut_off)))
         finally:
             counts.sent = endpoint.sent
 
