@@ -349,8 +349,25 @@ class Parser:
         if token == r"\binom":
             return self._binomial(self._group(), self._group())
         if token[0].isdigit() or token[0] == ".":
+            # Without skipping spaces, which tell `1 1/2` from `11/2`.
+            following = self._tokens[self._at] if self._at < len(self._tokens) else ""
+            if following in (r"\overline", r"\bar", r"\dot") and "." in token:
+                return self._repeating(token)
             return self._mixed(self._ops.number(token))
         return self._symbol(token)
+
+    def _repeating(self, start: str) -> Value:
+        """`0.1\\overline{6}`: the digits under the line go on for ever."""
+        self._at += 1
+        self._expect("{")
+        digits = self._peek() or ""
+        self._at += 1
+        self._expect("}")
+        if not digits.isdigit() or len(digits) > 32 or len(start) > 32:
+            raise NotArithmeticError
+        places = len(start.partition(".")[2])
+        period = self._ops.constant(10**places * (10 ** len(digits) - 1))
+        return self._ops.number(start) + self._ops.number(digits) / period
 
     def _mixed(self, whole: Value) -> Value:
         """`7 \\frac{3}{4}` and `1 1/2` are mixed numbers: the fraction is added."""

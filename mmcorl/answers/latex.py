@@ -30,7 +30,7 @@ _CHARACTERS = str.maketrans(
     {
         "−": "-", "–": "-", "—": "-", "‐": "-", "‑": "-", "﹣": "-", "－": "-",
         "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "∙": r"\cdot ", "÷": r"\div ", "∕": "/", "⁄": "/",
-        "π": r"\pi ", "∞": r"\infty ", "√": r"\sqrt ", "±": r"\pm ", "∠": r"\angle ", "△": r"\triangle ",
+        "π": r"\pi ", "∞": r"\infty ", "√": r"\sqrt ", "∛": r"\sqrt[3]", "∶": ":", "±": r"\pm ", "∠": r"\angle ", "△": r"\triangle ",
         "≤": r"\le ", "⩽": r"\le ", "≥": r"\ge ", "⩾": r"\ge ", "≠": r"\ne ", "≈": r"\approx ",
         "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ", "→": r"\to ", "∴": "",
         "α": r"\alpha ", "β": r"\beta ", "γ": r"\gamma ", "δ": r"\delta ", "θ": r"\theta ", "λ": r"\lambda ",
@@ -57,7 +57,8 @@ _SPACED_UNIT = re.compile(r"(?<=\d)\s+([shNJWVA])\s*\.?\s*$")
 _DEGREES = re.compile(r"\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?:(?![A-Za-z])|(?=[TNSEWC](?![A-Za-z])))|\\degrees?(?![A-Za-z])|\^\s*°|\^\s*\{\s*°\s*\}")
 _FRACTION_NAME = re.compile(r"\\[dtc]frac(?![A-Za-z])")
 _FRACTION_HEAD = re.compile(r"\\frac\s*(?:([0-9]|\\pi)\s*([0-9])|\{([^{}]{0,256})\}\s*([0-9])|([0-9])\s*\{)")
-_BARE_ROOT = re.compile(r"\\sqrt\s*([0-9]+|[A-Za-z])")
+_BARE_ROOT = re.compile(r"\\sqrt(\[[2-9]\])?\s*([0-9]+|[A-Za-z])")
+_UNION = re.compile(r"(?<=[)\]])\s*U\s*(?=[(\[])")
 _COMMAND_SYNONYMS = (
     (re.compile(r"\\leq(?:slant)?(?![A-Za-z])"), r"\\le "),
     (re.compile(r"\\geq(?:slant)?(?![A-Za-z])"), r"\\ge "),
@@ -80,7 +81,7 @@ _SIGN_SYNONYMS = (
 )
 _LETTERS = re.compile(r"[A-Za-z]")
 _WORDS = re.compile(
-    rf"(?<![A-Za-z\\])(infinity|inf|pi|sqrt(?=\s*[({{])|{'|'.join(sorted(_COMMANDS_FROM_WORDS))})(?![A-Za-z])"
+    rf"(?<![A-Za-z\\])(infinity|inf|pi|sqrt(?=\s*[({{\d])|{'|'.join(sorted(_COMMANDS_FROM_WORDS))})(?![A-Za-z])"
 )
 _WORD_COMMANDS = {"infinity": r"\infty ", "inf": r"\infty "}
 _PREFIX = re.compile(
@@ -88,12 +89,13 @@ _PREFIX = re.compile(
     re.IGNORECASE,
 )
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
-_DANGLING_DOT = re.compile(r"(?<=\d)\.(?![\d.])")
+# In `0.\overline{3}` the dot is the decimal point.
+_DANGLING_DOT = re.compile(r"(?<=\d)\.(?![\d.]|\\(?:overline|bar|dot)\{)")
 _CURRENCY = re.compile(r"(-?)\s*(\\\$|£|€|¥)\s*(-?[\d.,]+)")
 _CURRENCY_NAMES = {r"\$": "USD", "£": "GBP", "€": "EUR", "¥": "CNY"}
 _PLAIN_NUMBER = re.compile(r"-?[0-9]{1,64}(?:\.[0-9]{1,64})?")
 _TOKEN = re.compile(r"\\[A-Za-z]+|\\.|\d+(?:\.\d+)?|\.\d+|[A-Za-z]+|\s+|.", re.DOTALL)
-_QUOTES = (("**", "**"), ("__", "__"), ("`", "`"), ('"', '"'), ("'", "'"))
+_QUOTES = (("**", "**"), ("*", "*"), ("__", "__"), ("```", "```"), ("`", "`"), ('"', '"'), ("'", "'"))
 
 
 def clean(answer: str) -> str:
@@ -154,6 +156,7 @@ def _unwrap(text: str) -> str:
     elif "$" in bare:
         text = re.sub(r"(?<!\\)\$", "", text)
     text = text.strip()
+    text = text[:-2].rstrip() if text.endswith(r"\\") else text
     for opening, closing in _QUOTES:
         while (
             len(text) > len(opening) + len(closing)
@@ -186,8 +189,10 @@ def _latex(text: str) -> str:
         text = _WORDS.sub(lambda word: _WORD_COMMANDS.get(word.group(1), rf"\{word.group(1)} "), text)
     if "\\" in text:
         text = _FRACTION_HEAD.sub(_braced_fraction, text)
-        text = _BARE_ROOT.sub(r"\\sqrt{\1}", text)
+        text = _BARE_ROOT.sub(r"\\sqrt\1{\2}", text)
         text = _round_groups(text)
+    if "U" in text:
+        text = _UNION.sub(r"\\cup ", text)
     text = _without_thousands(text)
     if _SPACED_THOUSANDS.fullmatch(text.strip()):
         text = text.replace(" ", "")
