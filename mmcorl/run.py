@@ -104,6 +104,14 @@ class RunFolder:
             ) from error
         return start
 
+    def finished(self, steps: int) -> dict[str, Any] | None:
+        """The summary of a run that has done all its steps and exported its weights; None when work is left."""
+        summary, last = self.path / "summary.json", self._last_set()
+        if last is None or last.step < steps or not summary.is_file() or not (self.path / "final").is_dir():
+            return None
+        told: dict[str, Any] = json.loads(summary.read_text())
+        return told
+
     def data_check(self) -> dict[str, Any]:
         """What the run's first check of its data found; empty before there was one."""
         file = self.path / DATA_CHECK

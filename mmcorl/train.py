@@ -64,6 +64,9 @@ def train(config: Config, run_dir: Path, *, quiet: bool = False) -> dict[str, An
         checks, record = _check(config, sources, readers, folder.data_check(), quiet)
         prompts, validation = _prompts(config, sources, checks)
         steps = config.steps or math.ceil((config.epochs or 1.0) * len(prompts.kept) / config.batch.prompts)
+        if (summary := folder.finished(steps)) is not None:
+            build_report(run_dir)
+            return summary
         supervision = Supervision(
             config.supervision.kind,
             [reader.name for reader in readers],

@@ -238,7 +238,9 @@ def test_the_check_is_made_again_when_something_it_rests_on_changed(
         with (tmp_path / "rows.jsonl").open("a") as rows_file:
             rows_file.write(json.dumps({"question": "More?", "image": "0.png", "answer": "0"}) + "\n")
     else:
-        # As if an older version had counted tokens otherwise: the data are the same, so the run goes on.
+        # As if an older version had counted tokens otherwise: the data are the same, so the run goes on. (Without
+        # its summary it is not finished: there is something to go on with.)
+        (tmp_path / "run" / "summary.json").unlink()
         found = json.loads(record.read_text())
         found["train"]["circumstances"] = "another"
         record.write_text(json.dumps(found))
