@@ -216,12 +216,69 @@ def test_choices_in_any_form(options, expected, appended, tmp_path):
         assert prompt.text == "Which?" + appended
 
 
-@pytest.mark.parametrize("options", ["just words", {"A": "x", "C": "y"}, [str(n) for n in range(27)], 5])
+@pytest.mark.parametrize(
+    "options",
+    [
+        "just words",
+        {"A": "x", "C": "y"},
+        {"A": "x", "B": None, "C": "y"},
+        [None, "a"],
+        ["a", None],
+        [str(n) for n in range(27)],
+        5,
+    ],
+)
 def test_unreadable_choices_are_a_bad_row(options, tmp_path):
     path = write_jsonl(tmp_path / "r.jsonl", [{"question": "Which?", "o": options}])
     source = load_prompts(DataSettings(source=str(path), columns={"choices": "o"}))
     with pytest.raises(BadRow, match="row 0: the choices"):
         source[0]
+
+
+def test_options_that_arrow_fills_up_with_null_are_those_the_row_has(tmp_path):
+    # One struct for all rows: the second gets C and D, both null.
+    rows = [{"A": "1", "B": "2", "C": "3", "D": "4"}, {"A": "yes", "B": "no"}]
+    table = datasets.Dataset.from_list([{"question": f"{len(row)}?", "o": row} for row in rows])
+    table.to_parquet(tmp_path / "r.parquet")
+    source = load_prompts(DataSettings(source=str(tmp_path / "r.parquet"), columns={"choices": "o"}))
+    assert [prompt.choices for prompt in source] == [("1", "2", "3", "4"), ("yes", "no")]
+
+
+BROKEN = "bad \ud800"
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"q": BROKEN},
+        {"q": [{"role": "user", "content": BROKEN}]},
+        {"q": "Fine?", "opts": ["a", BROKEN]},
+        {"q": "Fine?", "ans": BROKEN},
+        {"q": "Fine?", "level": BROKEN},
+        {"q": "Fine?", "qid": BROKEN},
+    ],
+)
+def test_half_a_character_is_a_bad_row(row, tmp_path):
+    rows = [{"qid": "0", "q": "One?", "ans": "1"}, {"qid": "1", "ans": "2", "level": 1, "opts": None, **row}]
+    path = write_jsonl(tmp_path / "r.jsonl", rows)
+    columns = {"question": "q", "answer": "ans", "id": "qid", "choices": "opts", "tag": "level"}
+    settings = {"source": str(path), "columns": columns}
+    with pytest.raises(
+        Refused, match=r"1 row of broken text .*the character '\\ud800' in .* is half of one"
+    ) as refused:
+        check(load_prompts(DataSettings(**settings)), max_side=64)
+    assert str(refused.value).encode()
+    report = check(load_prompts(DataSettings(**settings, on_bad_row="skip")), max_side=64)
+    assert (report.kept, report.counts) == ((0,), {"broken_text": 1})
+
+
+def test_a_view_with_half_a_character_is_a_bad_row(tmp_path):
+    rows = write_jsonl(tmp_path / "r.jsonl", [{"id": n, "question": f"{n}?"} for n in range(2)])
+    view = write_jsonl(tmp_path / "v.jsonl", [{"id": 0, "question": BROKEN}, {"id": 1, "question": "One?"}])
+    source = load_prompts(
+        DataSettings(source=str(rows), columns={"id": "id"}, views={"v": {"source": str(view)}}, on_bad_row="skip")
+    )
+    assert check(source, max_side=64).counts == {"broken_text": 1}
 
 
 def test_chat_lists_and_nested_columns_as_verl_writes_them(tmp_path):

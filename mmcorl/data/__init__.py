@@ -2,6 +2,7 @@
 
 from mmcorl.data.batches import Batches
 from mmcorl.data.check import DataCheck, DataRefused, Finding, check
+from mmcorl.data.overlap import overlap
 from mmcorl.data.settings import Columns, DataSettings, HoldOut, View, ViewColumns
 from mmcorl.data.sources import PromptSource, load_prompts
 
@@ -18,4 +19,5 @@ __all__ = [
     "ViewColumns",
     "check",
     "load_prompts",
+    "overlap",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -26,6 +26,7 @@ _CHUNK = 64
 _DUPLICATES = ("duplicate_row", "duplicate_id")
 _WORDS = {
     "unreadable_row": ("row that is no JSON object", "rows that are no JSON object"),
+    "broken_text": ("row of broken text", "rows of broken text"),
     "missing_id": ("row without an id", "rows without an id"),
     "empty_question": ("empty question", "empty questions"),
     "bad_choices": ("row with unreadable choices", "rows with unreadable choices"),
@@ -59,6 +60,8 @@ class DataCheck:
     rows: int
     kept: tuple[int, ...]
     """Positions of the usable rows in the checked source."""
+    uids: tuple[str, ...]
+    """Content hashes of the usable rows, in the same order: equal where question, choices and images are."""
     counts: Mapping[str, int]
     """Skipped rows by kind of fault."""
     findings: tuple[Finding, ...]
@@ -73,8 +76,9 @@ class DataCheck:
     """Hash of the kept rows' contents, image bytes included, in order."""
 
     def to_json(self) -> dict[str, Any]:
-        """Everything but the kept positions, ready for json.dump."""
+        """Everything but the kept positions and hashes, ready for json.dump."""
         content = asdict(self)
+        del content["uids"]
         content["kept"] = len(self.kept)
         return content
 
@@ -134,15 +138,21 @@ def check(
         source=source.name,
         rows=len(source),
         kept=tuple(kept),
+        uids=tuple(uids),
         counts={kind: counts[kind] for kind in _WORDS if counts[kind]},
         findings=tuple(findings),
         notes=dict(sorted(notes.items())),
         answers=answers,
         longest=longest,
-        fingerprint=hashlib.sha256(" ".join(uids).encode()).hexdigest()[:16],
+        fingerprint=fingerprint(uids),
     )
     _refuse(report, settings)
     return report
+
+
+def fingerprint(uids: Iterable[str]) -> str:
+    """Short hash of the contents of rows, given their hashes in order."""
+    return hashlib.sha256(" ".join(uids).encode()).hexdigest()[:16]
 
 
 def _read_all(source: PromptSource, max_side: int) -> Iterator[tuple[Prompt, tuple[str, ...]] | BadRow]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,18 @@ def prompt_uid(text: str, choices: Sequence[str] | None, images: Sequence[bytes]
         digest.update(f"{len(part)}:".encode())
         digest.update(part)
     return digest.hexdigest()[:16]
+
+
+def require_unicode(texts: Iterable[str | None]) -> None:
+    """Raise RowError where a text holds half of a surrogate pair, which no tokenizer and no file takes."""
+    for text in texts:
+        try:
+            (text or "").encode()
+        except UnicodeEncodeError as error:
+            broken = error.object[error.start]
+            around = error.object[max(0, error.start - 20) : error.start + 20]
+            reason = f"the character {broken!r} in {around!r} is half of one; write the row as UTF-8 again"
+            raise RowError("broken_text", reason) from error
 
 
 def lookup(row: Mapping[str, Any], column: str) -> Any:
@@ -122,6 +134,7 @@ def answer_text(value: Any) -> str | None:
 def choice_values(value: Any) -> tuple[str, ...] | None:
     """Option values in order A, B, C, ...; None where there are none. Raises RowError where unreadable."""
     if isinstance(value, Mapping):
+        # Arrow gives every row all names that any row has, and null for those it lacks.
         kept = {letter: option for letter, option in value.items() if option is not None}
         if sorted(kept) != list(string.ascii_uppercase[: len(kept)]):
             raise RowError("bad_choices", f"the choices {list(kept)} are not named A, B, C, ... without a gap")
@@ -132,6 +145,8 @@ def choice_values(value: Any) -> tuple[str, ...] | None:
         return None
     if not isinstance(value, list) or len(value) > len(string.ascii_uppercase):
         raise RowError("bad_choices", f"the choices {str(value)[:80]!r} are not a list of at most 26 options")
+    if any(option is None for option in value):
+        raise RowError("bad_choices", f"the choices {str(value)[:80]!r} have an empty place among them")
     return tuple(str(option).strip() for option in value)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from mmcorl.data.check import DataCheck, Finding
+from mmcorl.data.check import DataCheck, Finding, fingerprint
 from mmcorl.data.reading import BadRow
 from mmcorl.data.sources import PromptSource
 
@@ -33,11 +33,12 @@ def from_record(record: Mapping[str, Any], source: PromptSource, key: str) -> Da
     if record.get("circumstances") != key or record["rows"] != len(source) or record["texts"] != source.fingerprint:
         return None
     kept = tuple(row for first, end in record["kept_rows"] for row in range(first, end))
-    if _fingerprint(source, kept) != record["fingerprint"]:
+    uids = _uids(source, kept)
+    if uids is None or fingerprint(uids) != record["fingerprint"]:
         return None
     findings = tuple(Finding(**finding) for finding in record["findings"])
     known = {name: record[name] for name in ("source", "rows", "counts", "notes", "answers", "longest", "fingerprint")}
-    return DataCheck(**known, kept=kept, findings=findings)
+    return DataCheck(**known, kept=kept, uids=uids, findings=findings)
 
 
 def is_of_other_data(record: Mapping[str, Any], check: DataCheck, source: PromptSource) -> bool:
@@ -45,13 +46,12 @@ def is_of_other_data(record: Mapping[str, Any], check: DataCheck, source: Prompt
     return (record["fingerprint"], record["texts"]) != (check.fingerprint, source.fingerprint)
 
 
-def _fingerprint(source: PromptSource, kept: Iterable[int]) -> str | None:
-    """As in `DataCheck.fingerprint`; None where a row is no longer readable."""
+def _uids(source: PromptSource, kept: Iterable[int]) -> tuple[str, ...] | None:
+    """As in `DataCheck.uids`; None where a row is no longer readable."""
     try:
-        uids = [source.read(row)[0].uid for row in kept]
+        return tuple(source.read(row)[0].uid for row in kept)
     except BadRow:
         return None
-    return hashlib.sha256(" ".join(uids).encode()).hexdigest()[:16]
 
 
 def _spans(rows: Sequence[int]) -> list[list[int]]:

@@ -110,6 +110,10 @@ class PromptSource(Sequence[Prompt]):
         value = reading.lookup(row, self._columns.id)
         if value is None or not str(value).strip():
             raise BadRow("missing_id", f"column {self._columns.id!r} is empty", f"number {number}")
+        try:
+            reading.require_unicode([str(value)])
+        except RowError as fault:
+            raise BadRow(fault.kind, f"in the id {fault}", f"number {number}") from fault
         return str(value)
 
     def _prompt(self, row: Mapping[str, Any], row_id: str) -> tuple[Prompt, tuple[str, ...]]:
@@ -134,6 +138,7 @@ class PromptSource(Sequence[Prompt]):
             name: reading.with_choices(texts.wording(row_id, gold, name, named), choices, pictures_named=named)
             for name, texts in self._views.items()
         }
+        reading.require_unicode([question, *(choices or ()), gold, None if tag is None else str(tag), *views.values()])
         prompt = Prompt(
             uid=reading.prompt_uid(question, choices, images),
             row_id=row_id,
