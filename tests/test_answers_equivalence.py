@@ -363,7 +363,25 @@ SLOW = (r"x^{199}+x^{101}+x^3+x>2", r"(2,\infty)")
 def test_what_needs_no_mathematics_starts_no_process() -> None:
     with Equivalence() as relation:
         relation.classes(
-            ["5", "5.0", "x", "x = 5", "B", "(1,2)", "1/2", "yes", r"\sqrt{2}", r"\pi", "5 cm", "2x", "2x+2", "2(x+1)", r"\sqrt{12}", r"2\sqrt{3}", None]
+            [
+                "5",
+                "5.0",
+                "x",
+                "x = 5",
+                "B",
+                "(1,2)",
+                "1/2",
+                "yes",
+                r"\sqrt{2}",
+                r"\pi",
+                "5 cm",
+                "2x",
+                "2x+2",
+                "2(x+1)",
+                r"\sqrt{12}",
+                r"2\sqrt{3}",
+                None,
+            ]
         )
         relation.same("B", "45°", ["30°", "45°"])
         assert relation._pool.pids == []

@@ -48,11 +48,9 @@ def parse_options(question: str) -> tuple[str, ...] | None:
     """
     if len(question) > MAX_QUESTION:
         return None
-    header = None
-    for header in _HEADER.finditer(question):
-        pass
-    if header is not None:
-        found = _in(question, header.end(), headed=True)
+    headers = [match.end() for match in _HEADER.finditer(question)]
+    if headers:
+        found = _in(question, headers[-1], headed=True)
         if found is not None:
             return found
     return _in(question, 0, headed=False)

@@ -16,7 +16,7 @@ from typing import Literal
 from eval_suite.grading.gold import clean_gold
 from eval_suite.grading.options import LETTERS, parse_options, plain_options
 from eval_suite.grading.verdict import McqPolicy
-from eval_suite.items import Item, Response
+from eval_suite.items import Item
 from mmcorl.answers import Equivalence, extract
 from mmcorl.answers.arithmetic import approximate
 from mmcorl.answers.reading import Reading, read
@@ -166,10 +166,10 @@ class Rules:
             reading = read(answer)
             if reading.kind == "list":
                 labels = self._values([part.text for part in reading.parts], choices)
-        if self.mcq_policy == "letter_only" and labels and not by_letter:
-            # The legacy grader compares a value with the gold alone, and only where the gold is a value.
-            if self.relation.options(gold, choices).by_letter:
-                return False, "an option's value, and letter_only credits letters"
+        # The legacy grader compares a value with the gold alone, and only where the gold is a value.
+        legacy = self.mcq_policy == "letter_only" and self.relation.options(gold, choices).by_letter
+        if legacy and labels and not by_letter:
+            return False, "an option's value, and letter_only credits letters"
         if not labels:
             return False, "names no option for certain"
         shown = "".join(sorted(labels))

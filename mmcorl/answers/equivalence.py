@@ -14,6 +14,7 @@ from types import TracebackType
 
 from mmcorl.answers.arithmetic import Exact, approximate
 from mmcorl.answers.forms import same_equation, same_form
+from mmcorl.answers.intervals import Interval, interval
 from mmcorl.answers.options import LETTERS, Options, read_options, same_spelling
 from mmcorl.answers.reading import Reading, key, read
 from mmcorl.answers.symbolic import SymbolicPool, admissible
@@ -225,8 +226,23 @@ class Equivalence:
             # `x > 2` may be an interval, and `2x + y = 5` may be `y = 5 - 2x`; nothing else is comparable.
             if not (other.name is not None if equation else ends or other.kind == "union"):
                 return False
+        one, another = interval(a), interval(b)
+        if (
+            one is not None
+            and another is not None
+            and (None in (one.variable, another.variable) or one.variable == another.variable)
+        ):
+            return self._same_interval(one, another, deadline)
         decided = same_equation(_equation(a), _equation(b))
         return self._ask(_equation(a), _equation(b), deadline) if decided is None else decided
+
+    def _same_interval(self, a: Interval, b: Interval, deadline: _Deadline) -> bool:
+        if (a.closed_low, a.closed_high) != (b.closed_low, b.closed_high):
+            return False
+        for x, y in ((a.low, b.low), (a.high, b.high)):
+            if (x is None) != (y is None) or (x is not None and y is not None and not self._same(x, y, deadline)):
+                return False
+        return True
 
     def _same_list(self, a: Reading, b: Reading, deadline: _Deadline) -> bool:
         if a.brackets == b.brackets:

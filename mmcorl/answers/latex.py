@@ -30,7 +30,8 @@ _CHARACTERS = str.maketrans(
     {
         "−": "-", "–": "-", "—": "-", "‐": "-", "‑": "-", "﹣": "-", "－": "-",
         "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "∙": r"\cdot ", "÷": r"\div ", "∕": "/", "⁄": "/",
-        "π": r"\pi ", "∞": r"\infty ", "√": r"\sqrt ", "∛": r"\sqrt[3]", "∶": ":", "±": r"\pm ", "∠": r"\angle ", "△": r"\triangle ",
+        "π": r"\pi ", "∞": r"\infty ", "√": r"\sqrt ", "∛": r"\sqrt[3]", "∶": ":",
+        "±": r"\pm ", "∠": r"\angle ", "△": r"\triangle ",
         "≤": r"\le ", "⩽": r"\le ", "≥": r"\ge ", "⩾": r"\ge ", "≠": r"\ne ", "≈": r"\approx ",
         "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ", "→": r"\to ", "∴": "",
         "α": r"\alpha ", "β": r"\beta ", "γ": r"\gamma ", "δ": r"\delta ", "θ": r"\theta ", "λ": r"\lambda ",
@@ -54,7 +55,9 @@ _ROMAN = re.compile(
 _ROMAN_UNITS = {"s": "sec", "h": "hr", "t": "tonne", "l": "L", "N": "newton", "J": "joule", "W": "watt"}
 _ROMAN_UNITS |= {"V": "volt", "A": "ampere", "m": "metre", "g": "gram", "L": "litre"}
 _SPACED_UNIT = re.compile(r"(?<=\d)\s+([shNJWVA])\s*\.?\s*$")
-_DEGREES = re.compile(r"\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?:(?![A-Za-z])|(?=[TNSEWC](?![A-Za-z])))|\\degrees?(?![A-Za-z])|\^\s*°|\^\s*\{\s*°\s*\}")
+_DEGREES = re.compile(
+    r"\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?:(?![A-Za-z])|(?=[TNSEWC](?![A-Za-z])))|\\degrees?(?![A-Za-z])|\^\s*°|\^\s*\{\s*°\s*\}"
+)
 _FRACTION_NAME = re.compile(r"\\[dtc]frac(?![A-Za-z])")
 _FRACTION_HEAD = re.compile(r"\\frac\s*(?:([0-9]|\\pi)\s*([0-9])|\{([^{}]{0,256})\}\s*([0-9])|([0-9])\s*\{)")
 _BARE_ROOT = re.compile(r"\\sqrt(\[[2-9]\])?\s*([0-9]+|[A-Za-z])")

@@ -31,6 +31,8 @@ _MAX_EXPONENT = 200
 _REFUSED = re.compile(
     r"\\(?:int|iint|oint|sum|prod|lim|def|let|newcommand|input|include|approx|binom|cdots|ldots|dots)(?![A-Za-z])"
     r"|__|[\"'`@#$?~;\n\x00-\x1f\x7f]|[^\x00-\x7f]|\d{65}|!"
+    # `2 h 35` is a time, not a product.
+    r"|(?<![A-Za-z\\])[A-Za-z] \d"
 )
 _EXPONENT = re.compile(r"\^(?:\{([^{}]*)\}|(.))")
 _NESTED_EXPONENT = re.compile(r"\^\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\^")

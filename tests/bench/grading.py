@@ -87,9 +87,13 @@ def multiple_choice(count: int, seed: int) -> list[tuple[Item, Response]]:
         choices = tuple(rf"${value}^\circ$" for value in rng.sample(range(10, 180, 5), 5))
         gold, chosen = rng.randrange(5), rng.randrange(5)
         value = choices[chosen].strip("$")
-        answer = ("ABCDE"[chosen], value, f"{'ABCDE'[chosen]}. {value}", value.removesuffix(r"^\circ"))[rng.randrange(4)]
+        answer = ("ABCDE"[chosen], value, f"{'ABCDE'[chosen]}. {value}", value.removesuffix(r"^\circ"))[
+            rng.randrange(4)
+        ]
         text = f"<think>{THOUGHT}</think> <answer>{answer}</answer>"
-        made.append((Item("bench", str(k), "Which?", "ABCDE"[gold], choices=choices), Response("bench", str(k), 0, text)))
+        made.append(
+            (Item("bench", str(k), "Which?", "ABCDE"[gold], choices=choices), Response("bench", str(k), 0, text))
+        )
     return made
 
 
