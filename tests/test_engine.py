@@ -11,10 +11,12 @@ import pytest
 import torch
 from adapter_passes import TEXT_FAMILIES, VISION_FAMILIES, load, noise, plain_inputs
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import DynamicCache
 from worker_parts import Reference, mixed_prompts, prompt
 
 from mmcorl.engines.base import Sample, Sampling
-from mmcorl.engines.transformers import TransformersEngine, draw
+from mmcorl.engines.transformers import KeyValueCache, TransformersEngine, draw
 from mmcorl.policy import Policy
 from mmcorl.types import Prompt
 from model_adapters.base import Encoded
@@ -247,6 +249,37 @@ def test_no_prompts_no_samples(tiny_checkpoints: Mapping[str, Path]) -> None:
     assert Bench("qwen2", tiny_checkpoints["qwen2"]).draw([], 4) == []
 
 
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_cache_holds_what_autocast_multiplies(
+    family: str, attention: str, tiny_checkpoints: Mapping[str, Path]
+) -> None:
+    """bf16 under autocast, half the memory; attention sees the same numbers, so states are equal bit for bit."""
+    loaded = load(family, tiny_checkpoints[family], attention=attention)
+    engine = TransformersEngine(Policy(loaded.model, loaded.adapter, loaded.processor))
+    encoded = Bench(family, tiny_checkpoints[family]).encode(mixed_prompts(family))
+    results = []
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        _, inside = engine._read(encoded)
+        for cache in (KeyValueCache(torch.bfloat16), DynamicCache()):
+            states = []
+            for start, end in ((0, 2), (2, 3), (3, 4)):
+                positions = torch.arange(start, end).expand(len(encoded[0].positions), 1, -1)
+                output = loaded.adapter.decoder(loaded.model)(
+                    inputs_embeds=loaded.adapter.embed_tokens(loaded.model, torch.arange(301 + start, 301 + end)[None]),
+                    position_ids=positions[0] if len(positions) == 1 else positions,
+                    past_key_values=cache,
+                    use_cache=True,
+                )
+                states.append(output.last_hidden_state[:, -1])
+            results.append(torch.cat(states))
+    with torch.no_grad():
+        _, outside = engine._read(encoded)
+    assert torch.equal(*results)
+    for cache, dtype in ((inside, torch.bfloat16), (outside, torch.float32)):
+        assert {states.dtype for layer in cache.layers for states in (layer.keys, layer.values)} == {dtype}
+
+
 # -- work done ---------------------------------------------------------------------------------------------------
 
 
@@ -277,6 +310,79 @@ def test_each_image_is_seen_once_however_many_samples(family: str, tiny_checkpoi
     encoded = bench.encode(prompts)
     bench.engine.generate(encoded, 8, Sampling(max_new_tokens=5), 0)
     assert sum(seen) == sum(len(one.vision["pixel_values"]) for one in encoded if one.vision)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_prompts_are_read_within_a_budget(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
+    """Four prompts of different lengths, read one or two at a time into one cache: the same completions."""
+    bench, prompts = Bench(family, tiny_checkpoints[family]), long_prompts(family)
+    whole = [bench.draw(prompts, 2, temperature=t, max_new_tokens=8) for t in (0.0, 1.0)]
+    lengths = sorted(len(one.input_ids) for one in bench.encode(prompts))
+    read: list[int] = []
+
+    def count(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        rows, width, _ = kwargs["inputs_embeds"].shape
+        if width > 1:
+            read.append(rows * width)
+
+    bench.loaded.adapter.decoder(bench.loaded.model).register_forward_pre_hook(count, with_kwargs=True)
+    for budget, parts in ((1, lengths), (2 * lengths[1], None), (4 * lengths[3], [4 * lengths[3]])):
+        bench.engine.prefill_tokens = budget
+        for expected, temperature in zip(whole, (0.0, 1.0), strict=True):
+            read.clear()
+            samples = bench.draw(prompts, 2, temperature=temperature, max_new_tokens=8)
+            assert read == parts if parts else read[0] == 2 * lengths[1] and len(read) in (2, 3)
+            for own, other in zip(samples, expected, strict=True):
+                for a, b in zip(own, other, strict=True):
+                    assert torch.equal(a.ids, b.ids)
+                    assert torch.allclose(a.logprobs, b.logprobs, atol=1e-5)
+
+
+def test_generation_ends_with_the_last_row_to_stop(tiny_checkpoints: Mapping[str, Path]) -> None:
+    """Rows that stopped early stay stopped; however seldom the engine looks, the completions are the same."""
+    bench, prompts = Bench("qwen2", tiny_checkpoints["qwen2"]), mixed_prompts("qwen2")
+    free = bench.draw(prompts, 1, temperature=0.0, max_new_tokens=30)
+    # A stop token for each row, at different places: the whole ends with the last.
+    bench.policy.stop_ids = tuple(int(sample.ids[place]) for (sample,), place in zip(free, (3, 7, 11), strict=True))
+    calls: list[int] = []
+    bench.loaded.adapter.decoder(bench.loaded.model).register_forward_hook(lambda *_: calls.append(1))
+    drawn = {}
+    for looks in (1, 5, 100):
+        calls.clear()
+        bench.engine.tokens_between_looks = looks
+        drawn[looks] = bench.draw(prompts, 1, temperature=0.0, max_new_tokens=30)
+        longest = max(len(sample.ids) for (sample,) in drawn[looks])
+        # The prefill gives the first token: as many passes as tokens, up to the next look.
+        assert len(calls) == min(30, -(-longest // looks) * looks)
+    assert len({len(sample.ids) for (sample,) in drawn[1]}) > 1
+    assert max(len(sample.ids) for (sample,) in drawn[1]) < 13
+    for (a,), *others in zip(*drawn.values(), strict=True):
+        assert all(torch.equal(a.ids, b.ids) and torch.equal(a.logprobs, b.logprobs) for (b,) in others)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_token_waits_for_the_host(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
+    """Prompts of one length and looks apart: 8 tokens read no more numbers from the device than 4."""
+    bench = Bench(family, tiny_checkpoints[family])
+    bench.engine.tokens_between_looks, bench.policy.stop_ids = 100, (10**6,)
+    prompts = mixed_prompts(family)[:1]
+    reads = {}
+    for tokens in (4, 8):
+        with Reads() as counter:
+            bench.draw(prompts, 3, max_new_tokens=tokens)
+        reads[tokens] = counter.count
+    # Cutting the rows, at the end, reads one stop per row at most.
+    assert reads[4] == reads[8]
+
+
+class Reads(TorchDispatchMode):
+    """Counts the operations that give numbers or sizes to the host."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += str(func).split(".")[1] in ("_local_scalar_dense", "nonzero", "masked_select", "equal")
+        return func(*args, **(kwargs or {}))
 
 
 # -- noise -------------------------------------------------------------------------------------------------------

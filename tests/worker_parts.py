@@ -144,13 +144,13 @@ def reference_of(agent: Worker, family: str, path: Path, prompts: Sequence[Promp
     return Reference(loaded, prompts, [agent._pending[one.uid].samples for one in prompts])
 
 
-def advantages(rewards: Sequence[Sequence[float]]) -> list[list[float]]:
-    """(r - mean) / (std with K - 1 + 1e-4), number by number."""
+def advantages(rewards: Sequence[Sequence[float]], eps: float) -> list[list[float]]:
+    """(r - mean) / (std with K - 1 + eps), number by number."""
     out = []
     for row in rewards:
         mean = sum(row) / len(row)
         std = (sum((r - mean) ** 2 for r in row) / (len(row) - 1)) ** 0.5
-        out.append([(r - mean) / (std + 1e-4) for r in row])
+        out.append([(r - mean) / (std + eps) for r in row])
     return out
 
 
@@ -172,7 +172,7 @@ def reference_step(
     """
     objective, temperature = config.objective, config.sampling.temperature
     groups = range(len(rewards)) if groups is None else groups
-    advantage = advantages(rewards)
+    advantage = advantages(rewards, objective.advantage_eps)
     rows = [(g, k) for g in groups for k in range(len(rewards[g]))]
     tokens = sum(len(reference.samples[g][k].ids) for g, k in rows)
     loss = torch.zeros(())

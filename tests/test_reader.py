@@ -1,0 +1,46 @@
+"""What the config says of prompts and pictures reaches the model's input."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from adapter_passes import noise
+from worker_parts import prompt, settings
+
+from mmcorl.errors import Refused
+from mmcorl.reader import Reader
+
+
+def reader(path: Path, **sections: Any) -> Reader:
+    config = settings(agents=[{"name": "a", "model": str(path)}], **sections)
+    return Reader(config, config.agents[0], str(path))
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen2"])
+def test_the_system_message_is_read(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
+    path, one = tiny_checkpoints[family], prompt("Sum?")
+    plain, told = reader(path), reader(path, prompt={"style": "plain", "system": "Be brief, 12 words."})
+    written = told.adapter.decode(told.processor, told.encode(one).input_ids.tolist())
+    assert "Be brief, 12 words." in written
+    assert "Be brief" not in plain.adapter.decode(plain.processor, plain.encode(one).input_ids.tolist())
+
+
+def test_pictures_are_scaled_down_to_the_longest_side(tiny_checkpoints: Mapping[str, Path]) -> None:
+    """112 x 56 pixels are 8 x 4 patches of 14; with a side of 84 at most, 84 x 42, which Qwen makes 84 x 56: 6 x 4."""
+    path, one = tiny_checkpoints["qwen2_5_vl"], prompt("Which?", noise(112, 56))
+    assert len(reader(path).encode(one).vision["pixel_values"]) == 8 * 4
+    assert len(reader(path, vision={"max_side": 84}).encode(one).vision["pixel_values"]) == 6 * 4
+
+
+def test_the_context_bounds_prompts(tiny_checkpoints: Mapping[str, Path]) -> None:
+    """A context of 4096: the longest completion has to fit behind the prompt."""
+    path = tiny_checkpoints["qwen2"]
+    assert reader(path, data={"train": {"source": "synthetic:text"}}).longest_prompt() == 3072
+    long = reader(path, sampling={"max_new_tokens": 2000}, validation={"max_new_tokens": 3000})
+    assert long.longest_prompt() == 4096 - 3000
+    assert reader(path, sampling={"max_new_tokens": 4095}).longest_prompt() == 1
+    with pytest.raises(Refused, match=r"sampling.max_new_tokens is 4096 but agent 'a' has a context of 4096 tokens"):
+        reader(path, sampling={"max_new_tokens": 4096}).longest_prompt()
