@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ EPILOG = """examples:
   mmcorl train configs/quickstart.yaml                     co-train two tiny families on images, no labels
   mmcorl train configs/quickstart.yaml supervision.kind=self --run-dir runs/self
   mmcorl report runs/quickstart runs/self                  compare runs, write report.html into the first
+  mmcorl eval runs/quickstart/final/qwen math500 --out evals/qwen     score a checkpoint
+  mmcorl grade responses.jsonl                             score a file of responses
   mmcorl families                                          which model families are supported
   mmcorl check-adapter path/to/checkpoint                  does a checkpoint work with its adapter?
 """
@@ -83,6 +85,51 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--png", type=Path, help="also draw the overview as a picture")
     report.add_argument("--json", action="store_true", help="print the table as JSON")
 
+    evaluate = _command(
+        commands, "eval", _suite("evaluate"), "answer benchmarks with a checkpoint, grade, judge, sum up"
+    )
+    evaluate.add_argument("model", metavar="MODEL", help="checkpoint folder or hub id; RUN/final/AGENT of a run")
+    evaluate.add_argument(
+        "benchmarks",
+        nargs="+",
+        metavar="NAME[=PATH]",
+        help="benchmark from the hub, or from a local copy: mathvision=DIR",
+    )
+    evaluate.add_argument("--out", type=Path, required=True, help="folder of the evaluation; the same command goes on")
+    evaluate.add_argument("--style", choices=("answer_tags", "boxed", "plain"), help="default: as trained, else boxed")
+    evaluate.add_argument("--samples", type=int, help="responses per problem (default: what the benchmark reports)")
+    evaluate.add_argument("--temperature", type=float, help="0 is greedy (default: 0 for one sample, else 0.6)")
+    evaluate.add_argument("--top-p", type=float, default=1.0, help="nucleus mass (default: 1)")
+    evaluate.add_argument("--max-new-tokens", type=int, default=16384, help="budget of a response (default: 16384)")
+    evaluate.add_argument("--limit", type=int, help="only the first so many problems of each benchmark")
+    evaluate.add_argument("--seed", type=int, default=0, help="seed of the sampling noise (default: 0)")
+    evaluate.add_argument("--adapter", metavar="PKG.MODULE:CLASS", help="an adapter from outside")
+    evaluate.add_argument("--device", default="cpu", help="cpu or cuda:N (default: cpu)")
+    evaluate.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32", help="arithmetic (default: fp32)")
+    _grading_options(evaluate)
+
+    grade = _command(commands, "grade", _suite("grade"), "grade a file of responses, or an evaluation folder again")
+    grade.add_argument("responses", type=Path, metavar="FILE", help=".jsonl, .json, .csv, .tsv, .parquet, or a folder")
+    grade.add_argument("--benchmark", metavar="NAME[=PATH]", help="where the golds are, if the file holds none")
+    grade.add_argument("--out", type=Path, help="folder of the results (default: beside the file, ending .graded)")
+    _grading_options(grade)
+
+    compare = _command(commands, "compare", _suite("compare"), "paired comparison of two evaluations")
+    compare.add_argument("a", type=Path, metavar="A", help="evaluation folder")
+    compare.add_argument("b", type=Path, metavar="B", help="evaluation folder")
+    compare.add_argument("--json", action="store_true", help="print as JSON")
+
+    ensemble = _command(commands, "ensemble", _suite("ensemble"), "pool the samples of several checkpoints and vote")
+    ensemble.add_argument(
+        "folders", nargs="+", type=Path, metavar="DIR", help="evaluation folders of the same problems"
+    )
+    ensemble.add_argument("--aggregation", help="maj@K or pass@K (default: maj over all pooled samples)")
+    ensemble.add_argument("--json", action="store_true", help="print as JSON")
+
+    table = _command(commands, "table", _suite("table"), "one table of several evaluations")
+    table.add_argument("runs", nargs="+", type=Path, metavar="DIR", help="evaluation folders")
+    table.add_argument("--format", choices=("terminal", "markdown", "csv", "latex"), default="terminal", help="form")
+
     families = _command(commands, "families", _families, "the supported model families and what each needs")
     families.add_argument("--json", action="store_true", help="print as JSON")
 
@@ -94,6 +141,37 @@ def _parser() -> argparse.ArgumentParser:
     zoo = _command(commands, "zoo", _zoo, "tiny warm-started checkpoints for demonstrations; list or build them")
     zoo.add_argument("names", nargs="*", metavar="NAME[@SEED]", help="build these and print their folders")
     return parser
+
+
+def _grading_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--mcq-policy",
+        choices=("letter_or_value", "letter_only"),
+        default="letter_or_value",
+        help="credit an option by letter or value, or by letter alone as older graders do",
+    )
+    parser.add_argument("--judge", metavar="URL", help="OpenAI-compatible endpoint that judges what the rules reject")
+    parser.add_argument("--judge-model", help="name of the judge (default: Qwen/Qwen2.5-32B-Instruct)")
+    parser.add_argument("--judge-key-env", metavar="NAME", help="environment variable that holds the judge's key")
+    parser.add_argument("--aggregation", help="pass@K, avg@K or maj@K (default: what the benchmark reports)")
+    parser.add_argument("--run-code", action="store_true", help="allow running code that a model wrote, in a sandbox")
+    parser.add_argument("--allow-unsafe-code", action="store_true", help="run it even where the sandbox has gaps")
+    parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+
+
+def _suite(name: str) -> Callable[[argparse.Namespace], int]:
+    """A command of the evaluation suite, imported when it runs."""
+
+    def run(arguments: argparse.Namespace) -> int:
+        from eval_suite import commands
+
+        quiet = getattr(arguments, "quiet", True)
+        arguments.say = lambda text: None if quiet else print(text, file=sys.stderr)
+        command: Callable[[argparse.Namespace], int] = getattr(commands, name)
+        return command(arguments)
+
+    return run
 
 
 def _command(commands: Any, name: str, run: Any, help_text: str) -> argparse.ArgumentParser:

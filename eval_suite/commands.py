@@ -1,0 +1,269 @@
+"""What `mmcorl eval`, `grade`, `compare` and `ensemble` do, given their arguments."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from eval_suite import steps
+from eval_suite.benchmarks import BENCHMARKS
+from eval_suite.importers import as_items, as_responses, read_responses
+from eval_suite.items import Item
+from eval_suite.store import EvalFolder
+from mmcorl.errors import Refused
+
+
+def evaluate(arguments: argparse.Namespace) -> int:
+    """Answer benchmarks with a checkpoint, grade, judge, sum up."""
+    from eval_suite.generate import Generation, Generator, trained_with
+
+    sources = _sources(arguments.benchmarks)
+    told = trained_with(arguments.model)
+    loaded = {name: BENCHMARKS[name].load(source, limit=arguments.limit) for name, source in sources.items()}
+    settings = {}
+    for name in sources:
+        sampled = arguments.samples or BENCHMARKS[name].samples
+        temperature = arguments.temperature if arguments.temperature is not None else (0.0 if sampled == 1 else 0.6)
+        settings[name] = Generation(
+            style=arguments.style or told.get("style") or BENCHMARKS[name].prompt_style,
+            system=told.get("system"),
+            samples=sampled,
+            temperature=temperature,
+            top_p=arguments.top_p,
+            max_new_tokens=arguments.max_new_tokens,
+            max_side=told.get("max_side") or 1024,
+            tiles=told.get("tiles") or 1,
+            seed=arguments.seed,
+            dtype=arguments.dtype,
+        )
+        if sampled > 1 and temperature == 0:
+            raise Refused(f"{name} asks for {sampled} samples, all alike at temperature 0: raise --temperature")
+    manifest = {
+        "model": str(arguments.model),
+        "benchmarks": {name: {"revision": one.revision, "schema": one.schema_hash, "rows": one.rows, "notes": one.notes}
+                       for name, one in loaded.items()},
+        "generation": {name: asdict(one) for name, one in settings.items()},
+        "mcq_policy": arguments.mcq_policy,
+        "samples_by_benchmark": {name: one.samples for name, one in settings.items()},
+        "aggregations": {name: arguments.aggregation or _aggregation(name, one.samples) for name, one in settings.items()},
+        "versions": _versions(),
+    }  # fmt: skip
+    sandbox = _sandbox(arguments, [item for one in loaded.values() for item in one.items])
+    with EvalFolder(arguments.out, manifest) as folder:
+        generator: Generator | None = None
+        for name, one in loaded.items():
+            for note in one.notes:
+                arguments.say(f"{name}: {note}")
+            folder.keep_items(one.items)
+
+            def produce(items: Sequence[Item], number: int, name: str = name) -> Any:
+                nonlocal generator
+                if generator is None:
+                    generator = Generator(arguments.model, settings[name], arguments.adapter, arguments.device)
+                generator.settings = settings[name]
+                return generator.chunk(items, number)
+
+            steps.generate(
+                folder, one.items, settings[name].samples, settings[name].chunk, produce, quiet=arguments.quiet
+            )
+        return _finish(folder, arguments, sandbox, str(arguments.model))
+
+
+def grade(arguments: argparse.Namespace) -> int:
+    """Grade a file of responses, or an evaluation folder again."""
+    if arguments.responses.is_dir():
+        with EvalFolder(arguments.responses) as folder:
+            sandbox = _sandbox(arguments, folder.items())
+            return _finish(folder, arguments, sandbox, str(folder.manifest.get("model", arguments.responses.name)))
+    rows = read_responses(arguments.responses)
+    out: Path = arguments.out or arguments.responses.with_suffix(".graded")
+    if arguments.benchmark:
+        ((name, source),) = _sources([arguments.benchmark]).items()
+        asked = {row.id for row in rows}
+        items = [item for item in BENCHMARKS[name].load(source).items if item.id in asked]
+        unknown = sorted(asked - {item.id for item in items})
+        if unknown:
+            raise Refused(
+                f"{arguments.responses} answers {len(unknown)} problems that {name} does not have "
+                f"(first: {unknown[0]!r}): its ids must be those of the benchmark"
+            )
+    else:
+        name = arguments.responses.stem
+        items = as_items(rows, name)
+    responses = as_responses(rows, name)
+    samples = 1 + max(response.sample for response in responses)
+    manifest = {
+        "responses": arguments.responses.name,
+        "mcq_policy": arguments.mcq_policy,
+        "samples_by_benchmark": {name: samples},
+        "aggregations": {name: arguments.aggregation or _aggregation(name, samples)},
+        "versions": _versions(),
+    }
+    sandbox = _sandbox(arguments, items)
+    with EvalFolder(out, manifest) as folder:
+        folder.keep_items(items)
+        fresh = [vars(response) for response in responses]
+        if folder.rows("responses.jsonl") != fresh:
+            folder.replace_rows("responses.jsonl", fresh)
+            folder.replace_rows("rule.jsonl", [])
+            folder.replace_rows("judge.jsonl", [])
+        return _finish(folder, arguments, sandbox, arguments.responses.name)
+
+
+def compare(arguments: argparse.Namespace) -> int:
+    """Paired comparison of two evaluation folders."""
+    from eval_suite.grid import terminal
+    from eval_suite.metrics.paired import compare as paired
+    from eval_suite.metrics.paired import scored_benchmarks
+    from eval_suite.tables import comparison_grid
+    from mmcorl.answers import Equivalence
+
+    scored = []
+    with Equivalence() as relation:
+        for path in (arguments.a, arguments.b):
+            folder = EvalFolder(path)
+            summary = _summary(path)
+            scored.append(
+                scored_benchmarks(
+                    path.name, folder.items(), steps.outcomes(folder), summary, folder.fingerprints(), relation
+                )
+            )
+    first, second = scored
+    shared = [name for name in first if name in second]
+    if not shared:
+        raise Refused(
+            f"{arguments.a} and {arguments.b} have no benchmark in common: they hold {list(first)} and {list(second)}"
+        )
+    compared = [paired(first[name], second[name]) for name in shared]
+    if arguments.json:
+        print(json.dumps([one.as_dict() for one in compared]))
+    else:
+        _print(terminal([comparison_grid(compared)]))
+    return 0
+
+
+def ensemble(arguments: argparse.Namespace) -> int:
+    """Pool the responses of several evaluations of the same items and vote: maj@k across checkpoints."""
+    from eval_suite.grid import terminal
+    from eval_suite.metrics.outcomes import pool
+    from eval_suite.metrics.paired import check_same_items, scored_benchmarks
+    from eval_suite.tables import score_grids
+    from mmcorl.answers import Equivalence
+
+    folders = [EvalFolder(path) for path in arguments.folders]
+    with Equivalence() as relation:
+        scored = [
+            scored_benchmarks(
+                folder.path.name,
+                folder.items(),
+                steps.outcomes(folder),
+                _summary(folder.path),
+                folder.fingerprints(),
+                relation,
+            )
+            for folder in folders
+        ]
+    for other in scored[1:]:
+        for name in scored[0]:
+            if name in other:
+                check_same_items(scored[0][name], other[name])
+    pooled = pool([steps.outcomes(folder) for folder in folders])
+    size = 1 + max(outcome.sample for outcome in pooled)
+    summary = steps.pooled_summary(folders[0], pooled, arguments.aggregation or f"maj@{size}")
+    label = " + ".join(folder.path.name for folder in folders)
+    if arguments.json:
+        print(json.dumps(summary))
+    else:
+        _print(terminal(score_grids([(label, summary)])))
+    return 0
+
+
+def table(arguments: argparse.Namespace) -> int:
+    """One table of several evaluations."""
+    from eval_suite import grid
+    from eval_suite.tables import csv_text, score_grids
+
+    summaries = [(path.name, _summary(path)) for path in arguments.runs]
+    if arguments.format == "csv":
+        print(csv_text(summaries), end="")
+    elif arguments.format == "markdown":
+        print(grid.markdown(score_grids(summaries)))
+    elif arguments.format == "latex":
+        print(grid.latex(score_grids(summaries)))
+    else:
+        _print(grid.terminal(score_grids(summaries)))
+    return 0
+
+
+def _finish(folder: EvalFolder, arguments: argparse.Namespace, sandbox: Any, title: str) -> int:
+    """Grade, judge when one is named, sum up, print."""
+    steps.grade(folder, arguments.mcq_policy, sandbox, quiet=arguments.quiet)
+    if arguments.judge:
+        from eval_suite.grading.judge import JudgeSettings
+
+        settings = JudgeSettings(base_url=arguments.judge, api_key_env=arguments.judge_key_env)
+        if arguments.judge_model:
+            settings = replace(settings, model=arguments.judge_model)
+        steps.judge(folder, settings, quiet=arguments.quiet)
+    summary = steps.sum_up(folder, title)
+    if arguments.json:
+        print(json.dumps(summary))
+        return 0
+    from eval_suite.grid import terminal
+    from eval_suite.tables import score_grids
+
+    _print(terminal(score_grids([(title, summary)])))
+    print(f"samples: {folder.path / 'samples.html'}\nsummary: {folder.path / 'summary.json'}")
+    return 0
+
+
+def _sources(names: Sequence[str]) -> dict[str, str | None]:
+    """`name` or `name=path` to where each benchmark comes from."""
+    sources: dict[str, str | None] = {}
+    for text in names:
+        name, equals, path = text.partition("=")
+        BENCHMARKS[name]  # refuses an unknown name
+        sources[name] = path if equals else None
+    return sources
+
+
+def _aggregation(name: str, samples: int) -> str:
+    """How samples become one score: what the benchmark says for that many, else pass@1 or avg@k."""
+    if name in BENCHMARKS and BENCHMARKS[name].samples == samples:
+        return BENCHMARKS[name].aggregation
+    return "pass@1" if samples == 1 else f"avg@{samples}"
+
+
+def _sandbox(arguments: argparse.Namespace, items: Sequence[Item]) -> Any:
+    """The sandbox when there is code to run; refused unless it was allowed."""
+    if not any(item.kind == "code" for item in items):
+        return None
+    from eval_suite.code.sandbox import open_sandbox
+
+    sandbox = open_sandbox(run_code=arguments.run_code, allow_unsafe=arguments.allow_unsafe_code)
+    arguments.say(sandbox.describe())
+    return sandbox
+
+
+def _summary(path: Path) -> dict[str, Any]:
+    file = path / "summary.json"
+    if not file.is_file():
+        raise Refused(f"{str(path)!r} holds no summary.json: grade it first with `mmcorl grade {path}`")
+    told: dict[str, Any] = json.loads(file.read_text())
+    return told
+
+
+def _versions() -> dict[str, str]:
+    from importlib.metadata import version
+
+    return {name: version(name) for name in ("mmcorl", "torch", "transformers", "math-verify")}
+
+
+def _print(renderable: Any) -> None:
+    from rich.console import Console
+
+    Console().print(renderable)

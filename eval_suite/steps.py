@@ -1,0 +1,209 @@
+"""The steps of an evaluation, each over files: generate, grade, judge, sum up.
+
+Any step can be done again, and one that was killed goes on where it stood. Only `generate` needs a model, only
+`judge` an endpoint; a folder of responses is graded on any machine.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from eval_suite.benchmarks import BENCHMARKS
+from eval_suite.grading import Grader
+from eval_suite.grading.verdict import GRADER, McqPolicy
+from eval_suite.items import Item, Response
+from eval_suite.metrics.outcomes import Outcome, outcomes_of
+from eval_suite.metrics.summary import summarise, summarise_outcomes
+from eval_suite.store import EvalFolder, Key, key_of
+from eval_suite.view import write_view
+from mmcorl.errors import Refused
+from mmcorl.progress import task
+
+if TYPE_CHECKING:
+    from eval_suite.code.sandbox import Sandbox
+    from eval_suite.grading.judge import JudgeSettings
+
+GRADED_AT_ONCE = 512
+
+
+def generate(
+    folder: EvalFolder,
+    items: Sequence[Item],
+    samples: int,
+    chunk: int,
+    produce: Callable[[Sequence[Item], int], Iterable[Response]],
+    *,
+    quiet: bool = False,
+) -> None:
+    """Fill responses.jsonl; `produce` answers one chunk of items.
+
+    A chunk of which any row is missing is made again as a whole, so that a resumed run writes what an
+    uninterrupted one would have written.
+    """
+    chunks = [items[start : start + chunk] for start in range(0, len(items), chunk)]
+    rows = folder.rows("responses.jsonl")
+    have = {key_of(row) for row in rows}
+    whole = [all((item.benchmark, item.id, k) in have for item in part for k in range(samples)) for part in chunks]
+    kept = {(item.benchmark, item.id) for part, done in zip(chunks, whole, strict=True) if done for item in part}
+    asked = {(item.benchmark, item.id) for item in items}
+    begun = [row for row in rows if (row["benchmark"], row["id"]) not in asked - kept]
+    if len(begun) < len(rows):
+        folder.replace_rows("responses.jsonl", begun)
+    with task("generating", len(items), quiet=quiet) as bar:
+        for number, (part, done) in enumerate(zip(chunks, whole, strict=True)):
+            if not done:
+                folder.append("responses.jsonl", [vars(response) for response in produce(part, number)])
+            bar.advance(len(part))
+
+
+def grade(folder: EvalFolder, policy: McqPolicy, sandbox: Sandbox | None = None, *, quiet: bool = False) -> None:
+    """Fill rule.jsonl: the rule stage over all responses; rows of another grader version or policy are made again.
+
+    Responses to coding problems are run in `sandbox`; without one they are refused.
+    """
+    facts = {"name": GRADER[0], "version": GRADER[1], "mcq_policy": policy}
+    if folder.facts("rule.json") != facts:
+        folder.replace_rows("rule.jsonl", [])
+        folder.write("rule.json", json.dumps(facts) + "\n")
+    items = {(item.benchmark, item.id): item for item in folder.items()}
+    done = {key_of(row) for row in folder.rows("rule.jsonl")}
+    waiting = [one for one in folder.responses() if (one.benchmark, one.id, one.sample) not in done]
+    with Grader(policy) as grader, task("grading", len(waiting), quiet=quiet) as bar:
+        for start in range(0, len(waiting), GRADED_AT_ONCE):
+            rows = []
+            for response in waiting[start : start + GRADED_AT_ONCE]:
+                rows.append(_rule_row(items[response.benchmark, response.id], response, grader, sandbox))
+                bar.advance()
+            folder.append("rule.jsonl", rows)
+
+
+def _rule_row(item: Item, response: Response, grader: Grader, sandbox: Sandbox | None) -> dict[str, Any]:
+    row: dict[str, Any] = {"benchmark": response.benchmark, "id": response.id, "sample": response.sample}
+    if item.kind != "code":
+        result = grader.rule(item, response)
+        return row | {
+            "answer": result.answer,
+            "committed": result.committed,
+            "cut_off": result.cut_off,
+            "rule": result.rule,
+            "reason": result.reason,
+        }
+    if sandbox is None:
+        raise Refused(f"{item.benchmark} runs code that a model wrote, which is off: allow it with --run-code")
+    from eval_suite.code.task import grade_code
+
+    verdict = grade_code(item, response, sandbox).verdict
+    return row | {
+        "answer": verdict.answer,
+        "committed": verdict.committed,
+        "cut_off": verdict.cut_off,
+        "rule": verdict.rule,
+        "reason": verdict.reason,
+    }
+
+
+def judge(folder: EvalFolder, settings: JudgeSettings, *, quiet: bool = False) -> None:
+    """Fill judge.jsonl: what the rules did not credit although it commits to an answer, and nothing else.
+
+    Verdicts that failed are asked again; those of another judge or prompt version are too.
+    """
+    from eval_suite.grading.judge import JudgeRequest, VerdictCache, judge_all
+
+    facts = settings.facts()
+    folder.write("judge.json", json.dumps(facts) + "\n")
+    items = {(item.benchmark, item.id): item for item in folder.items()}
+    rows = [row for row in folder.rows("judge.jsonl") if row["verdict"] != "failed" and _by(row, facts)]
+    folder.replace_rows("judge.jsonl", rows)
+    done = {key_of(row) for row in rows}
+    rules = folder.rows("rule.jsonl")
+    requests: list[JudgeRequest] = []
+    keys: list[Key] = []
+    for row in rules:
+        item = items[row["benchmark"], row["id"]]
+        if row["rule"] or row["cut_off"] or not row["committed"] or key_of(row) in done or item.kind == "code":
+            continue
+        requests.append(JudgeRequest(item.for_judge, item.choices, item.gold, row["answer"]))
+        keys.append(key_of(row))
+    with VerdictCache(folder.path / "verdicts.sqlite") as cache, task("judging", len(requests), quiet=quiet) as bar:
+
+        def keep(number: int, verdict: str, raw: str) -> None:
+            benchmark, identity, sample = keys[number]
+            row = {"benchmark": benchmark, "id": identity, "sample": sample, "verdict": verdict, "raw": raw, **facts}
+            folder.append("judge.jsonl", [row])
+            bar.advance()
+
+        counts = judge_all(requests, settings, keep, cache=cache)
+    for sentence in dict.fromkeys([counts.stopped, *(problem.sentence for problem in counts.problems.values())]):
+        if sentence:
+            print(f"judge: {sentence}", file=sys.stderr)
+    # In the order of the responses, whatever order the replies came in.
+    place = {key_of(row): number for number, row in enumerate(rules)}
+    folder.replace_rows("judge.jsonl", sorted(folder.rows("judge.jsonl"), key=lambda row: place[key_of(row)]))
+
+
+def sum_up(folder: EvalFolder, title: str) -> dict[str, Any]:
+    """summary.json and samples.html from the files: scores with intervals, what produced them, every response."""
+    items, item_rows = folder.items(), folder.rows("items.jsonl")
+    names = {item.benchmark for item in items}
+    known = {name: BENCHMARKS[name] for name in names if name in BENCHMARKS}
+    grader, judge = folder.facts("rule.json"), folder.facts("judge.json")
+    summary = summarise(
+        items,
+        folder.responses(),
+        folder.rows("rule.jsonl"),
+        folder.rows("judge.jsonl"),
+        {name: benchmark.sub_scores for name, benchmark in known.items()},
+        grader or {},
+        judge=judge,
+        samples=folder.manifest.get("samples_by_benchmark"),
+        fingerprints=folder.fingerprints(),
+        full_sizes={name: benchmark.rows for name, benchmark in known.items()},
+        aggregations=folder.manifest.get("aggregations"),
+    )
+    folder.write("summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
+    facts = [("grader", f"{GRADER[0]} {GRADER[1]}"), ("judge", (judge or {}).get("model", "none"))]
+    write_view(
+        folder.path / "samples.html",
+        title=title,
+        item_rows=item_rows,
+        responses=folder.responses(),
+        rule_rows=folder.rows("rule.jsonl"),
+        judge_rows=folder.rows("judge.jsonl"),
+        facts=facts,
+    )
+    return summary
+
+
+def outcomes(folder: EvalFolder) -> list[Outcome]:
+    """What came of every response of a graded folder."""
+    return outcomes_of(
+        folder.items(),
+        folder.responses(),
+        folder.rows("rule.jsonl"),
+        folder.rows("judge.jsonl"),
+        samples=folder.manifest.get("samples_by_benchmark"),
+    )
+
+
+def pooled_summary(folder: EvalFolder, pooled: Sequence[Outcome], aggregation: str) -> dict[str, Any]:
+    """Summary of the pooled responses of several checkpoints to the items of `folder`."""
+    items = folder.items()
+    names = {item.benchmark for item in items}
+    known = {name: BENCHMARKS[name] for name in names if name in BENCHMARKS}
+    return summarise_outcomes(
+        items,
+        pooled,
+        {name: benchmark.sub_scores for name, benchmark in known.items()},
+        folder.facts("rule.json") or {},
+        judge=folder.facts("judge.json"),
+        fingerprints=folder.fingerprints(),
+        full_sizes={name: benchmark.rows for name, benchmark in known.items()},
+        aggregations=dict.fromkeys(names, aggregation),
+    )
+
+
+def _by(row: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
+    return all(row.get(key) == value for key, value in facts.items())
