@@ -4,7 +4,8 @@ Hub      livecodebench/code_generation_lite: test.jsonl, test2.jsonl .. test6.js
 Columns  question_title, question_content, platform, question_id, contest_id, contest_date, starter_code, difficulty,
          public_test_cases (JSON), private_test_cases (JSON, or base64 + zlib + pickle of JSON), metadata (JSON).
 Licence  CC (the data set's card names no version).
-Metric   pass@1 of one sample at temperature 0.2: all public and private tests, 6 s of CPU time each; by difficulty and platform.
+Metric   pass@1 of one sample at temperature 0.2: all public and private tests, 6 s of CPU time each; by
+         difficulty and platform.
 Traps
 - The hub data set is a loading script, which `datasets` 4 refuses: the files are read directly, line by line.
 - Private tests are a pickle from the network. It may hold nothing but one text here: no class, no function.

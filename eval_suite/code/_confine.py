@@ -265,18 +265,13 @@ def seccomp() -> None:
 # -- limits -----------------------------------------------------------------------------------------------------
 
 
-def limit(limits: Mapping[str, int], own_namespace: bool) -> None:
+def limit(limits: Mapping[str, int]) -> None:
     """Limits of the kernel: `memory_mb`, `cpu_seconds`, `file_mb`, `processes`, `files`; no core dumps."""
-    processes = limits["processes"]
-    if not own_namespace:
-        # Threads of the user are counted over the whole machine: leave room for `processes` more.
-        processes += _tasks_of(os.getuid())
     memory = limits["memory_mb"] << 20
     wanted: Sequence[tuple[int, int]] = (
         (resource.RLIMIT_AS, memory),
-        (resource.RLIMIT_CPU, limits["cpu_seconds"]),
         (resource.RLIMIT_FSIZE, limits["file_mb"] << 20),
-        (resource.RLIMIT_NPROC, processes),
+        (resource.RLIMIT_NPROC, limits["processes"]),
         (resource.RLIMIT_NOFILE, limits["files"]),
         (resource.RLIMIT_CORE, 0),
     )
@@ -284,6 +279,11 @@ def limit(limits: Mapping[str, int], own_namespace: bool) -> None:
         _, hard = resource.getrlimit(what)
         bound = amount if hard == resource.RLIM_INFINITY else min(amount, hard)
         resource.setrlimit(what, (bound, bound))
+    # At the hard limit the kernel kills; the soft one a second earlier says why.
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    seconds = limits["cpu_seconds"] + 1
+    bound = seconds if hard == resource.RLIM_INFINITY else min(seconds, hard)
+    resource.setrlimit(resource.RLIMIT_CPU, (max(1, bound - 1), bound))
     _, hard = resource.getrlimit(resource.RLIMIT_STACK)
     deep = 64 << 20
     resource.setrlimit(resource.RLIMIT_STACK, (deep if hard == resource.RLIM_INFINITY else min(deep, hard), hard))
@@ -293,10 +293,11 @@ def more_time(seconds: float) -> None:
     """Move the limit on CPU time to so many seconds from now; model code can move it too, but not past the hard one."""
     used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    resource.setrlimit(resource.RLIMIT_CPU, (min(hard, int(used + seconds) + 1), hard))
+    resource.setrlimit(resource.RLIMIT_CPU, (min(hard - 1, int(used + seconds) + 1), hard))
 
 
-def _tasks_of(uid: int) -> int:
+def tasks_of(uid: int) -> int:
+    """Processes and threads of a user on this machine."""
     count = 0
     for name in os.listdir("/proc") if os.path.isdir("/proc") else []:
         if name.isdigit():

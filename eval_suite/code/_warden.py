@@ -83,16 +83,24 @@ def main() -> None:
     job = line.receive()
     if job is None:
         return
-    if job["kind"] == "stdin":
-        _run_programs(job, config, line)
-        return
+    # Forks go on from here with fewer rights still; what follows the second message is model code's doing.
     child = os.fork()
     if child == 0:
-        _confine_child(config)
-        (_serve if job["kind"] == "serve" else _check)(job, line)
+        try:
+            _confine_child(config)
+        except (OSError, ValueError) as problem:
+            line.send({"failed": str(problem)})
+            os._exit(1)
+        line.send({"confined": True})
+        if job["kind"] != "stdin":
+            (_serve if job["kind"] == "serve" else _check)(job, line)
         os._exit(0)
-    line.close()
-    _end_like(child)
+    if job["kind"] != "stdin":
+        line.close()
+        _end_like(child)
+    _, status = os.waitpid(child, 0)
+    if status == 0:
+        _run_programs(job, config, line)
 
 
 def _confine_self(config: dict[str, Any], line: Line) -> str:
@@ -109,6 +117,9 @@ def _confine_self(config: dict[str, Any], line: Line) -> str:
             line.close()
             _end_like(first)
         box = _confine.own_root(box, os.geteuid() if uid is None else uid, gid, config["limits"]["disk_mb"])
+    else:
+        # Without a namespace the limit counts every thread of the user on this machine, so it starts from there.
+        config["limits"]["processes"] += _confine.tasks_of(os.getuid() if uid is None else uid)
     if uid is not None:
         _confine.become(uid)
     elif "namespaces" in layers and os.geteuid() != 0:
@@ -132,7 +143,7 @@ def _be_first_to_go() -> None:
 def _confine_child(config: dict[str, Any]) -> None:
     if sys.platform != "linux":
         return
-    _confine.limit(config["limits"], "namespaces" in config["layers"])
+    _confine.limit(config["limits"])
     _confine.die_with_parent()
     if "seccomp" in config["layers"]:
         _confine.seccomp()
@@ -209,11 +220,16 @@ def _serve(job: dict[str, Any], line: Line) -> None:
     def load() -> None:
         _execute(job, module)
 
+    _allow_time(job)
     reply(load)
     while (request := line.receive()) is not None:
-        if "seconds" in request and sys.platform == "linux":
-            _confine.more_time(request["seconds"])
+        _allow_time(request)
         reply(lambda: answer(request))
+
+
+def _allow_time(request: dict[str, Any]) -> None:
+    if "seconds" in request and sys.platform == "linux":
+        _confine.more_time(request["seconds"])
 
 
 # -- stdin ------------------------------------------------------------------------------------------------------

@@ -145,7 +145,8 @@ def run_calls(sandbox: Sandbox, program: Program, name: str, calls: Sequence[Cal
 
     def attempt() -> list[TestResult]:
         results: list[TestResult] = []
-        with sandbox.start(program.job("serve"), seconds * (len(calls) + 1)) as solution:
+        job = {**program.job("serve"), "seconds": seconds}
+        with sandbox.start(job, seconds * (len(calls) + 1)) as solution:
             problem = _load(solution, time.monotonic() + PATIENCE * seconds)
             if problem is not None:
                 return [problem]

@@ -202,17 +202,21 @@ class Confined:
         """Wait until the process is confined and has its job."""
         deadline = time.monotonic() + _START_SECONDS
         try:
-            try:
-                reply = loads(self.receive(deadline))
-            except (Stopped, ValueProblem) as problem:
-                raise HarnessError(f"the confined process did not start: {problem}") from problem
-            if reply != {"ready": True}:
-                raise HarnessError(f"the confined process could not be confined: {reply}")
+            self._expect({"ready": True}, deadline)
             self.send(self._job, deadline)
+            self._expect({"confined": True}, deadline)
         except BaseException:
             self.close()
             raise
         return self
+
+    def _expect(self, message: Mapping[str, Any], deadline: float) -> None:
+        try:
+            reply = loads(self.receive(deadline))
+        except (Stopped, ValueProblem) as problem:
+            raise HarnessError(f"the confined process did not start: {problem}") from problem
+        if reply != message:
+            raise HarnessError(f"the process could not be confined: {reply}")
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
