@@ -49,7 +49,9 @@ def evaluate(arguments: argparse.Namespace) -> int:
         "generation": {name: asdict(one) for name, one in settings.items()},
         "mcq_policy": arguments.mcq_policy,
         "samples_by_benchmark": {name: one.samples for name, one in settings.items()},
-        "aggregations": {name: arguments.aggregation or _aggregation(name, one.samples) for name, one in settings.items()},
+        "aggregations": {
+            name: arguments.aggregation or _aggregation(name, one.samples) for name, one in settings.items()
+        },
         "versions": _versions(),
     }  # fmt: skip
     sandbox = _sandbox(arguments, [item for one in loaded.values() for item in one.items])

@@ -97,7 +97,8 @@ class Generator:
         if room is not None and room < self.settings.max_new_tokens:
             raise Refused(
                 f"item {item.id!r} of {item.benchmark} has {len(encoded.input_ids)} tokens, which leaves {room} of "
-                f"the context of {self.context} and not the budget of {self.settings.max_new_tokens}: lower --max-new-tokens"
+                f"the context of {self.context}, less than the budget of {self.settings.max_new_tokens}: "
+                "lower --max-new-tokens"
             )
         return encoded
 

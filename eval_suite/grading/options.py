@@ -19,11 +19,11 @@ _HEADER = re.compile(r"(?:choices?|options?|选项)\s*[:：]", re.IGNORECASE)
 _MARK = re.compile(
     r"(?:\\(?:textbf|mathbf|text|mathrm|textrm|bf|rm)\s*\{?\s*)?"
     r"(?:(?P<open>[(（])\s*(?P<round>[A-H])\s*[)）]|(?P<bare>[A-H])\s?(?P<end>[.．:：、)）]))"
-    r"\s*(?:\}|(?:\\[ ,;]|~))?"
+    r"(?:\s*(?:\}|\\[ ,;]|~)){0,4}\s*"
 )
 _ENDS = {"．": ".", "：": ":", "）": ")"}
 _STRONG = re.compile(r"(?:^|[\n;；]|[:：]\s)[ \t>*-]{0,8}$")
-_SPACED = re.compile(r"(?:^|[\s,，。.$}?？)）])\$?$")
+_SPACED = re.compile(r"(?:^|[\s,，。.$}?？)）]|\\q?quad)\$?$")
 _EMPTY = re.compile(r"[ \t]*(?:[;；]|$)")
 
 

@@ -187,6 +187,8 @@ class Rules:
             return True, "same text"
         if task.unit is not None:
             gold = _with_unit(gold, task.unit)
+        # One value per line is a list of values.
+        gold = ", ".join(gold.splitlines())
         if self.relation.same(answer, gold):
             return True, "equal"
         return False, "not shown to be equal"
