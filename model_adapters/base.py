@@ -40,6 +40,9 @@ class VisionSettings:
 
 DEFAULT_VISION = VisionSettings()
 
+_SMALL = (56, 56)
+"""Width and height of a picture that costs little to work on."""
+
 
 @dataclass(frozen=True)
 class Encoded:
@@ -103,6 +106,36 @@ class ModelAdapter(ABC):
         arguments of the chat template, such as Qwen3's `enable_thinking`; its own defaults hold for the others.
         Raises AdapterError where a prompt cannot be encoded, one that holds turn markers among them.
         """
+
+    def prompt_length(
+        self,
+        processor: Any,
+        text: str,
+        images: Sequence[Image.Image] = (),
+        *,
+        system: str | None = None,
+        vision: VisionSettings = DEFAULT_VISION,
+        template: Mapping[str, Any] = NO_ARGUMENTS,
+    ) -> int:
+        """Tokens of one prompt, as many as `encode` makes of it, and its refusals.
+
+        For checking whole data sets: where `image_tokens` knows, pictures are not worked on but small ones in
+        their place.
+        """
+        more = 0
+        small = self.image_tokens(processor, _SMALL, vision) if images else None
+        if small is not None:
+            more = sum((self.image_tokens(processor, image.size, vision) or 0) - small for image in images)
+            images = [Image.new("RGB", _SMALL)] * len(images)
+        encoded = self.encode(processor, text, images, system=system, vision=vision, template=template)
+        return len(encoded.input_ids) + more
+
+    def image_tokens(self, processor: Any, size: tuple[int, int], vision: VisionSettings) -> int | None:
+        """Placeholders of one image of (width, height); None, for any size, where only `encode` can tell.
+
+        `size` is that of an image as `load_image` gives it. Raises AdapterError for an image of a shape that `encode` refuses.
+        """
+        return None
 
     def prepare_images(
         self, processor: Any, images: Sequence[Image.Image], vision: VisionSettings

@@ -35,6 +35,10 @@ class Gemma3Adapter(ImageTextAdapter):
         """One view per image: pan-and-scan stays off, whatever the checkpoint's file says."""
         return {"do_pan_and_scan": False}
 
+    def image_tokens(self, processor: Any, size: tuple[int, int], vision: VisionSettings) -> int:
+        """The same number for every image."""
+        return processor.image_seq_length
+
     def rows_per_image(self, key: str, vision: dict[str, Tensor]) -> list[int]:
         """One row per image."""
         return [1] * len(vision[key])

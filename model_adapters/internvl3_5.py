@@ -24,6 +24,12 @@ class InternVL35Adapter(ImageTextAdapter):
         """Tiling: the processor cuts images by default, whatever its image processor's file says."""
         return _tiling(vision)
 
+    def image_tokens(self, processor: Any, size: tuple[int, int], vision: VisionSettings) -> int:
+        """The same number for every tile."""
+        tool = processor.image_processor
+        tiles = tool.get_number_of_image_patches(size[1], size[0], _tiling(vision))
+        return tiles * processor.image_seq_length
+
     def finish(self, processor: Any, ids: Tensor, vision: dict[str, Tensor]) -> Encoded:
         """Keep the number of tiles of each image (`num_patches`): the processor drops it.
 

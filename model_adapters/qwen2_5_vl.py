@@ -49,16 +49,29 @@ class Qwen25VLAdapter(ImageTextAdapter):
 
         low, high = _budget(processor, vision)
         for image in images:
-            if max(image.size) > _MAX_ASPECT * min(image.size):
-                raise AdapterError(
-                    f"an image of {image.width}x{image.height} pixels is more than {_MAX_ASPECT} times as "
-                    f"long as wide, which {self.family} cannot read: crop it"
-                )
+            self._require_aspect(image.size)
         patch = processor.image_processor.patch_size
         return [
             fetch_image({"image": image, "min_pixels": low, "max_pixels": high}, image_patch_size=patch)
             for image in images
         ]
+
+    def image_tokens(self, processor: Any, size: tuple[int, int], vision: VisionSettings) -> int:
+        """One per square of merged patches of the resized image."""
+        from qwen_vl_utils.vision_process import smart_resize
+
+        self._require_aspect(size)
+        low, high = _budget(processor, vision)
+        side = processor.image_processor.patch_size * processor.image_processor.merge_size
+        height, width = smart_resize(size[1], size[0], factor=side, min_pixels=low, max_pixels=high)
+        return (height // side) * (width // side)
+
+    def _require_aspect(self, size: tuple[int, int]) -> None:
+        if max(size) > _MAX_ASPECT * min(size):
+            raise AdapterError(
+                f"an image of {size[0]}x{size[1]} pixels is more than {_MAX_ASPECT} times as long as wide, "
+                f"which {self.family} cannot read: crop it"
+            )
 
     def processor_options(self, processor: Any, vision: VisionSettings) -> dict[str, Any]:
         """No second resizing: the budget of `vision` holds whatever the processor was loaded with."""
