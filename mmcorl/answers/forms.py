@@ -1,9 +1,10 @@
 """Exact equality of algebraic expressions in this process: quotients of polynomials with square roots of integers.
 
 `2\\sqrt{3}` and `\\sqrt{12}`, `\\frac{x}{7}+\\frac{2}{7}` and `\\frac{x+2}{7}`, `\\pi(3-2\\sqrt{2})` and its
-expansion have one form. Square roots of different square-free integers are linearly independent over the rationals, so two
-constants are equal exactly when their forms are; pi and e count as variables, which no answer can tell apart
-from the truth. What this cannot read (functions, symbolic exponents, roots of variables) is for an algebra system.
+expansion have one form. Square roots of different square-free integers are linearly independent over the
+rationals, so two constants are equal exactly when their forms are; pi, e and logarithms of primes count as
+variables, which no answer can tell apart from the truth. What this cannot read (functions, symbolic exponents,
+roots of variables) is for an algebra system.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ _ROMAN = re.compile(
 )
 _ROMAN_UNITS = {"s": "sec", "h": "hr", "t": "tonne", "l": "L", "N": "newton", "J": "joule", "W": "watt"}
 _ROMAN_UNITS |= {"V": "volt", "A": "ampere", "m": "metre", "g": "gram", "L": "litre"}
-_SPACED_UNIT = re.compile(r"(?<=\d)\s+([shNJWVA])\s*\.?\s*$")
+_SPACED_UNIT = re.compile(r"(10\s*\^\s*\{-?\d{1,3}\}|\d)\s+([shNJWVA])\s*\.?\s*$")
 _DEGREES = re.compile(
     r"\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?:(?![A-Za-z])|(?=[TNSEWC](?![A-Za-z])))|\\degrees?(?![A-Za-z])|\^\s*°|\^\s*\{\s*°\s*\}"
 )
@@ -173,7 +173,7 @@ def _unwrap(text: str) -> str:
 
 def _latex(text: str) -> str:
     text = _CURRENCY.sub(lambda m: f"{m.group(1)}{m.group(3)} {_CURRENCY_NAMES[m.group(2)]} ", text)
-    text = _SPACED_UNIT.sub(lambda m: f" {_ROMAN_UNITS[m.group(1)]}", text)
+    text = _SPACED_UNIT.sub(lambda m: f"{m.group(1)} {_ROMAN_UNITS[m.group(2)]}", text)
     if "\\" in text:
         text = _DEGREES.sub("°", _STYLE.sub("", text))
         text = _FRACTION_NAME.sub(r"\\frac", _SIZING.sub("", text))

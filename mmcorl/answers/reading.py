@@ -218,18 +218,18 @@ def _mathematics(text: str, pieces: list[str], depth: int) -> Reading:
     if len(union) > 1:
         parts = tuple(_read(part, depth + 1) for part in union)
         return Reading("union", text, text, parts=parts)
-    bracketed = _bracketed(text)
-    if bracketed is not None:
-        brackets, content = bracketed
-        inside = _top_level(content, frozenset(",;"))
-        if len(inside) > 1 or brackets in ("{}", "[]"):
-            return _list(text, inside, brackets, depth)
     matrix = _MATRIX.fullmatch(text)
     if matrix is not None:
         return _matrix(text, matrix.group(2), depth)
     array = _ARRAY.fullmatch(text)
     if array is not None:
         return _matrix(text, array.group(1), depth)
+    bracketed = _bracketed(text)
+    if bracketed is not None:
+        brackets, content = bracketed
+        inside = _top_level(content, frozenset(",;"))
+        if len(inside) > 1 or brackets in ("{}", "[]"):
+            return _list(text, inside, brackets, depth)
     if len(_top_level(text, _RELATIONS)) > 1:
         return Reading("relation", text, text)
     return _scalar(text)
