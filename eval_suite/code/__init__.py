@@ -1,1 +1,22 @@
-"""code."""
+"""Model-written code: finding it in a response, running it in a confined process, grading it by its tests.
+
+Off unless asked: `open_sandbox(run_code=True)` is the only way to a sandbox, and everything that runs code takes one.
+"""
+
+from eval_suite.code.extract import CodeAnswer, extract_code
+from eval_suite.code.running import CodeResult, Program, TestResult
+from eval_suite.code.sandbox import Limits, Sandbox, open_sandbox
+from eval_suite.code.task import CodeGrade, grade_code
+
+__all__ = [
+    "CodeAnswer",
+    "CodeGrade",
+    "CodeResult",
+    "Limits",
+    "Program",
+    "Sandbox",
+    "TestResult",
+    "extract_code",
+    "grade_code",
+    "open_sandbox",
+]

@@ -269,7 +269,9 @@ def _run_programs(job: dict[str, Any], config: dict[str, Any], line: Line) -> No
 
 def _run_program(job: dict[str, Any], note: int) -> None:
     """Be the program: the interpreter's own end follows, so output is flushed and threads are waited for."""
-    sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115 -- for the program's life
+    sys.stdin = sys.__stdin__ = open(0)  # noqa: SIM115 -- for the program's life, as the next two
+    sys.stdout = sys.__stdout__ = open(1, "w")  # noqa: SIM115
+    sys.stderr = sys.__stderr__ = open(2, "w")  # noqa: SIM115
     main_module = _module("__main__")
     try:
         _execute(job, main_module)
@@ -372,7 +374,7 @@ class _SolutionError(Exception):
 
 def _check(job: dict[str, Any], line: Line) -> None:
     """Run each test; report each outcome, then the nonce, which only the end of all tests can have sent."""
-    raised: list[BaseException] = []
+    raised: list[tuple[BaseException, str]] = []
 
     def resolve(data: Any) -> _Remote:
         if type(data.get("handle")) is not int:
@@ -397,7 +399,7 @@ def _check(job: dict[str, Any], line: Line) -> None:
         except TypeError:
             # Some builtin exceptions (UnicodeDecodeError) need more than a message.
             problem = _SolutionError(f"{name}: {message}")
-        raised.append(problem)
+        raised.append((problem, f"{name}: {message}" if message else name))
         raise problem
 
     module = _module("tests")
@@ -411,8 +413,9 @@ def _check(job: dict[str, Any], line: Line) -> None:
             name, message = _note(problem)
             if isinstance(problem, values.ValueProblem):
                 return "error", message
-            if any(problem is one for one in raised):
-                return "error", message if isinstance(problem, _SolutionError) else f"{name}: {message}"
+            told = next((text for one, text in raised if one is problem), None)
+            if told is not None:
+                return "error", told[:_MAX_NOTE]
             return "wrong", f"{name}: {message}" if message else name
         return "passed", ""
 

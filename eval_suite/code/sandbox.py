@@ -114,14 +114,19 @@ def open_sandbox(*, run_code: bool = False, allow_unsafe: bool = False, limits: 
     if os.name != "posix":
         raise Refused(f"model-written code runs on Linux or another POSIX system, not on {sys.platform}: grade there")
     layers = detect()
+    check_layers(layers, allow_unsafe)
+    return Sandbox(layers, limits or Limits())
+
+
+def check_layers(layers: Sequence[Layer], allow_unsafe: bool) -> None:
+    """Refuse layers that leave something open, unless that is accepted."""
     gaps = missing(layers)
     if gaps and not allow_unsafe:
         raise Refused(
             f"model-written code could reach {' and '.join(gaps)} here, because none of the layers that stop it is "
-            "available: use a machine with user namespaces or seccomp and Landlock, or accept it with "
+            "available: use a machine with user namespaces, or with seccomp and Landlock, or accept it with "
             "--allow-unsafe-code (allow_unsafe=True)"
         )
-    return Sandbox(layers, limits or Limits())
 
 
 def missing(layers: Sequence[Layer]) -> list[str]:
