@@ -269,9 +269,10 @@ def _run_programs(job: dict[str, Any], config: dict[str, Any], line: Line) -> No
 
 def _run_program(job: dict[str, Any], note: int) -> None:
     """Be the program: the interpreter's own end follows, so output is flushed and threads are waited for."""
-    sys.stdin = sys.__stdin__ = open(0)  # noqa: SIM115 -- for the program's life, as the next two
-    sys.stdout = sys.__stdout__ = open(1, "w")  # noqa: SIM115
-    sys.stderr = sys.__stderr__ = open(2, "w")  # noqa: SIM115
+    streams: dict[str, Any] = {"stdin": open(0), "stdout": open(1, "w"), "stderr": open(2, "w")}  # noqa: SIM115
+    for name, stream in streams.items():
+        # Both names: programs that print late (atexit) write to the second.
+        vars(sys).update({name: stream, f"__{name}__": stream})
     main_module = _module("__main__")
     try:
         _execute(job, main_module)

@@ -43,11 +43,13 @@ def extract_code(response: str, finish_reason: Literal["stop", "length", "unknow
     text = _inside_answer(text)
     blocks, open_block = _blocks(text)
     for marks in (_PYTHON, frozenset({""})):
+        if open_block is not None and open_block[0] in marks and finish_reason == "stop":
+            code = _dedented(open_block[1])
+            if code.strip() and parses(code):
+                return CodeAnswer(code, "block")
         chosen = [code for mark, code in blocks if mark in marks]
-        if open_block is not None and open_block[0] in marks and finish_reason == "stop" and parses(open_block[1]):
-            chosen.append(open_block[1])
         if chosen:
-            code = chosen[-1]
+            code = _dedented(chosen[-1])
             return CodeAnswer(code, "block") if code.strip() else CodeAnswer(None, "none")
     if not blocks and open_block is None and not thinking and is_program(text):
         return CodeAnswer(text.strip("\n"), "text")
@@ -99,9 +101,9 @@ def _blocks(text: str) -> tuple[list[tuple[str, str]], tuple[str, str] | None]:
             # A deeper fence belongs to the code: a docstring may show one.
             next_closing += 1
         if next_closing == len(closings):
-            return found, (language, _dedented(text[line_end + 1 :]))
+            return found, (language, text[line_end + 1 :])
         start, end, _ = closings[next_closing]
-        found.append((language, _dedented(text[line_end + 1 : start])))
+        found.append((language, text[line_end + 1 : start]))
         place = end
     return found, None
 
