@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, pstdev
-from typing import Any
+from typing import Any, Protocol
 
 from mmcorl.supervision import Labels, MismatchError, join
 from mmcorl.types import Completion, Group, Prompt
@@ -17,6 +17,32 @@ from mmcorl.voting import Relation, Vote, pairwise_agreement, same_answer
 
 Record = dict[str, Any]
 Rewards = Mapping[str, tuple[float, ...]]
+
+
+class Counting(Protocol):
+    """A relation that counts its harder comparisons; `mmcorl.answers.Equivalence` is one."""
+
+    symbolic: int
+    timeouts: int
+
+
+class Comparisons:
+    """Answers compared by algebra, and comparisons given up on, from one look to the next: for timings.jsonl.
+
+    A comparison that ran out of time counts as "not the same", so it may have changed a vote. These counts depend
+    on what was compared before in the same process, so they are not for metrics.jsonl, which a resumed run must
+    write byte for byte.
+    """
+
+    def __init__(self, relation: Counting) -> None:
+        self._relation = relation
+        self._seen = relation.symbolic, relation.timeouts
+
+    def take(self) -> Record:
+        """Counts since the last call, or since the start."""
+        now = self._relation.symbolic, self._relation.timeouts
+        (symbolic, timed_out), self._seen = (after - before for after, before in zip(now, self._seen, strict=True)), now
+        return {"symbolic": symbolic, "timed_out": timed_out}
 
 
 def step_metrics(

@@ -133,7 +133,7 @@ class ModelAdapter(ABC):
     def image_tokens(self, processor: Any, size: tuple[int, int], vision: VisionSettings) -> int | None:
         """Placeholders of one image of (width, height); None, for any size, where only `encode` can tell.
 
-        `size` is that of an image as `load_image` gives it. Raises AdapterError for an image of a shape that `encode` refuses.
+        `size` is that of an image as `load_image` gives it. Raises AdapterError for a shape that `encode` refuses.
         """
         return None
 

@@ -239,3 +239,23 @@ def test_a_validation_without_known_answers_or_without_prompts_has_no_accuracy()
 def test_a_validation_with_a_missing_completion_stops():
     with pytest.raises(MismatchError, match="agent 'A' gave 2 completions for 3 prompts of 'v'"):
         validation_metrics(["A"], PROMPTS, [answered("3", "red")], SAME, "v", 0)
+
+
+# -- comparisons that took algebra -----------------------------------------------------------------------------
+
+
+def test_hard_comparisons_are_counted_from_look_to_look():
+    from mmcorl.answers import Equivalence
+    from mmcorl.metrics import Comparisons
+    from tests.test_answers_equivalence import ALGEBRA, SLOW
+
+    with Equivalence(timeout=0.3) as relation:
+        relation.warm_up()
+        counts = Comparisons(relation)
+        assert relation.same("5", "5.0")
+        assert counts.take() == {"symbolic": 0, "timed_out": 0}
+        assert relation.same(*ALGEBRA)
+        assert not relation.same(*SLOW)
+        assert counts.take() == {"symbolic": 2, "timed_out": 1}
+        assert not relation.same(*SLOW)  # remembered
+        assert counts.take() == {"symbolic": 0, "timed_out": 0}
