@@ -53,7 +53,7 @@ def program(item: Item, response: Response) -> Reading:
     prompt, name = item.meta["prompt"], item.meta["entry_point"]
     answer = extract_code(response.text, response.finish_reason)
     if answer.code is None:
-        return _continuation(prompt, response) if answer.source == "none" else Reading(answer, None)
+        return Reading(answer, None) if "```" in response.text else _continuation(prompt, response)
     if name not in definitions(answer.code) and not parses(answer.code) and parses(prompt + answer.code):
         return Reading(answer, Program(prompt + answer.code))
     return Reading(answer, Program(answer.code, prelude=prompt))
