@@ -251,10 +251,13 @@ class Parser:
         if not self._take(token):
             raise NotArithmeticError
 
-    def _sum(self) -> Value:
+    def _deeper(self) -> None:
         self._depth += 1
         if self._depth > MAX_NESTING:
             raise TooLargeError
+
+    def _sum(self) -> Value:
+        self._deeper()
         sign = -1 if self._take("-") else 1
         if sign == 1:
             self._take("+")
@@ -418,6 +421,8 @@ class Parser:
         return self._ops.symbol(token)
 
     def _function(self, name: str) -> Value:
+        # `\ln\ln\ln x` nests without brackets.
+        self._deeper()
         exponent = self._exponent() if self._take("^") else None
         if exponent == -1:
             raise NotArithmeticError
@@ -430,6 +435,7 @@ class Parser:
                 argument = argument * self._power()
             if self._peek() in ("/", "(", r"\div", r"\frac", r"\sqrt"):
                 raise NotArithmeticError
+        self._depth -= 1
         value = self._ops.function(name, argument)
         return value if exponent is None else self._ops.power(value, exponent)
 

@@ -17,10 +17,10 @@ from mmcorl.answers.forms import same_equation, same_form
 from mmcorl.answers.intervals import Interval, interval
 from mmcorl.answers.options import LETTERS, Options, read_options, same_spelling
 from mmcorl.answers.reading import Reading, key, read
-from mmcorl.answers.symbolic import SymbolicPool, admissible
+from mmcorl.answers.symbolic import MAX_EXPRESSION, SymbolicPool, admissible
 from mmcorl.errors import Refused
 
-_DEGREES = re.compile(r"(\d+(?:\.\d+)?)°")
+_DEGREES = re.compile(r"(?<![\d.])(\d{1,16}(?:\.\d{1,16})?)°")
 _PLAIN = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{1,5})?")
 """Numbers that need no reading: with fewer than `_ROUNDED_PLACES` places they are equal when their values are."""
 _CACHE_SIZE = 1 << 16
@@ -305,6 +305,8 @@ class Equivalence:
     # --- mathematics elsewhere ------------------------------------------------------------------------------
 
     def _ask(self, a: str, b: str, deadline: _Deadline) -> bool:
+        if max(len(a), len(b)) > MAX_EXPRESSION:
+            return False
         a, b = _DEGREES.sub(r"\\frac{\1\\pi}{180}", a), _DEGREES.sub(r"\\frac{\1\\pi}{180}", b)
         if not (admissible(a) and admissible(b)):
             return False

@@ -94,7 +94,7 @@ _PREFIX = re.compile(
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
 # In `0.\overline{3}` the dot is the decimal point.
 _DANGLING_DOT = re.compile(r"(?<=\d)\.(?![\d.]|\\(?:overline|bar|dot)\{)")
-_CURRENCY = re.compile(r"(-?)\s*(\\\$|£|€|¥)\s*(-?[\d.,]+)")
+_CURRENCY = re.compile(r"(-?)\s{0,4}(\\\$|£|€|¥)\s{0,4}(-?[\d.,]+)")
 _CURRENCY_NAMES = {r"\$": "USD", "£": "GBP", "€": "EUR", "¥": "CNY"}
 _PLAIN_NUMBER = re.compile(r"-?[0-9]{1,64}(?:\.[0-9]{1,64})?")
 _TOKEN = re.compile(r"\\[A-Za-z]+|\\.|\d+(?:\.\d+)?|\.\d+|[A-Za-z]+|\s+|.", re.DOTALL)

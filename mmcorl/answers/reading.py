@@ -170,7 +170,7 @@ def _approximation(text: str, depth: int) -> tuple[str, Reading | None]:
     sides = [side.strip() for side in _top_level(text, frozenset({r"\approx"}))]
     if len(sides) != 2 or not all(sides):
         return text, None
-    if any(pattern.fullmatch(sides[0]) for pattern in _NAMES):
+    if len(sides[0]) <= 80 and any(pattern.fullmatch(sides[0]) for pattern in _NAMES):
         return f"{sides[0]}={sides[1]}", None
     return sides[0], _read(sides[1], depth + 1)
 

@@ -31,8 +31,10 @@ _MAX_EXPONENT = 200
 _REFUSED = re.compile(
     r"\\(?:int|iint|oint|sum|prod|lim|def|let|newcommand|input|include|approx|binom|cdots|ldots|dots)(?![A-Za-z])"
     r"|__|[\"'`@#$?~;\n\x00-\x1f\x7f]|[^\x00-\x7f]|\d{65}|!"
-    # `2 h 35` is a time, not a product.
-    r"|(?<![A-Za-z\\])[A-Za-z] \d"
+    # `2 h 35` is a time, not a product; three signs in a row, two points in a number and a power on a power
+    # without braces are no mathematics; `1e25109` is no product.
+    r"|(?<![A-Za-z\\])[A-Za-z] \d|[-+*/^=<>]{3}|[|&,.:]{3}|\d\.\d*\.|\^(?:\{[^{}]*\}|[^{}])\s*\^|\d[eE]\d{3}"
+    r"|\\(?:left|right)(?![A-Za-z])"
 )
 _EXPONENT = re.compile(r"\^(?:\{([^{}]*)\}|(.))")
 _NESTED_EXPONENT = re.compile(r"\^\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\^")
@@ -46,11 +48,8 @@ def admissible(text: str) -> bool:
     """
     if not text or len(text) > MAX_EXPRESSION or _REFUSED.search(text) or _NESTED_EXPONENT.search(text):
         return False
-    depth = 0
-    for char in text:
-        depth += (char in "({[") - (char in ")}]")
-        if depth > _MAX_NESTING or depth < 0:
-            return False
+    if not _balanced(text):
+        return False
     if text.count("^") > 40:
         return False
     for match in _EXPONENT.finditer(text):
@@ -58,6 +57,17 @@ def admissible(text: str) -> bool:
         if any(len(number) > 4 or int(number) > _MAX_EXPONENT for number in numbers):
             return False
     return True
+
+
+def _balanced(text: str) -> bool:
+    """Whether brackets close, and no deeper than is read; `[0,1)` may mix round and square ones, not curly ones."""
+    depth = curly = 0
+    for char in text:
+        depth += (char in "({[") - (char in ")}]")
+        curly += (char == "{") - (char == "}")
+        if not 0 <= curly <= depth <= _MAX_NESTING:
+            return False
+    return depth == curly == 0
 
 
 class SymbolicPool:

@@ -132,11 +132,13 @@ def split_unit(text: str) -> tuple[str, str | None]:
     # Cheap to see and by far the commonest: a digit or a closing bracket that is no exponent ends no unit.
     if text[-1:] in _ENDS_NO_UNIT and "^" not in text[-5:]:
         return text, None
-    match = _AFTER_NUMBER.search(text)
+    # No unit is longer than this, and looking for it everywhere takes the square of the length.
+    tail = max(0, len(text) - 80)
+    match = _AFTER_NUMBER.search(text, tail)
     if match is None or not match.start():
         return text, None
     if not _PLAIN_NUMBER.fullmatch(text[: match.start()]):
-        match = _AFTER_SYMBOL.search(text)
+        match = _AFTER_SYMBOL.search(text, tail)
         if match is None or not match.start():
             return text, None
     value = text[: match.start()].rstrip()
