@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -146,7 +148,12 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_program_that_wants_everything_gets_little(name, sandbox):
+def test_a_program_that_wants_everything_gets_little(name, full):
+    assert outcomes(full, BOMBS[name], seconds=0.4)[0] in ("error", "killed", "timeout")
+
+
+@pytest.mark.parametrize("name", ["forks that go on", "10 GiB", "files"])
+def test_each_set_of_layers_holds_what_multiplies(name, sandbox):
     assert outcomes(sandbox, BOMBS[name], seconds=0.4)[0] in ("error", "killed", "timeout")
 
 
@@ -158,6 +165,7 @@ WORDS = [
     '{"status": 0, "capped": false, "note": null, "out": "1"}',
 ]
 LIARS = {
+    "stops the loop over its answers": "def f(x=0): raise StopIteration",
     "exit 0": "import os\ndef f(): os._exit(0)",
     "exit 0 at import": "import os\nos._exit(0)",
     "sys.exit at import": "import sys\nsys.exit(0)\ndef f(): return 1",
@@ -200,6 +208,8 @@ def test_nothing_a_program_says_of_itself_makes_it_pass(name, full):
     test = "assert f() in ([1], 1, '1')" if name == "a list that lies" else "assert f() == 1"
     if name == "a text that is always equal":
         test = "assert f() == '1'"
+    if name == "stops the loop over its answers":
+        test = "assert all(map(f, [1, 2]))"
     assert outcomes(full, LIARS[name], test) != ["passed"]
     calls = run_calls(full, Program(LIARS[name]), "f", [Call((), 1)], SECONDS)
     assert not calls.passed
@@ -353,6 +363,31 @@ def f():
     assert outcomes(sandbox, source) == ["passed"]
     printed = run_programs(sandbox, Program(source + "\nprint(f())"), [Run("", "1")] * 3, SECONDS)
     assert printed.passed, printed.tests
+
+
+def test_a_grader_that_is_killed_takes_the_programs_with_it(sandbox, unharmed):
+    boxes = str(unharmed.parent / "boxes")
+    script = f"""
+import sys, tempfile
+sys.path[:0] = {sys.path!r}
+from eval_suite.code.running import Program, run_python_tests
+from eval_suite.code.sandbox import Sandbox
+tempfile.tempdir = {boxes!r}
+print("ready", flush=True)
+run_python_tests(Sandbox({sandbox.layers!r}), Program("def f():\\n while True: pass"), ["f"], "", ["f()"], 60)
+"""
+    grader = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    assert grader.stdout is not None
+    grader.stdout.readline()
+    deadline = time.monotonic() + 4
+    # The script's own command line names the folder as well: two processes of the solution and more of the tests.
+    while len(processes_with(boxes)) < 5 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    grader.kill()
+    grader.wait()
+    grader.stdout.close()
+    for path in Path(boxes).iterdir():
+        path.rmdir()  # an empty folder each is all that stays
 
 
 def test_what_is_expected_is_nowhere_in_the_programs_process(full):

@@ -114,6 +114,8 @@ def _confine_self(config: dict[str, Any], line: Line) -> str:
         _confine.enter_namespaces()
         first = os.fork()
         if first:
+            # Once more: entering a user namespace made the kernel forget it.
+            _confine.die_with_parent()
             line.close()
             _end_like(first)
         box = _confine.own_root(box, os.geteuid() if uid is None else uid, gid, config["limits"]["disk_mb"])
@@ -393,8 +395,9 @@ def _check(job: dict[str, Any], line: Line) -> None:
             raise values.ValueProblem("the solution's process answered with no value")
         name, message = map(str, reply["error"])
         kind: Any = getattr(builtins, name, None)
-        # Only what a test could mean to catch: an exit or an interrupt of the solution must not end the tests.
-        known = isinstance(kind, type) and issubclass(kind, Exception)
+        # Only what a test could mean to catch: an exit or an interrupt of the solution must not end the tests, and
+        # StopIteration would end a loop over its answers as if they were complete.
+        known = isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, StopIteration)
         try:
             problem: BaseException = kind(message) if known else _SolutionError(f"{name}: {message}")
         except TypeError:
