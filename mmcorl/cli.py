@@ -19,7 +19,7 @@ from mmcorl.errors import Failed, Refused
 
 EPILOG = """examples:
   mmcorl train configs/quickstart.yaml                     co-train two tiny families on images, no labels
-  mmcorl train configs/quickstart.yaml supervision.kind=self --run-dir runs/self
+  mmcorl train configs/quickstart.yaml name=self supervision.kind=self     the self-rewarding baseline
   mmcorl report runs/quickstart runs/self                  compare runs, write report.html into the first
   mmcorl eval runs/quickstart/final/qwen math500 --out evals/qwen     score a checkpoint
   mmcorl grade responses.jsonl                             score a file of responses
@@ -48,6 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if _is_for_the_user(error):
             print(f"mmcorl: {error}", file=sys.stderr)
+            # Data that were refused bring the list of their rows; a single one stands in the sentence.
+            findings = getattr(getattr(error, "report", None), "findings", ())
+            for finding in findings if len(findings) > 1 else ():
+                print(f"  row {finding.row_id}: {finding.reason}", file=sys.stderr)
             return 2
         traceback.print_exc()
         return 1
@@ -246,9 +250,10 @@ def _cell(value: Any) -> str:
 def _check_adapter(arguments: argparse.Namespace) -> int:
     from dataclasses import asdict
 
+    from mmcorl.zoo import resolve
     from model_adapters.contract import check_adapter
 
-    checks = check_adapter(arguments.model, arguments.adapter)
+    checks = check_adapter(resolve(arguments.model), arguments.adapter)
     if arguments.json:
         print(json.dumps([asdict(check) for check in checks]))
     else:
@@ -264,6 +269,10 @@ def _zoo(arguments: argparse.Namespace) -> int:
     if not arguments.names:
         for name, entry in zoo.ZOO.items():
             print(f"zoo:{name:<22} {entry.describe()}")
+        print(
+            f"\nMade on first use and kept in {zoo.cache_folder()} ($MMCORL_CACHE). They know short prompts only: use\n"
+            "prompt.style=plain sampling.max_new_tokens=14 training.dtype=fp32, as configs/quickstart.yaml does."
+        )
     for name in arguments.names:
         print(zoo.resolve(f"zoo:{name.removeprefix('zoo:')}"))
     return 0

@@ -48,6 +48,8 @@ class AgentSettings(Section):
     view: str = "original"
     """Which wording of the questions this agent reads: `original` or a view of the training data. Data without
     views, such as a validation set, are read in their original wording."""
+    template: dict[str, Any] = Field(default_factory=dict)
+    """Arguments of this agent's chat template, such as {enable_thinking: false} for Qwen3; unknown ones are refused."""
     lr: float | None = Field(default=None, gt=0)
     """Learning rate of this agent; by default `optimizer.lr`."""
 

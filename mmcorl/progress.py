@@ -23,6 +23,8 @@ from mmcorl.reporting.run_files import Record, mapping, number
 
 History = list[float]
 
+MUTE_SHARE = 0.5
+"""From this share of completions without an answer on, the plain step line says so."""
 PLAIN_EVERY = 5.0
 """Seconds between two plain lines when stderr is not a terminal."""
 COLUMN_GAP = 2
@@ -256,7 +258,8 @@ class _State:
     def remaining(self) -> float | None:
         """Seconds to the end at the mean pace of this session, evaluations and checkpoints included."""
         done = self.step - self.start_step
-        if done <= 0 or self.step_ended is None:
+        # The first step stands behind the first evaluation and says little about the pace.
+        if done <= 1 or self.step_ended is None:
             return None
         pace = (self.step_ended - self.started) / done
         return max(0.0, pace * (self.steps - self.step))
@@ -270,7 +273,9 @@ class _State:
         return max(accuracy, self.sampled.get(agent, []), key=len)
 
     def step_line(self) -> str:
-        parts = [f"step {self.step}/{self.steps}", f"{_clock(self.remaining)} to go"]
+        parts = [f"step {self.step}/{self.steps}"]
+        if self.remaining is not None:
+            parts.append(f"{_clock(self.remaining)} to go")
         for agent in self.agents:
             told = self.latest.get(agent, {})
             said = [
@@ -282,6 +287,8 @@ class _State:
                 )
                 if number(told.get(key)) is not None
             ]
+            if (number(told.get("unparsed_share")) or 0.0) >= MUTE_SHARE:
+                said.append(f"no answer in {_share(told.get('unparsed_share'))}")
             if said:
                 parts.append(f"{agent}: {', '.join(said)}")
         if self.vote_agreement:

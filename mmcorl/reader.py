@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
+from PIL.Image import Image
 from transformers import AutoConfig
 
 from mmcorl.config import AgentSettings, Config
@@ -14,6 +15,7 @@ from mmcorl.types import Prompt
 from model_adapters.base import Encoded, VisionSettings
 from model_adapters.images import load_image
 from model_adapters.registry import adapter_for
+from model_adapters.templates import arguments
 
 CACHE_BYTES = 256 * 2**20
 """Encoded prompts kept per agent, newest first: small validation sets are then preprocessed once, not per visit."""
@@ -33,6 +35,8 @@ class Reader:
         self.adapter = adapter_for(path, settings.adapter)
         self.vision = VisionSettings(**config.vision.model_dump())
         self.processor: Any = self.adapter.load_processor(path, self.vision)
+        # A misspelt argument of the chat template is refused here, before any row is read.
+        arguments(self.processor, settings.template)
         self._cache: OrderedDict[tuple[str, str], Encoded] = OrderedDict()
         self._cached_bytes = 0
 
@@ -47,10 +51,7 @@ class Reader:
         if key in self._cache:
             self._cache.move_to_end(key)
             return self._cache[key]
-        images = [load_image(image, self.vision.max_side) for image in prompt.images]
-        encoded = self.adapter.encode(
-            self.processor, text, images, system=self.config.prompt.system, vision=self.vision
-        )
+        encoded = self.adapter.encode(self.processor, text, self._images(prompt), **self._how())
         self._cache[key] = encoded
         self._cached_bytes += _size(encoded)
         while self._cached_bytes > CACHE_BYTES:
@@ -69,8 +70,15 @@ class Reader:
         return view
 
     def length(self, prompt: Prompt) -> int:
-        """Tokens of one prompt, image tokens included."""
-        return len(self.encode(prompt).input_ids)
+        """Tokens of one prompt, image tokens included, without processing its pictures."""
+        text = prompt_text(prompt, self.config.prompt.style, self._view(prompt))
+        return self.adapter.prompt_length(self.processor, text, self._images(prompt), **self._how())
+
+    def _images(self, prompt: Prompt) -> list[Image]:
+        return [load_image(image, self.vision.max_side) for image in prompt.images]
+
+    def _how(self) -> dict[str, Any]:
+        return {"system": self.config.prompt.system, "vision": self.vision, "template": self.settings.template}
 
     def longest_prompt(self) -> int:
         """Most prompt tokens this agent takes: the setting, or what its context leaves beside a completion."""

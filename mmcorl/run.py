@@ -28,14 +28,14 @@ from PIL import Image
 from mmcorl import checkpoint
 from mmcorl import config as settings
 from mmcorl.agent import Agent, in_turn
+from mmcorl.answers import RELATION, Equivalence
 from mmcorl.config import Config
 from mmcorl.errors import Refused
-from mmcorl.metrics import step_metrics, validation_metrics, votes_records
+from mmcorl.metrics import Comparisons, step_metrics, validation_metrics, votes_records
 from mmcorl.progress import Progress
 from mmcorl.supervision import Labels
 from mmcorl.trackers import Trackers
 from mmcorl.types import Completion, Group, Prompt
-from mmcorl.voting import Relation
 from model_adapters.images import load_image
 
 LOGS = ("metrics.jsonl", "validation.jsonl", "responses.jsonl", "votes.jsonl", "gallery.jsonl", "timings.jsonl")
@@ -53,7 +53,7 @@ CHANGEABLE = (
 )
 """Settings that may differ when a run is resumed, so that it can go on after running out of memory or on another
 machine. They leave the method alone; a run that changes device, threads or engine draws other samples from there."""
-MUTE_SHARE, MUTE_STEPS = 0.99, 10
+MUTE_SHARE, MUTE_STEPS = 0.9, 5
 """An agent whose completions lack an answer to this share for so many steps is worth a warning."""
 GALLERY_SIDE = 512
 
@@ -260,7 +260,7 @@ class Run:
         config: Config,
         steps: int,
         validation: Sequence[HeldOut],
-        relation: Relation,
+        relation: Equivalence,
         progress: Progress,
         start: checkpoint.Committed | None,
         parallel: Callable[..., list[Any]] = in_turn,
@@ -282,6 +282,7 @@ class Run:
         self._new_best: int | None = None
         """Step of the last evaluation if it was the best so far."""
         self._mute: dict[str, int] = {}
+        self._comparisons = Comparisons(relation)
         self.stop_requested = False
 
     # -- what cotrain calls --------------------------------------------------------------------------------
@@ -363,8 +364,6 @@ class Run:
 
     def write_summary(self, agents: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """summary.json: start and end of every agent and set, and what produced the numbers."""
-        from mmcorl.answers import RELATION
-
         lines = self.folder.lines("validation.jsonl")
         self._tick(None)
         # The clock holds what came after the last line: its evaluation, checkpoint and the export.
@@ -419,8 +418,8 @@ class Run:
             self._mute[name] = self._mute.get(name, 0) + 1 if mute else 0
             if self._mute[name] == MUTE_STEPS:
                 self.progress.message(
-                    f"{name} gave no readable answer in {MUTE_STEPS} steps, so nothing can be learned from it: "
-                    "look at its samples in the report's gallery, at prompt.style and at sampling.max_new_tokens"
+                    f"{name} commits to an answer in hardly any completion of the last {MUTE_STEPS} steps, so nobody "
+                    "can learn from it: look at prompt.style, sampling.max_new_tokens and its samples in the report"
                 )
 
     def _due(self, step: int, every: int) -> bool:
@@ -510,7 +509,17 @@ class Run:
         seconds = {part: round(value, 4) for part, value in self._clock.items()}
         seconds["total"] = round(sum(self._clock.values()), 4)
         self._clock = {}
-        timing = {"step": step, "seconds": seconds, "peak_rss_gb": round(peak_rss_gb(), 3)}
+        comparisons = self._comparisons.take()
+        if comparisons["timed_out"]:
+            self.progress.message(
+                f"step {step}: {comparisons['timed_out']} comparisons of answers ran out of time and count as different"
+            )
+        timing = {
+            "step": step,
+            "seconds": seconds,
+            "peak_rss_gb": round(peak_rss_gb(), 3),
+            "comparisons": comparisons,
+        }
         self.folder.append("timings.jsonl", [timing])
         self.trackers.log(timing)
         self.progress.step(metrics, timing)

@@ -23,6 +23,8 @@ from mmcorl.cotrain import cotrain
 from mmcorl.data import recall
 from mmcorl.data.batches import Batches
 from mmcorl.data.check import DataCheck, check
+from mmcorl.data.overlap import warnings as overlap_warnings
+from mmcorl.data.reading import BadRow
 from mmcorl.data.sources import PromptSource, load_prompts
 from mmcorl.errors import Failed, Refused
 from mmcorl.progress import Progress, task
@@ -35,6 +37,7 @@ from mmcorl.trackers import require_trackers
 from mmcorl.types import Group, Prompt, PseudoLabel
 from mmcorl.worker import Worker
 from mmcorl.zoo import parse, resolve
+from model_adapters.images import ImageRefused, load_image
 from model_adapters.registry import check_versions
 
 
@@ -203,6 +206,7 @@ def _check(
         config.model_dump(mode="json", include={"agents", "prompt", "vision"}),
         [mmcorl.__version__, transformers.__version__],
     ]
+    _images_have_readers(sources, readers)
     checks: dict[str, DataCheck] = {}
     record: dict[str, Any] = {}
     for name, source in sources.items():
@@ -221,7 +225,32 @@ def _check(
         if not quiet:
             print(known.summary(), file=sys.stderr)
         checks[name], record[name] = known, recall.to_record(known, source, key)
+    for sentence in overlap_warnings(checks):
+        print(sentence, file=sys.stderr)
     return checks, record
+
+
+def _images_have_readers(sources: Mapping[str, PromptSource], readers: Sequence[Reader]) -> None:
+    """Refuse text models on pictures before every row is refused one by one."""
+    blind = [reader.name for reader in readers if not reader.adapter.multimodal]
+    for name, source in sources.items() if blind else ():
+        first = next((prompt for row in range(min(8, len(source))) if (prompt := _readable(source, row))), None)
+        if first is not None and first.images:
+            raise Refused(
+                f"agent {blind[0]!r} is a text model but the {name} data ({source.name}) have images: "
+                "give it a vision-language model, or leave data.train.columns.image out"
+            )
+
+
+def _readable(source: PromptSource, row: int) -> Prompt | None:
+    """A row, or None where the check will find fault with it or its images."""
+    try:
+        prompt = source[row]
+        for image in prompt.images:
+            load_image(image)
+    except (BadRow, ImageRefused):
+        return None
+    return prompt
 
 
 def _prompts(
@@ -232,7 +261,13 @@ def _prompts(
     if config.supervision.kind == "gold" and answers < len(kept):
         raise Refused(
             f"supervision.kind is 'gold' but {len(kept) - answers} of {len(kept)} rows of {sources['train'].name} have "
-            "no answer: name the answer column in data.train.columns, or use supervision.kind=ring, which needs none"
+            "no answer: name the answer column in data.train.columns, leave those rows out with "
+            "data.train.answers=required data.train.on_bad_row=skip, or use supervision.kind=ring, which needs none"
+        )
+    if len(kept) < config.batch.prompts:
+        raise Refused(
+            f"{checks['train'].summary()}, too few to fill a batch of {config.batch.prompts} prompts: "
+            "lower batch.prompts or mend the rows"
         )
     validation = [
         HeldOut(name, [source[row] for row in checks[name].kept]) for name, source in sources.items() if name != "train"

@@ -95,6 +95,8 @@ def resolve(model: str, *, quiet: bool = False) -> str:
 
 def parse(model: str) -> tuple[str, int] | None:
     """Name and seed of a `zoo:` model, None for any other; raises Refused for a name the zoo does not have."""
+    if model in ZOO and not Path(model).exists():
+        raise Refused(f"there is no folder {model!r}: for the tiny checkpoint of that name write zoo:{model}")
     if not model.startswith("zoo:"):
         return None
     name, _, seed = model.removeprefix("zoo:").partition("@")

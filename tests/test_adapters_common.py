@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+
 from adapter_passes import (
     TEXT_FAMILIES,
     VISION_FAMILIES,
@@ -24,8 +26,6 @@ from adapter_passes import (
     rows,
     training_logprobs,
 )
-from safetensors.torch import load_file, save_file
-
 from model_adapters.base import AdapterError
 
 FAMILIES = VISION_FAMILIES + TEXT_FAMILIES

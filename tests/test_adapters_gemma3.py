@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+
 from adapter_passes import (
     Loaded,
     completions,
@@ -21,8 +23,6 @@ from adapter_passes import (
     rows,
     training_logprobs,
 )
-from torch import Tensor
-
 from model_adapters.base import AdapterError
 from model_adapters.gemma3 import Gemma3Adapter
 from model_adapters.tiny import build_tiny

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from adapter_passes import (
     Loaded,
     completions,
@@ -18,7 +19,6 @@ from adapter_passes import (
     rows,
     training_logprobs,
 )
-
 from model_adapters.base import VisionSettings
 from model_adapters.tiny import build_tiny
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from adapter_passes import TEXT_FAMILIES, VISION_FAMILIES, adapter_of, noise
 
+from adapter_passes import TEXT_FAMILIES, VISION_FAMILIES, adapter_of, noise
 from model_adapters.base import AdapterError, ModelAdapter, VisionSettings
 
 SIZES = [(56, 56), (1, 1), (9, 13), (27, 29), (28, 56), (90, 60), (333, 90), (47, 131), (200, 2), (400, 300), (1, 190)]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from adapter_passes import Loaded, load, noise, plain_inputs
 
+from adapter_passes import Loaded, load, noise, plain_inputs
 from model_adapters.base import AdapterError, VisionSettings
 from model_adapters.qwen2_5_vl import Qwen25VLAdapter, mrope_positions
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from adapter_passes import TEXT_FAMILIES, VISION_FAMILIES, Loaded, adapter_of, noise
 from tokenizers import AddedToken
 
+from adapter_passes import TEXT_FAMILIES, VISION_FAMILIES, Loaded, adapter_of, noise
 from model_adapters.base import AdapterError, VisionSettings
 from model_adapters.templates import TODAY, arguments, control_tokens, refuse_control_tokens
 

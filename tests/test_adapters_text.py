@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from adapter_passes import load, noise
 
 import patches
+from adapter_passes import load, noise
 from model_adapters.base import AdapterError, VisionSettings
 from model_adapters.text import TextAdapter
 

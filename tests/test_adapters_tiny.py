@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from adapter_passes import adapter_of, load
 from safetensors.torch import load_file
 
+from adapter_passes import adapter_of, load
 from model_adapters.base import AdapterError, VisionSettings
 from model_adapters.tiny import FAMILIES, build_tiny
 

@@ -256,9 +256,8 @@ def test_the_uids_are_those_of_the_kept_rows_and_stay_out_of_the_record(planted)
 
 
 def test_training_and_validation_read_the_usable_rows_alone(tiny_checkpoints, tmp_path):
-    from runs import records, small_config, write_config
-
     from mmcorl.cli import main
+    from runs import records, small_config, write_config
 
     # Rows 0, 3 and 5 are unusable: whoever reads rows by their place among the usable ones hits row 0 or 3.
     questions = {"a": "", "b": "1 + 1?", "c": "1 + 2?", "d": "1 + 1?", "e": "2 + 2?", "f": "word " * 200, "g": "3 + 1?"}

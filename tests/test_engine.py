@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 import torch
-from adapter_passes import TEXT_FAMILIES, VISION_FAMILIES, load, noise, plain_inputs
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import DynamicCache
-from worker_parts import Reference, mixed_prompts, prompt
 
+from adapter_passes import TEXT_FAMILIES, VISION_FAMILIES, load, noise, plain_inputs
 from mmcorl.engines.base import Sample, Sampling
 from mmcorl.engines.transformers import KeyValueCache, TransformersEngine, draw
 from mmcorl.policy import Policy
 from mmcorl.types import Prompt
 from model_adapters.base import Encoded
 from model_adapters.images import load_image
+from worker_parts import Reference, mixed_prompts, prompt
 
 FAMILIES = (*VISION_FAMILIES, *TEXT_FAMILIES)
 NONE = torch.tensor([], dtype=torch.long)

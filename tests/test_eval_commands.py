@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai_server import OpenAIServer, say
 
 from mmcorl.cli import main
+from openai_server import OpenAIServer, say
 
 ROWS = [
     # (id, response, gold): right by rule, right in other words, wrong, no commitment, cut off

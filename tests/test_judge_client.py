@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai_server import Call, OpenAIServer, Reply, fail, in_turn, knows, say
 
 from eval_suite.grading.judge import (
     PROMPT_VERSION,
@@ -28,6 +27,7 @@ from eval_suite.grading.judge import (
     judge_all,
 )
 from mmcorl.errors import Failed, Refused
+from openai_server import Call, OpenAIServer, Reply, fail, in_turn, knows, say
 
 ROOT = Path(__file__).resolve().parents[1]
 YES, NO = say("correct"), say("incorrect")

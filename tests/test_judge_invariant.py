@@ -10,11 +10,11 @@ import json
 from dataclasses import dataclass
 
 import pytest
-from openai_server import Behaviour, Call, OpenAIServer, Reply, fail, knows, say
 
 from eval_suite.grading import grade
 from eval_suite.grading.judge import JudgeSettings, as_callable
 from mmcorl.errors import Failed, Refused
+from openai_server import Behaviour, Call, OpenAIServer, Reply, fail, knows, say
 
 CHOICES = ("square", "rectangle", "triangle", "circle")
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from runs import changed, small_config, write_config
 
 import mmcorl.train as training
 from mmcorl.cli import main
+from runs import changed, small_config, write_config
 
 
 @pytest.fixture(scope="module")
@@ -286,7 +286,7 @@ DATA: dict[str, tuple[Callable[[dict[str, Any], Path], dict[str, Any]], list[str
     ),
     "fewer rows than a batch": (
         lambda config, at: on_rows(config, rows_file(at, SUMS[:3])),
-        ["3 usable rows cannot fill a batch of 4 prompts"],
+        ["3 of 3 rows usable, too few to fill a batch of 4 prompts"],
     ),
     "a prompt that is too long": (
         lambda config, at: changed(
@@ -387,6 +387,7 @@ def test_another_config_in_the_same_folder(
 
 def test_what_does_not_change_the_numbers_may_change(copied: tuple[Path, Path]) -> None:
     config, run = copied
+    (run / "summary.json").unlink()  # else the run is finished, and nothing is left to do with other settings
     changes = ["checkpoint.keep_last=5", "logging.gallery=1", "validation.every=1", "notes=[planted]", "threads=1"]
     assert main(["train", str(config), "--run-dir", str(run), "--quiet", *changes]) == 0
     assert yaml.safe_load((run / "config.yaml").read_text())["checkpoint"]["keep_last"] == 5

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from adapter_passes import TEXT_FAMILIES, VISION_FAMILIES, completions, load
 from torch import Tensor
-from worker_parts import Reference, mixed_prompts
 
+from adapter_passes import TEXT_FAMILIES, VISION_FAMILIES, completions, load
 from mmcorl.engines.base import Sample
 from mmcorl.policy import Policy, Rows
 from model_adapters.images import load_image
+from worker_parts import Reference, mixed_prompts
 
 FAMILIES = (*VISION_FAMILIES, *TEXT_FAMILIES)
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from adapter_passes import noise
-from worker_parts import prompt, settings
 
+from adapter_passes import noise
 from mmcorl.errors import Refused
 from mmcorl.reader import Reader
+from worker_parts import prompt, settings
 
 
 def reader(path: Path, **sections: Any) -> Reader:

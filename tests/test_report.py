@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fabricated_runs import write_run
 from PIL import Image
 from rich.cells import cell_len
 from rich.console import Console
 
+from fabricated_runs import write_run
 from mmcorl.errors import Refused
 from mmcorl.report import build_report, comparison, comparison_table, overview_png
 from mmcorl.reporting.compare import is_within_noise
@@ -451,9 +451,8 @@ def test_a_real_browser_shows_it_without_a_request(three_runs: list[Path], tmp_p
 
 def test_a_real_run_folder_shows_its_skipped_rows_and_its_teachers(tmp_path: Path, tiny_checkpoints: Any) -> None:
     """The files are those of a real run, so the page and its source cannot drift apart."""
-    from runs import changed, small_config, write_config
-
     from mmcorl.cli import main
+    from runs import changed, small_config, write_config
 
     rows = []
     for number in range(6):

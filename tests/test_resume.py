@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+
 from runs import TESTS, ForkServer, assert_it_learns, assert_same_run, changed, command, records, small_config, taught
 from runs import write_config as write
 

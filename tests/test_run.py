@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from runs import LOGS, changed, records, small_config, write_config
 
 import mmcorl.train as training
 from mmcorl import checkpoint
 from mmcorl import config as settings
+from mmcorl.answers import Equivalence
 from mmcorl.cli import main
 from mmcorl.config import Config
 from mmcorl.data.check import check
 from mmcorl.errors import Refused
 from mmcorl.run import Run, RunFolder
+from runs import LOGS, changed, records, small_config, write_config
 
 
 @pytest.fixture
@@ -145,7 +146,7 @@ def test_the_best_evaluations_get_a_checkpoint(
     new = settings.parse(raw)
     with RunFolder(tmp_path / "run", new) as folder:
         folder.begin({})
-        run = Run(folder, new, 4, [], None, _Silent(), None)  # type: ignore[arg-type]
+        run = Run(folder, new, 4, [], Equivalence(), _Silent(), None)  # type: ignore[arg-type]
         for step in range(1, 5):
             if step < 4:
                 accuracy, agreement = scores[step - 1]
@@ -161,13 +162,13 @@ def test_an_agent_that_stops_answering_is_named_once(config: Config, tmp_path: P
     with RunFolder(tmp_path / "run", config) as folder:
         folder.begin({})
         progress = _Silent()
-        run = Run(folder, config, 30, [], None, progress, None)  # type: ignore[arg-type]
-        # Nine mute steps, one readable answer, then twenty mute ones: the tenth of those is told, the rest not.
-        for share in [1.0] * 9 + [0.9] + [1.0] * 20:
+        run = Run(folder, config, 30, [], Equivalence(), progress, None)  # type: ignore[arg-type]
+        # Four mute steps, a better one, then twenty mute ones: the fifth of those is told, the rest not.
+        for share in [1.0] * 4 + [0.89] + [0.9] * 20:
             run._watch({"agents": {"a": {"unparsed_share": share}, "b": {"unparsed_share": 0.0}}})
         run.trackers.close()
     assert len(progress.messages) == 1
-    assert progress.messages[0].startswith("a gave no readable answer in 10 steps")
+    assert progress.messages[0].startswith("a commits to an answer in hardly any completion of the last 5 steps")
 
 
 class _Silent:

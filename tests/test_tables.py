@@ -10,7 +10,6 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from paper_rows import ROWS
 from rich.console import Console
 
 from eval_suite.benchmarks import BENCHMARKS
@@ -33,6 +32,7 @@ from eval_suite.tables import (
     sub_score_grids,
 )
 from mmcorl.errors import Refused
+from paper_rows import ROWS
 
 GRADER = {"name": "mmcorl-grader", "version": "1", "mcq_policy": "letter_or_value"}
 JUDGE = {"model": "a-judge", "prompt_version": "1"}

@@ -9,11 +9,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import chromium
 import pytest
-from chromium import Page
 from PIL import Image
 
+import chromium
+from chromium import Page
 from eval_suite.items import Item, Response
 from eval_suite.view import View, write_view
 from eval_suite.view.data import Texts

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from adapter_passes import TEXT_FAMILIES, VISION_FAMILIES, adapter_of, load
 from safetensors.torch import load_file
 from torch.utils._python_dispatch import TorchDispatchMode
-from worker_parts import copy_of, largest_difference, mixed_prompts, rollout, worker
 
+from adapter_passes import TEXT_FAMILIES, VISION_FAMILIES, adapter_of, load
 from mmcorl.engines.base import Sampling
 from mmcorl.policy import Policy, Rows
 from mmcorl.weights import checkpoint_dtype, lower_frozen, write
+from worker_parts import copy_of, largest_difference, mixed_prompts, rollout, worker
 
 FAMILIES = (*VISION_FAMILIES, *TEXT_FAMILIES)
 LORA = {"rank": 4, "alpha": 8}

@@ -11,7 +11,17 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+
 from adapter_passes import TEXT_FAMILIES, VISION_FAMILIES, load, noise
+from mmcorl import config as run_config
+from mmcorl.data.sources import load_prompts
+from mmcorl.engines.base import Sample, Sampling
+from mmcorl.errors import Refused
+from mmcorl.grpo import NotFiniteError
+from mmcorl.policy import Rows
+from mmcorl.reader import Reader
+from mmcorl.train import TrainingPrompts
+from mmcorl.worker import Worker, learning_rate_share, noise_seed
 from worker_parts import (
     Reference,
     adamw,
@@ -27,16 +37,6 @@ from worker_parts import (
     settings,
     worker,
 )
-
-from mmcorl import config as run_config
-from mmcorl.data.sources import load_prompts
-from mmcorl.engines.base import Sample, Sampling
-from mmcorl.errors import Refused
-from mmcorl.grpo import NotFiniteError
-from mmcorl.policy import Rows
-from mmcorl.reader import Reader
-from mmcorl.train import TrainingPrompts
-from mmcorl.worker import Worker, learning_rate_share, noise_seed
 
 FAMILIES = (*VISION_FAMILIES, *TEXT_FAMILIES)
 AGGREGATIONS = ("sequence", "token", "dr_grpo")

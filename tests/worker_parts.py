@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from adapter_passes import TEXT_FAMILIES, Loaded, load, noise, plain_inputs
 from PIL import Image
 from torch import Tensor
 
+from adapter_passes import TEXT_FAMILIES, Loaded, load, noise, plain_inputs
 from mmcorl.config import Config, parse
 from mmcorl.data.reading import prompt_uid
 from mmcorl.engines.base import Sample

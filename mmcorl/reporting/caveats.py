@@ -32,6 +32,8 @@ def caveats(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[str]:
 
 def _progress(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[str]:
     told = ["End is the last evaluation, never the best one."]
+    if not any(run.validation for run in runs):
+        told = ["No validation set is named, so nothing here says whether accuracy changed: see validation.sets."]
     for run, label in zip(runs, labels, strict=True):
         if not run.finished:
             planned = f" of {run.steps_planned}" if run.steps_planned else ""

@@ -243,6 +243,8 @@ def _track(line: _Line, cells: int, ascii_only: bool) -> Text:
 
 
 def _caption(rows: Sequence[dict[str, Any]]) -> str:
+    if all(row["set"] is None for row in rows):
+        return "No validation set, so no accuracy: name one under validation.sets to see whether anything was learned."
     told = ["End is the last evaluation, never the best one."]
     if any(row["supervision"] == "gold" for row in rows):
         told.append("Only gold sees answers.")
