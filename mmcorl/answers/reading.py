@@ -16,6 +16,8 @@ from mmcorl.answers.units import UNIT_WORDS, split_unit
 
 Kind = Literal["number", "expression", "relation", "list", "union", "matrix", "ratio", "labelled", "words", "opaque"]
 
+_MEMORABLE = 512
+"""Characters of the longest answer whose reading is kept."""
 _MAX_DEPTH = 6
 _MAX_PARTS = 256
 
@@ -45,7 +47,7 @@ def read(answer: str) -> Reading:
     if len(answer) > 4 * MAX_LENGTH:
         return Reading("opaque", answer.strip())
     # What is longer than any answer is read again each time: a memory of megabytes is no memory to keep.
-    return _remembered(answer) if len(answer) <= MAX_LENGTH else _taken_apart(answer)
+    return _remembered(answer) if len(answer) <= _MEMORABLE else _taken_apart(answer)
 
 
 def _taken_apart(answer: str) -> Reading:
@@ -67,7 +69,7 @@ _remembered = lru_cache(maxsize=1 << 14)(_taken_apart)
 
 def key(answer: str) -> str:
     """The text of the reading, read again until it settles, which only odd text does not do at once."""
-    return _remembered_key(answer) if len(answer) <= MAX_LENGTH else _settled(answer)
+    return _remembered_key(answer) if len(answer) <= _MEMORABLE else _settled(answer)
 
 
 def _settled(answer: str) -> str:
