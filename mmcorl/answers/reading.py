@@ -16,8 +16,8 @@ from mmcorl.answers.units import UNIT_WORDS, split_unit
 
 Kind = Literal["number", "expression", "relation", "list", "union", "matrix", "ratio", "labelled", "words", "opaque"]
 
-_MEMORABLE = 512
-"""Characters of the longest answer whose reading is kept."""
+_SHORT = 512
+"""Readings of many answers up to this length are kept, and of a few longer ones, so that memory stays small."""
 _MAX_DEPTH = 6
 _MAX_PARTS = 256
 
@@ -46,8 +46,7 @@ def read(answer: str) -> Reading:
     """The reading of an extracted answer; never raises, whatever the text."""
     if len(answer) > 4 * MAX_LENGTH:
         return Reading("opaque", answer.strip())
-    # What is longer than any answer is read again each time: a memory of megabytes is no memory to keep.
-    return _remembered(answer) if len(answer) <= _MEMORABLE else _taken_apart(answer)
+    return _remembered(answer) if len(answer) <= _SHORT else _long_remembered(answer)
 
 
 def _taken_apart(answer: str) -> Reading:
@@ -65,11 +64,14 @@ def _taken_apart(answer: str) -> Reading:
 
 
 _remembered = lru_cache(maxsize=1 << 14)(_taken_apart)
+_long_remembered = lru_cache(maxsize=1 << 8)(_taken_apart)
 
 
 def key(answer: str) -> str:
     """The text of the reading, read again until it settles, which only odd text does not do at once."""
-    return _remembered_key(answer) if len(answer) <= _MEMORABLE else _settled(answer)
+    if len(answer) > 4 * MAX_LENGTH:
+        return answer.strip()
+    return _remembered_key(answer) if len(answer) <= _SHORT else _long_remembered_key(answer)
 
 
 def _settled(answer: str) -> str:
@@ -83,6 +85,7 @@ def _settled(answer: str) -> str:
 
 
 _remembered_key = lru_cache(maxsize=1 << 14)(_settled)
+_long_remembered_key = lru_cache(maxsize=1 << 8)(_settled)
 
 
 # --- option letters -----------------------------------------------------------------------------------------
