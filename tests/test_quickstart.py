@@ -26,9 +26,7 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 def outcome(run_dir: Path, config: str, *overrides: str) -> dict[str, dict[str, float]]:
     assert main(["train", str(CONFIGS / config), "--quiet", "--run-dir", str(run_dir), *overrides]) == 0
     agents = json.loads((run_dir / "summary.json").read_text())["agents"]
-    return {
-        when: {name: agent[when]["held_out"] for name, agent in agents.items()} for when in ("start", "end")
-    }
+    return {when: {name: agent[when]["held_out"] for name, agent in agents.items()} for when in ("start", "end")}
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

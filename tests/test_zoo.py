@@ -10,9 +10,7 @@ import pytest
 from mmcorl import zoo
 from mmcorl.errors import Refused
 
-SHORT = zoo.Recipe(
-    rows=32, batch=8, clean_steps=4, more_steps=2, most_steps=4, enough=0.0, habit_steps=2, checks=8
-)
+SHORT = zoo.Recipe(rows=32, batch=8, clean_steps=4, more_steps=2, most_steps=4, enough=0.0, habit_steps=2, checks=8)
 
 
 @pytest.fixture(autouse=True)
