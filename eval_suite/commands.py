@@ -27,7 +27,9 @@ def evaluate(arguments: argparse.Namespace) -> int:
     settings = {}
     for name in sources:
         sampled = arguments.samples or BENCHMARKS[name].samples
-        temperature = arguments.temperature if arguments.temperature is not None else (0.0 if sampled == 1 else 0.6)
+        temperature = arguments.temperature
+        if temperature is None:
+            temperature = BENCHMARKS[name].temperature if sampled == 1 else 0.6
         settings[name] = Generation(
             style=arguments.style or told.get("style") or BENCHMARKS[name].prompt_style,
             system=told.get("system"),
@@ -246,6 +248,8 @@ def _sandbox(arguments: argparse.Namespace, items: Sequence[Item]) -> Any:
         return None
     from eval_suite.code.sandbox import open_sandbox
 
+    if (arguments.aggregation or "").startswith("maj"):
+        raise Refused("programs do not vote by their text: use --aggregation pass@K or avg@K for coding benchmarks")
     sandbox = open_sandbox(run_code=arguments.run_code, allow_unsafe=arguments.allow_unsafe_code)
     arguments.say(sandbox.describe())
     return sandbox

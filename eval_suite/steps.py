@@ -19,7 +19,7 @@ from eval_suite.metrics.outcomes import Outcome, outcomes_of
 from eval_suite.metrics.summary import summarise, summarise_outcomes
 from eval_suite.store import EvalFolder, Key, key_of
 from eval_suite.view import write_view
-from mmcorl.errors import Refused
+from mmcorl.errors import Failed, Refused
 from mmcorl.progress import task
 
 if TYPE_CHECKING:
@@ -70,17 +70,28 @@ def grade(folder: EvalFolder, policy: McqPolicy, sandbox: Sandbox | None = None,
         folder.write("rule.json", json.dumps(facts) + "\n")
     items = {(item.benchmark, item.id): item for item in folder.items()}
     done = {key_of(row) for row in folder.rows("rule.jsonl")}
+    not_run = 0
     waiting = [one for one in folder.responses() if (one.benchmark, one.id, one.sample) not in done]
     with Grader(policy) as grader, task("grading", len(waiting), quiet=quiet) as bar:
         for start in range(0, len(waiting), GRADED_AT_ONCE):
             rows = []
             for response in waiting[start : start + GRADED_AT_ONCE]:
-                rows.append(_rule_row(items[response.benchmark, response.id], response, grader, sandbox))
+                row = _rule_row(items[response.benchmark, response.id], response, grader, sandbox)
+                if row is None:
+                    not_run += 1
+                else:
+                    rows.append(row)
                 bar.advance()
             folder.append("rule.jsonl", rows)
+    if not_run:
+        raise Failed(
+            f"the sandbox failed on {not_run} programs, which says nothing of them: the rest is graded, give the same "
+            "command again for these"
+        )
 
 
-def _rule_row(item: Item, response: Response, grader: Grader, sandbox: Sandbox | None) -> dict[str, Any]:
+def _rule_row(item: Item, response: Response, grader: Grader, sandbox: Sandbox | None) -> dict[str, Any] | None:
+    """The line of one response; None when its program could not be run for no fault of its own."""
     row: dict[str, Any] = {"benchmark": response.benchmark, "id": response.id, "sample": response.sample}
     if item.kind != "code":
         result = grader.rule(item, response)
@@ -95,13 +106,17 @@ def _rule_row(item: Item, response: Response, grader: Grader, sandbox: Sandbox |
         raise Refused(f"{item.benchmark} runs code that a model wrote, which is off: allow it with --run-code")
     from eval_suite.code.task import grade_code
 
-    verdict = grade_code(item, response, sandbox).verdict
+    graded = grade_code(item, response, sandbox)
+    if graded.result is not None and graded.result.harness_error:
+        return None
+    verdict = graded.verdict
     return row | {
         "answer": verdict.answer,
         "committed": verdict.committed,
         "cut_off": verdict.cut_off,
         "rule": verdict.rule,
         "reason": verdict.reason,
+        "tests": [vars(test) for test in graded.result.tests] if graded.result is not None else [],
     }
 
 

@@ -250,3 +250,43 @@ def test_a_trained_checkpoint_is_asked_as_it_was_trained(tmp_path: Path) -> None
     told = trained_with(str(run_folder / "final" / "qwen"))
     assert told == {"style": "plain", "system": "Be brief.", "max_side": 512, "tiles": 4}
     assert trained_with("Qwen/Qwen2.5-VL-3B-Instruct") == {}
+
+
+# -- code ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def humaneval(tmp_path: Path) -> tuple[Path, Path]:
+    """One problem in the official schema, and a right and a wrong response to it."""
+    problem = {
+        "task_id": "HumanEval/0",
+        "prompt": 'def double(x: int) -> int:\n    """Twice x."""\n',
+        "canonical_solution": "    return 2 * x\n",
+        "test": "def check(candidate):\n    assert candidate(2) == 4\n    assert candidate(0) == 0\n",
+        "entry_point": "double",
+    }
+    copy = tmp_path / "humaneval.jsonl"
+    copy.write_text(json.dumps(problem) + "\n")
+    responses = tmp_path / "programs.jsonl"
+    texts = ["```python\ndef double(x):\n    return 2 * x\n```", "```python\ndef double(x):\n    return x + 3\n```"]
+    responses.write_text("".join(json.dumps({"id": "HumanEval/0", "response": text}) + "\n" for text in texts))
+    return copy, responses
+
+
+def test_code_runs_only_when_allowed_and_is_graded_by_its_tests(
+    capsys: pytest.CaptureFixture[str], humaneval: tuple[Path, Path]
+) -> None:
+    copy, responses = humaneval
+    argv = ["grade", responses, "--benchmark", f"humaneval={copy}", "--json", "--quiet"]
+    code, _, err = run(capsys, *argv)
+    assert code == 2
+    assert "--run-code" in err
+    code, out, _ = run(capsys, *argv, "--run-code")
+    assert code == 0
+    assert (scores(out)["aggregation"], scores(out)["accuracy"]) == ("avg@2", 0.5)
+    rows = [json.loads(line) for line in (responses.with_suffix(".graded") / "rule.jsonl").read_text().splitlines()]
+    assert [row["rule"] for row in rows] == [True, False]
+    assert all(row["tests"] for row in rows)
+    code, _, err = run(capsys, *argv, "--run-code", "--aggregation", "maj@2")
+    assert code == 2
+    assert "programs do not vote by their text" in err

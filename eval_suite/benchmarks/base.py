@@ -140,6 +140,8 @@ class Benchmark:
     """Official scores that are more than accuracy by field, under their official names."""
     prompt_style: PromptStyle = "boxed"
     """Instruction where neither the user nor the checkpoint's run names one."""
+    temperature: float = 0.0
+    """Sampling temperature of a single response where the user names none; 0 is greedy."""
     aggregation: str = "pass@1"
     """How several responses per item become one score where the user names no other way."""
 

@@ -359,4 +359,5 @@ LIVECODEBENCH = LiveCodeBench(
     read=read,
     fields=("difficulty", "platform"),
     prompt_style="plain",
+    temperature=TEMPERATURE,
 )
