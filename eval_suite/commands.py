@@ -74,7 +74,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
             steps.generate(
                 folder, one.items, settings[name].samples, settings[name].chunk, produce, quiet=arguments.quiet
             )
-        return _finish(folder, arguments, sandbox, str(arguments.model))
+        return _finish(folder, arguments, sandbox, _title(arguments.model))
 
 
 def grade(arguments: argparse.Namespace) -> int:
@@ -82,7 +82,7 @@ def grade(arguments: argparse.Namespace) -> int:
     if arguments.responses.is_dir():
         with EvalFolder(arguments.responses) as folder:
             sandbox = _sandbox(arguments, folder.items())
-            return _finish(folder, arguments, sandbox, str(folder.manifest.get("model", arguments.responses.name)))
+            return _finish(folder, arguments, sandbox, _title(folder.manifest.get("model", arguments.responses.name)))
     rows = read_responses(arguments.responses)
     out: Path = arguments.out or arguments.responses.with_suffix(".graded")
     if arguments.benchmark:
@@ -223,6 +223,11 @@ def _finish(folder: EvalFolder, arguments: argparse.Namespace, sandbox: Any, tit
     _print(terminal(score_grids([(title, summary)])))
     print(f"samples: {folder.path / 'samples.html'}\nsummary: {folder.path / 'summary.json'}")
     return 0
+
+
+def _title(model: str) -> str:
+    """What an evaluation is called: a hub id, or the last part of a path."""
+    return Path(model).name if Path(model).exists() else model
 
 
 def _sources(names: Sequence[str]) -> dict[str, str | None]:

@@ -192,7 +192,12 @@ def _train(arguments: argparse.Namespace) -> int:
 
     from mmcorl.train import train
 
-    summary = train(config, run_dir, quiet=arguments.quiet)
+    if config.validation.benchmarks:
+        from eval_suite.periodic import held_out
+
+        summary = train(config, run_dir, quiet=arguments.quiet, suite=held_out)
+    else:
+        summary = train(config, run_dir, quiet=arguments.quiet)
     if arguments.json:
         print(json.dumps(summary))
     else:

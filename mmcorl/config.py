@@ -189,7 +189,18 @@ class ValidationSet(Section):
     """Where its rows come from."""
 
 
+class BenchmarkSet(Section):
+    name: str
+    """A benchmark that `mmcorl eval` knows, such as mathvista; graded by its rules."""
+    source: str | None = None
+    """A local copy in the official schema; by default the hub."""
+    limit: int | None = Field(default=None, ge=1)
+    """Only the first so many problems."""
+
+
 class ValidationSettings(Section):
+    benchmarks: tuple[BenchmarkSet, ...] = ()
+    """Benchmarks evaluated along with the sets."""
     sets: tuple[ValidationSet, ...] = ()
     """Held-out sets; accuracy needs answers, agreement does not."""
     every: int = Field(default=50, ge=1)
@@ -311,7 +322,7 @@ class Config(Section):
         low, high = self.vision.min_pixels, self.vision.max_pixels
         if low is not None and high is not None and low > high:
             raise ValueError(f"vision.min_pixels is {low}, above max_pixels {high}: lower it")
-        sets = [part.name for part in self.validation.sets]
+        sets = [part.name for part in self.validation.sets] + [part.name for part in self.validation.benchmarks]
         shared = sorted({name for name in sets if sets.count(name) > 1})
         if shared:
             raise ValueError(f"two validation sets are called {shared[0]!r}: names must be unique, rename one")

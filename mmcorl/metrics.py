@@ -7,7 +7,7 @@ Everything is a function of its arguments, so a resumed run writes the same line
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, pstdev
 from typing import Any, Protocol
 
@@ -148,11 +148,13 @@ def validation_metrics(
     relation: Relation,
     set_name: str,
     step: int,
+    grade: Callable[[Prompt, Completion], bool] | None = None,
 ) -> Record:
     """Describe one validation: `completions[i][b]` is agent i's response to prompt b, in prompt order.
 
-    `n` counts the prompts, `graded` those with a known answer; `accuracy` is over the latter, an unparsed
-    answer being wrong, and None when there are none. `by_tag` gives accuracy per prompt tag.
+    A response is right when its answer and the known one are the same, or when `grade` says so. `n` counts the
+    prompts, `graded` those with a known answer; `accuracy` is over the latter, an unparsed answer being wrong,
+    and None when there are none. `by_tag` gives accuracy per prompt tag.
     """
     described: Record = {}
     answers: dict[str, list[str | None]] = {}
@@ -163,8 +165,13 @@ def validation_metrics(
             )
         answers[name] = [completion.answer for completion in row]
         correct = [
-            (prompt.tag, same_answer(answer, prompt.gold, relation, prompt.choices) is True)
-            for prompt, answer in zip(prompts, answers[name], strict=True)
+            (
+                prompt.tag,
+                grade(prompt, completion)
+                if grade
+                else same_answer(completion.answer, prompt.gold, relation, prompt.choices) is True,
+            )
+            for prompt, completion in zip(prompts, row, strict=True)
             if prompt.gold is not None
         ]
         tags = sorted({tag for tag, _ in correct if tag is not None})

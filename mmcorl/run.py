@@ -249,6 +249,10 @@ class HeldOut:
 
     name: str
     prompts: Sequence[Prompt]
+    grade: Callable[[Prompt, Completion], bool] | None = None
+    """How a benchmark grades; None compares answers by the run's relation."""
+    grader: Mapping[str, str] | None = None
+    """Name and version of that grader, for the record."""
 
 
 class Run:
@@ -325,7 +329,11 @@ class Run:
         for held_out in self.validation:
             self.phase(f"evaluate {held_out.name}")
             answers = self.parallel(partial(agent.evaluate, held_out.prompts) for agent in agents)
-            record = validation_metrics(self.names, held_out.prompts, answers, self.relation, held_out.name, step)
+            record = validation_metrics(
+                self.names, held_out.prompts, answers, self.relation, held_out.name, step, held_out.grade
+            )
+            if held_out.grader:
+                record["grader"] = dict(held_out.grader)
             self.folder.append("validation.jsonl", [record])
             self.folder.append("responses.jsonl", self._responses(step, held_out, answers))
             self.trackers.log(record)

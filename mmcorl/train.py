@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import mmcorl
 import patches
 from mmcorl.answers import Equivalence
 from mmcorl.checkpoint import Committed, committed, no_room
-from mmcorl.config import Config
+from mmcorl.config import BenchmarkSet, Config
 from mmcorl.cotrain import cotrain
 from mmcorl.data import recall
 from mmcorl.data.batches import Batches
@@ -53,7 +53,11 @@ class TrainingPrompts:
         return [self.source[self.kept[row]] for row in self.batches.rows(step)]
 
 
-def train(config: Config, run_dir: Path, *, quiet: bool = False) -> dict[str, Any]:
+Suite = Callable[[BenchmarkSet], HeldOut]
+"""Loads a benchmark as a validation set; `eval_suite.periodic.held_out` is one."""
+
+
+def train(config: Config, run_dir: Path, *, quiet: bool = False, suite: Suite | None = None) -> dict[str, Any]:
     """Run or resume `config` in `run_dir`; returns the summary.
 
     Raises Refused before work starts on anything that cannot work, and leaves the folder then as it was; raises
@@ -66,6 +70,7 @@ def train(config: Config, run_dir: Path, *, quiet: bool = False) -> dict[str, An
         readers = _readers(config, quiet)
         checks, record = _check(config, sources, readers, folder.data_check(), quiet)
         prompts, validation = _prompts(config, sources, checks)
+        validation += _benchmarks(config, readers, suite)
         steps = config.steps or math.ceil((config.epochs or 1.0) * len(prompts.kept) / config.batch.prompts)
         if (summary := folder.finished(steps)) is not None:
             build_report(run_dir)
@@ -251,6 +256,23 @@ def _readable(source: PromptSource, row: int) -> Prompt | None:
     except (BadRow, ImageRefused):
         return None
     return prompt
+
+
+def _benchmarks(config: Config, readers: Sequence[Reader], suite: Suite | None) -> list[HeldOut]:
+    """The benchmarks among the validation sets; each of their problems must fit every agent."""
+    if config.validation.benchmarks and suite is None:
+        raise Refused("validation.benchmarks needs the evaluation suite: start the run with `mmcorl train`")
+    loaded = [suite(one) for one in config.validation.benchmarks] if suite else []
+    for held_out in loaded:
+        for reader in readers:
+            limit = reader.longest_prompt()
+            for prompt in held_out.prompts:
+                if (length := reader.length(prompt)) > limit:
+                    raise Refused(
+                        f"problem {prompt.row_id!r} of {held_out.name} has {length} tokens for agent {reader.name!r}, "
+                        f"limit {limit}: raise data.max_prompt_tokens, or lower sampling.max_new_tokens"
+                    )
+    return loaded
 
 
 def _prompts(

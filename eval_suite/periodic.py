@@ -1,0 +1,41 @@
+"""Benchmarks as validation sets of a training run: the suite's own problems, graded by its own rules."""
+
+from __future__ import annotations
+
+import atexit
+
+from eval_suite.benchmarks import BENCHMARKS
+from eval_suite.grading import GRADER, Grader
+from eval_suite.items import Item, Response
+from mmcorl.config import BenchmarkSet
+from mmcorl.errors import Refused
+from mmcorl.run import HeldOut
+from mmcorl.types import Completion, Prompt
+
+
+def held_out(settings: BenchmarkSet) -> HeldOut:
+    """Load one benchmark for evaluation during training; its responses are graded by the rule stage.
+
+    Raises Refused for an unknown benchmark, a copy that cannot be read, and coding benchmarks, which run code.
+    """
+    items = BENCHMARKS[settings.name].load(settings.source, limit=settings.limit).items
+    if any(item.kind == "code" for item in items):
+        raise Refused(
+            f"validation.benchmarks names {settings.name}, which runs code that a model wrote: evaluate checkpoints "
+            "with `mmcorl eval ... --run-code` instead"
+        )
+    by_uid = {item.fingerprint: item for item in items}
+    grader = Grader()
+    atexit.register(grader.close)
+
+    def grade(prompt: Prompt, completion: Completion) -> bool:
+        item = by_uid[prompt.uid]
+        response = Response(item.benchmark, item.id, 0, completion.text, completion.finish_reason)
+        return grader.rule(item, response).rule
+
+    facts = {"name": GRADER[0], "version": GRADER[1]}
+    return HeldOut(settings.name, [_prompt(item) for item in items], grade, facts)
+
+
+def _prompt(item: Item) -> Prompt:
+    return Prompt(item.fingerprint, item.id, item.question, item.images, item.gold, item.choices)
