@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import yaml
+from transformers.utils import logging as transformers_logging
 
 import patches
 from eval_suite.items import Item, Response
@@ -76,6 +77,8 @@ class Generator:
 
     def __init__(self, model: str, settings: Generation, adapter: str | None = None, device: str = "cpu"):
         patches.apply("torchvision_cpu")
+        transformers_logging.set_verbosity_error()
+        transformers_logging.disable_progress_bar()
         self.settings = settings
         self.adapter = adapter_for(model, adapter)
         self.vision = VisionSettings(max_side=settings.max_side, tiles=settings.tiles)
