@@ -18,7 +18,7 @@ test: $(READY)
 	$(BIN)/python -m pytest
 
 test-slow: $(READY)
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow --numprocesses 2 --dist loadfile --durations 15
 
 check: $(READY)
 	$(BIN)/ruff check .
