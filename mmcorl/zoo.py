@@ -125,8 +125,12 @@ def build(name: str, seed: int = 0, recipe: Recipe = RECIPE, *, quiet: bool = Fa
     finally:
         torch.set_num_threads(threads)
     (partial / "zoo.json").write_text(json.dumps({"name": name, "seed": seed, **facts}, indent=1) + "\n")
-    shutil.rmtree(folder, ignore_errors=True)
-    partial.rename(folder)
+    try:
+        partial.rename(folder)
+    except OSError:
+        if not (folder / "zoo.json").is_file():
+            raise
+        shutil.rmtree(partial)  # Another process made the same one in the meantime.
     return folder
 
 
