@@ -117,10 +117,13 @@ class ObjectiveSettings(Section):
     """Weight of the KL penalty to the starting weights; 0 (the paper) needs no reference model."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
     """Estimator of that KL."""
-    importance_correction: Literal["auto", "token_truncate", "off"] = "auto"
-    """Weight min(exp(log pi_train - log pi_engine), cap) per token; `auto` asks the model family."""
+    importance_correction: Literal[
+        "auto", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask", "off"
+    ] = "auto"
+    """Weight for the drift of the engine, exp(log pi_train - log pi_engine) per token or multiplied over a completion,
+    cut at the cap or set to 0 above it; `auto` asks the model family: token_truncate or off."""
     importance_cap: float = Field(default=3.0, gt=0)
-    """Upper bound of that weight."""
+    """Bound of that weight."""
     minibatches: int = Field(default=1, ge=1)
     """Optimizer steps per pass over a rollout batch; whole prompts per minibatch."""
     passes: int = Field(default=1, ge=1)

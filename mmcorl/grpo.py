@@ -15,7 +15,7 @@ from torch import Tensor
 
 StdKind = Literal["unbiased", "population", "none"]
 Aggregation = Literal["sequence", "token", "dr_grpo"]
-Correction = Literal["off", "token_truncate"]
+Correction = Literal["off", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
 KLKind = Literal["k1", "k2", "k3"]
 
 
@@ -71,15 +71,29 @@ def token_weights(
 
 
 def importance_weights(
-    train_logp: Tensor, engine_logp: Tensor, mode: Correction = "token_truncate", cap: float = 3.0
+    train_logp: Tensor,
+    engine_logp: Tensor,
+    mode: Correction = "token_truncate",
+    cap: float = 3.0,
+    lengths: Tensor | None = None,
 ) -> Tensor:
     """One weight per token that corrects for an engine whose numbers differ from the trainer's.
 
     `train_logp`, `engine_logp`: log-probabilities of the sampled tokens under the trainer at the weights that
-    sampled and under the engine's actual sampling distribution; one shape, valid tokens only.
-    `token_truncate`: min(exp(train - engine), cap) per token, without gradient (truncated importance
-    sampling, the paper's choice). `off`: all ones. Raises NotFiniteError with the position of the first
-    log-probability that is NaN or infinite. `importance_stats` describes the drift of a whole step.
+    sampled and under the engine's actual sampling distribution; one shape, valid tokens only. With d = train -
+    engine and, for the sequence modes, D the sum of d over a completion, the weights are, without gradient:
+
+    `token_truncate`: min(exp(d), cap), truncated importance sampling, the paper's choice.
+    `token_mask`: exp(d), or 0 where that is above the cap.
+    `sequence_truncate`: min(exp(D), cap) at every token of the completion.
+    `sequence_mask`: exp(D) at every token, or 0 for a completion where that is above the cap.
+    `off`: 1.
+
+    A masked token still counts in the denominators of `token_weights`. D grows with the length, so that the sequence
+    modes cut long completions off for a drift that is harmless per token. TRL has the four under the same names (with
+    a lower bound, which is not offered here). `lengths`: (R,) tokens of each completion, for the sequence modes, whose
+    log-probabilities are then flat: (T,), completion after completion. Raises NotFiniteError with the position of the
+    first log-probability that is NaN or infinite. `importance_stats` describes the drift of a whole step.
     """
     if train_logp.shape != engine_logp.shape:
         raise ValueError(f"{tuple(train_logp.shape)} training and {tuple(engine_logp.shape)} engine log-probabilities")
@@ -88,9 +102,15 @@ def importance_weights(
     log_ratio = (train_logp - engine_logp).detach()
     if mode == "off":
         return torch.ones_like(log_ratio)
-    if mode == "token_truncate":
-        return log_ratio.exp().clamp(max=cap)
-    raise ValueError(f"importance correction {mode!r} is unknown: use one of {', '.join(get_args(Correction))}")
+    if mode not in get_args(Correction):
+        raise ValueError(f"importance correction {mode!r} is unknown: use one of {', '.join(get_args(Correction))}")
+    if mode.startswith("sequence"):
+        if lengths is None or log_ratio.ndim != 1 or int(lengths.sum()) != len(log_ratio):
+            raise ValueError(f"{mode} needs flat log-probabilities and the lengths that divide them into completions")
+        rows = torch.arange(len(lengths)).repeat_interleave(lengths.cpu()).to(log_ratio.device)
+        log_ratio = torch.zeros(len(lengths)).to(log_ratio).index_add_(0, rows, log_ratio)[rows]
+    weight = log_ratio.exp()
+    return weight.clamp(max=cap) if mode.endswith("truncate") else weight.masked_fill(weight > cap, 0.0)
 
 
 def importance_stats(log_ratio: Tensor, cap: float = 3.0) -> dict[str, float]:

@@ -111,12 +111,12 @@ class Rollouts:
         self.ref = self.logp.detach() + drift(0.5)
 
 
-def ours(rollouts: Rollouts, loss_type: str, one_pass: bool, beta: float, correct: bool, **clip):
+def ours(rollouts: Rollouts, loss_type: str, one_pass: bool, beta: float, correct: str, **clip):
     """The same loss by our functions, over flat ragged tokens as the worker has them."""
     lengths = torch.tensor(LENGTHS)
     valid = torch.arange(BUDGET) < lengths.unsqueeze(1)
     advantages = group_advantages(REWARDS).flatten()
-    weights = importance_weights(rollouts.old[valid], rollouts.engine[valid], "token_truncate" if correct else "off")
+    weights = importance_weights(rollouts.old[valid], rollouts.engine[valid], correct, 3.0, lengths)
     terms = policy_loss(
         rollouts.logp[valid],
         None if one_pass else rollouts.old[valid],
@@ -137,7 +137,7 @@ def ours(rollouts: Rollouts, loss_type: str, one_pass: bool, beta: float, correc
     return loss, advantages, weights, terms, valid
 
 
-def check(rollouts: Rollouts, loss_type: str, *, one_pass: bool, beta: float, correct: bool, **clip):
+def check(rollouts: Rollouts, loss_type: str, *, one_pass: bool, beta: float, correct: str, **clip):
     """Loss, gradient, advantages, weights, KL and clip share: all equal to TRL's.
 
     `use_bias_correction_kl` is TRL's option to multiply the KL term by the ratio; we have the plain term.
@@ -147,8 +147,8 @@ def check(rollouts: Rollouts, loss_type: str, *, one_pass: bool, beta: float, co
         loss_type=loss_type,
         beta=beta,
         use_bias_correction_kl=False,
-        use_vllm=correct,
-        vllm_importance_sampling_mode="token_truncate",
+        use_vllm=correct != "off",
+        vllm_importance_sampling_mode="token_truncate" if correct == "off" else correct,
         epsilon=clip.get("clip_low", 0.2),
         epsilon_high=clip.get("clip_high"),
         # With as many batches per generation as accumulation steps TRL too takes old from the present.
@@ -158,9 +158,10 @@ def check(rollouts: Rollouts, loss_type: str, *, one_pass: bool, beta: float, co
     theirs, batch = trainer.loss()
     loss, advantages, weights, terms, valid = ours(rollouts, loss_type, one_pass, beta, correct, **clip)
     assert torch.allclose(advantages, batch["advantages"], atol=1e-6)
-    if correct:
-        assert torch.allclose(weights, batch["importance_sampling_ratio"][valid], atol=1e-6)
-        assert (weights == 3.0).any()  # the cap acts somewhere, or this shows little
+    if correct != "off":
+        theirs_of = batch["importance_sampling_ratio"].expand(B * K, BUDGET)  # (rows, 1) in the sequence modes
+        assert torch.allclose(weights, theirs_of[valid], rtol=1e-5, atol=1e-6)
+        assert (weights == (3.0 if correct.endswith("truncate") else 0.0)).any()  # the cap acts, or this shows little
     assert loss.item() == pytest.approx(theirs.item(), abs=1e-6)
     (mine,) = torch.autograd.grad(loss, rollouts.logp)
     (their_gradient,) = torch.autograd.grad(theirs, rollouts.logp)
@@ -175,7 +176,7 @@ def check(rollouts: Rollouts, loss_type: str, *, one_pass: bool, beta: float, co
     return terms
 
 
-@pytest.mark.parametrize("correct", [False, True], ids=["no correction", "token_truncate"])
+@pytest.mark.parametrize("correct", ["off", "token_truncate"])
 @pytest.mark.parametrize("beta", [0.0, 0.04])
 @pytest.mark.parametrize("loss_type", ["grpo", "bnpo", "dr_grpo", "dapo"])
 def test_first_pass_over_a_batch(loss_type, beta, correct):
@@ -183,7 +184,7 @@ def test_first_pass_over_a_batch(loss_type, beta, correct):
     assert not terms.clipped.any()
 
 
-@pytest.mark.parametrize("correct", [False, True], ids=["no correction", "token_truncate"])
+@pytest.mark.parametrize("correct", ["off", "token_truncate"])
 @pytest.mark.parametrize("beta", [0.0, 0.04])
 @pytest.mark.parametrize("loss_type", ["grpo", "bnpo", "dr_grpo"])
 def test_later_passes_clip(loss_type, beta, correct):
@@ -195,7 +196,13 @@ def test_later_passes_clip(loss_type, beta, correct):
 @pytest.mark.parametrize("loss_type", ["grpo", "bnpo", "dr_grpo"])
 def test_a_clip_with_two_sides(loss_type):
     clip = {"clip_low": 0.1, "clip_high": 0.28}
-    check(Rollouts(old_is_current=False), loss_type, one_pass=False, beta=0.0, correct=True, **clip)
+    check(Rollouts(old_is_current=False), loss_type, one_pass=False, beta=0.0, correct="token_truncate", **clip)
+
+
+@pytest.mark.parametrize("one_pass", [True, False])
+@pytest.mark.parametrize("correct", ["token_mask", "sequence_truncate", "sequence_mask"])
+def test_the_other_importance_corrections(correct, one_pass):
+    check(Rollouts(old_is_current=one_pass), "bnpo", one_pass=one_pass, beta=0.0, correct=correct)
 
 
 def test_without_scaling_the_advantages_are_only_centred():
