@@ -1,8 +1,10 @@
-"""The two dtypes of weights: trained ones are fp32 masters, and what never changes need not be."""
+"""Weights on their way: the dtypes they are kept in, the names the hub knows them by."""
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig
 
 from model_adapters.base import ModelAdapter
+from model_adapters.loading import unwrap
 
 _MULTIPLIED = (nn.Linear, nn.modules.conv._ConvNd)
 
@@ -36,6 +39,45 @@ def lower_frozen(model: nn.Module, adapter: ModelAdapter, dtype: torch.dtype = t
     if not table.weight.requires_grad:
         table.weight.data = table.weight.data.to(dtype)
         table.register_forward_hook(lambda module, args, output: output.float())
+
+
+def hub_named(model: nn.Module, named: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of `named`, one after the other, under the names that `save_pretrained` would give them.
+
+    Those are the names of checkpoints on the hub, which other engines read; in memory transformers has its own
+    for some families (Gemma-3's vision tower, say). What a checkpoint stores in another shape, several tensors
+    joined or one cut up, is converted and comes last; everything else is passed on as soon as it is taken.
+    `model` is the transformers model, in or out of a PEFT wrapper; names are those of its own `named_parameters`.
+    """
+    hub = unwrap(model)
+    try:
+        from transformers.core_model_loading import revert_weight_conversion
+    except ImportError:  # transformers 4
+        for name, tensor in named:
+            yield _name_on_hub(hub, name), tensor
+        return
+    # What happens to a name is learned with empty tensors: a renamed one comes back as it is.
+    empty = {name: torch.empty(parameter.shape, device="meta") for name, parameter in hub.state_dict().items()}
+    back = {id(tensor): name for name, tensor in revert_weight_conversion(hub, empty).items()}
+    renamed = {name: back[id(tensor)] for name, tensor in empty.items() if id(tensor) in back}
+    reshaped: dict[str, Tensor] = {}
+    for name, tensor in named:
+        if name in renamed:
+            yield renamed[name], tensor
+        else:
+            reshaped[name] = tensor
+    if reshaped:
+        yield from revert_weight_conversion(hub, reshaped).items()
+
+
+def _name_on_hub(model: Any, name: str) -> str:
+    """What transformers 4 makes of a name when it saves."""
+    for own, stored in ((new, old) for old, new in model._checkpoint_conversion_mapping.items()):
+        # Patterns of the names in files, such as ^language_model.model: their markup does not belong in a name.
+        changed, count = re.subn(own, re.sub(r"\(.*\)", "", stored.lstrip("^")), name)
+        if count:
+            return changed
+    return name
 
 
 def checkpoint_dtype(path: str | Path) -> torch.dtype:

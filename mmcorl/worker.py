@@ -22,13 +22,13 @@ from torch import Tensor
 from mmcorl import grpo
 from mmcorl.answers import extract
 from mmcorl.config import Config
+from mmcorl.engines import build_engine
 from mmcorl.engines.base import Sample, Sampling
-from mmcorl.engines.transformers import TransformersEngine
 from mmcorl.errors import Refused
 from mmcorl.policy import Policy, Rows
 from mmcorl.reader import Reader
 from mmcorl.types import Completion, Group, Prompt
-from mmcorl.weights import checkpoint_dtype, lower_frozen, write
+from mmcorl.weights import checkpoint_dtype, hub_named, lower_frozen, write
 from model_adapters.base import Encoded
 
 
@@ -101,7 +101,7 @@ class Worker:
             self.optimizer, lambda step: learning_rate_share(step, total_steps, config)
         )
         self.reference = self._reference_model() if config.objective.kl_coef else None
-        self.engine = TransformersEngine(self.policy, config.engine.max_rows, config.engine.max_tokens)
+        self.engine = build_engine(config, self.policy, reader)
         correction = config.objective.importance_correction
         if correction == "auto":
             correction = "token_truncate" if self.adapter.needs_importance_correction else "off"
@@ -162,7 +162,7 @@ class Worker:
         steps = [self._optimizer_step(batch, part) for part in parts]
         self.schedule.step()
         self._pending = {}
-        self.engine.sync()
+        self.engine.sync(hub_named(self.policy.model, self.policy.model.named_parameters()))
         metrics = self._metrics(steps)
         # Sampled tokens estimate the entropy of every completion, those without a gradient included.
         sampled = torch.cat([sample.logprobs for rollout in rollouts for sample in rollout.samples])
@@ -216,7 +216,7 @@ class Worker:
         state = torch.load(directory / "optimizer.pt", map_location=self.device, weights_only=True)
         self.optimizer.load_state_dict(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
-        self.engine.sync()
+        self.engine.sync(hub_named(self.policy.model, self.policy.model.named_parameters()))
 
     def export(self, directory: Path) -> None:
         """Weights and processor in Hugging Face format, in the dtype of the starting checkpoint.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -41,8 +41,12 @@ class Engine(Protocol):
         """n samples of each prompt; equal arguments and weights give equal samples."""
         ...
 
-    def sync(self) -> None:
-        """Take over the trainer's weights after an update."""
+    def sync(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Take over the trainer's weights after an update or a resume.
+
+        `weights` are (name in a checkpoint on the hub, full tensor), produced as they are taken. An engine that
+        shares the weights does not touch the iterator; another one takes all of it, on every rank.
+        """
         ...
 
     def sleep(self) -> None:

@@ -7,7 +7,7 @@ prompts are read once. Nothing is copied at a weight sync. On a GPU the loop ove
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -45,7 +45,7 @@ class TransformersEngine:
         # Whether all rows have stopped is asked every so many tokens: on a GPU the question makes the host wait.
         self.tokens_between_looks = 1 if policy.device.type == "cpu" else 16
 
-    def sync(self) -> None:
+    def sync(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Nothing to do: the weights are shared."""
 
     def sleep(self) -> None:
