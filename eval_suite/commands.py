@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from eval_suite import steps
+from eval_suite import program_votes, steps
 from eval_suite.benchmarks import BENCHMARKS
 from eval_suite.importers import as_items, as_responses, read_responses
 from eval_suite.items import Item
@@ -115,6 +115,7 @@ def grade(arguments: argparse.Namespace) -> int:
             folder.replace_rows("responses.jsonl", fresh)
             folder.replace_rows("rule.jsonl", [])
             folder.replace_rows("judge.jsonl", [])
+            folder.replace_rows("behaviour.jsonl", [])
         return _finish(folder, arguments, sandbox, arguments.responses.name)
 
 
@@ -159,6 +160,7 @@ def ensemble(arguments: argparse.Namespace) -> int:
     from mmcorl.answers import Equivalence
 
     folders = [EvalFolder(path) for path in arguments.folders]
+    _let_programs_vote(folders, arguments)
     with Equivalence() as relation:
         scored = [
             scored_benchmarks(
@@ -186,6 +188,17 @@ def ensemble(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _let_programs_vote(folders: Sequence[EvalFolder], arguments: argparse.Namespace) -> None:
+    """Run programs on public examples where their pooled vote is asked for and allowed."""
+    if not arguments.run_code or not (arguments.aggregation or "maj").startswith("maj"):
+        return
+    sandbox = _sandbox(arguments, [item for folder in folders for item in folder.items()])
+    if sandbox is not None:
+        for folder in folders:
+            with folder:
+                program_votes.observe(folder, sandbox, quiet=True)
+
+
 def table(arguments: argparse.Namespace) -> int:
     """One table of several evaluations."""
     from eval_suite import grid
@@ -206,6 +219,7 @@ def table(arguments: argparse.Namespace) -> int:
 def _finish(folder: EvalFolder, arguments: argparse.Namespace, sandbox: Any, title: str) -> int:
     """Grade, judge when one is named, sum up, print."""
     steps.grade(folder, arguments.mcq_policy, sandbox, quiet=arguments.quiet)
+    program_votes.prepare(folder, sandbox, quiet=arguments.quiet)
     if arguments.judge:
         from eval_suite.grading.judge import JudgeSettings
 
@@ -253,8 +267,6 @@ def _sandbox(arguments: argparse.Namespace, items: Sequence[Item]) -> Any:
         return None
     from eval_suite.code.sandbox import open_sandbox
 
-    if (arguments.aggregation or "").startswith("maj"):
-        raise Refused("programs do not vote by their text: use --aggregation pass@K or avg@K for coding benchmarks")
     sandbox = open_sandbox(run_code=arguments.run_code, allow_unsafe=arguments.allow_unsafe_code)
     arguments.say(sandbox.describe())
     return sandbox

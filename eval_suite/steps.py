@@ -18,6 +18,7 @@ from eval_suite.items import Item, Response
 from eval_suite.metrics.outcomes import Outcome, outcomes_of
 from eval_suite.metrics.summary import summarise, summarise_outcomes
 from eval_suite.store import EvalFolder, Key, key_of
+from eval_suite.program_votes import note_sandbox
 from eval_suite.view import write_view
 from mmcorl.errors import Failed, Refused
 from mmcorl.progress import task
@@ -67,7 +68,10 @@ def grade(folder: EvalFolder, policy: McqPolicy, sandbox: Sandbox | None = None,
     facts = {"name": GRADER[0], "version": GRADER[1], "mcq_policy": policy}
     if folder.facts("rule.json") != facts:
         folder.replace_rows("rule.jsonl", [])
+        folder.replace_rows("behaviour.jsonl", [])
         folder.write("rule.json", json.dumps(facts) + "\n")
+    if sandbox is not None:
+        note_sandbox(folder, sandbox)
     items = {(item.benchmark, item.id): item for item in folder.items()}
     done = {key_of(row) for row in folder.rows("rule.jsonl")}
     not_run = 0
@@ -173,10 +177,12 @@ def sum_up(folder: EvalFolder, title: str) -> dict[str, Any]:
         {name: benchmark.sub_scores for name, benchmark in known.items()},
         grader or {},
         judge=judge,
+        behaviour_rows=folder.rows("behaviour.jsonl"),
         samples=folder.manifest.get("samples_by_benchmark"),
         fingerprints=folder.fingerprints(),
         full_sizes={name: benchmark.rows for name, benchmark in known.items()},
         aggregations=folder.manifest.get("aggregations"),
+        sandbox=(folder.facts("sandbox.json") or {"used": []})["used"],
     )
     folder.write("summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
     facts = [("grader", f"{GRADER[0]} {GRADER[1]}"), ("judge", (judge or {}).get("model", "none"))]
@@ -199,6 +205,7 @@ def outcomes(folder: EvalFolder) -> list[Outcome]:
         folder.responses(),
         folder.rows("rule.jsonl"),
         folder.rows("judge.jsonl"),
+        folder.rows("behaviour.jsonl"),
         samples=folder.manifest.get("samples_by_benchmark"),
     )
 
@@ -217,6 +224,7 @@ def pooled_summary(folder: EvalFolder, pooled: Sequence[Outcome], aggregation: s
         fingerprints=folder.fingerprints(),
         full_sizes={name: benchmark.rows for name, benchmark in known.items()},
         aggregations=dict.fromkeys(names, aggregation),
+        sandbox=(folder.facts("sandbox.json") or {"used": []})["used"],
     )
 
 

@@ -22,7 +22,7 @@ from mmcorl.errors import Refused
 Key = tuple[str, str, int]
 """(benchmark, item id, sample)."""
 THUMB_SIDE = 384
-STEPS = ("items.jsonl", "responses.jsonl", "rule.jsonl", "judge.jsonl")
+STEPS = ("items.jsonl", "responses.jsonl", "rule.jsonl", "behaviour.jsonl", "judge.jsonl")
 
 
 def key_of(row: Mapping[str, Any]) -> Key:

@@ -375,6 +375,9 @@ def _notes(summaries: Summaries) -> list[str]:
                 notes[f"{title(name)}: {told['n']:,} of {told['full_n']:,} items only."] = None
             if told["tie_rule"]:
                 notes[f"{title(name)} {told['aggregation']}: ties by {told['tie_rule']} ({told['ties']:,}{of})."] = None
+            for record in told.get("sandbox") or ():
+                held = ", ".join(record["layers"]) or "limits alone"
+                notes[f"{title(name)}{of}: programs ran confined by {held}."] = None
             if told["missing"]:
                 notes[f"{title(name)}{of}: {told['missing']:,} responses are missing and count as wrong."] = None
             waiting = told["judge_failed"] + told["judge_pending"]

@@ -128,6 +128,7 @@ def _parser() -> argparse.ArgumentParser:
         "folders", nargs="+", type=Path, metavar="DIR", help="evaluation folders of the same problems"
     )
     ensemble.add_argument("--aggregation", help="maj@K or pass@K (default: maj over all pooled samples)")
+    _code_options(ensemble)
     ensemble.add_argument("--json", action="store_true", help="print as JSON")
 
     table = _command(commands, "table", _suite("table"), "one table of several evaluations")
@@ -158,10 +159,14 @@ def _grading_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--judge-model", help="name of the judge (default: Qwen/Qwen2.5-32B-Instruct)")
     parser.add_argument("--judge-key-env", metavar="NAME", help="environment variable that holds the judge's key")
     parser.add_argument("--aggregation", help="pass@K, avg@K or maj@K (default: what the benchmark reports)")
-    parser.add_argument("--run-code", action="store_true", help="allow running code that a model wrote, in a sandbox")
-    parser.add_argument("--allow-unsafe-code", action="store_true", help="run it even where the sandbox has gaps")
+    _code_options(parser)
     parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+
+
+def _code_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--run-code", action="store_true", help="allow running code that a model wrote, in a sandbox")
+    parser.add_argument("--allow-unsafe-code", action="store_true", help="run it even where the sandbox has gaps")
 
 
 def _suite(name: str) -> Callable[[argparse.Namespace], int]:

@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from eval_suite.code.behaviour import Acts, votes_of
 from eval_suite.items import Item
 from eval_suite.metrics.intervals import Cluster
 from eval_suite.metrics.outcomes import Outcome
 from mmcorl.errors import Refused
-from mmcorl.voting import Relation, TieRule, majority
+from mmcorl.voting import Choices, Relation, TieRule, majority
 
 SIXTH_CALL = "sixth_call"
 """CoMAS: a sixth response that read five drafts; only it is graded, so it counts like a single response."""
@@ -60,6 +61,7 @@ def aggregate(
     - `avg@k`: mean over the first k responses. `correct` and `total` count responses.
     - `maj@k`: the first k responses vote with `relation`; an item is correct when the answer elected is,
       as its first supporter was graded. A response without an answer has no vote; no vote at all is wrong.
+      Programs vote by what they do (see `eval_suite.code.behaviour`).
       `tie` is the rule for ties: `lexicographic` (the smallest answer; the paper's ensembles), `first_seen`
       (with several checkpoints this favours the first) or `drop` (wrong).
     - `sixth_call`: the only response.
@@ -71,7 +73,8 @@ def aggregate(
         by_rule: score what the rules alone credit.
 
     Raises:
-        Refused: an unknown aggregation, or fewer responses per item than it needs.
+        Refused: an unknown aggregation, fewer responses per item than it needs, or a vote of programs that were
+            not run.
     """
     items = list(items)
     by_item: dict[str, list[Outcome]] = {item.id: [] for item in items}
@@ -87,7 +90,7 @@ def aggregate(
             raise ValueError("maj@k needs a relation between answers")
         tie_rule, ties = tie, 0
         for item in items:
-            right, tied = _elected_is_right(by_item[item.id][:k], relation, item.choices, tie, by_rule)
+            right, tied = _elected_is_right(item, by_item[item.id][:k], relation, tie, by_rule)
             shares[item.id] = Cluster(int(right), 1)
             ties += tied
     else:
@@ -121,11 +124,36 @@ def parse_aggregation(aggregation: str, samples: int) -> tuple[str, int]:
     return match[1], k
 
 
+class _Identical:
+    """Labels of programs are compared as they are."""
+
+    def same(self, a: str, b: str, choices: Choices = None) -> bool:
+        return a == b
+
+    def classes(self, answers: Sequence[str | None], choices: Choices = None) -> list[int | None]:
+        numbers = {label: number for number, label in enumerate(dict.fromkeys(answers))}
+        return [None if answer is None else numbers[answer] for answer in answers]
+
+
+def _program_votes(outcomes: Sequence[Outcome]) -> list[str | None]:
+    if any(outcome.vote is not None and outcome.program is None for outcome in outcomes):
+        raise Refused(
+            f"programs vote by what they do on public examples, and those of {outcomes[0].benchmark} have not been run "
+            "on them: allow it with --run-code, or score by pass@K or avg@K"
+        )
+    votes, _ = votes_of(outcome.program or Acts() for outcome in outcomes)
+    return votes
+
+
 def _elected_is_right(
-    outcomes: Sequence[Outcome], relation: Relation, choices: Sequence[str] | None, tie: TieRule, by_rule: bool
+    item: Item, outcomes: Sequence[Outcome], relation: Relation, tie: TieRule, by_rule: bool
 ) -> tuple[bool, bool]:
-    votes = [outcome.vote for outcome in outcomes]
-    vote = majority(votes, relation, choices=choices, tie=tie)
+    if item.kind == "code":
+        votes = _program_votes(outcomes)
+        vote = majority(votes, _Identical(), tie=tie)
+    else:
+        votes = [outcome.vote for outcome in outcomes]
+        vote = majority(votes, relation, choices=item.choices, tie=tie)
     if vote.answer is None:
         return False, vote.tie
     # The winner is written as its first supporter wrote it, so the first equal string is that response.

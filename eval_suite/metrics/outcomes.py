@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from eval_suite.code.behaviour import Acts
 from eval_suite.grading.verdict import Stage
 from eval_suite.items import Item, Response
 from mmcorl.errors import Refused
@@ -35,6 +36,8 @@ class Outcome:
     reason: str = ""
     missing: bool = False
     """There is no response; it counts as wrong."""
+    program: Acts | None = None
+    """How a program votes; None for what is no code, and for code that was not run on its examples."""
 
     @property
     def key(self) -> Key:
@@ -63,13 +66,15 @@ def outcomes_of(
     responses: Iterable[Response],
     rule_rows: Iterable[Mapping[str, Any]],
     judge_rows: Iterable[Mapping[str, Any]] = (),
+    behaviour_rows: Iterable[Mapping[str, Any]] = (),
     *,
     samples: Mapping[str, int] | None = None,
 ) -> list[Outcome]:
     """One outcome per item and sample, in item order; a response that is missing stands as wrong.
 
     `rule_rows`, `judge_rows`: lines of rule.jsonl and judge.jsonl; of several lines with one key the last
-    holds (a failed judge call is asked again). `samples`: responses due per item by benchmark; by default
+    holds (a failed judge call is asked again). `behaviour_rows`: lines of behaviour.jsonl, which let programs
+    vote. `samples`: responses due per item by benchmark; by default
     the largest number that any item of the benchmark has.
 
     Raises:
@@ -82,6 +87,7 @@ def outcomes_of(
     due = dict(samples) if samples is not None else _samples(given)
     rules = {_key(row): row for row in rule_rows}
     judges = {_key(row): row for row in judge_rows}
+    programs = {_key(row): Acts(row["outputs"], row["tree"]) for row in behaviour_rows}
     ungraded = sum(key not in rules for key in given)
     if ungraded:
         raise Refused(f"{ungraded} of {len(given)} responses have not been graded: run `mmcorl grade` on the folder")
@@ -90,7 +96,7 @@ def outcomes_of(
         for sample in range(due.get(item.benchmark, 1)):
             key = (item.benchmark, item.id, sample)
             if key in given:
-                outcomes.append(_outcome(key, rules[key], judges.get(key)))
+                outcomes.append(_outcome(key, rules[key], judges.get(key), programs.get(key)))
             else:
                 outcomes.append(Outcome(*key, False, False, False, False, None, missing=True))
     return outcomes
@@ -128,7 +134,7 @@ def pool(runs: Sequence[Sequence[Outcome]]) -> list[Outcome]:
     return pooled
 
 
-def _outcome(key: Key, rule: Mapping[str, Any], judge: Mapping[str, Any] | None) -> Outcome:
+def _outcome(key: Key, rule: Mapping[str, Any], judge: Mapping[str, Any] | None, program: Acts | None) -> Outcome:
     committed, cut_off, by_rule = bool(rule["committed"]), bool(rule["cut_off"]), bool(rule["rule"])
     word = None if judge is None else judge["verdict"]
     return Outcome(
@@ -140,6 +146,7 @@ def _outcome(key: Key, rule: Mapping[str, Any], judge: Mapping[str, Any] | None)
         answer=rule["answer"],
         judge=word,
         reason=str(rule.get("reason", "")),
+        program=program,
     )
 
 

@@ -33,6 +33,7 @@ def summarise(
     grader: Mapping[str, Any],
     *,
     judge: Mapping[str, Any] | None = None,
+    behaviour_rows: Iterable[Mapping[str, Any]] = (),
     samples: Mapping[str, int] | None = None,
     **more: Any,
 ) -> dict[str, Any]:
@@ -47,6 +48,7 @@ def summarise(
         grader: `name`, `version`, `mcq_policy`; or such facts by benchmark, for all benchmarks.
         judge: `model` and `prompt_version` of the judge that was asked; by default what the lines say. A judge
             that had nothing to do leaves no line, so name it where it is known.
+        behaviour_rows: lines of behaviour.jsonl, without which programs cannot vote.
         samples: responses due per item, by benchmark; by default as many as the item with the most has.
         more: further arguments of `summarise_outcomes`.
 
@@ -55,7 +57,7 @@ def summarise(
             verdicts of several judges.
     """
     items, judge_rows = list(items), list(judge_rows)
-    outcomes = outcomes_of(items, responses, rule_rows, judge_rows, samples=samples)
+    outcomes = outcomes_of(items, responses, rule_rows, judge_rows, behaviour_rows, samples=samples)
     judge = _one_judge(judge_rows, judge)
     return summarise_outcomes(items, outcomes, sub_scores, grader, judge=judge, **more)
 
@@ -72,6 +74,7 @@ def summarise_outcomes(
     aggregations: Mapping[str, str] | None = None,
     tie: TieRule = "lexicographic",
     relation: Relation | None = None,
+    sandbox: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """The summary of outcomes, of one checkpoint or pooled from several (`outcomes.pool`).
 
@@ -81,7 +84,8 @@ def summarise_outcomes(
     independent); `rule_correct`, `rule_accuracy` under the same aggregation; per response `responses`,
     `missing`, `committed`, `format_rate`, `cut_off`, `cut_off_rate`, `judge_recovered`, `judge_refused`,
     `judge_failed`, `judge_unclear`, `judge_pending` (could be judged, were not); `sub_scores`, `grader`,
-    `judge`, `full_n`, `items` (hash of ids and fingerprints), for votes `tie_rule`, `ties`.
+    `judge`, `full_n`, `items` (hash of ids and fingerprints), for votes `tie_rule`, `ties`, for code
+    `sandbox`.
 
     Args:
         items, sub_scores, grader, judge: see `summarise`. Code is never judged.
@@ -92,6 +96,7 @@ def summarise_outcomes(
         aggregations: by benchmark; by default pass@1 for one response per item, avg@k for k.
         tie: how maj@k breaks ties.
         relation: when two answers are one vote in maj@k; by default the project's own.
+        sandbox: what confined the programs that were run (`Sandbox.record`).
     """
     by_benchmark: dict[str, tuple[list[Item], list[Outcome]]] = {}
     for item in items:
@@ -107,6 +112,7 @@ def summarise_outcomes(
                     ),
                     **_counts(members, told, judge),
                     "grader": dict(grader.get(name, grader)),
+                    "sandbox": list(sandbox) if members[0].kind == "code" else None,
                     "full_n": (full_sizes or {}).get(name),
                     "items": items_hash({item.id: _mark(item, fingerprints) for item in members}),
                 }
