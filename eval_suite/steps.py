@@ -17,8 +17,8 @@ from eval_suite.grading.verdict import GRADER, McqPolicy
 from eval_suite.items import Item, Response
 from eval_suite.metrics.outcomes import Outcome, outcomes_of
 from eval_suite.metrics.summary import summarise, summarise_outcomes
-from eval_suite.store import EvalFolder, Key, key_of
 from eval_suite.program_votes import note_sandbox
+from eval_suite.store import EvalFolder, Key, key_of
 from eval_suite.view import write_view
 from mmcorl.errors import Failed, Refused
 from mmcorl.progress import task

@@ -208,7 +208,8 @@ def test_a_file_of_programs_is_scored_by_their_vote(
     capsys: pytest.CaptureFixture[str], copy: Path, tmp_path: Path, sandbox: Sandbox
 ) -> None:
     responses = file_of(tmp_path / "mine.jsonl", [THREE, RIGHT, RIGHT_TOO])
-    argv = ["grade", responses, "--benchmark", f"humaneval={copy}", "--aggregation", "maj@3", "--json", "--quiet"]
+    argv: list[str | Path] = ["grade", responses, "--benchmark", f"humaneval={copy}", "--aggregation", "maj@3"]
+    argv += ["--json", "--quiet"]
     code, out, err = run(capsys, *argv)
     assert (code, len(err.splitlines())) == (2, 1)
     assert "--run-code" in err
@@ -237,8 +238,8 @@ def test_programs_of_several_checkpoints_are_pooled_only_when_they_may_run(
     for name, codes in (("a", [THREE, THREE]), ("b", [RIGHT, SQUARE])):
         responses = file_of(tmp_path / f"{name}.jsonl", codes)
         folders.append(tmp_path / f"{name}.graded")
-        argv = ["grade", responses, "--benchmark", f"humaneval={copy}", "--run-code", "--allow-unsafe-code", "--quiet"]
-        assert run(capsys, *argv)[0] == 0
+        argv = ["grade", str(responses), "--benchmark", f"humaneval={copy}", "--quiet"]
+        assert run(capsys, *argv, "--run-code", "--allow-unsafe-code")[0] == 0
     code, _, err = run(capsys, "ensemble", *folders, "--json")
     assert (code, len(err.splitlines())) == (2, 1)
     assert "allow it with --run-code" in err
