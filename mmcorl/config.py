@@ -174,6 +174,19 @@ class TrainingSettings(Section):
     """Keep the vision tower fixed. Nothing is ever frozen without this setting."""
     lora: LoraSettings | None = None
     """Train low-rank adapters instead of all weights."""
+    sharding: Literal["none", "zero2", "zero3", "fsdp2"] = "none"
+    """What the ranks of an agent divide among themselves: nothing; gradients and optimizer state (`zero2`); or weights
+    too (`zero3`, DeepSpeed, and `fsdp2`, torch). The update is the same."""
+    offload: Literal["none", "optimizer", "all"] = "none"
+    """What lies in CPU memory between uses: the optimizer state (ZeRO), or the weights too (`zero3`, `fsdp2`)."""
+
+    @model_validator(mode="after")
+    def _offload_fits(self) -> Self:
+        can = {"none": (), "zero2": ("optimizer",), "zero3": ("optimizer", "all"), "fsdp2": ("all",)}[self.sharding]
+        if self.offload != "none" and self.offload not in can:
+            way = f"use {can[-1]} or none" if can else "choose a sharding that moves things, such as zero3, or none"
+            raise ValueError(f"offload is {self.offload!r} but sharding {self.sharding!r} cannot do that: {way}")
+        return self
 
 
 class EngineSettings(Section):

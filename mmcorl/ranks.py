@@ -1,0 +1,70 @@
+"""The ranks of one agent, and the little they tell each other besides gradients.
+
+One agent is W processes of equal standing, each with its own prompts. What goes through here is small and lives on
+the CPU: outlines of groups, metrics, signs of life. Agents have no group in common, so none ever waits for another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Which rank of its agent this process is. One rank alone needs no torch.distributed and waits for nobody."""
+
+    rank: int = 0
+    size: int = 1
+
+    @classmethod
+    def join(cls, rank: int, size: int, address: str, device: torch.device, timeout: float = 1800.0) -> Ranks:
+        """Meet the other ranks; every rank calls this once, with the same address, before it makes its worker.
+
+        Args:
+            rank: 0 to size - 1.
+            size: ranks of this agent.
+            address: `host:port` of rank 0, free to listen on.
+            device: decides what carries gradients, NCCL between GPUs and gloo between CPUs; CPU tensors always
+                take gloo.
+            timeout: seconds after which a rank that waits for another gives up.
+        """
+        if size > 1:
+            _start(device, timeout, init_method=f"tcp://{address}", rank=rank, world_size=size)
+        return cls(rank, size)
+
+    @staticmethod
+    def leave() -> None:
+        """Take the process group down; without one nothing happens."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    def require_group(self, device: torch.device) -> None:
+        """Make sure that there is a process group: sharding libraries want one, even of a single rank."""
+        if not dist.is_initialized():
+            _start(device, 1800.0, store=dist.HashStore(), rank=0, world_size=1)
+
+    def gather(self, value: Value) -> list[Value]:
+        """The value of every rank, in order, on every rank; tensors in it belong on the CPU."""
+        if self.size == 1:
+            return [value]
+        everyone: list[Value | None] = [None] * self.size
+        dist.all_gather_object(everyone, value)
+        return everyone  # type: ignore[return-value]
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        self.gather(None)
+
+
+def _start(device: torch.device, timeout: float, **how: object) -> None:
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout), **how)  # type: ignore[arg-type]
