@@ -2,7 +2,7 @@
 
 Rows are keyed by (benchmark, id, sample). A step that was killed leaves at most a torn last line, which is
 cut off when the folder is opened again. Two processes in one folder, and a folder made with other settings,
-are refused.
+are refused. Results that no longer fit the rows are gone as soon as a row changes.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import fcntl
 import io
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self
 
 from eval_suite.items import Item, Response
-from mmcorl.errors import Refused
+from mmcorl.errors import Failed, Refused
 
 Key = tuple[str, str, int]
 """(benchmark, item id, sample)."""
@@ -39,22 +40,33 @@ class EvalFolder:
 
     def __init__(self, path: Path, manifest: Mapping[str, Any] | None = None):
         self.path = path
-        held = path / "manifest.json"
-        if manifest is None and not held.is_file():
+        self._given = None if manifest is None else json.loads(json.dumps(manifest))
+        self._check()
+
+    def _check(self) -> None:
+        """Refuse a folder that is not this evaluation's."""
+        held = self.path / "manifest.json"
+        if self._given is None and not held.is_file():
             raise Refused(
-                f"{str(path)!r} holds no evaluation: give a folder that `mmcorl eval` or `mmcorl grade` wrote"
+                f"{str(self.path)!r} holds no evaluation: give a folder that `mmcorl eval` or `mmcorl grade` wrote"
             )
-        if path.exists() and not path.is_dir():
-            raise Refused(f"{str(path)!r} is a file: choose a folder for the results")
-        if path.is_dir() and not held.is_file() and any(path.iterdir()):
-            raise Refused(f"{str(path)!r} is not empty and holds no evaluation: choose another folder")
-        if manifest is not None and held.is_file():
-            _same_manifest(path, json.loads(held.read_text()), json.loads(json.dumps(manifest)))
-        self._fresh = manifest if not held.is_file() else None
+        if self.path.exists() and not self.path.is_dir():
+            raise Refused(f"{str(self.path)!r} is a file: choose a folder for the results")
+        # A run that was killed before it wrote its manifest leaves hidden files at most.
+        if not held.is_file() and self.path.is_dir() and any(not p.name.startswith(".") for p in self.path.iterdir()):
+            raise Refused(f"{str(self.path)!r} is not empty and holds no evaluation: choose another folder")
+        if self._given is not None and held.is_file():
+            _same_manifest(self.path, self.manifest, self._given)
 
     def __enter__(self) -> Self:
-        self.path.mkdir(parents=True, exist_ok=True)
-        self._lock = (self.path / ".lock").open("w")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = (self.path / ".lock").open("w")
+        except OSError as error:
+            raise Refused(
+                f"nothing can be written into {str(self.path)!r} ({error.strerror}): choose another folder for the "
+                "results, or mend its permissions"
+            ) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -62,10 +74,15 @@ class EvalFolder:
             raise Refused(
                 f"another process is working in {str(self.path)!r}: wait for it or choose another folder"
             ) from None
-        if self._fresh is not None:
-            self.write("manifest.json", json.dumps(self._fresh, indent=1, ensure_ascii=True) + "\n")
-        for name in STEPS:
-            _cut_torn_line(self.path / name)
+        try:
+            self._check()  # Again: another process may have begun an evaluation here since.
+            if self._given is not None:
+                self.write("manifest.json", json.dumps(self._given, indent=1, ensure_ascii=True) + "\n")
+            for name in STEPS:
+                _cut_torn_line(self.path / name)
+        except BaseException:
+            self._lock.close()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -74,31 +91,63 @@ class EvalFolder:
     @property
     def manifest(self) -> dict[str, Any]:
         """What the folder is about."""
-        manifest: dict[str, Any] = json.loads((self.path / "manifest.json").read_text())
-        return manifest
+        return self.facts("manifest.json") or {}
 
     def rows(self, name: str) -> list[dict[str, Any]]:
-        """All lines of one file; none when the step has not begun."""
+        """All whole lines of one file; none when the step has not begun.
+
+        Raises Refused for a line that is no JSON object.
+        """
         file = self.path / name
-        return [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
+        if not file.is_file():
+            return []
+        # A last line without its end is being written by another process, or was when it was killed.
+        *lines, _ = file.read_text(encoding="utf-8").split("\n")
+        return [_object(line, file, number) for number, line in enumerate(lines, 1)]
 
     def append(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Add lines in one write."""
         text = "".join(_line(row) for row in rows)
-        with (self.path / name).open("a", encoding="ascii") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        with self._writing(name):
+            self._spoil_results()
+            with (self.path / name).open("a", encoding="ascii") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
 
     def replace_rows(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Replace a file of lines in one piece."""
-        self.write(name, "".join(_line(row) for row in rows))
+        """Replace a file of lines in one piece, if it has changed."""
+        text = "".join(_line(row) for row in rows)
+        file = self.path / name
+        if text != (file.read_text(encoding="utf-8") if file.is_file() else ""):
+            with self._writing(name):
+                self._spoil_results()
+            self.write(name, text)
 
     def write(self, name: str, text: str) -> None:
         """Replace a small file in one piece."""
         fresh = self.path / f".{name}.new"
-        fresh.write_text(text, encoding="utf-8")
-        os.replace(fresh, self.path / name)
+        with self._writing(name):
+            with fresh.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(fresh, self.path / name)
+
+    def _spoil_results(self) -> None:
+        for name in RESULTS:
+            (self.path / name).unlink(missing_ok=True)
+
+    @contextmanager
+    def _writing(self, name: str) -> Iterator[None]:
+        """A full disk or a lost folder, in a sentence."""
+        try:
+            yield
+        except OSError as error:
+            raise Failed(
+                f"{self.path / name} cannot be written ({error.strerror}); what stood there before is safe: free "
+                "space or mend the permissions, and give the same command again"
+            ) from error
 
     def keep_items(self, items: Sequence[Item]) -> None:
         """Write items.jsonl and thumbnails once; later calls must bring the same items.
@@ -119,13 +168,23 @@ class EvalFolder:
         if fresh:
             self.append("items.jsonl", [self._item_row(item) for item in fresh])
 
+    def renew_items(self, items: Sequence[Item]) -> None:
+        """Make the items these and no others: a file of responses may have changed since it was graded.
+
+        Where any item changed or is gone, what was graded is dropped; verdicts of a judge stay in its cache.
+        """
+        fresh = {(item.benchmark, item.id): item.fingerprint for item in items}
+        if any(fresh.get(key) != fingerprint for key, fingerprint in self.fingerprints().items()):
+            for name in ("items.jsonl", "rule.jsonl", "judge.jsonl"):
+                self.replace_rows(name, [])
+        self.keep_items(items)
+
     def facts(self, name: str) -> dict[str, Any] | None:
         """A small JSON file of a step, such as which grader wrote rule.jsonl; None before there is one."""
         file = self.path / name
         if not file.is_file():
             return None
-        told: dict[str, Any] = json.loads(file.read_text())
-        return told
+        return _object(file.read_text(encoding="utf-8"), file)
 
     def fingerprints(self) -> dict[tuple[str, str], str]:
         """Fingerprint of every item by (benchmark, id), as it was with its images."""
@@ -151,10 +210,14 @@ class EvalFolder:
         name = f"thumbs/{item.fingerprint}_{number}.png"
         path = self.path / name
         if not path.is_file():
-            path.parent.mkdir(exist_ok=True)
             buffer = io.BytesIO()
             load_image(item.images[number], THUMB_SIDE).save(buffer, "PNG")
-            path.write_bytes(buffer.getvalue())
+            with self._writing(name):
+                path.parent.mkdir(exist_ok=True)
+                # Under its name only once it is whole: a thumbnail that is there is not made again.
+                partial = path.with_suffix(".new")
+                partial.write_bytes(buffer.getvalue())
+                os.replace(partial, path)
         return name
 
 
@@ -171,6 +234,18 @@ def _line(row: Mapping[str, Any]) -> str:
     return json.dumps(row, allow_nan=False, ensure_ascii=True) + "\n"
 
 
+def _object(text: str, file: Path, line: int | None = None) -> dict[str, Any]:
+    """One JSON object of a file of ours; refused when somebody has damaged it."""
+    try:
+        told = json.loads(text)
+    except ValueError:
+        told = None
+    if not isinstance(told, dict):
+        where = str(file) if line is None else f"line {line} of {file}"
+        raise Refused(f"{where} is damaged: delete it and give the same command again, which makes it anew")
+    return told
+
+
 def _cut_torn_line(file: Path) -> None:
     """A write that was killed half-way leaves a line without its end."""
     if not file.is_file():
@@ -184,7 +259,7 @@ def _same_manifest(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -
     changed = [
         f"{key}: {old.get(key)!r} -> {new.get(key)!r}"
         for key in sorted({*old, *new})
-        if key not in ("versions", "judge") and old.get(key) != new.get(key)
+        if key not in _REDONE and old.get(key) != new.get(key)
     ]
     if changed:
         raise Refused(
