@@ -42,7 +42,7 @@ def block(code: str) -> str:
 
 
 # -- HumanEval: a plain problem with examples, one whose tests need a helper of the prompt (as 32, 38, 50), one
-# whose examples are not a session (as 75 of the 164).
+# whose examples are not a session (as those of 65 of the 164).
 HUMANEVAL_ROWS = [
     {
         "task_id": "HumanEval/0",
@@ -161,7 +161,7 @@ def test_a_continuation_that_hit_the_limit_before_any_stop_is_cut_off(completion
 def test_humaneval_examples_are_the_docstrings_calls_without_their_values(chat):
     assert humaneval.examples(chat[0]) == ["total([1, 2])", "total([])"]
     assert humaneval.examples(chat[1]) == []
-    assert humaneval.examples(chat[2]) == []
+    assert humaneval.examples(chat[2]) == ["half(4)"]
 
 
 def test_a_response_to_another_item_is_never_graded(chat, sandbox):
@@ -202,6 +202,22 @@ MBPP_ROWS = [
 @pytest.fixture
 def shots(tmp_path: Path) -> tuple[Item, ...]:
     return mbpp.MBPP.load(write(tmp_path / "mbpp.jsonl", MBPP_ROWS)).items
+
+
+@pytest.mark.parametrize(
+    ("shown", "calls"),
+    [
+        ("f('a)b', {'k': (1, -2)}) ➞ 3", ["f('a)b', {'k': (1, -2)})"]),  # brackets within the arguments
+        ("f([1,\n       2], 3) == [(0, 0)]", ["f([1, 2], 3)"]),  # over two lines
+        ("f(1) is 2, and f(1) again; f(n = 4) --> 5", ["f(1)", "f(n=4)"]),  # each once
+        ("f(a) => False, f() and f(1", []),  # no literal, no argument, no end
+        ("self.f(1), half(2), of(3)", []),  # other functions
+        ("f(" + "(" * 3000 + "1)", []),
+    ],
+)
+def test_humaneval_examples_in_any_form_are_read(shown, calls):
+    meta = {"prompt": f'def f(x):\n    """{shown}"""\n', "entry_point": "f"}
+    assert humaneval.examples(Item("humaneval", "0", "", "", kind="code", meta=meta)) == calls
 
 
 def test_mbpp_shows_three_examples_then_the_task(shots, tmp_path):
@@ -390,6 +406,22 @@ def test_livecodebench_tests_that_changed_or_went_are_refused(problems, tmp_path
         grade(problems[0], block("print(1)"), sandbox)
 
 
+def test_livecodebench_inputs_that_are_no_json_are_refused(tmp_path, sandbox):
+    bad = json.dumps([{"input": "[1, 2", "output": "1", "testtype": "functional"}])
+    write(tmp_path / "test.jsonl", [{**functional_row(), "public_test_cases": bad}])
+    (item,) = livecodebench.LIVECODEBENCH.load(tmp_path).items
+    response = Response(item.benchmark, item.id, 0, block("def pair(xs, k): return xs"))
+    program = livecodebench.TASK.read(item, response).program
+    assert program is not None
+    for use in (livecodebench.TASK.test, livecodebench.TASK.observe):
+        with pytest.raises(Refused, match="is no JSON"):
+            use(item, program, sandbox)
+    write(tmp_path / "test.jsonl", [lcb_row(metadata="[]")])
+    (item,) = livecodebench.LIVECODEBENCH.load(tmp_path).items
+    with pytest.raises(Refused, match="column 'metadata' is no JSON object"):
+        livecodebench.stored_tests(item)
+
+
 class _Harm:
     """What a hostile pickle looks like."""
 
@@ -400,7 +432,7 @@ class _Harm:
 def test_a_pickle_that_names_a_function_is_refused_and_not_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     stored = base64.b64encode(zlib.compress(pickle.dumps(_Harm()))).decode()
-    with pytest.raises(RowError, match="may hold only text"):
+    with pytest.raises(RowError, match="and it may hold only text"):
         livecodebench.private_tests(stored)
     assert not (tmp_path / "harm").exists()
 
@@ -417,6 +449,12 @@ def test_a_pickle_that_names_a_function_is_refused_and_not_run(tmp_path, monkeyp
         base64.b64encode(zlib.compress(b"\x80\x04\x95")).decode(),
         base64.b64encode(zlib.compress(b"(((((.")).decode(),
         base64.b64encode(zlib.compress(b"\x80\x04h\x00.")).decode(),
+        # A place in the memo of 2**31 entries, for which an unpickler allocates 32 GB; a list of texts; two texts.
+        base64.b64encode(zlib.compress(b"\x80\x04\x8c\x02[]r\xff\xff\xff\x7f.")).decode(),
+        base64.b64encode(zlib.compress(pickle.dumps(["[]"]))).decode(),
+        base64.b64encode(zlib.compress(b"\x80\x04\x8c\x02[]\x8c\x02[].")).decode(),
+        base64.b64encode(zlib.compress(pickle.dumps("[" * 100_000))).decode(),
+        "[" * 100_000,
     ],
 )
 def test_broken_private_tests_are_refused_in_a_sentence(stored):
@@ -429,6 +467,12 @@ def test_livecodebench_copies_that_cannot_be_are_refused(tmp_path):
         livecodebench.LIVECODEBENCH.load(tmp_path)
     path = write(tmp_path / "test.jsonl", [lcb_row(), lcb_row()])
     with pytest.raises(Refused, match="twice"):
+        livecodebench.LIVECODEBENCH.load(path)
+    (tmp_path / "test7.jsonl").mkdir()
+    with pytest.raises(Refused, match="cannot be read"):
+        livecodebench.LIVECODEBENCH.load(tmp_path / "test7*")
+    path.write_text("[" * 100_000 + "\n")
+    with pytest.raises(Refused, match="is no JSON"):
         livecodebench.LIVECODEBENCH.load(path)
     path.write_text("{broken\n")
     with pytest.raises(Refused, match="is no JSON"):

@@ -16,11 +16,13 @@ Traps
 
 from __future__ import annotations
 
+import re
+
 from eval_suite.benchmarks.base import Benchmark, Row
 from eval_suite.code.extract import CodeAnswer, definitions, extract_code, parses
 from eval_suite.code.running import Behaviour, CodeResult, Program, observe_calls, run_python_tests
 from eval_suite.code.sandbox import Sandbox
-from eval_suite.code.task import CodeTask, Reading, calls_of
+from eval_suite.code.task import CodeTask, Reading, literal_call
 from eval_suite.items import Item, Response
 
 SECONDS = 10.0
@@ -80,20 +82,16 @@ def test(item: Item, solution: Program, sandbox: Sandbox) -> CodeResult:
 
 
 def examples(item: Item) -> list[str]:
-    """The calls of the docstring's `>>>` examples, expected values left out."""
-    found: list[str] = []
-    session: list[str] = []
-    for line in [*item.meta["prompt"].splitlines(), ""]:
-        stripped = line.strip()
-        if stripped.startswith("...") and session:
-            session.append(stripped[3:].removeprefix(" "))
-            continue
-        if session:
-            found += calls_of("\n".join(session), [item.meta["entry_point"]])
-            session = []
-        if stripped.startswith(">>>"):
-            session = [stripped[3:].strip()]
-    return found
+    """The calls of the function that the docstring shows, expected values left out.
+
+    Calls whose arguments are literals, in whatever form the example is written (`>>> f(2)`, `f(2) == 4`,
+    `f(2) ➞ 4`, `f(2) returns 4`): 141 of the 164 problems have one, 76 of them behind `>>>`.
+    """
+    # Without the marks of lines that go on in a session.
+    prompt, name = re.sub(r"\n[ \t]*\.\.\.(?=[ \t])", "\n", item.meta["prompt"]), item.meta["entry_point"]
+    places = re.finditer(rf"(?<![\w.]){re.escape(name)}\(", prompt)
+    calls = [literal_call(prompt[place.start() :]) for place in places]
+    return list(dict.fromkeys(call for call in calls if call is not None))
 
 
 def observe(item: Item, solution: Program, sandbox: Sandbox) -> Behaviour:

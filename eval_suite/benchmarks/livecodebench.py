@@ -8,7 +8,8 @@ Metric   pass@1 of one sample at temperature 0.2: all public and private tests, 
          difficulty and platform.
 Traps
 - The hub data set is a loading script, which `datasets` 4 refuses: the files are read directly, line by line.
-- Private tests are a pickle from the network. It may hold nothing but one text here: no class, no function.
+- Private tests are a pickle from the network, whose opcodes are read here instead of run: it may hold one text and
+  nothing else. An unpickler that refuses classes still allocates whatever a forged pickle names.
 - Tests weigh more than all other data of all benchmarks. An item keeps their digest and where they are; grading
   reads them there again and checks the digest.
 - Solutions count on a long list of star imports, which runs before them. numpy is not there: a solution that
@@ -21,9 +22,8 @@ from __future__ import annotations
 import base64
 import glob
 import hashlib
-import io
 import json
-import pickle
+import pickletools
 import re
 import zlib
 from collections.abc import Iterator
@@ -99,31 +99,42 @@ class Tests:
     private: tuple[tuple[str, str], ...]
 
 
-class _TextOnly(pickle.Unpickler):
-    """Unpickles plain data: whatever asks for a class or a function by name is refused."""
+_FRAME = frozenset({"PROTO", "FRAME", "MEMOIZE", "PUT", "BINPUT", "STOP"})
+_TEXT = frozenset({"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "UNICODE"})
 
-    def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"the private tests name {module}.{name}, but they may hold only text")
+
+def _pickled_text(packed: bytes) -> str:
+    """The one text a pickle holds, read from its opcodes; raises ValueError for any other pickle."""
+    found: list[str] = []
+    for opcode, argument, _ in pickletools.genops(packed):
+        if opcode.name in _TEXT:
+            found.append(str(argument))
+        elif opcode.name not in _FRAME:
+            raise ValueError(f"the pickle holds {opcode.name}, and it may hold only text")
+    if len(found) != 1:
+        raise ValueError(f"the pickle holds {len(found)} texts, not one")
+    return found[0]
 
 
 def private_tests(stored: str) -> Any:
     """The private tests of one row, as JSON data; raises RowError when they are not what the data set publishes."""
     try:
         return json.loads(stored)
+    except RecursionError as error:
+        raise RowError("bad_tests", "column 'private_test_cases' is nested too deeply") from error
     except ValueError:
         pass  # the packed form, below
     unpacker = zlib.decompressobj()
     try:
         packed = unpacker.decompress(base64.b64decode(stored, validate=True), _MAX_TESTS)
-        text = "" if unpacker.unconsumed_tail else _TextOnly(io.BytesIO(packed)).load()
-    except (ValueError, zlib.error, pickle.UnpicklingError, EOFError, LookupError, AttributeError, TypeError) as error:
-        # A forged pickle stops the unpickler in any of these ways.
+        if unpacker.unconsumed_tail:
+            raise ValueError(f"it holds more than {_MAX_TESTS >> 20} MB")
+        text = _pickled_text(packed)
+    except (ValueError, zlib.error) as error:
         raise RowError("bad_tests", f"column 'private_test_cases' cannot be unpacked: {error}") from error
-    if not isinstance(text, str) or not text:
-        raise RowError("bad_tests", f"column 'private_test_cases' holds no text of at most {_MAX_TESTS >> 20} MB")
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RowError("bad_tests", f"column 'private_test_cases' holds no JSON: {error}") from error
 
 
@@ -138,8 +149,10 @@ def tests_of(row: Row) -> Tests:
     """The tests of one row; raises RowError."""
     try:
         public, metadata = json.loads(row.text("public_test_cases")), json.loads(row.text("metadata"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RowError("bad_tests", f"columns 'public_test_cases' and 'metadata' must be JSON: {error}") from error
+    if not isinstance(metadata, dict):
+        raise RowError("bad_tests", "column 'metadata' is no JSON object")
     return Tests(
         metadata.get("func_name"),
         _cases(public, "public_test_cases"),
@@ -182,7 +195,7 @@ def stored_tests(item: Item) -> Tests:
         with path.open("rb") as file:
             file.seek(item.meta["tests_offset"])
             values = json.loads(file.readline())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise Refused(f"the tests of livecodebench {item.id} cannot be read from {path} ({error}): {again}") from error
     row = Row(0, values if isinstance(values, dict) else {}, lambda column: ())
     try:
@@ -205,11 +218,15 @@ def test(item: Item, solution: Program, sandbox: Sandbox) -> CodeResult:
     cases = [*tests.public, *tests.private]
     if tests.function is None:
         return run_programs(sandbox, solution, [Run(*case) for case in cases], SECONDS)
-    try:
-        calls = [Call(tuple(map(json.loads, given.split("\n"))), json.loads(wanted)) for given, wanted in cases]
-    except ValueError as error:
-        raise Refused(f"a test of livecodebench {item.id} is no JSON ({error}): replace the copy") from error
+    calls = [Call(_values(item, *given.split("\n")), _values(item, wanted)[0]) for given, wanted in cases]
     return run_calls(sandbox, _with_entry(solution, tests.function), _ENTRY, calls, SECONDS)
+
+
+def _values(item: Item, *lines: str) -> tuple[Any, ...]:
+    try:
+        return tuple(map(json.loads, lines))
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"a test of livecodebench {item.id} is no JSON ({error}): replace the copy") from error
 
 
 def _with_entry(solution: Program, function: str) -> Program:
@@ -225,7 +242,7 @@ def observe(item: Item, solution: Program, sandbox: Sandbox) -> Behaviour:
     inputs = [given for given, _ in tests.public]
     if tests.function is None:
         return observe_programs(sandbox, solution, inputs, SECONDS)
-    calls = [f"{_ENTRY}({', '.join(repr(json.loads(line)) for line in given.split(chr(10)))})" for given in inputs]
+    calls = [f"{_ENTRY}({', '.join(map(repr, _values(item, *given.split(chr(10)))))})" for given in inputs]
     return observe_calls(sandbox, _with_entry(solution, tests.function), calls, SECONDS)
 
 
@@ -317,23 +334,28 @@ def _files(path: Path) -> list[Path]:
 
 
 def _rows(paths: list[Path]) -> Iterator[Row]:
-    number = 0
+    for number, (path, offset, line) in enumerate(_lines(paths)):
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise Refused(f"row {number} at byte {offset} of {path} is no JSON ({error}): replace it") from error
+        if not isinstance(values, dict):
+            raise Refused(f"row {number} at byte {offset} of {path} is no JSON object: replace it")
+        yield Row(number, {**values, "_file": str(path.resolve()), "_offset": offset}, lambda column: ())
+
+
+def _lines(paths: list[Path]) -> Iterator[tuple[Path, int, bytes]]:
+    """Lines that are not blank, each with its file and place."""
     for path in paths:
         offset = 0
-        with path.open("rb") as file:
-            for line in file:
-                try:
-                    values = json.loads(line) if line.strip() else None
-                except ValueError as error:
-                    raise Refused(
-                        f"row {number} at byte {offset} of {path} is no JSON ({error}): replace it"
-                    ) from error
-                if values is not None:
-                    if not isinstance(values, dict):
-                        raise Refused(f"row {number} at byte {offset} of {path} is no JSON object: replace it")
-                    yield Row(number, {**values, "_file": str(path.resolve()), "_offset": offset}, lambda column: ())
-                    number += 1
-                offset += len(line)
+        try:
+            with path.open("rb") as file:
+                for line in file:
+                    if line.strip():
+                        yield path, offset, line
+                    offset += len(line)
+        except OSError as error:
+            raise Refused(f"{path} of livecodebench cannot be read ({error.strerror}): replace it") from error
 
 
 LIVECODEBENCH = LiveCodeBench(

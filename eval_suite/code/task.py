@@ -101,6 +101,32 @@ def calls_of(source: str, names: Sequence[str]) -> list[str]:
     return found
 
 
+_MAX_CALL = 2048
+
+
+def literal_call(text: str) -> str | None:
+    """The call a text begins with, as an expression, when all its arguments are literals and there is one."""
+    text = text[:_MAX_CALL]
+    end = text.find(")") + 1
+    while end:
+        try:
+            node = ast.parse(text[:end], mode="eval").body
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            end = text.find(")", end) + 1  # a bracket within the arguments
+            continue
+        arguments = [*node.args, *(word.value for word in node.keywords)] if isinstance(node, ast.Call) else []
+        return ast.unparse(node) if arguments and all(map(_is_literal, arguments)) else None
+    return None
+
+
+def _is_literal(node: ast.expr) -> bool:
+    try:
+        ast.literal_eval(node)
+    except (ValueError, TypeError, RecursionError, MemoryError):
+        return False
+    return True
+
+
 def texts(meta: Mapping[str, object], name: str) -> list[str]:
     """A list of texts in the meta data of an item, which a JSON file may have made a list of a tuple."""
     value = meta[name]
