@@ -24,8 +24,10 @@ def prepare(folder: EvalFolder, sandbox: Sandbox | None, *, quiet: bool = False)
         observe(folder, sandbox, benchmarks=asked, quiet=quiet)
 
 
-def observe(folder: EvalFolder, sandbox: Sandbox, *, benchmarks: set[str] | None = None, quiet: bool = False) -> None:
+def observe(folder: EvalFolder, sandbox: Sandbox, *, benchmarks: set[str] | None = None, quiet: bool = False) -> bool:
     """Fill behaviour.jsonl for coding problems, of all benchmarks or of those named; a killed run goes on.
+
+    Returns whether anything was added, which makes a summary stale.
 
     Raises:
         Failed: the sandbox itself failed on some problems; the rest is kept, and the same command does these again.
@@ -40,7 +42,7 @@ def observe(folder: EvalFolder, sandbox: Sandbox, *, benchmarks: set[str] | None
             waiting.setdefault((response.benchmark, response.id), []).append(response)
     items = [item for item in _code(folder.items(), benchmarks) if (item.benchmark, item.id) in waiting]
     if not items:
-        return
+        return False
     note_sandbox(folder, sandbox)
     failed: list[str] = []
     with task("running examples", len(items), quiet=quiet) as bar:
@@ -62,6 +64,7 @@ def observe(folder: EvalFolder, sandbox: Sandbox, *, benchmarks: set[str] | None
             f"the sandbox failed on the examples of {len(failed)} problems ({failed[0]}), which says nothing of the "
             "programs: the rest is kept, give the same command again for these"
         )
+    return True
 
 
 def note_sandbox(folder: EvalFolder, sandbox: Sandbox) -> None:
