@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
     """Answer benchmarks with a checkpoint, grade, judge, sum up."""
     from eval_suite.generate import Generation, Generator, trained_with
 
+    judge = _judge(arguments)
     sources = _sources(arguments.benchmarks)
     told = trained_with(arguments.model)
     loaded = {name: BENCHMARKS[name].load(source, limit=arguments.limit) for name, source in sources.items()}
@@ -74,15 +75,20 @@ def evaluate(arguments: argparse.Namespace) -> int:
             steps.generate(
                 folder, one.items, settings[name].samples, settings[name].chunk, produce, quiet=arguments.quiet
             )
-        return _finish(folder, arguments, sandbox, _title(arguments.model))
+        # A judge in this process needs the room.
+        generator = None
+        return _finish(folder, arguments, sandbox, judge, _title(arguments.model))
 
 
 def grade(arguments: argparse.Namespace) -> int:
     """Grade a file of responses, or an evaluation folder again."""
+    judge = _judge(arguments)
     if arguments.responses.is_dir():
         with EvalFolder(arguments.responses) as folder:
             sandbox = _sandbox(arguments, folder.items())
-            return _finish(folder, arguments, sandbox, _title(folder.manifest.get("model", arguments.responses.name)))
+            return _finish(
+                folder, arguments, sandbox, judge, _title(folder.manifest.get("model", arguments.responses.name))
+            )
     rows = read_responses(arguments.responses)
     out: Path = arguments.out or arguments.responses.with_suffix(".graded")
     if arguments.benchmark:
@@ -116,7 +122,7 @@ def grade(arguments: argparse.Namespace) -> int:
             folder.replace_rows("rule.jsonl", [])
             folder.replace_rows("judge.jsonl", [])
             folder.replace_rows("behaviour.jsonl", [])
-        return _finish(folder, arguments, sandbox, arguments.responses.name)
+        return _finish(folder, arguments, sandbox, judge, arguments.responses.name)
 
 
 def compare(arguments: argparse.Namespace) -> int:
@@ -196,7 +202,8 @@ def _let_programs_vote(folders: Sequence[EvalFolder], arguments: argparse.Namesp
     if sandbox is not None:
         for folder in folders:
             with folder:
-                program_votes.observe(folder, sandbox, quiet=True)
+                if program_votes.observe(folder, sandbox, quiet=True):
+                    steps.sum_up(folder, _title(folder.manifest.get("model", folder.path.name)))
 
 
 def table(arguments: argparse.Namespace) -> int:
@@ -216,17 +223,19 @@ def table(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _finish(folder: EvalFolder, arguments: argparse.Namespace, sandbox: Any, title: str) -> int:
+def _judge(arguments: argparse.Namespace) -> Any:
+    """The judge that the options name, if any: refused before work starts if it cannot be."""
+    from eval_suite.grading.judge import choose
+
+    return choose(arguments.judge, arguments.judge_model, arguments.judge_key_env, arguments.judge_gpus)
+
+
+def _finish(folder: EvalFolder, arguments: argparse.Namespace, sandbox: Any, judge: Any, title: str) -> int:
     """Grade, judge when one is named, sum up, print."""
     steps.grade(folder, arguments.mcq_policy, sandbox, quiet=arguments.quiet)
     program_votes.prepare(folder, sandbox, quiet=arguments.quiet)
-    if arguments.judge:
-        from eval_suite.grading.judge import JudgeSettings
-
-        settings = JudgeSettings(base_url=arguments.judge, api_key_env=arguments.judge_key_env)
-        if arguments.judge_model:
-            settings = replace(settings, model=arguments.judge_model)
-        steps.judge(folder, settings, quiet=arguments.quiet)
+    if judge is not None:
+        steps.judge(folder, judge, quiet=arguments.quiet)
     summary = steps.sum_up(folder, title)
     if arguments.json:
         print(json.dumps(summary))

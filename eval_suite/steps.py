@@ -1,7 +1,7 @@
 """The steps of an evaluation, each over files: generate, grade, judge, sum up.
 
 Any step can be done again, and one that was killed goes on where it stood. Only `generate` needs a model, only
-`judge` an endpoint; a folder of responses is graded on any machine.
+`judge` an endpoint or a judge model; a folder of responses is graded on any machine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mmcorl.progress import task
 
 if TYPE_CHECKING:
     from eval_suite.code.sandbox import Sandbox
-    from eval_suite.grading.judge import JudgeSettings
+    from eval_suite.grading.judge import JudgeSettings, VllmJudge
 
 GRADED_AT_ONCE = 512
 
@@ -124,7 +124,7 @@ def _rule_row(item: Item, response: Response, grader: Grader, sandbox: Sandbox |
     }
 
 
-def judge(folder: EvalFolder, settings: JudgeSettings, *, quiet: bool = False) -> None:
+def judge(folder: EvalFolder, settings: JudgeSettings | VllmJudge, *, quiet: bool = False) -> None:
     """Fill judge.jsonl: what the rules did not credit although it commits to an answer, and nothing else.
 
     Verdicts that failed are asked again; those of another judge or prompt version are too.

@@ -155,9 +155,14 @@ def _grading_options(parser: argparse.ArgumentParser) -> None:
         default="letter_or_value",
         help="credit an option by letter or value, or by letter alone as older graders do",
     )
-    parser.add_argument("--judge", metavar="URL", help="OpenAI-compatible endpoint that judges what the rules reject")
-    parser.add_argument("--judge-model", help="name of the judge (default: Qwen/Qwen2.5-32B-Instruct)")
-    parser.add_argument("--judge-key-env", metavar="NAME", help="environment variable that holds the judge's key")
+    parser.add_argument(
+        "--judge",
+        metavar="URL|vllm[:MODEL]",
+        help="judge of what the rules reject: an OpenAI-compatible endpoint, or a model that vLLM runs in this process",
+    )
+    parser.add_argument("--judge-model", help="name of the judge (default: Qwen/Qwen2.5-32B-Instruct, or the MODEL)")
+    parser.add_argument("--judge-key-env", metavar="NAME", help="environment variable that holds an endpoint's key")
+    parser.add_argument("--judge-gpus", type=int, metavar="N", help="GPUs for a judge in this process (default: 1)")
     parser.add_argument("--aggregation", help="pass@K, avg@K or maj@K (default: what the benchmark reports)")
     _code_options(parser)
     parser.add_argument("--quiet", action="store_true", help="no progress on stderr")

@@ -26,6 +26,7 @@ from eval_suite.grading.judge import (
     as_callable,
     judge_all,
 )
+from eval_suite.grading.judge import Reply as JudgeReply
 from mmcorl.errors import Failed, Refused
 from openai_server import Call, OpenAIServer, Reply, fail, in_turn, knows, say
 
@@ -518,9 +519,10 @@ class Table:
         self.replies = replies
         self.asked: list[int] = []
 
-    def ask(self, prompts: list[str]) -> list[str]:
+    def ask(self, prompts: list[str]) -> list[JudgeReply]:
         self.asked.append(len(prompts))
-        return [next(word for key, word in self.replies.items() if f"What is {key} -" in prompt) for prompt in prompts]
+        words = [next(word for key, word in self.replies.items() if f"What is {key} -" in prompt) for prompt in prompts]
+        return [JudgeReply(word, cut_off=False) for word in words]
 
 
 def test_a_judge_in_this_process_is_asked_in_batches_and_cached(tmp_path):

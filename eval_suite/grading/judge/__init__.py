@@ -5,6 +5,9 @@ or cut off has no answer to judge and is never sent.
 """
 
 from eval_suite.grading.judge.cache import VerdictCache
+from eval_suite.grading.judge.choice import choose
+from eval_suite.grading.judge.client import Reply, Unanswered
+from eval_suite.grading.judge.in_process import VllmJudge
 from eval_suite.grading.judge.judging import (
     Counts,
     JudgeModel,
@@ -24,7 +27,11 @@ __all__ = [
     "JudgeSettings",
     "JudgeVerdict",
     "Problem",
+    "Reply",
+    "Unanswered",
     "VerdictCache",
+    "VllmJudge",
     "as_callable",
+    "choose",
     "judge_all",
 ]

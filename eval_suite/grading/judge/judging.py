@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from eval_suite.grading.judge.cache import VerdictCache
-from eval_suite.grading.judge.client import Endpoint, Unanswered
+from eval_suite.grading.judge.client import Endpoint, Reply, Unanswered
 from eval_suite.grading.judge.prompt import JudgeRequest, key, prompt, read_reply
 from eval_suite.grading.judge.settings import JudgeSettings
 from mmcorl.errors import Failed
@@ -34,8 +34,11 @@ class JudgeModel(Protocol):
     def name(self) -> str:
         """Recorded beside its verdicts, and part of the cache key."""
 
-    def ask(self, prompts: Sequence[str]) -> Sequence[str]:
-        """One reply for each prompt, greedily decoded, each prompt a user message in its chat template."""
+    def ask(self, prompts: Sequence[str]) -> Sequence[Reply | Unanswered]:
+        """One reply for each prompt, greedily decoded, each prompt a user message in its chat template.
+
+        `Unanswered`, returned and not raised, stands for a reply that cannot be had.
+        """
 
 
 @dataclass
@@ -174,7 +177,7 @@ class _Run:
             if len(replies) != len(keys):
                 raise ValueError(f"judge {judge.name} gave {len(replies)} replies to {len(keys)} prompts")
             self.counts.asked += len(keys)
-            told = [(content, *_read(reply)) for content, reply in zip(keys, replies, strict=True)]
+            told = [self._told(content, reply) for content, reply in zip(keys, replies, strict=True)]
             for result in self._keep(told):
                 self._tell(result)
 
@@ -208,8 +211,7 @@ class _Run:
             reply = await endpoint.ask(prompt(self.requests[self.waiting[content][0]]))
         except Unanswered as trouble:
             sentence = str(trouble)
-            await told.put((content, "failed", sentence))
-            counts.problems.setdefault(trouble.kind, Problem(sentence)).questions += 1
+            await told.put(self._told(content, trouble))
             self._failures += 1
             if trouble.hopeless and not self._answered:
                 counts.stopped = sentence
@@ -219,7 +221,7 @@ class _Run:
                 raise _Stop from trouble
         else:
             self._answered, self._failures = True, 0
-            await told.put((content, *_read(reply.text, cut_off=reply.cut_off)))
+            await told.put(self._told(content, reply))
         finally:
             counts.sent = endpoint.sent
 
@@ -235,6 +237,14 @@ class _Run:
             fresh = await asyncio.to_thread(self._keep, fresh)
             for result in fresh:
                 self._tell(result)
+
+    def _told(self, content: str, reply: Reply | Unanswered) -> _Told:
+        """What is told of one question; counts its failure."""
+        if isinstance(reply, Unanswered):
+            sentence = str(reply)
+            self.counts.problems.setdefault(reply.kind, Problem(sentence)).questions += 1
+            return content, "failed", sentence
+        return content, *_read(reply.text, cut_off=reply.cut_off)
 
     def _keep(self, results: list[_Told]) -> list[_Told]:
         """Put verdicts into the cache; returns the results, with the verdicts that hold there."""

