@@ -23,7 +23,11 @@ from mmcorl.errors import Failed, Refused
 Key = tuple[str, str, int]
 """(benchmark, item id, sample)."""
 THUMB_SIDE = 384
-STEPS = ("items.jsonl", "responses.jsonl", "rule.jsonl", "behaviour.jsonl", "judge.jsonl")
+STEPS = ("items.jsonl", "unasked.jsonl", "responses.jsonl", "rule.jsonl", "judge.jsonl", "behaviour.jsonl")
+RESULTS = ("summary.json", "results.md", "results.csv", "results.tex")
+"""What is made from the rows, and wrong as soon as one of them changes."""
+_REDONE = ("versions", "mcq_policy", "aggregations")
+"""Entries of a manifest that may change from run to run: grading and scoring are done again from the files."""
 
 
 def key_of(row: Mapping[str, Any]) -> Key:
@@ -175,7 +179,7 @@ class EvalFolder:
         """
         fresh = {(item.benchmark, item.id): item.fingerprint for item in items}
         if any(fresh.get(key) != fingerprint for key, fingerprint in self.fingerprints().items()):
-            for name in ("items.jsonl", "rule.jsonl", "judge.jsonl"):
+            for name in ("items.jsonl", "rule.jsonl", "judge.jsonl", "behaviour.jsonl"):
                 self.replace_rows(name, [])
         self.keep_items(items)
 
