@@ -30,6 +30,7 @@ TIMEOUT = 0.75
 
 _MAX_REMEMBERED = 8192
 _LETTER = re.compile(r"[A-Z]")
+_EITHER = re.compile(r"\bor\b|或")
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,8 @@ class Rules:
         labels, by_letter = named.labels, named.by_letter
         if not labels and len(wanted) > 1:
             reading = read(answer)
-            if reading.kind == "list":
+            # `60° or 90°` leaves open which, where both are asked for.
+            if reading.kind == "list" and not _EITHER.search(answer):
                 labels = self._values([part.text for part in reading.parts], choices)
         # The legacy grader compares a value with the gold alone, and only where the gold is a value.
         legacy = self.mcq_policy == "letter_only" and self.relation.options(gold, choices).by_letter

@@ -41,7 +41,7 @@ GREEK = frozenset(
     {r"\alpha", r"\beta", r"\gamma", r"\delta", r"\epsilon", r"\varepsilon", r"\zeta", r"\eta"}
     | {r"\theta", r"\vartheta", r"\kappa", r"\lambda", r"\mu", r"\nu", r"\xi", r"\rho", r"\sigma"}
     | {r"\tau", r"\varphi", r"\phi", r"\chi", r"\psi", r"\omega", r"\Gamma", r"\Delta", r"\Theta"}
-    | {r"\Lambda", r"\Xi", r"\Sigma", r"\Phi", r"\Psi", r"\Omega"}
+    | {r"\Lambda", r"\Xi", r"\Pi", r"\Sigma", r"\Phi", r"\Psi", r"\Omega"}
 )
 
 

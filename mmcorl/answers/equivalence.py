@@ -251,7 +251,8 @@ class Equivalence:
             ordered = "{}" not in (a.brackets, b.brackets)
         else:
             return False
-        if ordered:
+        # `6, 5` does not say which is the x of `x = 5, y = 6`; roots x_1, x_2 come in any order.
+        if ordered or _are_named(a.parts) != _are_named(b.parts):
             return self._in_order(a.parts, b.parts, deadline)
         return self._matched(_distinct(a.parts), _distinct(b.parts), deadline)
 
@@ -359,12 +360,12 @@ def _bare(text: str) -> str:
     return text.strip(" $\n").rstrip(".").replace("dfrac{", "frac{") or text
 
 
-_DECIMAL_COMMA = re.compile(r"-?(?:0,[0-9]{1,18}|[0-9]{1,18},(?:[0-9]{1,2}|[0-9]{4,18}))")
+_DECIMAL_COMMA = re.compile(r"-?(?:0,[0-9]{1,18}|[0-9]{3,18},[0-9]{1,2}|[0-9]{1,18},(?:[0-9]{2}|[0-9]{4,18}))")
 _DECIMAL_POINT = re.compile(r"-?[0-9]{1,18}\.[0-9]{1,18}")
 
 
 def _same_digits(a: str, b: str) -> bool:
-    """`1000,99` and `1000.99`: a decimal comma, wherever it cannot separate thousands."""
+    """`1000,99` and `1000.99`: a decimal comma, wherever it separates neither thousands nor two small numbers."""
     comma, point = (a, b) if "," in a else (b, a)
     comma, point = comma.strip(" $"), point.strip(" $")
     return (
@@ -379,6 +380,18 @@ def _distinct(parts: tuple[Reading, ...]) -> tuple[Reading, ...]:
     if any(part.kind != "list" for part in parts):
         return parts
     return tuple({part.text: part for part in parts}.values())
+
+
+def _are_named(parts: tuple[Reading, ...]) -> bool:
+    """Whether the parts are values of different quantities, not `x_1`, `x_2`, ... in turn."""
+    names = [part.name for part in parts]
+    if None in names or len(set(names)) < 2:
+        return False
+    indexed = [re.fullmatch(r"(.+)_\{?(\d)\}?", str(name)) for name in names]
+    if not all(indexed):
+        return True
+    bases = {match.group(1) for match in indexed if match}
+    return len(bases) > 1 or [int(match.group(2)) for match in indexed if match] != list(range(1, len(names) + 1))
 
 
 def _is_rounding(rounded: Reading, exactly: Reading) -> bool:
@@ -443,7 +456,11 @@ def _close(x: Exact, y: Exact) -> bool:
     places = min((number.places or 0 for number in (x, y) if _is_rounded(number)), default=None)
     if places is None:
         return False
-    return abs(x.value - y.value) <= Fraction(1, 2 * 10**places)
+    if abs(x.value - y.value) <= Fraction(1, 2 * 10**places):
+        return True
+    # Models cut off as often as they round: 0.666666 is 2/3, though not 0.6666667.
+    number, other = (x, y) if x.places is not None else (y, x)
+    return other.places is None and int(other.value * 10**places) == number.value * 10**places != 0
 
 
 def _is_rounded(number: Exact) -> bool:
@@ -465,4 +482,11 @@ def _rounds_to(a: Reading, b: Reading) -> bool | None:
     if value is None or value != again:
         return None
     assert number.places is not None
-    return abs(value - float(number.value)) <= 0.5 * 10.0**-number.places * (1 + 1e-6) + 1e-14 * abs(value)
+    if abs(value - float(number.value)) <= 0.5 * 10.0**-number.places * (1 + 1e-6) + 1e-14 * abs(value):
+        return True
+    # Cut off rather than rounded; beyond a dozen digits a float does not say where.
+    return (
+        not value.imag
+        and 10 ** (number.places + 1) * abs(value) < 1e14
+        and int(value.real * 10**number.places) == number.value * 10**number.places
+    )

@@ -60,7 +60,8 @@ def extract(response: str, finish_reason: Literal["stop", "length"] = "stop") ->
 
 def _committed(content: str, source: Source) -> Extraction:
     answer = content.strip()
-    return Extraction(answer, source) if answer else Extraction(None, "none")
+    # `$$` is as blank as nothing.
+    return Extraction(answer, source) if answer.strip("$ \n") else Extraction(None, "none")
 
 
 def _without_drafts(text: str) -> tuple[str, bool]:

@@ -27,20 +27,11 @@ class Interval:
 def interval(reading: Reading) -> Interval | None:
     """The interval that a reading says, as an inequality, a membership or itself; None when it says none."""
     if reading.kind == "list":
-        return _written(reading, None)
-    if reading.kind != "relation":
-        return None
-    text = reading.body
-    if r"\in" in text and not _SIGN.search(text):
-        variable, _, rest = text.partition(r"\in")
-        inner = read(rest.strip())
-        if _VARIABLE.fullmatch(variable.strip()) and inner.kind == "list":
-            return _written(inner, variable.strip())
-        return None
-    return _inequality(text)
+        return _written(reading)
+    return _inequality(reading.body) if reading.kind == "relation" else None
 
 
-def _written(reading: Reading, variable: str | None) -> Interval | None:
+def _written(reading: Reading) -> Interval | None:
     if len(reading.parts) != 2 or reading.brackets not in ("()", "[]", "(]", "[)"):
         return None
     ends: list[Reading | None] = []
@@ -53,6 +44,8 @@ def _written(reading: Reading, variable: str | None) -> Interval | None:
             ends.append(part)
     low, high = ends
     closed = reading.brackets
+    # `x \in (0, 1)` speaks of x; the D of `D = (0, 1)` is the interval.
+    variable = reading.name if reading.text.startswith(rf"{reading.name}\in ") else None
     return Interval(low, high, closed[0] == "[" and low is not None, closed[1] == "]" and high is not None, variable)
 
 

@@ -33,7 +33,7 @@ _CHARACTERS = str.maketrans(
         "π": r"\pi ", "∞": r"\infty ", "√": r"\sqrt ", "∛": r"\sqrt[3]", "∶": ":",
         "±": r"\pm ", "∠": r"\angle ", "△": r"\triangle ",
         "≤": r"\le ", "⩽": r"\le ", "≥": r"\ge ", "⩾": r"\ge ", "≠": r"\ne ", "≈": r"\approx ",
-        "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ", "→": r"\to ", "∴": "",
+        "∘": r"\circ ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ", "→": r"\to ", "∴": "",
         "α": r"\alpha ", "β": r"\beta ", "γ": r"\gamma ", "δ": r"\delta ", "θ": r"\theta ", "λ": r"\lambda ",
         "μ": r"\mu ", "µ": r"\mu ", "σ": r"\sigma ", "φ": r"\phi ", "ω": r"\omega ", "Δ": r"\Delta ",
         "ρ": r"\rho ", "Ω": r"\Omega ",
@@ -46,10 +46,13 @@ _CHARACTERS = str.maketrans(
 _SPACING = re.compile(r"(?<!\\)\\(?:[;: >]|q?quad)|~")
 _SIZING = re.compile(r"\\(?:left|right|middle|[Bb]igg?[lr]?)(?![A-Za-z])\.?(?=\s*(?:[\[\](){}|.]|\\[{}|]|\\[lr]))")
 _STYLE = re.compile(r"\\(?:displaystyle|textstyle|limits|nolimits|rm|bf|it)(?![A-Za-z])|\\!\s*")
+# `160~cm`; a tilde before a number says `about`.
+_TIE = re.compile(r"(?<=[\d})\]])~(?=\s{0,4}(?:[A-Za-z\\]|$))")
 _THIN_DIGITS = re.compile(r"(?<=\d)(?:\\,|\\ |~)(?=\d{3}(?!\d))")
 _SPACED_THOUSANDS = re.compile(r"-?[1-9]\d{0,2}(?: \d{3})+(?:\.\d+)?")
 _ROMAN = re.compile(
-    r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mathit|mathsf|operatorname|mbox|hbox|rm|bf|emph)"
+    r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mathit|mathsf|operatorname|mbox|hbox|rm|bf|emph"
+    r"|boldsymbol|bm|underline)"
     r"\s*\{([^{}]{0,512})\}"
 )
 _ROMAN_UNITS = {"s": "sec", "h": "hr", "t": "tonne", "l": "L", "N": "newton", "J": "joule", "W": "watt"}
@@ -58,6 +61,9 @@ _SPACED_UNIT = re.compile(r"(10\s*\^\s*\{-?\d{1,3}\}|\d)\s+([shNJWVA])\s*\.?\s*$
 _DEGREES = re.compile(
     r"\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?:(?![A-Za-z])|(?=[TNSEWC](?![A-Za-z])))|\\degrees?(?![A-Za-z])|\^\s*°|\^\s*\{\s*°\s*\}"
 )
+# `90^o` and `90\circ` are degrees only behind a number.
+_LOOSE_DEGREES = re.compile(r"(?<=\d)\s{0,4}(?:\^\s{0,4}(?:o(?![A-Za-z])|\{\s{0,4}o\s{0,4}\})|\\circ(?![A-Za-z]))")
+_TIME = re.compile(r"(\d{1,2}:\d\d ?|\d{1,2} )([AaPp])\.?[Mm]\.?")
 _FRACTION_NAME = re.compile(r"\\[dtc]frac(?![A-Za-z])")
 _FRACTION_HEAD = re.compile(r"\\frac\s*(?:([0-9]|\\pi)\s*([0-9])|\{([^{}]{0,256})\}\s*([0-9])|([0-9])\s*\{)")
 _BARE_ROOT = re.compile(r"\\sqrt(\[[2-9]\])?\s*([0-9]+|[A-Za-z])")
@@ -69,6 +75,10 @@ _COMMAND_SYNONYMS = (
     (re.compile(r"\\lt(?![A-Za-z])"), "<"),
     (re.compile(r"\\gt(?![A-Za-z])"), ">"),
     (re.compile(r"\\(?:ast|bullet)(?![A-Za-z])"), r"\\cdot "),
+    (re.compile(r"\\[cd]dots(?![A-Za-z])|\\dots(?![A-Za-z])"), r"\\ldots "),
+    (re.compile(r"\\lg(?![A-Za-z])"), r"\\log "),
+    (re.compile(r"\\overrightarrow(?![A-Za-z])"), r"\\vec "),
+    (re.compile(r"\\varnothing(?![A-Za-z])|\\\{\s{0,4}\\\}"), r"\\emptyset "),
     (re.compile(r"\\(?:lbrace|lgroup)(?![A-Za-z])"), r"\\{"),
     (re.compile(r"\\(?:rbrace|rgroup)(?![A-Za-z])"), r"\\}"),
     (re.compile(r"\\%"), "%"),
@@ -79,6 +89,7 @@ _SIGN_SYNONYMS = (
     (">=", r"\ge "),
     ("!=", r"\ne "),
     ("{,}", ","),
+    ("...", r"\ldots "),
     ("**", "^"),
     ("*", r"\cdot "),
 )
@@ -94,8 +105,15 @@ _PREFIX = re.compile(
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
 # In `0.\overline{3}` the dot is the decimal point.
 _DANGLING_DOT = re.compile(r"(?<=\d)\.(?![\d.]|\\(?:overline|bar|dot)\{)")
-_CURRENCY = re.compile(r"(-?)\s{0,4}(\\\$|£|€|¥)\s{0,4}(-?[\d.,]+)")
-_CURRENCY_NAMES = {r"\$": "USD", "£": "GBP", "€": "EUR", "¥": "CNY"}
+# `0.1666...`: digits written three times and then dots go on for ever.
+_GOES_ON = re.compile(r"(?<![\d.])(\d{1,9}\.\d{0,9}?)(\d{1,6}?)\2{2,20}\s{0,4}\\ldots(?![A-Za-z])")
+_CURRENCY = re.compile(r"(-?)\s{0,4}(\\\$|£|€|¥|₹)\s{0,4}(-?[\d.,]+)")
+_CURRENCY_BEHIND = re.compile(r"(?<=\d)\s{0,4}(\\\$|£|€|¥|₹)(?!\s{0,4}[\d.])")
+_CURRENCY_NAMES = {r"\$": "USD", "£": "GBP", "€": "EUR", "¥": "CNY", "₹": "INR"}
+# `(+3, -4)`; behind anything else a plus adds.
+_IDLE_PLUS = re.compile(r"(?<=[(\[{,=])(\s{0,4})\+(?=[\d.\\A-Za-z(])")
+_TIMES_TEN = re.compile(r"(?<=\d)\s{0,4}[xX]\s{0,4}(?=10\s{0,4}\^)")
+_CHINESE_AND = re.compile(r"(?<=[\d)\]}])\s{0,4}([和与或])\s{0,4}(?=[\d(\[\\-])")
 _PLAIN_NUMBER = re.compile(r"-?[0-9]{1,64}(?:\.[0-9]{1,64})?")
 _TOKEN = re.compile(r"\\[A-Za-z]+|\\.|\d+(?:\.\d+)?|\.\d+|[A-Za-z]+|\s+|.", re.DOTALL)
 _QUOTES = (("**", "**"), ("*", "*"), ("__", "__"), ("```", "```"), ("`", "`"), ('"', '"'), ("'", "'"))
@@ -127,6 +145,8 @@ _remembered = lru_cache(maxsize=1 << 14)(_cleaned)
 
 def _once(text: str) -> str:
     text = _unwrap(_characters(text))
+    if (time := _TIME.fullmatch(text)) is not None:
+        text = f"{time.group(1).strip()} {time.group(2).lower()}m"
     text = _PREFIX.sub("", text, count=1) if _PREFIX.match(text) else text
     # `= 7/4` continues a line that is not here.
     text = text[1:].lstrip() if text.startswith("=") and not text.startswith("==") and len(text) > 1 else text
@@ -142,6 +162,7 @@ def _characters(text: str) -> str:
     text = _SUBSCRIPT_RUN.sub(lambda run: f"_{{{''.join(_SUBSCRIPTS[char] for char in run.group())}}}", text)
     # `1½` is one and a half; without the space compatibility forms would make it eleven halves.
     text = _VULGAR.sub(lambda char: f" {unicodedata.normalize('NFKC', char.group())} ", text)
+    text = _CHINESE_AND.sub(lambda word: " or " if word.group(1) == "或" else " and ", text)
     text = unicodedata.normalize("NFKC", text.translate(_CHARACTERS))
     return text.translate(_CHARACTERS).replace("Â°", "°")
 
@@ -159,7 +180,7 @@ def _unwrap(text: str) -> str:
     elif "$" in bare:
         text = re.sub(r"(?<!\\)\$", "", text)
     text = text.strip()
-    text = text[:-2].rstrip() if text.endswith(r"\\") else text
+    text = text.rstrip("\\").rstrip() if text.endswith("\\") else text
     for opening, closing in _QUOTES:
         while (
             len(text) > len(opening) + len(closing)
@@ -172,8 +193,8 @@ def _unwrap(text: str) -> str:
 
 
 def _latex(text: str) -> str:
-    text = _CURRENCY.sub(lambda m: f"{m.group(1)}{m.group(3)} {_CURRENCY_NAMES[m.group(2)]} ", text)
     text = _SPACED_UNIT.sub(lambda m: f"{m.group(1)} {_ROMAN_UNITS[m.group(2)]}", text)
+    text = _TIE.sub(" ", text) if "~" in text else text
     if "\\" in text:
         text = _DEGREES.sub("°", _STYLE.sub("", text))
         text = _FRACTION_NAME.sub(r"\\frac", _SIZING.sub("", text))
@@ -188,7 +209,13 @@ def _latex(text: str) -> str:
     for sign, replacement in _SIGN_SYNONYMS:
         if sign in text:
             text = text.replace(sign, replacement)
+    text = _CURRENCY.sub(lambda m: f"{m.group(1)}{m.group(3)} {_CURRENCY_NAMES[m.group(2)]} ", text)
+    text = _CURRENCY_BEHIND.sub(lambda m: f" {_CURRENCY_NAMES[m.group(1)]} ", text)
+    text = _IDLE_PLUS.sub(r"\1", text) if "+" in text else text
+    text = _LOOSE_DEGREES.sub("°", text) if "^" in text or r"\circ" in text else text
+    text = _GOES_ON.sub(r"\1\\overline{\2}", text) if r"\ldots" in text else text
     if _LETTERS.search(text):
+        text = _TIMES_TEN.sub(r"\\times ", text)
         text = _WORDS.sub(lambda word: _WORD_COMMANDS.get(word.group(1), rf"\{word.group(1)} "), text)
     if "\\" in text:
         text = _FRACTION_HEAD.sub(_braced_fraction, text)

@@ -91,11 +91,12 @@ _long_remembered_key = lru_cache(maxsize=1 << 8)(_settled)
 # --- option letters -----------------------------------------------------------------------------------------
 
 _OPTION_PREFIX = (
-    r"(?:(?:the )?(?:correct |final |best )?(?:answer|option|choice)(?: is)? ?:? ?"
-    r"|(?:故|应|因此|所以)?选项?:? ?|答案(?:是|为)?:? ?)?"
+    r"(?:(?:the )?(?:correct |final |best )?(?:answer|option|choice)s?(?: is)? ?:? ?"
+    r"|(?:故|应|因此|所以)?(?:正确)?(?:答案|选项|选择|选)(?:应)?(?:是|为|选)?:? ?)?"
 )
-_LETTER = re.compile(rf"(?i:{_OPTION_PREFIX})[(\[【<]? ?([A-Z]) ?[)\]】>]? ?[.:]?")
-_SMALL_LETTER = re.compile(rf"(?i:{_OPTION_PREFIX})[(\[【<]? ?([a-z]) ?[)\]】>]? ?[.:]?")
+_LETTER = re.compile(rf"(?i:{_OPTION_PREFIX})[(\[【<]? ?([A-Z]) ?[)\]】>]? ?[.:!]?(?:选项|项)?")
+_SMALL_LETTER = re.compile(rf"(?i:{_OPTION_PREFIX})[(\[【<]? ?([a-z]) ?[)\]】>]? ?[.:!]?")
+_PREFIX = re.compile(rf"(?i:{_OPTION_PREFIX})")
 _WITH_TEXT = re.compile(
     rf"(?i:{_OPTION_PREFIX})(?:[(\[【<] ?([A-Z]) ?[)\]】>] ?[.:,]?|([A-Z]) ?[.:)]) ?(?=\S)(.+)", re.DOTALL
 )
@@ -122,6 +123,12 @@ def labelled_option(text: str) -> tuple[str, str] | None:
     return (letter, rest) if rest else None
 
 
+def without_option_prefix(text: str) -> str:
+    """`C and D` for a cleaned answer such as `Options C and D`."""
+    match = _PREFIX.match(text)
+    return text[match.end() :] if match else text
+
+
 # --- structure ----------------------------------------------------------------------------------------------
 
 _OPENING = {"(": ")", "[": "]", "{": "}", r"\{": r"\}"}
@@ -138,12 +145,14 @@ _RATIO_NAME = re.compile(r"[A-Za-z]+(?:_\w|_\{\w+\})?(?::[A-Za-z]+(?:_\w|_\{\w+\
 _LENGTH_NAME = re.compile(r"\|[A-Z][A-Z]\||\\overline\{[A-Z][A-Z]\}")
 _VARIABLE = re.compile(r"[A-Za-z](?:_\w)?|\\[a-z]+")
 _PLAIN_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+_MEMBER = re.compile(r"([A-Za-z](?:_\w)?|\\(?:theta|alpha|beta|lambda|mu))\s*\\in(?![A-Za-z])\s*(.+)", re.DOTALL)
 _MATRIX = re.compile(r"\\begin\{([bp]?matrix)\}(.*)\\end\{\1\}", re.DOTALL)
 _ARRAY = re.compile(r"[(\[]?\\begin\{array\}\{[lcr|]{1,32}\}(.*)\\end\{array\}[)\]]?", re.DOTALL)
 _NAMES = (_NAME, _FUNCTION_NAME, _TUPLE_NAME, _RATIO_NAME, _LENGTH_NAME)
 _SEPARATORS = frozenset({",", ";", "and", "or"})
 _RELATIONS = frozenset({"<", ">", r"\le", r"\ge", r"\ne"})
-_BASE = re.compile(r"\d_")
+# Another base, which nobody downstream would respect, or a date, which is no difference.
+_NO_NUMBER = re.compile(r"\d_|^\d{4}-\d{1,2}-\d{1,2}$|^\d{1,2}/\d{1,2}/\d{4}$")
 _RATIO_PART = re.compile(r"[\d.]+|\d*\\sqrt\{\d+\}|\\frac\{\d+\}\{\d+\}|\d+/\d+|[A-Za-z]|\d*\\pi")
 _CASED_WORDS = frozenset({"YES", "NO", "TRUE", "NOT", "ALL"})
 
@@ -153,6 +162,10 @@ def _read(text: str, depth: int) -> Reading:
     if depth > _MAX_DEPTH or not text:
         return Reading("opaque", text)
     text = _without_outer_round(text)
+    if r"\in" in text and (member := _MEMBER.fullmatch(text)) is not None:
+        inner = _read(member.group(2), depth + 1)
+        if inner.kind in ("list", "union") and inner.name is None:
+            return replace(inner, text=rf"{member.group(1)}\in {inner.text}", name=member.group(1))
     if r"\approx" in text:
         text, rounded = _approximation(text, depth)
         if rounded is not None:
@@ -242,8 +255,7 @@ def _mathematics(text: str, pieces: list[str], depth: int) -> Reading:
 
 def _scalar(text: str) -> Reading:
     value, unit = split_unit(text)
-    # A number with a subscript is written in another base; nobody downstream would respect it.
-    if _BASE.search(value):
+    if _NO_NUMBER.search(value):
         return Reading("opaque", text)
     if unit is not None:
         value = _without_outer_round(value)

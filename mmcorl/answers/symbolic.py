@@ -29,11 +29,13 @@ MAX_EXPRESSION = 1024
 _MAX_NESTING = 32
 _MAX_EXPONENT = 200
 _REFUSED = re.compile(
-    r"\\(?:int|iint|oint|sum|prod|lim|def|let|newcommand|input|include|approx|binom|cdots|ldots|dots)(?![A-Za-z])"
+    r"\\(?:int|iint|oint|sum|prod|lim|def|let|newcommand|input|include|approx|binom|ldots|in)(?![A-Za-z])"
+    # Points of a figure and digits under a line are no factors: angle ABC is not angle ACB.
+    r"|\\(?:angle|triangle|vec|overline|widehat|parallel|perp|sim|cong)(?![A-Za-z])"
     r"|__|[\"'`@#$?~;\n\x00-\x1f\x7f]|[^\x00-\x7f]|\d{65}|!"
-    # `2 h 35` is a time, not a product; three signs in a row, two points in a number and a power on a power
-    # without braces are no mathematics; `1e25109` is no product.
-    r"|(?<![A-Za-z\\])[A-Za-z] \d|[-+*/^=<>]{3}|[|&,.:]{3}|\d\.\d*\.|\^(?:\{[^{}]*\}|[^{}])\s*\^|\d[eE]\d{3}"
+    # `2 h 35` is a time and `x2` a name, not products; `--5` may be a dash, three signs in a row, two points in a
+    # number and a power on a power without braces are no mathematics; `1e25109` is no product.
+    r"|(?<![A-Za-z\\])[A-Za-z] ?\d|--|\+\+|[-+*/^=<>]{3}|[|&,.:]{3}|\d\.\d*\.|\^(?:\{[^{}]*\}|[^{}])\s*\^|\d[eE]\d{3}"
     r"|\\(?:left|right)(?![A-Za-z])"
 )
 _EXPONENT = re.compile(r"\^(?:\{([^{}]*)\}|(.))")

@@ -54,7 +54,7 @@ _add("hr", "h", "hrs", "hour", "hours")
 _add("day", "days")
 _add("week", "weeks")
 _add("month", "months")
-_add("year", "years", "yr", "yrs")
+_add("year", "years", "yr", "yrs", "years old", "year old")
 _add("°", "deg", "degs", "degree", "degrees")
 _add("°C", "℃", "Celsius", "celsius")
 _add("°F", "Fahrenheit", "fahrenheit")
@@ -63,7 +63,7 @@ _add("rad", "rads", "radian", "radians")
 _add("ha", "hectare", "hectares")
 _add("acre", "acres")
 _add("mol", "mole", "moles")
-_add("%", r"\%", "percent", "percentage", "pct")
+_add("%", r"\%", "percent", "percentage", "pct", "per cent")
 _add("USD", "dollar", "dollars", "bucks")
 _add("cent", "cents")
 _add("EUR", "euro", "euros")
@@ -88,6 +88,7 @@ for _chinese, _unit in {
     "分钟": "min", "小时": "hr", "天": "day", "年": "year", "岁": "year", "度": "°", "个": "unit",
     "人": "people", "平方厘米": "cm^2", "平方米": "m^2", "平方分米": "dm^2", "平方千米": "km^2",
     "立方厘米": "cm^3", "立方米": "m^3", "立方分米": "dm^3",
+    **{word: word for word in "只本条块次种页名张辆棵支朵颗件位袋瓶箱组根片倍"},
 }.items():  # fmt: skip
     _ALIASES[_chinese] = _unit
 _add("nmi", "nautical miles", "nautical mile")
@@ -119,11 +120,13 @@ def _pattern(words: frozenset[str]) -> re.Pattern[str]:
 
 
 _AFTER_NUMBER = _pattern(UNIT_WORDS - _NEVER_BARE)
+_AFTER_CONSTANT = _pattern(UNIT_WORDS - (_NUMBER_ONLY - {"m", "in", "mi"}))
 _AFTER_SYMBOL = _pattern(UNIT_WORDS - _NUMBER_ONLY)
 _TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
 _ENDS_VALUE = re.compile(r"(?:[\d})\]!]|(?<![A-Za-z\\])[A-Za-z]|\\(?:pi|theta|alpha|beta|infty))$")
 _ENDS_NO_UNIT = frozenset("0123456789)]}")
 _PLAIN_NUMBER = re.compile(r"[-+]?[\d.,/{}() ]*(?:\\frac[\d.,{} ]+)?")
+_CONSTANT = re.compile(r"(?:[-+\d.,/{}() ]|\\cdot|\\frac|\\sqrt|\\pi)*")
 _ATOM = re.compile(rf"({_alternatives(UNIT_WORDS)})\.?(?:\^\{{?(-?[1-3])\}}?)?(?![A-Za-z])")
 
 
@@ -138,7 +141,8 @@ def split_unit(text: str) -> tuple[str, str | None]:
     if match is None or not match.start():
         return text, None
     if not _PLAIN_NUMBER.fullmatch(text[: match.start()]):
-        match = _AFTER_SYMBOL.search(text, tail)
+        constant = _CONSTANT.fullmatch(text[: match.start()]) is not None
+        match = (_AFTER_CONSTANT if constant else _AFTER_SYMBOL).search(text, tail)
         if match is None or not match.start():
             return text, None
     value = text[: match.start()].rstrip()
@@ -159,6 +163,9 @@ def _unit_name(unit: str) -> str:
     exponents: dict[str, int] = {}
     sign, position = 1, 0
     while position < len(unit):
+        if unit.startswith(r"\cdot", position):
+            position += len(r"\cdot")
+            continue
         match = _ATOM.match(unit, position)
         if match is None:
             if unit[position] == "/" or unit.startswith("per ", position):
