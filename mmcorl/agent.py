@@ -1,18 +1,22 @@
 """The policy interface: what `cotrain` asks of an agent, and nothing more.
 
-Strings go up, floats come down; tensors stay with the worker that made them. `mmcorl.worker.Worker` is the
-agent that lives in this process; a cohort spread over GPUs, or a toy in a test, implements the same methods.
+Strings go up, floats come down; tensors stay with the worker that made them. `mmcorl.launch.team.TeamAgent` is the
+agent of a run, over one worker in this process or over many; a toy in a test implements the same methods.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from mmcorl.types import Completion, Group, Prompt
 
 Result = TypeVar("Result")
+
+Parallel = Callable[[Iterable[Callable[[], Any]]], "list[Future[Any]]"]
+"""Takes one call per agent, in the order of the cohort, and starts them; an agent's calls run one after the other."""
 
 
 class Agent(Protocol):
@@ -45,6 +49,19 @@ class Agent(Protocol):
         ...
 
 
-def in_turn(calls: Iterable[Callable[[], Result]]) -> list[Result]:
-    """The `parallel` of one process: each agent's call after the other, results in order."""
-    return [call() for call in calls]
+def in_turn(calls: Iterable[Callable[[], Result]]) -> list[Future[Result]]:
+    """The `parallel` of one process: each agent's call after the other, done when this returns.
+
+    An error of a call is raised here, and the calls after it are not made.
+    """
+    made: list[Future[Result]] = []
+    for call in calls:
+        future: Future[Result] = Future()
+        future.set_result(call())
+        made.append(future)
+    return made
+
+
+def results(calls: Iterable[Future[Result]]) -> list[Result]:
+    """Wait for started calls; their results in order."""
+    return [call.result() for call in calls]

@@ -52,6 +52,9 @@ class AgentSettings(Section):
     """Arguments of this agent's chat template, such as {enable_thinking: false} for Qwen3; unknown ones are refused."""
     lr: float | None = Field(default=None, gt=0)
     """Learning rate of this agent; by default `optimizer.lr`."""
+    ranks: int = Field(default=1, ge=1)
+    """Workers of this agent, one per GPU; above 1 with `launcher: ray` only. They share out each batch in order, the
+    first ones taking one prompt more where it does not divide evenly, so there are at most `batch.prompts`."""
 
 
 class BatchSettings(Section):
@@ -248,6 +251,17 @@ class DataSection(Section):
     """Longest prompt in tokens, image tokens included; `train.on_bad_row` says what happens to longer ones."""
 
 
+class RaySettings(Section):
+    address: str | None = None
+    """A Ray cluster that runs already (`ray start`): `auto` for the one on this machine, or HOST:PORT. By default a
+    cluster of this machine alone is started for the run, and ended with it."""
+    hung_after: float = Field(default=7.0, ge=2)
+    """Seconds after which the run stops because a worker's process is suspended, its machine does not answer, or all
+    workers of an agent stand in a call without using the processor or reading or writing files."""
+    startup: float = Field(default=900.0, gt=0)
+    """Most seconds until the cluster has given every agent its place and every worker has loaded its model."""
+
+
 class Config(Section):
     """One run."""
 
@@ -280,8 +294,13 @@ class Config(Section):
     engine: EngineSettings = EngineSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
     logging: LoggingSettings = LoggingSettings()
-    launcher: Literal["local"] = "local"
-    """`local` runs every agent in this process, one after the other."""
+    launcher: Literal["local", "ray"] = "local"
+    """`local` runs every agent in this process, one after the other; `ray` gives each agent workers of its own, one
+    per GPU, on one machine or many, and lets agents work at the same time."""
+    ray: RaySettings = RaySettings()
+    """With `launcher: ray`."""
+    time_sliced: bool = False
+    """Agents take turns on the same GPUs: between its calls an agent's weights and optimizer rest in CPU memory."""
     device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """`auto` (a GPU when there is one), `cpu`, `cuda` or `cuda:N`."""
     threads: int | None = Field(default=None, ge=1)
@@ -296,6 +315,7 @@ class Config(Section):
         taken = [name for name in names if name.lower() in RESERVED_NAMES]
         if taken:
             raise ValueError(f"an agent may not be called {taken[0]!r}, which means something else in a run: rename it")
+        self._placed()
         if self.supervision.kind == "ring" and len(self.agents) < 2:
             raise ValueError(
                 "supervision.kind is 'ring' with one agent: a ring needs a peer, "
@@ -345,6 +365,24 @@ class Config(Section):
         if "train" in sets:
             raise ValueError("a validation set may not be called 'train', the name of the training data: rename it")
         return self
+
+    def _placed(self) -> None:
+        """Every rank of every agent gets a device and a share of the batch."""
+        for agent in self.agents:
+            if agent.ranks > 1 and self.launcher == "local":
+                raise ValueError(
+                    f"agent {agent.name!r} has ranks: {agent.ranks} but launcher 'local' runs one per agent, in this "
+                    "process: use launcher=ray, or ranks: 1"
+                )
+            if agent.ranks > self.batch.prompts:
+                raise ValueError(
+                    f"agent {agent.name!r} has ranks: {agent.ranks} but a batch has {self.batch.prompts} prompts, and "
+                    "every rank needs one at least: use fewer ranks or raise batch.prompts"
+                )
+        if self.launcher == "ray" and self.device.startswith("cuda:"):
+            raise ValueError(
+                f"device is {self.device!r} but with launcher 'ray' every worker is given its own GPU: use device=cuda"
+            )
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:

@@ -8,10 +8,11 @@ and no known answer is used unless `supervision` is `gold`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
-from mmcorl.agent import Agent, in_turn
+from mmcorl.agent import Agent, Parallel, in_turn, results
 from mmcorl.supervision import Labels, Supervision
 from mmcorl.types import Group, Prompt, PseudoLabel
 
@@ -40,7 +41,7 @@ class Journal(Protocol):
         groups: Sequence[Sequence[Group]],
         labels: Labels,
         rewards: Sequence[Mapping[str, Sequence[float]]],
-        updates: Sequence[Mapping[str, float]],
+        updates: Sequence[Future[dict[str, float]]],
     ) -> None: ...
 
     def evaluate_when_due(self, step: int, agents: Sequence[Agent]) -> None: ...
@@ -55,9 +56,13 @@ def cotrain(
     reward: Reward,
     journal: Journal,
     steps: int,
-    parallel: Callable[..., list[Any]] = in_turn,
+    parallel: Parallel = in_turn,
 ) -> None:
     """Train N agents together up to `steps`; continues after `journal.step`.
+
+    Agents wait for each other's votes and for nothing else: where `parallel` starts calls without waiting for them,
+    an agent that has finished its update rolls out for the next step while its peers still update, unless the
+    journal has an evaluation or a checkpoint due.
 
     Args:
         agents: the cohort, in the order that `supervision` teaches.
@@ -66,13 +71,13 @@ def cotrain(
         reward: from one agent's groups and labels to K rewards per prompt uid.
         journal: logs, evaluates and checkpoints.
         steps: last step.
-        parallel: runs one call per agent and returns the results in order.
+        parallel: starts one call per agent; each agent makes its calls in the order they were started.
     """
     journal.evaluate_when_due(journal.step, agents)
     for step in range(journal.step + 1, steps + 1):
         batch = prompts.batch(step)
         journal.phase("rollout")
-        groups = parallel(partial(agent.rollout, batch, step) for agent in agents)  # [N][B] groups of K
+        groups = results(parallel(partial(agent.rollout, batch, step) for agent in agents))  # [N][B] groups of K
         journal.phase("vote")
         labels = supervision.labels(groups, batch, step)  # [N][B], fixed before any policy moves
         rewards = [reward(*pair, batch) for pair in zip(groups, labels.labels, strict=True)]  # [N] uid -> K

@@ -11,11 +11,13 @@ import fcntl
 import io
 import json
 import os
+import re
 import resource
 import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,10 +29,11 @@ from PIL import Image
 
 from mmcorl import checkpoint
 from mmcorl import config as settings
-from mmcorl.agent import Agent, in_turn
+from mmcorl.agent import Agent, Parallel, in_turn, results
 from mmcorl.answers import RELATION, Equivalence
 from mmcorl.config import Config
 from mmcorl.errors import Refused
+from mmcorl.launch.meter import Meter, overall
 from mmcorl.metrics import Comparisons, step_metrics, validation_metrics, votes_records
 from mmcorl.progress import Progress
 from mmcorl.supervision import Labels
@@ -50,9 +53,14 @@ CHANGEABLE = (
     "training.tokens_per_microbatch",
     "training.gradient_checkpointing",
     "engine.",
+    "launcher",
+    "ray.",
+    "time_sliced",
 )
 """Settings that may differ when a run is resumed, so that it can go on after running out of memory or on another
-machine. They leave the method alone; a run that changes device, threads or engine draws other samples from there."""
+machine; so may an agent's `ranks`. They leave the method alone; a run that changes device, threads, engine or ranks
+draws other samples from there."""
+CHANGEABLE_OF_AGENTS = re.compile(r"agents\[\d+\]\.ranks:")
 MUTE_SHARE, MUTE_STEPS = 0.9, 5
 """An agent whose completions lack an answer to this share for so many steps is worth a warning."""
 GALLERY_SIDE = 512
@@ -191,7 +199,7 @@ class RunFolder:
         changed = [
             change
             for change in settings.differences(old, self.config.model_dump(mode="json"))
-            if not change.startswith(CHANGEABLE)
+            if not (change.startswith(CHANGEABLE) or CHANGEABLE_OF_AGENTS.match(change))
         ]
         if changed:
             more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
@@ -267,15 +275,12 @@ class Run:
         relation: Equivalence,
         progress: Progress,
         start: checkpoint.Committed | None,
-        parallel: Callable[..., list[Any]] = in_turn,
+        parallel: Parallel = in_turn,
+        meters: Mapping[str, Meter] | None = None,
     ):
         self.folder, self.config, self.steps = folder, config, steps
-        self.validation, self.relation, self.progress, self.parallel = (
-            validation,
-            relation,
-            progress,
-            parallel,
-        )
+        self.validation, self.relation, self.progress, self.parallel = validation, relation, progress, parallel
+        self.meters = meters or {}
         self.step = start.step if start else 0
         self.names = [agent.name for agent in config.agents]
         self.trackers = Trackers(
@@ -283,6 +288,10 @@ class Run:
         )
         self._clock: dict[str, float] = {}
         self._mark: tuple[str, float] | None = None
+        self._open: Callable[[], None] | None = None
+        """Writes the step whose updates still run: agents that are done go on meanwhile."""
+        self._updates: Sequence[Future[dict[str, float]]] = ()
+        """Those updates."""
         self._new_best: int | None = None
         """Step of the last evaluation if it was the best so far."""
         self._mute: dict[str, int] = {}
@@ -293,6 +302,8 @@ class Run:
 
     def phase(self, what: str) -> None:
         """A part of the step begins."""
+        if all(update.done() for update in self._updates):
+            self._settle()
         self._tick(what)
         self.progress.phase(what)
 
@@ -303,12 +314,40 @@ class Run:
         groups: Sequence[Sequence[Group]],
         labels: Labels,
         rewards: Sequence[Mapping[str, Sequence[float]]],
-        updates: Sequence[Mapping[str, float]],
+        updates: Sequence[Future[dict[str, float]]],
     ) -> None:
-        """One finished step: logs, trackers, progress, gallery."""
+        """One step: logs, trackers, progress, gallery.
+
+        Written at once where the updates are done; otherwise as soon as they are and this journal is called again.
+        """
+        self._settle()
+        self._updates = updates
+        late = not all(update.done() for update in updates)
+        self._open = partial(self._write, step, batch, groups, labels, rewards, updates, late)
+        if not late:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Wait for the updates of the open step, if there is one, and write it."""
+        write, self._open = self._open, None
+        if write is not None:
+            write()
+        self._updates = ()
+
+    def _write(
+        self,
+        step: int,
+        batch: Sequence[Prompt],
+        groups: Sequence[Sequence[Group]],
+        labels: Labels,
+        rewards: Sequence[Mapping[str, Sequence[float]]],
+        updates: Sequence[Future[dict[str, float]]],
+        late: bool,
+    ) -> None:
+        done = results(updates)
         self._tick("log")
         own = [{uid: tuple(values) for uid, values in one.items()} for one in rewards]
-        reports = dict(zip(self.names, updates, strict=True))
+        reports = dict(zip(self.names, done, strict=True))
         metrics = step_metrics(step, self.names, batch, groups, labels, own, reports, self.relation)
         votes = votes_records(step, self.names, batch, groups, labels, own)
         self.folder.append("metrics.jsonl", [metrics])
@@ -318,17 +357,23 @@ class Run:
         self.trackers.log(metrics)
         self._watch(metrics)
         self.step = step
-        self._timing(step, metrics)
+        rates = {
+            name: self.meters[name].take(step, rollouts, earned)
+            for name, rollouts, earned in zip(self.names, groups, own, strict=True)
+            if name in self.meters
+        }
+        self._timing(step, metrics, rates, late)
 
     def evaluate_when_due(self, step: int, agents: Sequence[Agent]) -> None:
         """Greedy accuracy and agreement on every validation set: before step 1, every so often, at the end."""
         if not self.validation or not (step == 0 or self._due(step, self.config.validation.every)):
             return
+        self._settle()
         if any(line["step"] == step for line in self.folder.lines("validation.jsonl")):
             return  # A resumed run did this before it was interrupted.
         for held_out in self.validation:
             self.phase(f"evaluate {held_out.name}")
-            answers = self.parallel(partial(agent.evaluate, held_out.prompts) for agent in agents)
+            answers = results(self.parallel(partial(agent.evaluate, held_out.prompts) for agent in agents))
             record = validation_metrics(
                 self.names, held_out.prompts, answers, self.relation, held_out.name, step, held_out.grade
             )
@@ -345,11 +390,11 @@ class Run:
         """All agents at this step, or nothing; then the oldest sets go."""
         if not (self._due(step, self.config.checkpoint.every) or self._new_best == step or self.stop_requested):
             return
+        self._settle()
         self.phase("checkpoint")
 
         def write(directory: Path) -> None:
-            for agent in agents:
-                agent.save(directory / agent.name)
+            results(self.parallel(partial(agent.save, directory / agent.name) for agent in agents))
 
         meta = {"logs": self.folder.log_sizes(), "scores": self._scores(step)}
         checkpoint.commit(self.folder.checkpoints, step, write, meta)
@@ -362,12 +407,11 @@ class Run:
 
     def export(self, agents: Sequence[Agent]) -> Path:
         """Final weights of every agent under final/, whole or not at all."""
-        final, partial = self.folder.path / "final", self.folder.path / ".partial_final"
-        shutil.rmtree(partial, ignore_errors=True)
-        for agent in agents:
-            agent.export(partial / agent.name)
+        final, unfinished = self.folder.path / "final", self.folder.path / ".partial_final"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        results(self.parallel(partial(agent.export, unfinished / agent.name) for agent in agents))
         shutil.rmtree(final, ignore_errors=True)
-        partial.rename(final)
+        unfinished.rename(final)
         return final
 
     def write_summary(self, agents: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -375,7 +419,8 @@ class Run:
         lines = self.folder.lines("validation.jsonl")
         self._tick(None)
         # The clock holds what came after the last line: its evaluation, checkpoint and the export.
-        seconds = [line["seconds"]["total"] for line in self.folder.lines("timings.jsonl")] + [*self._clock.values()]
+        timings = self.folder.lines("timings.jsonl")
+        seconds = [line["seconds"]["total"] for line in timings] + [*self._clock.values()]
         summary: dict[str, Any] = {
             "name": self.config.name,
             "supervision": self.config.supervision.kind,
@@ -390,6 +435,7 @@ class Run:
         for name, facts in agents.items():
             summary["agents"][name] = {
                 **facts,
+                **({"throughput": rates} if (rates := overall(timings, name)) else {}),
                 "start": {line["set"]: line["agents"][name]["accuracy"] for line in reversed(lines)},
                 "end": {line["set"]: line["agents"][name]["accuracy"] for line in lines},
             }
@@ -511,9 +557,15 @@ class Run:
             self._clock[part.split()[0]] = self._clock.get(part.split()[0], 0.0) + now - since
         self._mark = (what, now) if what else None
 
-    def _timing(self, step: int, metrics: Mapping[str, Any]) -> None:
+    def _timing(self, step: int, metrics: Mapping[str, Any], rates: Mapping[str, Any], late: bool) -> None:
         # Evaluation and checkpoint of the step before are on this step's line: they ran since the last one.
         self._tick(None)
+        if late and rates:
+            # The updates ran while this process already waited for the next rollouts: that part of it is theirs.
+            slowest = max(rate["update_seconds"] for rate in rates.values())
+            waited, counted = self._clock.get("rollout", 0.0), self._clock.get("update", 0.0)
+            moved = min(waited, max(0.0, slowest - counted))
+            self._clock |= {"rollout": waited - moved, "update": counted + moved}
         seconds = {part: round(value, 4) for part, value in self._clock.items()}
         seconds["total"] = round(sum(self._clock.values()), 4)
         self._clock = {}
@@ -527,6 +579,7 @@ class Run:
             "seconds": seconds,
             "peak_rss_gb": round(peak_rss_gb(), 3),
             "comparisons": comparisons,
+            **({"agents": dict(rates)} if rates else {}),
         }
         self.folder.append("timings.jsonl", [timing])
         self.trackers.log(timing)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mmcorl.agent import in_turn
+from mmcorl.agent import in_turn, results
 from mmcorl.cotrain import cotrain
+from mmcorl.launch.lanes import Lanes
 from mmcorl.rewards import match
 from mmcorl.supervision import Labels, Supervision
 from mmcorl.types import Completion, Group, Prompt, PseudoLabel
@@ -114,7 +117,7 @@ class Notes:
         groups: Sequence[Sequence[Group]],
         labels: Labels,
         rewards: Sequence[Mapping[str, Sequence[float]]],
-        updates: Sequence[Mapping[str, float]],
+        updates: Sequence[Future[dict[str, float]]],
     ) -> None:
         self.lines.append(f"record {step}")
         self.labels.append(labels)
@@ -304,10 +307,10 @@ def test_agents_are_called_through_parallel_and_keep_their_order() -> None:
     """A `parallel` that calls in reverse order still returns results in order, and so nothing changes."""
     sizes: list[int] = []
 
-    def backwards(calls: Iterable[Callable[[], Any]]) -> list[Any]:
+    def backwards(calls: Iterable[Callable[[], Any]]) -> list[Future[Any]]:
         waiting = list(calls)
         sizes.append(len(waiting))
-        return [call() for call in reversed(waiting)][::-1]
+        return in_turn(reversed(waiting))[::-1]
 
     finished = []
     for parallel in (in_turn, backwards):
@@ -316,3 +319,46 @@ def test_agents_are_called_through_parallel_and_keep_their_order() -> None:
         finished.append([agent.theta for agent in agents])
     assert finished[0] == finished[1]
     assert sizes == [3] * 6  # rollouts and updates of three steps
+
+
+def test_agents_wait_for_votes_and_for_nothing_else() -> None:
+    """A's first update ends only when B has begun its second rollout: with a barrier after the updates it never would.
+
+    B's second update in turn waits for A's second rollout, whose votes it needs: that one comes after A's update.
+    """
+    events: list[str] = []
+    b_is_ahead = threading.Event()
+
+    class Slow(Toy):
+        def update(self, rewards: Mapping[str, Sequence[float]], step: int) -> dict[str, float]:
+            if step == 1:
+                assert b_is_ahead.wait(10), "B waits for A's update"
+            events.append(f"A updates {step}")
+            return super().update(rewards, step)
+
+    class Fast(Toy):
+        def rollout(self, prompts: Sequence[Prompt], step: int) -> list[Group]:
+            events.append(f"B rolls out {step}")
+            if step == 2:
+                b_is_ahead.set()
+            return super().rollout(prompts, step)
+
+        def update(self, rewards: Mapping[str, Sequence[float]], step: int) -> dict[str, float]:
+            events.append(f"B updates {step}")
+            return super().update(rewards, step)
+
+    def agents() -> list[Toy]:
+        return [kind(name, {"x": 0.6}, 5, 0.1) for kind, name in ((Slow, "A"), (Fast, "B"))]
+
+    class Last(Notes):
+        def record(self, step: int, *rest: Any) -> None:
+            if step == 2:
+                results(rest[-1])
+
+    lanes, cohort = Lanes("AB"), agents()
+    cotrain(cohort, Rows("x", 10), Supervision("ring", "AB", relation=Letters()), reward, Last(), 2, lanes)
+    lanes.close()
+    assert events.index("B rolls out 2") < events.index("A updates 1") < events.index("B updates 2")
+    alone = agents()
+    cotrain(alone, Rows("x", 10), Supervision("ring", "AB", relation=Letters()), reward, Notes(), 2)
+    assert [one.theta for one in cohort] == [one.theta for one in alone]
