@@ -4,29 +4,86 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
-from eval_suite import program_votes, steps
-from eval_suite.benchmarks import BENCHMARKS
+from eval_suite import program_votes, steps, subset
+from eval_suite.benchmarks import BENCHMARKS, Loaded
 from eval_suite.importers import as_items, as_responses, read_responses
-from eval_suite.items import Item
+from eval_suite.items import Item, Response
+from eval_suite.joining import join
 from eval_suite.store import EvalFolder
 from mmcorl.errors import Refused
+
+if TYPE_CHECKING:
+    from eval_suite.generate import Generation, Generator
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
     """Answer benchmarks with a checkpoint, grade, judge, sum up."""
-    from eval_suite.generate import Generation, Generator, trained_with
+    judge = judge_of(arguments)
+    sources = sources_of(arguments.benchmarks)
+    part = subset.Subset(subset.parse(arguments.subset), arguments.subset_seed, arguments.limit)
+    loaded = {name: subset.load(BENCHMARKS[name], source, part) for name, source in sources.items()}
+    settings = settings_of(arguments, loaded)
+    sandbox = sandbox_of(arguments, [item for one in loaded.values() for item in one.items])
+    manifest = manifest_of(arguments, loaded, settings)
+    with EvalFolder(arguments.out, manifest) as folder, Checkpoint(arguments) as model:
+        for name, one in loaded.items():
+            for note in one.notes:
+                arguments.say(f"{name}: {note}")
+            folder.keep_items(one.items)
+            produce = partial(model.chunk, settings[name])
+            steps.generate(
+                folder, one.items, settings[name].samples, settings[name].chunk, produce, quiet=arguments.quiet
+            )
+        # A judge in this process needs the room.
+        model.release()
+        return _finish(folder, arguments, sandbox, judge, title_of(arguments.model))
 
-    judge = _judge(arguments)
-    sources = _sources(arguments.benchmarks)
+
+class Checkpoint:
+    """The checkpoint of an evaluation, loaded when it is first asked."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._arguments = arguments
+        self._generator: Generator | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def generator(self, settings: Generation) -> Generator:
+        """The loaded checkpoint, set to answer in one way."""
+        from eval_suite.generate import Generator
+
+        if self._generator is None:
+            asked = self._arguments
+            self._generator = Generator(asked.model, settings, asked.adapter, asked.device)
+        self._generator.settings = settings
+        return self._generator
+
+    def chunk(self, settings: Generation, items: Sequence[Item], number: int) -> Iterable[Response]:
+        """The responses to one chunk of items; `number` is its place."""
+        return self.generator(settings).chunk(items, number)
+
+    def release(self) -> None:
+        """Let go of the weights."""
+        self._generator = None
+
+
+def settings_of(arguments: argparse.Namespace, names: Iterable[str]) -> dict[str, Generation]:
+    """How each benchmark is asked: what the options say, else the run a checkpoint comes from, else the benchmark."""
+    from eval_suite.generate import Generation, trained_with
+
     told = trained_with(arguments.model)
-    loaded = {name: BENCHMARKS[name].load(source, limit=arguments.limit) for name, source in sources.items()}
     settings = {}
-    for name in sources:
+    for name in names:
         sampled = arguments.samples or BENCHMARKS[name].samples
         temperature = arguments.temperature
         if temperature is None:
@@ -36,8 +93,8 @@ def evaluate(arguments: argparse.Namespace) -> int:
             system=told.get("system"),
             samples=sampled,
             temperature=temperature,
-            top_p=arguments.top_p,
-            max_new_tokens=arguments.max_new_tokens,
+            top_p=1.0 if arguments.top_p is None else arguments.top_p,
+            max_new_tokens=arguments.max_new_tokens or 16384,
             max_side=told.get("max_side") or 1024,
             tiles=told.get("tiles") or 1,
             seed=arguments.seed,
@@ -45,7 +102,14 @@ def evaluate(arguments: argparse.Namespace) -> int:
         )
         if sampled > 1 and temperature == 0:
             raise Refused(f"{name} asks for {sampled} samples, all alike at temperature 0: raise --temperature")
-    manifest = {
+    return settings
+
+
+def manifest_of(
+    arguments: argparse.Namespace, loaded: Mapping[str, Loaded], settings: Mapping[str, Generation]
+) -> dict[str, Any]:
+    """What an evaluation is about."""
+    return {
         "model": str(arguments.model),
         "benchmarks": {name: {"revision": one.revision, "schema": one.schema_hash, "rows": one.rows, "notes": one.notes}
                        for name, one in loaded.items()},
@@ -57,55 +121,34 @@ def evaluate(arguments: argparse.Namespace) -> int:
         },
         "versions": _versions(),
     }  # fmt: skip
-    sandbox = _sandbox(arguments, [item for one in loaded.values() for item in one.items])
-    with EvalFolder(arguments.out, manifest) as folder:
-        generator: Generator | None = None
-        for name, one in loaded.items():
-            for note in one.notes:
-                arguments.say(f"{name}: {note}")
-            folder.keep_items(one.items)
-
-            def produce(items: Sequence[Item], number: int, name: str = name) -> Any:
-                nonlocal generator
-                if generator is None:
-                    generator = Generator(arguments.model, settings[name], arguments.adapter, arguments.device)
-                generator.settings = settings[name]
-                return generator.chunk(items, number)
-
-            steps.generate(
-                folder, one.items, settings[name].samples, settings[name].chunk, produce, quiet=arguments.quiet
-            )
-        # A judge in this process needs the room.
-        generator = None
-        return _finish(folder, arguments, sandbox, judge, _title(arguments.model))
 
 
 def grade(arguments: argparse.Namespace) -> int:
     """Grade a file of responses, or an evaluation folder again."""
-    judge = _judge(arguments)
+    judge = judge_of(arguments)
     if arguments.responses.is_dir():
         with EvalFolder(arguments.responses) as folder:
-            sandbox = _sandbox(arguments, folder.items())
+            sandbox = sandbox_of(arguments, folder.items())
             return _finish(
-                folder, arguments, sandbox, judge, _title(folder.manifest.get("model", arguments.responses.name))
+                folder, arguments, sandbox, judge, title_of(folder.manifest.get("model", arguments.responses.name))
             )
-    rows = read_responses(arguments.responses)
+    read = read_responses(arguments.responses, golds=not arguments.benchmark)
+    rows, notes = read.rows, list(read.notes)
     out: Path = arguments.out or arguments.responses.with_suffix(".graded")
     if arguments.benchmark:
-        ((name, source),) = _sources([arguments.benchmark]).items()
-        asked = {row.id for row in rows}
-        items = [item for item in BENCHMARKS[name].load(source).items if item.id in asked]
-        unknown = sorted(asked - {item.id for item in items})
-        if unknown:
-            raise Refused(
-                f"{arguments.responses} answers {len(unknown)} problems that {name} does not have "
-                f"(first: {unknown[0]!r}): its ids must be those of the benchmark"
-            )
+        ((name, source),) = sources_of([arguments.benchmark]).items()
+        whole = BENCHMARKS[name].load(source).items
+        ids, how = join(rows, whole, name, str(arguments.responses))
+        notes.append(f"problems of {name} are found by {how}")
+        asked = set(ids.values())
+        items = [item for item in whole if item.id in asked]
     else:
-        name = arguments.responses.stem
+        name, ids = arguments.responses.stem, None
         items = as_items(rows, name)
-    responses = as_responses(rows, name)
-    samples = 1 + max(response.sample for response in responses)
+    responses = as_responses(rows, name, ids)
+    for note in notes:
+        arguments.say(f"{arguments.responses}: {note}")
+    samples = 1 + max(row.sample for row in rows)
     manifest = {
         "responses": arguments.responses.name,
         "mcq_policy": arguments.mcq_policy,
@@ -113,9 +156,9 @@ def grade(arguments: argparse.Namespace) -> int:
         "aggregations": {name: arguments.aggregation or _aggregation(name, samples)},
         "versions": _versions(),
     }
-    sandbox = _sandbox(arguments, items)
+    sandbox = sandbox_of(arguments, items)
     with EvalFolder(out, manifest) as folder:
-        folder.keep_items(items)
+        folder.renew_items(items)
         fresh = [vars(response) for response in responses]
         if folder.rows("responses.jsonl") != fresh:
             folder.replace_rows("responses.jsonl", fresh)
@@ -198,12 +241,12 @@ def _let_programs_vote(folders: Sequence[EvalFolder], arguments: argparse.Namesp
     """Run programs on public examples where their pooled vote is asked for and allowed."""
     if not arguments.run_code or not (arguments.aggregation or "maj").startswith("maj"):
         return
-    sandbox = _sandbox(arguments, [item for folder in folders for item in folder.items()])
+    sandbox = sandbox_of(arguments, [item for folder in folders for item in folder.items()])
     if sandbox is not None:
         for folder in folders:
             with folder:
                 if program_votes.observe(folder, sandbox, quiet=True):
-                    steps.sum_up(folder, _title(folder.manifest.get("model", folder.path.name)))
+                    steps.sum_up(folder, title_of(folder.manifest.get("model", folder.path.name)))
 
 
 def table(arguments: argparse.Namespace) -> int:
@@ -223,7 +266,7 @@ def table(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _judge(arguments: argparse.Namespace) -> Any:
+def judge_of(arguments: argparse.Namespace) -> Any:
     """The judge that the options name, if any: refused before work starts if it cannot be."""
     from eval_suite.grading.judge import choose
 
@@ -248,12 +291,12 @@ def _finish(folder: EvalFolder, arguments: argparse.Namespace, sandbox: Any, jud
     return 0
 
 
-def _title(model: str) -> str:
+def title_of(model: str) -> str:
     """What an evaluation is called: a hub id, or the last part of a path."""
     return Path(model).name if Path(model).exists() else model
 
 
-def _sources(names: Sequence[str]) -> dict[str, str | None]:
+def sources_of(names: Sequence[str]) -> dict[str, str | None]:
     """`name` or `name=path` to where each benchmark comes from."""
     sources: dict[str, str | None] = {}
     for text in names:
@@ -270,7 +313,7 @@ def _aggregation(name: str, samples: int) -> str:
     return "pass@1" if samples == 1 else f"avg@{samples}"
 
 
-def _sandbox(arguments: argparse.Namespace, items: Sequence[Item]) -> Any:
+def sandbox_of(arguments: argparse.Namespace, items: Sequence[Item]) -> Any:
     """The sandbox when there is code to run; refused unless it was allowed."""
     if not any(item.kind == "code" for item in items):
         return None

@@ -7,6 +7,7 @@ Results go to stdout, progress and errors to stderr. Exit status: 0 done, 1 fail
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
 import traceback
@@ -89,9 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--png", type=Path, help="also draw the overview as a picture")
     report.add_argument("--json", action="store_true", help="print the table as JSON")
 
-    evaluate = _command(
-        commands, "eval", _suite("evaluate"), "answer benchmarks with a checkpoint, grade, judge, sum up"
-    )
+    evaluate = _command(commands, "eval", _evaluate, "answer benchmarks with a checkpoint, grade, judge, sum up")
     evaluate.add_argument("model", metavar="MODEL", help="checkpoint folder or hub id; RUN/final/AGENT of a run")
     evaluate.add_argument(
         "benchmarks",
@@ -101,10 +100,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     evaluate.add_argument("--out", type=Path, required=True, help="folder of the evaluation; the same command goes on")
     evaluate.add_argument("--style", choices=("answer_tags", "boxed", "plain"), help="default: as trained, else boxed")
+    evaluate.add_argument(
+        "--protocol",
+        choices=("comas",),
+        help="comas: five drafts at temperature 0.7 and a sixth call that reads them, on the subsets of CoMAS' tables; "
+        "reports pass@1, avg@5, maj@5, pass@5 and the sixth call",
+    )
     evaluate.add_argument("--samples", type=int, help="responses per problem (default: what the benchmark reports)")
     evaluate.add_argument("--temperature", type=float, help="0 is greedy (default: 0 for one sample, else 0.6)")
-    evaluate.add_argument("--top-p", type=float, default=1.0, help="nucleus mass (default: 1)")
-    evaluate.add_argument("--max-new-tokens", type=int, default=16384, help="budget of a response (default: 16384)")
+    evaluate.add_argument("--top-p", type=float, help="nucleus mass (default: 1; comas: 0.95)")
+    evaluate.add_argument("--max-new-tokens", type=int, help="budget of a response (default: 16384; comas: 2048)")
+    evaluate.add_argument(
+        "--subset", metavar="N", help="N problems of each benchmark, drawn by a seed; `all` (the default but for comas)"
+    )
+    evaluate.add_argument("--subset-seed", type=int, default=0, help="seed of that draw (default: 0)")
     evaluate.add_argument("--limit", type=int, help="only the first so many problems of each benchmark")
     evaluate.add_argument("--seed", type=int, default=0, help="seed of the sampling noise (default: 0)")
     evaluate.add_argument("--adapter", metavar="PKG.MODULE:CLASS", help="an adapter from outside")
@@ -174,18 +183,22 @@ def _code_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--allow-unsafe-code", action="store_true", help="run it even where the sandbox has gaps")
 
 
-def _suite(name: str) -> Callable[[argparse.Namespace], int]:
+def _suite(name: str, module: str = "commands") -> Callable[[argparse.Namespace], int]:
     """A command of the evaluation suite, imported when it runs."""
 
     def run(arguments: argparse.Namespace) -> int:
-        from eval_suite import commands
-
+        commands = importlib.import_module(f"eval_suite.{module}")
         quiet = getattr(arguments, "quiet", True)
         arguments.say = lambda text: None if quiet else print(text, file=sys.stderr)
         command: Callable[[argparse.Namespace], int] = getattr(commands, name)
         return command(arguments)
 
     return run
+
+
+def _evaluate(arguments: argparse.Namespace) -> int:
+    """`eval`: benchmark by benchmark, or under a protocol that has several calls per problem."""
+    return _suite("evaluate", "comas_command" if arguments.protocol else "commands")(arguments)
 
 
 def _command(commands: Any, name: str, run: Any, help_text: str) -> argparse.ArgumentParser:

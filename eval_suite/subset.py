@@ -1,0 +1,65 @@
+"""Part of a benchmark: its first problems, or so many drawn by a seed.
+
+Whether a problem is drawn depends on the seed and its id alone: not on the order of the rows, nor on the copy. A
+smaller subset of one seed is part of a larger one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from eval_suite.benchmarks.base import Benchmark, Loaded
+from eval_suite.items import Item
+from mmcorl.errors import Refused
+
+
+@dataclass(frozen=True)
+class Subset:
+    """Which problems of a benchmark are asked."""
+
+    size: int | None = None
+    """So many are drawn; None takes all."""
+    seed: int = 0
+    limit: int | None = None
+    """Of these the first so many, for a trial."""
+
+
+def parse(text: str | None, otherwise: int | None = None) -> int | None:
+    """The size that `--subset` names: a number, or `all` for None; `otherwise` where it was not given."""
+    if text is None:
+        return otherwise
+    if text == "all":
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise Refused(f"--subset {text} is no number of problems: give 1 or more, or `all`")
+    return int(text)
+
+
+def load(benchmark: Benchmark, source: str | Path | None, subset: Subset) -> Loaded:
+    """The items of a copy that belong to a subset, in the order of the copy; its notes say what was drawn."""
+    if subset.size is None:
+        return benchmark.load(source, limit=subset.limit)
+    if subset.limit is not None and subset.limit < 1:
+        raise Refused(f"limit {subset.limit} leaves nothing of {benchmark.name}; it must be at least 1")
+    loaded = benchmark.load(source)
+    items, notes = loaded.items, list(loaded.notes)
+    if subset.size < len(items):
+        notes.append(f"subset: {subset.size} of {len(items)} rows, drawn with seed {subset.seed}")
+        items = draw(items, subset.size, subset.seed)
+    if subset.limit is not None and subset.limit < len(items):
+        notes.append(f"limited: the first {subset.limit} of {len(items)} rows")
+        items = items[: subset.limit]
+    return replace(loaded, items=items, notes=tuple(notes))
+
+
+def draw(items: Sequence[Item], size: int, seed: int) -> tuple[Item, ...]:
+    """`size` of the items, by the smallest hashes of seed and id, in the order they came in."""
+
+    def place(item: Item) -> bytes:
+        return hashlib.sha256(f"{seed}\x1f{item.benchmark}\x1f{item.id}".encode("utf-8", "surrogatepass")).digest()
+
+    drawn = {item.id for item in sorted(items, key=place)[:size]}
+    return tuple(item for item in items if item.id in drawn)
