@@ -79,7 +79,7 @@ def _comparison() -> Any:
     logging.disable(logging.CRITICAL)
     from latex2sympy2_extended.latex2sympy2 import NormalizationConfig
     from math_verify import LatexExtractionConfig, parse, verify
-    from sympy import Basic, Eq, Expr, Float, Interval, Rational, nsimplify
+    from sympy import Basic, Derivative, Eq, Expr, Float, Interval, Rational, nan, nsimplify, zoo
     from sympy.core.relational import Relational
 
     # `units=True` would cut off trailing letters such as the c of `2c`.
@@ -96,6 +96,9 @@ def _comparison() -> Any:
         if len(found) != 1 or not isinstance(found[0], Basic):
             return None
         tree = found[0]
+        # `\frac{dv}{dt}` at a point is 0 whatever stands before it, and what is no number equals everything.
+        if tree.has(Derivative, zoo, nan):
+            return None
         return nsimplify(tree, rational=True) if isinstance(tree, Expr) and tree.has(Float) else tree
 
     def values(tree: Expr, names: list[str]) -> list[Any]:
@@ -112,15 +115,16 @@ def _comparison() -> Any:
     def names_of(*trees: Basic) -> list[str]:
         return sorted({symbol.name for tree in trees for symbol in tree.free_symbols})
 
-    def refuted(a: Expr, b: Expr) -> bool:
-        """Whether many digits at positive points tell the two apart, however small both are."""
-        names = names_of(a, b)
+    def agree(a: Expr, b: Expr) -> bool:
+        """Whether many digits at positive points, one at least, do not tell the two apart, however small both are."""
+        names, compared = names_of(a, b), 0
         for left, right in zip(values(a, names), values(b, names), strict=True):
             if left is None or right is None:
                 continue
             if abs(left - right) > Rational(1, 10 ** (_DIGITS - 10)) * max(abs(left), abs(right)):
-                return True
-        return False
+                return False
+            compared += 1
+        return compared > 0
 
     def proportional(a: Relational, b: Relational) -> bool:
         """Whether two equations have one zero set because their differences are multiples of each other."""
@@ -138,7 +142,7 @@ def _comparison() -> Any:
         if a is None or b is None:
             return False
         if isinstance(a, Expr) and isinstance(b, Expr):
-            if refuted(a, b):
+            if not agree(a, b):
                 return False
         elif isinstance(a, Relational) and isinstance(b, Relational):
             if not (type(a) is type(b) or {type(a), type(b)} <= set(_mirrored())):
