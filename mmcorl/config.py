@@ -193,12 +193,26 @@ class TrainingSettings(Section):
 
 
 class EngineSettings(Section):
-    kind: Literal["transformers"] = "transformers"
-    """What samples: `transformers` shares the trained weights."""
+    kind: Literal["transformers", "vllm"] = "transformers"
+    """What samples: `transformers` shares the trained weights; `vllm` holds its own in each rank's process, as large
+    models need, and is given the new ones after every update."""
     max_rows: int = Field(default=256, ge=1)
-    """Most completions generated at once; changes memory, speed and which samples a seed draws."""
+    """Most completions generated at once; changes memory, speed and, with transformers, which samples a seed draws."""
     max_tokens: int = Field(default=2**18, ge=1)
-    """Most tokens (prompt, completion and padding) in the KV cache at once; changes the same things."""
+    """Most tokens (prompt, completion and padding) in the KV cache at once; changes the same things. For vllm see
+    `gpu_memory_utilization`."""
+    dtype: Literal["fp32", "bf16", "fp16"] | None = None
+    """Weights and arithmetic of vllm; by default `training.dtype`."""
+    gpu_memory_utilization: float = Field(default=0.4, gt=0, lt=1)
+    """Share of the GPU that vllm may fill with weights and KV cache while it samples."""
+    kv_cache_gib: float | None = Field(default=None, gt=0)
+    """GiB of KV cache of vllm; by default what `gpu_memory_utilization` leaves, and 1 on the CPU."""
+    max_model_len: int | None = Field(default=None, ge=1)
+    """Longest prompt and completion together in vllm; by default the longest of each that this run allows."""
+    enforce_eager: bool = False
+    """Start vllm without compiling and capturing graphs: sooner ready, slower. Always so on the CPU."""
+    sleep: bool = True
+    """Free vllm's GPU memory during updates."""
 
 
 class ValidationSet(Section):

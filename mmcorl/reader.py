@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
-from PIL.Image import Image
+from PIL import Image
 from transformers import AutoConfig
 
 from mmcorl.config import AgentSettings, Config
@@ -19,6 +19,8 @@ from model_adapters.templates import arguments
 
 CACHE_BYTES = 256 * 2**20
 """Encoded prompts kept per agent, newest first: small validation sets are then preprocessed once, not per visit."""
+
+FILLER_SIDES = (56, 56)
 
 
 class Reader:
@@ -53,10 +55,15 @@ class Reader:
             return self._cache[key]
         encoded = self.adapter.encode(self.processor, text, self._images(prompt), **self._how())
         self._cache[key] = encoded
-        self._cached_bytes += _size(encoded)
+        self._cached_bytes += encoded.nbytes
         while self._cached_bytes > CACHE_BYTES:
-            self._cached_bytes -= _size(self._cache.popitem(last=False)[1])
+            self._cached_bytes -= self._cache.popitem(last=False)[1].nbytes
         return encoded
+
+    def filler(self, picture: bool) -> Encoded:
+        """A short prompt that means nothing, with a small picture or without: for ranks that have no work left."""
+        images = [Image.new("RGB", FILLER_SIDES)] if picture else []
+        return self.adapter.encode(self.processor, "?", images, **self._how())
 
     def _view(self, prompt: Prompt) -> str:
         view = self.settings.view
@@ -74,7 +81,7 @@ class Reader:
         text = prompt_text(prompt, self.config.prompt.style, self._view(prompt))
         return self.adapter.prompt_length(self.processor, text, self._images(prompt), **self._how())
 
-    def _images(self, prompt: Prompt) -> list[Image]:
+    def _images(self, prompt: Prompt) -> list[Image.Image]:
         return [load_image(image, self.vision.max_side) for image in prompt.images]
 
     def _how(self) -> dict[str, Any]:
@@ -96,7 +103,3 @@ class Reader:
                 "lower it so that a prompt fits too"
             )
         return min(self.config.data.max_prompt_tokens, context - longest)
-
-
-def _size(encoded: Encoded) -> int:
-    return sum(tensor.nbytes for tensor in (encoded.input_ids, encoded.positions, *encoded.vision.values()))

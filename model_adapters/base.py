@@ -56,6 +56,17 @@ class Encoded:
     """Position of the first completion token, the same on all A rows; later ones count up by one."""
     vision: dict[str, Tensor] = field(default_factory=dict)
     """Processor outputs the vision tower needs; empty for a prompt without images."""
+    chat: str = ""
+    """The prompt in the chat template, one placeholder per image, for an engine that works on images itself; see
+    `ModelAdapter.unexpanded`. Empty without images."""
+    images: tuple[Image.Image, ...] = ()
+    """The images as the processor got them, for the same engine."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of tensors and images."""
+        tensors = sum(tensor.nbytes for tensor in (self.input_ids, self.positions, *self.vision.values()))
+        return tensors + sum(image.width * image.height * len(image.getbands()) for image in self.images)
 
 
 class ModelAdapter(ABC):
@@ -268,6 +279,13 @@ class ModelAdapter(ABC):
 
     # -- other engines -----------------------------------------------------------------------------------
 
+    def unexpanded(self, processor: Any, encoded: Encoded) -> list[int]:
+        """Ids of a prompt with one placeholder per image, which a serving engine expands to `encoded.input_ids`."""
+        return encoded.input_ids.tolist()
+
     def engine_options(self, vision: VisionSettings) -> dict[str, Any]:
-        """Keyword arguments a serving engine (vLLM) needs to see prompts as this adapter does."""
+        """Keyword arguments a serving engine (vLLM) needs to see prompts as this adapter does.
+
+        Its prompt ids are compared with ours at every request, so what is missing here is an error there.
+        """
         return {}

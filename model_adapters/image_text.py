@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -79,18 +80,18 @@ class ImageTextAdapter(ModelAdapter):
         if system:
             messages.insert(0, {"role": "system", "content": [{"type": "text", "text": system}]})
         chat = render(processor, messages, template, tokenize=False)
-        bos = processor.tokenizer.bos_token
         inputs = processor(
             text=[chat],
             images=[list(images)] if images else None,
-            # A template that writes <bos> itself and a tokenizer that adds one would double it.
-            add_special_tokens=not (bos and chat.startswith(bos)),
+            add_special_tokens=_adds_special_tokens(processor, chat),
             return_tensors="pt",
             **(self.processor_options(processor, vision) if images else {}),
         )
         ids = inputs["input_ids"][0]
-        tensors = {key: inputs[key] for key in self.tower_inputs} if images else {}
-        return self.finish(processor, ids, tensors)
+        if not images:
+            return self.finish(processor, ids, {})
+        encoded = self.finish(processor, ids, {key: inputs[key] for key in self.tower_inputs})
+        return replace(encoded, chat=chat, images=tuple(images))
 
     def processor_options(self, processor: Any, vision: VisionSettings) -> dict[str, Any]:
         """Keyword arguments of the processor call that carry `vision`; none by default."""
@@ -103,6 +104,13 @@ class ImageTextAdapter(ModelAdapter):
     def decode(self, processor: Any, ids: Sequence[int]) -> str:
         """Text of completion ids, special tokens left out."""
         return processor.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+    def unexpanded(self, processor: Any, encoded: Encoded) -> list[int]:
+        """Ids of a prompt as its chat template has it, one placeholder per image."""
+        if not encoded.images:
+            return super().unexpanded(processor, encoded)
+        special = _adds_special_tokens(processor, encoded.chat)
+        return list(processor.tokenizer(encoded.chat, add_special_tokens=special)["input_ids"])
 
     # -- vision ----------------------------------------------------------------------------------------
 
@@ -161,3 +169,9 @@ class ImageTextAdapter(ModelAdapter):
     def vision_modules(self, model: nn.Module) -> list[nn.Module]:
         """The vision tower, without the projector."""
         return [unwrap(model).model.vision_tower]
+
+
+def _adds_special_tokens(processor: Any, chat: str) -> bool:
+    """A template that writes <bos> itself and a tokenizer that adds one would double it."""
+    bos = processor.tokenizer.bos_token
+    return not (bos and chat.startswith(bos))

@@ -2,20 +2,70 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mmcorl.engines.base import Engine, Sample, Sampling
 
 if TYPE_CHECKING:
-    from mmcorl.config import Config
+    from mmcorl.config import Config, EngineSettings
     from mmcorl.policy import Policy
+    from mmcorl.ranks import Ranks
     from mmcorl.reader import Reader
+    from model_adapters.base import VisionSettings
 
-__all__ = ["Engine", "Sample", "Sampling", "build_engine"]
+__all__ = ["Engine", "Sample", "Sampling", "build_engine", "engine_for"]
 
 
-def build_engine(config: Config, policy: Policy, reader: Reader) -> Engine:
-    """The engine that `config.engine.kind` names, with the weights of `policy`."""
-    from mmcorl.engines.transformers import TransformersEngine
+def build_engine(config: Config, policy: Policy, reader: Reader, ranks: Ranks | None = None) -> Engine:
+    """The engine that a run's `engine` section asks for, in this process, with the weights training starts from.
 
-    return TransformersEngine(policy, config.engine.max_rows, config.engine.max_tokens)
+    On several ranks each makes its own, all at the same time. Raises Refused where the machine cannot have it.
+    """
+    longest = max(config.sampling.max_new_tokens, config.validation.max_new_tokens or 0)
+    return engine_for(
+        config.engine,
+        policy,
+        name=reader.name,
+        path=reader.path,
+        vision=reader.vision,
+        dtype=config.engine.dtype or config.training.dtype,
+        longest=reader.longest_prompt() + longest if config.engine.kind == "vllm" else None,
+    )
+
+
+def engine_for(
+    settings: EngineSettings,
+    policy: Policy,
+    *,
+    name: str,
+    path: str,
+    vision: VisionSettings,
+    dtype: str,
+    longest: int | None,
+    dumps: Path | None = None,
+) -> Engine:
+    """An engine for a policy outside of a run, too.
+
+    Args:
+        settings: which engine, and how.
+        policy: model, adapter and processor.
+        name: for messages.
+        path: checkpoint of the policy.
+        vision: how images reach the model.
+        dtype: `fp32`, `bf16` or `fp16`, for engines with weights of their own.
+        longest: most tokens of a prompt and its completion, unless the settings say; only vllm needs to know.
+        dumps: folder for requests that went wrong.
+    """
+    if settings.kind == "transformers":
+        from mmcorl.engines.transformers import TransformersEngine
+
+        return TransformersEngine(policy, settings.max_rows, settings.max_tokens)
+    from mmcorl.engines.vllm import VllmEngine
+
+    length = settings.max_model_len or longest
+    if length is None:
+        raise ValueError("engine.kind is 'vllm' and neither settings.max_model_len nor longest says how long a row is")
+    return VllmEngine(
+        policy, name=name, path=path, vision=vision, settings=settings, dtype=dtype, max_model_len=length, dumps=dumps
+    )

@@ -1,0 +1,114 @@
+"""Whether an engine computes with the trainer's weights: every row of every parameter, before and after a sync.
+
+An engine joins, pads and packs weights, so they cannot be compared by name. They are compared with themselves
+instead: what the engine holds must be what it holds after all of the trainer's weights were given once more. At
+the start of a run the engine has read the checkpoint by itself, so the two readings of one checkpoint are
+compared; later a tensor that an update left behind shows. In between other values are given for every weight, and
+every row must follow: a tensor that no sync ever reaches shows too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from mmcorl.errors import Failed
+
+Weights = Callable[[], Iterable[tuple[str, Tensor]]]
+"""All weights, trained or not: (name on the hub, full tensor), from the start at every call."""
+
+_BLOCK = 2**22
+
+
+class Checkable(Protocol):
+    """An engine with weights of its own."""
+
+    name: str
+
+    @property
+    def model(self) -> nn.Module: ...
+
+    def sync(self, weights: Iterable[tuple[str, Tensor]]) -> None: ...
+
+
+def check_weights(engine: Checkable, weights: Weights) -> None:
+    """Raise Failed unless the engine computes with exactly these weights and a sync reaches all of its own.
+
+    On several ranks each calls it for its own engine at the same time. Takes two syncs.
+    """
+    before = fingerprints(engine.model)
+    engine.sync((name, _other(tensor)) for name, tensor in weights())
+    between = fingerprints(engine.model)
+    engine.sync(weights())
+    after = fingerprints(engine.model)
+    left = _differing(before, between, same=True)
+    wrong = _differing(before, after, same=False)
+    for names, fault in ((left, "are reached by no sync"), (wrong, "were not the trainer's")):
+        if names:
+            raise Failed(
+                f"agent {engine.name!r}: {len(names)} of {len(before)} parameters of the sampling engine {fault}, "
+                f"{names[0]} first, so it samples from another model than the one trained: use "
+                "engine.kind=transformers, and report the model family"
+            )
+
+
+def fingerprints(model: nn.Module) -> dict[str, Tensor]:
+    """One number per row of each parameter, (rows,) int64; another value anywhere in a row gives another number."""
+    return {name: _row_hashes(tensor) for name, tensor in effective(model)}
+
+
+@torch.no_grad()
+def effective(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The parameters a vLLM model computes with, by name, without rows that only pad the vocabulary.
+
+    On a CPU vLLM packs matrices into a form nobody can read and drops or keeps the originals: those are read by
+    multiplying them with the identity, which gives their values exactly.
+    """
+    seen: set[int] = set()
+    for path, module in model.named_modules():
+        rows = getattr(module, "org_vocab_size", None)
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.numel() and id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield f"{path}.{name}", parameter[:rows]
+        packed: Any = getattr(module, "cpu_linear", None)
+        if packed is not None:
+            yield f"{path}.packed", _unpacked(module, packed)[:rows]
+
+
+def _unpacked(module: Any, packed: Any) -> Tensor:
+    """(out, in) matrix of a packed linear layer."""
+    width = module.weight.shape[-1] if module.weight.ndim == 2 else module.input_size_per_partition
+    dtype = module.weight.dtype
+    columns = [
+        packed(torch.eye(width, dtype=dtype)[start : start + 1024], module.weight, None)
+        for start in range(0, width, 1024)
+    ]
+    return torch.cat(columns).T
+
+
+def _row_hashes(tensor: Tensor) -> Tensor:
+    """(rows,) int64 of a parameter of one or more dimensions; exact, and sensitive to the order of values."""
+    rows = tensor.detach().reshape(len(tensor), -1) if tensor.ndim else tensor.detach().reshape(1, 1)
+    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[rows.element_size()]
+    generator = torch.Generator().manual_seed(rows.shape[1])
+    weights = (torch.randint(2**62, (rows.shape[1],), generator=generator) * 2 + 1).to(rows.device)
+    step = max(1, _BLOCK // rows.shape[1])
+    parts = [
+        (rows[start : start + step].contiguous().view(bits).long() * weights).sum(-1)  # modulo 2^64
+        for start in range(0, len(rows), step)
+    ]
+    return torch.cat(parts).cpu()
+
+
+def _other(tensor: Tensor) -> Tensor:
+    """Another value for every element, in any dtype: neighbours of 1 above 100 may round to the same number."""
+    return torch.where(tensor.abs() < 100, tensor + 1, -tensor)
+
+
+def _differing(one: dict[str, Tensor], other: dict[str, Tensor], *, same: bool) -> list[str]:
+    """Names of parameters with a row that is equal (`same`) or unequal in two sets of fingerprints."""
+    return [name for name, rows in one.items() if bool(((rows == other[name]) == same).any())]
