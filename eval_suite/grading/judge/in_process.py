@@ -85,30 +85,23 @@ class VllmJudge:
         from vllm.renderers.chat_utils import ChatTemplateResolutionError
 
         engine = self._engine
-        context = engine.model_config.max_model_len
         greedy = SamplingParams(temperature=0.0, max_tokens=self.max_tokens, seed=0)
+        refused: set[int] = set()
         # One at a time, as `LLM.chat` refuses a whole batch for one prompt that is too long; they still run together.
-        room = {"max_length": context - self.max_tokens}
-        refused: dict[int, Unanswered] = {}
         for number, prompt in enumerate(prompts):
             message: Any = [{"role": "user", "content": prompt}]
             try:
-                engine.enqueue_chat([message], greedy, use_tqdm=False, tokenization_kwargs=room)
-            except VLLMValidationError as error:
-                if not (error.parameter or "").startswith("input_"):
-                    raise
-                refused[number] = Unanswered(
-                    "too long",
-                    f"the judge {self.name} has a context of {context:,} tokens, too short for a question and the "
-                    f"{self.max_tokens} tokens of its reply; name a judge with a longer one.",
-                )
+                engine.enqueue_chat([message], greedy, use_tqdm=False)
+            except VLLMValidationError:
+                # In a message of plain text only the length can be at fault.
+                refused.add(number)
             except ChatTemplateResolutionError as error:
                 raise Refused(
                     f"the judge {self.name} has no chat template, so it is no model to ask: name an instruct model."
                 ) from error
         # In the order in which they were asked.
         answers = iter(engine.wait_for_completion(use_tqdm=False))
-        return [refused[number] if number in refused else _reply(next(answers)) for number in range(len(prompts))]
+        return [self._reply(None if number in refused else next(answers)) for number in range(len(prompts))]
 
     def close(self) -> None:
         """Let the model and its memory go; the next question would load it again."""
@@ -116,6 +109,21 @@ class VllmJudge:
             self._engine.llm_engine.engine_core.shutdown()
             self._engine = None
             _free()
+
+    def _reply(self, answer: Any | None) -> Reply | Unanswered:
+        """What vLLM's answer says; without one, or with one that the end of the context cut off, why there is none."""
+        if answer is not None:
+            (completion,) = answer.outputs
+            cut_off = completion.finish_reason == "length"
+            if not cut_off or len(completion.token_ids) == self.max_tokens:
+                return Reply(completion.text, cut_off)
+        assert self._engine is not None
+        context = self._engine.model_config.max_model_len
+        return Unanswered(
+            "too long",
+            f"the judge {self.name} has a context of {context:,} tokens, too short for a question and its reply; "
+            "name a judge with a longer one.",
+        )
 
     def _load(self) -> LLM:
         for key, value in _ENVIRONMENT.items():
@@ -148,18 +156,13 @@ class VllmJudge:
 def _checked(model: str) -> str:
     """A hub id as it is, a folder as its full path."""
     path = Path(model).expanduser()
-    if path.is_dir():
+    if model.strip() and path.is_dir():
         if not (path / "config.json").is_file():
             raise Refused(f"the folder {model!r} holds no config.json, so no judge: name a checkpoint's folder.")
         return str(path.resolve())
     if not model.strip() or model.startswith(("/", ".", "~")) or model.count("/") > 1:
         raise Refused(f"judge {model!r} is neither a folder nor a hub id such as {JudgeSettings.model}.")
     return model
-
-
-def _reply(answer: Any) -> Reply:
-    (completion,) = answer.outputs
-    return Reply(completion.text, completion.finish_reason == "length")
 
 
 def _free() -> None:
