@@ -196,7 +196,7 @@ class VllmEngine:
             raise Failed(
                 f"agent {self.name!r}: vLLM gives token {place} of a completion of prompt {number} "
                 f"({self._words(prompt)!r}) the log-probability {told.logprobs[place]}, so its weights or its "
-                f"arithmetic are broken: the request is in {file}, go back to an earlier checkpoint or use engine.dtype=fp32"
+                f"arithmetic are broken: the request is in {file}; go back to an earlier checkpoint"
             )
         if (forbidden := torch.isin(torch.tensor(ids), self.policy.banned.cpu())).any():
             token = ids[int(forbidden.nonzero()[0])]
@@ -257,6 +257,7 @@ class VllmEngine:
                 "now some old and some new ones: its class names layers differently, so use engine.kind=transformers"
             ) from error
         self._whole_matrices(stream.names)
+        self._pack_tied()
         self._forget()
         self._dropped = False
         self.last_sync = Sync(len(stream.names), stream.bytes, time.perf_counter() - started)
@@ -283,6 +284,15 @@ class VllmEngine:
                     f"agent {self.name!r}: the weights {name} came without {missing[0]}, which vLLM keeps in one "
                     "matrix with them: give all of its parts at every sync"
                 )
+
+    def _pack_tied(self) -> None:
+        """Pack again what vLLM packs on a CPU from a table that it got under another name: a tied head.
+
+        vLLM 0.32 leaves the packed copy as it was, and goes on sampling with the head before the update.
+        """
+        for module in self.model.modules():
+            if hasattr(module, "cpu_linear") and module.weight.numel():
+                module.quant_method.process_weights_after_loading(module)
 
     def _forget(self) -> None:
         """Empty the caches of states and image features. All three: the scheduler counts on what workers hold."""
