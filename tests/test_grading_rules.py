@@ -282,11 +282,12 @@ def test_no_right_answer_missed(grader: Grader, gold: str, answer: str) -> None:
 @pytest.mark.parametrize(
     ("answer", "gold", "kind", "precision", "expected"),
     [
-        # MathVista: int(float(x)) of what is written as a number; 14.3 and 14.9 are 14, -0.5 is 0.
+        # MathVista's int(float(x)) credits 14.3 and 14.9 for 14; we do not.
         ("14", "14", "integer", None, True),
         ("14.0", "14", "integer", None, True),
-        ("14.3", "14", "integer", None, True),
-        ("14.9", "14", "integer", None, True),
+        ("14.3", "14", "integer", None, False),
+        ("14.9", "14", "integer", None, False),
+        ("28/2", "14", "integer", None, True),
         ("15", "14", "integer", None, False),
         ("1,000", "1000", "integer", None, True),
         ("29/2", "14", "integer", None, False),

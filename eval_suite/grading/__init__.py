@@ -151,7 +151,7 @@ def grade(
             recorded as `judge_failed`, one that returns neither True nor False as `judge_unclear`; neither scores.
         finish_reason: `length` when the token limit ended the response.
         mcq_policy: `letter_or_value` or `letter_only` (legacy).
-        answer_type: `integer`, `float`, `list` or `text`, compared as MathVista does.
+        answer_type: `integer`, `float`, `list` or `text`, as MathVista has them; only lists are compared differently.
         precision: decimals to which both are rounded.
         relative_tolerance: as SciBench's 0.05.
         unit: the unit that was asked for.

@@ -199,7 +199,8 @@ class Rules:
         """Comparison by the type a benchmark declares; None when the type decides nothing."""
         if task.answer_type == "list":
             return self._ordered(answer, gold)
-        if task.answer_type != "integer" and task.precision is None and task.relative_tolerance is None:
+        # MathVista's own int(float(x)) would credit 14.9 for the integer 14: integers are compared as they are.
+        if task.precision is None and task.relative_tolerance is None:
             return None
         value, unit = _value(answer)
         wanted, own_unit = _value(gold)
@@ -210,11 +211,6 @@ class Rules:
             return False, f"in {unit}, not in {asked}"
         if task.relative_tolerance is not None:
             return _within(value, unit, wanted, task)
-        if task.answer_type == "integer":
-            # MathVista's own rule: int(float(x)), of what is written as a plain number.
-            if not re.fullmatch(r"[-+]?[\d.]+", read(answer).body):
-                return None
-            return int(value) == int(wanted), "as integers"
         assert task.precision is not None
         places = task.precision
         return round(value, places) == round(wanted, places), f"to {places} decimal{'s' * (places != 1)}"

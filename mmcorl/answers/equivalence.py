@@ -309,7 +309,7 @@ class Equivalence:
         if max(len(a), len(b)) > MAX_EXPRESSION:
             return False
         a, b = _DEGREES.sub(r"\\frac{\1\\pi}{180}", a), _DEGREES.sub(r"\\frac{\1\\pi}{180}", b)
-        if not (admissible(a) and admissible(b)):
+        if not (admissible(a) and admissible(b)) or _differ_in_case(a, b):
             return False
         a, b = sorted((a, b))
         pair = ("symbolic", a, b)
@@ -317,8 +317,8 @@ class Equivalence:
         if known is not None:
             return known
         seconds = deadline.left()
-        outcome = self._pool.compare(a, b, seconds) if seconds > 0 else "timeout"
-        deadline.spend(0.0 if outcome != "timeout" else seconds)
+        outcome, spent = self._pool.compare(a, b, seconds) if seconds > 0 else ("timeout", 0.0)
+        deadline.spend(spent)
         with self._lock:
             self.symbolic += 1
             self.timeouts += outcome == "timeout"
@@ -427,6 +427,15 @@ _SYMBOLS = {
     "angle": (r"\theta",),
 }
 """Letters that usually stand for a described quantity, beside its initials."""
+
+
+_COMMAND = re.compile(r"\\[A-Za-z]+")
+
+
+def _differ_in_case(a: str, b: str) -> bool:
+    """Whether a letter of one is a capital in the other, which math-verify does not see."""
+    one, other = ({char for char in _COMMAND.sub("", text) if char.isalpha()} for text in (a, b))
+    return bool({char.swapcase() for char in one - other} & (other - one))
 
 
 def _equation(reading: Reading) -> str:

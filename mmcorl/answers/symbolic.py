@@ -87,8 +87,11 @@ class SymbolicPool:
         for slot in reversed(self._all):
             self._slots.put(slot)
 
-    def compare(self, a: str, b: str, seconds: float) -> Outcome:
-        """Whether two admissible expressions are equal, within `seconds` of wall-clock time once started."""
+    def compare(self, a: str, b: str, seconds: float) -> tuple[Outcome, float]:
+        """Whether two admissible expressions are equal, and the seconds it took a worker that had started.
+
+        Longer than `seconds` of wall-clock time is a `timeout`.
+        """
         slot = self._slots.get()
         try:
             return slot.compare(a, b, min(seconds, self._timeout))
@@ -136,27 +139,27 @@ class _Slot:
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 
-    def compare(self, a: str, b: str, seconds: float) -> Outcome:
+    def compare(self, a: str, b: str, seconds: float) -> tuple[Outcome, float]:
         # A worker that was killed from outside between two requests is replaced once.
         for _ in range(2):
             process = self._ready_process()
             self._request += 1
             request = {"id": self._request, "a": a, "b": b, "seconds": seconds}
-            deadline = time.monotonic() + seconds
+            started = time.monotonic()
             try:
                 _write(process, json.dumps(request).encode("ascii") + b"\n")
-                reply = _read_line(process, deadline)
+                reply = _read_line(process, started + seconds)
             except _NoReplyError:
                 self.stop()
                 # The next comparison finds a worker that has already begun to load.
                 self.start()
-                return "timeout"
+                return "timeout", seconds
             except (BrokenPipeError, _GoneError):
                 self.stop()
                 continue
-            return "same" if reply["same"] else "different"
+            return "same" if reply["same"] else "different", time.monotonic() - started
         # Two workers died on this pair (out of memory in C code): it costs what a timeout costs.
-        return "timeout"
+        return "timeout", seconds
 
     def stop(self) -> None:
         with self._lock:

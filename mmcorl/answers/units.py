@@ -79,9 +79,12 @@ _NOUNS = (
     "face vertex/vertices number digit integer multiple animal bird cat dog car tree flower step sheet "
     "stone token toy word row column path route solution value item chair egg goal meal "
 )
+_COUNTED: set[str] = set()
 for _noun in _NOUNS.split():
     _stem, _, _plural = _noun.partition("/")
-    _add(_stem, _plural or f"{_stem}s")
+    _plural = _plural or f"{_stem}s"
+    _add(_stem, _plural)
+    _COUNTED |= {_stem, _plural, _stem.capitalize(), _plural.capitalize()}
 for _chinese, _unit in {
     "厘米": "cm", "毫米": "mm", "分米": "dm", "千米": "km", "公里": "km", "米": "m", "海里": "nmi",
     "千克": "kg", "公斤": "kg", "克": "g", "吨": "tonne", "升": "L", "毫升": "mL", "秒": "sec",
@@ -121,7 +124,8 @@ def _pattern(words: frozenset[str]) -> re.Pattern[str]:
 
 _AFTER_NUMBER = _pattern(UNIT_WORDS - _NEVER_BARE)
 _AFTER_CONSTANT = _pattern(UNIT_WORDS - (_NUMBER_ONLY - {"m", "in", "mi"}))
-_AFTER_SYMBOL = _pattern(UNIT_WORDS - _NUMBER_ONLY)
+# Things are counted by numbers: `a square` is a shape.
+_AFTER_SYMBOL = _pattern(UNIT_WORDS - _NUMBER_ONLY - _COUNTED)
 _TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
 _ENDS_VALUE = re.compile(r"(?:[\d})\]!]|(?<![A-Za-z\\])[A-Za-z]|\\(?:pi|theta|alpha|beta|infty))$")
 _ENDS_NO_UNIT = frozenset("0123456789)]}")

@@ -16,7 +16,7 @@ from eval_suite.grading.judge.judging import (
     as_callable,
     judge_all,
 )
-from eval_suite.grading.judge.prompt import PROMPT_VERSION, JudgeRequest
+from eval_suite.grading.judge.prompt import PROMPT_VERSION, JudgeRequest, key
 from eval_suite.grading.judge.settings import JudgeSettings
 
 __all__ = [
@@ -34,4 +34,5 @@ __all__ = [
     "as_callable",
     "choose",
     "judge_all",
+    "key",
 ]

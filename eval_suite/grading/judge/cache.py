@@ -81,6 +81,18 @@ class VerdictCache:
                 raise
         return self.get(list(replies))
 
+    def forget(self, keys: Sequence[str]) -> None:
+        """Drop the replies to `keys`, so that they are asked for again."""
+        with self._lock, self._told():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                self._connection.executemany("DELETE FROM verdicts WHERE key = ?", [(key,) for key in keys])
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+
     def _open(self) -> None:
         with self._told():
             self._connection.execute("PRAGMA journal_mode=DELETE")
