@@ -1,88 +1,35 @@
-"""Drafts and how they become one score: hand-made samples, the loophole among them."""
+"""The CoMAS protocol through the command line: drafts, sixth calls and every way to count, at any interruption."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from eval_suite.code import Sandbox, grade_code, open_sandbox
-from eval_suite.comas import elect, majority_at_k, pass_at_k, sixth_call, sixth_prompt
-from eval_suite.items import Item, Response
-from mmcorl.answers import Equivalence
+from eval_suite import comas
+from eval_suite.benchmarks import BENCHMARKS
+from eval_suite.code import open_sandbox
+from eval_suite.comas import SIZES, sixth_prompt
+from eval_suite.items import Item
+from eval_suite.store import EvalFolder
+from eval_suite.subset import Subset, draw, load, parse
+from mmcorl.cli import main
 from mmcorl.errors import Refused
 
 
-@pytest.fixture(scope="module")
-def sandbox() -> Sandbox:
-    return open_sandbox(run_code=True, allow_unsafe=True)
+def run(capsys: pytest.CaptureFixture[str], *argv: str | Path) -> tuple[int, str, str]:
+    capsys.readouterr()
+    code = main([str(part) for part in argv])
+    out, err = capsys.readouterr()
+    return code, out, err
 
 
-@pytest.fixture(scope="module")
-def relation() -> Iterator[Equivalence]:
-    with Equivalence() as found:
-        yield found
-
-
-def drafts(item: Item, texts: Sequence[str]) -> list[Response]:
-    """Texts as samples of an item."""
-    return [Response(item.benchmark, item.id, sample, text) for sample, text in enumerate(texts)]
-
-
-MATH = Item("gsm8k", "1", "What is 1/2?", "1/2")
-MCQ = Item("mmlu", "1", "Which?\nChoices:\n(A) 10\n(B) 20", "B", choices=("10", "20"))
-
-
-def boxed_is(gold: str) -> Callable[[Response], bool]:
-    """A grader for these tests: the box holds one text."""
-    return lambda response: f"boxed{{{gold}}}" in response.text
-
-
-def test_answers_that_mean_the_same_are_one_vote(relation):
-    # 0.5, \frac12 and 1/2 are one answer with three votes; 2 has two; the third draft says nothing.
-    samples = drafts(
-        MATH, [r"\boxed{2}", r"\boxed{0.5}", "no idea", r"\boxed{\frac{1}{2}}", r"\boxed{1/2}", r"\boxed{2}"]
-    )
-    election = elect(MATH, samples, relation)
-    assert (election.index, election.clusters, election.by) == (1, ((1, 3, 4), (0, 5)), "relation")
-
-
-def test_a_tie_goes_to_the_answer_seen_first(relation):
-    samples = drafts(MATH, [r"\boxed{3}", r"\boxed{2}", r"\boxed{2}", r"\boxed{3}", "?"])
-    assert elect(MATH, samples, relation).index == 0
-
-
-def test_letters_and_values_of_options_are_one_vote(relation):
-    samples = drafts(MCQ, [r"\boxed{A}", r"\boxed{B}", r"\boxed{20}", r"\boxed{A}", r"\boxed{(B)}"])
-    election = elect(MCQ, samples, relation)
-    assert (election.index, election.clusters) == (1, ((1, 2, 4), (0, 3)))
-
-
-def test_nothing_said_elects_nothing_and_is_incorrect(relation):
-    samples = drafts(MATH, ["?"] * 5)
-    assert elect(MATH, samples, relation).index is None
-    told = majority_at_k(MATH, samples, lambda response: True, relation)
-    assert (told.aggregation, told.correct, told.index, told.by) == ("maj@5", False, None, "nothing")
-
-
-def test_every_score_names_its_aggregation(relation):
-    # Two of five are right: a majority of three is wrong, some draft is right, the sixth text copies a wrong one.
-    samples = drafts(MATH, [r"\boxed{1/2}", r"\boxed{7}", r"\boxed{7}", r"\boxed{1/2}", r"\boxed{7}"])
-    right = boxed_is("1/2")
-    told = [
-        majority_at_k(MATH, samples, right, relation),
-        pass_at_k(MATH, samples, right),
-        sixth_call(MATH, Response("gsm8k", "1", 5, r"\boxed{7}"), right),
-    ]
-    assert [(one.aggregation, one.correct) for one in told] == [
-        ("maj@5", False),
-        ("pass@5", True),
-        ("sixth_call", False),
-    ]
-    assert majority_at_k(MATH, samples[:3], right, relation).aggregation == "maj@3"
-
-
-def test_the_sixth_call_reads_the_task_and_all_drafts():
+def test_the_sixth_call_reads_the_task_and_all_drafts() -> None:
     assert sixth_prompt("Add 1 and 1.", ["It is 2.", "3"]) == (
         "[Task]:\nAdd 1 and 1.\n\n[Solution 1]:\nIt is 2.\n\n[Solution 2]:\n3\n\nGiven the task and all the above "
         "solutions, reason over them carefully and provide a final answer to the task."
@@ -91,133 +38,272 @@ def test_the_sixth_call_reads_the_task_and_all_drafts():
         sixth_prompt("Add.", [])
 
 
-# -- code
-
-HUMANEVAL = Item(
-    "humaneval",
-    "HumanEval/7",
-    "...",
-    "def check(candidate):\n    assert candidate(3) == 6\n    assert candidate(-3) == -6\n",
-    kind="code",
-    meta={"prompt": 'def double(x):\n    """Twice.\n    >>> double(2)\n    4\n    """\n', "entry_point": "double"},
-)
-SILENT = Item(
-    "humaneval",
-    "HumanEval/8",
-    "...",
-    HUMANEVAL.gold,
-    kind="code",
-    meta={"prompt": 'def double(x):\n    """double(2) is 4"""\n', "entry_point": "double"},
-)
-MBPP = Item(
-    "mbpp",
-    "20",
-    "...",
-    "...",
-    kind="code",
-    meta={
-        "tests": ["assert inc(1) == 2", "assert inc(5) == 6", "assert inc(-1) == 0"],
-        "setup": "",
-        "names": ["inc"],
-    },
-)
-
-RIGHT = "def double(x): return 2 * x"
-RIGHT_TOO = "def double(y):\n    # the same\n    return y + y"
-SQUARE = "def double(x): return x ** 2"  # 4 for the example 2: looks right on it
-THREE = "def double(x): return 3 * x"
-BROKEN = "def double(x): return 1 / 0"
+# -- subsets -------------------------------------------------------------------------------------------------------
 
 
-def block(code: str) -> str:
-    """Code as a draft."""
-    return f"So:\n```python\n{code}\n```"
+def test_the_sizes_of_the_tables_are_reachable() -> None:
+    # Every set has at least as many problems as CoMAS' table, and three of them more.
+    drawn = {name for name, size in SIZES.items() if size < BENCHMARKS[name].rows}
+    assert drawn == {"gsm8k", "mmlu", "scibench"}
+    assert all(size <= BENCHMARKS[name].rows for name, size in SIZES.items())
 
 
-def graded(item: Item, sandbox: Sandbox) -> Callable[[Response], bool]:
-    """The suite's own grade of a response."""
-    return lambda response: grade_code(item, response, sandbox).verdict.correct
+def test_a_subset_depends_on_seed_and_ids_alone() -> None:
+    items = [Item("gsm8k", str(number), "?", "1") for number in range(200)]
+
+    def drawn(size: int, seed: int, among: Sequence[Item] = items) -> list[int]:
+        return [int(item.id) for item in draw(among, size, seed)]
+
+    small = drawn(20, 0)
+    assert len(small) == 20
+    assert small == sorted(small)
+    assert set(small) <= set(drawn(60, 0))
+    assert drawn(20, 0, items[::-1]) == small[::-1]
+    assert drawn(20, 1) != small
+    # The five smallest SHA-256 of "0\x1fgsm8k\x1fID", worked out apart: problems must stay the same ones.
+    assert drawn(5, 0) == [7, 12, 67, 119, 169]
 
 
-def test_programs_that_act_alike_are_one_vote(sandbox, relation):
-    samples = drafts(HUMANEVAL, [block(code) for code in (THREE, RIGHT, THREE, RIGHT_TOO, RIGHT)])
-    election = elect(HUMANEVAL, samples, relation, sandbox)
-    # double(2) is 6 for drafts 0 and 2, 4 for 1, 3 and 4.
-    assert (election.index, election.clusters, election.by) == (1, ((1, 3, 4), (0, 2)), "behaviour")
-    told = majority_at_k(HUMANEVAL, samples, graded(HUMANEVAL, sandbox), relation, sandbox)
-    assert (told.aggregation, told.correct, told.index, told.by) == ("maj@5", True, 1, "behaviour")
+def test_a_subset_is_told_and_takes_what_there_is(questions: Path) -> None:
+    gsm8k = BENCHMARKS["gsm8k"]
+    loaded = load(gsm8k, questions, Subset(4, seed=3, limit=2))
+    assert len(loaded.items) == 2
+    assert loaded.notes[1:] == ("subset: 4 of 6 rows, drawn with seed 3", "limited: the first 2 of 4 rows")
+    assert len(load(gsm8k, questions, Subset(500)).items) == 6
+    assert load(gsm8k, questions, Subset(None, limit=3)).items == gsm8k.load(questions, limit=3).items
+    assert (parse(None, 500), parse("all", 500), parse("7")) == (500, None, 7)
+    for wrong in ("0", "-1", "some", "²"):
+        with pytest.raises(Refused, match="is no number of problems"):
+            parse(wrong)
 
 
-def test_only_public_examples_are_looked_at(sandbox, relation):
-    # Squaring agrees with doubling on the example alone; being first it speaks for the cluster, and fails the tests.
-    samples = drafts(HUMANEVAL, [block(code) for code in (SQUARE, RIGHT, RIGHT_TOO, THREE, BROKEN)])
-    election = elect(HUMANEVAL, samples, relation, sandbox)
-    assert (election.index, election.clusters) == (0, ((0, 1, 2), (3,)))
-    assert not majority_at_k(HUMANEVAL, samples, graded(HUMANEVAL, sandbox), relation, sandbox).correct
+# -- the protocol --------------------------------------------------------------------------------------------------
 
 
-def test_expected_values_play_no_part(sandbox, relation):
-    # Four drafts say 6 where the docstring says 4: the vote follows the drafts.
-    samples = drafts(HUMANEVAL, [block(code) for code in (RIGHT, THREE, THREE, THREE, THREE)])
-    assert elect(HUMANEVAL, samples, relation, sandbox).index == 1
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    file = tmp_path / "gsm8k.jsonl"
+    rows = [{"question": f"What is {n}+1?", "answer": f"Count.\n#### {n + 1}"} for n in range(6)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
 
 
-def test_a_program_that_runs_nowhere_has_no_vote_while_others_run(sandbox, relation):
-    samples = drafts(HUMANEVAL, [block(BROKEN), block(BROKEN), block(BROKEN), "no code", block(RIGHT)])
-    election = elect(HUMANEVAL, samples, relation, sandbox)
-    assert (election.index, election.clusters, election.by) == (4, ((4,),), "behaviour")
+@pytest.fixture
+def functions(tmp_path: Path) -> Path:
+    file = tmp_path / "humaneval.jsonl"
+    rows = [
+        {
+            "task_id": f"HumanEval/{n}",
+            "prompt": f'def add(x):\n    """x plus {n}: add(1) is {n + 1}"""\n',
+            "canonical_solution": f"    return x + {n}\n",
+            "test": f"def check(candidate):\n    assert candidate(5) == {n + 5}\n",
+            "entry_point": "add",
+        }
+        for n in range(3)
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
 
 
-@pytest.mark.parametrize("item", [SILENT, HUMANEVAL], ids=["no examples", "nothing runs"])
-def test_where_nothing_runs_syntax_trees_vote(item, sandbox, relation):
-    # Drafts 1 and 3 differ in layout and comments only. Without examples nothing can run.
-    other = "def double(x):  # hm\n    return 1/0"
-    samples = drafts(item, [block("def double(x): return x / 0"), block(BROKEN), block("def ("), block(other), "none"])
-    election = elect(item, samples, relation, sandbox)
-    assert (election.index, election.clusters, election.by) == (1, ((1, 3), (0,)), "syntax")
+def protocol(model: Path, out: Path, *benchmarks: str) -> list[str]:
+    return [
+        *("eval", str(model), *benchmarks, "--protocol", "comas", "--out", str(out)),
+        *("--style", "plain", "--max-new-tokens", "6", "--quiet", "--json", "--run-code", "--allow-unsafe-code"),
+    ]
 
 
-def test_no_program_at_all_elects_nothing(sandbox, relation):
-    samples = drafts(HUMANEVAL, ["no", "", block("def ("), "```python\nopen", "?"])
-    election = elect(HUMANEVAL, samples, relation, sandbox)
-    assert (election.index, election.by) == (None, "nothing")
+def test_the_protocol_ends_the_same_wherever_it_was_killed(
+    capsys: pytest.CaptureFixture[str],
+    tiny_checkpoints: Mapping[str, Path],
+    questions: Path,
+    functions: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, sets = tiny_checkpoints["qwen2"], (f"gsm8k={questions}", f"humaneval={functions}")
+    whole = tmp_path / "whole"
+    code, out, _ = run(capsys, *protocol(model, whole, *sets))
+    assert code == 0
+    told = json.loads(out)
+    assert json.loads((whole / "comas.json").read_text()) == told
+    assert list(told["columns"]) == ["pass@1", "avg@5", "maj@5", "pass@5", "sixth_call"]
+    for aggregation, column in told["columns"].items():
+        assert {one["aggregation"] for one in column["benchmarks"].values()} == {aggregation}
+        assert column["benchmarks"]["humaneval"]["sandbox"] == [open_sandbox(run_code=True, allow_unsafe=True).record]
+        assert column["benchmarks"]["gsm8k"]["sandbox"] is None
+    responses = {name: column["benchmarks"]["gsm8k"]["responses"] for name, column in told["columns"].items()}
+    assert responses == {"pass@1": 30, "avg@5": 30, "maj@5": 30, "pass@5": 30, "sixth_call": 6}
+    assert sum(told["programs_compared_by"]["humaneval"].values()) == 3
+    settings = EvalFolder(whole / "drafts").manifest["generation"]["gsm8k"]
+    assert (settings["samples"], settings["temperature"], settings["top_p"]) == (5, 0.7, 0.95)
+    last = EvalFolder(whole / "sixth").manifest["generation"]["gsm8k"]
+    assert (last["samples"], last["temperature"], last["style"]) == (1, 0.7, "plain")
+    assert last["seed"] != settings["seed"]
+
+    class KilledError(BaseException):
+        pass
+
+    def dying(after: int, original: Callable[..., None]) -> Callable[..., None]:
+        calls = 0
+
+        def append(self: EvalFolder, name: str, rows: Any) -> None:
+            nonlocal calls
+            rows = list(rows)
+            calls += 1
+            if calls == after:
+                original(self, name, rows[: len(rows) // 2])
+                with (self.path / name).open("a") as file:
+                    file.write('{"benchmark": "gs')
+                raise KilledError
+            original(self, name, rows)
+
+        return append
+
+    part = tmp_path / "part"
+    original = EvalFolder.append
+    # Each start gets a little further: items, drafts, sixth calls, verdicts, programs on their examples.
+    for after in (2, 3, 1, 2, 1, 1, 2, 2, 2, 1):
+        monkeypatch.setattr(EvalFolder, "append", dying(after, original))
+        with pytest.raises(KilledError):
+            main(protocol(model, part, *sets))
+    monkeypatch.setattr(EvalFolder, "append", original)
+    assert main(protocol(model, part, *sets)) == 0
+    names = ("drafts/responses.jsonl", "sixth/responses.jsonl", "drafts/summary.json", "sixth/summary.json")
+    for name in (*names, "drafts/behaviour.jsonl", "comas.json"):
+        assert (part / name).read_bytes() == (whole / name).read_bytes(), name
 
 
-def test_mbpp_votes_on_all_but_the_last_assertion(sandbox, relation):
-    # abs(x) + 1 and x + 1 agree on 1 and 5; they differ on the held-out -1, which the vote must not see.
-    same, other = "def inc(x): return abs(x) + 1", "def inc(x): return x + 1"
-    samples = drafts(
-        MBPP, [block("def inc(x): return x"), block(same), block(other), block("def inc(x): return x - 1")]
+def test_the_sixth_call_is_asked_with_the_drafts(
+    capsys: pytest.CaptureFixture[str],
+    tiny_checkpoints: Mapping[str, Path],
+    questions: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from eval_suite.commands import Checkpoint
+
+    asked: dict[str, str] = {}
+    chunk = Checkpoint.chunk
+
+    def listening(self: Checkpoint, settings: Any, items: Any, number: int) -> Any:
+        if settings.samples == 1:
+            asked.update({item.id: item.question for item in items})
+        return chunk(self, settings, items, number)
+
+    monkeypatch.setattr(Checkpoint, "chunk", listening)
+    out = tmp_path / "out"
+    argv = protocol(tiny_checkpoints["qwen2"], out, f"gsm8k={questions}")
+    argv[argv.index("plain")] = "boxed"
+    assert run(capsys, *argv)[0] == 0
+    drafts = EvalFolder(out / "drafts")
+    first = drafts.items()[0]
+    texts = [one.text for one in drafts.responses() if one.id == first.id]
+    assert len(texts) == 5
+    boxed = "\nReason step by step and put your final answer within \\boxed{}."
+    assert asked[first.id] == sixth_prompt(first.question + boxed, texts)
+    # Drafts that changed behind the back of the sixth calls are noticed.
+    rows = (out / "drafts" / "responses.jsonl").read_text().splitlines()
+    rows[0] = json.dumps(json.loads(rows[0]) | {"text": "another"})
+    (out / "drafts" / "responses.jsonl").write_text("\n".join(rows) + "\n")
+    code, _, err = run(capsys, *argv)
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "have read other drafts" in err
+
+
+def test_columns_and_their_tables(capsys: pytest.CaptureFixture[str], tmp_path: Path, functions: Path) -> None:
+    """Hand-made drafts and sixth calls of two problems, through the aggregations to every form of table."""
+    out = tmp_path / "mine"
+    right, wrong, odd = (
+        f"```python\ndef add(x): return {body}\n```" for body in ("x + 1", "x + 2", "x if x == 5 else 9")
     )
-    election = elect(MBPP, samples, relation, sandbox)
-    assert (election.index, election.clusters[0], election.by) == (1, (1, 2), "behaviour")
-    assert majority_at_k(MBPP, samples, graded(MBPP, sandbox), relation, sandbox).correct is False
-    assert pass_at_k(MBPP, samples, graded(MBPP, sandbox)).correct is True
+    # Problem 1: x + 1 twice, x + 2 three times. Tests want 6 for 5; the example add(1) gives 2, 3: the vote is wrong.
+    # Problem 2: wants 7 for 5, add(1) is 3: four right, the odd one differs on the example: the vote is right.
+    texts = {"HumanEval/1": [right, wrong, wrong, right, wrong], "HumanEval/2": [odd, wrong, wrong, wrong, wrong]}
+    sixth = {"HumanEval/1": f"{wrong}\n{right}", "HumanEval/2": f"{wrong}\n{odd}"}
+    for name, told in (("drafts", texts), ("sixth", {key: [text] for key, text in sixth.items()})):
+        file = tmp_path / f"{name}.jsonl"
+        rows = [{"id": key, "response": text} for key, several in told.items() for text in several]
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        argv = ["grade", str(file), "--benchmark", f"humaneval={functions}", "--out", str(out / name), "--quiet"]
+        argv += ["--aggregation", "sixth_call"] if name == "sixth" else ["--aggregation", "maj@5"]
+        assert run(capsys, *argv, "--run-code", "--allow-unsafe-code")[0] == 0
+    drafts, last = EvalFolder(out / "drafts"), EvalFolder(out / "sixth")
+    columns = comas.columns(drafts, last, 5)
+    scores = {name: column["benchmarks"]["humaneval"] for name, column in columns.items()}
+    # 2 + 4 of 10 drafts; problem 2 by vote; a right draft in both; the last block: right for 1, odd for 2.
+    assert {name: (one["correct"], one["total"]) for name, one in scores.items()} == {
+        "pass@1": (6, 10),
+        "avg@5": (6, 10),
+        "maj@5": (1, 2),
+        "pass@5": (2, 2),
+        "sixth_call": (1, 2),
+    }
+    assert scores["maj@5"]["tie_rule"] == "first_seen"
+    by = comas.program_comparisons(drafts)
+    assert by == {"humaneval": {"behaviour": 2, "syntax": 0, "nothing": 0}}
+    result = {"protocol": "comas", "drafts": 5, "programs_compared_by": by, "columns": columns}
+    (out / "comas.json").write_text(json.dumps(result))
+    for form, sign in (("terminal", "sixth"), ("markdown", "| HumanEval |"), ("latex", "\\toprule"), ("csv", "run,")):
+        code, text, _ = run(capsys, "table", out, "--format", form)
+        assert code == 0
+        assert sign in text
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert [(row["aggregation"], row["correct"]) for row in rows] == [
+        ("pass@1", "6"),
+        ("avg@5", "6"),
+        ("maj@5", "1"),
+        ("pass@5", "2"),
+        ("sixth_call", "1"),
+    ]
+    _, text, _ = run(capsys, "table", out, "--format", "markdown")
+    assert "| HumanEval | 2 | 60.00" in text
+    assert "programs that act alike on public examples are one vote" in text
+    # A plain evaluation is another kind of table.
+    code, _, err = run(capsys, "table", out, out / "drafts")
+    assert code == 2
+    assert "holds no results of the CoMAS protocol" in err
 
 
-def test_voting_on_code_is_off_unless_a_sandbox_is_given(relation):
-    with pytest.raises(Refused, match="--run-code"):
-        elect(HUMANEVAL, drafts(HUMANEVAL, [block(RIGHT)]), relation)
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (("--aggregation", "maj@5"), "reports every aggregation"),
+        (("--samples", "1"), "leaves no vote"),
+        (("--temperature", "0"), "all alike at temperature 0"),
+        (("--subset", "few"), "is no number of problems"),
+    ],
+)
+def test_what_the_protocol_cannot_do_is_refused(
+    more: tuple[str, ...],
+    says: str,
+    capsys: pytest.CaptureFixture[str],
+    tiny_checkpoints: Mapping[str, Path],
+    questions: Path,
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "out"
+    code, _, err = run(capsys, *protocol(tiny_checkpoints["qwen2"], out, f"gsm8k={questions}"), *more)
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert says in err
+    assert not out.exists()
 
 
-def test_a_sixth_text_that_quotes_the_drafts_is_one_program(sandbox):
-    """The loophole: run until a block passes, such a text scores pass@5. Here its last block alone counts."""
-    right = graded(HUMANEVAL, sandbox)
-    quotes = [block(code) for code in (THREE, RIGHT, SQUARE, BROKEN, THREE)]
-    assert pass_at_k(HUMANEVAL, drafts(HUMANEVAL, quotes), right).correct
-    sixth = Response("humaneval", "HumanEval/7", 5, "The drafts were\n" + "\n".join(quotes))
-    told = sixth_call(HUMANEVAL, sixth, right)
-    assert (told.aggregation, told.correct) == ("sixth_call", False)
-    # A text that quotes them and then decides is judged by what it decides.
-    decided = Response("humaneval", "HumanEval/7", 5, sixth.text + "\nMy answer:\n" + block(RIGHT))
-    assert sixth_call(HUMANEVAL, decided, right).correct
-    # One block that defines the function several times is one program, of which the last definition counts.
-    several = Response("humaneval", "HumanEval/7", 5, block(f"{RIGHT}\n{THREE}"))
-    assert not sixth_call(HUMANEVAL, several, right).correct
-
-
-def test_no_drafts_and_drafts_of_another_item_are_refused(relation):
-    with pytest.raises(Refused, match="no drafts"):
-        elect(MATH, [], relation)
-    with pytest.raises(ValueError, match="among those of"):
-        elect(MATH, [Response("gsm8k", "2", 0, r"\boxed{1}")], relation)
+def test_folders_of_something_else_and_code_that_may_not_run_are_refused(
+    capsys: pytest.CaptureFixture[str],
+    tiny_checkpoints: Mapping[str, Path],
+    questions: Path,
+    functions: Path,
+    tmp_path: Path,
+) -> None:
+    argv = protocol(tiny_checkpoints["qwen2"], tmp_path / "out", f"humaneval={functions}")
+    argv.remove("--run-code")
+    code, _, err = run(capsys, *argv)
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "allow it with --run-code" in err
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").write_text("mine")
+    for out, says in ((tmp_path / "full", "holds something else"), (questions, "is a file")):
+        code, _, err = run(capsys, *protocol(tiny_checkpoints["qwen2"], out, f"gsm8k={questions}"))
+        assert (code, len(err.splitlines())) == (2, 1)
+        assert says in err

@@ -1,0 +1,126 @@
+"""Tables of the CoMAS protocol: one per checkpoint, its columns named by what makes several responses one score."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from eval_suite import grid
+from eval_suite.grid import Align, Cell, Grid
+from eval_suite.metrics.aggregate import SIXTH_CALL
+from eval_suite.tables import DASH, check_one_table, csv_text, mean, percent, score_grids, shown_interval, title
+from mmcorl.errors import Refused
+
+FILE = "comas.json"
+Results = Sequence[tuple[str, Mapping[str, Any]]]
+"""(label, content of comas.json), in the order of the tables."""
+
+
+def read_results(folders: Sequence[Path]) -> Results:
+    """The results of protocol folders; refuses a folder that holds none."""
+    without = [folder for folder in folders if not (folder / FILE).is_file()]
+    if without:
+        raise Refused(
+            f"{str(without[0])!r} holds no results of the CoMAS protocol, and its tables stand alone: make another "
+            "table of plain evaluations (of a protocol's folder these are DIR/drafts and DIR/sixth)"
+        )
+    return [(folder.name, json.loads((folder / FILE).read_text())) for folder in folders]
+
+
+def comas_grids(results: Results, *, digits: int = 2) -> list[Grid]:
+    """The scores of every checkpoint, then how its drafts and its sixth calls came about.
+
+    Raises:
+        Refused: checkpoints that differ in grader, judge, items or number of drafts.
+    """
+    _check(results)
+    grids = []
+    for label, told in results:
+        grids += [_scores(label, told, digits), *_origins(label, told, digits)]
+    return grids
+
+
+def comas_csv(results: Results) -> str:
+    """All columns of all checkpoints, one row per benchmark and aggregation, unrounded."""
+    _check(results)
+    texts = [csv_text([(label, column)]) for label, told in results for column in told["columns"].values()]
+    return texts[0] + "".join(text.partition("\n")[2] for text in texts[1:])
+
+
+def show(results: Results, form: str) -> None:
+    """Print the tables: `terminal`, `markdown`, `csv` or `latex`."""
+    if form == "csv":
+        print(comas_csv(results), end="")
+    elif form == "terminal":
+        from rich.console import Console
+
+        Console().print(grid.terminal(comas_grids(results)))
+    else:
+        print({"markdown": grid.markdown, "latex": grid.latex}[form](comas_grids(results)))
+
+
+def _check(results: Results) -> None:
+    shapes = {tuple(told["columns"]) for _, told in results}
+    if len(shapes) > 1:
+        raise Refused("the evaluations differ in their number of drafts: sample as many for all, or make two tables")
+    for aggregation in next(iter(shapes)):
+        check_one_table([(label, told["columns"][aggregation]) for label, told in results])
+
+
+def _scores(label: str, told: Mapping[str, Any], digits: int) -> Grid:
+    columns: Mapping[str, Mapping[str, Any]] = told["columns"]
+    # pass@1 of several drafts is their mean: one column under both names.
+    shown = [name for name in columns if name != "pass@1"]
+    heads: list[tuple[str, Align]] = [("", "left"), ("n", "right"), *((_head(name), "right") for name in shown)]
+    names = list(columns[shown[0]]["benchmarks"])
+    rows = []
+    for name in names:
+        scores = [columns[column]["benchmarks"][name] for column in shown]
+        cells = [Cell(percent(one["correct"], one["total"], digits), _bounds(one)) for one in scores]
+        rows.append([Cell(title(name)), Cell(f"{scores[0]['n']:,}"), *cells])
+    if len(names) > 1:
+        means = [mean(list(columns[column]["benchmarks"].values())) for column in shown]
+        rows.append([Cell(f"mean of {len(names)}"), Cell(""), *(Cell(percent(one, digits=digits)) for one in means)])
+    return Grid(f"{label}: CoMAS protocol, accuracy %", heads, rows, _notes(label, told))
+
+
+def _head(aggregation: str) -> str:
+    if aggregation == SIXTH_CALL:
+        return "sixth call"
+    return f"{aggregation} (pass@1)" if aggregation.startswith("avg@") else aggregation
+
+
+def _bounds(scores: Mapping[str, Any]) -> str:
+    interval = shown_interval(scores)
+    return DASH if interval is None else f"[{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]"
+
+
+def _notes(label: str, told: Mapping[str, Any]) -> list[str]:
+    notes: dict[str, None] = {}
+    for aggregation, summary in told["columns"].items():
+        # What pass@1 and avg@k would say twice is said once.
+        if aggregation != "pass@1":
+            notes |= dict.fromkeys(score_grids([(label, summary)])[0].notes)
+    for name, by in told["programs_compared_by"].items():
+        notes[
+            f"{title(name)} maj: programs that act alike on public examples are one vote (problems: {by['behaviour']:,}"
+            f"; by syntax tree, as no example runs: {by['syntax']:,}; without a program: {by['nothing']:,})."
+        ] = None
+    if told["programs_compared_by"]:
+        notes[
+            "Sixth call of coding problems: one program, the last block. CoMAS' grader runs every block, which is "
+            "nearer to pass@k for a text that quotes its drafts."
+        ] = None
+    return list(notes)
+
+
+def _origins(label: str, told: Mapping[str, Any], digits: int) -> list[Grid]:
+    average = next(name for name in told["columns"] if name.startswith("avg@"))
+    titles = {average: f"{label}: how the drafts came about", SIXTH_CALL: f"{label}: how the sixth calls came about"}
+    return [
+        replace(score_grids([(label, told["columns"][name])], digits=digits)[1], title=head)
+        for name, head in titles.items()
+    ]
