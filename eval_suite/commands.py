@@ -15,11 +15,15 @@ from eval_suite.benchmarks import BENCHMARKS, Loaded
 from eval_suite.importers import as_items, as_responses, read_responses
 from eval_suite.items import Item, Response
 from eval_suite.joining import join
+from eval_suite.metrics.aggregate import default_aggregation, parse_aggregation
 from eval_suite.store import EvalFolder
 from mmcorl.errors import Refused
 
 if TYPE_CHECKING:
     from eval_suite.generate import Generation, Generator
+
+
+DEFAULT_POLICY = "letter_or_value"
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
@@ -36,10 +40,9 @@ def evaluate(arguments: argparse.Namespace) -> int:
             for note in one.notes:
                 arguments.say(f"{name}: {note}")
             folder.keep_items(one.items)
-            produce = partial(model.chunk, settings[name])
-            steps.generate(
-                folder, one.items, settings[name].samples, settings[name].chunk, produce, quiet=arguments.quiet
-            )
+            how = settings[name]
+            produce, check = partial(model.chunk, how), partial(model.check, how)
+            steps.generate(folder, one.items, how.samples, how.chunk, produce, check=check, quiet=arguments.quiet)
         # A judge in this process needs the room.
         model.release()
         return _finish(folder, arguments, sandbox, judge, title_of(arguments.model))
@@ -60,17 +63,22 @@ class Checkpoint:
 
     def generator(self, settings: Generation) -> Generator:
         """The loaded checkpoint, set to answer in one way."""
-        from eval_suite.generate import Generator
+        from eval_suite.generate import Generator, trained_with
 
         if self._generator is None:
             asked = self._arguments
-            self._generator = Generator(asked.model, settings, asked.adapter, asked.device)
+            adapter = asked.adapter or trained_with(asked.model).get("adapter")
+            self._generator = Generator(asked.model, settings, adapter, asked.device)
         self._generator.settings = settings
         return self._generator
 
     def chunk(self, settings: Generation, items: Sequence[Item], number: int) -> Iterable[Response]:
         """The responses to one chunk of items; `number` is its place."""
         return self.generator(settings).chunk(items, number)
+
+    def check(self, settings: Generation, item: Item) -> str | None:
+        """Why an item cannot be put to the checkpoint; None when it can."""
+        return self.generator(settings).check(item)
 
     def release(self) -> None:
         """Let go of the weights."""
@@ -95,8 +103,8 @@ def settings_of(arguments: argparse.Namespace, names: Iterable[str]) -> dict[str
             temperature=temperature,
             top_p=1.0 if arguments.top_p is None else arguments.top_p,
             max_new_tokens=arguments.max_new_tokens or 16384,
-            max_side=told.get("max_side") or 1024,
-            tiles=told.get("tiles") or 1,
+            vision=told.get("vision", {}),
+            template=told.get("template", {}),
             seed=arguments.seed,
             dtype=arguments.dtype,
         )
@@ -116,9 +124,7 @@ def manifest_of(
         "generation": {name: asdict(one) for name, one in settings.items()},
         "mcq_policy": arguments.mcq_policy,
         "samples_by_benchmark": {name: one.samples for name, one in settings.items()},
-        "aggregations": {
-            name: arguments.aggregation or _aggregation(name, one.samples) for name, one in settings.items()
-        },
+        "aggregations": _aggregations(arguments, {name: one.samples for name, one in settings.items()}),
         "versions": _versions(),
     }  # fmt: skip
 
@@ -129,9 +135,11 @@ def grade(arguments: argparse.Namespace) -> int:
     if arguments.responses.is_dir():
         with EvalFolder(arguments.responses) as folder:
             sandbox = sandbox_of(arguments, folder.items())
+            _amend(folder, arguments)
             return _finish(
                 folder, arguments, sandbox, judge, title_of(folder.manifest.get("model", arguments.responses.name))
             )
+    arguments.mcq_policy = arguments.mcq_policy or DEFAULT_POLICY
     read = read_responses(arguments.responses, golds=not arguments.benchmark)
     rows, notes = read.rows, list(read.notes)
     out: Path = arguments.out or arguments.responses.with_suffix(".graded")
@@ -153,7 +161,7 @@ def grade(arguments: argparse.Namespace) -> int:
         "responses": arguments.responses.name,
         "mcq_policy": arguments.mcq_policy,
         "samples_by_benchmark": {name: samples},
-        "aggregations": {name: arguments.aggregation or _aggregation(name, samples)},
+        "aggregations": _aggregations(arguments, {name: samples}),
         "versions": _versions(),
     }
     sandbox = sandbox_of(arguments, items)
@@ -166,6 +174,17 @@ def grade(arguments: argparse.Namespace) -> int:
             folder.replace_rows("judge.jsonl", [])
             folder.replace_rows("behaviour.jsonl", [])
         return _finish(folder, arguments, sandbox, judge, arguments.responses.name)
+
+
+def _amend(folder: EvalFolder, arguments: argparse.Namespace) -> None:
+    """Grade and score a folder as asked, and where nothing is asked as it was."""
+    held = folder.manifest
+    arguments.mcq_policy = arguments.mcq_policy or held.get("mcq_policy", DEFAULT_POLICY)
+    amended = held | {"mcq_policy": arguments.mcq_policy}
+    if arguments.aggregation:
+        amended["aggregations"] = _aggregations(arguments, held["samples_by_benchmark"])
+    if amended != held:
+        folder.write("manifest.json", json.dumps(amended, indent=1, ensure_ascii=True) + "\n")
 
 
 def compare(arguments: argparse.Namespace) -> int:
@@ -251,9 +270,12 @@ def _let_programs_vote(folders: Sequence[EvalFolder], arguments: argparse.Namesp
 
 def table(arguments: argparse.Namespace) -> int:
     """One table of several evaluations."""
-    from eval_suite import grid
+    from eval_suite import comas_table, grid
     from eval_suite.tables import csv_text, score_grids
 
+    if any((path / comas_table.FILE).is_file() for path in arguments.runs):
+        comas_table.show(comas_table.read_results(arguments.runs), arguments.format)
+        return 0
     summaries = [(path.name, _summary(path)) for path in arguments.runs]
     if arguments.format == "csv":
         print(csv_text(summaries), end="")
@@ -268,9 +290,14 @@ def table(arguments: argparse.Namespace) -> int:
 
 def judge_of(arguments: argparse.Namespace) -> Any:
     """The judge that the options name, if any: refused before work starts if it cannot be."""
-    from eval_suite.grading.judge import choose
+    from eval_suite.grading.judge import JudgeSettings, choose
 
-    return choose(arguments.judge, arguments.judge_model, arguments.judge_key_env, arguments.judge_gpus)
+    judge = choose(arguments.judge, arguments.judge_model, arguments.judge_key_env, arguments.judge_gpus)
+    if judge is None and arguments.judge_again:
+        raise Refused(f"--judge-again {arguments.judge_again} needs a judge to ask: add --judge")
+    if isinstance(judge, JudgeSettings):
+        judge.api_key()
+    return judge
 
 
 def _finish(folder: EvalFolder, arguments: argparse.Namespace, sandbox: Any, judge: Any, title: str) -> int:
@@ -278,7 +305,7 @@ def _finish(folder: EvalFolder, arguments: argparse.Namespace, sandbox: Any, jud
     steps.grade(folder, arguments.mcq_policy, sandbox, quiet=arguments.quiet)
     program_votes.prepare(folder, sandbox, quiet=arguments.quiet)
     if judge is not None:
-        steps.judge(folder, judge, quiet=arguments.quiet)
+        steps.judge(folder, judge, again=arguments.judge_again, quiet=arguments.quiet)
     summary = steps.sum_up(folder, title)
     if arguments.json:
         print(json.dumps(summary))
@@ -287,8 +314,13 @@ def _finish(folder: EvalFolder, arguments: argparse.Namespace, sandbox: Any, jud
     from eval_suite.tables import score_grids
 
     _print(terminal(score_grids([(title, summary)])))
-    print(f"samples: {folder.path / 'samples.html'}\nsummary: {folder.path / 'summary.json'}")
+    _print_files(folder)
     return 0
+
+
+def _print_files(folder: EvalFolder) -> None:
+    for what, name in (("samples", "samples.html"), ("tables", "results.md"), ("summary", "summary.json")):
+        print(f"{what + ':':<9}{folder.path / name}")
 
 
 def title_of(model: str) -> str:
@@ -306,11 +338,15 @@ def sources_of(names: Sequence[str]) -> dict[str, str | None]:
     return sources
 
 
-def _aggregation(name: str, samples: int) -> str:
-    """How samples become one score: what the benchmark says for that many, else pass@1 or avg@k."""
-    if name in BENCHMARKS and BENCHMARKS[name].samples == samples:
-        return BENCHMARKS[name].aggregation
-    return "pass@1" if samples == 1 else f"avg@{samples}"
+def _aggregations(arguments: argparse.Namespace, samples: Mapping[str, int]) -> dict[str, str]:
+    """How samples become one score: as asked, or as the benchmark says for that many, else pass@1 or avg@k."""
+    told = {}
+    for name, count in samples.items():
+        official = name in BENCHMARKS and BENCHMARKS[name].samples == count
+        own = BENCHMARKS[name].aggregation if official else default_aggregation(count)
+        told[name] = arguments.aggregation or own
+        parse_aggregation(told[name], count)  # refused before work starts
+    return told
 
 
 def sandbox_of(arguments: argparse.Namespace, items: Sequence[Item]) -> Any:

@@ -6,13 +6,14 @@ where it stood and draws what it would have drawn: padding and noise of a chunk 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
+from PIL import Image
 from transformers.utils import logging as transformers_logging
 
 import patches
@@ -23,9 +24,14 @@ from mmcorl.errors import Refused
 from mmcorl.policy import Policy
 from mmcorl.prompting import INSTRUCTIONS, PromptStyle
 from mmcorl.worker import noise_seed
-from model_adapters.base import Encoded, VisionSettings
+from mmcorl.zoo import resolve
+from model_adapters.base import AdapterError, Encoded, VisionSettings
 from model_adapters.images import load_image
 from model_adapters.registry import adapter_for
+from model_adapters.templates import arguments
+
+TRAINED = ("style", "system", "vision", "template")
+"""Fields of `Generation` that a trained checkpoint brings along."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +48,10 @@ class Generation:
     top_p: float = 1.0
     max_new_tokens: int = 16384
     """Budget of a response; the context must hold it beside the prompt."""
-    max_side: int = 1024
-    tiles: int = 1
+    vision: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of `VisionSettings` that differ from its defaults: how images reach the model."""
+    template: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of the chat template."""
     seed: int = 0
     dtype: str = "fp32"
     chunk: int = 32
@@ -51,17 +59,21 @@ class Generation:
 
 
 def trained_with(model: str) -> dict[str, Any]:
-    """Prompt style, system message and image settings of the run a checkpoint comes from; empty for others.
+    """What the run a checkpoint comes from says about asking it; empty for others.
 
-    A checkpoint of a run lies in RUN/final/AGENT or RUN/checkpoints/STEP/AGENT, with RUN/config.yaml.
+    Fields of `Generation` (style, system, vision, template) and `adapter`. A checkpoint of a run lies in
+    RUN/final/AGENT or RUN/checkpoints/STEP/AGENT, with RUN/config.yaml.
     """
     path = Path(model)
     for run in list(path.resolve().parents)[:3] if path.is_dir() else []:
         config = run / "config.yaml"
         if config.is_file() and (run / "metrics.jsonl").is_file():
-            told = yaml.safe_load(config.read_text())
-            vision = told.get("vision", {})
-            return {**told.get("prompt", {}), "max_side": vision.get("max_side"), "tiles": vision.get("tiles")}
+            told = yaml.safe_load(config.read_text(encoding="utf-8"))
+            found = {**told.get("prompt", {}), "vision": told.get("vision", {})}
+            for agent in told.get("agents", ()):
+                if agent.get("name") == path.resolve().name:
+                    found |= agent
+            return {name: found[name] for name in (*TRAINED, "adapter") if found.get(name) is not None}
     return {}
 
 
@@ -79,31 +91,45 @@ class Generator:
         patches.apply("torchvision_cpu")
         transformers_logging.set_verbosity_error()
         transformers_logging.disable_progress_bar()
+        model = resolve(model)
         self.settings = settings
         self.adapter = adapter_for(model, adapter)
-        self.vision = VisionSettings(max_side=settings.max_side, tiles=settings.tiles)
+        self.vision = VisionSettings(**settings.vision)
         processor = self.adapter.load_processor(model, self.vision)
-        weights = self.adapter.load_model(model)
+        arguments(processor, settings.template)  # refuses one that the template does not have
+        weights = self.adapter.load_model(model, torch.bfloat16 if settings.dtype == "bf16" else torch.float32)
         self.policy = Policy(weights, self.adapter, processor).to(device).eval()
         self.engine = TransformersEngine(self.policy)
         text = self.policy.model.config.get_text_config()
         self.context: int | None = getattr(text, "max_position_embeddings", None)
 
-    def encode(self, item: Item) -> Encoded:
-        """Token ids and vision tensors of one item; refuses one that leaves no room for the whole budget."""
-        images = [load_image(image, self.settings.max_side) for image in item.images]
-        text = item.question + INSTRUCTIONS[self.settings.style]
-        encoded = self.adapter.encode(
-            self.policy.processor, text, images, system=self.settings.system, vision=self.vision
-        )
-        room = None if self.context is None else self.context - len(encoded.input_ids)
+    def check(self, item: Item) -> str | None:
+        """Why an item cannot be put to this model, such as a question that would end its own turn; None if it can.
+
+        Raises Refused where the prompt leaves no room for the whole budget.
+        """
+        try:
+            text, images, how = self._prompt(item)
+            length = self.adapter.prompt_length(self.policy.processor, text, images, **how)
+        except AdapterError as error:
+            return str(error)
+        room = None if self.context is None else self.context - length
         if room is not None and room < self.settings.max_new_tokens:
             raise Refused(
-                f"item {item.id!r} of {item.benchmark} has {len(encoded.input_ids)} tokens, which leaves {room} of "
-                f"the context of {self.context}, less than the budget of {self.settings.max_new_tokens}: "
-                "lower --max-new-tokens"
+                f"item {item.id!r} of {item.benchmark} has {length} tokens, which leaves {room} of the context of "
+                f"{self.context}, less than the budget of {self.settings.max_new_tokens}: lower --max-new-tokens"
             )
-        return encoded
+        return None
+
+    def encode(self, item: Item) -> Encoded:
+        """Token ids and vision tensors of one item; raises AdapterError for one that `check` finds fault with."""
+        text, images, how = self._prompt(item)
+        return self.adapter.encode(self.policy.processor, text, images, **how)
+
+    def _prompt(self, item: Item) -> tuple[str, list[Image.Image], dict[str, Any]]:
+        images = [load_image(image, self.vision.max_side) for image in item.images]
+        how = {"system": self.settings.system, "vision": self.vision, "template": self.settings.template}
+        return item.question + INSTRUCTIONS[self.settings.style], images, how
 
     def chunk(self, items: Sequence[Item], number: int) -> Iterator[Response]:
         """All samples of one chunk of items; `number` is its place, which fixes its noise."""

@@ -1,82 +1,123 @@
-"""Responses made elsewhere: JSON Lines, JSON, CSV, TSV and parquet, whatever the columns are called.
+"""Responses made elsewhere, whatever the columns are called.
 
-Known shapes are recognised by their columns: our own files, lmms-eval and lm-evaluation-harness sample logs
-(`doc_id`, `target`, `filtered_resps`), VLMEvalKit result tables (`index`, `prediction`, options in columns A,
-B, C, ...). Anything else is read by the first of a few usual names, and a file that has none is refused.
+Known shapes are recognised by their columns: our own files, sample logs of lmms-eval and lm-evaluation-harness
+(`doc_id`, `target`, `resps`, `filtered_resps`), VLMEvalKit result tables (`index`, `prediction`, options in columns
+A, B, C, ...). Anything else is read by the first of a few usual names, and a file that has none is refused.
 """
 
 from __future__ import annotations
 
-import csv
+import ast
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from eval_suite.grading.options import parse_options
 from eval_suite.items import Item, Response
+from eval_suite.row_files import read_rows
 from mmcorl.errors import Refused
 
-RESPONSE_COLUMNS = ("response", "prediction", "output", "completion", "model_output", "generation", "text")
+RESPONSE_COLUMNS = (
+    *("response", "prediction", "output", "completion", "model_output", "generation", "text"),
+    *("responses", "predictions", "outputs", "completions", "generations"),
+)
 GOLD_COLUMNS = ("gold", "answer", "target", "ground_truth", "label", "solution")
 QUESTION_COLUMNS = ("question", "problem", "prompt", "query", "input")
-ID_COLUMNS = ("id", "index", "doc_id", "pid", "sample_index", "question_id", "uid")
+ID_COLUMNS = ("id", "index", "doc_id", "pid", "sample_index", "question number", "question_id", "unique_id", "uid")
 _LETTERS = "ABCDEFGHIJ"
+_FAILED = "Failed to obtain answer"
+"""How VLMEvalKit begins a prediction that stands for a call that failed."""
+_FINISHED: Mapping[str, Literal["stop", "length"]] = {
+    **dict.fromkeys(("stop", "eos", "eos_token", "end_turn", "stop_sequence", "finished"), "stop"),
+    **dict.fromkeys(("length", "max_tokens", "max_new_tokens", "max_length", "model_length"), "length"),
+}
 
 
 @dataclass(frozen=True)
 class Imported:
-    """One row of a file of responses."""
+    """One response of a file of responses."""
 
     id: str
     sample: int
-    text: str
-    finish_reason: str
+    text: str | None
+    """None where no response came: an empty cell of a table, or a call that failed."""
+    finish_reason: Literal["stop", "length", "unknown"]
     gold: str | None
     """None where the file holds none: then a benchmark has to supply it."""
     question: str
     choices: tuple[str, ...] | None
+    names: Mapping[str, str]
+    """By column, everything that may name the problem in a benchmark."""
     benchmark: str | None
+    """What the file itself says it answers."""
 
 
-def read_responses(path: Path) -> list[Imported]:
-    """All rows of a file; raises Refused naming the columns that were found when no response is among them."""
-    rows = _read(path)
+@dataclass(frozen=True)
+class ResponseFile:
+    """What a file holds, and what a reader of its score should know of it."""
+
+    rows: Sequence[Imported]
+    notes: Sequence[str]
+
+
+def read_responses(path: Path, *, golds: bool = True) -> ResponseFile:
+    """All responses of a file; without `golds`, known answers that cannot be used are passed over.
+
+    Raises:
+        Refused: nothing in the file is a response, or what should be a text or a number is not; names the row and
+            the columns that were found.
+    """
+    rows = read_rows(path)
     if not rows:
         raise Refused(f"{path} holds no rows: give a file with one response per row")
-    counts: dict[str, int] = {}
-    imported = []
-    for number, row in enumerate(rows):
+    rows, notes = _one_filter(rows)
+    numbers = _sample_numbers(rows, path)
+    drawn: dict[str, int] = {}
+    imported: list[Imported] = []
+    for place, row in enumerate(rows):
+        where = f"{path}, row {place}"
         doc = row.get("doc") if isinstance(row.get("doc"), dict) else {}
         merged = {**{key: value for key, value in (doc or {}).items() if key not in row}, **row}
-        text = _response(merged)
-        if text is None:
+        texts = _texts(merged, where)
+        names = {column: _plain(merged[column]) for column in ID_COLUMNS if _is_plain(merged.get(column))}
+        identity = next(iter(names.values()), str(place))
+        if len(texts) > 1 and numbers is not None:
+            raise Refused(f"{where} holds {len(texts)} responses and a sample number: give one of them")
+        if "doc_hash" in row and numbers is None and identity in drawn:
             raise Refused(
-                f"{path}, row {number}: no response among the columns {sorted(map(str, merged))}: name it "
-                f"{RESPONSE_COLUMNS[0]!r}"
+                f"{where} answers {identity!r} a second time: keep one filter of a sample log, or number the rows of "
+                "several runs in a column 'sample'"
             )
-        identity = _first(merged, ID_COLUMNS)
-        identity = str(number) if identity is None else _plain(identity)
-        sample = merged.get("sample")
-        if sample is None:
-            sample = counts.get(identity, 0)
-        counts[identity] = counts.get(identity, 0) + 1
-        gold = _first(merged, GOLD_COLUMNS)
+        first = drawn.get(identity, 0) if numbers is None else numbers[place]
+        drawn[identity] = drawn.get(identity, 0) + len(texts)
         question = _first(merged, QUESTION_COLUMNS)
-        imported.append(
-            Imported(
-                id=identity,
-                sample=int(sample),
-                text=text,
-                finish_reason=str(merged.get("finish_reason") or "unknown"),
-                gold=None if gold is None else _plain(gold),
-                question="" if question is None else str(question),
-                choices=_choices(merged),
-                benchmark=merged.get("benchmark"),
+        choices = _choices(merged)
+        gold, trouble = _gold(merged, choices)
+        if trouble and golds:
+            raise Refused(f"{where} {trouble}")
+        for number, text in enumerate(texts):
+            imported.append(
+                Imported(
+                    id=identity,
+                    sample=first + number,
+                    text=text,
+                    finish_reason=_FINISHED.get(str(merged.get("finish_reason")).lower(), "unknown"),
+                    gold=gold,
+                    question=_plain(question) if _is_plain(question) else "",
+                    choices=choices,
+                    names=names,
+                    benchmark=merged["benchmark"] if isinstance(merged.get("benchmark"), str) else None,
+                )
             )
-        )
-    return imported
+    absent = sum(row.text is None for row in imported)
+    if absent == len(imported):
+        raise Refused(f"{path} holds no response in any of its {len(rows)} rows: every call seems to have failed")
+    if absent:
+        notes.append(f"{absent} of {len(imported)} rows hold no response, or a failed call; they count as missing")
+    return ResponseFile(imported, notes)
 
 
 def as_items(rows: Sequence[Imported], name: str) -> list[Item]:
@@ -97,60 +138,107 @@ def as_items(rows: Sequence[Imported], name: str) -> list[Item]:
     return list(items.values())
 
 
-def as_responses(rows: Sequence[Imported], benchmark: str) -> list[Response]:
-    """The responses of a file; raises Refused where an id and sample stand twice."""
-    seen = set()
+def as_responses(rows: Sequence[Imported], benchmark: str, ids: Mapping[str, str] | None = None) -> list[Response]:
+    """The responses of a file, those that never came left out; `ids` gives the problem of each row's id.
+
+    Raises Refused where a problem and sample stand twice.
+    """
+    seen: set[tuple[str, int]] = set()
     responses = []
     for row in rows:
-        if (row.id, row.sample) in seen:
+        key = (row.id if ids is None else ids[row.id], row.sample)
+        if key in seen:
             raise Refused(f"id {row.id!r}, sample {row.sample} stands twice: number the samples of one problem")
-        seen.add((row.id, row.sample))
-        reason = row.finish_reason if row.finish_reason in ("stop", "length") else "unknown"
-        responses.append(Response(benchmark, row.id, row.sample, row.text, reason))  # type: ignore[arg-type]
+        seen.add(key)
+        if row.text is not None:
+            responses.append(Response(benchmark, *key, row.text, row.finish_reason))
     return responses
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
-    if not path.is_file():
-        raise Refused(f"there is no file {str(path)!r}: give a file of responses")
-    kind = path.suffix.lower()
-    try:
-        if kind == ".jsonl":
-            lines = path.read_text(encoding="utf-8").splitlines()
-            return [_object(json.loads(line), path, n) for n, line in enumerate(lines) if line.strip()]
-        if kind == ".json":
-            told = json.loads(path.read_text(encoding="utf-8"))
-            rows = told if isinstance(told, list) else told.get("logs") or told.get("samples") or [told]
-            return [_object(row, path, n) for n, row in enumerate(rows)]
-        if kind in (".csv", ".tsv"):
-            csv.field_size_limit(2**31 - 1)
-            with path.open(newline="", encoding="utf-8-sig") as file:
-                return list(csv.DictReader(file, delimiter="\t" if kind == ".tsv" else ","))
-        if kind == ".parquet":
-            import pyarrow.parquet
-
-            table: list[dict[str, Any]] = pyarrow.parquet.read_table(path).to_pylist()
-            return table
-    except (json.JSONDecodeError, UnicodeDecodeError, csv.Error, OSError) as error:
-        raise Refused(f"{path} cannot be read as {kind[1:]}: {error}") from error
-    raise Refused(f"{path} has the ending {kind!r}: give .jsonl, .json, .csv, .tsv or .parquet")
+def _one_filter(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Sample logs repeat every response for each filter that read it; we read responses ourselves."""
+    filters = list(dict.fromkeys(str(row["filter"]) for row in rows if "filter" in row and "resps" in row))
+    if len(filters) < 2:
+        return rows, []
+    kept = [row for row in rows if str(row.get("filter", filters[0])) == filters[0]]
+    return kept, [f"every response stands once per filter ({', '.join(filters)}); it is read once, unfiltered"]
 
 
-def _object(row: Any, path: Path, number: int) -> dict[str, Any]:
-    if not isinstance(row, dict):
-        raise Refused(f"{path}, row {number} is no JSON object: give one object per response")
-    return row
+def _sample_numbers(rows: Sequence[Mapping[str, Any]], path: Path) -> list[int] | None:
+    """0-based numbers from a column `sample` of any numbers or names, such as seeds; None without the column."""
+    given = [row.get("sample") for row in rows]
+    if all(value is None for value in given):
+        return None
+    lacking = next((place for place, value in enumerate(given) if not _is_plain(value)), None)
+    if lacking is not None:
+        raise Refused(f"{path}, row {lacking} has no sample number, but other rows have: number all or none")
+    names = [_plain(value) for value in given]
+    known = set(names)
+    order = sorted(known, key=float) if all(map(_is_number, known)) else sorted(known)
+    places = {name: place for place, name in enumerate(order)}
+    return [places[name] for name in names]
 
 
-def _response(row: Mapping[str, Any]) -> str | None:
-    for name in ("filtered_resps", "resps"):  # the sample logs of the two evaluation harnesses
-        value = row.get(name)
-        while isinstance(value, list) and value:
+def _texts(row: Mapping[str, Any], where: str) -> list[str | None]:
+    """The responses of one row, as the model wrote them."""
+    if "resps" in row or "filtered_resps" in row:
+        # `filtered_resps` is what a harness made of them: `18` of `so it is \\boxed{18}`.
+        value = row.get("resps", row.get("filtered_resps"))
+        while isinstance(value, list) and len(value) == 1:
             value = value[0]
-        if isinstance(value, str):
-            return value
-    value = _first(row, RESPONSE_COLUMNS)
-    return None if value is None else str(value)
+        listed = value if isinstance(value, list) else [value]
+        if not listed:
+            return [None]
+        if _is_likelihood(listed) or not all(isinstance(text, str) for text in listed):
+            raise Refused(
+                f"{where} holds likelihoods of given answers instead of a response: grade a task that generates text"
+            )
+        return list(listed)
+    column = next((name for name in RESPONSE_COLUMNS if row.get(name) is not None), None)
+    if column is None:
+        if any(name in row for name in RESPONSE_COLUMNS):
+            return [None]
+        raise Refused(
+            f"{where} holds no response among the columns {sorted(map(str, row))}: name it {RESPONSE_COLUMNS[0]!r}"
+        )
+    value = row[column]
+    listed = value if isinstance(value, list) and value else [value]
+    return [_text(one, column, where) for one in listed]
+
+
+def _text(value: Any, column: str, where: str) -> str | None:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return None
+    if not isinstance(value, str | int | float) or isinstance(value, bool):
+        raise Refused(f"{where} holds {type(value).__name__} as {column!r}, no text: give the text of the response")
+    text = _plain(value)
+    return None if column == "prediction" and text.startswith(_FAILED) else text
+
+
+def _is_likelihood(listed: Sequence[Any]) -> bool:
+    """Whether a harness scored given answers: pairs of a log-probability and whether it was the greedy choice."""
+    if any(isinstance(part, list | tuple) for part in listed):
+        return True
+    return len(listed) == 2 and _is_number(str(listed[0])) and str(listed[1]) in ("True", "False")
+
+
+def _gold(row: Mapping[str, Any], choices: tuple[str, ...] | None) -> tuple[str | None, str]:
+    """The known answer as the file has it, and why it cannot be used. A harness's `target` is what it compared with."""
+    value = _first(row, ("target", *GOLD_COLUMNS) if "resps" in row or "filtered_resps" in row else GOLD_COLUMNS)
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if value is None:
+        return None, ""
+    if not _is_plain(value):
+        return None, f"holds {type(value).__name__} as the known answer: give it as a text or a number"
+    text = _plain(value)
+    index = isinstance(value, int) and not isinstance(value, bool)
+    if index and choices and text not in choices and 0 <= int(value) <= len(choices):
+        return None, (
+            f"has {len(choices)} options and the number {text} as the known answer, which may count from 0 or from 1: "
+            "give the letter or the text of the option"
+        )
+    return text if text.strip() else None, ""
 
 
 def _first(row: Mapping[str, Any], names: Sequence[str]) -> Any:
@@ -162,24 +250,45 @@ def _first(row: Mapping[str, Any], names: Sequence[str]) -> Any:
     return None
 
 
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, str | int | float) and not (isinstance(value, float) and math.isnan(value))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
 def _plain(value: Any) -> str:
     """142.0 as `142`: tables store whole numbers as floats."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _choices(row: Mapping[str, Any]) -> tuple[str, ...] | None:
-    given = row.get("choices", row.get("options"))
-    if isinstance(given, str) and given.strip().startswith("["):
-        try:
-            given = json.loads(given)
-        except json.JSONDecodeError:
-            given = None
-    if isinstance(given, list) and given:
-        return tuple(map(str, given))
-    letters = []
-    for letter in _LETTERS:
-        value = row.get(letter)
-        if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
-            break
-        letters.append(_plain(value))
-    return tuple(letters) if len(letters) >= 2 else None
+    """Option values in order A, B, C, ...; a letter that is left out is an empty option."""
+    given = next((row[name] for name in ("choices", "options", "option") if row.get(name) is not None), None)
+    if isinstance(given, str):
+        given = _listed(given) or parse_options(given)
+    if isinstance(given, dict):
+        row, given = given, None
+    if isinstance(given, list | tuple):
+        return tuple(map(_plain, given)) or None
+    values = ["" if _first(row, (letter,)) is None else _plain(row[letter]) for letter in _LETTERS]
+    while values and not values[-1]:
+        values.pop()
+    return tuple(values) if sum(map(bool, values)) >= 2 and values[0] else None
+
+
+def _listed(text: str) -> list[Any] | None:
+    """A list that a table holds as JSON or as Python prints it."""
+    if text.strip().startswith("["):
+        for read in (json.loads, ast.literal_eval):
+            try:
+                told = read(text)
+            except (ValueError, SyntaxError, RecursionError, MemoryError):
+                continue
+            if isinstance(told, list):
+                return told
+    return None

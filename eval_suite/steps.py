@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from eval_suite.benchmarks import BENCHMARKS
 from eval_suite.grading import Grader
@@ -18,7 +18,8 @@ from eval_suite.items import Item, Response
 from eval_suite.metrics.outcomes import Outcome, outcomes_of
 from eval_suite.metrics.summary import summarise, summarise_outcomes
 from eval_suite.program_votes import note_sandbox
-from eval_suite.store import EvalFolder, Key, key_of
+from eval_suite.results import write_tables
+from eval_suite.store import EvalFolder, key_of
 from eval_suite.view import write_view
 from mmcorl.errors import Failed, Refused
 from mmcorl.progress import task
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from eval_suite.grading.judge import JudgeSettings, VllmJudge
 
 GRADED_AT_ONCE = 512
+GRADINGS = ("rule.jsonl", "behaviour.jsonl", "judge.jsonl")
+"""What is said of responses; of no worth once they are made again."""
+Again = Literal["unclear", "all"]
+"""Which verdicts of the same judge are asked for again, beside those that failed."""
 
 
 def generate(
@@ -37,27 +42,64 @@ def generate(
     chunk: int,
     produce: Callable[[Sequence[Item], int], Iterable[Response]],
     *,
+    check: Callable[[Item], str | None] = lambda item: None,
     quiet: bool = False,
 ) -> None:
     """Fill responses.jsonl; `produce` answers one chunk of items.
 
-    A chunk of which any row is missing is made again as a whole, so that a resumed run writes what an
-    uninterrupted one would have written.
+    Before anything is generated, `check` says of every item why it cannot be put to the model; None when it can.
+    Such items go to unasked.jsonl, are told, and count as wrong: a benchmark is scored over all its items. A chunk
+    of which any row is missing is made again as a whole, so that a resumed run writes what an uninterrupted one
+    would have written.
+
+    Raises:
+        Refused: not one item can be put to the model. What `check` and `produce` raise comes through.
     """
-    chunks = [items[start : start + chunk] for start in range(0, len(items), chunk)]
     rows = folder.rows("responses.jsonl")
     have = {key_of(row) for row in rows}
+    items = _askable(folder, items, {(benchmark, id) for benchmark, id, _ in have}, check, quiet)
+    chunks = [items[start : start + chunk] for start in range(0, len(items), chunk)]
     whole = [all((item.benchmark, item.id, k) in have for item in part for k in range(samples)) for part in chunks]
     kept = {(item.benchmark, item.id) for part, done in zip(chunks, whole, strict=True) if done for item in part}
-    asked = {(item.benchmark, item.id) for item in items}
-    begun = [row for row in rows if (row["benchmark"], row["id"]) not in asked - kept]
-    if len(begun) < len(rows):
-        folder.replace_rows("responses.jsonl", begun)
+    again = {(item.benchmark, item.id) for item in items} - kept
+    for name in ("responses.jsonl", *GRADINGS):
+        folder.replace_rows(name, [row for row in folder.rows(name) if (row["benchmark"], row["id"]) not in again])
     with task("generating", len(items), quiet=quiet) as bar:
         for number, (part, done) in enumerate(zip(chunks, whole, strict=True)):
             if not done:
                 folder.append("responses.jsonl", [vars(response) for response in produce(part, number)])
             bar.advance(len(part))
+
+
+def _askable(
+    folder: EvalFolder,
+    items: Sequence[Item],
+    answered: set[tuple[str, str]],
+    check: Callable[[Item], str | None],
+    quiet: bool,
+) -> list[Item]:
+    """The items that can be put to the model. Where any has been answered, all have been checked."""
+    unasked = {(row["benchmark"], row["id"]) for row in folder.rows("unasked.jsonl")}
+    if not any((item.benchmark, item.id) in answered or (item.benchmark, item.id) in unasked for item in items):
+        found = []
+        with task("checking prompts", len(items), quiet=quiet) as bar:
+            for item in items:
+                reason = check(item)
+                if reason is not None:
+                    found.append({"benchmark": item.benchmark, "id": item.id, "reason": reason})
+                bar.advance()
+        if found:
+            first = f"the first is {found[0]['id']!r}: {found[0]['reason']}"
+            if len(found) == len(items):
+                raise Refused(f"no item of {items[0].benchmark} can be put to this model; {first}")
+            print(
+                f"{items[0].benchmark}: {len(found)} of {len(items)} items cannot be put to this model and count as "
+                f"wrong; {first}",
+                file=sys.stderr,
+            )
+            folder.append("unasked.jsonl", found)
+            unasked = {(row["benchmark"], row["id"]) for row in found}
+    return [item for item in items if (item.benchmark, item.id) not in unasked]
 
 
 def grade(folder: EvalFolder, policy: McqPolicy, sandbox: Sandbox | None = None, *, quiet: bool = False) -> None:
@@ -67,8 +109,9 @@ def grade(folder: EvalFolder, policy: McqPolicy, sandbox: Sandbox | None = None,
     """
     facts = {"name": GRADER[0], "version": GRADER[1], "mcq_policy": policy}
     if folder.facts("rule.json") != facts:
-        folder.replace_rows("rule.jsonl", [])
-        folder.replace_rows("behaviour.jsonl", [])
+        # Verdicts are about the answers that the rules found; the judge's cache keeps what it said of each.
+        for name in GRADINGS:
+            folder.replace_rows(name, [])
         folder.write("rule.json", json.dumps(facts) + "\n")
     if sandbox is not None:
         note_sandbox(folder, sandbox)
@@ -124,47 +167,56 @@ def _rule_row(item: Item, response: Response, grader: Grader, sandbox: Sandbox |
     }
 
 
-def judge(folder: EvalFolder, settings: JudgeSettings | VllmJudge, *, quiet: bool = False) -> None:
+def judge(
+    folder: EvalFolder, judge: JudgeSettings | VllmJudge, *, again: Again | None = None, quiet: bool = False
+) -> None:
     """Fill judge.jsonl: what the rules did not credit although it commits to an answer, and nothing else.
 
-    Verdicts that failed are asked again; those of another judge or prompt version are too.
+    Verdicts that failed are asked for again, and so are those of another judge or prompt version; with `again`,
+    also those that were unclear, or all of them.
     """
-    from eval_suite.grading.judge import JudgeRequest, VerdictCache, judge_all
+    from eval_suite.grading.judge import JudgeRequest, VerdictCache, judge_all, key
 
-    facts = settings.facts()
-    folder.write("judge.json", json.dumps(facts) + "\n")
+    facts = judge.facts()
     items = {(item.benchmark, item.id): item for item in folder.items()}
-    rows = [row for row in folder.rows("judge.jsonl") if row["verdict"] != "failed" and _by(row, facts)]
-    folder.replace_rows("judge.jsonl", rows)
-    done = {key_of(row) for row in rows}
-    rules = folder.rows("rule.jsonl")
-    requests: list[JudgeRequest] = []
-    keys: list[Key] = []
-    for row in rules:
-        item = items[row["benchmark"], row["id"]]
-        if row["rule"] or row["cut_off"] or not row["committed"] or key_of(row) in done or item.kind == "code":
-            continue
-        requests.append(JudgeRequest(item.for_judge, item.choices, item.gold, row["answer"]))
-        keys.append(key_of(row))
-    with VerdictCache(folder.path / "verdicts.sqlite") as cache, task("judging", len(requests), quiet=quiet) as bar:
+    requests = {
+        key_of(row): JudgeRequest(item.for_judge, item.choices, item.gold, row["answer"])
+        for row in folder.rows("rule.jsonl")
+        if row["committed"] and not row["cut_off"] and not row["rule"]
+        if (item := items[row["benchmark"], row["id"]]).kind != "code"
+    }
+    stale = {"failed", "unclear"} if again == "unclear" else {"failed"}
+    kept = [
+        row
+        for row in folder.rows("judge.jsonl")
+        if key_of(row) in requests and _by(row, facts) and row["verdict"] not in stale and again != "all"
+    ]
+    with VerdictCache(folder.path / "verdicts.sqlite") as cache:
+        if again == "all":
+            cache.forget([key(request, facts["model"]) for request in requests.values()])
+        folder.replace_rows("judge.jsonl", kept)
+        folder.write("judge.json", json.dumps(facts) + "\n")
+        done = {key_of(row) for row in kept}
+        waiting = [one for one in requests if one not in done]
+        with task("judging", len(waiting), quiet=quiet) as bar:
 
-        def keep(number: int, verdict: str, raw: str) -> None:
-            benchmark, identity, sample = keys[number]
-            row = {"benchmark": benchmark, "id": identity, "sample": sample, "verdict": verdict, "raw": raw, **facts}
-            folder.append("judge.jsonl", [row])
-            bar.advance()
+            def keep(number: int, verdict: str, raw: str) -> None:
+                benchmark, identity, sample = waiting[number]
+                row = {"benchmark": benchmark, "id": identity, "sample": sample, "verdict": verdict, "raw": raw}
+                folder.append("judge.jsonl", [row | facts])
+                bar.advance()
 
-        counts = judge_all(requests, settings, keep, cache=cache)
+            counts = judge_all([requests[one] for one in waiting], judge, keep, cache=cache)
     for sentence in dict.fromkeys([counts.stopped, *(problem.sentence for problem in counts.problems.values())]):
         if sentence:
             print(f"judge: {sentence}", file=sys.stderr)
     # In the order of the responses, whatever order the replies came in.
-    place = {key_of(row): number for number, row in enumerate(rules)}
+    place = {one: number for number, one in enumerate(requests)}
     folder.replace_rows("judge.jsonl", sorted(folder.rows("judge.jsonl"), key=lambda row: place[key_of(row)]))
 
 
 def sum_up(folder: EvalFolder, title: str) -> dict[str, Any]:
-    """summary.json and samples.html from the files: scores with intervals, what produced them, every response."""
+    """summary.json, its tables and samples.html from the files: scores, what produced them, every response."""
     items, item_rows = folder.items(), folder.rows("items.jsonl")
     names = {item.benchmark for item in items}
     known = {name: BENCHMARKS[name] for name in names if name in BENCHMARKS}
@@ -182,10 +234,11 @@ def sum_up(folder: EvalFolder, title: str) -> dict[str, Any]:
         fingerprints=folder.fingerprints(),
         full_sizes={name: benchmark.rows for name, benchmark in known.items()},
         aggregations=folder.manifest.get("aggregations"),
+        unasked=folder.rows("unasked.jsonl"),
         sandbox=(folder.facts("sandbox.json") or {"used": []})["used"],
     )
     folder.write("summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
-    facts = [("grader", f"{GRADER[0]} {GRADER[1]}"), ("judge", (judge or {}).get("model", "none"))]
+    write_tables(folder, title, summary)
     write_view(
         folder.path / "samples.html",
         title=title,
@@ -193,9 +246,23 @@ def sum_up(folder: EvalFolder, title: str) -> dict[str, Any]:
         responses=folder.responses(),
         rule_rows=folder.rows("rule.jsonl"),
         judge_rows=folder.rows("judge.jsonl"),
-        facts=facts,
+        facts=_facts(folder),
     )
     return summary
+
+
+def _facts(folder: EvalFolder) -> list[tuple[str, str]]:
+    """What produced the responses and their verdicts, for the head of the page."""
+    manifest, grader, judge = folder.manifest, folder.facts("rule.json") or {}, folder.facts("judge.json")
+    facts: list[tuple[str, str]] = [(name, str(manifest[name])) for name in ("model", "responses") if name in manifest]
+    for name, how in manifest.get("generation", {}).items():
+        sampling = (
+            "greedy" if how["temperature"] == 0 else f"temperature {how['temperature']:g}, top-p {how['top_p']:g}"
+        )
+        facts.append((name, f"{how['style']} prompt, {sampling}, up to {how['max_new_tokens']:,} tokens"))
+    facts.append(("grader", f"{grader.get('name')} {grader.get('version')}, options {grader.get('mcq_policy')}"))
+    facts.append(("judge", "none" if judge is None else f"{judge['model']}, prompt {judge['prompt_version']}"))
+    return facts
 
 
 def outcomes(folder: EvalFolder) -> list[Outcome]:

@@ -145,7 +145,7 @@ def csv_text(summaries: Summaries) -> str:
     """
     check_one_table(summaries)
     counts = ["samples", "aggregation", "tie_rule", "n", "full_n", "correct", "total", "accuracy"]
-    rates = ["rule_correct", "rule_accuracy", "responses", "missing", "format_rate", "cut_off_rate"]
+    rates = ["rule_correct", "rule_accuracy", "responses", "missing", "unasked", "format_rate", "cut_off_rate"]
     judged = ["judge_recovered", "judge_refused", "judge_failed", "judge_unclear", "judge_pending"]
     head = ["run", "benchmark", *counts, "wilson_low", "wilson_high", "clustered_low", "clustered_high", "clusters"]
     head += [*rates, *judged, "grader", "grader_version", "mcq_policy", "judge_model", "judge_prompt_version", "items"]
@@ -378,8 +378,13 @@ def _notes(summaries: Summaries) -> list[str]:
             for record in told.get("sandbox") or ():
                 held = ", ".join(record["layers"]) or "limits alone"
                 notes[f"{title(name)}{of}: programs ran confined by {held}."] = None
-            if told["missing"]:
-                notes[f"{title(name)}{of}: {told['missing']:,} responses are missing and count as wrong."] = None
+            if told["unasked"]:
+                notes[
+                    f"{title(name)}{of}: {told['unasked']:,} items could not be put to the model and count as wrong."
+                ] = None
+            missing = told["missing"] - told["unasked"] * told["samples"]
+            if missing:
+                notes[f"{title(name)}{of}: {missing:,} responses are missing and count as wrong."] = None
             waiting = told["judge_failed"] + told["judge_pending"]
             if waiting:
                 notes[f"{title(name)}{of}: {waiting:,} responses wait for a judge; judge again for a final score."] = (

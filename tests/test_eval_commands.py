@@ -81,7 +81,7 @@ def test_a_judge_that_is_not_there_is_told_and_asked_again(capsys: pytest.Captur
 
 def test_other_peoples_files_are_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     harness = tmp_path / "samples_mine.jsonl"
-    doc = {"doc_id": 0, "doc": {"question": "1+1?"}, "target": "2", "filtered_resps": ["\\boxed{2}"], "resps": [["x"]]}
+    doc = {"doc_id": 0, "doc": {"question": "1+1?"}, "target": "2", "filtered_resps": ["2"], "resps": [["\\boxed{2}"]]}
     harness.write_text(json.dumps(doc) + "\n")
     kit = tmp_path / "kit.csv"
     with kit.open("w", newline="") as file:
@@ -109,7 +109,7 @@ def test_other_peoples_files_are_read(capsys: pytest.CaptureFixture[str], tmp_pa
         ('{"id": 1, "response": "2"}\n', "row '1' has no gold answer"),
         ('{"id": 1, "response": "2", "gold": "2"}\n{"id": 1, "response": "2", "gold": "3"}\n', "different questions"),
         ("[1]\n", "is no JSON object"),
-        ("{", "cannot be read as jsonl"),
+        ("{", "line 1 is no JSON"),
     ],
 )
 def test_unusable_files_are_refused(
@@ -245,10 +245,16 @@ def test_a_trained_checkpoint_is_asked_as_it_was_trained(tmp_path: Path) -> None
     (run_folder / "final" / "qwen").mkdir(parents=True)
     (run_folder / "metrics.jsonl").write_text("")
     (run_folder / "config.yaml").write_text(
-        "prompt: {style: plain, system: Be brief.}\nvision: {max_side: 512, tiles: 4}\n"
+        "prompt: {style: plain, system: Be brief.}\nvision: {max_side: 512, tiles: 4, max_pixels: 90000}\n"
+        "agents: [{name: other}, {name: qwen, model: x, template: {enable_thinking: false}}]\n"
     )
     told = trained_with(str(run_folder / "final" / "qwen"))
-    assert told == {"style": "plain", "system": "Be brief.", "max_side": 512, "tiles": 4}
+    assert told == {
+        "style": "plain",
+        "system": "Be brief.",
+        "vision": {"max_side": 512, "tiles": 4, "max_pixels": 90000},
+        "template": {"enable_thinking": False},
+    }
     assert trained_with("Qwen/Qwen2.5-VL-3B-Instruct") == {}
 
 

@@ -75,6 +75,7 @@ def summarise_outcomes(
     tie: TieRule = "lexicographic",
     relation: Relation | None = None,
     sandbox: Sequence[Mapping[str, Any]] = (),
+    unasked: Iterable[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """The summary of outcomes, of one checkpoint or pooled from several (`outcomes.pool`).
 
@@ -83,9 +84,9 @@ def summarise_outcomes(
     `clustered` (by group, or by item when an item has several samples; null when all answers are
     independent); `rule_correct`, `rule_accuracy` under the same aggregation; per response `responses`,
     `missing`, `committed`, `format_rate`, `cut_off`, `cut_off_rate`, `judge_recovered`, `judge_refused`,
-    `judge_failed`, `judge_unclear`, `judge_pending` (could be judged, were not); `sub_scores`, `grader`,
-    `judge`, `full_n`, `items` (hash of ids and fingerprints), for votes `tie_rule`, `ties`, for code
-    `sandbox`.
+    `judge_failed`, `judge_unclear`, `judge_pending` (could be judged, were not); `unasked` (items that could
+    not be put to the model), `sub_scores`, `grader`, `judge`, `full_n`, `items` (hash of ids and
+    fingerprints), for votes `tie_rule`, `ties`, for code `sandbox`.
 
     Args:
         items, sub_scores, grader, judge: see `summarise`. Code is never judged.
@@ -97,7 +98,9 @@ def summarise_outcomes(
         tie: how maj@k breaks ties.
         relation: when two answers are one vote in maj@k; by default the project's own.
         sandbox: what confined the programs that were run (`Sandbox.record`).
+        unasked: lines of unasked.jsonl.
     """
+    never = Counter(row["benchmark"] for row in unasked)
     by_benchmark: dict[str, tuple[list[Item], list[Outcome]]] = {}
     for item in items:
         by_benchmark.setdefault(item.benchmark, ([], []))[0].append(item)
@@ -113,6 +116,7 @@ def summarise_outcomes(
                     **_counts(members, told, judge),
                     "grader": dict(grader.get(name, grader)),
                     "sandbox": list(sandbox) if members[0].kind == "code" else None,
+                    "unasked": never[name],
                     "full_n": (full_sizes or {}).get(name),
                     "items": items_hash({item.id: _mark(item, fingerprints) for item in members}),
                 }

@@ -1,0 +1,104 @@
+"""Which problem of a benchmark each row of a file answers.
+
+Files name problems in several ways: by the benchmark's own id, by an id of their own, or by place. A wrong guess
+would score every response against another problem's answer, so where a file holds known answers, they must agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from eval_suite.grading import Grader
+from eval_suite.importers import ID_COLUMNS, Imported
+from eval_suite.items import Item, Response
+from mmcorl.errors import Refused
+
+_PLACES = ("doc_id", "index")
+"""Columns that may count rows from 0: those of the harnesses and of VLMEvalKit."""
+_CHECKED = 400
+"""Known answers that are compared, at most."""
+_AGREE = 0.9
+"""Share of known answers that must agree: files spell some of them in ways of their own."""
+
+
+def join(rows: Sequence[Imported], items: Sequence[Item], name: str, where: str) -> tuple[dict[str, str], str]:
+    """The id of the item for the id of each row, and the words for how they were found.
+
+    Args:
+        rows: rows of a file.
+        items: all items of the benchmark `name`, in its order.
+        where: what a sentence calls the file.
+
+    Raises:
+        Refused: no column names problems of the benchmark, or their known answers are not the benchmark's.
+    """
+    other = next((row.benchmark for row in rows if row.benchmark not in (None, name)), None)
+    if other is not None:
+        raise Refused(f"{where} says that it answers {other}, not {name}: keep the rows of one benchmark and name that")
+    known = {item.id: item for item in items}
+    closest: tuple[float, str] | None = None
+    for how, find in _ways(rows, items):
+        ids = {row.id: find(row) for row in rows}
+        if len(set(ids.values())) < len(ids) or not all(found in known for found in ids.values()):
+            continue
+        agreement = _agreement(rows, ids, known)
+        if agreement is None or agreement >= _AGREE:
+            return {row: str(found) for row, found in ids.items()}, how
+        if closest is None or agreement > closest[0]:
+            closest = agreement, how
+    if closest is not None:
+        raise Refused(
+            f"the known answers in {where} agree with those of {name} for only {closest[0]:.0%} of the problems that "
+            f"{closest[1]} names: give it a column 'id' with the benchmark's own ids, or the right benchmark"
+        )
+    if not any(row.names for row in rows):
+        raise Refused(f"{where} has no column that names problems: add one, {ID_COLUMNS[0]!r}, with the ids of {name}")
+    unknown = sorted({row.id for row in rows} - known.keys())
+    raise Refused(
+        f"{where} answers {len(unknown)} problems that {name} does not have (first: {unknown[0]!r}): its ids must be "
+        "those of the benchmark"
+        if unknown
+        else f"{where} names one problem of {name} in several ways: give every problem one id"
+    )
+
+
+Way = tuple[str, Callable[[Imported], str | None]]
+
+
+def _ways(rows: Sequence[Imported], items: Sequence[Item]) -> list[Way]:
+    """How rows may name problems, the likeliest first."""
+    by_name: list[Way] = []
+    by_place: list[Way] = []
+    for column in ID_COLUMNS:
+        if all(column in row.names for row in rows):
+            by_name.append((f"column {column!r}", partial(_named, column)))
+            if column in _PLACES:
+                by_place.append((f"the place in column {column!r}", partial(_placed, column, items)))
+    # The harnesses count documents; any other index is an id, unless known answers say otherwise.
+    counted = [way for way in by_place if "doc_id" in way[0]]
+    own = [way for way in by_name if "doc_id" not in way[0]]
+    return [*own, *counted, *(way for way in (*by_name, *by_place) if way not in own and way not in counted)]
+
+
+def _named(column: str, row: Imported) -> str | None:
+    return row.names[column]
+
+
+def _placed(column: str, items: Sequence[Item], row: Imported) -> str | None:
+    text = row.names[column]
+    return items[int(text)].id if text.isascii() and text.isdigit() and int(text) < len(items) else None
+
+
+def _agreement(rows: Sequence[Imported], ids: Mapping[str, str | None], items: Mapping[str, Item]) -> float | None:
+    """Share of the file's known answers that are right answers to the problems they are joined to; None without."""
+    golds = {found: row.gold for row in rows if row.gold and (found := ids[row.id]) and items[found].kind == "math"}
+    if not golds:
+        return None
+    chosen = list(golds.items())[:: -(-len(golds) // _CHECKED)]
+    with Grader() as grader:
+        right = sum(
+            grader.rule(items[found], Response(items[found].benchmark, found, 0, f"<answer>{gold}</answer>")).rule
+            for found, gold in chosen
+        )
+    return right / len(chosen)
