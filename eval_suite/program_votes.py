@@ -61,7 +61,7 @@ def observe(folder: EvalFolder, sandbox: Sandbox, *, benchmarks: set[str] | None
             bar.advance()
     if failed:
         raise Failed(
-            f"the sandbox failed on the examples of {len(failed)} problems ({failed[0]}), which says nothing of the "
+            f"the sandbox failed on the examples of {_problems(len(failed))} ({failed[0]}), which says nothing of the "
             "programs: the rest is kept, give the same command again for these"
         )
     return True
@@ -73,6 +73,10 @@ def note_sandbox(folder: EvalFolder, sandbox: Sandbox) -> None:
     if sandbox.record not in records["used"]:
         records["used"].append(sandbox.record)
         folder.write("sandbox.json", json.dumps(records, indent=1) + "\n")
+
+
+def _problems(count: int) -> str:
+    return "1 problem" if count == 1 else f"{count} problems"
 
 
 def _code(items: Sequence[Item], benchmarks: set[str] | None) -> list[Item]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -23,7 +24,7 @@ from eval_suite.code.running import (
     run_python_tests,
     same_output,
 )
-from eval_suite.code.sandbox import LAYERS, Sandbox, check_layers, missing, open_sandbox
+from eval_suite.code.sandbox import LAYERS, HarnessError, Sandbox, check_layers, detect, missing, open_sandbox
 from eval_suite.code.values import ValueProblem, decode, encode, fingerprint, loads, no_handle, same_value
 from mmcorl.errors import Refused
 
@@ -53,6 +54,23 @@ def test_a_machine_that_cannot_close_the_network_or_the_files_is_refused():
         check_layers(("seccomp",), allow_unsafe=False)
     check_layers((), allow_unsafe=True)
     check_layers(("landlock", "seccomp"), allow_unsafe=False)
+
+
+def test_a_sandbox_that_does_not_start_is_a_failure_of_the_sandbox(sandbox, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    result = run_python_tests(sandbox, Program("def f(): return 1"), ["f"], "", ["assert f() == 1"], 2)
+    assert result.harness_error
+    assert not result.passed
+    assert "no folder could be made for a program" in result.reason()
+    with pytest.raises(HarnessError, match="no folder could be made"):
+        observe_calls(sandbox, Program("def f(): return 1"), ["f()"], 2)
+    # Layers are tried once per process: on a machine like this one from the start, none is found and that is told.
+    detect.cache_clear()
+    try:
+        with pytest.raises(Refused, match=r"the sandbox does not start \(no folder could be made"):
+            open_sandbox(run_code=True, allow_unsafe=True)
+    finally:
+        detect.cache_clear()
 
 
 def test_the_layers_are_told_and_recorded(sandbox):

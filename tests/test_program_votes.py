@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -205,7 +206,11 @@ def file_of(path: Path, codes: Sequence[str]) -> Path:
 
 
 def test_a_file_of_programs_is_scored_by_their_vote(
-    capsys: pytest.CaptureFixture[str], copy: Path, tmp_path: Path, sandbox: Sandbox
+    capsys: pytest.CaptureFixture[str],
+    copy: Path,
+    tmp_path: Path,
+    sandbox: Sandbox,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     responses = file_of(tmp_path / "mine.jsonl", [THREE, RIGHT, RIGHT_TOO])
     argv: list[str | Path] = ["grade", responses, "--benchmark", f"humaneval={copy}", "--aggregation", "maj@3"]
@@ -223,6 +228,15 @@ def test_a_file_of_programs_is_scored_by_their_vote(
     # Killed while the examples ran: a torn last line; the same command ends with the same summary.
     whole, rows = (folder / "summary.json").read_bytes(), (folder / "behaviour.jsonl").read_text()
     (folder / "behaviour.jsonl").write_text(rows[: len(rows) // 2])
+    assert run(capsys, *argv, "--run-code", "--allow-unsafe-code")[0] == 0
+    assert (folder / "summary.json").read_bytes() == whole
+    # A sandbox that does not start says nothing of the programs: one sentence, and the same command goes on.
+    (folder / "behaviour.jsonl").unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+        code, _, err = run(capsys, *argv, "--run-code", "--allow-unsafe-code")
+    assert (code, len(err.splitlines())) == (1, 1)
+    assert "the sandbox failed on the examples of 1 problem (no folder could be made" in err
     assert run(capsys, *argv, "--run-code", "--allow-unsafe-code")[0] == 0
     assert (folder / "summary.json").read_bytes() == whole
     # Other responses under the same name are other programs.

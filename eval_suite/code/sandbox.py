@@ -114,8 +114,22 @@ def open_sandbox(*, run_code: bool = False, allow_unsafe: bool = False, limits: 
     if os.name != "posix":
         raise Refused(f"model-written code runs on Linux or another POSIX system, not on {sys.platform}: grade there")
     layers = detect()
+    if not layers:
+        _check_start()
     check_layers(layers, allow_unsafe)
     return Sandbox(layers, limits or Limits())
+
+
+def _check_start() -> None:
+    """Refuse a machine on which not even a process without layers starts: its layers are not what is missing."""
+    try:
+        with Sandbox(()).start({"kind": "serve", "prelude": "", "source": ""}, 10):
+            pass
+    except HarnessError as problem:
+        raise Refused(
+            f"model-written code cannot run here, as the sandbox does not start ({problem}): mend that, or grade on "
+            "another machine"
+        ) from problem
 
 
 def check_layers(layers: Sequence[Layer], allow_unsafe: bool) -> None:
@@ -177,7 +191,10 @@ class Confined:
     def __init__(self, sandbox: Sandbox, job: Mapping[str, Any], cpu_seconds: float) -> None:
         self._most = sandbox.limits.output_mb << 20
         self._rest = b""
-        self._box = tempfile.mkdtemp(prefix="mmcorl-code-")
+        try:
+            self._box = tempfile.mkdtemp(prefix="mmcorl-code-")
+        except OSError as problem:
+            raise HarnessError(f"no folder could be made for a program: {problem}") from problem
         uid = _unused_uid() if "uid" in sandbox.layers else None
         limits = {**asdict(sandbox.limits), "cpu_seconds": math.ceil(cpu_seconds)}
         config = {"layers": sandbox.layers, "box": self._box, "uid": uid, "limits": limits}
