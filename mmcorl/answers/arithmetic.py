@@ -83,8 +83,8 @@ def literal(text: str) -> Exact | None:
 def exact(text: str) -> Exact | None:
     """The rational value of constant arithmetic (`2^{10}`, `7 \\frac{3}{4}`, `\\frac{1}{2004!}`).
 
-    None when the text is not constant arithmetic or not rational; raises TooLargeError instead of working
-    out monsters.
+    None when the text is not constant arithmetic or not rational; raises ZeroDivisionError for 1/0, and
+    TooLargeError instead of working out monsters.
     """
     value = literal(text)
     if value is not None:
@@ -93,7 +93,7 @@ def exact(text: str) -> Exact | None:
         return None
     try:
         return Exact(Fraction(Parser(text, _exact_ops()).parse()))
-    except (NotArithmeticError, ZeroDivisionError):
+    except NotArithmeticError:
         return None
 
 

@@ -85,8 +85,10 @@ def read_options(answer: str, choices: tuple[str, ...], same_value: SameValue = 
     if beside is not None and beside[0] in first:
         label, rest = beside
         values = _by_value(rest, choices, same_value)
+        if values and first[label] not in values:
+            return Options(conflict=True)
         if values:
-            return Options(frozenset({first[label]}), by_letter=True) if first[label] in values else Options(conflict=True)
+            return Options(frozenset({first[label]}), by_letter=True)
     small = small_option_letter(text)
     if small is not None and small in first and not named:
         return Options(frozenset({first[small]}), by_letter=True)

@@ -261,7 +261,7 @@ def _scalar(text: str) -> Reading:
         value = _without_outer_round(value)
     try:
         number = exact(value)
-    except TooLargeError:
+    except (TooLargeError, ZeroDivisionError):
         return Reading("opaque", f"{value} {unit}" if unit else value)
     spelled = value if number is None else _spell(number) or value
     kind: Kind = "number" if number is not None else "expression"

@@ -33,9 +33,11 @@ _REFUSED = re.compile(
     # Points of a figure and digits under a line are no factors: angle ABC is not angle ACB.
     r"|\\(?:angle|triangle|vec|overline|widehat|parallel|perp|sim|cong)(?![A-Za-z])"
     r"|__|[\"'`@#$?~;\n\x00-\x1f\x7f]|[^\x00-\x7f]|\d{65}|!"
-    # `2 h 35` is a time and `x2` a name, not products; `--5` may be a dash, three signs in a row, two points in a
-    # number and a power on a power without braces are no mathematics; `1e25109` is no product.
-    r"|(?<![A-Za-z\\])[A-Za-z] ?\d|--|\+\+|[-+*/^=<>]{3}|[|&,.:]{3}|\d\.\d*\.|\^(?:\{[^{}]*\}|[^{}])\s*\^|\d[eE]\d{3}"
+    # `2 h 35` is a time, `x2` a name and `5 6` two numbers, not products, and neither is `1e25109`.
+    r"|(?<![A-Za-z\\])[A-Za-z] ?\d|(?<![_\d])\d{1,64} \d{1,64}(?![\d/])|\d[eE]\d{3}"
+    # `--5` may be a dash; three signs in a row, one at the end, two points in a number and a power on a power
+    # without braces are no mathematics.
+    r"|[%&]|--|\+\+|[-+*/^=<>]$|[-+*/^=<>]{3}|[|,.:]{3}|\d\.\d*\.|\^(?:\{[^{}]*\}|[^{}])\s*\^"
     r"|\\(?:left|right)(?![A-Za-z])"
 )
 _EXPONENT = re.compile(r"\^(?:\{([^{}]*)\}|(.))")
