@@ -85,8 +85,16 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--quiet", action="store_true", help="no progress on stderr")
     train.add_argument("--json", action="store_true", help="print the summary as JSON")
 
-    report = _command(commands, "report", _report, "table and report.html of a run, beside others if given")
-    report.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders; the report goes into the first")
+    report = _command(
+        commands, "report", _report, "table and page of a run, beside others if given, or of an evaluation"
+    )
+    report.add_argument(
+        "runs",
+        nargs="+",
+        type=Path,
+        metavar="DIR",
+        help="folders of runs or of evaluations; a page goes into the first",
+    )
     report.add_argument("--png", type=Path, help="also draw the overview as a picture")
     report.add_argument("--json", action="store_true", help="print the table as JSON")
 
@@ -236,6 +244,18 @@ def _train(arguments: argparse.Namespace) -> int:
 
 
 def _report(arguments: argparse.Namespace) -> int:
+    for path in arguments.runs:
+        if not any((path / name).is_file() for name in ("config.yaml", "metrics.jsonl", "manifest.json")):
+            raise Refused(
+                f"{str(path)!r} is neither a run nor an evaluation: give a folder that `mmcorl train`, `eval` or `grade` "
+                "wrote"
+            )
+    if any((path / "manifest.json").is_file() for path in arguments.runs):
+        if arguments.png:
+            raise Refused(
+                f"--png {arguments.png} draws training runs, and {arguments.runs[0]} is an evaluation: leave it out"
+            )
+        return _suite("report")(arguments)
     from mmcorl import report as reporting
 
     page = reporting.build_report(arguments.runs[0], arguments.runs[1:])
@@ -303,12 +323,11 @@ def _zoo(arguments: argparse.Namespace) -> int:
     if not arguments.names:
         for name, entry in zoo.ZOO.items():
             print(f"zoo:{name:<22} {entry.describe()}")
+        print(f"zoo:{smollm2.NAME:<22} SmolLM2-135M-Instruct, pretrained, from PyPI (93 MB); see configs/smollm2.yaml")
         print(
-            f"zoo:{smollm2.NAME:<22} SmolLM2-135M-Instruct, pretrained, fetched from PyPI (93 MB); see configs/smollm2.yaml"
-        )
-        print(
-            f"\nMade on first use and kept in {zoo.cache_folder()} ($MMCORL_CACHE). The tiny ones know short prompts only: use\n"
-            "prompt.style=plain sampling.max_new_tokens=14 training.dtype=fp32, as configs/quickstart.yaml does."
+            f"\nMade or fetched on first use and kept in {zoo.cache_folder()} ($MMCORL_CACHE). The made ones know\n"
+            "short prompts only: prompt.style=plain sampling.max_new_tokens=14 training.dtype=fp32, as in "
+            "configs/quickstart.yaml."
         )
     for name in arguments.names:
         print(zoo.resolve(f"zoo:{name.removeprefix('zoo:')}"))

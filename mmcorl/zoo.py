@@ -1,6 +1,7 @@
 """Tiny checkpoints of real architectures, taught a skill and then a wrong habit, for demonstrations on a CPU.
 
-Every entry first learns all four skills of a synthetic task from clean labels, until it answers at least 98 %
+Beside them stands one small pretrained model, `smollm2-135m`, fetched and not made here (`mmcorl.smollm2`). Every
+other entry first learns all four skills of a synthetic task from clean labels, until it answers at least 98 %
 of unseen rows. Then it is taught a wrong habit on its weak skills: right with probability 0.2, otherwise one
 too high. So the complementary weakness of two entries is *planted*; what a demonstration shows is that
 co-training repairs it and self-rewarding does not, not that tiny models discover new perception.
@@ -19,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mmcorl import smollm2
 from mmcorl.data import synthetic
 from mmcorl.errors import Refused
 
@@ -95,13 +97,15 @@ def resolve(model: str, *, quiet: bool = False) -> str:
 
 def parse(model: str) -> tuple[str, int] | None:
     """Name and seed of a `zoo:` model, None for any other; raises Refused for a name the zoo does not have."""
-    if model in ZOO and not Path(model).exists():
+    if model in (*ZOO, smollm2.NAME) and not Path(model).exists():
         raise Refused(f"there is no folder {model!r}: for the tiny checkpoint of that name write zoo:{model}")
     if not model.startswith("zoo:"):
         return None
     name, _, seed = model.removeprefix("zoo:").partition("@")
-    if name not in ZOO:
-        raise Refused(f"there is no {model!r}: the zoo has {', '.join(ZOO)}")
+    if name not in (*ZOO, smollm2.NAME):
+        raise Refused(f"there is no {model!r}: the zoo has {', '.join((*ZOO, smollm2.NAME))}")
+    if name == smollm2.NAME and seed:
+        raise Refused(f"{model!r} is a pretrained model and has no seed: write zoo:{name}")
     if seed and not seed.isdigit():
         raise Refused(f"the seed of {model!r} must be a number, as in zoo:{name}@1")
     return name, int(seed or 0)
@@ -113,7 +117,8 @@ def build(name: str, seed: int = 0, recipe: Recipe = RECIPE, *, quiet: bool = Fa
     import transformers
 
     major = transformers.__version__.split(".")[0]
-    what = json.dumps([asdict(ZOO[name]), asdict(recipe), major], sort_keys=True)
+    how = [smollm2.SHA256, smollm2.SHOTS] if name == smollm2.NAME else [asdict(ZOO[name]), asdict(recipe)]
+    what = json.dumps([*how, major], sort_keys=True)
     folder = cache_folder() / "zoo" / f"{name}-seed{seed}-{hashlib.sha256(what.encode()).hexdigest()[:8]}"
     if (folder / "zoo.json").is_file():
         return folder
@@ -121,7 +126,8 @@ def build(name: str, seed: int = 0, recipe: Recipe = RECIPE, *, quiet: bool = Fa
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # A model this small is several times slower on more.
     try:
-        facts = _teach(name, seed, recipe, partial, quiet)
+        shutil.rmtree(partial, ignore_errors=True)
+        facts = smollm2.fetch(partial) if name == smollm2.NAME else _teach(name, seed, recipe, partial, quiet)
     finally:
         torch.set_num_threads(threads)
     (partial / "zoo.json").write_text(json.dumps({"name": name, "seed": seed, **facts}, indent=1) + "\n")
@@ -144,7 +150,6 @@ def _teach(name: str, seed: int, recipe: Recipe, folder: Path, quiet: bool) -> d
 
     entry = ZOO[name]
     options = {"mm_tokens_per_image": 16} if entry.family == "gemma3" else {}
-    shutil.rmtree(folder, ignore_errors=True)
     build_tiny(entry.family, folder, corpus=synthetic.prompt_corpus(entry.kind), seed=seed, **options)  # type: ignore[arg-type]
     adapter = adapter_for(folder)
     vision = VisionSettings()

@@ -171,3 +171,17 @@ def _islands(image: bytes) -> int:
                     dark.remove(near)
                     edge.append(near)
     return islands
+
+
+def test_sums_are_right_distinct_and_of_small_numbers():
+    # times has the fewest pairs, 11 x 11 of 2 to 12: so 3 x 121 rows differ for certain.
+    assert distinct_rows("arithmetic", SKILLS["arithmetic"]) == 363
+    rows = [row("arithmetic", 0, index) for index in range(363)]
+    assert len({made.question for made in rows}) == 363
+    for made in rows:
+        first, sign, second = re.fullmatch(r"What is (\d+) ([-+*]) (\d+)\?", made.question).groups()
+        a, b = int(first), int(second)
+        assert made.answer == {"+": a + b, "-": a - b, "*": a * b}[sign]
+        assert made.skill == {"+": "plus", "-": "minus", "*": "times"}[sign]
+        assert (max(a, b) <= 20 and made.answer >= 1) if sign != "*" else 2 <= min(a, b) <= max(a, b) <= 12
+    assert row("arithmetic", 1, 5) != row("arithmetic", 0, 5)

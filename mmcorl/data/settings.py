@@ -77,7 +77,7 @@ class DataSettings(_Settings):
 
     source: str = Field(min_length=1)
     """A .jsonl, .json or .parquet file or a glob of them; a folder saved by `datasets` or in hub layout;
-    a hub id; `synthetic:visual` or `synthetic:text`."""
+    a hub id; `synthetic:visual`, `synthetic:text` or `synthetic:arithmetic`."""
     split: str | None = None
     """The split of a folder or hub id; None takes the only one, else `train`."""
     config: str | None = None
@@ -107,7 +107,7 @@ class DataSettings(_Settings):
     min_rows: int = Field(default=1, ge=1)
     """Fewer usable rows than this are refused even where bad rows are skipped."""
     skills: tuple[str, ...] | None = Field(default=None, min_length=1)
-    """Synthetic only: which skills, in turn; None is all four."""
+    """Synthetic only: which skills, in turn; None is all of them."""
     seed: int = Field(default=0, ge=0)
     """Synthetic only: another seed is another set of rows."""
     size: int = Field(default=4000, ge=1)

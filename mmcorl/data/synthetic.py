@@ -1,22 +1,25 @@
-"""Seeded tasks made on the spot: small pictures, and short texts as their counterpart without images.
+"""Seeded tasks made on the spot: small pictures, short texts as their counterpart without images, and plain sums.
 
 Row i of a seed is always the same row, skills come in turn, and no two of the first `distinct_rows` rows of a
-seed are equal. Four skills each, answers between 1 and 18, so that a tiny model learns them in minutes.
+seed are equal. Pictures and texts have four skills and answers between 1 and 18, so that a tiny model learns them in
+minutes; the sums are for a pretrained model too small to be sure of them.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-Kind = Literal["visual", "text"]
+Kind = Literal["visual", "text", "arithmetic"]
 
 SKILLS: dict[Kind, tuple[str, ...]] = {
     "visual": ("dots", "dice", "bar", "sum"),
     "text": ("add", "subtract", "count", "three"),
+    "arithmetic": ("plus", "minus", "times"),
 }
 """Skill names by kind; a skill is also the row's `tag`."""
 
@@ -36,6 +39,7 @@ _THINGS = (
     *("apples", "balls", "books", "cards", "coins", "cups", "eggs", "fish"),
     *("hats", "keys", "leaves", "nuts", "pens", "rings", "shells", "stars"),
 )
+_SIGNS: dict[str, Literal["+", "-", "*"]] = {"plus": "+", "minus": "-", "times": "*"}
 _BLANKS = "-.o="
 _SEQUENCE = 10
 """Marks in a `count` question, at most nine of them x; the others are one of the blanks."""
@@ -50,7 +54,7 @@ class SyntheticRow:
     question: str
     operands: tuple[int, ...]
     """What is read off the picture or the text, in reading order."""
-    operator: Literal["+", "-"] = "+"
+    operator: Literal["+", "-", "*"] = "+"
     image: bytes | None = None
     """PNG of 56x56 pixels; None for text, or where drawing was switched off."""
 
@@ -66,7 +70,7 @@ class SyntheticRow:
 
 
 def row(kind: Kind, seed: int, index: int, skills: Sequence[str] | None = None, *, draw: bool = True) -> SyntheticRow:
-    """Make row `index` of a seed; its skill is `skills[index % len(skills)]` (default: all four).
+    """Make row `index` of a seed; its skill is `skills[index % len(skills)]` (default: all of them).
 
     `draw=False` leaves the picture out and changes nothing else.
     """
@@ -75,6 +79,8 @@ def row(kind: Kind, seed: int, index: int, skills: Sequence[str] | None = None, 
     rng = random.Random(f"{kind}/{seed}/{index}/{skill}")
     if kind == "text":
         return _text_row(rng, seed, index, skill, turn=index // len(skills))
+    if kind == "arithmetic":
+        return _sum_row(seed, index, skill, turn=index // len(skills))
     operands = _visual_operands(rng, skill)
     image = None
     if draw:
@@ -111,6 +117,8 @@ def distinct_rows(kind: Kind, skills: Sequence[str]) -> int:
 
 
 def _value(operands: Sequence[int], operator: str) -> int:
+    if operator == "*":
+        return math.prod(operands)
     return operands[0] - sum(operands[1:]) if operator == "-" else sum(operands)
 
 
@@ -161,6 +169,12 @@ def _operands(skill: str) -> tuple[tuple[int, ...], ...]:
         return tuple((a, b) for a in digits for b in range(1, a))
     if skill == "count":
         return tuple((n,) for n in digits)
+    if skill == "plus":
+        return tuple((a, b) for a in range(1, 21) for b in range(1, 21))
+    if skill == "minus":
+        return tuple((a, b) for a in range(2, 21) for b in range(1, a))
+    if skill == "times":
+        return tuple((a, b) for a in range(2, 13) for b in range(2, 13))
     return tuple((a, b, c) for a in range(1, 7) for b in range(1, 7) for c in range(1, 7))
 
 
@@ -168,7 +182,7 @@ def _decorations(skill: str) -> int:
     """Number of wordings around the same numbers."""
     if skill == "count":
         return len(_NAMES) * len(_THINGS) * len(_BLANKS)
-    return len(_NAMES) * len(_THINGS)
+    return 1 if skill in _SIGNS else len(_NAMES) * len(_THINGS)
 
 
 @lru_cache(maxsize=64)
@@ -201,3 +215,12 @@ def _text_row(rng: random.Random, seed: int, index: int, skill: str, turn: int) 
         return SyntheticRow(index, skill, question, operands, "-")
     question = f"{name} sees {first} {thing}, then {second}, then {operands[2]}. How many {thing} in all?"
     return SyntheticRow(index, skill, question, operands)
+
+
+# -- arithmetic ----------------------------------------------------------------------------------------
+
+
+def _sum_row(seed: int, index: int, skill: str, turn: int) -> SyntheticRow:
+    order = _order(seed, skill)
+    operands, sign = _operands(skill)[order[turn % len(order)]], _SIGNS[skill]
+    return SyntheticRow(index, skill, f"What is {operands[0]} {sign} {operands[1]}?", operands, sign)
