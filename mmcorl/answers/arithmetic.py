@@ -295,8 +295,9 @@ class Parser:
         return self._ops.variables and (token.isalpha() or token in _CONSTANTS or token in GREEK or token in _FUNCTIONS)
 
     def _closes_power(self) -> bool:
-        """Whether a braced exponent ends right here: the 13 of `2^{12}13^2` is a factor of its own."""
-        return self._at == self._behind_power and self._tokens[self._at - 1] == "}"
+        """Whether a braced exponent or a factorial ends right here: the 13 of `2^{12}13^2` is a factor of its own."""
+        previous = self._tokens[self._at - 1]
+        return previous == "!" or (self._at == self._behind_power and previous == "}")
 
     def _signed_power(self) -> Value:
         if self._take("-"):

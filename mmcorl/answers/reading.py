@@ -146,6 +146,7 @@ _LENGTH_NAME = re.compile(r"\|[A-Z][A-Z]\||\\overline\{[A-Z][A-Z]\}")
 _VARIABLE = re.compile(r"[A-Za-z](?:_\w)?|\\[a-z]+")
 _PLAIN_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _MEMBER = re.compile(r"([A-Za-z](?:_\w)?|\\(?:theta|alpha|beta|lambda|mu))\s*\\in(?![A-Za-z])\s*(.+)", re.DOTALL)
+_PLAIN_VALUE = re.compile(r"-?(?:\d+(?:\.\d+)?|\d+/\d+|(?:\d+ ?)?\\frac\{\d+\}\{\d+\})(?: ?%)?")
 _MATRIX = re.compile(r"\\begin\{([bp]?matrix)\}(.*)\\end\{\1\}", re.DOTALL)
 _ARRAY = re.compile(r"[(\[]?\\begin\{array\}\{[lcr|]{1,32}\}(.*)\\end\{array\}[)\]]?", re.DOTALL)
 _NAMES = (_NAME, _FUNCTION_NAME, _TUPLE_NAME, _RATIO_NAME, _LENGTH_NAME)
@@ -179,7 +180,7 @@ def _read(text: str, depth: int) -> Reading:
     if _is_words(text):
         return _words(text)
     if "=" in text and any(equations) and len(pieces) == 1:
-        return Reading("relation", text, text)
+        return _one_number(text, depth) or Reading("relation", text, text)
     return _mathematics(text, pieces, depth)
 
 
@@ -218,6 +219,18 @@ def _named(text: str, depth: int) -> Reading | None:
         inner.brackets,
         inner.parts,
     )
+
+
+def _one_number(text: str, depth: int) -> Reading | None:
+    """`\frac{3}{5} = 0.6`: one number written twice; a sum and its value say more."""
+    sides = _top_level(text, frozenset("="))
+    if not all(_PLAIN_VALUE.fullmatch(side.strip()) for side in sides):
+        return None
+    first, *others = (_read(side, depth + 1) for side in sides)
+    same = all(
+        o.number is not None and first.number is not None and o.number.value == first.number.value for o in others
+    )
+    return first if same else None
 
 
 def _mathematics(text: str, pieces: list[str], depth: int) -> Reading:
