@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from eval_suite import program_votes, steps, subset
 from eval_suite.benchmarks import BENCHMARKS, Loaded
+from eval_suite.evaluations import is_evaluation, open_evaluations
 from eval_suite.importers import as_items, as_responses, read_responses
 from eval_suite.items import Item, Response
 from eval_suite.joining import join
@@ -35,6 +36,8 @@ def evaluate(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments, loaded)
     sandbox = sandbox_of(arguments, [item for one in loaded.values() for item in one.items])
     manifest = manifest_of(arguments, loaded, settings)
+    if not is_evaluation(arguments.out):
+        check_model(arguments)  # a finished one needs no model any more
     with EvalFolder(arguments.out, manifest) as folder, Checkpoint(arguments) as model:
         for name, one in loaded.items():
             for note in one.notes:
@@ -46,6 +49,22 @@ def evaluate(arguments: argparse.Namespace) -> int:
         # A judge in this process needs the room.
         model.release()
         return _finish(folder, arguments, sandbox, judge, title_of(arguments.model))
+
+
+def check_model(arguments: argparse.Namespace) -> None:
+    """Refuse a checkpoint that has no adapter and a device that is not there, before anything is written."""
+    import torch
+
+    from eval_suite.generate import trained_with
+    from mmcorl.zoo import resolve
+    from model_adapters.registry import adapter_for
+
+    adapter_for(resolve(arguments.model), arguments.adapter or trained_with(arguments.model).get("adapter"))
+    try:
+        torch.empty(0, device=arguments.device)
+    except (RuntimeError, AssertionError) as error:  # the latter where torch was built without CUDA
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise Refused(f"device {arguments.device!r} cannot be used ({reason}): give cpu or cuda:N") from error
 
 
 class Checkpoint:
@@ -191,21 +210,11 @@ def compare(arguments: argparse.Namespace) -> int:
     """Paired comparison of two evaluation folders."""
     from eval_suite.grid import terminal
     from eval_suite.metrics.paired import compare as paired
-    from eval_suite.metrics.paired import scored_benchmarks
     from eval_suite.tables import comparison_grid
     from mmcorl.answers import Equivalence
 
-    scored = []
     with Equivalence() as relation:
-        for path in (arguments.a, arguments.b):
-            folder = EvalFolder(path)
-            summary = _summary(path)
-            scored.append(
-                scored_benchmarks(
-                    path.name, folder.items(), steps.outcomes(folder), summary, folder.fingerprints(), relation
-                )
-            )
-    first, second = scored
+        first, second = (one.scored(relation) for one in open_evaluations([arguments.a, arguments.b]))
     shared = [name for name in first if name in second]
     if not shared:
         raise Refused(
@@ -223,32 +232,26 @@ def ensemble(arguments: argparse.Namespace) -> int:
     """Pool the responses of several evaluations of the same items and vote: maj@k across checkpoints."""
     from eval_suite.grid import terminal
     from eval_suite.metrics.outcomes import pool
-    from eval_suite.metrics.paired import check_same_items, scored_benchmarks
+    from eval_suite.metrics.paired import check_alike
     from eval_suite.tables import score_grids
     from mmcorl.answers import Equivalence
 
-    folders = [EvalFolder(path) for path in arguments.folders]
+    evaluations = open_evaluations(arguments.folders)
+    folders = [one.folder for one in evaluations]
     _let_programs_vote(folders, arguments)
     with Equivalence() as relation:
-        scored = [
-            scored_benchmarks(
-                folder.path.name,
-                folder.items(),
-                steps.outcomes(folder),
-                _summary(folder.path),
-                folder.fingerprints(),
-                relation,
-            )
-            for folder in folders
-        ]
-    for other in scored[1:]:
-        for name in scored[0]:
+        first, *others = (one.scored(relation) for one in evaluations)
+    for other in others:
+        for name in first:
             if name in other:
-                check_same_items(scored[0][name], other[name])
+                check_alike(first[name], other[name])
     pooled = pool([steps.outcomes(folder) for folder in folders])
-    size = 1 + max(outcome.sample for outcome in pooled)
-    summary = steps.pooled_summary(folders[0], pooled, arguments.aggregation or f"maj@{size}")
-    label = " + ".join(folder.path.name for folder in folders)
+    votes: dict[str, int] = {}
+    for outcome in pooled:
+        votes[outcome.benchmark] = max(votes.get(outcome.benchmark, 0), 1 + outcome.sample)
+    how = {name: arguments.aggregation or f"maj@{count}" for name, count in votes.items()}
+    summary = steps.pooled_summary(folders[0], pooled, how)
+    label = " + ".join(one.label for one in evaluations)
     if arguments.json:
         print(json.dumps(summary))
     else:
@@ -276,7 +279,7 @@ def table(arguments: argparse.Namespace) -> int:
     if any((path / comas_table.FILE).is_file() for path in arguments.runs):
         comas_table.show(comas_table.read_results(arguments.runs), arguments.format)
         return 0
-    summaries = [(path.name, _summary(path)) for path in arguments.runs]
+    summaries = [(one.label, one.summary) for one in open_evaluations(arguments.runs)]
     if arguments.format == "csv":
         print(csv_text(summaries), end="")
     elif arguments.format == "markdown":
@@ -285,6 +288,24 @@ def table(arguments: argparse.Namespace) -> int:
         print(grid.latex(score_grids(summaries)))
     else:
         _print(grid.terminal(score_grids(summaries)))
+    return 0
+
+
+def report(arguments: argparse.Namespace) -> int:
+    """Tables and page of an evaluation, made again from its files; several become one table."""
+    from eval_suite import grid, results
+
+    if len(arguments.runs) > 1:
+        arguments.format = "terminal"
+        return table(arguments)
+    with EvalFolder(arguments.runs[0]) as folder:
+        title = title_of(folder.manifest.get("model", folder.path.resolve().name))
+        summary = steps.sum_up(folder, title)
+    if arguments.json:
+        print(json.dumps(summary))
+    else:
+        _print(grid.terminal(results.grids(title, summary)))
+        _print_files(folder)
     return 0
 
 
@@ -358,14 +379,6 @@ def sandbox_of(arguments: argparse.Namespace, items: Sequence[Item]) -> Any:
     sandbox = open_sandbox(run_code=arguments.run_code, allow_unsafe=arguments.allow_unsafe_code)
     arguments.say(sandbox.describe())
     return sandbox
-
-
-def _summary(path: Path) -> dict[str, Any]:
-    file = path / "summary.json"
-    if not file.is_file():
-        raise Refused(f"{str(path)!r} holds no summary.json: grade it first with `mmcorl grade {path}`")
-    told: dict[str, Any] = json.loads(file.read_text())
-    return told
 
 
 def _versions() -> dict[str, str]:

@@ -277,8 +277,8 @@ def outcomes(folder: EvalFolder) -> list[Outcome]:
     )
 
 
-def pooled_summary(folder: EvalFolder, pooled: Sequence[Outcome], aggregation: str) -> dict[str, Any]:
-    """Summary of the pooled responses of several checkpoints to the items of `folder`."""
+def pooled_summary(folder: EvalFolder, pooled: Sequence[Outcome], aggregations: Mapping[str, str]) -> dict[str, Any]:
+    """Summary of the pooled responses of several checkpoints to the items of `folder`; how, by benchmark."""
     items = folder.items()
     names = {item.benchmark for item in items}
     known = {name: BENCHMARKS[name] for name in names if name in BENCHMARKS}
@@ -290,7 +290,7 @@ def pooled_summary(folder: EvalFolder, pooled: Sequence[Outcome], aggregation: s
         judge=folder.facts("judge.json"),
         fingerprints=folder.fingerprints(),
         full_sizes={name: benchmark.rows for name, benchmark in known.items()},
-        aggregations=dict.fromkeys(names, aggregation),
+        aggregations=aggregations,
         sandbox=(folder.facts("sandbox.json") or {"used": []})["used"],
     )
 

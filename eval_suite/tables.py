@@ -132,6 +132,12 @@ def comparison_grid(compared: Sequence[Paired], *, digits: int = 2) -> Grid:
         for paired in grouped
         if paired.by_group is not None
     ]
+    notes += [
+        f"{title(paired.benchmark)}: {count:,} responses of {label} are missing or unjudged and count as wrong."
+        for paired in compared
+        for label, count in ((paired.a, paired.unsettled_a), (paired.b, paired.unsettled_b))
+        if count
+    ]
     if len(compared) > 1:
         notes.append(f"{len(compared)} tests in one table: p is not corrected for their number.")
     return Grid(f"{b} against {a}", columns, rows, notes)

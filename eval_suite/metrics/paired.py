@@ -34,6 +34,8 @@ class Scored:
     grader: Mapping[str, Any]
     """`name`, `version`, `mcq_policy`."""
     judge: Mapping[str, Any] | None = None
+    unsettled: int = 0
+    """Responses that are missing or wait for a judge; they count as wrong until they come."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,9 @@ class Paired:
     by_item: Units
     by_group: Units | None
     """The same over whole groups; None when the benchmark has no groups."""
+    unsettled_a: int
+    unsettled_b: int
+    """Responses that are missing or wait for a judge, and count as wrong."""
     seed: int
     resamples: int
 
@@ -110,7 +115,8 @@ def scored_benchmarks(
             tie=told["tie_rule"] or "lexicographic",
         )
         marks = {item.id: fingerprints[name, item.id] for item in members}
-        scored[name] = Scored(label, name, score, members, marks, told["grader"], told["judge"])
+        unsettled = told["missing"] + told["judge_failed"] + told["judge_pending"]
+        scored[name] = Scored(label, name, score, members, marks, told["grader"], told["judge"], unsettled)
     return scored
 
 
@@ -158,6 +164,8 @@ def compare(a: Scored, b: Scored, *, seed: int = 0, resamples: int = RESAMPLES, 
         neither=sum(left.correct == right.correct == 0 for left, right in shares),
         by_item=units(list(differences.values())),
         by_group=units(list(grouped.values())) if has_groups else None,
+        unsettled_a=a.unsettled,
+        unsettled_b=b.unsettled,
         seed=seed,
         resamples=resamples,
     )
@@ -211,6 +219,12 @@ def check_comparable(a: Scored, b: Scored) -> None:
             f"{a.benchmark} is {a.score.aggregation} in {a.label!r} and {b.score.aggregation} in {b.label!r}: "
             "score both with one aggregation"
         )
+    check_alike(a, b)
+
+
+def check_alike(a: Scored, b: Scored) -> None:
+    """Refuse two evaluations of a benchmark over different items, or graded or judged differently."""
+    where = f"{a.label!r} and {b.label!r}"
     check_same_items(a, b)
     for part, told_a, told_b in (("grader", a.grader, b.grader), ("judge", a.judge, b.judge)):
         difference = facts_difference(told_a, told_b)

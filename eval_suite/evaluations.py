@@ -1,0 +1,75 @@
+"""Finished evaluations on disk, opened for reading side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eval_suite import steps
+from eval_suite.metrics.paired import Scored, scored_benchmarks
+from eval_suite.store import EvalFolder
+from mmcorl.errors import Refused
+from mmcorl.voting import Relation
+
+_NEEDED = ("items", "total", "wilson", "judge_pending", "unasked", "sub_scores")
+"""Entries of a score, the newest among them, that a summary of an older version may lack."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One evaluation that has been summed up."""
+
+    label: str
+    """Its folder's name, or as much of its path as tells it from the others."""
+    folder: EvalFolder
+    summary: dict[str, Any]
+
+    def scored(self, relation: Relation) -> dict[str, Scored]:
+        """Its benchmarks, as its summary scores them; `relation` says when two answers are one vote."""
+        return scored_benchmarks(
+            self.label,
+            self.folder.items(),
+            steps.outcomes(self.folder),
+            self.summary,
+            self.folder.fingerprints(),
+            relation,
+        )
+
+
+def is_evaluation(path: Path) -> bool:
+    """Whether a folder was written by `mmcorl eval` or `mmcorl grade`."""
+    return (path / "manifest.json").is_file()
+
+
+def open_evaluations(paths: Sequence[Path]) -> list[Evaluation]:
+    """The evaluations in folders, in order.
+
+    Raises:
+        Refused: a folder that holds none, or one that is not summed up; a folder given twice.
+    """
+    places = [path.resolve() for path in paths]
+    twice = next((path for path, place in zip(paths, places, strict=True) if places.count(place) > 1), None)
+    if twice is not None:
+        raise Refused(f"{str(twice)!r} is given twice: name every evaluation once")
+    evaluations = []
+    for label, path in zip(_labels(places), paths, strict=True):
+        folder = EvalFolder(path)
+        summary = folder.facts("summary.json")
+        if summary is None:
+            raise Refused(f"{str(path)!r} holds no summary.json: finish it, or grade it with `mmcorl grade {path}`")
+        scores = summary.get("benchmarks", {}).values()
+        if any(entry not in told for told in scores for entry in _NEEDED):
+            raise Refused(f"{str(path)!r} was summed up by another version: do it again with `mmcorl grade {path}`")
+        evaluations.append(Evaluation(label, folder, summary))
+    return evaluations
+
+
+def _labels(places: Sequence[Path]) -> list[str]:
+    """The last part of each path, or as many of its last parts as no two paths share."""
+    for parts in range(1, max(len(place.parts) for place in places)):
+        labels = ["/".join(place.parts[-parts:]) for place in places]
+        if len(set(labels)) == len(labels):
+            return labels
+    return list(map(str, places))
