@@ -15,7 +15,7 @@ Traps
   (`point ;O.`, `BE;G.`), which is repaired; in some rows it is missing (1118); one leaves out D and E (94).
 - 28 rows have an option whose value is another option's letter (`A. F; B. D`), so letters are read first; eight
   repeat a value.
-- Only complete groups have a four-way state; a part of the rows leaves the others out.
+- Only complete groups have a four-way state, so a part of the rows that cuts a group has no four-way scores.
 """
 
 from __future__ import annotations
@@ -130,11 +130,11 @@ def read(row: Row) -> Item:
 
 
 def official(items: Iterable[Item], correct: Mapping[str, float]) -> SubScores:
-    """Four-way scores over complete groups (only where every item is right or wrong) and domains by concept."""
+    """Four-way scores (where every group is complete and every item right or wrong) and domains by concept."""
     items = [item for item in items if item.id in correct]
     tables: SubScores = {}
-    if all(correct[item.id] in (0, 1) for item in items):
-        groups = _complete(items, correct)
+    groups = _groups(items, correct)
+    if groups and all(correct[item.id] in (0, 1) for item in items):
         for name, loose in (("strict", False), ("loose", True)):
             states = four_way(groups, loose=loose)
             tables[name] = {
@@ -147,8 +147,8 @@ def official(items: Iterable[Item], correct: Mapping[str, float]) -> SubScores:
     return tables | {"domain_official": _by_concept(items, correct)}
 
 
-def _complete(items: Iterable[Item], correct: Mapping[str, float]) -> list[tuple[list[bool], bool]]:
-    """Sub-answers and composite answer of every group of which all rows are scored."""
+def _groups(items: Iterable[Item], correct: Mapping[str, float]) -> list[tuple[list[bool], bool]] | None:
+    """Sub-answers and composite answer of every group; None where a group lacks a row."""
     groups: dict[str | None, dict[str, bool]] = {}
     for item in items:
         groups.setdefault(item.group, {})[item.meta["key"]] = bool(correct[item.id])
@@ -157,8 +157,9 @@ def _complete(items: Iterable[Item], correct: Mapping[str, float]) -> list[tuple
         steps = next(iter(rows))[0]
         names = [f"{steps}steps_{place}" for place in range(1, int(steps) + 1)]
         composite = f"{steps}steps_multi"
-        if rows.keys() == {*names, composite}:
-            complete.append(([rows[name] for name in names], rows[composite]))
+        if rows.keys() != {*names, composite}:
+            return None
+        complete.append(([rows[name] for name in names], rows[composite]))
     return complete
 
 
