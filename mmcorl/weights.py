@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,8 @@ def hub_named(model: nn.Module, named: Iterable[tuple[str, Tensor]]) -> Iterator
     Those are the names of checkpoints on the hub, which other engines read; in memory transformers has its own
     for some families (Gemma-3's vision tower, say). What a checkpoint stores in another shape, several tensors
     joined or one cut up, is converted and comes last; everything else is passed on as soon as it is taken.
-    `model` is the transformers model, in or out of a PEFT wrapper; names are those of its own `named_parameters`.
+    `model` is the transformers model, in or out of a PEFT wrapper; names are those of its own `named_parameters`,
+    without the `base_layer` of layers with adapters. Adapters keep their names.
     """
     hub = unwrap(model)
     try:
@@ -57,13 +58,14 @@ def hub_named(model: nn.Module, named: Iterable[tuple[str, Tensor]]) -> Iterator
             yield _name_on_hub(hub, name), tensor
         return
     # What happens to a name is learned with empty tensors: a renamed one comes back as it is.
-    empty = {name: torch.empty(parameter.shape, device="meta") for name, parameter in hub.state_dict().items()}
+    own = {name.replace(".base_layer.", "."): parameter.shape for name, parameter in hub.named_parameters()}
+    empty = {name: torch.empty(shape, device="meta") for name, shape in own.items() if ".lora_" not in name}
     back = {id(tensor): name for name, tensor in revert_weight_conversion(hub, empty).items()}
     renamed = {name: back[id(tensor)] for name, tensor in empty.items() if id(tensor) in back}
     reshaped: dict[str, Tensor] = {}
     for name, tensor in named:
-        if name in renamed:
-            yield renamed[name], tensor
+        if name in renamed or ".lora_" in name:
+            yield renamed.get(name, name), tensor
         else:
             reshaped[name] = tensor
     if reshaped:
@@ -87,8 +89,11 @@ def checkpoint_dtype(path: str | Path) -> torch.dtype:
     return getattr(torch, dtype) if isinstance(dtype, str) else dtype
 
 
-def write(model: Any, directory: Path, dtype: torch.dtype) -> None:
-    """`save_pretrained` with all weights in `dtype`, and a config that says so."""
+def write(model: Any, directory: Path, dtype: torch.dtype, state: Mapping[str, Tensor] | None = None) -> None:
+    """`save_pretrained` with all weights in `dtype`, and a config that says so.
+
+    `state` stands for the model's `state_dict` where the model itself does not hold whole tensors.
+    """
     cast: dict[tuple[int, torch.Size], Tensor] = {}
 
     def lowered(tensor: Tensor) -> Tensor:
@@ -97,7 +102,8 @@ def write(model: Any, directory: Path, dtype: torch.dtype) -> None:
         # Tied weights must stay one tensor, or they are written twice.
         return cast.setdefault((tensor.data_ptr(), tensor.shape), tensor.to("cpu", dtype))
 
-    model.save_pretrained(directory, state_dict={name: lowered(value) for name, value in model.state_dict().items()})
+    tensors = model.state_dict() if state is None else state
+    model.save_pretrained(directory, state_dict={name: lowered(value) for name, value in tensors.items()})
     file = directory / "config.json"
     written = _said(json.loads(file.read_text(encoding="utf-8")), str(dtype).removeprefix("torch."))
     file.write_text(json.dumps(written, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -37,6 +37,9 @@ class Sample:
 class Engine(Protocol):
     """Draws completions from the agent's current weights."""
 
+    adapters: bool
+    """Whether `sync` wants low-rank adapters as they are; otherwise they come merged into the weights."""
+
     def generate(self, prompts: Sequence[Encoded], n: int, sampling: Sampling, seed: int) -> list[list[Sample]]:
         """n samples of each prompt; equal arguments and weights give equal samples."""
         ...

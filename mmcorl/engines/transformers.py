@@ -39,6 +39,7 @@ class TransformersEngine:
         self, policy: Policy, max_rows: int = 256, max_tokens: int = 2**18, prefill_tokens: int = PREFILL_TOKENS
     ):
         self.policy = policy
+        self.adapters = False
         self.max_rows = max_rows
         self.max_tokens = max_tokens
         self.prefill_tokens = prefill_tokens

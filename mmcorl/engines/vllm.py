@@ -34,12 +34,15 @@ from model_adapters.base import Encoded, VisionSettings
 
 if TYPE_CHECKING:
     from vllm import LLM, SamplingParams
+    from vllm.lora.request import LoRARequest
     from vllm.outputs import CompletionOutput, RequestOutput
 
 BAN = -100.0
 """Bias of a banned token, the strongest vLLM takes. e^-100 is no probability worth the name; temperatures up to
 `HOTTEST` leave it so."""
 HOTTEST = 4.0
+_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Most ranks of low-rank adapters that vLLM can be told."""
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
@@ -82,6 +85,9 @@ class VllmEngine:
         self.policy, self.name, self.max_model_len = policy, name, max_model_len
         self.dumps = dumps or Path(tempfile.gettempdir())
         self.last_sync: Sync | None = None
+        lora = unmerged(policy)
+        self.adapters = lora is not None
+        self._lora: LoRARequest | None = None
         self._asleep: set[str] = set()
         self._dropped = False
         cuda = policy.device.type == "cuda"
@@ -110,6 +116,10 @@ class VllmEngine:
             options["kv_cache_memory_bytes"] = int((settings.kv_cache_gib or 1) * 2**30)
         if not cuda:
             options["block_size"] = 32  # the smallest there is; prompts shorter than a block are not shared
+        if lora is not None:
+            options |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": _slots(lora.r)}
+            self._adapter_folder = tempfile.TemporaryDirectory(prefix=f"adapter-{name}-")
+            lora.save_pretrained(self._adapter_folder.name)
         self.llm = _start(options, name)
 
     # -- sampling --------------------------------------------------------------------------------------------
@@ -138,6 +148,7 @@ class VllmEngine:
                 [self._request(prompt) for prompt in prompts],
                 [self._params(n, sampling, _seed(seed, number)) for number in range(len(prompts))],
                 use_tqdm=False,
+                lora_request=self._lora,
             )
         results = []
         for number, (prompt, output) in enumerate(zip(prompts, outputs, strict=True)):
@@ -242,6 +253,7 @@ class VllmEngine:
 
         What vLLM computes with one matrix must come together: of the q, k and v projections of a layer, or of its
         gate and up, all or none. Raises Failed otherwise. Caches of what older weights computed are emptied.
+        Low-rank adapters (`adapters`) come under peft's names, all of them, and are laid over weights that stay.
         """
         if "weights" in self._asleep:
             self.llm.wake_up(tags=["weights"])
@@ -251,6 +263,8 @@ class VllmEngine:
         try:
             with _quiet():
                 self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(stream)})
+                if stream.adapters:
+                    self._lay_over(stream.adapters)
         except (ValueError, KeyError) as error:
             raise Failed(
                 f"agent {self.name!r}: vLLM cannot place the weight {stream.last!r} ({_first_line(error)}), and holds "
@@ -261,6 +275,20 @@ class VllmEngine:
         self._forget()
         self._dropped = False
         self.last_sync = Sync(len(stream.names), stream.bytes, time.perf_counter() - started)
+
+    def _lay_over(self, adapters: Mapping[str, Tensor]) -> None:
+        """vLLM reads adapters from a folder as peft writes it."""
+        from safetensors.torch import save_file
+        from vllm.lora.request import LoRARequest
+
+        folder = self._adapter_folder.name
+        tensors = {
+            f"base_model.model.{name.replace('.default.', '.')}": tensor.to("cpu").contiguous()
+            for name, tensor in adapters.items()
+        }
+        save_file(tensors, Path(folder) / "adapter_model.safetensors")
+        self.llm.llm_engine.add_lora(LoRARequest(self.name, 1, folder, load_inplace=True))
+        self._lora = LoRARequest(self.name, 1, folder)  # requests of this one do not read the folder again
 
     def _whole_matrices(self, given: set[str]) -> None:
         """vLLM fills a joined matrix anew, so a part that was not given would be left without values."""
@@ -336,13 +364,38 @@ class _Counted:
         self.names: set[str] = set()
         self.bytes = 0
         self.last = ""
+        self.adapters: dict[str, Tensor] = {}
+        """Low-rank adapters, which are held back."""
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
         for name, tensor in self.weights:
             self.last = name
             self.names.add(name)
             self.bytes += tensor.nbytes
-            yield name, tensor.detach()
+            if ".lora_" in name:
+                self.adapters[name] = tensor.detach()
+            else:
+                yield name, tensor.detach()
+
+
+def unmerged(policy: Policy) -> Any:
+    """peft's config where vLLM can keep the low-rank adapters beside the weights, else None: then they come merged.
+
+    Merged weights are rounded to the engine's dtype, which may swallow what adapters add. But vLLM 0.32 knows
+    adapters only in the language model, and in towers of some families by an experiment that fails for others.
+    """
+    configs = getattr(policy.model, "peft_config", None)
+    if not configs or configs["default"].r > _RANKS[-1]:
+        return None
+    decoder = {id(parameter) for parameter in policy.adapter.decoder(policy.model).parameters()}
+    trained = [item for item in policy.model.named_parameters() if item[1].requires_grad]
+    fits = all(id(parameter) in decoder and (".lora_A." in name or ".lora_B." in name) for name, parameter in trained)
+    return configs["default"] if fits else None
+
+
+def _slots(rank: int) -> int:
+    """The rank vLLM makes room for: one of a few."""
+    return next(room for room in _RANKS if room >= rank)
 
 
 def _prepare(device: torch.device) -> None:
