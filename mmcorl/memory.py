@@ -1,0 +1,145 @@
+"""How much GPU memory one rank of an agent will need, worked out from the config before anything is loaded.
+
+Weights, gradients and optimizer state are exact; activations are an estimate from the shapes of a transformer
+decoder, and kernels, fragmentation and the vision tower's activations come on top (`RESERVE`). Sampling and updating
+take turns, so the peak is the larger of the two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoConfig
+
+from mmcorl.config import Config
+from mmcorl.reader import Reader
+
+GIB = 2**30
+RESERVE = int(1.5 * GIB)
+"""CUDA context, kernels' workspace and fragmentation."""
+CHUNK = 1024
+"""Completion tokens that meet the head at once (`mmcorl.logprobs`)."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What counts of a model."""
+
+    parameters: int
+    vision: int
+    """Parameters of the vision tower, those that `training.freeze_vision` keeps fixed."""
+    layers: int
+    hidden: int
+    intermediate: int
+    queries: int
+    """Width of all query heads together."""
+    keys: int
+    """Width of all key heads together."""
+    vocabulary: int
+
+    @property
+    def cache_bytes_per_token(self) -> int:
+        """Keys and values of one token in bf16."""
+        return 2 * 2 * self.layers * self.keys
+
+
+def shape_of(reader: Reader) -> Shape:
+    """The shape of an agent's model, from its config alone: nothing is loaded."""
+    config: Any = AutoConfig.from_pretrained(reader.path)
+    with torch.device("meta"):
+        model = getattr(transformers, config.architectures[0])(config)
+    text = config.get_text_config()
+    head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    return Shape(
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        vision=sum(p.numel() for module in reader.adapter.vision_modules(model) for p in module.parameters()),
+        layers=text.num_hidden_layers,
+        hidden=text.hidden_size,
+        intermediate=text.intermediate_size,
+        queries=text.num_attention_heads * head,
+        keys=(getattr(text, "num_key_value_heads", None) or text.num_attention_heads) * head,
+        vocabulary=text.vocab_size,
+    )
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Bytes on one GPU of one agent, by purpose."""
+
+    resident: dict[str, int]
+    """There all the time: weights, optimizer state, reference model."""
+    updating: dict[str, int]
+    sampling: dict[str, int]
+
+    @property
+    def peak(self) -> int:
+        """The most at any time."""
+        return sum(self.resident.values()) + max(sum(self.updating.values()), sum(self.sampling.values())) + RESERVE
+
+    def sentence(self) -> str:
+        """One line for people."""
+        parts = {**self.resident, **self.updating, **{f"{name} (sampling)": n for name, n in self.sampling.items()}}
+        told = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items() if size >= 0.05 * GIB)
+        return f"about {self.peak / GIB:.1f} GiB per GPU at the peak" + (f" ({told})" if told else "")
+
+
+def budget(config: Config, agent: int, shape: Shape, gpu_bytes: int | None = None) -> Budget:
+    """What agent number `agent` needs on each of its GPUs; `gpu_bytes` is the size of one, for vLLM's share of it."""
+    training, ranks = config.training, config.agents[agent].ranks
+    trained = shape.parameters - (shape.vision if training.freeze_vision else 0)
+    frozen = shape.parameters - trained
+    if training.lora:
+        frozen, trained = shape.parameters, _adapters(shape, training.lora.rank)
+    divided = {"none": (1, 1, 1), "zero2": (1, ranks, ranks), "zero3": (ranks,) * 3, "fsdp2": (ranks,) * 3}
+    weights, gradients, states = divided[training.sharding]
+    low = 2 if training.dtype == "bf16" else 4
+    resident = {
+        "weights": 0 if training.offload == "all" else (4 * trained + low * frozen) // weights,
+        "optimizer": 0 if training.offload != "none" else 8 * trained // states,
+        "reference": 0 if training.lora or not config.objective.kl_coef else low * shape.parameters,
+    }
+    # Under autocast trained weights are there a second time in bf16; divided ones a layer or two at a time.
+    copy = (
+        low * shape.parameters * 2 // max(shape.layers, 1) if weights > 1 or training.offload == "all" else 2 * trained
+    )
+    updating = {
+        "gradients": 4 * trained // gradients,
+        "bf16 weights": copy if training.dtype == "bf16" else 0,
+        "activations": _activations(config, shape, low),
+        "logits": 2 * 4 * CHUNK * shape.vocabulary,
+    }
+    return Budget(resident, updating, _sampling(config, ranks, shape, gpu_bytes))
+
+
+def _adapters(shape: Shape, rank: int) -> int:
+    """Parameters of low-rank adapters on every linear layer of the decoder."""
+    ends = [(shape.hidden, shape.queries), (shape.queries, shape.hidden), *[(shape.hidden, shape.keys)] * 2]
+    ends += [(shape.hidden, shape.intermediate)] * 3
+    return shape.layers * rank * sum(a + b for a, b in ends)
+
+
+def _activations(config: Config, shape: Shape, low: int) -> int:
+    """What a micro-batch keeps for its backward pass, and the work on one layer."""
+    tokens, d = config.training.tokens_per_microbatch, shape.hidden
+    # Two norms keep their fp32 input and output; queries, keys and values before and after rotation; the attention's
+    # output; gate, up, their product and its activation.
+    layer = 2 * 2 * 4 * d + low * (2 * shape.queries + 3 * shape.keys) + low * d + low * 4 * shape.intermediate
+    if config.training.gradient_checkpointing:
+        return tokens * (4 * d * shape.layers + 2 * layer)
+    return tokens * layer * shape.layers
+
+
+def _sampling(config: Config, ranks: int, shape: Shape, gpu_bytes: int | None) -> dict[str, int]:
+    engine, longest = config.engine, config.data.max_prompt_tokens + config.sampling.max_new_tokens
+    rows = min(-(-config.batch.prompts // ranks) * config.batch.completions, engine.max_rows)
+    tokens = min(rows * longest, engine.max_tokens)
+    cache = tokens * shape.cache_bytes_per_token
+    if engine.kind == "transformers":
+        gathered = 4 * shape.parameters if config.training.sharding in ("zero3", "fsdp2") else 0
+        return {"KV cache": cache, "gathered weights": gathered}
+    if gpu_bytes is not None and engine.kv_cache_gib is None:
+        return {"vLLM": int(engine.gpu_memory_utilization * gpu_bytes)}
+    return {"vLLM": 2 * shape.parameters + (cache if engine.kv_cache_gib is None else int(engine.kv_cache_gib * GIB))}

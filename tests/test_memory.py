@@ -1,0 +1,113 @@
+"""The memory budget: exact where it can be, by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from mmcorl import memory
+from mmcorl.memory import GIB, Shape
+from mmcorl.reader import Reader
+from model_adapters.tiny import build_tiny
+from worker_parts import settings, worker
+
+BILLION = 10**9
+SHAPE = Shape(
+    parameters=3 * BILLION,
+    vision=BILLION,
+    layers=10,
+    hidden=2000,
+    intermediate=8000,
+    queries=2000,
+    keys=500,
+    vocabulary=100_000,
+)
+
+
+def budget(gpu_bytes=None, ranks=1, **sections):
+    agents = [{"name": "a", "model": "x", "ranks": ranks}]
+    launcher = {"launcher": "ray"} if ranks > 1 else {}
+    sections = {"batch": {"prompts": 8}, **sections, **launcher}
+    return memory.budget(settings(agents=agents, **sections), 0, SHAPE, gpu_bytes)
+
+
+def test_fp32_masters_with_adam_and_bf16_copies_take_18_bytes_a_parameter():
+    one = budget(training={"dtype": "bf16"})
+    assert one.resident == {"weights": 12 * BILLION, "optimizer": 24 * BILLION, "reference": 0}
+    assert (one.updating["gradients"], one.updating["bf16 weights"]) == (12 * BILLION, 6 * BILLION)
+    # Chunks of 1,024 tokens x 100,000 words in fp32, and their gradient.
+    assert one.updating["logits"] == 2 * 4 * 1024 * 100_000
+
+
+@pytest.mark.parametrize(
+    ("sharding", "weights", "gradients", "optimizer", "copy"),
+    [
+        ("none", 12, 12, 24, 6),
+        ("zero2", 12, 3, 6, 6),
+        # A layer or two in bf16: 2 x 3e9 / 10 layers x 2 bytes.
+        ("zero3", 3, 3, 6, 1.2),
+        ("fsdp2", 3, 3, 6, 1.2),
+    ],
+)
+def test_what_each_sharding_divides_by_four_ranks(sharding, weights, gradients, optimizer, copy):
+    one = budget(ranks=4, training={"dtype": "bf16", "sharding": sharding})
+    assert one.resident["weights"] == weights * BILLION
+    assert one.updating["gradients"] == gradients * BILLION
+    assert one.resident["optimizer"] == optimizer * BILLION
+    assert one.updating["bf16 weights"] == copy * BILLION
+
+
+def test_a_frozen_tower_and_offloaded_states():
+    frozen = budget(training={"dtype": "bf16", "freeze_vision": True})
+    # 2e9 trained in fp32, the tower's 1e9 in bf16.
+    assert frozen.resident["weights"] == 8 * BILLION + 2 * BILLION
+    assert frozen.resident["optimizer"] == 16 * BILLION
+    away = budget(ranks=2, training={"dtype": "bf16", "sharding": "zero3", "offload": "all"})
+    assert (away.resident["weights"], away.resident["optimizer"]) == (0, 0)
+
+
+def test_low_rank_adapters_by_hand():
+    one = budget(training={"dtype": "bf16", "lora": {"rank": 8}})
+    # Per layer and unit of rank: q 4,000, o 4,000, k and v 2 x 2,500, gate, up and down 3 x 10,000.
+    trained = 10 * 8 * (4000 + 4000 + 5000 + 30_000)
+    assert one.resident["weights"] == 4 * trained + 2 * 3 * BILLION
+    assert one.resident["optimizer"] == 8 * trained
+
+
+def test_a_reference_model_is_there_for_a_kl_term_only():
+    assert budget(objective={"kl_coef": 0.04}, training={"dtype": "bf16"}).resident["reference"] == 6 * BILLION
+    assert budget(objective={"kl_coef": 0.0}).resident["reference"] == 0
+
+
+def test_the_cache_and_the_share_of_vllm():
+    # Keys and values, bf16, 10 layers of 500: 20,000 bytes a token; 8 x 4 rows of 94 + 6 tokens.
+    rows = {"data": {"train": {"source": "synthetic:text", "size": 8}, "max_prompt_tokens": 94}}
+    assert budget(**rows).sampling["KV cache"] == 20_000 * 32 * 100
+    assert budget(engine={"max_tokens": 1000}, **rows).sampling["KV cache"] == 20_000 * 1000
+    vllm = {"engine": {"kind": "vllm", "gpu_memory_utilization": 0.5}}
+    assert budget(gpu_bytes=80 * GIB, **vllm).sampling == {"vLLM": 40 * GIB}
+    assert budget(engine={"kind": "vllm", "kv_cache_gib": 2}).sampling == {"vLLM": 6 * BILLION + 2 * GIB}
+
+
+def test_the_peak_is_the_larger_of_sampling_and_updating():
+    one = budget(gpu_bytes=400 * GIB, engine={"kind": "vllm", "gpu_memory_utilization": 0.5})
+    assert one.peak == 36 * BILLION + 200 * GIB + memory.RESERVE
+    assert "vLLM (sampling) 200.0" in one.sentence()
+
+
+def test_checkpointing_keeps_a_row_per_layer_and_works_on_two():
+    training = {"dtype": "bf16", "tokens_per_microbatch": 1000}
+    plain = budget(training=training).updating["activations"]
+    saved = budget(training={**training, "gradient_checkpointing": True}).updating["activations"]
+    layer = plain // (1000 * 10)
+    assert plain == 1000 * 10 * layer
+    assert saved == 1000 * (4 * 2000 * 10 + 2 * layer)
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "internvl3_5", "gemma3", "llama"])
+def test_parameters_are_those_of_the_loaded_model(tmp_path, family):
+    folder = build_tiny(family, tmp_path / family, seed=0)
+    agent = worker(folder)
+    shape = memory.shape_of(Reader(agent.config, agent.config.agents[0], str(folder)))
+    assert shape.parameters == sum(parameter.numel() for parameter in agent.policy.model.parameters())
+    vision = {id(p): p.numel() for part in agent.adapter.vision_modules(agent.policy.model) for p in part.parameters()}
+    assert shape.vision == sum(vision.values())
