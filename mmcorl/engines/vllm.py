@@ -9,6 +9,7 @@ after the ban of media tokens, the temperature and the filters.
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import json
 import os
@@ -437,7 +438,7 @@ def _start(options: Mapping[str, Any], name: str) -> LLM:
     try:
         # vLLM seeds every global generator and, on a CPU, replaces torch.set_num_threads by a warning.
         with torch.random.fork_rng(), _quiet():
-            return LLM(**options)
+            llm = LLM(**options)
     except ValueError as error:
         raise Refused(
             f"vLLM cannot serve agent {name!r} ({_first_line(error)}): change the engine settings it names, or use "
@@ -448,6 +449,12 @@ def _start(options: Mapping[str, Any], name: str) -> LLM:
         np.random.set_state(numpy)
         torch.set_num_threads = set_threads
         torch.set_num_threads(threads)
+    core: Any = llm.llm_engine.engine_core
+    # At its end an engine takes down the process groups of everybody: of other engines, and of the trainer.
+    core._finalizer.detach()
+    # It also hides from the garbage collector all that was alive at its start.
+    gc.unfreeze()
+    return llm
 
 
 @contextlib.contextmanager
