@@ -19,6 +19,7 @@ from eval_suite import comas, comas_table, grid, program_votes, steps, subset
 from eval_suite.benchmarks import BENCHMARKS
 from eval_suite.commands import (
     Checkpoint,
+    check_model,
     judge_of,
     manifest_of,
     sandbox_of,
@@ -26,10 +27,11 @@ from eval_suite.commands import (
     sources_of,
     title_of,
 )
+from eval_suite.evaluations import is_evaluation
 from eval_suite.items import Item, Response
 from eval_suite.metrics.aggregate import SIXTH_CALL
 from eval_suite.store import EvalFolder
-from mmcorl.errors import Refused
+from mmcorl.errors import Failed, Refused
 from mmcorl.prompting import INSTRUCTIONS
 
 if TYPE_CHECKING:
@@ -64,6 +66,8 @@ def evaluate(arguments: argparse.Namespace) -> int:
         "drafts": manifest["generation"],
         "aggregations": dict.fromkeys(loaded, SIXTH_CALL),
     }
+    if not is_evaluation(arguments.out / DRAFTS):
+        check_model(arguments)
     with (
         EvalFolder(arguments.out / DRAFTS, manifest) as drafts,
         EvalFolder(arguments.out / SIXTH, manifest_last) as sixth,
@@ -245,5 +249,11 @@ def _write(out: Path, told: Mapping[str, Any]) -> None:
         strict=True,
     ):
         fresh = out / f".{name}.new"
-        fresh.write_text(text, encoding="utf-8")
-        fresh.replace(out / name)
+        try:
+            fresh.write_text(text, encoding="utf-8")
+            fresh.replace(out / name)
+        except OSError as error:
+            raise Failed(
+                f"{out / name} cannot be written ({error.strerror}): free space or mend the permissions, and give the "
+                "same command again"
+            ) from error

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from eval_suite import grid
+from eval_suite.evaluations import labels_of
 from eval_suite.grid import Align, Cell, Grid
 from eval_suite.metrics.aggregate import SIXTH_CALL
 from eval_suite.tables import DASH, check_one_table, csv_text, mean, percent, score_grids, shown_interval, title
@@ -27,7 +28,15 @@ def read_results(folders: Sequence[Path]) -> Results:
             f"{str(without[0])!r} holds no results of the CoMAS protocol, and its tables stand alone: make another "
             "table of plain evaluations (of a protocol's folder these are DIR/drafts and DIR/sixth)"
         )
-    return [(folder.name, json.loads((folder / FILE).read_text())) for folder in folders]
+    return [(label, _read(folder / FILE)) for label, folder in zip(labels_of(folders), folders, strict=True)]
+
+
+def _read(file: Path) -> Mapping[str, Any]:
+    try:
+        told: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise Refused(f"{str(file)!r} cannot be read ({error}): give the command that made it again") from error
+    return told
 
 
 def comas_grids(results: Results, *, digits: int = 2) -> list[Grid]:

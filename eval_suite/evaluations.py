@@ -49,12 +49,8 @@ def open_evaluations(paths: Sequence[Path]) -> list[Evaluation]:
     Raises:
         Refused: a folder that holds none, or one that is not summed up; a folder given twice.
     """
-    places = [path.resolve() for path in paths]
-    twice = next((path for path, place in zip(paths, places, strict=True) if places.count(place) > 1), None)
-    if twice is not None:
-        raise Refused(f"{str(twice)!r} is given twice: name every evaluation once")
     evaluations = []
-    for label, path in zip(_labels(places), paths, strict=True):
+    for label, path in zip(labels_of(paths), paths, strict=True):
         folder = EvalFolder(path)
         summary = folder.facts("summary.json")
         if summary is None:
@@ -66,8 +62,12 @@ def open_evaluations(paths: Sequence[Path]) -> list[Evaluation]:
     return evaluations
 
 
-def _labels(places: Sequence[Path]) -> list[str]:
-    """The last part of each path, or as many of its last parts as no two paths share."""
+def labels_of(paths: Sequence[Path]) -> list[str]:
+    """The last part of each path, or as many of its last parts as no two paths share; refuses one given twice."""
+    places = [path.resolve() for path in paths]
+    twice = next((path for path, place in zip(paths, places, strict=True) if places.count(place) > 1), None)
+    if twice is not None:
+        raise Refused(f"{str(twice)!r} is given twice: name every evaluation once")
     for parts in range(1, max(len(place.parts) for place in places)):
         labels = ["/".join(place.parts[-parts:]) for place in places]
         if len(set(labels)) == len(labels):

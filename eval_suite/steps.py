@@ -113,12 +113,12 @@ def grade(folder: EvalFolder, policy: McqPolicy, sandbox: Sandbox | None = None,
         for name in GRADINGS:
             folder.replace_rows(name, [])
         folder.write("rule.json", json.dumps(facts) + "\n")
-    if sandbox is not None:
-        note_sandbox(folder, sandbox)
     items = {(item.benchmark, item.id): item for item in folder.items()}
     done = {key_of(row) for row in folder.rows("rule.jsonl")}
     not_run = 0
     waiting = [one for one in folder.responses() if (one.benchmark, one.id, one.sample) not in done]
+    if sandbox is not None and any(items[one.benchmark, one.id].kind == "code" for one in waiting):
+        note_sandbox(folder, sandbox)
     with Grader(policy) as grader, task("grading", len(waiting), quiet=quiet) as bar:
         for start in range(0, len(waiting), GRADED_AT_ONCE):
             rows = []

@@ -254,6 +254,9 @@ def test_columns_and_their_tables(capsys: pytest.CaptureFixture[str], tmp_path: 
     _, text, _ = run(capsys, "table", out, "--format", "markdown")
     assert "| HumanEval | 2 | 60.00" in text
     assert "programs that act alike on public examples are one vote" in text
+    code, _, err = run(capsys, "table", out, out)
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "is given twice" in err
     # A plain evaluation is another kind of table.
     code, _, err = run(capsys, "table", out, out / "drafts")
     assert code == 2
@@ -267,6 +270,7 @@ def test_columns_and_their_tables(capsys: pytest.CaptureFixture[str], tmp_path: 
         (("--samples", "1"), "leaves no vote"),
         (("--temperature", "0"), "all alike at temperature 0"),
         (("--subset", "few"), "is no number of problems"),
+        (("--device", "cuda:7"), "device 'cuda:7' cannot be used"),
     ],
 )
 def test_what_the_protocol_cannot_do_is_refused(
