@@ -16,6 +16,9 @@ from torch.utils.checkpoint import checkpoint
 
 Head = Callable[[Tensor], Tensor]
 
+CHUNK = 1024
+"""Tokens that meet the head at a time."""
+
 
 class _TokenLogprob(torch.autograd.Function):
     """log softmax(logits / T)[target] of each row, keeping the head's own logits and one number per row.
@@ -66,6 +69,7 @@ def completion_logprobs(
     banned: Tensor | None = ...,
     chunk: int = ...,
     entropy: Literal[True] = ...,
+    pieces: int = ...,
 ) -> tuple[Tensor, Tensor]: ...
 
 
@@ -79,6 +83,7 @@ def completion_logprobs(
     banned: Tensor | None = ...,
     chunk: int = ...,
     entropy: Literal[False],
+    pieces: int = ...,
 ) -> tuple[Tensor, None]: ...
 
 
@@ -89,8 +94,9 @@ def completion_logprobs(
     *,
     temperature: float,
     banned: Tensor | None = None,
-    chunk: int = 1024,
+    chunk: int = CHUNK,
     entropy: bool = True,
+    pieces: int = 0,
 ) -> tuple[Tensor, Tensor | None]:
     """Log-probabilities (T,) of `targets` and the entropies (T,) of the distributions they were drawn from.
 
@@ -99,7 +105,8 @@ def completion_logprobs(
     their gradient, tied or not, and may be frozen. `temperature` divides the logits, as in sampling.
     `banned`: ids that were never sampled; they have probability 0 here too, and such a target is a
     ValueError. `chunk`: tokens per piece, so at most chunk x V logits exist at a time. `entropy` False skips
-    the entropies and returns None for them.
+    the entropies and returns None for them. `pieces`: fewest calls of the head, the last ones without rows where
+    the tokens do not suffice: ranks that share its weights must call it equally often.
 
     Both results are fp32 (fp64 for fp64 logits), in nats; entropies are detached. First-order gradients only.
     """
@@ -116,7 +123,9 @@ def completion_logprobs(
 
     logps: list[Tensor] = []
     entropies: list[Tensor] = []
-    for states, ids in zip(hidden.split(chunk), targets.split(chunk), strict=True):
+    cut = [*zip(hidden.split(chunk), targets.split(chunk), strict=True)]
+    cut += [(hidden[:0], targets[:0])] * (pieces - len(cut))
+    for states, ids in cut:
         piece = _piece(head, temperature, banned, entropies if entropy else None)
         logps.append(checkpoint(piece, states, ids, use_reentrant=False, preserve_rng_state=False))
     return torch.cat(logps), torch.cat(entropies) if entropy else None

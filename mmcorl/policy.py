@@ -6,7 +6,8 @@ and only the states that predict completion tokens reach the head, in chunks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from mmcorl.config import TrainingSettings
 from mmcorl.logprobs import completion_logprobs
 from model_adapters.base import Encoded, ModelAdapter
 
@@ -28,6 +30,10 @@ class Rows:
     """Index into `prompts` for each row."""
     completions: Sequence[Tensor]
     """(C_r,) int64 ids of each row, the stop token included."""
+    picture: Encoded | None = None
+    """A prompt whose images pass the vision tower to no effect: for ranks that must call it though they have none."""
+    pieces: int = 0
+    """Fewest calls of the head; the ones too many are made without rows."""
 
 
 class Policy(nn.Module):
@@ -47,8 +53,18 @@ class Policy(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where inputs must live."""
-        return next(self.model.parameters()).device
+        """Where inputs must live; parameters may rest elsewhere."""
+        return self.banned.device
+
+    @contextlib.contextmanager
+    def computing(self, settings: TrainingSettings, training: bool = False) -> Iterator[None]:
+        """Autocast for bf16; train mode only where checkpointing asks for it (dropout is 0 anyway)."""
+        self.train(training and settings.gradient_checkpointing)
+        try:
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=settings.dtype == "bf16"):
+                yield
+        finally:
+            self.eval()
 
     def features(self, prompts: Sequence[Encoded]) -> list[Tensor | None]:
         """Image features of each prompt, (T_p, d), from one pass of the vision tower; None without images."""
@@ -81,10 +97,12 @@ class Policy(nn.Module):
         # The state that predicts the first completion token is that of the prompt's last.
         first = (prompt_length - 1 - (length.cumsum(0) - length)).repeat_interleave(length)
         state_index = first + torch.arange(len(first))
-        per_prompt = self.features(rows.prompts)
+        per_prompt = self.features([*rows.prompts, *([rows.picture] if rows.picture else [])])
         picked = [part for p in rows.prompt_of if (part := per_prompt[p]) is not None]
         ids, valid = ids.to(self.device), valid.to(self.device)
         embeddings = self.adapter.embed(self.model, ids, torch.cat(picked) if picked else None)
+        if rows.picture is not None and (unused := per_prompt[-1]) is not None:
+            embeddings = embeddings + unused.sum() * 0.0
         output = self.adapter.decoder(self.model)(
             inputs_embeds=embeddings,
             position_ids=(positions[0] if axes == 1 else positions).to(self.device),
@@ -107,6 +125,7 @@ class Policy(nn.Module):
             temperature=temperature,
             banned=self.banned if len(self.banned) else None,
             entropy=False,
+            pieces=rows.pieces,
         )
         return logps
 

@@ -68,3 +68,7 @@ def _start(device: torch.device, timeout: float, **how: object) -> None:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout), **how)  # type: ignore[arg-type]
+
+
+ALONE = Ranks()
+"""An agent of one rank."""

@@ -1,112 +1,103 @@
-"""One agent in one process: model, optimizer and engine; rollout, update, evaluate, save, load.
+"""One rank of one agent: model, optimizer and engine; rollout, update, evaluate, save, load.
 
-The K completions of a prompt stay together on the worker that sampled them, with the tensors the update
-needs. What leaves are groups of strings and floats.
+The K completions of a prompt stay together on the rank that sampled them, with the tensors the update needs. What
+leaves are groups of strings and floats.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import math
-import random
-import statistics
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from mmcorl import grpo
+from mmcorl import grpo, sharding
 from mmcorl.answers import extract
 from mmcorl.config import Config
 from mmcorl.engines import build_engine
 from mmcorl.engines.base import Sample, Sampling
 from mmcorl.errors import Refused
-from mmcorl.policy import Policy, Rows
+from mmcorl.policy import Policy
+from mmcorl.ranks import ALONE, Ranks
 from mmcorl.reader import Reader
+from mmcorl.seeds import noise_seed
+from mmcorl.sharding.adapters import adapted_layers
+from mmcorl.sharding.copy import WholeCopy
 from mmcorl.types import Completion, Group, Prompt
+from mmcorl.update import Filler, Outline, Rollout, Update, metrics
 from mmcorl.weights import checkpoint_dtype, hub_named, lower_frozen, write
-from model_adapters.base import Encoded
 
-
-@dataclass(frozen=True)
-class Rollout:
-    """What the worker keeps of one group until its rewards arrive."""
-
-    prompt: Encoded
-    samples: list[Sample]
-
-
-@dataclass(frozen=True)
-class UpdateBatch:
-    """A rollout batch with everything its optimizer steps need; G groups of K completions."""
-
-    rollouts: Sequence[Rollout]
-    advantages: Tensor
-    """(G, K)"""
-    lengths: Tensor
-    """(G, K) tokens of each completion."""
-    old: Mapping[tuple[int, int], Tensor] | None
-    """Log-probabilities before the first step, by (group, k); None when there is one step, exactly on-policy."""
-    reference: Mapping[tuple[int, int], Tensor] | None
-    """Log-probabilities under the reference model; None without a KL term."""
-
-
-@dataclass(frozen=True)
-class OptimizerStep:
-    """What one optimizer step saw; T tokens, 0 where every group of its minibatch was skipped."""
-
-    loss: float
-    grad_norm: float
-    learning_rate: float
-    drift: Tensor
-    """(T,) log pi_train - log pi_engine, on the CPU."""
-    clipped: Tensor
-    """(T,) bool: the clip took this token's gradient away."""
-    kl: Tensor
-    """(T,) estimated KL to the reference; empty without a KL term."""
+LORA = "lora_"
+"""In the names of peft's own weights, and of no others."""
 
 
 class Worker:
-    """One agent. Implements `mmcorl.agent.Agent`.
+    """One rank of an agent; with one rank it is the agent, and implements `mmcorl.agent.Agent`.
+
+    `rollout`, `update` and `evaluate` get this rank's prompts. `update`, `save`, `load` and `export` are called on all
+    ranks at once, which then wait for each other; between calls a rank waits for nobody.
 
     Args:
         config: the run.
         reader: this agent's eyes: checkpoint path, adapter, processor and settings.
         total_steps: steps of the whole run, for the learning-rate schedule.
-        device: where the model lives.
+        device: where the model computes.
+        ranks: the agent's ranks, already joined.
     """
 
-    def __init__(self, config: Config, reader: Reader, total_steps: int, device: torch.device):
+    def __init__(self, config: Config, reader: Reader, total_steps: int, device: torch.device, ranks: Ranks = ALONE):
         self.config, self.reader, self.adapter = config, reader, reader.adapter
-        self.name, self.path, self.rank, self.device = reader.name, reader.path, 0, device
-        model: Any = self.adapter.load_model(reader.path, torch.float32, config.training.attention)
-        self.policy = Policy(model, self.adapter, reader.processor)
-        self.lora: Any = self._add_lora() if config.training.lora else None
+        self.name, self.path, self.ranks, self.device = reader.name, reader.path, ranks, device
+        with sharding.loading(config, ranks, device):
+            model: Any = self.adapter.load_model(reader.path, torch.float32, config.training.attention)
+        policy = Policy(model, self.adapter, reader.processor)
+        self.lora: Any = self._add_lora(policy) if config.training.lora else None
         if config.training.freeze_vision:
             for module in self.adapter.vision_modules(model):
                 module.requires_grad_(False)
-        if config.training.dtype == "bf16":
-            lower_frozen(model, self.adapter)
-        self.policy.to(device)
+        self._lower(model)
         if config.training.gradient_checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
-        self.trainable = [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
-        """Parameters that receive gradients."""
-        self.optimizer = _adamw(self.trainable, config, reader.settings.lr)
+        self.sizes = [sharding.size_of(one) for one in policy.parameters()]
+        """Elements of each parameter, whole."""
+        self.shards = sharding.shard(policy, self._adamw, config, ranks, device)
         self.schedule = torch.optim.lr_scheduler.LambdaLR(
             self.optimizer, lambda step: learning_rate_share(step, total_steps, config)
         )
-        self.reference = self._reference_model() if config.objective.kl_coef else None
-        self.engine = build_engine(config, self.policy, reader)
+        self.reference = self._reference_model() if config.objective.kl_coef and self.lora is None else None
+        self.copy = None
+        if config.engine.kind == "transformers" and not self.shards.whole:
+            self.copy = WholeCopy(config, reader, device)
+        self.engine = build_engine(config, self.copy.policy if self.copy else self.policy, reader, ranks)
         correction = config.objective.importance_correction
         if correction == "auto":
             correction = "token_truncate" if self.adapter.needs_importance_correction else "off"
         self.importance_correction = correction
+        self.filler = self._filler()
         self._pending: dict[str, Rollout] = {}
+        self._timings: dict[str, float] = {}
+        self._has_moved = False
+
+    @property
+    def policy(self) -> Policy:
+        """The trained policy; its parameters may be divided among the ranks."""
+        return self.shards.policy
+
+    @property
+    def optimizer(self) -> torch.optim.AdamW:
+        """AdamW over what `shards` lets it see."""
+        return self.shards.optimizer
+
+    @property
+    def trainable(self) -> list[nn.Parameter]:
+        """Parameters that receive gradients."""
+        return self.shards.trainable
 
     # -- what cotrain calls ----------------------------------------------------------------------------
 
@@ -115,118 +106,160 @@ class Worker:
 
         Raises NotFiniteError, with agent, step and prompt, where the model's probabilities are not numbers.
         """
+        start = time.perf_counter()
         sampling = self.config.sampling
-        seed = noise_seed(self.config.seed, self.name, step, self.rank)
+        seed = noise_seed(self.config.seed, self.name, step, self.ranks.rank)
         encoded = [self.reader.encode(prompt) for prompt in prompts]
-        self.engine.wake()
-        with self._arithmetic(training=False):
-            drawn = self.engine.generate(
-                encoded,
-                self.config.batch.completions,
-                Sampling(sampling.temperature, sampling.top_p, sampling.top_k, sampling.max_new_tokens),
-                seed,
-            )
-        self.engine.sleep()
+        drawn = self._generate(
+            encoded,
+            self.config.batch.completions,
+            Sampling(sampling.temperature, sampling.top_p, sampling.top_k, sampling.max_new_tokens),
+            seed,
+        )
         for prompt, samples in zip(prompts, drawn, strict=True):
             self._check(prompt, samples, f"step {step}")
         self._pending = {
             prompt.uid: Rollout(one, samples) for prompt, one, samples in zip(prompts, encoded, drawn, strict=True)
         }
-        return [
+        groups = [
             Group(prompt.uid, tuple(self._completion(sample) for sample in samples))
             for prompt, samples in zip(prompts, drawn, strict=True)
         ]
+        self._timings["rollout_seconds"] = time.perf_counter() - start
+        return groups
 
     def update(self, rewards: Mapping[str, Sequence[float]], step: int) -> dict[str, float]:
-        """One policy step on the pending rollout; `rewards` are joined by prompt uid.
+        """One policy step on the pending rollout; `rewards` of this rank's prompts are joined by prompt uid.
 
-        `trained_tokens` of the result is a sum over the optimizer steps; `loss`, `grad_norm` and `learning_rate` are
-        means over them; `kl`, `clip_share` and what begins with `importance_` are taken over all trained tokens of
-        all steps, and the latter left out where there are none. `entropy` is the usual estimate of the entropy of the
-        sampling distribution: minus the mean log-probability of the sampled tokens, in nats.
+        What it returns is the same on every rank: `metrics` of mmcorl.update, and `entropy`, the usual estimate of the
+        entropy of the sampling distribution: minus the mean log-probability of the sampled tokens, in nats.
         """
-        rollouts = self._rollouts_of(rewards, step)
-        objective = self.config.objective
-        scores = torch.tensor([list(rewards[uid]) for uid in rewards], dtype=torch.float32)
-        advantages = grpo.group_advantages(scores, objective.advantage_std, objective.advantage_eps)
-        lengths = torch.tensor([[len(sample.ids) for sample in rollout.samples] for rollout in rollouts])
-        on_policy = objective.minibatches * objective.passes == 1
-        batch = UpdateBatch(
-            rollouts,
-            advantages,
-            lengths,
-            old=None if on_policy else self._score(rollouts, self.policy),
-            reference=self._score_reference(rollouts) if objective.kl_coef else None,
-        )
-        parts = [part for number in range(objective.passes) for part in self._minibatches(len(rollouts), step, number)]
-        steps = [self._optimizer_step(batch, part) for part in parts]
+        start = time.perf_counter()
+        update = self._prepare(self._rollouts_of(rewards, step), list(rewards.values()))
+        before = {} if self._has_moved else self._some_values()
+        steps = update.steps(step)
         self.schedule.step()
         self._pending = {}
-        self.engine.sync(hub_named(self.policy.model, self.policy.model.named_parameters()))
-        metrics = self._metrics(steps)
+        sampled = torch.cat([sample.logprobs for rollout in update.rollouts for sample in rollout.samples])
+        trained = time.perf_counter()
+        self._sync()
+        self._timings |= {"update_seconds": trained - start, "sync_seconds": time.perf_counter() - trained}
+        told = self.ranks.gather((steps, float(sampled.sum()), len(sampled), self._timings))
+        self._timings = self._throughput(update, [one[0] for one in told], [one[3] for one in told])
+        found = metrics([one[0] for one in told], self.config.objective.importance_cap)
         # Sampled tokens estimate the entropy of every completion, those without a gradient included.
-        sampled = torch.cat([sample.logprobs for rollout in rollouts for sample in rollout.samples])
-        metrics["entropy"] = -float(sampled.mean())
-        if metrics["grad_norm"] == 0.0 and bool(advantages.any()):
+        found["entropy"] = -sum(one[1] for one in told) / sum(one[2] for one in told)
+        if found["grad_norm"] == 0.0 and update.any_signal:
             raise RuntimeError(
                 f"agent {self.name!r}, step {step}: advantages are not zero but no trainable parameter received a "
                 "gradient; check training.freeze_vision and training.lora.target_modules"
             )
-        return metrics
+        if found["grad_norm"] and before:
+            self._require_movement(before, step)
+        return found
 
     def evaluate(self, prompts: Sequence[Prompt]) -> list[Completion]:
         """One greedy completion per prompt, in order."""
         longest = self.config.validation.max_new_tokens or self.config.sampling.max_new_tokens
-        self.engine.wake()
         results: list[Completion] = []
-        with self._arithmetic(training=False):
-            # In blocks, so that only one block's pixels are in memory.
-            for start in range(0, len(prompts), self.config.engine.max_rows):
-                block = [self.reader.encode(prompt) for prompt in prompts[start : start + self.config.engine.max_rows]]
-                drawn = self.engine.generate(block, 1, Sampling(0.0, max_new_tokens=longest), seed=0)
-                for prompt, samples in zip(prompts[start : start + len(block)], drawn, strict=True):
-                    self._check(prompt, samples, "evaluation")
-                    results.append(self._completion(samples[0]))
-        self.engine.sleep()
+        # In blocks, so that only one block's pixels are in memory.
+        for start in range(0, len(prompts), self.config.engine.max_rows):
+            block = prompts[start : start + self.config.engine.max_rows]
+            encoded = [self.reader.encode(prompt) for prompt in block]
+            drawn = self._generate(encoded, 1, Sampling(0.0, max_new_tokens=longest), seed=0)
+            for prompt, samples in zip(block, drawn, strict=True):
+                self._check(prompt, samples, "evaluation")
+                results.append(self._completion(samples[0]))
         return results
 
     def save(self, directory: Path) -> None:
-        """Weights in fp32 (hub layout), processor, optimizer and schedule: everything `load` needs."""
-        directory.mkdir(parents=True)
-        if self.lora is not None:
-            self.lora.save_pretrained(directory)
-        else:
-            write(self.policy.model, directory, torch.float32)
-        self.policy.processor.save_pretrained(directory)
-        torch.save(
-            {"optimizer": self.optimizer.state_dict(), "schedule": self.schedule.state_dict()},
-            directory / "optimizer.pt",
-        )
+        """Weights in fp32 (hub layout), processor, optimizer and schedule: everything `load` needs.
+
+        Whole tensors, so that any number of ranks can load them, sharded in any way. Rank 0 writes.
+        """
+        state, optimizer = self.shards.state_dict(of=LORA if self.lora else ""), self.shards.optimizer_state()
+        if self.ranks.rank == 0:
+            directory.mkdir(parents=True)
+            if self.lora is not None:
+                self.lora.save_pretrained(directory, state_dict=self._named_by_peft(state))
+            else:
+                write(self.policy.model, directory, torch.float32, state)
+            self.policy.processor.save_pretrained(directory)
+            torch.save({"optimizer": optimizer, "schedule": self.schedule.state_dict()}, directory / "optimizer.pt")
+        self.ranks.barrier()
 
     def load(self, directory: Path) -> None:
         """Take over weights, optimizer and schedule from `save`; sampling noise needs no state."""
         if self.lora is not None:
-            from peft import set_peft_model_state_dict
-            from peft.utils import load_peft_weights
-
-            set_peft_model_state_dict(self.lora, load_peft_weights(str(directory), device="cpu"))
+            self.shards.load_state_dict(self._adapters_in(directory))
         else:
             saved = self.adapter.load_model(directory, torch.float32, self.config.training.attention)
-            self.policy.model.load_state_dict(saved.state_dict())
-        state = torch.load(directory / "optimizer.pt", map_location=self.device, weights_only=True)
-        self.optimizer.load_state_dict(state["optimizer"])
+            self.shards.load_state_dict(saved.state_dict())
+        state = torch.load(directory / "optimizer.pt", map_location="cpu", mmap=True, weights_only=True)
+        self.shards.load_optimizer_state(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
-        self.engine.sync(hub_named(self.policy.model, self.policy.model.named_parameters()))
+        self._sync()
 
     def export(self, directory: Path) -> None:
         """Weights and processor in Hugging Face format, in the dtype of the starting checkpoint.
 
         Low-rank adapters are merged in. Rounded to bf16 like any published checkpoint; `save` keeps the fp32 weights.
+        Rank 0 writes.
         """
-        directory.mkdir(parents=True)
-        model = self.policy.model if self.lora is None else self._merged(directory)
-        write(model, directory, checkpoint_dtype(self.path))
-        self.policy.processor.save_pretrained(directory)
+        state = self.shards.state_dict(of=LORA if self.lora else "")
+        if self.ranks.rank == 0:
+            directory.mkdir(parents=True)
+            if self.lora is None:
+                write(self.policy.model, directory, checkpoint_dtype(self.path), state)
+            else:
+                write(self._merged(directory, state), directory, checkpoint_dtype(self.path))
+            self.policy.processor.save_pretrained(directory)
+        self.ranks.barrier()
+
+    # -- facts ---------------------------------------------------------------------------------------------
+
+    def facts(self) -> dict[str, str | int]:
+        """What the summary says of this agent."""
+        return {
+            "model": self.reader.settings.model,
+            "family": self.adapter.family,
+            "parameters": sum(self.sizes),
+            "trainable_parameters": sum(sharding.size_of(parameter) for parameter in self.trainable),
+        }
+
+    def timings(self) -> dict[str, float]:
+        """Clock readings and amounts of the last step, over all ranks; see `_throughput`. For logs of speed only."""
+        return dict(self._timings)
+
+    def _throughput(
+        self, update: Update, steps: Sequence[Sequence[Any]], seconds: Sequence[Mapping[str, float]]
+    ) -> dict[str, float]:
+        """Seconds of the slowest rank and amounts of all ranks together.
+
+        `rollout_seconds`, `update_seconds`, `sync_seconds`; `completions` and `completion_tokens` that were sampled;
+        `update_tokens` that went forward and backward, prompts among them and padding not; `update_flops`, the
+        arithmetic that these need at least: 6 per parameter and token (a model that ran at the machine's peak would
+        need `update_flops` / peak seconds); `peak_gpu_gb` of the fullest GPU.
+        """
+        passed = sum(one.passed for rank in steps for one in rank)
+        keys = dict.fromkeys(key for one in seconds for key in one)
+        return {
+            **{key: max(one.get(key, 0.0) for one in seconds) for key in keys},
+            "completions": sum(len(group.lengths) for group in update.groups),
+            "completion_tokens": sum(sum(group.lengths) for group in update.groups),
+            "update_tokens": passed,
+            "update_flops": 6.0 * sum(self.sizes) * passed,
+        }
+
+    # -- sampling ------------------------------------------------------------------------------------------
+
+    def _generate(self, encoded: Sequence[Any], n: int, sampling: Sampling, seed: int) -> list[list[Sample]]:
+        self.engine.wake()
+        sampled = self.copy.policy if self.copy else self.policy
+        with sampled.computing(self.config.training):
+            drawn = self.engine.generate(encoded, n, sampling, seed)
+        self.engine.sleep()
+        return drawn
 
     def _completion(self, sample: Sample) -> Completion:
         text = self.adapter.decode(self.policy.processor, sample.ids.tolist())
@@ -242,16 +275,13 @@ class Worker:
                 "go back to an earlier one, lower optimizer.lr or use training.dtype=fp32"
             )
 
-    # -- the update ----------------------------------------------------------------------------------------
+    def _sync(self) -> None:
+        """Let the engine see the weights as they are now; every rank takes part in putting them together."""
+        if self.copy:
+            self.copy.take(self.shards.weights())
+        self.engine.sync(hub_named(self.policy.model, self.shards.weights()))
 
-    def facts(self) -> dict[str, str | int]:
-        """What the summary says of this agent."""
-        return {
-            "model": self.reader.settings.model,
-            "family": self.adapter.family,
-            "parameters": sum(parameter.numel() for parameter in self.policy.parameters()),
-            "trainable_parameters": sum(parameter.numel() for parameter in self.trainable),
-        }
+    # -- the update ----------------------------------------------------------------------------------------
 
     def _rollouts_of(self, rewards: Mapping[str, Sequence[float]], step: int) -> list[Rollout]:
         """The pending rollouts in the order of `rewards`; an error where the two do not belong together."""
@@ -265,185 +295,118 @@ class Worker:
                 raise RuntimeError(f"{where}: {len(values)} rewards for {len(samples)} completions of prompt {uid}")
         return [self._pending[uid] for uid in rewards]
 
-    def _minibatches(self, groups: int, step: int, number: int) -> list[list[int]]:
-        """Group indices of each optimizer step of one pass; shuffled unless there is a single one."""
-        order = list(range(groups))
-        count = min(self.config.objective.minibatches, groups)
-        if count > 1:
-            random.Random(noise_seed(self.config.seed, "minibatches", step, number)).shuffle(order)
-        return [sorted(order[i::count]) for i in range(count)]
-
-    def _metrics(self, steps: Sequence[OptimizerStep]) -> dict[str, float]:
-        drift, clipped, kl = (torch.cat([getattr(step, key) for step in steps]) for key in ("drift", "clipped", "kl"))
-        return {
-            "loss": statistics.fmean(step.loss for step in steps),
-            "grad_norm": statistics.fmean(step.grad_norm for step in steps),
-            "learning_rate": statistics.fmean(step.learning_rate for step in steps),
-            "trained_tokens": float(len(drift)),
-            "clip_share": float(clipped.float().mean()) if len(clipped) else 0.0,
-            **importance_metrics(drift, self.importance_correction, self.config.objective.importance_cap),
-            **({"kl": float(kl.mean())} if len(kl) else {}),
-        }
-
-    def _optimizer_step(self, batch: UpdateBatch, part: Sequence[int]) -> OptimizerStep:
-        """Accumulate gradients over the micro-batches of some groups, clip, step."""
-        objective, lengths = self.config.objective, batch.lengths
-        chosen = lengths[list(part)]
-        weights = torch.zeros_like(lengths, dtype=torch.float32)
-        weights[list(part)] = grpo.token_weights(
-            chosen.flatten(),
-            objective.aggregation,
-            total_rows=chosen.numel(),
-            total_tokens=int(chosen.sum()),
-            max_length=self.config.sampling.max_new_tokens,
-        ).view_as(chosen)
-        # A group whose advantages are all zero adds nothing to the gradient, so it is left out of the passes;
-        # its tokens stay in the denominators above. With a KL term every group counts.
-        rows = [
-            (group, k)
-            for group in part
-            if objective.kl_coef or bool(batch.advantages[group].any())
-            for k in range(lengths.shape[1])
+    def _prepare(self, rollouts: Sequence[Rollout], rewards: Sequence[Sequence[float]]) -> Update:
+        """What the optimizer steps need: what all ranks sampled, in outline, and scores under other policies."""
+        objective = self.config.objective
+        scores = torch.tensor([list(values) for values in rewards], dtype=torch.float32)
+        advantages = grpo.group_advantages(scores, objective.advantage_std, objective.advantage_eps)
+        own = [
+            Outline(len(one.prompt.input_ids), tuple(len(sample.ids) for sample in one.samples), tuple(row.tolist()))
+            for one, row in zip(rollouts, advantages, strict=True)
         ]
-        losses: list[Tensor] = []
-        clipped: list[Tensor] = []
-        divergences: list[Tensor] = []
-        drifts: list[Tensor] = []
-        for micro in self._microbatches(rows, batch.rollouts):
-            with self._arithmetic(training=True):
-                logp = self.policy(_rows(batch.rollouts, micro), self.config.sampling.temperature)
-            index = tuple(torch.tensor(micro).T)
-            counts = lengths[index]
-            engine = torch.cat([batch.rollouts[g].samples[k].logprobs for g, k in micro]).to(logp)
-            before = logp.detach() if batch.old is None else torch.cat([batch.old[row] for row in micro])
-            importance = grpo.importance_weights(before, engine, self.importance_correction, objective.importance_cap)
-            terms = grpo.policy_loss(
-                logp,
-                None if batch.old is None else before,
-                batch.advantages[index].repeat_interleave(counts).to(logp),
-                clip_low=objective.clip_low,
-                clip_high=objective.clip_high,
-                weights=importance,
-                ref_logp=None if batch.reference is None else torch.cat([batch.reference[row] for row in micro]),
-                beta=objective.kl_coef,
-                kl=objective.kl_estimator,
-            )
-            loss = (weights[index].repeat_interleave(counts).to(logp) * terms.loss).sum()
-            if loss.requires_grad:  # Not so where only the vision tower is trained and the prompts have no image.
-                loss.backward()
-            losses.append(loss.detach())
-            clipped.append(terms.clipped)
-            divergences += [] if terms.kl is None else [terms.kl]
-            drifts.append(before - engine)
-        # What got no gradient takes the step with a zero one, so that AdamW's moments decay at every step.
-        for parameter in self.trainable:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        norm = float(torch.nn.utils.clip_grad_norm_(self.trainable, self.config.optimizer.max_grad_norm))
-        if not math.isfinite(norm):
-            raise RuntimeError(
-                f"agent {self.name!r}: the gradient norm is {norm}; lower optimizer.lr or use training.dtype=fp32"
-            )
-        rate = self.optimizer.param_groups[0]["lr"]
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)  # The next rollout can use the memory.
-        none = torch.zeros(0)
-        return OptimizerStep(
-            loss=float(torch.stack(losses).sum()) if losses else 0.0,
-            grad_norm=norm,
-            learning_rate=rate,
-            drift=torch.cat(drifts).cpu() if drifts else none,
-            clipped=torch.cat(clipped).cpu() if clipped else none.bool(),
-            kl=torch.cat(divergences).cpu() if divergences else none,
+        everyone = self.ranks.gather(own)
+        update = Update(
+            agent=self.name,
+            config=self.config,
+            shards=self.shards,
+            correction=self.importance_correction,
+            filler=self.filler,
+            rollouts=rollouts,
+            groups=[outline for outlines in everyone for outline in outlines],
+            owners=[rank for rank, outlines in enumerate(everyone) for _ in outlines],
         )
-
-    def _microbatches(
-        self, rows: Sequence[tuple[int, int]], rollouts: Sequence[Rollout]
-    ) -> Iterator[list[tuple[int, int]]]:
-        """Rows (group, k) in micro-batches of at most `tokens_per_microbatch` padded tokens.
-
-        Groups stay together and go by length, so that padding is small and a prompt's images are seen once
-        where its rows fit into one micro-batch.
-        """
-        budget = self.config.training.tokens_per_microbatch
-
-        def width(row: tuple[int, int]) -> int:
-            group, k = row
-            return len(rollouts[group].prompt.input_ids) + len(rollouts[group].samples[k].ids)
-
-        longest: dict[int, int] = {}
-        for row in rows:
-            longest[row[0]] = max(longest.get(row[0], 0), width(row))
-        batch: list[tuple[int, int]] = []
-        widest = 0
-        for row in sorted(rows, key=lambda row: (longest[row[0]], row[0], width(row))):
-            if batch and max(widest, width(row)) * (len(batch) + 1) > budget:
-                yield batch
-                batch, widest = [], 0
-            batch.append(row)
-            widest = max(widest, width(row))
-        if batch:
-            yield batch
-
-    @torch.no_grad()
-    def _score(self, rollouts: Sequence[Rollout], policy: Policy) -> dict[tuple[int, int], Tensor]:
-        """Log-probabilities of every completion under a policy, by (group, k)."""
-        rows = [(g, k) for g, rollout in enumerate(rollouts) for k in range(len(rollout.samples))]
-        scores: dict[tuple[int, int], Tensor] = {}
-        for batch in self._microbatches(rows, rollouts):
-            with self._arithmetic(training=False):
-                logp = policy(_rows(rollouts, batch), self.config.sampling.temperature)
-            lengths = [len(rollouts[g].samples[k].ids) for g, k in batch]
-            scores.update(zip(batch, logp.split(lengths), strict=True))
-        return scores
-
-    def _score_reference(self, rollouts: Sequence[Rollout]) -> dict[tuple[int, int], Tensor]:
-        if self.lora is not None:
-            try:
-                with self.lora.disable_adapter():
-                    return self._score(rollouts, self.policy)
-            finally:
-                # peft switches the gradients of all adapters back on, those of a frozen vision tower included.
-                trainable = {id(parameter) for parameter in self.trainable}
-                for parameter in self.policy.parameters():
-                    parameter.requires_grad_(id(parameter) in trainable)
-        assert self.reference is not None
-        return self._score(rollouts, self.reference)
+        on_policy = objective.minibatches * objective.passes == 1
+        old = None if on_policy else update.score(self.shards.logprobs)
+        reference = None
+        if self.reference is not None:
+            reference = update.score(self.reference)
+        elif objective.kl_coef:
+            with self._without_adapters():
+                reference = update.score(self.shards.logprobs)
+        return replace(update, old=old, reference=reference)
 
     @contextlib.contextmanager
-    def _arithmetic(self, training: bool) -> Iterator[None]:
-        """Autocast for bf16; train mode only where checkpointing asks for it (dropout is 0 anyway)."""
-        self.policy.train(training and self.config.training.gradient_checkpointing)
+    def _without_adapters(self) -> Iterator[None]:
+        """The starting model: adapters count nothing.
+
+        peft's own switch would also take their gradients away and give some back that were frozen.
+        """
+        layers = adapted_layers(self.policy.model).values()
         try:
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.training.dtype == "bf16"):
-                yield
+            for layer in layers:
+                for adapter in layer.active_adapters:
+                    layer.set_scale(adapter, 0.0)
+            yield
         finally:
-            self.policy.eval()
+            for layer in layers:
+                for adapter in layer.active_adapters:
+                    layer.set_scale(adapter, 1.0)
 
-    # -- models besides the trained one --------------------------------------------------------------------
+    def _filler(self) -> Filler:
+        stop = Sample(torch.tensor(self.policy.stop_ids[:1]), torch.zeros(1), "stop")
+        picture = self.reader.filler(picture=True) if self.adapter.multimodal else None
+        return Filler(Rollout(self.reader.filler(picture=False), [stop]), picture)
 
-    def _reference_model(self) -> Policy | None:
-        """The starting weights for the KL term; low-rank training switches its adapters off instead."""
-        if self.lora is not None:
-            return None
-        model = self.adapter.load_model(self.path, torch.float32, self.config.training.attention)
-        model.requires_grad_(False)
-        if self.config.training.dtype == "bf16":
+    def _some_values(self) -> dict[str, Tensor]:
+        """Some elements of every trained weight of the language model, as this rank holds them."""
+        decoder = {id(parameter) for parameter in self.adapter.decoder(self.policy.model).parameters()}
+        values = {}
+        for name, parameter in self.policy.model.named_parameters():
+            if parameter.requires_grad and id(parameter) in decoder:
+                flat = self.shards.held(parameter).flatten()
+                values[name] = flat[:: max(1, len(flat) // 1024)].clone()
+        return values
+
+    def _require_movement(self, before: Mapping[str, Tensor], step: int) -> None:
+        """An update that leaves most weights of the language model as they were has lost their gradients somewhere."""
+        after = self._some_values()
+        moved = [[not torch.equal(after[name], value) for name, value in before.items()]]
+        anywhere = [any(ranks) for ranks in zip(*(one[0] for one in self.ranks.gather(moved)), strict=True)]
+        if 2 * sum(anywhere) < len(anywhere):
+            still = next(name for name, has in zip(before, anywhere, strict=True) if not has)
+            raise RuntimeError(
+                f"agent {self.name!r}, step {step}: the first update changed only {sum(anywhere)} of {len(anywhere)} "
+                f"trained tensors of the language model (not {still}, for one): use another training.sharding"
+            )
+        self._has_moved = True
+
+    # -- models and what is theirs -------------------------------------------------------------------------
+
+    def _adamw(self, parameters: list[nn.Parameter]) -> torch.optim.AdamW:
+        settings = self.config.optimizer
+        return torch.optim.AdamW(
+            parameters,
+            self.reader.settings.lr or settings.lr,
+            betas=settings.betas,
+            eps=settings.eps,
+            weight_decay=settings.weight_decay,
+        )
+
+    def _lower(self, model: nn.Module) -> None:
+        # ZeRO-3 has divided the weights already, and sends matrices as bf16 anyway.
+        if self.config.training.dtype == "bf16" and self.config.training.sharding != "zero3":
             lower_frozen(model, self.adapter)
-        return Policy(model, self.adapter, self.policy.processor).to(self.device)
 
-    def _add_lora(self) -> Any:
-        """Put low-rank adapters into the model, in place; the wrapper is kept for saving and switching off."""
+    def _reference_model(self) -> Any:
+        """The forward pass of the starting weights, for the KL term; low-rank training takes its adapters away."""
+        with sharding.loading(self.config, self.ranks, self.device):
+            model = self.adapter.load_model(self.path, torch.float32, self.config.training.attention)
+        model.requires_grad_(False)
+        self._lower(model)
+        return self.shards.freeze(Policy(model, self.adapter, self.policy.processor))
+
+    def _add_lora(self, policy: Policy) -> Any:
+        """Put low-rank adapters into the model, in place; the wrapper is kept for saving."""
         from peft import LoraConfig, get_peft_model
 
         settings = self.config.training.lora
         assert settings is not None
         modules = settings.target_modules
-        # peft draws the adapters' first matrices from the global generator.
-        torch.manual_seed(noise_seed(self.config.seed, self.name, 0, self.rank))
+        # peft draws the adapters' first matrices from the global generator: the same on every rank.
+        torch.manual_seed(noise_seed(self.config.seed, self.name, 0, 0))
         try:
             return get_peft_model(
-                self.policy.model,
+                policy.model,
                 LoraConfig(
                     r=settings.rank,
                     lora_alpha=settings.alpha,
@@ -458,32 +421,30 @@ class Worker:
                 "name layers of the model, or use all-linear"
             ) from error
 
-    def _merged(self, directory: Path) -> Any:
+    def _named_by_peft(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The model's tensors by the names that its peft wrapper has for them."""
+        inside = next(name for name, module in self.lora.named_modules() if module is self.policy.model)
+        return {f"{inside}.{name}": tensor for name, tensor in state.items()}
+
+    def _adapters_in(self, directory: Path) -> dict[str, Tensor]:
+        """The adapters that `save` wrote, by their names in the model."""
+        from peft.utils import get_peft_model_state_dict, load_peft_weights
+
+        saved = load_peft_weights(str(directory), device="cpu")
+        # What peft makes of a name is learned with empty tensors.
+        empty = {name: torch.empty(0) for name, _ in self.policy.model.named_parameters() if LORA in name}
+        written = get_peft_model_state_dict(self.lora, state_dict=self._named_by_peft(empty))
+        names = {id(tensor): name for name, tensor in empty.items()}
+        return {names[id(tensor)]: saved[name] for name, tensor in written.items()}
+
+    def _merged(self, directory: Path, state: Mapping[str, Tensor]) -> Any:
         """The starting model with the adapters added to its weights in fp32; they also go to `directory`/adapter."""
         from peft import PeftModel
 
         adapters = directory / "adapter"
-        self.lora.save_pretrained(adapters)
+        self.lora.save_pretrained(adapters, state_dict=self._named_by_peft(state))
         base = self.adapter.load_model(self.path, torch.float32, self.config.training.attention)
         return PeftModel.from_pretrained(base, str(adapters)).merge_and_unload()
-
-
-def noise_seed(run_seed: int, agent: str, step: int, rank: int) -> int:
-    """Seed of the sampling noise of one agent, step and rank (63 bits): no state to save, no twins."""
-    text = f"{run_seed}/{agent}/{step}/{rank}".encode()
-    return int.from_bytes(hashlib.sha256(text).digest()[:8], "big") >> 1
-
-
-def importance_metrics(drift: Tensor, mode: str, cap: float) -> dict[str, float]:
-    """Importance-weight statistics of trained tokens; `drift` (T,) is log pi_train - log pi_engine. Empty for none."""
-    if not len(drift):
-        return {}
-    weight = drift.exp().clamp(max=cap) if mode != "off" else torch.ones_like(drift)
-    return {
-        "importance_weight_mean": float(weight.mean()),
-        "importance_weight_max": float(weight.max()),
-        **{f"importance_{key}": value for key, value in grpo.importance_stats(drift, cap).items()},
-    }
 
 
 def learning_rate_share(step: int, total_steps: int, config: Config) -> float:
@@ -497,24 +458,3 @@ def learning_rate_share(step: int, total_steps: int, config: Config) -> float:
     progress = min(1.0, (step - warmup) / max(1, total_steps - warmup))
     falling = 0.5 * (1 + math.cos(math.pi * progress)) if settings.schedule == "cosine" else 1 - progress
     return settings.min_lr_ratio + (1 - settings.min_lr_ratio) * falling
-
-
-def _adamw(parameters: list[torch.nn.Parameter], config: Config, lr: float | None) -> torch.optim.AdamW:
-    settings = config.optimizer
-    return torch.optim.AdamW(
-        parameters,
-        lr or settings.lr,
-        betas=settings.betas,
-        eps=settings.eps,
-        weight_decay=settings.weight_decay,
-    )
-
-
-def _rows(rollouts: Sequence[Rollout], batch: Sequence[tuple[int, int]]) -> Rows:
-    groups = list(dict.fromkeys(group for group, _ in batch))
-    place = {group: index for index, group in enumerate(groups)}
-    return Rows(
-        prompts=[rollouts[group].prompt for group in groups],
-        prompt_of=[place[group] for group, _ in batch],
-        completions=[rollouts[group].samples[k].ids for group, k in batch],
-    )

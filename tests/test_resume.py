@@ -121,7 +121,7 @@ def test_low_rank_adapters_kl_and_minibatches_resume_too(config: Path, server: F
     file = write(tmp_path, settings)
     assert server.run("train", file, "--run-dir", tmp_path / "alone").code == 0
     assert_it_learns(tmp_path / "alone")
-    sabotage = "at_call('mmcorl.worker:Worker._optimizer_step', 22, kill)"  # of 4 per agent and step: step 3
+    sabotage = "at_call('mmcorl.update:Update.optimizer_step', 22, kill)"  # of 4 per agent and step: step 3
     assert server.run("train", file, "--run-dir", tmp_path / "run", sabotage=sabotage).code == KILLED
     assert server.run("train", file, "--run-dir", tmp_path / "run").code == 0
     assert_same_run(tmp_path / "run", tmp_path / "alone")

@@ -102,7 +102,7 @@ def test_no_weight_is_cast_again_for_every_token(
     agent = worker(tiny_checkpoints[family], training={"dtype": "bf16", **training})
     agent.policy.stop_ids = (10**6,)
     encoded = [agent.reader.encode(one) for one in mixed_prompts(family)]
-    with agent._arithmetic(training=False), Casts() as casts:
+    with agent.policy.computing(agent.config.training), Casts() as casts:
         agent.engine.generate(encoded, 2, Sampling(max_new_tokens=8), 0)
     times = {
         name: casts.seen.get(p.data_ptr(), 0)

@@ -20,8 +20,10 @@ from mmcorl.errors import Refused
 from mmcorl.grpo import NotFiniteError
 from mmcorl.policy import Rows
 from mmcorl.reader import Reader
+from mmcorl.seeds import noise_seed
 from mmcorl.train import TrainingPrompts
-from mmcorl.worker import Worker, learning_rate_share, noise_seed
+from mmcorl.update import microbatches, minibatches
+from mmcorl.worker import Worker, learning_rate_share
 from worker_parts import (
     Reference,
     adamw,
@@ -46,6 +48,17 @@ FLAT = (REWARDS[0], (1.0,) * 4, (0.0,) * 4)  # only the first group has a gradie
 
 def rewards_of(agent: Worker, rewards: tuple[tuple[float, ...], ...] = REWARDS) -> dict[str, tuple[float, ...]]:
     return dict(zip(agent._pending, rewards, strict=True))
+
+
+def cut_into_microbatches(agent: Worker) -> list[list[tuple[int, int]]]:
+    """The rows of a pending rollout of three groups of four, as the update would cut them."""
+    pending = list(agent._pending.values())
+
+    def width(row: tuple[int, int]) -> int:
+        return len(pending[row[0]].prompt.input_ids) + len(pending[row[0]].samples[row[1]].ids)
+
+    rows = [(g, k) for g in range(3) for k in range(4)]
+    return list(microbatches(rows, width, agent.config.training.tokens_per_microbatch))
 
 
 # -- the objective ------------------------------------------------------------------------------------------------
@@ -87,9 +100,7 @@ def test_the_update_does_not_depend_on_the_microbatches(
             training={"tokens_per_microbatch": tokens},
         )
         rollout(agent, mixed_prompts(family))
-        pending = list(agent._pending.values())
-        rows = [(g, k) for g in range(3) for k in range(4)]
-        count = len(list(agent._microbatches(rows, pending)))
+        count = len(cut_into_microbatches(agent))
         metrics = agent.update(rewards_of(agent), 1)
         results.append((count, gradients(agent), dict(agent.policy.model.named_parameters()), metrics))
     counts = [count for count, *_ in results]
@@ -107,9 +118,8 @@ def test_microbatches_keep_to_their_budget_and_lose_no_row(tiny_checkpoints: Map
     agent = worker(tiny_checkpoints["qwen2_5_vl"], training={"tokens_per_microbatch": 120})
     rollout(agent, mixed_prompts("qwen2_5_vl"))
     pending = list(agent._pending.values())
-    rows = [(g, k) for g in range(3) for k in range(4)]
-    batches = list(agent._microbatches(rows, pending))
-    assert sorted(row for batch in batches for row in batch) == rows
+    batches = cut_into_microbatches(agent)
+    assert sorted(row for batch in batches for row in batch) == [(g, k) for g in range(3) for k in range(4)]
     for batch in batches:
         widths = [len(pending[g].prompt.input_ids) + len(pending[g].samples[k].ids) for g, k in batch]
         assert len(batch) == 1 or max(widths) * len(batch) <= 120
@@ -144,9 +154,9 @@ def test_a_batch_without_any_signal_decays_the_moments_and_changes_nothing_else(
     assert largest_difference(gradients(agent), {name: 0.9 * value for name, value in moments.items()}) < 1e-8
 
 
-@pytest.mark.parametrize(("minibatches", "passes"), [(2, 1), (1, 2), (3, 2)])
+@pytest.mark.parametrize(("minibatches_per_pass", "passes"), [(2, 1), (1, 2), (3, 2)])
 def test_several_steps_on_one_batch_take_the_ratio_to_the_policy_before_the_first(
-    minibatches: int, passes: int, tiny_checkpoints: Mapping[str, Path]
+    minibatches_per_pass: int, passes: int, tiny_checkpoints: Mapping[str, Path]
 ) -> None:
     """lr 0.05 and narrow clips: ratios leave the range on both sides, so both clipped branches count.
 
@@ -156,7 +166,7 @@ def test_several_steps_on_one_batch_take_the_ratio_to_the_policy_before_the_firs
     agent = worker(
         path,
         objective={
-            "minibatches": minibatches,
+            "minibatches": minibatches_per_pass,
             "passes": passes,
             "clip_low": 0.01,
             "clip_high": 0.05,
@@ -178,8 +188,8 @@ def test_several_steps_on_one_batch_take_the_ratio_to_the_policy_before_the_firs
         old = {(g, k): reference.logp(g, k, 0.7) for g in range(3) for k in range(4)}
     losses = []
     for number in range(passes):
-        parts = agent._minibatches(3, 1, number)
-        assert len(parts) == minibatches
+        parts = minibatches(3, minibatches_per_pass, agent.config.seed, 1, number)
+        assert len(parts) == minibatches_per_pass
         assert sorted(group for part in parts for group in part) == [0, 1, 2]
         for part in parts:
             losses.append(
@@ -215,11 +225,10 @@ def test_a_minibatch_without_signal_counts_no_tokens(tiny_checkpoints: Mapping[s
     assert not [key for key in metrics if key.startswith("importance_")]
 
 
-def test_minibatches_are_shuffled_by_step_and_pass(tiny_checkpoints: Mapping[str, Path]) -> None:
-    agent = worker(tiny_checkpoints["qwen2"], batch={"prompts": 8}, objective={"minibatches": 2})
-    cuts = [agent._minibatches(8, step, number) for step in (1, 2, 3) for number in (0, 1)]
+def test_minibatches_are_shuffled_by_step_and_pass() -> None:
+    cuts = [minibatches(8, 2, 0, step, turn) for step in (1, 2, 3) for turn in (0, 1)]
     assert len({str(one) for one in cuts}) > 1
-    assert agent._minibatches(8, 1, 0) == cuts[0]
+    assert minibatches(8, 2, 0, 1, 0) == cuts[0]
 
 
 def test_the_kl_term_holds_to_the_starting_weights(tiny_checkpoints: Mapping[str, Path]) -> None:

@@ -19,7 +19,8 @@ from mmcorl.data.reading import prompt_uid
 from mmcorl.engines.base import Sample
 from mmcorl.reader import Reader
 from mmcorl.types import Prompt
-from mmcorl.worker import Rollout, Worker
+from mmcorl.update import Rollout
+from mmcorl.worker import Worker
 
 CPU = torch.device("cpu")
 STEPS = 10

@@ -30,7 +30,8 @@ from mmcorl.data.reading import prompt_uid
 from mmcorl.engines.base import Sample
 from mmcorl.reader import Reader
 from mmcorl.types import Prompt
-from mmcorl.worker import Rollout, Worker
+from mmcorl.update import Rollout
+from mmcorl.worker import Worker
 from model_adapters.tiny import build_tiny
 
 FAMILIES = ("qwen2_5_vl", "internvl3_5", "gemma3")

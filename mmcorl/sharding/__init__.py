@@ -1,0 +1,63 @@
+"""Ways for the ranks of one agent to hold its weights, gradients and optimizer state together.
+
+All of them give the same update. What leaves them (weights for an engine, checkpoints) is whole tensors, so nothing
+outside of this package knows how they were divided, and a run resumes with another number of ranks or another way.
+DeepSpeed is imported only where it is asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from mmcorl.config import Config
+from mmcorl.errors import Refused
+from mmcorl.policy import Policy
+from mmcorl.ranks import Ranks
+from mmcorl.sharding.base import Shards, size_of
+
+__all__ = ["Shards", "loading", "require", "shard", "size_of"]
+
+Optimizer = Callable[[list[nn.Parameter]], torch.optim.AdamW]
+
+
+def require(config: Config) -> None:
+    """Refuse a sharding whose package is not installed; imports nothing."""
+    sharding = config.training.sharding
+    if sharding.startswith("zero") and importlib.util.find_spec("deepspeed") is None:
+        raise Refused(
+            f"training.sharding is {sharding!r} but DeepSpeed is not installed: pip install 'mmcorl[deepspeed]', "
+            "or use training.sharding=fsdp2"
+        )
+
+
+def loading(config: Config, ranks: Ranks, device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """The context in which a model is loaded that will be sharded: ZeRO-3 divides it as it comes from the disk."""
+    require(config)
+    if config.training.sharding != "zero3":
+        return contextlib.nullcontext()
+    from mmcorl.sharding.zero import loading_divided
+
+    return loading_divided(config, ranks, device)
+
+
+def shard(policy: Policy, optimizer: Optimizer, config: Config, ranks: Ranks, device: torch.device) -> Shards:
+    """Put a policy on its device, as whole or as divided as `training.sharding` says, with its optimizer."""
+    if config.training.sharding == "none":
+        from mmcorl.sharding.plain import Plain
+
+        return Plain(policy.to(device), optimizer, config, ranks)
+    ranks.require_group(device)
+    if config.training.sharding == "fsdp2":
+        from mmcorl.sharding.fsdp2 import FSDP2
+
+        return FSDP2(policy, optimizer, config, ranks, device)
+    from mmcorl.sharding.zero import Zero2, Zero3
+
+    kind = Zero2 if config.training.sharding == "zero2" else Zero3
+    return kind(policy, optimizer, config, ranks, device)

@@ -1,0 +1,189 @@
+"""What every way of holding an agent's weights can do, and how whole tensors come out of it and go in again."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from mmcorl.policy import Policy, Rows
+from mmcorl.ranks import Ranks
+from mmcorl.sharding.adapters import adapted_layers, merged
+
+BUCKET = 2**27
+"""Most elements gathered at once: 512 MiB in fp32."""
+
+Part = Literal["weight", "exp_avg", "exp_avg_sq"]
+"""What there is of each trained parameter, each of its shape and in fp32; weights that are not trained may be lower."""
+MOMENTS: tuple[Part, Part] = ("exp_avg", "exp_avg_sq")
+
+LogProbs = Callable[[Rows, float], Tensor]
+
+
+class Shards(ABC):
+    """An agent's policy and optimizer as one rank holds them.
+
+    Every rank makes the same calls in the same order, of everything but `logprobs` and `backward`, which need it only
+    where `lockstep` says so. Parameters are handled as those of `policy`, whatever shape the rank's part of them has.
+    """
+
+    lockstep: ClassVar[bool] = True
+    """Whether ranks wait for each other inside of passes: then all of them make the same passes through every module,
+    and every trained parameter takes part in each backward pass."""
+    whole: ClassVar[bool] = False
+    """Whether each rank holds all weights, so that `policy` can be used as it is."""
+
+    policy: Policy
+    optimizer: torch.optim.AdamW
+    """The torch optimizer; what it sees as its parameters depends on the way of sharding."""
+    trainable: list[nn.Parameter]
+    """Parameters of `policy` that receive gradients."""
+
+    def __init__(self, ranks: Ranks):
+        self.ranks = ranks
+
+    # -- the update -----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def logprobs(self, rows: Rows, temperature: float) -> Tensor:
+        """`Policy.forward` of the trained policy, with or without gradients."""
+
+    @abstractmethod
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of a loss; those of all ranks and calls add up until `step`."""
+
+    @abstractmethod
+    def step(self) -> float:
+        """Clip, take one optimizer step and forget the gradients; returns their global norm before the clipping.
+
+        The norm is NaN where it is not finite; then the weights are not to be used any more.
+        """
+
+    @abstractmethod
+    def freeze(self, policy: Policy) -> LogProbs:
+        """Hold a policy that is never trained in the same way; returns its forward."""
+
+    # -- whole tensors --------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def gather(self, parameters: Sequence[nn.Parameter], part: Part) -> list[Tensor]:
+        """Whole tensors of some parameters, at one go; they may share memory with what is held."""
+
+    @abstractmethod
+    def put(self, parameter: nn.Parameter, whole: Tensor, part: Part) -> None:
+        """Take over this rank's part of a whole tensor that lies on the CPU of every rank."""
+
+    @abstractmethod
+    def held(self, parameter: nn.Parameter) -> Tensor:
+        """This rank's part of a parameter's weight, flat or not; may be empty."""
+
+    def stepped(self) -> Sequence[Tensor]:
+        """The tensors that `optimizer` keeps its state by."""
+        return self.trainable
+
+    def weights(self, everything: bool = False) -> Iterator[tuple[str, Tensor]]:
+        """(name in the model, whole tensor) bucket by bucket: what training changes, or `everything`.
+
+        Low-rank adapters come merged, as the weights of the layers that they sit in.
+        """
+        model = self.policy.model
+        layers = adapted_layers(model)
+        inside = {f"{layer}.{name}" for layer, module in layers.items() for name, _ in module.named_parameters()}
+        plain = {
+            name: parameter
+            for name, parameter in model.named_parameters()
+            if name not in inside and (everything or parameter.requires_grad)
+        }
+        for names in buckets(plain):
+            yield from zip(names, self.gather([plain[name] for name in names], "weight"), strict=True)
+        for layer, module in layers.items():
+            own = dict(module.named_parameters())
+            tensors = dict(zip(own, self.gather(list(own.values()), "weight"), strict=True))
+            for name, tensor in merged(module, tensors):
+                yield f"{layer}.{name}", tensor
+
+    def state_dict(self, of: str = "") -> dict[str, Tensor]:
+        """The model's `state_dict`, of it the names with `of` in them, with whole tensors on the CPU of rank 0.
+
+        Nothing on the other ranks, which take part.
+        """
+        everything: dict[str, Tensor] = self.policy.model.state_dict(keep_vars=True)
+        state = {name: tensor for name, tensor in everything.items() if of in name}
+        # Tied weights have several names.
+        named = {str(id(tensor)): tensor for tensor in state.values() if isinstance(tensor, nn.Parameter)}
+        whole = self._on_first_rank(named, "weight")
+        return {name: whole.get(str(id(tensor)), tensor) for name, tensor in state.items()} if whole else {}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Take over weights by their names in the model, from the CPU of every rank; those not named stay."""
+        for name, parameter in self.policy.model.named_parameters(remove_duplicate=False):
+            if name in state:
+                self.put(parameter, state[name], "weight")
+
+    def optimizer_state(self) -> dict[str, Any]:
+        """As torch's AdamW gives it, with whole tensors on the CPU of rank 0; nothing on the other ranks."""
+        groups = [{key: value for key, value in group.items() if key != "params"} for group in self._groups()]
+        groups[0]["params"] = list(range(len(self.trainable)))
+        state: dict[int, dict[str, Tensor]] = {}
+        known = self.optimizer.state.get(self.stepped()[0])
+        if known:
+            named = {str(number): parameter for number, parameter in enumerate(self.trainable)}
+            moments = {part: self._on_first_rank(named, part) for part in MOMENTS}
+            for number in range(len(self.trainable)) if self.ranks.rank == 0 else ():
+                state[number] = {"step": known["step"].detach().cpu().clone()}
+                state[number].update({part: moments[part][str(number)] for part in MOMENTS})
+        return {"state": state, "param_groups": groups} if self.ranks.rank == 0 else {}
+
+    def load_optimizer_state(self, saved: Mapping[str, Any]) -> None:
+        """Take over what `optimizer_state` gave, whatever the number of ranks was, from the CPU of every rank."""
+        for group, values in zip(self._groups(), saved["param_groups"], strict=True):
+            group.update({key: value for key, value in values.items() if key != "params"})
+        self.optimizer.state.clear()
+        if not saved["state"]:
+            return
+        for tensor in self.stepped():
+            self.optimizer.state[tensor] = {
+                "step": saved["state"][0]["step"].clone(),
+                **{part: torch.zeros_like(tensor, requires_grad=False) for part in MOMENTS},
+            }
+        self._moments_made()
+        for number, parameter in enumerate(self.trainable):
+            for part in MOMENTS:
+                self.put(parameter, saved["state"][number][part], part)
+
+    def _groups(self) -> list[dict[str, Any]]:
+        return self.optimizer.param_groups
+
+    def _moments_made(self) -> None:  # noqa: B027 (most have nothing to do then)
+        """The optimizer's state has been made anew."""
+
+    def _on_first_rank(self, named: Mapping[str, nn.Parameter], part: Part) -> dict[str, Tensor]:
+        """Whole tensors on the CPU of rank 0, gathered bucket by bucket; nothing on the other ranks."""
+        found: dict[str, Tensor] = {}
+        for names in buckets(named):
+            tensors = self.gather([named[name] for name in names], part)
+            if self.ranks.rank == 0:
+                found.update(zip(names, (tensor.detach().cpu() for tensor in tensors), strict=True))
+        return found
+
+
+def size_of(parameter: nn.Parameter) -> int:
+    """Elements of a whole parameter, of which ZeRO-3 leaves none in sight."""
+    return int(getattr(parameter, "ds_numel", parameter.numel()))
+
+
+def buckets(named: Mapping[str, nn.Parameter], most: int = BUCKET) -> Iterator[list[str]]:
+    """Names in order, so many at a time that their tensors have at most `most` elements, or one."""
+    bucket: list[str] = []
+    elements = 0
+    for name, parameter in named.items():
+        if bucket and elements + size_of(parameter) > most:
+            yield bucket
+            bucket, elements = [], 0
+        bucket.append(name)
+        elements += size_of(parameter)
+    if bucket:
+        yield bucket
