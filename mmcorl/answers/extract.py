@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from mmcorl.answers.latex import clean
 from mmcorl.answers.noise import strip_noise, strip_special_tokens
 
 Source = Literal["answer_tags", "boxed", "none", "cut_off"]
@@ -19,7 +20,7 @@ _CLOSE_ANSWER = re.compile(r"</answer>", re.IGNORECASE)
 _OPEN_THINK = re.compile(r"<think>", re.IGNORECASE)
 _CLOSE_THINK = re.compile(r"</think>", re.IGNORECASE)
 # `boxed{` without its backslash is common in model text; the look-behind keeps `unboxed{` out.
-_BOX = re.compile(r"(?:\\(?:boxed|fbox)|(?<![A-Za-z\\])boxed)[ \t\n\r]{0,8}\{")
+_BOX = re.compile(r"(?:\\(?:(?:begin)?boxed|fbox)|(?<![A-Za-z\\])boxed)[ \t\n\r]{0,8}\{")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 
 
@@ -60,8 +61,8 @@ def extract(response: str, finish_reason: Literal["stop", "length"] = "stop") ->
 
 def _committed(content: str, source: Source) -> Extraction:
     answer = content.strip()
-    # `$$` is as blank as nothing.
-    return Extraction(answer, source) if answer.strip("$ \n") else Extraction(None, "none")
+    # `$$` and `\text{ }` are as blank as nothing.
+    return Extraction(answer, source) if clean(answer) else Extraction(None, "none")
 
 
 def _without_drafts(text: str) -> tuple[str, bool]:
