@@ -18,6 +18,7 @@ class Gemma3Adapter(ImageTextAdapter):
 
     family = "Gemma-3"
     model_types = ("gemma3",)
+    patches = (*ImageTextAdapter.patches, "gemma3_zero3", "gemma3_ragged")
     needs_importance_correction = True
     notes = "Image tokens attend both ways; engines differ in this, so importance correction is on."
     media_tokens = ("<start_of_image>", "<end_of_image>", "<image_soft_token>")

@@ -24,7 +24,7 @@ from model_adapters.templates import NO_ARGUMENTS, refuse_control_tokens, render
 class ImageTextAdapter(ModelAdapter):
     """A family that `AutoModelForImageTextToText` loads and whose processor expands image placeholders."""
 
-    patches = ("torchvision_cpu",)
+    patches: ClassVar[tuple[str, ...]] = ("torchvision_cpu", "torchaudio_cpu")
     tower_inputs: ClassVar[tuple[str, ...]] = ("pixel_values",)
     """Processor outputs that `get_image_features` takes."""
     media_tokens: ClassVar[tuple[str, ...]]

@@ -22,6 +22,7 @@ class Qwen25VLAdapter(ImageTextAdapter):
 
     family = "Qwen2.5-VL"
     model_types = ("qwen2_5_vl",)
+    patches = (*ImageTextAdapter.patches, "vllm_vision_attention")
     notes = "Image tokens grow with the picture: bound them with min_pixels and max_pixels."
     tower_inputs = ("pixel_values", "image_grid_thw")
     media_tokens = ("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>")

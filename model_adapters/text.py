@@ -24,7 +24,8 @@ class TextAdapter(ModelAdapter):
     family = "text"
     model_types = ()
     multimodal = False
-    patches = ("torchvision_cpu",)  # transformers imports torchvision for any model class
+    # transformers imports torchvision and torchaudio for any model class; Gemma-3 comes in text sizes too.
+    patches = ("torchvision_cpu", "torchaudio_cpu", "gemma3_zero3")
     notes = "Any causal language model with a chat template."
 
     def load_processor(self, path: str | Path, vision: VisionSettings) -> Any:
