@@ -23,6 +23,7 @@ EPILOG = """examples:
   mmcorl train configs/quickstart.yaml name=self supervision.kind=self     the self-rewarding baseline
   mmcorl report runs/quickstart runs/self                  compare runs, write report.html into the first
   mmcorl eval runs/quickstart/final/qwen math500 --out evals/qwen     score a checkpoint
+  mmcorl eval MODEL gsm8k humaneval --protocol comas --run-code --out evals/comas     drafts, votes, sixth call
   mmcorl grade responses.jsonl                             score a file of responses
   mmcorl families                                          which model families are supported
   mmcorl check-adapter path/to/checkpoint                  does a checkpoint work with its adapter?

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -307,3 +309,28 @@ def test_folders_of_something_else_and_code_that_may_not_run_are_refused(
         code, _, err = run(capsys, *protocol(tiny_checkpoints["qwen2"], out, f"gsm8k={questions}"))
         assert (code, len(err.splitlines())) == (2, 1)
         assert says in err
+
+
+def test_drafts_that_leave_the_sixth_call_no_room_are_told(tiny_checkpoints: Mapping[str, Path]) -> None:
+    from eval_suite.comas_command import SixthCall, _warn_of_room
+    from eval_suite.commands import Checkpoint
+    from eval_suite.generate import Generation
+
+    arguments = argparse.Namespace(model=str(tiny_checkpoints["qwen2"]), adapter=None, device="cpu")
+    settings = Generation(style="plain", samples=5, temperature=0.7, max_new_tokens=32)
+    items = [Item("gsm8k", name, "What is 1+1?", "2") for name in ("fits", "long", "none")]
+    texts = {("gsm8k", "fits"): ["It is 2."] * 5, ("gsm8k", "long"): ["2 " * 4000] * 5}
+    with Checkpoint(arguments) as model:
+        call = SixthCall(model, settings, settings, texts)
+        fits, long, none = (call.obstacle(item) for item in items)
+        assert fits is None
+        assert none == "it has no drafts"
+        assert long is not None
+        assert "less than the budget of 32: lower --max-new-tokens" in long
+        context = model.generator(settings).context
+        assert context is not None
+        said: list[str] = []
+        _warn_of_room(model, replace(settings, max_new_tokens=context // 6), said.append)
+        assert not said
+        _warn_of_room(model, replace(settings, max_new_tokens=context // 6 + 1), said.append)
+        assert f"but the context holds {context}" in said[0]
