@@ -168,6 +168,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _grading_options(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(after_interrupt=": the same command goes on where it stood")
     parser.add_argument(
         "--mcq-policy",
         choices=("letter_or_value", "letter_only"),
@@ -248,8 +249,7 @@ def _report(arguments: argparse.Namespace) -> int:
     for path in arguments.runs:
         if not any((path / name).is_file() for name in ("config.yaml", "metrics.jsonl", "manifest.json")):
             raise Refused(
-                f"{str(path)!r} is neither a run nor an evaluation: give a folder that `mmcorl train`, `eval` or `grade` "
-                "wrote"
+                f"{str(path)!r} is neither a run nor an evaluation: give a folder of `mmcorl train`, `eval` or `grade`"
             )
     if any((path / "manifest.json").is_file() for path in arguments.runs):
         if arguments.png:
