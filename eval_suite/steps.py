@@ -55,16 +55,16 @@ def generate(
     Raises:
         Refused: not one item can be put to the model. What `check` and `produce` raise comes through.
     """
-    rows = folder.rows("responses.jsonl")
-    have = {key_of(row) for row in rows}
+    name = items[0].benchmark
+    have = {key_of(row) for row in folder.rows("responses.jsonl")}
     items = _askable(folder, items, {(benchmark, id) for benchmark, id, _ in have}, check, quiet)
     chunks = [items[start : start + chunk] for start in range(0, len(items), chunk)]
     whole = [all((item.benchmark, item.id, k) in have for item in part for k in range(samples)) for part in chunks]
     kept = {(item.benchmark, item.id) for part, done in zip(chunks, whole, strict=True) if done for item in part}
     again = {(item.benchmark, item.id) for item in items} - kept
-    for name in ("responses.jsonl", *GRADINGS):
-        folder.replace_rows(name, [row for row in folder.rows(name) if (row["benchmark"], row["id"]) not in again])
-    with task("generating", len(items), quiet=quiet) as bar:
+    for file in ("responses.jsonl", *GRADINGS):
+        folder.replace_rows(file, [row for row in folder.rows(file) if (row["benchmark"], row["id"]) not in again])
+    with task(f"{name}: answering", len(items), quiet=quiet) as bar:
         for number, (part, done) in enumerate(zip(chunks, whole, strict=True)):
             if not done:
                 folder.append("responses.jsonl", [vars(response) for response in produce(part, number)])
@@ -79,10 +79,11 @@ def _askable(
     quiet: bool,
 ) -> list[Item]:
     """The items that can be put to the model. Where any has been answered, all have been checked."""
+    name = items[0].benchmark
     unasked = {(row["benchmark"], row["id"]) for row in folder.rows("unasked.jsonl")}
     if not any((item.benchmark, item.id) in answered or (item.benchmark, item.id) in unasked for item in items):
         found = []
-        with task("checking prompts", len(items), quiet=quiet) as bar:
+        with task(f"{name}: checking prompts", len(items), quiet=quiet) as bar:
             for item in items:
                 reason = check(item)
                 if reason is not None:
@@ -91,10 +92,9 @@ def _askable(
         if found:
             first = f"the first is {found[0]['id']!r}: {found[0]['reason']}"
             if len(found) == len(items):
-                raise Refused(f"no item of {items[0].benchmark} can be put to this model; {first}")
+                raise Refused(f"no item of {name} can be put to this model; {first}")
             print(
-                f"{items[0].benchmark}: {len(found)} of {len(items)} items cannot be put to this model and count as "
-                f"wrong; {first}",
+                f"{name}: {len(found)} of {len(items)} items cannot be put to this model and count as wrong; {first}",
                 file=sys.stderr,
             )
             folder.append("unasked.jsonl", found)
