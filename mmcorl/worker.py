@@ -172,6 +172,27 @@ class Worker:
                 results.append(self._completion(samples[0]))
         return results
 
+    def differences(self, prompts: Sequence[Prompt], tokens: int) -> list[Tensor]:
+        """log pi_train - log pi_engine of each token of one completion per prompt, at most so many tokens each.
+
+        Without an update in between, so that the weights are the same on both sides; see `mmcorl.parity`. All ranks.
+        """
+        sampling = self.config.sampling
+        encoded = [self.reader.encode(prompt) for prompt in prompts]
+        longest = min(tokens, sampling.max_new_tokens)
+        seed = noise_seed(self.config.seed, f"{self.name}/parity", 0, self.ranks.rank)
+        drawn = self._generate(
+            encoded, 1, Sampling(sampling.temperature, sampling.top_p, sampling.top_k, longest), seed
+        )
+        for prompt, samples in zip(prompts, drawn, strict=True):
+            self._check(prompt, samples, "comparison of engine and trainer")
+        rollouts = [Rollout(one, samples) for one, samples in zip(encoded, drawn, strict=True)]
+        update = self._prepare(rollouts, [[0.0]] * len(rollouts))
+        scores = update.score(self.shards.logprobs)
+        # Groups are counted over all ranks, this rank's among them in their order.
+        scored = [scores[row].cpu() for row in sorted(scores)]
+        return [one - rollout.samples[0].logprobs for one, rollout in zip(scored, rollouts, strict=True)]
+
     def save(self, directory: Path) -> None:
         """Weights in fp32 (hub layout), processor, optimizer and schedule: everything `load` needs.
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from mmcorl.data import DataSettings, load_prompts
 from mmcorl.parity import Drift, coarser, drift, parity
+from model_adapters.tiny import build_tiny
+from worker_parts import worker
 
 
 def test_drift_by_hand():
@@ -55,3 +58,24 @@ def test_what_is_stopped_and_why(text, image, dtype, words):
 def test_the_coarser_dtype_counts():
     assert coarser(["fp32", "fp32"]) == "fp32"
     assert coarser(["fp32", "bf16"]) == coarser(["fp16", "fp16"]) == "bf16"
+
+
+@pytest.mark.parametrize(("family", "source"), [("llama", "synthetic:text"), ("gemma3", "synthetic:visual")])
+def test_an_engine_that_shares_the_weights_does_not_drift(tmp_path, family, source):
+    agent = worker(build_tiny(family, tmp_path / family, seed=0))
+    prompts = list(load_prompts(DataSettings(source=source, size=4)))
+    differences = agent.differences(prompts, tokens=3)
+    assert all(1 <= len(one) <= 3 for one in differences)
+    assert max(float(one.abs().max()) for one in differences) < 1e-5
+    # Other weights on one side only are seen.
+    drawn = agent.engine.generate
+
+    def before(*arguments):
+        samples = drawn(*arguments)
+        with torch.no_grad():
+            next(iter(agent.adapter.decoder(agent.policy.model).parameters())).add_(0.1)
+        return samples
+
+    agent.engine.generate = before
+    stale = parity("a", "fp32", {"text": agent.differences(prompts, tokens=3)})
+    assert "other weights" in stale.fault
