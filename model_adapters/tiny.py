@@ -148,7 +148,7 @@ def build_tiny(
         raise AdapterError(f"unknown tiny family {family!r}: use one of {', '.join(FAMILIES)}")
     if image_size % (_PATCH * _MERGE):
         raise AdapterError(f"image_size {image_size} must be a multiple of {_PATCH * _MERGE} pixels")
-    patches.apply("torchvision_cpu")
+    patches.apply(*patches.BEFORE_TRANSFORMERS)
     sizes = _Sizes(image_size, hidden, layers, initializer_range, text_config or {}, vision_config or {})
     path = Path(path)
     path.mkdir(parents=True, exist_ok=True)

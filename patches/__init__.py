@@ -14,7 +14,23 @@ from importlib import import_module
 
 from patches.base import Applied, Patch, PatchError, Standing, State, Status
 
-__all__ = ["Applied", "Patch", "PatchError", "Status", "all_patches", "apply", "check", "status"]
+__all__ = [
+    "BEFORE_TRANSFORMERS",
+    "BEFORE_VLLM",
+    "Applied",
+    "Patch",
+    "PatchError",
+    "Status",
+    "all_patches",
+    "apply",
+    "check",
+    "status",
+]
+
+BEFORE_TRANSFORMERS = ("torchvision_cpu", "torchaudio_cpu")
+"""What breaks the import of transformers' models and processors: for code that imports them by itself."""
+BEFORE_VLLM = (*BEFORE_TRANSFORMERS, "torchcodec_cpu")
+"""What breaks the import of vLLM, in a process that vLLM's plugin may come too late for or never reach."""
 
 _MODULES = (
     "torchvision_cpu",

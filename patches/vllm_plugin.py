@@ -16,15 +16,13 @@ from importlib import metadata
 import patches
 
 NAME = "mmcorl"
-BEFORE_IMPORT = ("torchvision_cpu", "torchaudio_cpu", "torchcodec_cpu")
-"""What has to be cured before `import vllm`; harmless where nothing is broken."""
-ALL = (*BEFORE_IMPORT, "vllm_vision_attention")
+ALL = (*patches.BEFORE_VLLM, "vllm_vision_attention")
 """Every patch a vLLM process may need."""
 
 
 def early() -> None:
     """Cure what breaks `import vllm`; answers that this is no platform. Entry point, called by vLLM."""
-    patches.apply(*BEFORE_IMPORT)
+    patches.apply(*patches.BEFORE_VLLM)
 
 
 def load() -> None:
