@@ -35,6 +35,8 @@ class Reply:
     """Seconds before anything is sent."""
     disconnect: bool = False
     """Close the connection instead of replying."""
+    endless: bytes = b""
+    """Sent over and over instead of a body, for as long as the client listens."""
     drip: float = 0.0
     """Seconds between single bytes of the body."""
 
@@ -189,9 +191,13 @@ class OpenAIServer:
             return
         payload = reply.payload(body.get("model", ""))
         head = {"Content-Type": "application/json", "Content-Length": str(len(payload)), **reply.headers}
+        if reply.endless:
+            head["Content-Length"] = str(2**60)
         lines = [f"HTTP/1.1 {reply.status} Told", *(f"{name}: {value}" for name, value in head.items()), "", ""]
         try:
-            http.wfile.write("\r\n".join(lines).encode() + (b"" if reply.drip else payload))
+            http.wfile.write("\r\n".join(lines).encode() + (b"" if reply.drip or reply.endless else payload))
+            while reply.endless and not self._closed.is_set():
+                http.wfile.write(reply.endless)
             for byte in payload if reply.drip else b"":
                 http.wfile.write(bytes([byte]))
                 if self._closed.wait(reply.drip):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import logging
 import signal
@@ -169,6 +170,10 @@ def test_extra_fields_are_sent_removed_and_part_of_the_name(serve):
         say("", body=b'{"choices": []}'),
         say("", body=b'{"choices": [{"message": "correct"}]}'),
         say("", body=b"[" * 100_000),
+        say("", endless=b" " * 65536),
+        say("", body=gzip.compress(b" " * 2**26), headers={"Content-Encoding": "gzip"}),
+        say("", headers={"Content-Encoding": "gzip"}),
+        say("", body=b'{"choices": [{"message": {"content": ["correct"]}}]}'),
         say("", body=b""),
     ],
     ids=lambda fault: "",

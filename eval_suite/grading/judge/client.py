@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -25,6 +26,8 @@ _HOPELESS = {
 }
 _CONNECT_TIMEOUT = 10.0
 _EXCERPT = 200
+MAX_BODY = 2**20
+"""Bytes of a response that are read: a reply of one word needs hundreds, a broken server may never end."""
 
 
 class Unanswered(Exception):
@@ -48,6 +51,15 @@ class Reply:
     text: str
     cut_off: bool
     """It ran out of `max_tokens`."""
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What a server sent."""
+
+    status: int
+    headers: Mapping[str, str]
+    text: str
 
 
 @dataclass(frozen=True)
@@ -131,7 +143,7 @@ class Endpoint:
         self.sent += 1
         try:
             async with asyncio.timeout(self.settings.timeout):
-                response = await self._client.post(self.settings.url, json=self._body(prompt))
+                answer = await self._fetch(prompt)
         except TimeoutError:
             return _Trouble(self._unanswered("timeout", f"gave no reply within {self.settings.timeout:g} s"))
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError) as error:
@@ -139,7 +151,17 @@ class Endpoint:
             return _Trouble(self._unanswered("connect", sentence, hopeless=True))
         except httpx2.RequestError as error:
             return _Trouble(self._unanswered("connection", f"broke the connection ({_brief(error)})"))
-        return self._read(response)
+        return self._read(answer)
+
+    async def _fetch(self, prompt: str) -> _Answer:
+        """The server's answer, or as much of it as could be one."""
+        body = bytearray()
+        async with self._client.stream("POST", self.settings.url, json=self._body(prompt)) as response:
+            async for part in response.aiter_bytes():
+                body += part
+                if len(body) > MAX_BODY:
+                    break
+        return _Answer(response.status_code, response.headers, body[:MAX_BODY].decode("utf-8", "replace"))
 
     def _body(self, prompt: str) -> dict[str, Any]:
         body: dict[str, Any] = {
@@ -151,18 +173,18 @@ class Endpoint:
         }
         return {name: value for name, value in body.items() if value is not None}
 
-    def _read(self, response: httpx2.Response) -> Reply | _Trouble:
-        status = response.status_code
+    def _read(self, response: _Answer) -> Reply | _Trouble:
+        status = response.status
         if status == 200:
             reset = until_reset(response.headers)
             if reset is not None and reset <= self.settings.patience:
                 self._gate.hold(reset)
-            reply = self._reply(response)
+            reply = self._reply(response.text)
             if reply is None:
                 sentence = f"replied with something that is no chat completion{self._excerpt(response.text)}"
                 return _Trouble(self._unanswered("malformed", sentence))
             return reply
-        message, code = _error(response)
+        message, code = _error(response.text)
         said = self._excerpt(message)
         kind = str(status)
         if status == 429:
@@ -183,10 +205,10 @@ class Endpoint:
             raise self._unanswered(kind, sentence, hopeless=True)
         raise self._unanswered(kind, f"refused the request with {status}{said}")
 
-    def _reply(self, response: httpx2.Response) -> Reply | None:
+    def _reply(self, text: str) -> Reply | None:
         """The first choice's text; None if the body is no chat completion. No text at all is an empty reply."""
         try:
-            choice = response.json()["choices"][0]
+            choice = json.loads(text)["choices"][0]
             content = choice["message"].get("content")
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             return None
@@ -207,19 +229,19 @@ class Endpoint:
         return text.replace(self._key, "***") if self._key else text
 
 
-def _error(response: httpx2.Response) -> tuple[str, str | None]:
+def _error(text: str) -> tuple[str, str | None]:
     """Message and code of an error: under `error` (OpenAI, vLLM), flat (older vLLM), `detail` (FastAPI), or text."""
     try:
-        body = response.json()
+        body = json.loads(text)
     except (ValueError, RecursionError):
-        return response.text, None
+        return text, None
     inner = body.get("error", body) if isinstance(body, dict) else body
     if isinstance(inner, dict):
         code = inner.get("code")
         message = inner.get("message", inner.get("detail"))
         if message is not None:
             return message if isinstance(message, str) else json.dumps(message), code if isinstance(code, str) else None
-    return inner if isinstance(inner, str) else response.text, None
+    return inner if isinstance(inner, str) else text, None
 
 
 def _brief(error: Exception) -> str:
