@@ -269,7 +269,7 @@ class RaySettings(Section):
     address: str | None = None
     """A Ray cluster that runs already (`ray start`): `auto` for the one on this machine, or HOST:PORT. By default a
     cluster of this machine alone is started for the run, and ended with it."""
-    hung_after: float = Field(default=7.0, ge=2)
+    hung_after: float = Field(default=5.0, ge=2)
     """Seconds after which the run stops because a worker's process is suspended, its machine does not answer, or all
     workers of an agent stand in a call without using the processor or reading or writing files."""
     startup: float = Field(default=900.0, gt=0)

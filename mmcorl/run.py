@@ -33,7 +33,7 @@ from mmcorl.agent import Agent, Parallel, in_turn, results
 from mmcorl.answers import RELATION, Equivalence
 from mmcorl.config import Config
 from mmcorl.errors import Refused
-from mmcorl.launch.meter import Meter, overall
+from mmcorl.launch.meter import overall
 from mmcorl.metrics import Comparisons, step_metrics, validation_metrics, votes_records
 from mmcorl.progress import Progress
 from mmcorl.supervision import Labels
@@ -276,11 +276,11 @@ class Run:
         progress: Progress,
         start: checkpoint.Committed | None,
         parallel: Parallel = in_turn,
-        meters: Mapping[str, Meter] | None = None,
+        rates: Mapping[str, Callable[[int], Mapping[str, Any]]] | None = None,
     ):
         self.folder, self.config, self.steps = folder, config, steps
         self.validation, self.relation, self.progress, self.parallel = validation, relation, progress, parallel
-        self.meters = meters or {}
+        self.rates = rates or {}
         self.step = start.step if start else 0
         self.names = [agent.name for agent in config.agents]
         self.trackers = Trackers(
@@ -357,11 +357,7 @@ class Run:
         self.trackers.log(metrics)
         self._watch(metrics)
         self.step = step
-        rates = {
-            name: self.meters[name].take(step, rollouts, earned)
-            for name, rollouts, earned in zip(self.names, groups, own, strict=True)
-            if name in self.meters
-        }
+        rates = {name: take(step) for name, take in self.rates.items()}
         self._timing(step, metrics, rates, late)
 
     def evaluate_when_due(self, step: int, agents: Sequence[Agent]) -> None:
@@ -562,7 +558,7 @@ class Run:
         self._tick(None)
         if late and rates:
             # The updates ran while this process already waited for the next rollouts: that part of it is theirs.
-            slowest = max(rate["update_seconds"] for rate in rates.values())
+            slowest = max(rate["update_seconds"] + rate["sync_seconds"] for rate in rates.values())
             waited, counted = self._clock.get("rollout", 0.0), self._clock.get("update", 0.0)
             moved = min(waited, max(0.0, slowest - counted))
             self._clock |= {"rollout": waited - moved, "update": counted + moved}

@@ -6,16 +6,14 @@ import math
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 import transformers
-from transformers.utils import is_flash_attn_2_available
-from transformers.utils import logging as transformers_logging
 
 import mmcorl
-import patches
+from mmcorl.agent import results
 from mmcorl.answers import Equivalence
 from mmcorl.checkpoint import Committed, committed, no_room
 from mmcorl.config import BenchmarkSet, Config
@@ -27,6 +25,10 @@ from mmcorl.data.overlap import warnings as overlap_warnings
 from mmcorl.data.reading import BadRow
 from mmcorl.data.sources import PromptSource, load_prompts
 from mmcorl.errors import Failed, Refused
+from mmcorl.launch import launcher
+from mmcorl.launch.host import prepare
+from mmcorl.launch.team import Cohort
+from mmcorl.launch.watch import RankFailed
 from mmcorl.progress import Progress, task
 from mmcorl.reader import Reader
 from mmcorl.report import build_report
@@ -35,10 +37,8 @@ from mmcorl.run import HeldOut, Run, RunFolder
 from mmcorl.supervision import Supervision
 from mmcorl.trackers import require_trackers
 from mmcorl.types import Group, Prompt, PseudoLabel
-from mmcorl.worker import Worker
 from mmcorl.zoo import parse, resolve
 from model_adapters.images import ImageRefused, load_image
-from model_adapters.registry import check_versions
 
 
 class TrainingPrompts:
@@ -63,9 +63,9 @@ def train(config: Config, run_dir: Path, *, quiet: bool = False, suite: Suite | 
     Raises Refused before work starts on anything that cannot work, and leaves the folder then as it was; raises
     Failed where the disk has no room.
     """
-    _prepare(config)
-    device = _device(config.device)
-    with RunFolder(run_dir, config) as folder, Equivalence() as relation:
+    prepare(config)
+    require_trackers(config.logging.trackers)
+    with RunFolder(run_dir, config) as folder, launcher(config) as launch, Equivalence() as relation:
         sources = _sources(config)
         readers = _readers(config, quiet)
         checks, record = _check(config, sources, readers, folder.data_check(), quiet)
@@ -83,42 +83,32 @@ def train(config: Config, run_dir: Path, *, quiet: bool = False, suite: Suite | 
             min_votes=config.supervision.min_votes,
             min_share=config.supervision.min_share,
         )
-        workers = [Worker(config, reader, steps, device) for reader in readers]
+        cohort = launch.cohort(readers, steps)
         start = folder.begin(record)
         try:
-            return _work(config, folder, start, workers, prompts, validation, supervision, relation, steps, quiet)
+            cohort.keep_logs(run_dir / "logs")
+            return _work(config, folder, start, cohort, prompts, validation, supervision, relation, steps, quiet)
         except Exception as error:
             reason = no_room(error)
-            if reason is None:
+            if reason is None and not isinstance(error, RankFailed):
                 raise
             safe = committed(folder.checkpoints)
+            step = safe[-1].step if safe else 0
+            if reason is None:
+                raise Failed(
+                    f"the run is safe up to step {step} and stopped, the same command goes on from there: {error}"
+                ) from error
             raise Failed(
-                f"no room is left to write into {str(run_dir)!r} ({reason}): the run is safe up to step "
-                f"{safe[-1].step if safe else 0}, make room and give the same command again to go on from there"
+                f"no room is left to write into {str(run_dir)!r} ({reason}): the run is safe up to step {step}, make "
+                "room and give the same command again to go on from there"
             ) from error
-
-
-def _prepare(config: Config) -> None:
-    """What holds for the whole process, and what only the machine can refuse."""
-    check_versions()
-    patches.apply("torchvision_cpu")
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    if config.threads:
-        torch.set_num_threads(config.threads)
-    require_trackers(config.logging.trackers)
-    if config.training.attention == "flash_attention_2" and not is_flash_attn_2_available():
-        raise Refused(
-            "training.attention is 'flash_attention_2' but the package flash-attn does not work here: install it for "
-            "this GPU, or use training.attention=sdpa"
-        )
 
 
 def _work(
     config: Config,
     folder: RunFolder,
     start: Committed | None,
-    workers: Sequence[Worker],
+    cohort: Cohort,
     prompts: TrainingPrompts,
     validation: Sequence[HeldOut],
     supervision: Supervision,
@@ -127,10 +117,10 @@ def _work(
     quiet: bool,
 ) -> dict[str, Any]:
     """Everything after the checks: take up the last checkpoint, train, export, sum up."""
+    agents = cohort.agents
     if start:
-        for worker in workers:
-            worker.load(start.path / worker.name)
-    facts = {worker.name: worker.facts() for worker in workers}
+        results(cohort.parallel(partial(agent.load, start.path / agent.name) for agent in agents))
+    facts = {agent.name: agent.facts for agent in agents}
 
     def reward(
         groups: Sequence[Group], labels: Sequence[PseudoLabel], batch: Sequence[Prompt]
@@ -143,17 +133,20 @@ def _work(
                 f"{name}: {fact['family']}, {fact['trainable_parameters']:,} of {fact['parameters']:,} "
                 "parameters trained"
             )
+        for place in cohort.places:
+            progress.message(place)
         if start:
             progress.message(f"resuming after step {start.step} of {steps}")
             progress.restore(folder.lines("metrics.jsonl"), folder.lines("validation.jsonl"))
-        run = Run(folder, config, steps, validation, relation, progress, start)
+        rates = {agent.name: agent.take_rates for agent in agents}
+        run = Run(folder, config, steps, validation, relation, progress, start, cohort.parallel, rates)
         # A scheduler's SIGTERM is a Ctrl-C that nobody typed.
         stops = (signal.SIGINT, signal.SIGTERM)
         previous = [signal.signal(stop, lambda *_: _ask_to_stop(run)) for stop in stops]
         try:
-            cotrain(workers, prompts, supervision, reward, run, steps)
+            cotrain(agents, prompts, supervision, reward, run, steps, cohort.parallel)
             progress.phase("export")
-            run.export(workers)
+            run.export(agents)
         finally:
             for stop, handler in zip(stops, previous, strict=True):
                 signal.signal(stop, handler)
@@ -169,17 +162,6 @@ def _ask_to_stop(run: Run) -> None:
         raise KeyboardInterrupt
     run.stop_requested = True
     run.progress.message("stopping after this step (Ctrl-C again to stop at once)")
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(name)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise Refused(f"device is {name!r} but torch sees no GPU: use device=cpu, or device=auto")
-    if device.index is not None and device.index >= torch.cuda.device_count():
-        raise Refused(f"device is {name!r} but torch sees {torch.cuda.device_count()} GPU(s), from cuda:0 on")
-    return device
 
 
 def _sources(config: Config) -> dict[str, PromptSource]:

@@ -15,8 +15,8 @@ import pytest
 import torch
 import yaml
 
-import mmcorl.train as training
 from mmcorl.cli import main
+from mmcorl.launch import host, local
 from runs import changed, small_config, write_config
 
 
@@ -39,7 +39,7 @@ def no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     def loading(*_: object) -> None:
         raise AssertionError("weights were loaded")
 
-    monkeypatch.setattr(training, "Worker", loading)
+    monkeypatch.setattr(local, "Worker", loading)
 
 
 @pytest.fixture
@@ -239,7 +239,7 @@ def test_a_gpu_that_is_not_there(
 def test_attention_whose_package_is_not_there(
     config: dict[str, Any], refusal: Callable[..., str], tmp_path: Path
 ) -> None:
-    if training.is_flash_attn_2_available():
+    if host.is_flash_attn_2_available():
         pytest.skip("flash-attn is installed")
     sentence = refusal("train", write_config(tmp_path, config), "training.attention=flash_attention_2")
     assert "flash-attn does not work here" in sentence
@@ -484,7 +484,7 @@ def test_an_unexpected_error_keeps_its_trace_and_comes_last(
     def broken(*_: object) -> None:
         raise ZeroDivisionError("a bug of ours")
 
-    monkeypatch.setattr(training.Worker, "rollout", broken)
+    monkeypatch.setattr(local.Worker, "rollout", broken)
     file = write_config(tmp_path, config)
     assert main(["train", str(file), "--run-dir", "run", "--quiet"]) == 1
     errors = capfd.readouterr().err

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-from mmcorl.types import Group
 
 PEAK_TFLOPS = {
     "B200": 2250,
@@ -39,83 +35,33 @@ def peak_flops(device_name: str | None) -> float | None:
     return None
 
 
-def step_flops(
-    parameters: int,
-    trainable: int,
-    sampled: tuple[int, int],
-    trained: tuple[int, int],
-    *,
-    passes: int = 1,
-) -> float:
-    """Floating-point operations that one step of one agent needs, whoever does them in whatever way.
+def rates(timings: Mapping[str, float], prompts: int, peak: float | None) -> dict[str, float | None]:
+    """One step of one agent, for its line in timings.jsonl.
 
-    With N parameters of which T are trained: a forward pass costs 2 N per token, a backward pass 2 N for what is
-    handed on and 2 T for the gradients. A prompt is read once per group and pass, its completions token by token.
-    With T = N this is the usual 6 N per trained token. Attention over the context (small at a few thousand tokens),
-    the vision tower's patches beyond the tokens they become, recomputed activations and passes of a reference model
-    are left out, so the share of the peak is rather too low than too high.
+    `tokens_per_second` counts completion tokens over rollout and update together; divided by `rollout_share` it is
+    the speed of sampling. `mfu` is the share of the GPUs' peak that the arithmetic of the update makes: 6 operations
+    per parameter and token, prompts and completions of the groups that gave a gradient, recomputed activations and
+    attention over the context not counted.
 
     Args:
-        sampled: prompt and completion tokens of the rollout.
-        trained: the same of the groups that gave a gradient.
-        passes: passes over the rollout batch.
-    """
-    return 2 * parameters * sum(sampled) + passes * (4 * parameters + 2 * trainable) * sum(trained)
-
-
-class Meter:
-    """Measures one agent: seconds by step and phase, told from outside, and the rates they make with the work done.
-
-    Args:
-        facts: of the agent: `parameters`, `trainable_parameters`.
+        timings: what `Worker.timings` says of the step; `moving_seconds` where agents share a GPU.
+        prompts: of the step.
         peak: FLOP/s of all its GPUs together; None without a known GPU.
-        passes: passes over each rollout batch.
-        all_groups: groups with equal rewards are trained too (they have a KL term).
     """
+    update = timings["update_seconds"] + timings["sync_seconds"]
+    total = timings["rollout_seconds"] + update
+    return {
+        **{key: round(value, 4) for key, value in timings.items() if key.endswith("_seconds")},
+        **{key: round(value, 3) for key, value in timings.items() if key.endswith("_gb")},
+        "prompts_per_second": prompts / total,
+        "completions_per_second": timings["completions"] / total,
+        "tokens_per_second": timings["completion_tokens"] / total,
+        "rollout_share": timings["rollout_seconds"] / total,
+        "mfu": None if peak is None else timings["update_flops"] / timings["update_seconds"] / peak,
+    }
 
-    def __init__(self, facts: Mapping[str, Any], peak: float | None = None, passes: int = 1, all_groups: bool = False):
-        self.facts, self.peak, self.passes, self.all_groups = facts, peak, passes, all_groups
-        self._seconds: dict[int, dict[str, float]] = {}
-        self._prompt_tokens: dict[int, Mapping[str, int]] = {}
 
-    @contextlib.contextmanager
-    def timed(self, phase: str, step: int) -> Iterator[None]:
-        """Add what happens inside to a phase of a step. Another thread may read other steps meanwhile."""
-        start = time.perf_counter()
-        yield
-        seconds = self._seconds.setdefault(step, {})
-        seconds[phase] = seconds.get(phase, 0.0) + time.perf_counter() - start
-
-    def prompts(self, step: int, tokens: Mapping[str, int]) -> None:
-        """Tokens of each prompt of a step, by uid."""
-        self._prompt_tokens[step] = tokens
-
-    def take(self, step: int, groups: Sequence[Group], rewards: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-        """Rates of one finished step, for its line in timings.jsonl; what was measured of it is forgotten.
-
-        `tokens_per_second` counts completion tokens over rollout and update together; divided by `rollout_share`
-        it is the speed of sampling.
-        """
-        seconds, prompts = self._seconds.pop(step), self._prompt_tokens.pop(step)
-        total = seconds["rollout"] + seconds["update"]
-        tokens = {group.uid: sum(one.tokens for one in group.completions) for group in groups}
-        trained = [uid for uid, values in rewards.items() if self.all_groups or len(set(values)) > 1]
-        flops = step_flops(
-            self.facts["parameters"],
-            self.facts["trainable_parameters"],
-            (sum(prompts.values()), sum(tokens.values())),
-            (sum(prompts[uid] for uid in trained), sum(tokens[uid] for uid in trained)),
-            passes=self.passes,
-        )
-        return {
-            "rollout_seconds": round(seconds["rollout"], 4),
-            "update_seconds": round(seconds["update"], 4),
-            "prompts_per_second": len(groups) / total,
-            "completions_per_second": sum(len(group.completions) for group in groups) / total,
-            "tokens_per_second": sum(tokens.values()) / total,
-            "rollout_share": seconds["rollout"] / total,
-            "mfu": None if self.peak is None else flops / total / self.peak,
-        }
+WORK = ("rollout_seconds", "update_seconds", "sync_seconds")
 
 
 def overall(timings: Sequence[Mapping[str, Any]], agent: str) -> dict[str, float | None]:
@@ -125,14 +71,14 @@ def overall(timings: Sequence[Mapping[str, Any]], agent: str) -> dict[str, float
     evaluations and checkpoints. Empty where no step was measured.
     """
     lines = [line["agents"][agent] for line in timings if agent in line.get("agents", {})]
-    weights = [line["rollout_seconds"] + line["update_seconds"] for line in lines]
+    weights = [sum(line[key] for key in WORK) for line in lines]
     total = sum(weights)
     if not total:
         return {}
-    rates: dict[str, float | None] = {}
+    found: dict[str, float | None] = {}
     for key in ("prompts_per_second", "completions_per_second", "tokens_per_second", "rollout_share", "mfu"):
         values = [line[key] for line in lines]
         known = all(value is not None for value in values)
-        rates[key] = sum(v * w for v, w in zip(values, weights, strict=True)) / total if known else None
+        found[key] = sum(v * w for v, w in zip(values, weights, strict=True)) / total if known else None
     elapsed = sum(line["seconds"]["total"] for line in timings)
-    return {**rates, "busy_share": min(1.0, total / elapsed) if elapsed else None}
+    return {**found, "busy_share": min(1.0, total / elapsed) if elapsed else None}

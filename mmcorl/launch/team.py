@@ -1,0 +1,116 @@
+"""An agent as `cotrain` sees it, over the ranks that share its work."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from mmcorl.agent import Parallel
+from mmcorl.launch.meter import peak_flops, rates
+from mmcorl.types import Completion, Group, Prompt
+
+Item = TypeVar("Item")
+
+
+class Team(Protocol):
+    """The workers of one agent: one in this process, or one actor per GPU."""
+
+    size: int
+
+    def call(self, method: str, arguments: Sequence[tuple[Any, ...]], during: str) -> list[Any]:
+        """Call a method of `mmcorl.launch.host.Host` on every rank, each with its own arguments; results by rank.
+
+        `during` says what is going on, for the message of a failure.
+        """
+        ...
+
+
+class TeamAgent:
+    """One agent over one or more ranks. Implements `mmcorl.agent.Agent`.
+
+    Prompts are shared out in order, groups come back in order; a group stays with the rank that sampled it.
+    """
+
+    def __init__(self, name: str, team: Team):
+        self.name, self.team = name, team
+        (self.facts, device_name), *_ = self._all("facts", (), "its start")
+        """`facts` is what the summary says of this agent."""
+        peak = peak_flops(device_name)
+        self._peak = None if peak is None else peak * team.size
+        self._rates: dict[int, dict[str, float | None]] = {}
+        """By step, until they are taken."""
+        self._shares: list[list[str]] = []
+        """Prompt uids of the last rollout, by rank."""
+
+    def rollout(self, prompts: Sequence[Prompt], step: int) -> list[Group]:
+        """K completions of each prompt."""
+        shares = split(prompts, self.team.size)
+        self._shares = [[prompt.uid for prompt in share] for share in shares]
+        replies = self.team.call("rollout", [(share, step) for share in shares], f"the rollout of step {step}")
+        return [group for groups in replies for group in groups]
+
+    def update(self, rewards: Mapping[str, Sequence[float]], step: int) -> dict[str, float]:
+        """One policy step on the last rollout; every rank gets the rewards of its own groups."""
+        rank_of = {uid: rank for rank, uids in enumerate(self._shares) for uid in uids}
+        own: list[dict[str, Sequence[float]]] = [{} for _ in self._shares]
+        for uid, values in rewards.items():
+            # One that nobody rolled out goes to a rank all the same: the worker knows what to say of it.
+            own[rank_of.get(uid, 0)][uid] = values
+        (metrics, timings), *_ = self.team.call("update", [(part, step) for part in own], f"the update of step {step}")
+        self._rates[step] = rates(timings, len(rewards), self._peak)
+        return dict(metrics)
+
+    def take_rates(self, step: int) -> dict[str, float | None]:
+        """How fast a finished step went, once."""
+        return self._rates.pop(step)
+
+    def evaluate(self, prompts: Sequence[Prompt]) -> list[Completion]:
+        """One greedy completion per prompt, in order."""
+        shares = split(prompts, self.team.size)
+        replies = self.team.call("evaluate", [(share,) for share in shares], "an evaluation")
+        return [completion for completions in replies for completion in completions]
+
+    def save(self, directory: Path) -> None:
+        """All ranks together; rank 0 writes."""
+        self._all("save", (directory,), "a checkpoint")
+
+    def load(self, directory: Path) -> None:
+        """All ranks together."""
+        self._all("load", (directory,), f"the return to {directory.parent.name}")
+
+    def export(self, directory: Path) -> None:
+        """All ranks together; rank 0 writes."""
+        self._all("export", (directory,), "the export")
+
+    def _all(self, method: str, arguments: tuple[Any, ...], during: str) -> list[Any]:
+        return self.team.call(method, [arguments] * self.team.size, during)
+
+
+def split(items: Sequence[Item], parts: int) -> list[Sequence[Item]]:
+    """Share items out in order; where they do not divide evenly, the first parts get one more.
+
+    >>> split("abcde", 2)
+    ['abc', 'de']
+    """
+    size, more = divmod(len(items), parts)
+    ends = [part * size + min(part, more) for part in range(parts + 1)]
+    return [items[start:end] for start, end in itertools.pairwise(ends)]
+
+
+def _no_logs(folder: Path) -> None:
+    """Agents of this process print where it prints."""
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """What a launcher hands to a run."""
+
+    agents: Sequence[TeamAgent]
+    parallel: Parallel
+    places: Sequence[str] = ()
+    """A line per agent about where it lives, for people; none where that needs no saying."""
+    keep_logs: Callable[[Path], None] = _no_logs
+    """Makes every rank write what it prints to AGENT-rankN.log in a folder, what it printed so far first."""
