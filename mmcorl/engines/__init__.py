@@ -22,6 +22,10 @@ def build_engine(config: Config, policy: Policy, reader: Reader, ranks: Ranks | 
 
     On several ranks each makes its own, all at the same time. Raises Refused where the machine cannot have it.
     """
+    if config.engine.kind == "vllm":
+        from mmcorl.engines.vllm import require_temperature
+
+        require_temperature(config.sampling.temperature)
     longest = max(config.sampling.max_new_tokens, config.validation.max_new_tokens or 0)
     return engine_for(
         config.engine,

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from vllm.outputs import CompletionOutput, RequestOutput
 
 BAN = -100.0
-"""Bias of a banned token, the strongest vLLM takes. e^-100 is no probability worth the name; temperatures up to
-`HOTTEST` leave it so."""
-HOTTEST = 4.0
+"""Bias of a banned token, the strongest vLLM takes; at `HOTTEST` still e^-50, which is no probability to speak of."""
+HOTTEST = 2.0
+"""The highest temperature vLLM takes."""
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Most ranks of low-rank adapters that vLLM can be told."""
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -138,11 +138,7 @@ class VllmEngine:
                     f"agent {self.name!r}: prompt {number} and its completion may have {length} tokens, above "
                     f"engine.max_model_len {self.max_model_len}: raise it, or leave it out to fit the run"
                 )
-        if sampling.temperature > HOTTEST:
-            raise Failed(
-                f"agent {self.name!r}: temperature {sampling.temperature:g} would let vLLM sample media tokens, which "
-                f"it bans by a bias only: stay at or below {HOTTEST:g}, or use engine.kind=transformers"
-            )
+        require_temperature(sampling.temperature)
         # The trainer samples under autocast; vLLM's arithmetic is its own.
         with torch.autocast(self.policy.device.type, enabled=False), _quiet():
             outputs = self.llm.generate(
@@ -355,6 +351,15 @@ class VllmEngine:
         if self._asleep:
             self.llm.wake_up(tags=sorted(self._asleep, reverse=True))  # weights before the cache
             self._asleep = set()
+
+
+def require_temperature(temperature: float) -> None:
+    """Raises Refused for one that vLLM does not take."""
+    if temperature > HOTTEST:
+        raise Refused(
+            f"the temperature is {temperature:g}, but vLLM takes {HOTTEST:g} at most: lower it, or use "
+            "engine.kind=transformers"
+        )
 
 
 class _Counted:

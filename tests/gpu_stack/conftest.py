@@ -1,0 +1,16 @@
+"""Engines that several test files share: starting one takes seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from vllm_parts import Bench, Benches
+
+
+@pytest.fixture(scope="session")
+def benches(tiny_checkpoints: Mapping[str, Path]) -> Mapping[str, Bench]:
+    """A policy and its engines for each family, made when first asked for; tests leave the weights as they were."""
+    return Benches(tiny_checkpoints)
