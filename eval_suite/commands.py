@@ -311,13 +311,16 @@ def report(arguments: argparse.Namespace) -> int:
 
 def judge_of(arguments: argparse.Namespace) -> Any:
     """The judge that the options name, if any: refused before work starts if it cannot be."""
-    from eval_suite.grading.judge import JudgeSettings, choose
+    from eval_suite.grading.judge import JudgeSettings, choose, with_options
 
     judge = choose(arguments.judge, arguments.judge_model, arguments.judge_key_env, arguments.judge_gpus)
     if judge is None and arguments.judge_again:
         raise Refused(f"--judge-again {arguments.judge_again} needs a judge to ask: add --judge")
     if isinstance(judge, JudgeSettings):
+        judge = with_options(judge, arguments.judge_set)
         judge.api_key()
+    elif arguments.judge_set:
+        raise Refused(f"--judge-set {arguments.judge_set[0]} is for a judge at an endpoint: add --judge URL")
     return judge
 
 

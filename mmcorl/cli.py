@@ -184,6 +184,13 @@ def _grading_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--judge-key-env", metavar="NAME", help="environment variable that holds an endpoint's key")
     parser.add_argument("--judge-gpus", type=int, metavar="N", help="GPUs for a judge in this process (default: 1)")
     parser.add_argument(
+        "--judge-set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="concurrency, timeout (seconds), max_tokens, ... of an endpoint, or extra.NAME for a field of its requests",
+    )
+    parser.add_argument(
         "--judge-again",
         choices=("unclear", "all"),
         help="ask again what the judge answered off its menu, or everything (what failed is always asked again)",

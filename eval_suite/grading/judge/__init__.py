@@ -17,7 +17,7 @@ from eval_suite.grading.judge.judging import (
     judge_all,
 )
 from eval_suite.grading.judge.prompt import PROMPT_VERSION, JudgeRequest, key
-from eval_suite.grading.judge.settings import JudgeSettings
+from eval_suite.grading.judge.settings import JudgeSettings, with_options
 
 __all__ = [
     "PROMPT_VERSION",
@@ -35,4 +35,5 @@ __all__ = [
     "choose",
     "judge_all",
     "key",
+    "with_options",
 ]

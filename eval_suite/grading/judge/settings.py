@@ -6,8 +6,8 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,6 +15,7 @@ from eval_suite.grading.judge.prompt import PROMPT_VERSION
 from mmcorl.errors import Refused
 
 _PATH = "/chat/completions"
+_OPTIONS = ("concurrency", "timeout", "retries", "backoff", "max_backoff", "patience", "stop_after", "max_tokens")
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,33 @@ class JudgeSettings:
         if not (value.isascii() and value.isprintable()) or " " in value:
             raise Refused(f"the variable {self.api_key_env} holds no API key: spaces or characters outside ASCII.")
         return value
+
+
+def with_options(settings: JudgeSettings, options: Iterable[str]) -> JudgeSettings:
+    """Settings changed by texts such as `concurrency=64` or `extra.max_completion_tokens=64`; values are JSON or text.
+
+    Raises:
+        Refused: a text of another form, an unknown name, or a value that cannot work.
+    """
+    changes: dict[str, Any] = {}
+    extra = dict(settings.extra)
+    for text in options:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise Refused(f"judge option {text!r} sets nothing; write it as NAME=VALUE.")
+        try:
+            told = json.loads(value)
+        except ValueError:
+            told = value
+        if name.startswith("extra."):
+            extra[name.removeprefix("extra.")] = told
+        elif name in _OPTIONS:
+            changes[name] = told
+        else:
+            raise Refused(
+                f"judge option {name!r} is unknown; use {', '.join(_OPTIONS)}, or extra.NAME for its requests."
+            )
+    return replace(settings, **changes, extra=extra)
 
 
 def _check_url(url: str) -> None:
