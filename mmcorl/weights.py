@@ -55,10 +55,14 @@ def hub_named(model: nn.Module, named: Iterable[tuple[str, Tensor]]) -> Iterator
         from transformers.core_model_loading import revert_weight_conversion
     except ImportError:  # transformers 4
         for name, tensor in named:
-            yield _name_on_hub(hub, name), tensor
+            yield name if ".lora_" in name else _name_on_hub(hub, name), tensor
         return
     # What happens to a name is learned with empty tensors: a renamed one comes back as it is.
-    own = {name.replace(".base_layer.", "."): parameter.shape for name, parameter in hub.named_parameters()}
+    # ZeRO-3 leaves a divided parameter without its shape.
+    own = {
+        name.replace(".base_layer.", "."): getattr(parameter, "ds_shape", parameter.shape)
+        for name, parameter in hub.named_parameters()
+    }
     empty = {name: torch.empty(shape, device="meta") for name, shape in own.items() if ".lora_" not in name}
     back = {id(tensor): name for name, tensor in revert_weight_conversion(hub, empty).items()}
     renamed = {name: back[id(tensor)] for name, tensor in empty.items() if id(tensor) in back}

@@ -93,7 +93,7 @@ class VllmEngine:
         self._dropped = False
         cuda = policy.device.type == "cuda"
         self._sleeps = cuda and settings.sleep
-        _prepare(policy.device)
+        require_vllm(policy.device)
         options: dict[str, Any] = {
             "model": path,
             "dtype": _DTYPES[dtype],
@@ -404,8 +404,11 @@ def _slots(rank: int) -> int:
     return next(room for room in _RANKS if room >= rank)
 
 
-def _prepare(device: torch.device) -> None:
-    """Import vLLM as this process needs it; raises Refused where it is missing or built for other hardware."""
+def require_vllm(device: torch.device) -> None:
+    """Import vLLM as this process needs it; raises Refused where it is missing or built for other hardware.
+
+    Takes seconds the first time. A run asks before it loads anything.
+    """
     patches.apply("torchvision_cpu")
     # Read when an engine is made: the engine core in this process, no binding of threads, no chatter.
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
@@ -415,7 +418,7 @@ def _prepare(device: torch.device) -> None:
     try:
         from vllm.platforms import current_platform
     except ModuleNotFoundError as error:
-        if error.name != "vllm":
+        if str(error.name).split(".")[0] != "vllm":
             raise
         raise Refused(
             f"engine.kind is 'vllm', which is not installed: pip install -e '.[{extra}]', or use "
