@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mmcorl.answers.latex import clean
 from mmcorl.answers.options import read_options
 from mmcorl.answers.reading import key
 
@@ -23,4 +24,7 @@ def canonical(answer: str, choices: Sequence[str] | None = None) -> str:
         options = read_options(answer, tuple(choices))
         if options.labels:
             return "".join(sorted(options.labels))
+        # `A or B` names no option, and the key of its list would name two.
+        if read_options(key(answer), tuple(choices)).labels:
+            return clean(answer)
     return key(answer)

@@ -33,13 +33,16 @@ _REFUSED = re.compile(
     # Points of a figure and digits under a line are no factors: angle ABC is not angle ACB.
     r"|\\(?:angle|triangle|vec|overline|widehat|parallel|perp|sim|cong)(?![A-Za-z])"
     r"|__|[\"'`@#$?~;\n\x00-\x1f\x7f]|[^\x00-\x7f]|\d{65}|!"
-    # `2 h 35` is a time, `x2` a name and `5 6` two numbers, not products, and neither is `1e25109`.
-    r"|(?<![A-Za-z\\])[A-Za-z] ?\d|(?<![_\d])\d{1,64} \d{1,64}(?![\d/])|\d[eE]\d{3}"
+    # `5 6` are two numbers, not a product, and neither is `1e25109`.
+    r"|(?<![_\d])\d{1,64} \d{1,64}(?![\d/])|\d[eE]\d{3}"
     # `--5` may be a dash; three signs in a row, one at the end, two points in a number and a power on a power
     # without braces are no mathematics.
     r"|[%&]|--|\+\+|[-+*/^=<>]$|[-+*/^=<>]{3}|[|,.:]{3}|\d\.\d*\.|\^(?:\{[^{}]*\}|[^{}])\s*\^"
     r"|\\(?:left|right)(?![A-Za-z])"
 )
+_COMMAND = re.compile(r"\\[A-Za-z]+")
+# `2 h 35` is a time, `x2` a name and `cm2` a unit, not products.
+_LETTER_THEN_NUMBER = re.compile(r"[A-Za-z] ?\d")
 _EXPONENT = re.compile(r"\^(?:\{([^{}]*)\}|(.))")
 _NESTED_EXPONENT = re.compile(r"\^\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\^")
 
@@ -52,7 +55,7 @@ def admissible(text: str) -> bool:
     """
     if not text or len(text) > MAX_EXPRESSION or _REFUSED.search(text) or _NESTED_EXPONENT.search(text):
         return False
-    if not _balanced(text):
+    if not _balanced(text) or _LETTER_THEN_NUMBER.search(_COMMAND.sub(r"\\", text)):
         return False
     if text.count("^") > 40:
         return False
