@@ -12,6 +12,7 @@ import json
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ EPILOG = """examples:
   mmcorl eval MODEL gsm8k humaneval --protocol comas --run-code --out evals/comas     drafts, votes, sixth call
   mmcorl grade responses.jsonl                             score a file of responses
   mmcorl families                                          which model families are supported
+  mmcorl doctor configs/paper/vlm_3b_open_r1.yaml          will a run work on this machine?
   mmcorl check-adapter path/to/checkpoint                  does a checkpoint work with its adapter?
 """
 
@@ -161,6 +163,11 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("model", metavar="MODEL", help="checkpoint folder or hub id")
     check.add_argument("--adapter", metavar="PKG.MODULE:CLASS", help="an adapter from outside")
     check.add_argument("--json", action="store_true", help="print as JSON")
+
+    doctor = _command(commands, "doctor", _doctor, "does a config fit this machine? packages, GPUs, memory, engines")
+    doctor.add_argument("config", help="YAML file, see configs/")
+    doctor.add_argument("overrides", nargs="*", metavar="key.sub=value", help="as for train")
+    doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
 
     zoo = _command(commands, "zoo", _zoo, "tiny warm-started checkpoints for demonstrations; list or build them")
     zoo.add_argument("names", nargs="*", metavar="NAME[@SEED]", help="build these and print their folders")
@@ -323,6 +330,21 @@ def _check_adapter(arguments: argparse.Namespace) -> int:
             mark = "skip" if check.skipped_reason else "ok  " if check.passed else "FAIL"
             print(f"{mark}  {check.name}: {check.skipped_reason or check.detail}")
     return 0 if all(check.passed or check.skipped_reason for check in checks) else 1
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from mmcorl.config import load
+    from mmcorl.doctor import examine
+
+    marks = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
+    findings = []
+    for finding in examine(load(arguments.config, arguments.overrides), quiet=arguments.json):
+        findings.append(finding)
+        if not arguments.json:
+            print(f"{marks[finding.level]}  {finding.what}: {finding.sentence}", flush=True)
+    if arguments.json:
+        print(json.dumps([asdict(finding) for finding in findings], indent=1))
+    return 1 if any(finding.level == "problem" for finding in findings) else 0
 
 
 def _zoo(arguments: argparse.Namespace) -> int:

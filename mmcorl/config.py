@@ -213,6 +213,9 @@ class EngineSettings(Section):
     """Start vllm without compiling and capturing graphs: sooner ready, slower. Always so on the CPU."""
     sleep: bool = True
     """Free vllm's GPU memory during updates."""
+    parity: Literal["stop", "warn"] = "stop"
+    """What to do where vllm and trainer, compared before the first step, differ by more than rounding: stop, or say so
+    and leave it to the importance correction."""
 
 
 class ValidationSet(Section):

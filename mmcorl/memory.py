@@ -46,11 +46,14 @@ class Shape:
         return 2 * 2 * self.layers * self.keys
 
 
-def shape_of(reader: Reader) -> Shape:
-    """The shape of an agent's model, from its config alone: nothing is loaded."""
+def shape_of(reader: Reader) -> Shape | None:
+    """The shape of an agent's model, from its config alone: nothing is loaded. None for a class not of transformers."""
     config: Any = AutoConfig.from_pretrained(reader.path)
+    kind = getattr(transformers, (config.architectures or [""])[0], None)
+    if kind is None:
+        return None
     with torch.device("meta"):
-        model = getattr(transformers, config.architectures[0])(config)
+        model = kind(config)
     text = config.get_text_config()
     head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     return Shape(

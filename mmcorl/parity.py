@@ -10,19 +10,22 @@ times as much as without. In fp32, where an identical model agrees to 1e-6, the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+
+from mmcorl.config import Config
+from mmcorl.types import Prompt
 
 BOUND = {"fp32": 1e-3, "bf16": 0.05}
 """Most mean |d| in nats by the coarser dtype of the two."""
 FLOOR = {"fp32": 1e-3, "bf16": 0.01}
 """Images are not compared with text below this."""
 RATIO = 1.5
-PROMPTS = 32
-"""Prompts of the training data that are asked, with their images, and as many without."""
+PROMPTS = 16
+"""Prompts of the training data that are asked, with their images, and again without."""
 TOKENS = 64
 """Longest completion drawn."""
 
@@ -95,3 +98,22 @@ def parity(agent: str, dtype: str, differences: Mapping[str, Sequence[Tensor]]) 
     """From the differences on prompts of kind `text` and, where there are any, `image`."""
     image = differences.get("image")
     return Parity(agent, dtype, drift(differences["text"]), drift(image) if image else None)
+
+
+class Measured(Protocol):
+    """An agent that can be measured: `mmcorl.launch.team.TeamAgent` is one."""
+
+    name: str
+
+    def differences(self, prompts: Sequence[Prompt], tokens: int) -> list[Tensor]: ...
+
+
+def measure(agent: Measured, prompts: Sequence[Prompt], config: Config) -> Parity:
+    """Compare one agent's engine with its trainer on some prompts of the training data."""
+    # Another uid, because a prompt without its image is another prompt.
+    words = [replace(prompt, uid=f"{prompt.uid}/text", images=()) for prompt in prompts]
+    differences = {"text": agent.differences(words, TOKENS)}
+    if any(prompt.images for prompt in prompts):
+        differences["image"] = agent.differences([prompt for prompt in prompts if prompt.images], TOKENS)
+    dtypes = [config.training.dtype, config.engine.dtype or config.training.dtype]
+    return parity(agent.name, coarser(dtypes), differences)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import signal
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 import transformers
 
 import mmcorl
+from mmcorl import memory, parity
 from mmcorl.agent import results
 from mmcorl.answers import Equivalence
 from mmcorl.checkpoint import Committed, committed, no_room
@@ -27,13 +29,13 @@ from mmcorl.data.sources import PromptSource, load_prompts
 from mmcorl.errors import Failed, Refused
 from mmcorl.launch import launcher
 from mmcorl.launch.host import prepare
-from mmcorl.launch.team import Cohort
+from mmcorl.launch.team import Cohort, TeamAgent
 from mmcorl.launch.watch import RankFailed
 from mmcorl.progress import Progress, task
 from mmcorl.reader import Reader
 from mmcorl.report import build_report
 from mmcorl.rewards import match
-from mmcorl.run import HeldOut, Run, RunFolder
+from mmcorl.run import HeldOut, Run, RunFolder, write_file
 from mmcorl.supervision import Supervision
 from mmcorl.trackers import require_trackers
 from mmcorl.types import Group, Prompt, PseudoLabel
@@ -67,7 +69,7 @@ def train(config: Config, run_dir: Path, *, quiet: bool = False, suite: Suite | 
     require_trackers(config.logging.trackers)
     with RunFolder(run_dir, config) as folder, launcher(config) as launch, Equivalence() as relation:
         sources = _sources(config)
-        readers = _readers(config, quiet)
+        readers = open_readers(config, quiet)
         checks, record = _check(config, sources, readers, folder.data_check(), quiet)
         prompts, validation = _prompts(config, sources, checks)
         validation += _benchmarks(config, readers, suite)
@@ -83,6 +85,8 @@ def train(config: Config, run_dir: Path, *, quiet: bool = False, suite: Suite | 
             min_votes=config.supervision.min_votes,
             min_share=config.supervision.min_share,
         )
+        if not quiet and str(launch.device).startswith("cuda"):
+            _tell_memory(config, readers)
         cohort = launch.cohort(readers, steps)
         start = folder.begin(record)
         try:
@@ -138,6 +142,9 @@ def _work(
         if start:
             progress.message(f"resuming after step {start.step} of {steps}")
             progress.restore(folder.lines("metrics.jsonl"), folder.lines("validation.jsonl"))
+        if config.engine.kind != "transformers":
+            progress.phase("compare engines")
+            _compare_engines(config, agents, prompts, folder, progress)
         rates = {agent.name: agent.take_rates for agent in agents}
         run = Run(folder, config, steps, validation, relation, progress, start, cohort.parallel, rates)
         # A scheduler's SIGTERM is a Ctrl-C that nobody typed.
@@ -156,6 +163,27 @@ def _work(
     return summary
 
 
+def _tell_memory(config: Config, readers: Sequence[Reader]) -> None:
+    """What each agent will need on a GPU, before anything is loaded."""
+    for number, reader in enumerate(readers):
+        shape = memory.shape_of(reader)
+        if shape is not None:
+            print(f"{reader.name}: {memory.budget(config, number, shape).sentence()}", file=sys.stderr)
+
+
+def _compare_engines(
+    config: Config, agents: Sequence[TeamAgent], prompts: TrainingPrompts, folder: RunFolder, progress: Progress
+) -> None:
+    """Stop before the first step where an engine samples from something else than its trainer trains."""
+    rows = [prompts.source[row] for row in prompts.kept[: parity.PROMPTS]]
+    measured = [parity.measure(agent, rows, config) for agent in agents]
+    write_file(folder.path / "engines.json", json.dumps([one.record() for one in measured], indent=1) + "\n")
+    for one in measured:
+        if one.fault and config.engine.parity == "stop":
+            raise Failed(f"{one.fault}; engine.parity=warn goes on all the same")
+        progress.message(one.fault or one.sentence())
+
+
 def _ask_to_stop(run: Run) -> None:
     """First Ctrl-C: finish the step, checkpoint, leave. Second: leave at once."""
     if run.stop_requested:
@@ -170,7 +198,7 @@ def _sources(config: Config) -> dict[str, PromptSource]:
     return {name: load_prompts(data) for name, data in parts.items()}
 
 
-def _readers(config: Config, quiet: bool) -> list[Reader]:
+def open_readers(config: Config, quiet: bool) -> list[Reader]:
     """One reader per agent. What the zoo may first have to build comes last, so that a wrong path is told at once."""
     readers = {}
     for agent in sorted(config.agents, key=lambda agent: parse(agent.model) is not None):

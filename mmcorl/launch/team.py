@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from torch import Tensor
+
 from mmcorl.agent import Parallel
 from mmcorl.launch.meter import peak_flops, rates
 from mmcorl.types import Completion, Group, Prompt
@@ -72,6 +74,11 @@ class TeamAgent:
         shares = split(prompts, self.team.size)
         replies = self.team.call("evaluate", [(share,) for share in shares], "an evaluation")
         return [completion for completions in replies for completion in completions]
+
+    def differences(self, prompts: Sequence[Prompt], tokens: int) -> list[Tensor]:
+        """log pi_train - log pi_engine per token, one tensor per prompt and rank: each rank's engine is asked all."""
+        replies = self._all("differences", (prompts, tokens), "the comparison of engine and trainer")
+        return [one for differences in replies for one in differences]
 
     def save(self, directory: Path) -> None:
         """All ranks together; rank 0 writes."""
