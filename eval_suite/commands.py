@@ -48,7 +48,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
             steps.generate(folder, one.items, how.samples, how.chunk, produce, check=check, quiet=arguments.quiet)
         # A judge in this process needs the room.
         model.release()
-        return _finish(folder, arguments, sandbox, judge, title_of(arguments.model))
+        return _finish(folder, arguments, sandbox, judge)
 
 
 def check_model(arguments: argparse.Namespace) -> None:
@@ -155,9 +155,7 @@ def grade(arguments: argparse.Namespace) -> int:
         with EvalFolder(arguments.responses) as folder:
             sandbox = sandbox_of(arguments, folder.items())
             _amend(folder, arguments)
-            return _finish(
-                folder, arguments, sandbox, judge, title_of(folder.manifest.get("model", arguments.responses.name))
-            )
+            return _finish(folder, arguments, sandbox, judge)
     arguments.mcq_policy = arguments.mcq_policy or DEFAULT_POLICY
     read = read_responses(arguments.responses, golds=not arguments.benchmark)
     rows, notes = read.rows, list(read.notes)
@@ -192,7 +190,7 @@ def grade(arguments: argparse.Namespace) -> int:
             folder.replace_rows("rule.jsonl", [])
             folder.replace_rows("judge.jsonl", [])
             folder.replace_rows("behaviour.jsonl", [])
-        return _finish(folder, arguments, sandbox, judge, arguments.responses.name)
+        return _finish(folder, arguments, sandbox, judge)
 
 
 def _amend(folder: EvalFolder, arguments: argparse.Namespace) -> None:
@@ -268,7 +266,7 @@ def _let_programs_vote(folders: Sequence[EvalFolder], arguments: argparse.Namesp
         for folder in folders:
             with folder:
                 if program_votes.observe(folder, sandbox, quiet=True):
-                    steps.sum_up(folder, title_of(folder.manifest.get("model", folder.path.name)))
+                    steps.sum_up(folder, _title(folder))
 
 
 def table(arguments: argparse.Namespace) -> int:
@@ -299,7 +297,7 @@ def report(arguments: argparse.Namespace) -> int:
         arguments.format = "terminal"
         return table(arguments)
     with EvalFolder(arguments.runs[0]) as folder:
-        title = title_of(folder.manifest.get("model", folder.path.resolve().name))
+        title = _title(folder)
         summary = steps.sum_up(folder, title)
     if arguments.json:
         print(json.dumps(summary))
@@ -324,12 +322,13 @@ def judge_of(arguments: argparse.Namespace) -> Any:
     return judge
 
 
-def _finish(folder: EvalFolder, arguments: argparse.Namespace, sandbox: Any, judge: Any, title: str) -> int:
+def _finish(folder: EvalFolder, arguments: argparse.Namespace, sandbox: Any, judge: Any) -> int:
     """Grade, judge when one is named, sum up, print."""
     steps.grade(folder, arguments.mcq_policy, sandbox, quiet=arguments.quiet)
     program_votes.prepare(folder, sandbox, quiet=arguments.quiet)
     if judge is not None:
         steps.judge(folder, judge, again=arguments.judge_again, quiet=arguments.quiet)
+    title = _title(folder)
     summary = steps.sum_up(folder, title)
     if arguments.json:
         print(json.dumps(summary))
@@ -345,6 +344,12 @@ def _finish(folder: EvalFolder, arguments: argparse.Namespace, sandbox: Any, jud
 def _print_files(folder: EvalFolder) -> None:
     for what, name in (("samples", "samples.html"), ("tables", "results.md"), ("summary", "summary.json")):
         print(f"{what + ':':<9}{folder.path / name}")
+
+
+def _title(folder: EvalFolder) -> str:
+    """What an evaluation is called: its model, or the file of responses it began with."""
+    manifest = folder.manifest
+    return title_of(manifest["model"]) if "model" in manifest else str(manifest.get("responses", folder.path.name))
 
 
 def title_of(model: str) -> str:

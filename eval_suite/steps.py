@@ -18,7 +18,7 @@ from eval_suite.items import Item, Response
 from eval_suite.metrics.outcomes import Outcome, outcomes_of
 from eval_suite.metrics.summary import summarise, summarise_outcomes
 from eval_suite.program_votes import note_sandbox
-from eval_suite.results import write_tables
+from eval_suite.results import facts, write_tables
 from eval_suite.store import EvalFolder, key_of
 from eval_suite.view import write_view
 from mmcorl.errors import Failed, Refused
@@ -177,7 +177,7 @@ def judge(
     """
     from eval_suite.grading.judge import JudgeRequest, VerdictCache, judge_all, key
 
-    facts = judge.facts()
+    name = judge.facts()
     items = {(item.benchmark, item.id): item for item in folder.items()}
     requests = {
         key_of(row): JudgeRequest(item.for_judge, item.choices, item.gold, row["answer"])
@@ -189,13 +189,13 @@ def judge(
     kept = [
         row
         for row in folder.rows("judge.jsonl")
-        if key_of(row) in requests and _by(row, facts) and row["verdict"] not in stale and again != "all"
+        if key_of(row) in requests and _by(row, name) and row["verdict"] not in stale and again != "all"
     ]
     with VerdictCache(folder.path / "verdicts.sqlite") as cache:
         if again == "all":
-            cache.forget([key(request, facts["model"]) for request in requests.values()])
+            cache.forget([key(request, name["model"]) for request in requests.values()])
         folder.replace_rows("judge.jsonl", kept)
-        folder.write("judge.json", json.dumps(facts) + "\n")
+        folder.write("judge.json", json.dumps(name) + "\n")
         done = {key_of(row) for row in kept}
         waiting = [one for one in requests if one not in done]
         with task("judging", len(waiting), quiet=quiet) as bar:
@@ -203,7 +203,7 @@ def judge(
             def keep(number: int, verdict: str, raw: str) -> None:
                 benchmark, identity, sample = waiting[number]
                 row = {"benchmark": benchmark, "id": identity, "sample": sample, "verdict": verdict, "raw": raw}
-                folder.append("judge.jsonl", [row | facts])
+                folder.append("judge.jsonl", [row | name])
                 bar.advance()
 
             counts = judge_all([requests[one] for one in waiting], judge, keep, cache=cache)
@@ -239,30 +239,17 @@ def sum_up(folder: EvalFolder, title: str) -> dict[str, Any]:
     )
     folder.write("summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
     write_tables(folder, title, summary)
-    write_view(
-        folder.path / "samples.html",
-        title=title,
-        item_rows=item_rows,
-        responses=folder.responses(),
-        rule_rows=folder.rows("rule.jsonl"),
-        judge_rows=folder.rows("judge.jsonl"),
-        facts=_facts(folder),
-    )
-    return summary
-
-
-def _facts(folder: EvalFolder) -> list[tuple[str, str]]:
-    """What produced the responses and their verdicts, for the head of the page."""
-    manifest, grader, judge = folder.manifest, folder.facts("rule.json") or {}, folder.facts("judge.json")
-    facts: list[tuple[str, str]] = [(name, str(manifest[name])) for name in ("model", "responses") if name in manifest]
-    for name, how in manifest.get("generation", {}).items():
-        sampling = (
-            "greedy" if how["temperature"] == 0 else f"temperature {how['temperature']:g}, top-p {how['top_p']:g}"
+    with folder.writing("samples.html"):
+        write_view(
+            folder.path / "samples.html",
+            title=title,
+            item_rows=item_rows,
+            responses=folder.responses(),
+            rule_rows=folder.rows("rule.jsonl"),
+            judge_rows=folder.rows("judge.jsonl"),
+            facts=facts(folder),
         )
-        facts.append((name, f"{how['style']} prompt, {sampling}, up to {how['max_new_tokens']:,} tokens"))
-    facts.append(("grader", f"{grader.get('name')} {grader.get('version')}, options {grader.get('mcq_policy')}"))
-    facts.append(("judge", "none" if judge is None else f"{judge['model']}, prompt {judge['prompt_version']}"))
-    return facts
+    return summary
 
 
 def outcomes(folder: EvalFolder) -> list[Outcome]:

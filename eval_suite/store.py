@@ -112,7 +112,7 @@ class EvalFolder:
     def append(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Add lines in one write."""
         text = "".join(_line(row) for row in rows)
-        with self._writing(name):
+        with self.writing(name):
             self._spoil_results()
             with (self.path / name).open("a", encoding="ascii") as file:
                 file.write(text)
@@ -124,14 +124,14 @@ class EvalFolder:
         text = "".join(_line(row) for row in rows)
         file = self.path / name
         if text != (file.read_text(encoding="utf-8") if file.is_file() else ""):
-            with self._writing(name):
+            with self.writing(name):
                 self._spoil_results()
             self.write(name, text)
 
     def write(self, name: str, text: str) -> None:
         """Replace a small file in one piece."""
         fresh = self.path / f".{name}.new"
-        with self._writing(name):
+        with self.writing(name):
             with fresh.open("w", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
@@ -143,7 +143,7 @@ class EvalFolder:
             (self.path / name).unlink(missing_ok=True)
 
     @contextmanager
-    def _writing(self, name: str) -> Iterator[None]:
+    def writing(self, name: str) -> Iterator[None]:
         """A full disk or a lost folder, in a sentence."""
         try:
             yield
@@ -216,7 +216,7 @@ class EvalFolder:
         if not path.is_file():
             buffer = io.BytesIO()
             load_image(item.images[number], THUMB_SIDE).save(buffer, "PNG")
-            with self._writing(name):
+            with self.writing(name):
                 path.parent.mkdir(exist_ok=True)
                 # Under its name only once it is whole: a thumbnail that is there is not made again.
                 partial = path.with_suffix(".new")
