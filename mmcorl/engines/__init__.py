@@ -14,7 +14,16 @@ if TYPE_CHECKING:
     from mmcorl.reader import Reader
     from model_adapters.base import VisionSettings
 
-__all__ = ["Engine", "Sample", "Sampling", "build_engine", "engine_for"]
+__all__ = ["Engine", "Sample", "Sampling", "build_engine", "engine_for", "require_engine"]
+
+
+def require_engine(config: Config) -> None:
+    """Raise Refused, before anything is loaded, where a run's engine is not installed or cannot sample as asked."""
+    if config.engine.kind == "vllm":
+        from mmcorl.engines.vllm import require_installed, require_temperature
+
+        require_installed()
+        require_temperature(config.sampling.temperature)
 
 
 def build_engine(config: Config, policy: Policy, reader: Reader, ranks: Ranks | None = None) -> Engine:
@@ -22,10 +31,7 @@ def build_engine(config: Config, policy: Policy, reader: Reader, ranks: Ranks | 
 
     On several ranks each makes its own, all at the same time. Raises Refused where the machine cannot have it.
     """
-    if config.engine.kind == "vllm":
-        from mmcorl.engines.vllm import require_temperature
-
-        require_temperature(config.sampling.temperature)
+    require_engine(config)
     longest = max(config.sampling.max_new_tokens, config.validation.max_new_tokens or 0)
     return engine_for(
         config.engine,

