@@ -42,4 +42,4 @@ def facts(folder: EvalFolder) -> list[tuple[str, str]]:
     told.append(("grader", f"{grader.get('name')} {grader.get('version')}, multiple choice {grader.get('mcq_policy')}"))
     told.append(("judge", "none" if judge is None else f"{judge['model']}, prompt {judge['prompt_version']}"))
     versions = ", ".join(f"{name} {version}" for name, version in manifest.get("versions", {}).items())
-    return [*told, ("versions", versions)]
+    return [*told, ("versions", versions)] if versions else told

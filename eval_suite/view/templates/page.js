@@ -73,8 +73,10 @@
 
   function listRow(place) {
     const at = shown[place], row = rows[at], item = items[row[ITEM]];
-    const where = `${benchmarks.length > 1 ? item.b + " · " : ""}${item.id}${row[SAMPLE] ? " · sample " + row[SAMPLE] : ""} · ${KINDS[row[KIND]]}`;
-    const what = make("p", "what", "", make("b", "", row[ANSWER] === null ? "–" : flat(row[ANSWER])), ` for ${flat(item.g)}`);
+    // What tells rows apart comes first: a narrow list cuts the end off.
+    const sample = rowsOf.get(row[ITEM]).length > 1 ? [`sample ${row[SAMPLE]}`] : [];
+    const where = [KINDS[row[KIND]], item.id, ...sample, ...(benchmarks.length > 1 ? [item.b] : [])].join(" · ");
+    const what = make("p", "what", "", make("b", "", row[ANSWER] === null ? "–" : flat(row[ANSWER])), ` · gold ${flat(item.g)}`);
     const node = make("div", "row", "", make("span", `mark ${colour(row)}`, sign(row)),
       make("div", "", "", make("p", "where", where), make("p", "", flat(item.q || item.e || "")), what));
     if (item.i && item.i[0] >= 0) node.append(picture(item.i[0], ""));
