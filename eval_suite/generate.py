@@ -88,7 +88,7 @@ class Generator:
     """
 
     def __init__(self, model: str, settings: Generation, adapter: str | None = None, device: str = "cpu"):
-        patches.apply("torchvision_cpu")
+        patches.apply(*patches.BEFORE_TRANSFORMERS)
         transformers_logging.set_verbosity_error()
         transformers_logging.disable_progress_bar()
         model = resolve(model)

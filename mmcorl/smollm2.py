@@ -75,7 +75,7 @@ def _downloaded(folder: Path) -> Path:
 def _convert(gguf: Path, folder: Path) -> None:
     import torch
 
-    patches.apply("torchvision_cpu")
+    patches.apply(*patches.BEFORE_TRANSFORMERS)
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
     tokenizer: Any = AutoTokenizer.from_pretrained(folder, gguf_file=gguf.name)

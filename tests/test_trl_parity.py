@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import patches
 from mmcorl.grpo import group_advantages, importance_weights, policy_loss, token_weights
 
-patches.apply("torchvision_cpu")  # TRL imports torchvision through transformers
+patches.apply(*patches.BEFORE_TRANSFORMERS)  # TRL imports torchvision through transformers
 grpo_trainer = import_module("trl.trainer.grpo_trainer")
 
 B, K, BUDGET = 3, 4, 6

@@ -423,7 +423,7 @@ def require_installed() -> None:
 def _prepare(device: torch.device) -> None:
     """Import vLLM as this process needs it; raises Refused where it is missing or built for other hardware."""
     require_installed()
-    patches.apply("torchvision_cpu")
+    patches.apply(*patches.BEFORE_VLLM)
     # Read when an engine is made: the engine core in this process, no binding of threads, no chatter.
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")

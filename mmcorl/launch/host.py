@@ -24,7 +24,7 @@ CHANGING = ("update", "load")
 def prepare(config: Config) -> None:
     """What holds for a whole process before it touches a model, and what only the machine can refuse."""
     check_versions()
-    patches.apply("torchvision_cpu")
+    patches.apply(*patches.BEFORE_TRANSFORMERS)
     # transformers imports DeepSpeed where it is installed, which then reports its guess on stdout.
     os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.is_available() else "cpu")
     transformers_logging.set_verbosity_error()

@@ -128,7 +128,7 @@ class VllmJudge:
     def _load(self) -> LLM:
         for key, value in _ENVIRONMENT.items():
             os.environ.setdefault(key, value)
-        patches.apply("torchvision_cpu")
+        patches.apply(*patches.BEFORE_VLLM)
         # A model that answered the questions may have left memory behind, which vLLM counts as taken.
         _free()
         try:
