@@ -111,7 +111,7 @@ def settings_of(arguments: argparse.Namespace, names: Iterable[str]) -> dict[str
     told = trained_with(arguments.model)
     settings = {}
     for name in names:
-        sampled = arguments.samples or BENCHMARKS[name].samples
+        sampled = BENCHMARKS[name].samples if arguments.samples is None else arguments.samples
         temperature = arguments.temperature
         if temperature is None:
             temperature = BENCHMARKS[name].temperature if sampled == 1 else 0.6
@@ -121,7 +121,7 @@ def settings_of(arguments: argparse.Namespace, names: Iterable[str]) -> dict[str
             samples=sampled,
             temperature=temperature,
             top_p=1.0 if arguments.top_p is None else arguments.top_p,
-            max_new_tokens=arguments.max_new_tokens or 16384,
+            max_new_tokens=16384 if arguments.max_new_tokens is None else arguments.max_new_tokens,
             vision=told.get("vision", {}),
             template=told.get("template", {}),
             seed=arguments.seed,
@@ -363,6 +363,10 @@ def sources_of(names: Sequence[str]) -> dict[str, str | None]:
     for text in names:
         name, equals, path = text.partition("=")
         BENCHMARKS[name]  # refuses an unknown name
+        if name in sources:
+            raise Refused(f"{name} is named twice: evaluate one copy of it, or two into two folders")
+        if equals and not path:
+            raise Refused(f"{text!r} names no path: write {name}=PATH, or {name} alone for the hub")
         sources[name] = path if equals else None
     return sources
 

@@ -6,6 +6,7 @@ where it stood and draws what it would have drawn: padding and noise of a chunk 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,6 +57,16 @@ class Generation:
     dtype: str = "fp32"
     chunk: int = 32
     """Items generated together."""
+
+    def __post_init__(self) -> None:
+        for option, value, fits, rule in (
+            ("--samples", self.samples, self.samples >= 1, "at least 1"),
+            ("--temperature", self.temperature, 0 <= self.temperature < math.inf, "0 or above"),
+            ("--top-p", self.top_p, 0 < self.top_p <= 1, "above 0 and at most 1"),
+            ("--max-new-tokens", self.max_new_tokens, self.max_new_tokens >= 1, "at least 1"),
+        ):
+            if not fits:
+                raise Refused(f"{option} {value} cannot be: it must be {rule}")
 
 
 def trained_with(model: str) -> dict[str, Any]:

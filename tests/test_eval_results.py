@@ -232,6 +232,12 @@ def test_what_no_problem_can_pass_is_refused_before_work_starts(
         (evaluate(model, good, tmp_path / "4", "--device", "cuda:99"), "device 'cuda:99' cannot be used"),
         (evaluate(model, good, tmp_path / "4", "--device", "tpu9"), "device 'tpu9' cannot be used"),
         (evaluate(model, good, tmp_path / "4", "--aggregation", "maj@8"), "maj@8 needs 8 responses"),
+        (evaluate(model, good, tmp_path / "4", "--samples", "0"), "--samples 0 cannot be"),
+        (evaluate(model, good, tmp_path / "4", "--temperature", "nan"), "--temperature nan cannot be"),
+        (evaluate(model, good, tmp_path / "4", "--top-p", "1.5"), "--top-p 1.5 cannot be"),
+        (evaluate(model, good, tmp_path / "4", "--max-new-tokens", "0"), "--max-new-tokens 0 cannot be"),
+        (["eval", model, f"math500={good}", "math500", "--out", tmp_path / "4"], "math500 is named twice"),
+        (["eval", model, "math500=", "--out", tmp_path / "4"], "names no path"),
     ):
         code, _, err = run(capsys, *argv)
         assert code == 2
