@@ -32,6 +32,7 @@ from mmcorl.answers import Extraction, extract
         (r"\boxed{x = \boxed{5}}", "5", "boxed"),
         (r"\boxed {5} and then \boxed{6", "5", "boxed"),
         (r"\fbox{5}", "5", "boxed"),
+        (r"\beginboxed{5}", "5", "boxed"),
         ("the answer is boxed{5}", "5", "boxed"),
         ("the answer is \boxed{5}", "5", "boxed"),  # \b is a backspace here
         ("unboxed{5}", None, "none"),
@@ -49,6 +50,8 @@ from mmcorl.answers import Extraction, extract
         (r"\boxed{5} <answer>   </answer>", None, "none"),
         (r"\boxed{5} \boxed{ }", None, "none"),
         (r"<answer>\boxed{}</answer>", None, "none"),
+        ("<answer>$ $</answer>", None, "none"),
+        (r"\boxed{\text{ }}", None, "none"),
         # Unfinished formats.
         (r"Therefore \boxed{12", None, "cut_off"),
         ("<answer>The area is 12 c", None, "cut_off"),

@@ -399,7 +399,15 @@ def _is_rounding(rounded: Reading, exactly: Reading) -> bool:
     value = approximate(exactly.body, 1) if exactly.kind in ("number", "expression") else None
     if value is None or rounded.number is None or value != approximate(exactly.body, 2):
         return False
-    return abs(value - float(rounded.number.value)) <= 0.5 * 10.0 ** -(rounded.number.places or 0) * (1 + 1e-9)
+    return _is_within_half(value, rounded.number)
+
+
+def _is_within_half(value: complex, number: Exact) -> bool:
+    """Whether a decimal, of any length, is as near to a float as half its last place and the float's own error."""
+    if abs(value.imag) > 1e-12 * abs(value):
+        return False
+    slack = Fraction(1, 2 * 10 ** (number.places or 0)) + Fraction(abs(value.real)) / 10**14
+    return abs(Fraction(value.real) - number.value) <= slack
 
 
 def _body_text(reading: Reading) -> str:
@@ -491,11 +499,12 @@ def _rounds_to(a: Reading, b: Reading) -> bool | None:
     if value is None or value != again:
         return None
     assert number.places is not None
-    if abs(value - float(number.value)) <= 0.5 * 10.0**-number.places * (1 + 1e-6) + 1e-14 * abs(value):
+    if _is_within_half(value, number):
         return True
     # Cut off rather than rounded; beyond a dozen digits a float does not say where.
     return (
         not value.imag
-        and 10 ** (number.places + 1) * abs(value) < 1e14
+        and number.places < 14
+        and 10.0 ** (number.places + 1) * abs(value) < 1e14
         and int(value.real * 10**number.places) == number.value * 10**number.places
     )
