@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from mmcorl.engines.base import Engine, Sample, Sampling
 
 if TYPE_CHECKING:
+    import torch
+
     from mmcorl.config import Config, EngineSettings
     from mmcorl.policy import Policy
     from mmcorl.ranks import Ranks
@@ -22,8 +24,8 @@ def require_engine(config: Config) -> None:
     if config.engine.kind == "vllm":
         from mmcorl.engines.vllm import require_installed, require_temperature
 
-        require_installed()
         require_temperature(config.sampling.temperature)
+        require_installed()
 
 
 def build_engine(config: Config, policy: Policy, reader: Reader, ranks: Ranks | None = None) -> Engine:
@@ -54,6 +56,7 @@ def engine_for(
     dtype: str,
     longest: int | None,
     dumps: Path | None = None,
+    device: torch.device | None = None,
 ) -> Engine:
     """An engine for a policy outside of a run, too.
 
@@ -66,6 +69,7 @@ def engine_for(
         dtype: `fp32`, `bf16` or `fp16`, for engines with weights of their own.
         longest: most tokens of a prompt and its completion, unless the settings say; only vllm needs to know.
         dumps: folder for requests that went wrong.
+        device: where an engine with weights of its own computes; by default where the policy does.
     """
     if settings.kind == "transformers":
         from mmcorl.engines.transformers import TransformersEngine
@@ -77,5 +81,13 @@ def engine_for(
     if length is None:
         raise ValueError("engine.kind is 'vllm' and neither settings.max_model_len nor longest says how long a row is")
     return VllmEngine(
-        policy, name=name, path=path, vision=vision, settings=settings, dtype=dtype, max_model_len=length, dumps=dumps
+        policy,
+        name=name,
+        path=path,
+        vision=vision,
+        settings=settings,
+        dtype=dtype,
+        max_model_len=length,
+        dumps=dumps,
+        device=device,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,6 +10,9 @@ from torch import Tensor
 
 from mmcorl.types import FinishReason
 from model_adapters.base import Encoded
+
+Weights = Callable[[], Iterable[tuple[str, Tensor]]]
+"""All weights, trained or not: (name on the hub, full tensor), from the start at every call."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +55,15 @@ class Engine(Protocol):
         """
         ...
 
-    def sleep(self) -> None:
-        """Give memory back before an update."""
+    def check(self, weights: Weights) -> None:
+        """Raise Failed unless the engine computes with exactly these, all weights of the trainer; when awake."""
+        ...
+
+    def sleep(self, until_sync: bool = False) -> None:
+        """Give memory back before an update.
+
+        `until_sync` promises that all weights come before the next `wake`, so that the engine may drop its own.
+        """
         ...
 
     def wake(self) -> None:

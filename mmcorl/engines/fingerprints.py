@@ -9,16 +9,14 @@ every row must follow: a tensor that no sync ever reaches shows too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from mmcorl.engines.base import Weights
 from mmcorl.errors import Failed
-
-Weights = Callable[[], Iterable[tuple[str, Tensor]]]
-"""All weights, trained or not: (name on the hub, full tensor), from the start at every call."""
 
 _BLOCK = 2**22
 

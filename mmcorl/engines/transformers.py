@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import DynamicCache
 
-from mmcorl.engines.base import Sample, Sampling
+from mmcorl.engines.base import Sample, Sampling, Weights
 from mmcorl.policy import Policy
 from model_adapters.base import Encoded
 
@@ -49,7 +49,10 @@ class TransformersEngine:
     def sync(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Nothing to do: the weights are shared."""
 
-    def sleep(self) -> None:
+    def check(self, weights: Weights) -> None:
+        """Nothing to compare: there is one set of weights."""
+
+    def sleep(self, until_sync: bool = False) -> None:
         """Nothing to give back: the cache is freed after each call."""
 
     def wake(self) -> None:

@@ -30,7 +30,8 @@ from torch import Tensor
 
 import patches
 from mmcorl.config import EngineSettings
-from mmcorl.engines.base import Sample, Sampling
+from mmcorl.engines.base import Sample, Sampling, Weights
+from mmcorl.engines.fingerprints import check_weights
 from mmcorl.errors import Failed, Refused
 from mmcorl.policy import Policy
 from model_adapters.base import Encoded, VisionSettings
@@ -71,6 +72,7 @@ class VllmEngine:
         dtype: `fp32`, `bf16` or `fp16`.
         max_model_len: most tokens of a prompt and its completion.
         dumps: folder for requests that vLLM could not answer with numbers; by default that of temporary files.
+        device: where vLLM computes; by default where the policy does.
     """
 
     def __init__(
@@ -84,7 +86,9 @@ class VllmEngine:
         dtype: str,
         max_model_len: int,
         dumps: Path | None = None,
+        device: torch.device | None = None,
     ):
+        device = device or policy.device
         self.policy, self.name, self.max_model_len = policy, name, max_model_len
         self.dumps = dumps or Path(tempfile.gettempdir())
         self.last_sync: Sync | None = None
@@ -93,9 +97,9 @@ class VllmEngine:
         self._lora: LoRARequest | None = None
         self._asleep: set[str] = set()
         self._dropped = False
-        cuda = policy.device.type == "cuda"
+        self.device_type, cuda = device.type, device.type == "cuda"
         self._sleeps = cuda and settings.sleep
-        _prepare(policy.device)
+        _prepare(device)
         options: dict[str, Any] = {
             "model": path,
             "dtype": _DTYPES[dtype],
@@ -142,7 +146,7 @@ class VllmEngine:
                 )
         require_temperature(sampling.temperature)
         # The trainer samples under autocast; vLLM's arithmetic is its own.
-        with torch.autocast(self.policy.device.type, enabled=False), _quiet():
+        with torch.autocast(self.device_type, enabled=False), _quiet():
             outputs = self.llm.generate(
                 [self._request(prompt) for prompt in prompts],
                 [self._params(n, sampling, _seed(seed, number)) for number in range(len(prompts))],
@@ -274,6 +278,12 @@ class VllmEngine:
         self._forget()
         self._dropped = False
         self.last_sync = Sync(len(stream.names), stream.bytes, time.perf_counter() - started)
+
+    def check(self, weights: Weights) -> None:
+        """Raise Failed unless vLLM computes with exactly these, all weights of the trainer; see `fingerprints`."""
+        if "weights" in self._asleep:
+            raise RuntimeError(f"agent {self.name!r}: weights are asleep, wake or sync before the check")
+        check_weights(self, weights)
 
     def _lay_over(self, adapters: Mapping[str, Tensor]) -> None:
         """vLLM reads adapters from a folder as peft writes it."""

@@ -1,8 +1,8 @@
 """How far vLLM's log-probabilities are from the trainer's: `python -m tests.bench.engine_drift --help`.
 
-Equal weights, one tiny checkpoint per family or the checkpoints given: |log pi_train - log pi_engine| of sampled tokens,
-text and image prompts apart, at two temperatures; start of the engine, check of all weights, one sync. Prints a table on
-stdout, and JSON with versions where asked.
+Equal weights, one tiny checkpoint per family or the checkpoints given: |log pi_train - log pi_engine| of sampled
+tokens, text and image prompts apart, at two temperatures; start of the engine, check of all weights, one sync.
+Prints a table on stdout, and JSON with versions where asked.
 """
 
 from __future__ import annotations

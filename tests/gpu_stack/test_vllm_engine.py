@@ -101,6 +101,27 @@ def test_filters_renormalise(filters: Mapping[str, Any], benches: Mapping[str, B
         assert len(theirs) <= filters["top_k"]
 
 
+def test_a_prompt_is_read_once_for_all_of_its_samples(benches: Mapping[str, Bench]) -> None:
+    """97 tokens, three whole blocks of 32 and one token more: the other seven samples read that one token only."""
+    bench, long = benches["qwen2"], long_prompts("qwen2")[-1]
+    assert len(bench.encode([long])[0].input_ids) == 97
+    core: Any = bench.engine.llm.llm_engine.model_executor
+    runner, steps = core.driver_worker.model_runner, []
+    execute = runner.execute_model
+
+    def counted(scheduled: Any, *args: Any, **kwargs: Any) -> Any:
+        steps.append(scheduled.total_num_scheduled_tokens)
+        return execute(scheduled, *args, **kwargs)
+
+    bench.engine.sync(bench.weights())  # whose states of old weights are forgotten
+    runner.execute_model = counted
+    try:
+        bench.draw([long], 8, max_new_tokens=3)
+    finally:
+        runner.execute_model = execute
+    assert steps == [97 + 7, 8, 8]
+
+
 # -- tokens ------------------------------------------------------------------------------------------------------
 
 

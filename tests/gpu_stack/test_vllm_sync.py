@@ -276,3 +276,60 @@ def test_adapters_of_the_tower_come_merged(tiny_checkpoints: Mapping[str, Path])
             named[name.replace(".base_layer.", ".")] = whole
     bench.engine.sync(hub_named(model, named.items()))
     assert torch.cat(bench.drift(mixed_prompts("internvl3_5"))).abs().max() < 1e-3
+
+
+# -- memory ------------------------------------------------------------------------------------------------------
+
+
+class Calls:
+    """What an engine asks of vLLM's memory, in order; a CPU cannot sleep, and vLLM would wait for ever if told to."""
+
+    def __init__(self, bench: Bench, monkeypatch: pytest.MonkeyPatch):
+        self.made: list[str] = []
+        llm, reload = bench.engine.llm, bench.engine.llm.collective_rpc
+
+        def reloaded(*args: Any, **kwargs: Any) -> Any:
+            self.made.append("reload")
+            return reload(*args, **kwargs)
+
+        monkeypatch.setattr(bench.engine, "_sleeps", True)
+        monkeypatch.setattr(llm, "sleep", lambda level: self.made.append(f"sleep {level}"))
+        monkeypatch.setattr(llm, "wake_up", lambda tags: self.made.append(f"wake {' '.join(tags)}"))
+        monkeypatch.setattr(llm, "collective_rpc", reloaded)
+
+
+def test_on_a_cpu_nothing_sleeps(benches: Mapping[str, Bench]) -> None:
+    bench = benches["qwen2"]
+    bench.engine.sleep(until_sync=True)
+    bench.engine.sleep()
+    bench.engine.wake()
+    assert bench.draw(mixed_prompts("qwen2"), 2, max_new_tokens=2)
+
+
+def test_weights_wake_before_the_sync_and_the_cache_after(
+    benches: Mapping[str, Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = benches["qwen2"]
+    calls = Calls(bench, monkeypatch)
+    engine = bench.engine
+    engine.sleep(until_sync=True)
+    with pytest.raises(RuntimeError, match="generate before wake"):
+        bench.draw(mixed_prompts("qwen2"), 1)
+    with pytest.raises(RuntimeError, match=r"wake before the sync that sleep\(until_sync=True\) announced"):
+        engine.wake()
+    with pytest.raises(RuntimeError, match="weights are asleep"):
+        engine.check(bench.weights)
+    engine.sync(bench.weights())
+    engine.wake()
+    assert calls.made == ["sleep 2", "wake weights", "reload", "wake kv_cache"]
+
+
+def test_weights_wait_where_no_sync_is_to_come(benches: Mapping[str, Bench], monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = benches["qwen2"]
+    calls = Calls(bench, monkeypatch)
+    bench.engine.sleep()
+    bench.engine.sleep()
+    bench.engine.wake()
+    bench.engine.wake()
+    assert calls.made == ["sleep 1", "wake weights kv_cache"]
+    check_weights(bench.engine, bench.weights)
