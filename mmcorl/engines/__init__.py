@@ -28,10 +28,13 @@ def require_engine(config: Config) -> None:
         require_installed()
 
 
-def build_engine(config: Config, policy: Policy, reader: Reader, ranks: Ranks | None = None) -> Engine:
+def build_engine(
+    config: Config, policy: Policy, reader: Reader, ranks: Ranks | None = None, dumps: Path | None = None
+) -> Engine:
     """The engine that a run's `engine` section asks for, in this process, with the weights training starts from.
 
-    On several ranks each makes its own, all at the same time. Raises Refused where the machine cannot have it.
+    On several `ranks`, joined before, each makes its own, all at the same time. Requests that went wrong are written
+    into `dumps`. Raises Refused where the machine cannot have it.
     """
     require_engine(config)
     longest = max(config.sampling.max_new_tokens, config.validation.max_new_tokens or 0)
@@ -43,6 +46,7 @@ def build_engine(config: Config, policy: Policy, reader: Reader, ranks: Ranks | 
         vision=reader.vision,
         dtype=config.engine.dtype or config.training.dtype,
         longest=reader.longest_prompt() + longest if config.engine.kind == "vllm" else None,
+        dumps=dumps,
     )
 
 

@@ -51,3 +51,37 @@ def test_greedy_answers_are_those_of_the_transformers_engine(family: str, tiny_c
     path = tiny_checkpoints[family]
     plain = answers(path, prompts, sampling={"max_new_tokens": 20})
     assert answers(path, prompts, sampling={"max_new_tokens": 20}, engine=VLLM) == plain
+
+
+@pytest.mark.parametrize(
+    ("family", "training"),
+    [
+        ("internvl3_5", {"freeze_vision": True}),
+        ("qwen2", {"lora": {"rank": 4, "alpha": 64}}),
+        ("qwen2_5_vl", {"lora": {"rank": 4, "alpha": 64}}),
+    ],
+)
+def test_the_engine_follows_whatever_is_trained(
+    family: str, training: Mapping[str, Any], tiny_checkpoints: Mapping[str, Path]
+) -> None:
+    """A frozen tower, adapters that vLLM keeps as they are, and adapters in a tower, which come merged."""
+    optimizer = {"lr": 3e-2, "betas": (0.9, 0.99), "eps": 1e-8, "max_grad_norm": 1.0}
+    agent = worker(
+        tiny_checkpoints[family],
+        engine=VLLM,
+        training={"dtype": "fp32", **training},
+        optimizer=optimizer,
+        objective={"importance_correction": "token_truncate"},
+        sampling={"max_new_tokens": 12},
+    )
+    assert agent.engine.adapters == (family == "qwen2")
+    prompts = mixed_prompts(family)
+    start = [group.completions for group in agent.rollout(prompts, 1)]
+    drift = []
+    for step in (1, 2, 3):
+        groups = agent.rollout(prompts, step)
+        metrics = agent.update({group.uid: [1.0, 0.0, 0.0, 1.0] for group in groups}, step)
+        assert metrics["grad_norm"] > 0
+        drift.append(metrics["importance_drift_abs_max"])
+    assert max(drift) < 1e-3
+    assert [group.completions for group in agent.rollout(prompts, 1)] != start
