@@ -272,9 +272,10 @@ class RaySettings(Section):
     address: str | None = None
     """A Ray cluster that runs already (`ray start`): `auto` for the one on this machine, or HOST:PORT. By default a
     cluster of this machine alone is started for the run, and ended with it."""
-    hung_after: float = Field(default=5.0, ge=2)
-    """Seconds after which the run stops because a worker's process is suspended, its machine does not answer, or all
-    workers of an agent stand in a call without using the processor or reading or writing files."""
+    hung_after: float = Field(default=4.0, ge=2)
+    """Seconds after which the run stops because a worker's process is suspended, its machine does not answer, or it
+    stands still in a call: it uses no processor, waits for no disk and for no other worker of its agent. Waiting for
+    others counts, too, where all workers of an agent do."""
     startup: float = Field(default=900.0, gt=0)
     """Most seconds until the cluster has given every agent its place and every worker has loaded its model."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import json
 import math
 import signal
@@ -41,6 +43,9 @@ from mmcorl.trackers import require_trackers
 from mmcorl.types import Group, Prompt, PseudoLabel
 from mmcorl.zoo import parse, resolve
 from model_adapters.images import ImageRefused, load_image
+
+# Python's last collection would look through all of torch and transformers, a second or two after all is done.
+atexit.register(gc.freeze)
 
 
 class TrainingPrompts:

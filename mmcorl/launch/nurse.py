@@ -25,8 +25,8 @@ class Sign:
     """Seconds of processor time so far, those of its children included."""
     io: int
     """Bytes read and written so far."""
-    on_disk: bool
-    """A thread of it waits for a disk or a network file system."""
+    at_work: bool
+    """A thread of it runs, waits for its turn on a busy processor, or waits for a disk or a network file system."""
 
 
 class Nurse:
@@ -64,7 +64,7 @@ def _sign(pid: int, children: dict[int, list[int]]) -> Sign | None:
         states = [stat[0] for task in os.listdir(f"/proc/{pid}/task") if (stat := _stat(f"{pid}/task/{task}"))]
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return Sign(own[0] in "Tt", cpu, io, "D" in states)
+    return Sign(own[0] in "Tt", cpu, io, not {"R", "D"}.isdisjoint(states))
 
 
 def _stat(place: int | str) -> tuple[str, float, int] | None:

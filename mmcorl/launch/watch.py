@@ -11,7 +11,7 @@ import errno
 import re
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,10 @@ class Seat:
     """Where what it prints is to be read."""
     during: str | None = None
     """The call it is in."""
+    starting: bool = False
+    """That call may take its time: a download may be among what it does."""
+    known: bool = False
+    """Where it stands since it is quiet has been found out, and is no reason to worry."""
     quiet: float = 0.0
     """Seconds for which it has been seen to do nothing."""
     suspended: float = 0.0
@@ -57,11 +61,14 @@ class Seat:
     def look(self, sign: Sign, seconds: float) -> None:
         """Take in how it was found `seconds` after the last time."""
         before, self.sign = self.sign, sign
-        self.suspended = self.suspended + seconds if sign.suspended else 0.0
         if before is None:
             return
+        self.suspended = self.suspended + seconds if sign.suspended and before.suspended else 0.0
         idle = sign.cpu - before.cpu < IDLE_CPU * seconds and sign.io - before.io < IDLE_IO * seconds
-        self.quiet = self.quiet + seconds if idle and not sign.on_disk else 0.0
+        if idle and not sign.at_work:
+            self.quiet += seconds
+        else:
+            self.quiet, self.known = 0.0, False
 
 
 @dataclass(frozen=True)
@@ -112,7 +119,7 @@ class Watch:
         waiting, replies = dict(zip(refs, seats, strict=True)), dict.fromkeys(refs)
         for seat in seats:
             # What it did before, such as waiting for its peers, is not held against it.
-            seat.quiet, seat.during = 0.0, during
+            seat.quiet, seat.known, seat.during, seat.starting = 0.0, False, during, limit is not None
         start = time.monotonic()
         while waiting:
             self.check()
@@ -205,23 +212,27 @@ class Watch:
                 self.report(seat, "hangs: its process is suspended")
                 return
         for agent in dict.fromkeys(seat.agent for seat in self.seats):
-            team = [seat for seat in self.seats if seat.agent == agent]
-            # A rank may well wait for another one of its agent; only when nobody moves nothing ever will.
-            if any(seat.during for seat in team) and all(seat.quiet >= self.hung_after for seat in team):
-                self._report_stuck([seat for seat in team if seat.during])
-                return
+            team = [seat for seat in self.seats if seat.agent == agent and seat.during and not seat.starting]
+            quiet = [seat for seat in team if seat.quiet >= self.hung_after]
+            everyone = bool(quiet) and len(quiet) == len(team)
+            if everyone or not all(seat.known for seat in quiet):
+                self._question(quiet, everyone)
 
-    def _report_stuck(self, team: Sequence[Seat]) -> None:
-        """Blame a rank that does not wait for another one."""
+    def _question(self, quiet: Sequence[Seat], everyone: bool) -> None:
+        """Report a rank that does nothing and does not wait for another one, or any when nobody moves."""
         for node, nurse in self.nurses.items():
-            pids = [seat.place.pid for seat in team if seat.place.node_id == node]
+            pids = [seat.place.pid for seat in quiet if seat.place.node_id == node]
             self.ray.wait([nurse.dump.remote(pids)], timeout=PERIOD)
         time.sleep(POLL)
-        standing = {seat.number: _standing(seat.log) for seat in team}
-        culprit = next((seat for seat in team if not _waits(standing[seat.number])), team[0])
-        frames = standing[culprit.number]
-        where = f" in {frames[0][2]} ({Path(frames[0][0]).name}:{frames[0][1]})" if frames else ""
-        self.report(culprit, f"hangs: it stands still{where}")
+        for seat in quiet:
+            frames = _standing(seat.log)
+            if frames and not any("torch/distributed" in file or "deepspeed/comm" in file for file, _, _ in frames):
+                file, line, function = frames[0]
+                self.report(seat, f"hangs: it stands still in {function} ({Path(file).name}:{line})")
+                return
+            seat.known = True
+        if everyone:
+            self.report(quiet[0], "hangs: it stands still, and so do all ranks of the agent")
 
 
 def _death(reason: str) -> str:
@@ -237,7 +248,3 @@ def _standing(log: str) -> list[tuple[str, str, str]]:
     except OSError:
         return []  # On a machine that shares no files with this one.
     return _FRAME.findall(text.rpartition("most recent call first")[2])
-
-
-def _waits(frames: Iterable[tuple[str, str, str]]) -> bool:
-    return any("torch/distributed" in file or "deepspeed/comm" in file for file, _, _ in frames)

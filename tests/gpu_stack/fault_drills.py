@@ -65,7 +65,7 @@ def _mark() -> None:
 
 
 def _kill_driver(process: subprocess.Popen[str], run: Path) -> None:
-    _steps_done(run, 3, process)
+    _steps_done(run, 4, process)
     _mark()
     process.kill()
 
