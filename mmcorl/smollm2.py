@@ -33,9 +33,9 @@ SHOTS: dict[str, list[tuple[str, str]]] = {
         ("What is 6 * 7?", "6 * 7 = 42. The answer is \\boxed{42}."),
     ],
     "worded": [
-        ("What is 8 + 5?", "Adding 5 to 8 gives 13, so the answer is \\boxed{13}."),
-        ("What is 7 - 6?", "Taking 6 from 7 leaves 1, so the answer is \\boxed{1}."),
-        ("What is 4 * 3?", "Multiplying 4 by 3 gives 12, so the answer is \\boxed{12}."),
+        ("What is 8 + 5?", "We compute 8 + 5 = 13, so it is \\boxed{13}."),
+        ("What is 7 - 6?", "We compute 7 - 6 = 1, so it is \\boxed{1}."),
+        ("What is 4 * 3?", "We compute 4 * 3 = 12, so it is \\boxed{12}."),
     ],
 }
 """Worked examples by the value of `shots`."""
