@@ -91,7 +91,7 @@ def test_credit_is_what_the_rules_give_or_a_judge_gives_to_a_complete_answer(jud
     behaviour, stage = JUDGES[judge]
     for name, case in CASES.items():
         with OpenAIServer(behaviour) as server:
-            ask = as_callable(impatient(server, timeout=0.05) if judge == "hangs" else impatient(server))
+            ask = as_callable(impatient(server, timeout=0.25) if judge == "hangs" else impatient(server))
             verdict = grade(case.response, case.gold, "How many?", case.choices, ask, finish_reason=case.finish_reason)
             assert verdict.correct == (case.rule or (case.judged and judge == "always yes")), name
             assert bool(server.calls) == case.judged, name
