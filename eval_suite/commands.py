@@ -126,6 +126,8 @@ def settings_of(arguments: argparse.Namespace, names: Iterable[str]) -> dict[str
             template=told.get("template", {}),
             seed=arguments.seed,
             dtype=arguments.dtype,
+            engine=arguments.engine,
+            chunk=256 if arguments.engine == "vllm" else 32,
         )
         if sampled > 1 and temperature == 0:
             raise Refused(f"{name} asks for {sampled} samples, all alike at temperature 0: raise --temperature")

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import yaml
@@ -19,8 +19,10 @@ from transformers.utils import logging as transformers_logging
 
 import patches
 from eval_suite.items import Item, Response
+from mmcorl.config import EngineSettings
+from mmcorl.engines import engine_for
 from mmcorl.engines.base import Sampling
-from mmcorl.engines.transformers import TransformersEngine
+from mmcorl.engines.vllm import require_installed
 from mmcorl.errors import Refused
 from mmcorl.policy import Policy
 from mmcorl.prompting import INSTRUCTIONS, PromptStyle
@@ -31,6 +33,8 @@ from model_adapters.images import load_image
 from model_adapters.registry import adapter_for
 from model_adapters.templates import arguments
 
+LONGEST_PROMPT = 8192
+"""Tokens that vLLM makes room for beside the budget of a response."""
 TRAINED = ("style", "system", "vision", "template")
 """Fields of `Generation` that a trained checkpoint brings along."""
 
@@ -54,7 +58,9 @@ class Generation:
     template: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the chat template."""
     seed: int = 0
-    dtype: str = "fp32"
+    dtype: Literal["fp32", "bf16"] = "fp32"
+    engine: Literal["transformers", "vllm"] = "transformers"
+    """What samples; engines round differently and draw other samples from one seed."""
     chunk: int = 32
     """Items generated together."""
 
@@ -108,11 +114,28 @@ class Generator:
         self.vision = VisionSettings(**settings.vision)
         processor = self.adapter.load_processor(model, self.vision)
         arguments(processor, settings.template)  # refuses one that the template does not have
+        kind = EngineSettings(kind=settings.engine, gpu_memory_utilization=0.9, sleep=False)
+        if kind.kind == "vllm":
+            require_installed()
         weights = self.adapter.load_model(model, torch.bfloat16 if settings.dtype == "bf16" else torch.float32)
-        self.policy = Policy(weights, self.adapter, processor).to(device).eval()
-        self.engine = TransformersEngine(self.policy)
-        text = self.policy.model.config.get_text_config()
-        self.context: int | None = getattr(text, "max_position_embeddings", None)
+        # vLLM holds weights of its own; of ours only the config, the stop and the banned tokens are needed then.
+        own = torch.device("cpu" if kind.kind == "vllm" else device)
+        self.policy = Policy(weights, self.adapter, processor).to(own).eval()
+        context = getattr(self.policy.model.config.get_text_config(), "max_position_embeddings", None)
+        self.context: int | None = context
+        if kind.kind == "vllm":
+            room = settings.max_new_tokens + LONGEST_PROMPT
+            self.context = min(context, room) if context else room
+        self.engine = engine_for(
+            kind,
+            self.policy,
+            name=Path(model).name,
+            path=model,
+            vision=self.vision,
+            dtype=settings.dtype,
+            longest=self.context,
+            device=torch.device(device),
+        )
 
     def check(self, item: Item) -> str | None:
         """Why an item cannot be put to this model, such as a question that would end its own turn; None if it can.
