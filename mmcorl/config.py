@@ -397,6 +397,11 @@ class Config(Section):
                     f"agent {agent.name!r} has ranks: {agent.ranks} but a batch has {self.batch.prompts} prompts, and "
                     "every rank needs one at least: use fewer ranks or raise batch.prompts"
                 )
+        if self.time_sliced and self.training.sharding != "none":
+            raise ValueError(
+                f"time_sliced is true with training.sharding {self.training.sharding!r}, but only whole weights can "
+                "rest in CPU memory: use training.sharding=none, or training.offload"
+            )
         if self.launcher == "ray" and self.device.startswith("cuda:"):
             raise ValueError(
                 f"device is {self.device!r} but with launcher 'ray' every worker is given its own GPU: use device=cuda"
