@@ -300,7 +300,8 @@ class Worker:
         """Let the engine see the weights as they are now; every rank takes part in putting them together."""
         if self.copy:
             self.copy.take(self.shards.weights())
-        self.engine.sync(hub_named(self.policy.model, self.shards.weights()))
+        weights = self.shards.weights(merge=not self.engine.adapters)
+        self.engine.sync(hub_named(self.policy.model, weights))
 
     # -- the update ----------------------------------------------------------------------------------------
 

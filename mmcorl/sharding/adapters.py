@@ -20,6 +20,11 @@ def adapted_layers(model: nn.Module) -> dict[str, Any]:
     return {name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
 
 
+def without_base(name: str) -> str:
+    """The name that a weight had before adapters were put around its layer."""
+    return name.replace(f".{BASE}", ".")
+
+
 def merged(layer: Any, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     """The weights of a layer with its adapters added, by their names without peft.
 

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from mmcorl.policy import Policy, Rows
 from mmcorl.ranks import Ranks
-from mmcorl.sharding.adapters import adapted_layers, merged
+from mmcorl.sharding.adapters import adapted_layers, merged, without_base
 
 BUCKET = 2**27
 """Most elements gathered at once: 512 MiB in fp32."""
@@ -84,13 +85,13 @@ class Shards(ABC):
         """The tensors that `optimizer` keeps its state by."""
         return self.trainable
 
-    def weights(self, everything: bool = False) -> Iterator[tuple[str, Tensor]]:
+    def weights(self, everything: bool = False, merge: bool = True) -> Iterator[tuple[str, Tensor]]:
         """(name in the model, whole tensor) bucket by bucket: what training changes, or `everything`.
 
-        Low-rank adapters come merged, as the weights of the layers that they sit in.
+        Low-rank adapters come merged, as the weights of the layers that they sit in, or with `merge` False as they are.
         """
         model = self.policy.model
-        layers = adapted_layers(model)
+        layers = adapted_layers(model) if merge else {}
         inside = {f"{layer}.{name}" for layer, module in layers.items() for name, _ in module.named_parameters()}
         plain = {
             name: parameter
@@ -98,11 +99,12 @@ class Shards(ABC):
             if name not in inside and (everything or parameter.requires_grad)
         }
         for names in buckets(plain):
-            yield from zip(names, self.gather([plain[name] for name in names], "weight"), strict=True)
+            tensors = self.gather([plain[name] for name in names], "weight")
+            yield from zip(map(without_base, names), tensors, strict=True)
         for layer, module in layers.items():
             own = dict(module.named_parameters())
-            tensors = dict(zip(own, self.gather(list(own.values()), "weight"), strict=True))
-            for name, tensor in merged(module, tensors):
+            whole = dict(zip(own, self.gather(list(own.values()), "weight"), strict=True))
+            for name, tensor in merged(module, whole):
                 yield f"{layer}.{name}", tensor
 
     def state_dict(self, of: str = "") -> dict[str, Tensor]:
@@ -166,13 +168,30 @@ class Shards(ABC):
         for names in buckets(named):
             tensors = self.gather([named[name] for name in names], part)
             if self.ranks.rank == 0:
-                found.update(zip(names, (tensor.detach().cpu() for tensor in tensors), strict=True))
+                found.update(zip(names, map(_on_cpu, tensors), strict=True))
         return found
+
+
+def _on_cpu(tensor: Tensor) -> Tensor:
+    """There, and without the rest of a bucket, which would be written with it."""
+    own = tensor.detach().cpu()
+    return own.clone() if own.untyped_storage().nbytes() > own.nbytes else own
 
 
 def size_of(parameter: nn.Parameter) -> int:
     """Elements of a whole parameter, of which ZeRO-3 leaves none in sight."""
     return int(getattr(parameter, "ds_numel", parameter.numel()))
+
+
+def add_up(parameters: Sequence[nn.Parameter], scale: float = 1.0) -> None:
+    """Add up the gradients of all ranks, times `scale`; many at one go, as small ones cost a round trip each."""
+    named = {str(number): parameter for number, parameter in enumerate(parameters)}
+    for names in buckets(named):
+        gradients = [gradient for name in names if (gradient := named[name].grad) is not None]
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        dist.all_reduce(flat)
+        for gradient, total in zip(gradients, flat.split([one.numel() for one in gradients]), strict=True):
+            gradient.copy_(total.view_as(gradient).mul_(scale))
 
 
 def buckets(named: Mapping[str, nn.Parameter], most: int = BUCKET) -> Iterator[list[str]]:

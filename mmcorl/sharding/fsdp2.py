@@ -1,8 +1,9 @@
 """torch's own fully sharded data parallelism: one group of weights per block of the language model or the tower.
 
 The policy is the outermost group, so its forward gathers what belongs to no block (embeddings, head, projector) once
-and keeps it for the whole pass, tied weights and chunks of the head included. Gathered matrices are bf16 under
-`training.dtype: bf16`; the parts that are held, their gradients and AdamW's moments are fp32.
+and keeps it for the whole pass, tied weights and chunks of the head included. The matrices of blocks are gathered as
+bf16 under `training.dtype: bf16`; the parts that are held, their gradients and AdamW's moments are fp32. Norms, biases
+and other vectors stay whole on every rank: they are small, and autocast wants norms in fp32.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from mmcorl.config import Config
 from mmcorl.policy import Policy, Rows
 from mmcorl.ranks import Ranks
-from mmcorl.sharding.base import LogProbs, Part, Shards
+from mmcorl.sharding.base import LogProbs, Part, Shards, add_up
 
 
 class FSDP2(Shards):
@@ -35,8 +37,8 @@ class FSDP2(Shards):
         device: torch.device,
     ):
         super().__init__(ranks)
-        self.config, self.mesh = config, init_device_mesh(device.type, (ranks.size,))
-        self.policy: Any = _divided(policy, config, self.mesh)
+        self.config, self.device, self.mesh = config, device, init_device_mesh(device.type, (ranks.size,))
+        self.policy: Any = self._divided(policy)
         self.trainable = [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
         self.optimizer = optimizer(self.trainable)
 
@@ -50,52 +52,70 @@ class FSDP2(Shards):
             (loss * self.ranks.size).backward()
 
     def step(self) -> float:
-        """Clip by the norm over all ranks, step."""
+        """Average what torch leaves to each rank, clip by the norm over all of them, step."""
         for parameter in self.trainable:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        total: Any = torch.nn.utils.clip_grad_norm_(self.trainable, self.config.optimizer.max_grad_norm)
-        norm = float(total.full_tensor() if isinstance(total, DTensor) else total)
+        divided = [parameter for parameter in self.trainable if isinstance(parameter, DTensor)]
+        small = [parameter for parameter in self.trainable if not isinstance(parameter, DTensor)]
+        if self.ranks.size > 1:
+            add_up(small, 1 / self.ranks.size)
+        kinds = [kind for kind in (divided, small) if kind]  # torch mixes them in none of its lists
+        norm = math.hypot(
+            *(float(_whole(get_total_norm([one.grad for one in kind if one.grad is not None]))) for kind in kinds)
+        )
         if math.isfinite(norm):
+            for kind in kinds:
+                clip_grads_with_norm_(kind, self.config.optimizer.max_grad_norm, torch.tensor(norm))
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return norm if math.isfinite(norm) else math.nan
 
     def freeze(self, policy: Policy) -> LogProbs:
         """Divided likewise."""
-        divided = _divided(policy, self.config, self.mesh)
+        divided = self._divided(policy)
         return lambda rows, temperature: _forward(divided, rows, temperature)
 
     def gather(self, parameters: Sequence[nn.Parameter], part: Part) -> list[Tensor]:
         """One all-gather per parameter: torch sends them off without waiting in between."""
-        return [self._part(parameter, part).full_tensor() for parameter in parameters]
+        return [_whole(self._part(parameter, part).to(self.device)) for parameter in parameters]
 
     def put(self, parameter: nn.Parameter, whole: Tensor, part: Part) -> None:
-        """Every rank cuts out its own part; nothing is sent."""
+        """Every rank cuts out its own part, some of the rows; nothing is sent."""
         held = self._part(parameter, part)
-        whole = whole.to(self.mesh.device_type, held.dtype)
-        own = distribute_tensor(whole, self.mesh, held.placements, src_data_rank=None)
-        held.to_local().copy_(own.to_local())
+        if isinstance(held, DTensor):
+            local, rows = held.to_local(), math.ceil(len(whole) / self.ranks.size)
+            local.copy_(whole[self.ranks.rank * rows :][: len(local)])
+        else:
+            held.copy_(whole)
 
     def held(self, parameter: nn.Parameter) -> Tensor:
         """The local part."""
-        return self._part(parameter, "weight").to_local()
+        part = self._part(parameter, "weight")
+        return part.to_local() if isinstance(part, DTensor) else part
 
-    def _part(self, parameter: nn.Parameter, part: Part) -> DTensor:
-        tensor: Any = parameter.detach() if part == "weight" else self.optimizer.state[parameter][part]
-        return tensor
+    def _part(self, parameter: nn.Parameter, part: Part) -> Tensor:
+        return parameter.detach() if part == "weight" else self.optimizer.state[parameter][part]
+
+    def _divided(self, policy: Policy) -> Any:
+        small = {parameter for parameter in policy.parameters() if parameter.ndim < 2}
+        for parameter in small:
+            parameter.data = parameter.data.to(self.device)
+        offload = OffloadPolicy()
+        if self.config.training.offload == "all":
+            offload = CPUOffloadPolicy(pin_memory=self.device.type == "cuda")
+        options: Any = {"mesh": self.mesh, "offload_policy": offload, "ignored_params": small}
+        lowered = torch.bfloat16 if self.config.training.dtype == "bf16" else None
+        # The residual stream is fp32, so what comes before and behind the blocks is gathered in fp32.
+        for block in _blocks(policy):
+            lower = MixedPrecisionPolicy(param_dtype=lowered, reduce_dtype=torch.float32, cast_forward_inputs=False)
+            fully_shard(block, mp_policy=lower, **options)
+        fully_shard(policy, mp_policy=MixedPrecisionPolicy(cast_forward_inputs=False), **options)
+        return policy
 
 
-def _divided(policy: Policy, config: Config, mesh: DeviceMesh) -> Any:
-    offload = CPUOffloadPolicy() if config.training.offload == "all" else OffloadPolicy()
-    # Only matrices may be gathered in bf16, so blocks are told apart from what their residual stream runs through.
-    lowered = torch.bfloat16 if config.training.dtype == "bf16" else None
-    blocks = MixedPrecisionPolicy(param_dtype=lowered, reduce_dtype=torch.float32, cast_forward_inputs=False)
-    rest = MixedPrecisionPolicy(cast_forward_inputs=False)
-    for block in _blocks(policy):
-        fully_shard(block, mesh=mesh, mp_policy=blocks, offload_policy=offload)
-    fully_shard(policy, mesh=mesh, mp_policy=rest, offload_policy=offload)
-    return policy
+def _whole(tensor: Any) -> Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def _blocks(module: nn.Module) -> list[nn.Module]:
@@ -103,7 +123,7 @@ def _blocks(module: nn.Module) -> list[nn.Module]:
     found: list[nn.Module] = []
     for child in module.children():
         if isinstance(child, nn.ModuleList):
-            found += [block for block in child if any(True for _ in block.parameters())]
+            found += [block for block in child if any(parameter.ndim > 1 for parameter in block.parameters())]
         else:
             found += _blocks(child)
     return found

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from mmcorl.config import Config
 from mmcorl.policy import Policy, Rows
 from mmcorl.ranks import Ranks
-from mmcorl.sharding.base import LogProbs, Part, Shards, buckets
+from mmcorl.sharding.base import LogProbs, Part, Shards, add_up
 
 
 class Plain(Shards):
@@ -49,7 +48,7 @@ class Plain(Shards):
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         if self.ranks.size > 1:
-            self._add_up()
+            add_up(self.trainable)
         norm = float(torch.nn.utils.clip_grad_norm_(self.trainable, self.max_norm))
         if norm < float("inf"):
             self.optimizer.step()
@@ -74,13 +73,3 @@ class Plain(Shards):
 
     def _part(self, parameter: nn.Parameter, part: Part) -> Tensor:
         return parameter.detach() if part == "weight" else self.optimizer.state[parameter][part]
-
-    def _add_up(self) -> None:
-        """One all-reduce for many gradients, as small ones cost a round trip each."""
-        named = {str(number): parameter for number, parameter in enumerate(self.trainable)}
-        for names in buckets(named):
-            gradients = [gradient for name in names if (gradient := named[name].grad) is not None]
-            flat = torch.cat([gradient.flatten() for gradient in gradients])
-            dist.all_reduce(flat)
-            for gradient, total in zip(gradients, flat.split([one.numel() for one in gradients]), strict=True):
-                gradient.copy_(total.view_as(gradient))

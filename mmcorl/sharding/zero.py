@@ -1,7 +1,8 @@
 """DeepSpeed's ZeRO-2 and ZeRO-3, driven by their own engine: the same way on CPUs (gloo) and GPUs (NCCL).
 
 Weights that are held, gradients that add up and AdamW's moments are fp32. Under `training.dtype: bf16` DeepSpeed runs
-the passes in autocast, as one rank alone does, and sends matrices and their gradients as bf16.
+the passes in autocast, as one rank alone does, and sends matrices and their gradients as bf16; ZeRO-3 so rounds the
+embeddings, too, where they are tied to the head.
 """
 
 from __future__ import annotations

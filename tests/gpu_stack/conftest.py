@@ -1,12 +1,13 @@
-"""Engines that several test files share: starting one takes seconds."""
+"""Engines and worlds of ranks that several test files share: starting one takes seconds."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
+from sharding_worlds import Worlds
 from vllm_parts import Bench, Benches
 
 
@@ -14,3 +15,10 @@ from vllm_parts import Bench, Benches
 def benches(tiny_checkpoints: Mapping[str, Path]) -> Mapping[str, Bench]:
     """A policy and its engines for each family, made when first asked for; tests leave the weights as they were."""
     return Benches(tiny_checkpoints)
+
+
+@pytest.fixture(scope="session")
+def worlds() -> Iterator[Worlds]:
+    """Processes that train together, one world per number of ranks."""
+    with Worlds() as made:
+        yield made

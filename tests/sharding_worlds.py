@@ -1,0 +1,229 @@
+"""Worlds of ranks for tests: processes that stay and do tasks together, and the tasks.
+
+A task trains a worker on rollouts that do not come from its engine, so that any number of ranks trains on the same
+data: every group, completion and reward is a function of its number alone.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+PATIENCE = 240.0
+"""Seconds for one task: DeepSpeed compiles an operator the first time."""
+
+REWARDS = ((1.0, 0.0, 0.0, 1.0), (0.0, 0.0, 1.0, 0.0), (1.0, 1.0, 0.0, 1.0), (1.0,) * 4, (0.0, 1.0, 0.0, 0.0))
+"""Of five groups; the fourth has no gradient."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """Train for some steps, as config sections and files say."""
+
+    path: Path
+    """Checkpoint."""
+    sections: Mapping[str, Any] = field(default_factory=dict)
+    shares: Sequence[Sequence[int]] = ((0, 1, 2, 3, 4),)
+    """Groups of each rank, by number."""
+    pictures: Mapping[int, int] = field(default_factory=dict)
+    """Images of each group; groups not named have none."""
+    steps: Sequence[int] = (1, 2)
+    rewards: Mapping[int, Sequence[Sequence[float]]] = field(default_factory=dict)
+    """Of steps that have others than REWARDS."""
+    load: Path | None = None
+    save: Path | None = None
+    export: Path | None = None
+    sample: bool = False
+    """Sample and evaluate in the end."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """What rank 0 tells of a task; metrics are those of every rank."""
+
+    metrics: list[list[dict[str, float]]]
+    """By rank, by step."""
+    weights: dict[str, Tensor]
+    """The model's `state_dict`."""
+    optimizer: dict[str, Any]
+    synced: dict[str, Tensor]
+    """What an engine with weights of its own would be given in the end, by names on the hub."""
+    timings: dict[str, float]
+    facts: dict[str, Any]
+    texts: list[list[str]]
+    """By rank, where it samples: of a rollout and an evaluation."""
+
+
+class World:
+    """So many processes on this machine, joined by gloo. A context manager."""
+
+    def __init__(self, size: int):
+        self.size = size
+        context = multiprocessing.get_context("spawn")
+        with socket.socket() as one:
+            one.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{one.getsockname()[1]}"
+        self._ends: list[Connection] = []
+        self._processes = []
+        for rank in range(size):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs, rank, size, address), daemon=True)
+            process.start()
+            self._ends.append(ours)
+            self._processes.append(process)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self._processes:
+            process.kill()
+            process.join()
+
+    def do(self, call: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """A function of this module on every rank, with the ranks first; an error of any of them is raised here."""
+        for end in self._ends:
+            end.send((call.__name__, arguments))
+        results = []
+        for rank, end in enumerate(self._ends):
+            if not end.poll(PATIENCE):
+                raise TimeoutError(f"rank {rank} of {self.size} is still at {call.__name__} after {PATIENCE:.0f} s")
+            results.append(end.recv())
+        for rank, (good, result) in enumerate(results):
+            if not good:
+                raise RuntimeError(f"rank {rank} of {self.size}:\n{result}")
+        return [result for _, result in results]
+
+    def train(self, task: Task) -> Done:
+        """The task on all ranks."""
+        return done(self.do(train, task))
+
+
+class Worlds(Mapping[int, World]):
+    """Worlds by their size, made when first asked for. A context manager."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, World] = {}
+
+    def __getitem__(self, size: int) -> World:
+        if size not in self._made:
+            self._made[size] = World(size)
+        return self._made[size]
+
+    def __iter__(self) -> Any:
+        return iter(self._made)
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for world in self._made.values():
+            world.__exit__(kind, error, trace)
+
+
+def _serve(end: Connection, rank: int, size: int, address: str) -> None:
+    """A rank's process: one task after the other."""
+    import traceback
+
+    os.environ["OMP_NUM_THREADS"] = "1"
+    torch.set_num_threads(1)
+    from mmcorl.ranks import Ranks
+
+    ranks = Ranks.join(rank, size, address, torch.device("cpu"), timeout=PATIENCE)
+    while True:
+        try:
+            name, arguments = end.recv()
+        except EOFError:
+            return
+        try:
+            end.send((True, globals()[name](ranks, *arguments)))
+        except BaseException:
+            end.send((False, traceback.format_exc()))
+
+
+def done(told: Sequence[Any]) -> Done:
+    """What all ranks return of `train`, put together."""
+    return Done([one[0] for one in told], *told[0][1], [one[2] for one in told])
+
+
+# -- tasks --------------------------------------------------------------------------------------------------------
+
+
+def train(ranks: Any, task: Task) -> tuple[list[dict[str, float]], tuple[Any, ...], list[str]]:
+    """See Task; metrics and texts of this rank, and between them what rank 0 alone has."""
+    from mmcorl.reader import Reader
+    from mmcorl.weights import hub_named
+    from mmcorl.worker import Worker
+    from worker_parts import settings
+
+    device = torch.device("cpu")
+    config = settings(agents=[{"name": "a", "model": str(task.path)}], **task.sections)
+    worker = Worker(config, Reader(config, config.agents[0], str(task.path)), 10, device, ranks)
+    if task.load:
+        worker.load(task.load)
+    found = [step(worker, task, number) for number in task.steps]
+    if task.save:
+        worker.save(task.save)
+    if task.export:
+        worker.export(task.export)
+    weights, optimizer = worker.shards.state_dict(), worker.shards.optimizer_state()
+    synced = dict(hub_named(worker.policy.model, worker.shards.weights()))
+    whole = (weights, optimizer, synced) if ranks.rank == 0 else ({}, {}, {})
+    texts: list[str] = []
+    if task.sample:
+        # Unequal work: nobody may wait for anybody while sampling.
+        prompts = [prompt_of(task, group) for group in task.shares[ranks.rank]]
+        texts = [one.text for group in worker.rollout(prompts, 9) for one in group.completions]
+        texts += [one.text for one in worker.evaluate(prompts)]
+    return found, (*whole, worker.timings(), worker.facts()), texts
+
+
+def step(worker: Any, task: Task, number: int) -> dict[str, float]:
+    """One update on the groups of this rank."""
+    from mmcorl.update import Rollout
+
+    prompts = {group: prompt_of(task, group) for group in task.shares[worker.ranks.rank]}
+    worker._pending = {
+        prompt.uid: Rollout(worker.reader.encode(prompt), samples_of(worker, group, number))
+        for group, prompt in prompts.items()
+    }
+    rewards = task.rewards.get(number, REWARDS)
+    return worker.update({prompt.uid: rewards[group] for group, prompt in prompts.items()}, number)
+
+
+def prompt_of(task: Task, group: int) -> Any:
+    """A prompt with as many images as the task says."""
+    from adapter_passes import noise
+    from worker_parts import prompt
+
+    images = [noise(56 + 20 * image, 60, 10 * group + image) for image in range(task.pictures.get(group, 0))]
+    return prompt(f"Question {group}: how many dots are there" + " and there" * group + "?", *images)
+
+
+def samples_of(worker: Any, group: int, number: int) -> list[Any]:
+    """Four completions of 1 to 6 tokens."""
+    from mmcorl.engines.base import Sample
+
+    noise = torch.Generator().manual_seed(100 * number + group)
+    banned = {*worker.policy.banned.tolist(), *worker.policy.stop_ids}
+    allowed = torch.tensor([id for id in range(300, 340) if id not in banned])
+    lengths = [1 + (2 * group + k + number) % 6 for k in range(4)]
+    drawn = [allowed[torch.randint(len(allowed), (length,), generator=noise)] for length in lengths]
+    return [Sample(ids, -5.0 + torch.rand(len(ids), generator=noise), "length") for ids in drawn]
