@@ -10,11 +10,14 @@ from __future__ import annotations
 import ast
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from eval_suite.counting import counted
+from eval_suite.grading.given import plain as _plain
 from eval_suite.grading.options import parse_options
 from eval_suite.items import Item, Response
 from eval_suite.row_files import read_rows
@@ -27,6 +30,8 @@ RESPONSE_COLUMNS = (
 GOLD_COLUMNS = ("gold", "answer", "target", "ground_truth", "label", "solution")
 QUESTION_COLUMNS = ("question", "problem", "prompt", "query", "input")
 ID_COLUMNS = ("id", "index", "doc_id", "pid", "sample_index", "question number", "question_id", "unique_id", "uid")
+OPTION_COLUMNS = ("choices", "options", "option")
+OPTION_FORMS = """a list as JSON or Python (["40", "45"]), {"A": "40", "B": "45"}, or `A. 40; B. 45`"""
 _LETTERS = "ABCDEFGHIJ"
 _FAILED = "Failed to obtain answer"
 """How VLMEvalKit begins a prediction that stands for a call that failed."""
@@ -53,6 +58,8 @@ class Imported:
     """By column, everything that may name the problem in a benchmark."""
     benchmark: str | None
     """What the file itself says it answers."""
+    no_gold: str = ""
+    """Why `gold` is None, and what would mend it."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +74,8 @@ def read_responses(path: Path, *, golds: bool = True) -> ResponseFile:
     """All responses of a file; without `golds`, known answers that cannot be used are passed over.
 
     Raises:
-        Refused: nothing in the file is a response, or what should be a text or a number is not; names the row and
-            the columns that were found.
+        Refused: nothing in the file is a response, what should be a text, a number or options is not, or some
+            problems have more responses than others and nothing numbers them; names the row and the columns found.
     """
     rows = read_rows(path)
     if not rows:
@@ -94,10 +101,10 @@ def read_responses(path: Path, *, golds: bool = True) -> ResponseFile:
         first = drawn.get(identity, 0) if numbers is None else numbers[place]
         drawn[identity] = drawn.get(identity, 0) + len(texts)
         question = _first(merged, QUESTION_COLUMNS)
-        choices = _choices(merged)
+        choices, unread = _choices(merged)
         gold, trouble = _gold(merged, choices)
-        if trouble and golds:
-            raise Refused(f"{where} {trouble}")
+        if golds and (unread or trouble):
+            raise Refused(f"{where} {unread or trouble}")
         for number, text in enumerate(texts):
             imported.append(
                 Imported(
@@ -110,13 +117,17 @@ def read_responses(path: Path, *, golds: bool = True) -> ResponseFile:
                     choices=choices,
                     names=names,
                     benchmark=merged["benchmark"] if isinstance(merged.get("benchmark"), str) else None,
+                    no_gold="" if gold is not None else _no_gold(merged),
                 )
             )
+    if numbers is None:
+        _check_even(imported, path)
     absent = sum(row.text is None for row in imported)
     if absent == len(imported):
         raise Refused(f"{path} holds no response in any of its {len(rows)} rows: every call seems to have failed")
     if absent:
-        notes.append(f"{absent} of {len(imported)} rows hold no response, or a failed call; they count as missing")
+        hold = "hold no response, or a failed call; they count" if absent > 1 else "holds no response; it counts"
+        notes.append(f"{absent} of {len(imported)} rows {hold} as missing")
     return ResponseFile(imported, notes)
 
 
@@ -128,10 +139,7 @@ def as_items(rows: Sequence[Imported], name: str) -> list[Item]:
     items: dict[str, Item] = {}
     for row in rows:
         if row.gold is None:
-            raise Refused(
-                f"row {row.id!r} has no gold answer: add a column {GOLD_COLUMNS[0]!r}, or say which benchmark it is "
-                "with --benchmark"
-            )
+            raise Refused(f"row {row.id!r} has no gold answer: {row.no_gold}, or say which benchmark with --benchmark")
         item = Item(name, row.id, row.question, row.gold, choices=row.choices)
         if items.setdefault(row.id, item) != item:
             raise Refused(f"id {row.id!r} stands for different questions or golds: give every problem its own id")
@@ -153,6 +161,23 @@ def as_responses(rows: Sequence[Imported], benchmark: str, ids: Mapping[str, str
         if row.text is not None:
             responses.append(Response(benchmark, *key, row.text, row.finish_reason))
     return responses
+
+
+def _check_even(rows: Sequence[Imported], path: Path) -> None:
+    """Refuse a file in which an id stands more often than others: repeated by mistake, or some responses are lost.
+
+    A score over the largest number of samples would count what the others lack as wrong.
+    """
+    held = Counter(row.id for row in rows)
+    usual, others = Counter(held.values()).most_common(1)[0]
+    odd = next(((id, count) for id, count in held.items() if count != usual), None)
+    if odd is not None:
+        id, count = odd
+        raise Refused(
+            f"{path} holds {counted(count, 'response', 'responses')} to id {id!r} and {usual} to each of "
+            f"{counted(others, 'other id', 'other ids')}: give every problem an id of its own, number repeated "
+            "responses in a column 'sample', or give as many responses to each"
+        )
 
 
 def _one_filter(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
@@ -241,6 +266,17 @@ def _gold(row: Mapping[str, Any], choices: tuple[str, ...] | None) -> tuple[str 
     return text if text.strip() else None, ""
 
 
+def _no_gold(row: Mapping[str, Any]) -> str:
+    """Why a row brings no known answer: its column is blank, or there is none."""
+    blank = next((name for name in GOLD_COLUMNS if name in row), None)
+    if blank is not None:
+        return f"its column {blank!r} is blank, so fill it in"
+    return (
+        f"none of its columns {sorted(map(str, row))} holds known answers, so add one called {GOLD_COLUMNS[0]!r} (or "
+        f"{', '.join(GOLD_COLUMNS[1:])})"
+    )
+
+
 def _first(row: Mapping[str, Any], names: Sequence[str]) -> Any:
     """The first of some columns that is there and not empty."""
     for name in names:
@@ -261,34 +297,44 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def _plain(value: Any) -> str:
-    """142.0 as `142`: tables store whole numbers as floats."""
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+def _choices(row: Mapping[str, Any]) -> tuple[tuple[str, ...] | None, str]:
+    """Option values in order A, B, C, ..., and why they cannot be read; a letter left out is an empty option."""
+    column = next((name for name in OPTION_COLUMNS if _first(row, (name,)) not in (None, "", [], {})), None)
+    if column is None:
+        return _by_letter(row), ""
+    given = row[column]
+    if isinstance(given, str) and not given.strip():
+        return None, ""
+    told = given
+    if isinstance(told, str):
+        told = _literal(told) if told.strip()[0] in "[{" else parse_options(told)
+    if isinstance(told, dict) and set(told) <= set(_LETTERS) and all(map(_is_option, told.values())):
+        told = _by_letter(told)
+    # pandas writes an array as ['40' '45'], which Python reads as one text: one option is none.
+    if isinstance(told, list | tuple) and len(told) > 1 and all(map(_is_option, told)):
+        return tuple("" if option is None else _plain(option) for option in told), ""
+    if told == [] or told == {}:
+        return None, ""
+    return None, f"holds {str(given)[:60]!r} as {column!r}, in which no options can be read: give {OPTION_FORMS}"
 
 
-def _choices(row: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Option values in order A, B, C, ...; a letter that is left out is an empty option."""
-    given = next((row[name] for name in ("choices", "options", "option") if row.get(name) is not None), None)
-    if isinstance(given, str):
-        given = _listed(given) or parse_options(given)
-    if isinstance(given, dict):
-        row, given = given, None
-    if isinstance(given, list | tuple):
-        return tuple(map(_plain, given)) or None
+def _is_option(value: Any) -> bool:
+    return value is None or _is_plain(value)
+
+
+def _by_letter(row: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Options that stand under their letters."""
     values = ["" if _first(row, (letter,)) is None else _plain(row[letter]) for letter in _LETTERS]
     while values and not values[-1]:
         values.pop()
     return tuple(values) if sum(map(bool, values)) >= 2 and values[0] else None
 
 
-def _listed(text: str) -> list[Any] | None:
-    """A list that a table holds as JSON or as Python prints it."""
-    if text.strip().startswith("["):
-        for read in (json.loads, ast.literal_eval):
-            try:
-                told = read(text)
-            except (ValueError, SyntaxError, RecursionError, MemoryError):
-                continue
-            if isinstance(told, list):
-                return told
+def _literal(text: str) -> Any:
+    """What a table holds as JSON or as Python prints it; None for what is neither."""
+    for read in (json.loads, ast.literal_eval):
+        try:
+            return read(text.strip())
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
     return None

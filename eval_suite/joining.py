@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from eval_suite.counting import counted
 from eval_suite.grading import Grader
 from eval_suite.importers import ID_COLUMNS, Imported
 from eval_suite.items import Item, Response
@@ -55,9 +56,10 @@ def join(rows: Sequence[Imported], items: Sequence[Item], name: str, where: str)
     if not any(row.names for row in rows):
         raise Refused(f"{where} has no column that names problems: add one, {ID_COLUMNS[0]!r}, with the ids of {name}")
     unknown = sorted({row.id for row in rows} - known.keys())
+    column = next((c for row in rows for c, id in row.names.items() if id == row.id), ID_COLUMNS[0])
     raise Refused(
-        f"{where} answers {len(unknown)} problems that {name} does not have (first: {unknown[0]!r}): its ids must be "
-        "those of the benchmark"
+        f"{where} answers {counted(len(unknown), 'problem', 'problems')} that {name} does not have (first: "
+        f"{unknown[0]!r} in column {column!r}): its ids must be those of the benchmark, such as {items[0].id!r}"
         if unknown
         else f"{where} names one problem of {name} in several ways: give every problem one id"
     )

@@ -87,7 +87,11 @@ def test_a_letter_that_is_left_out_does_not_move_the_others(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "choices", [["40", "45"], "['40', '45']", '["40", "45"]', "A. 40; B. 45", {"A": "40", "B": "45"}, [40, 45.0]]
+    "choices",
+    [
+        *(["40", "45"], "['40', '45']", '["40", "45"]', "A. 40; B. 45", [40, 45.0]),
+        *({"A": "40", "B": "45"}, '{"A": "40", "B": "45"}', "{'A': 40, 'B': 45}"),
+    ],
 )
 def test_options_in_every_form(tmp_path: Path, choices: Any) -> None:
     (one,) = read_responses(lines(tmp_path / "a.jsonl", row(choices=choices))).rows
@@ -104,6 +108,19 @@ def test_json_by_id_in_lists_and_alone(tmp_path: Path) -> None:
     assert read_responses(file).rows[0].id == "7"
 
 
+def test_a_repeated_id_is_no_second_sample_of_one_problem(tmp_path: Path) -> None:
+    rows = [row(id=str(n)) for n in range(4)] + [row(id="2")]
+    with pytest.raises(Refused, match=r"2 responses to id '2' and 1 to each of 3 other ids: give .* column 'sample'"):
+        read_responses(lines(tmp_path / "a.jsonl", *rows))
+    lists = [row(id=str(n), response=["a", "b"][: 1 + (n != 1)]) for n in range(3)]
+    with pytest.raises(Refused, match=r"1 response to id '1' and 2 to each of 2 other ids"):
+        read_responses(lines(tmp_path / "a.jsonl", *lists))
+    # Numbered samples may lack some, and as many for each are samples without numbers.
+    numbered = [row(id="a", sample=0), row(id="a", sample=1), row(id="b", sample=1)]
+    assert [one.sample for one in read_responses(lines(tmp_path / "a.jsonl", *numbered)).rows] == [0, 1, 1]
+    assert len(read_responses(lines(tmp_path / "a.jsonl", *[row(id=i) for i in "abab"])).rows) == 4
+
+
 # -- what is refused ----------------------------------------------------------------------------------------------
 
 
@@ -114,6 +131,11 @@ def test_json_by_id_in_lists_and_alone(tmp_path: Path) -> None:
         ([row(response=True)], "holds bool as 'response', no text"),
         ([row(gold={"a": 1})], "holds dict as the known answer"),
         ([row(gold=1, choices=["x", "y", "z"])], "which may count from 0 or from 1"),
+        # Options that are dropped in silence would leave a letter that nothing equals. The last is an array of pandas.
+        *(
+            ([row(choices=told)], r"row 0 holds .* in which no options can be read: give a list as JSON or Python")
+            for told in ("40|45", 5, ["40"], {"a": "40", "b": "45"}, {"text": ["40", "45"]}, [{"A": 1}], "['40' '45']")
+        ),
         ([row(response=None)], "holds no response in any of its 1 rows"),
         ([row(sample=1), row()], "row 1 has no sample number, but other rows have"),
         ([row(sample=1, response=["a", "b"])], "holds 2 responses and a sample number"),
@@ -126,9 +148,15 @@ def test_rows_that_cannot_be_meant_are_refused(tmp_path: Path, rows: list[Any], 
         read_responses(lines(tmp_path / "a.jsonl", *rows))
 
 
+def test_options_of_the_file_do_not_matter_where_a_benchmark_brings_its_own(tmp_path: Path) -> None:
+    assert read_responses(lines(tmp_path / "a.jsonl", row(choices="40|45")), golds=False).rows[0].choices is None
+
+
 def test_a_blank_gold_is_none(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match=r"no gold answer: none of its columns \['id', 'response'\] holds known answers"):
+        as_items(read_responses(lines(tmp_path / "a.jsonl", {"id": "a", "response": "2"})).rows, "x")
     for gold in ("", "  ", None, float("nan")):
-        with pytest.raises(Refused, match="has no gold answer"):
+        with pytest.raises(Refused, match="has no gold answer: its column 'gold' is blank, so fill it in"):
             as_items(read_responses(lines(tmp_path / "a.jsonl", row(gold=gold))).rows, "x")
 
 
@@ -298,7 +326,7 @@ def test_a_table_that_counts_from_0_is_joined_by_place_where_its_answers_say_so(
     ("rows", "says"),
     [
         ([{"response": "x"}], "has no column that names problems"),
-        ([{"id": "nope", "response": "x"}], r"answers 1 problems that mathvision does not have \(first: 'nope'\)"),
+        ([{"id": "nope", "response": "x"}], r"1 problem that mathvision .*'nope' in column 'id'.*such as '59'"),
         ([{"id": "1", "benchmark": "wemath", "response": "x"}], "says that it answers wemath, not mathvision"),
     ],
 )

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
+from eval_suite.grading.given import checked
 from eval_suite.grading.gold import clean_gold
 from eval_suite.grading.options import parse_options
 from eval_suite.grading.rules import AnswerType, RuleResult, Rules, Task
@@ -91,7 +92,7 @@ class Grader:
     def grade(
         self,
         response: str,
-        gold: str,
+        gold: str | float,
         question: str | None = None,
         choices: Sequence[str] | None = None,
         judge: Judge | None = None,
@@ -103,7 +104,7 @@ class Grader:
         unit: str | None = None,
     ) -> Verdict:
         """Both stages for one response; see `grade`."""
-        options = tuple(choices) if choices else None
+        response, gold, options = checked(response, gold, choices)
         task = Task(gold, question, options, answer_type, precision, relative_tolerance, unit)
         result = self._rules.apply(response, task, finish_reason)
         if not result.committed:
@@ -127,7 +128,7 @@ def _verdict(result: RuleResult, correct: bool, stage: Stage, reason: str) -> Ve
 
 def grade(
     response: str,
-    gold: str,
+    gold: str | float,
     question: str | None = None,
     choices: Sequence[str] | None = None,
     judge: Judge | None = None,
@@ -140,11 +141,11 @@ def grade(
     unit: str | None = None,
     relation: Equivalence | None = None,
 ) -> Verdict:
-    """Whether one response is right, by rules and then, if given, by a judge; never raises for any response.
+    """Whether one response is right, by rules and then, if given, by a judge; never raises for any text.
 
     Args:
         response: all the model wrote.
-        gold: the known answer, as its data set holds it.
+        gold: the known answer, as its data set holds it; a number stands for its text.
         question: its text; options are looked for in it when `choices` is None, and the judge reads it.
         choices: option values in order A, B, C, ...
         judge: asked only about a committed, complete answer that the rules do not credit. A judge that raises is
@@ -159,6 +160,7 @@ def grade(
 
     Raises:
         Refused: the policy is not known.
+        TypeError: the response is no text, the gold is neither text nor number, or `choices` is no list of these.
     """
     return _grader(mcq_policy, relation).grade(
         response,
