@@ -220,6 +220,30 @@ def test_the_head_never_sees_more_than_a_chunk_and_runs_again_in_backward(monkey
     assert len(entropy_sizes) == 3  # the second pass has no use for entropies
 
 
+def test_the_head_is_called_as_often_as_asked():
+    """Five calls for 23 tokens in chunks of 10: three with tokens; the gradients are the same."""
+    coefficients = torch.linspace(-1, 1, T)
+    calls = []
+
+    def pieces(hidden, targets, head):
+        def counted(states):
+            calls.append(len(states))
+            return head(states)
+
+        return completion_logprobs(hidden, targets, counted, temperature=0.7, chunk=10, entropy=False, pieces=5)[0]
+
+    hidden, head, targets = inputs()
+    hidden.requires_grad_(True)
+    (pieces(hidden, targets, head) * coefficients).sum().backward()
+    assert calls[:5] == [10, 10, 3, 0, 0]
+    assert sorted(calls[5:]) == [0, 0, 3, 10, 10]  # again in backward
+    again, twin, _ = inputs()
+    again.requires_grad_(True)
+    (plain(again, targets, twin, 0.7)[0] * coefficients).sum().backward()
+    assert torch.allclose(hidden.grad, again.grad, atol=1e-6)
+    assert torch.allclose(head.weight.grad, twin.weight.grad, atol=1e-5)
+
+
 def test_no_logits_survive_the_forward_pass():
     hidden, head, targets = inputs()
     made = []

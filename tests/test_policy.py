@@ -89,3 +89,26 @@ def test_features_belong_to_their_prompts(tiny_checkpoints: Mapping[str, Path]) 
         assert a is not None
         assert b is not None
         assert torch.allclose(a, b, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", VISION_FAMILIES)
+def test_a_picture_without_effect_reaches_every_weight_of_the_tower(
+    family: str, tiny_checkpoints: Mapping[str, Path]
+) -> None:
+    """Text alone, and text beside a picture that counts nothing: one number, but gradients of zero instead of none."""
+    policy, rows, _ = policy_and_rows(family, tiny_checkpoints[family])
+    text, picture = rows.prompts[1], rows.prompts[0]
+    results = []
+    for one in (None, picture):
+        policy.zero_grad()
+        logp = policy(Rows([text], [0], [rows.completions[2]], picture=one))
+        logp.sum().backward()
+        results.append((logp.detach(), {n: p.grad for n, p in policy.named_parameters()}))
+    (alone, without), (beside, with_picture) = results
+    assert torch.equal(alone, beside)
+    missing = {name for name, gradient in without.items() if gradient is None}
+    assert any("vis" in name for name in missing)
+    for name, gradient in with_picture.items():
+        expected = without[name]
+        assert gradient is not None
+        assert torch.equal(gradient, torch.zeros_like(gradient) if expected is None else expected)

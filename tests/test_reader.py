@@ -44,3 +44,12 @@ def test_the_context_bounds_prompts(tiny_checkpoints: Mapping[str, Path]) -> Non
     assert reader(path, sampling={"max_new_tokens": 4095}).longest_prompt() == 1
     with pytest.raises(Refused, match=r"sampling.max_new_tokens is 4096 but agent 'a' has a context of 4096 tokens"):
         reader(path, sampling={"max_new_tokens": 4096}).longest_prompt()
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "internvl3_5", "gemma3", "llama"])
+def test_a_filler_is_a_short_prompt(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
+    own = reader(tiny_checkpoints[family], vision={"tiles": 4})
+    assert own.filler(picture=False).vision == {}
+    if own.adapter.multimodal:
+        assert len(own.filler(picture=True).input_ids) < 60
+        assert own.filler(picture=True).vision["pixel_values"].numel() > 0
