@@ -464,7 +464,7 @@ with VerdictCache(path) as cache:
 
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGINT])
 def test_killed_midway_the_next_run_asks_only_what_was_under_way_or_not_begun(serve, tmp_path, blow):
-    server = serve(lambda call: Reply("correct" if "0 -" in call.prompt else "incorrect", delay=0.01))
+    server = serve(lambda call: Reply("correct" if "0 -" in call.prompt else "incorrect", delay=0.05))
     path = tmp_path / "judge.sqlite"
     command = [sys.executable, "-c", JUDGING, server.url, str(path), "300"]
     with subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -204,7 +204,9 @@ def test_where_a_process_stands(sleeper: subprocess.Popen[str], tmp_path: Path) 
     Nurse().end([sleeper.pid])
     log = tmp_path / "log"
     log.write_text("what it printed before\n" + sleeper.stderr.read())
-    assert _standing(str(log))[0] == ("<string>", "5", "rest_forever")
+    file, line, function = _standing(str(log))[0]
+    assert (file, function) == ("<string>", "rest_forever")
+    assert line in ("5", "6")  # of its loop
     assert _standing(str(tmp_path / "elsewhere")) == []
 
 
