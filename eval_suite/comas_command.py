@@ -73,36 +73,42 @@ def evaluate(arguments: argparse.Namespace) -> int:
         EvalFolder(arguments.out / SIXTH, manifest_last) as sixth,
         Checkpoint(arguments) as model,
     ):
+        askable = {}
         for name, one in loaded.items():
             for note in one.notes:
                 arguments.say(f"{name}: {note}")
             for folder in (drafts, sixth):
                 folder.keep_items(one.items)
+            askable[name] = steps.askable(
+                drafts, one.items, partial(model.check, settings[name]), quiet=arguments.quiet
+            )
+        for name, asked in askable.items():
             how = settings[name]
             warn = partial(_warn_of_room, model, how, arguments.say)
             steps.generate(
                 drafts,
-                one.items,
+                asked,
                 how.samples,
                 how.chunk,
                 partial(_draft, model, how, warn),
-                check=partial(model.check, how),
+                doing="answering (drafts)",
                 quiet=arguments.quiet,
             )
         _same_drafts(drafts, sixth)
         for name, one in loaded.items():
             call = SixthCall(model, last[name], settings[name], _texts(drafts))
-            steps.generate(
-                sixth, one.items, 1, last[name].chunk, call.chunk, check=call.obstacle, quiet=arguments.quiet
-            )
+            asked = steps.askable(sixth, one.items, call.obstacle, quiet=arguments.quiet)
+            chunk = last[name].chunk
+            steps.generate(sixth, asked, 1, chunk, call.chunk, doing="answering (sixth call)", quiet=arguments.quiet)
         model.release()  # A judge in this process needs the room.
         title = title_of(arguments.model)
         for folder in (drafts, sixth):
-            steps.grade(folder, arguments.mcq_policy, sandbox, quiet=arguments.quiet)
+            what = "drafts" if folder is drafts else "sixth calls"
+            steps.grade(folder, arguments.mcq_policy, sandbox, what=what, quiet=arguments.quiet)
             if folder is drafts and sandbox is not None:
                 program_votes.observe(drafts, sandbox, quiet=arguments.quiet)
             if judge is not None:
-                steps.judge(folder, judge, again=arguments.judge_again, quiet=arguments.quiet)
+                steps.judge(folder, judge, again=arguments.judge_again, what=what, quiet=arguments.quiet)
             steps.sum_up(folder, f"{title}, {'drafts' if folder is drafts else 'sixth call'}")
         told = {
             "protocol": "comas",

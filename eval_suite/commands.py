@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from eval_suite import program_votes, steps, subset
 from eval_suite.benchmarks import BENCHMARKS, Loaded
-from eval_suite.evaluations import is_evaluation, open_evaluations
+from eval_suite.evaluations import is_evaluation, open_evaluations, unfinished
 from eval_suite.importers import as_items, as_responses, read_responses
 from eval_suite.items import Item, Response
 from eval_suite.joining import join
@@ -39,13 +39,17 @@ def evaluate(arguments: argparse.Namespace) -> int:
     if not is_evaluation(arguments.out):
         check_model(arguments)  # a finished one needs no model any more
     with EvalFolder(arguments.out, manifest) as folder, Checkpoint(arguments) as model:
+        askable = {}
         for name, one in loaded.items():
             for note in one.notes:
                 arguments.say(f"{name}: {note}")
             folder.keep_items(one.items)
+            askable[name] = steps.askable(
+                folder, one.items, partial(model.check, settings[name]), quiet=arguments.quiet
+            )
+        for name, items in askable.items():
             how = settings[name]
-            produce, check = partial(model.chunk, how), partial(model.check, how)
-            steps.generate(folder, one.items, how.samples, how.chunk, produce, check=check, quiet=arguments.quiet)
+            steps.generate(folder, items, how.samples, how.chunk, partial(model.chunk, how), quiet=arguments.quiet)
         # A judge in this process needs the room.
         model.release()
         return _finish(folder, arguments, sandbox, judge)
@@ -155,6 +159,7 @@ def grade(arguments: argparse.Namespace) -> int:
     judge = judge_of(arguments)
     if arguments.responses.is_dir():
         with EvalFolder(arguments.responses) as folder:
+            _refuse_unfinished(folder)
             sandbox = sandbox_of(arguments, folder.items())
             _amend(folder, arguments)
             return _finish(folder, arguments, sandbox, judge)
@@ -193,6 +198,11 @@ def grade(arguments: argparse.Namespace) -> int:
             folder.replace_rows("judge.jsonl", [])
             folder.replace_rows("behaviour.jsonl", [])
         return _finish(folder, arguments, sandbox, judge)
+
+
+def _refuse_unfinished(folder: EvalFolder) -> None:
+    if left := unfinished(folder):
+        raise Refused(left)
 
 
 def _amend(folder: EvalFolder, arguments: argparse.Namespace) -> None:
@@ -299,6 +309,7 @@ def report(arguments: argparse.Namespace) -> int:
         arguments.format = "terminal"
         return table(arguments)
     with EvalFolder(arguments.runs[0]) as folder:
+        _refuse_unfinished(folder)
         title = _title(folder)
         summary = steps.sum_up(folder, title)
     if arguments.json:

@@ -9,7 +9,7 @@ from typing import Any
 
 from eval_suite import steps
 from eval_suite.metrics.paired import Scored, scored_benchmarks
-from eval_suite.store import EvalFolder
+from eval_suite.store import EvalFolder, key_of
 from mmcorl.errors import Refused
 from mmcorl.voting import Relation
 
@@ -43,15 +43,36 @@ def is_evaluation(path: Path) -> bool:
     return (path / "manifest.json").is_file()
 
 
+def unfinished(folder: EvalFolder) -> str | None:
+    """What is left to do in a folder that `mmcorl eval` began and did not answer to the end; None when all is there.
+
+    What is missing would be scored as wrong.
+    """
+    samples = {name: how["samples"] for name, how in folder.manifest.get("generation", {}).items()}
+    if not samples:
+        return None
+    unasked = {(row["benchmark"], row["id"]) for row in folder.rows("unasked.jsonl")}
+    items = {(row["benchmark"], row["id"]) for row in folder.rows("items.jsonl")}
+    due = sum(samples[benchmark] for benchmark, _ in items - unasked)
+    answered = len({key_of(row) for row in folder.rows("responses.jsonl")})
+    waiting = [name for name in samples if name not in {benchmark for benchmark, _ in items}]
+    if answered >= due and not waiting:
+        return None
+    left = f"{answered} of {due} answered" + "".join(f", {name} not begun" for name in waiting)
+    return f"{str(folder.path)!r} is unfinished ({left}): give the `mmcorl eval` command again to finish it"
+
+
 def open_evaluations(paths: Sequence[Path]) -> list[Evaluation]:
     """The evaluations in folders, in order.
 
     Raises:
-        Refused: a folder that holds none, or one that is not summed up; a folder given twice.
+        Refused: a folder that holds none, or one that is unfinished or not summed up; a folder given twice.
     """
     evaluations = []
     for label, path in zip(labels_of(paths), paths, strict=True):
         folder = EvalFolder(path)
+        if left := unfinished(folder):
+            raise Refused(left)
         summary = folder.facts("summary.json")
         if summary is None:
             raise Refused(f"{str(path)!r} holds no summary.json: finish it, or grade it with `mmcorl grade {path}`")

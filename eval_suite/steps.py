@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from eval_suite.benchmarks import BENCHMARKS
+from eval_suite.counting import counted
 from eval_suite.grading import Grader
 from eval_suite.grading.verdict import GRADER, McqPolicy
 from eval_suite.items import Item, Response
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 GRADED_AT_ONCE = 512
 GRADINGS = ("rule.jsonl", "behaviour.jsonl", "judge.jsonl")
 """What is said of responses; of no worth once they are made again."""
+UNCLEAR_SHARE = 0.2
+"""From this share of unclear replies on a judge's way to answer is the matter, not its questions."""
 Again = Literal["unclear", "all"]
 """Which verdicts of the same judge are asked for again, beside those that failed."""
 
@@ -42,44 +45,42 @@ def generate(
     chunk: int,
     produce: Callable[[Sequence[Item], int], Iterable[Response]],
     *,
-    check: Callable[[Item], str | None] = lambda item: None,
+    doing: str = "answering",
     quiet: bool = False,
 ) -> None:
-    """Fill responses.jsonl; `produce` answers one chunk of items.
+    """Fill responses.jsonl for items that are `askable`; `produce` answers one chunk of them.
 
-    Before anything is generated, `check` says of every item why it cannot be put to the model; None when it can.
-    Such items go to unasked.jsonl, are told, and count as wrong: a benchmark is scored over all its items. A chunk
-    of which any row is missing is made again as a whole, so that a resumed run writes what an uninterrupted one
-    would have written.
-
-    Raises:
-        Refused: not one item can be put to the model. What `check` and `produce` raise comes through.
+    A chunk of which any row is missing is made again as a whole, so that a resumed run writes what an uninterrupted
+    one would have written. What `produce` raises comes through.
     """
     name = items[0].benchmark
     have = {key_of(row) for row in folder.rows("responses.jsonl")}
-    items = _askable(folder, items, {(benchmark, id) for benchmark, id, _ in have}, check, quiet)
     chunks = [items[start : start + chunk] for start in range(0, len(items), chunk)]
     whole = [all((item.benchmark, item.id, k) in have for item in part for k in range(samples)) for part in chunks]
     kept = {(item.benchmark, item.id) for part, done in zip(chunks, whole, strict=True) if done for item in part}
     again = {(item.benchmark, item.id) for item in items} - kept
     for file in ("responses.jsonl", *GRADINGS):
         folder.replace_rows(file, [row for row in folder.rows(file) if (row["benchmark"], row["id"]) not in again])
-    with task(f"{name}: answering", len(items), quiet=quiet) as bar:
+    with task(f"{name}: {doing}", len(items), quiet=quiet) as bar:
         for number, (part, done) in enumerate(zip(chunks, whole, strict=True)):
             if not done:
                 folder.append("responses.jsonl", [vars(response) for response in produce(part, number)])
             bar.advance(len(part))
 
 
-def _askable(
-    folder: EvalFolder,
-    items: Sequence[Item],
-    answered: set[tuple[str, str]],
-    check: Callable[[Item], str | None],
-    quiet: bool,
+def askable(
+    folder: EvalFolder, items: Sequence[Item], check: Callable[[Item], str | None], *, quiet: bool = False
 ) -> list[Item]:
-    """The items that can be put to the model. Where any has been answered, all have been checked."""
+    """The items of one benchmark that can be put to the model. Where any has been answered, all have been checked.
+
+    `check` says of an item why it cannot be put to the model; None when it can. Such items go to unasked.jsonl, are
+    told, and count as wrong: a benchmark is scored over all its items.
+
+    Raises:
+        Refused: not one item can be put to the model. What `check` raises comes through.
+    """
     name = items[0].benchmark
+    answered = {(row["benchmark"], row["id"]) for row in folder.rows("responses.jsonl")}
     unasked = {(row["benchmark"], row["id"]) for row in folder.rows("unasked.jsonl")}
     if not any((item.benchmark, item.id) in answered or (item.benchmark, item.id) in unasked for item in items):
         found = []
@@ -93,19 +94,20 @@ def _askable(
             first = f"the first is {found[0]['id']!r}: {found[0]['reason']}"
             if len(found) == len(items):
                 raise Refused(f"no item of {name} can be put to this model; {first}")
-            print(
-                f"{name}: {len(found)} of {len(items)} items cannot be put to this model and count as wrong; {first}",
-                file=sys.stderr,
-            )
+            verbs = "cannot be put to this model and", "counts" if len(found) == 1 else "count"
+            print(f"{name}: {len(found)} of {len(items)} items {' '.join(verbs)} as wrong; {first}", file=sys.stderr)
             folder.append("unasked.jsonl", found)
             unasked = {(row["benchmark"], row["id"]) for row in found}
     return [item for item in items if (item.benchmark, item.id) not in unasked]
 
 
-def grade(folder: EvalFolder, policy: McqPolicy, sandbox: Sandbox | None = None, *, quiet: bool = False) -> None:
+def grade(
+    folder: EvalFolder, policy: McqPolicy, sandbox: Sandbox | None = None, *, what: str = "", quiet: bool = False
+) -> None:
     """Fill rule.jsonl: the rule stage over all responses; rows of another grader version or policy are made again.
 
-    Responses to coding problems are run in `sandbox`; without one they are refused.
+    Responses to coding problems are run in `sandbox`; without one they are refused. `what` names the responses beside
+    the bar.
     """
     facts = {"name": GRADER[0], "version": GRADER[1], "mcq_policy": policy}
     if folder.facts("rule.json") != facts:
@@ -119,7 +121,7 @@ def grade(folder: EvalFolder, policy: McqPolicy, sandbox: Sandbox | None = None,
     waiting = [one for one in folder.responses() if (one.benchmark, one.id, one.sample) not in done]
     if sandbox is not None and any(items[one.benchmark, one.id].kind == "code" for one in waiting):
         note_sandbox(folder, sandbox)
-    with Grader(policy) as grader, task("grading", len(waiting), quiet=quiet) as bar:
+    with Grader(policy) as grader, task(f"grading {what}".strip(), len(waiting), quiet=quiet or not waiting) as bar:
         for start in range(0, len(waiting), GRADED_AT_ONCE):
             rows = []
             for response in waiting[start : start + GRADED_AT_ONCE]:
@@ -168,14 +170,19 @@ def _rule_row(item: Item, response: Response, grader: Grader, sandbox: Sandbox |
 
 
 def judge(
-    folder: EvalFolder, judge: JudgeSettings | VllmJudge, *, again: Again | None = None, quiet: bool = False
+    folder: EvalFolder,
+    judge: JudgeSettings | VllmJudge,
+    *,
+    again: Again | None = None,
+    what: str = "",
+    quiet: bool = False,
 ) -> None:
     """Fill judge.jsonl: what the rules did not credit although it commits to an answer, and nothing else.
 
     Verdicts that failed are asked for again, and so are those of another judge or prompt version; with `again`,
-    also those that were unclear, or all of them.
+    also those that were unclear, or all of them. `what` names the responses beside the bar.
     """
-    from eval_suite.grading.judge import JudgeRequest, VerdictCache, judge_all, key
+    from eval_suite.grading.judge import JudgeRequest, JudgeSettings, VerdictCache, judge_all, key
 
     name = judge.facts()
     items = {(item.benchmark, item.id): item for item in folder.items()}
@@ -198,21 +205,43 @@ def judge(
         folder.write("judge.json", json.dumps(name) + "\n")
         done = {key_of(row) for row in kept}
         waiting = [one for one in requests if one not in done]
-        with task("judging", len(waiting), quiet=quiet) as bar:
+        failed = 0
+        with task(f"judging {what}".strip(), len(waiting), quiet=quiet or not waiting) as bar:
 
             def keep(number: int, verdict: str, raw: str) -> None:
                 benchmark, identity, sample = waiting[number]
                 row = {"benchmark": benchmark, "id": identity, "sample": sample, "verdict": verdict, "raw": raw}
                 folder.append("judge.jsonl", [row | name])
-                bar.advance()
+                nonlocal failed
+                if verdict == "failed":
+                    failed += 1
+                    bar.update(f"{failed:,} without a reply")
+                else:
+                    bar.advance()
 
             counts = judge_all([requests[one] for one in waiting], judge, keep, cache=cache)
     for sentence in dict.fromkeys([counts.stopped, *(problem.sentence for problem in counts.problems.values())]):
         if sentence:
             print(f"judge: {sentence}", file=sys.stderr)
+    told = folder.rows("judge.jsonl")
+    if sentence := _mostly_unclear(told, endpoint=isinstance(judge, JudgeSettings)):
+        print(f"judge: {sentence}", file=sys.stderr)
     # In the order of the responses, whatever order the replies came in.
     place = {one: number for number, one in enumerate(requests)}
-    folder.replace_rows("judge.jsonl", sorted(folder.rows("judge.jsonl"), key=lambda row: place[key_of(row)]))
+    folder.replace_rows("judge.jsonl", sorted(told, key=lambda row: place[key_of(row)]))
+
+
+def _mostly_unclear(rows: Sequence[Mapping[str, Any]], *, endpoint: bool) -> str:
+    """What to say of a judge that does not keep to its menu; empty for one that does."""
+    replies = [row for row in rows if row["verdict"] != "failed"]
+    unclear = [row["raw"] for row in replies if row["verdict"] == "unclear"]
+    if len(unclear) <= UNCLEAR_SHARE * len(replies):
+        return ""
+    more = "give one that thinks first more room (--judge-set max_tokens=512), or " if endpoint else ""
+    return (
+        f"{len(unclear):,} of {counted(len(replies), 'reply', 'replies')} unclear, the first {unclear[0][:80]!r}: it "
+        f"must be the one word `correct` or `incorrect`; {more}take another judge, and ask with --judge-again unclear"
+    )
 
 
 def sum_up(folder: EvalFolder, title: str) -> dict[str, Any]:
@@ -235,6 +264,7 @@ def sum_up(folder: EvalFolder, title: str) -> dict[str, Any]:
         full_sizes={name: benchmark.rows for name, benchmark in known.items()},
         aggregations=folder.manifest.get("aggregations"),
         unasked=folder.rows("unasked.jsonl"),
+        caveats={name: benchmark.caveats for name, benchmark in known.items()},
         sandbox=(folder.facts("sandbox.json") or {"used": []})["used"],
     )
     folder.write("summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
@@ -278,6 +308,7 @@ def pooled_summary(folder: EvalFolder, pooled: Sequence[Outcome], aggregations: 
         fingerprints=folder.fingerprints(),
         full_sizes={name: benchmark.rows for name, benchmark in known.items()},
         aggregations=aggregations,
+        caveats={name: benchmark.caveats for name, benchmark in known.items()},
         sandbox=(folder.facts("sandbox.json") or {"used": []})["used"],
     )
 

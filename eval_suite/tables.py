@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Literal
 
+from eval_suite.counting import counted
 from eval_suite.grid import Align, Cell, Grid
 from eval_suite.metrics.intervals import wilson
 from eval_suite.metrics.paired import Paired, facts_difference
@@ -82,9 +83,16 @@ def sub_score_grids(label: str, benchmark: str, scores: Mapping[str, Any], *, di
         for value, told in values.items():
             correct, n = told["correct"], told["n"]
             score = Cell(percent(Fraction(correct), n, digits), _bounds(wilson(correct, n))) if n else Cell(DASH)
-            rows.append([Cell(value), Cell(f"{n:,}"), score])
+            rows.append([Cell(_key(value) if field == "official" else value), Cell(f"{n:,}"), score])
         grids.append(Grid(f"{title(benchmark)} by {field}: {label}", columns, rows))
     return grids
+
+
+def _key(official: str) -> str:
+    """MathVision's official keys as people read them: `-level1`: `level 1`, `algebra_level3`: `algebra, level 3`."""
+    subject, level, number = official.partition("level")
+    words = [subject.strip("-_").replace("_", " "), f"level {number}" if level else ""]
+    return ", ".join(word for word in words if word)
 
 
 def comparison_grid(compared: Sequence[Paired], *, digits: int = 2) -> Grid:
@@ -133,7 +141,8 @@ def comparison_grid(compared: Sequence[Paired], *, digits: int = 2) -> Grid:
         if paired.by_group is not None
     ]
     notes += [
-        f"{title(paired.benchmark)}: {count:,} responses of {label} are missing or unjudged and count as wrong."
+        f"{title(paired.benchmark)}: {counted(count, 'response', 'responses')} of {label} missing or unjudged, counted "
+        "as wrong."
         for paired in compared
         for label, count in ((paired.a, paired.unsettled_a), (paired.b, paired.unsettled_b))
         if count
@@ -379,21 +388,24 @@ def _notes(summaries: Summaries) -> list[str]:
                 notes[f"{title(name)}: interval clustered by {clustered['clusters']:,} {unit}."] = None
             if told["full_n"] and told["n"] < told["full_n"]:
                 notes[f"{title(name)}: {told['n']:,} of {told['full_n']:,} items only."] = None
+            for caveat in told.get("caveats", ()):
+                notes[f"{title(name)}{of}: {caveat}."] = None
             if told["tie_rule"]:
                 notes[f"{title(name)} {told['aggregation']}: ties by {told['tie_rule']} ({told['ties']:,}{of})."] = None
             for record in told.get("sandbox") or ():
                 held = ", ".join(record["layers"]) or "limits alone"
                 notes[f"{title(name)}{of}: programs ran confined by {held}."] = None
             if told["unasked"]:
-                notes[
-                    f"{title(name)}{of}: {told['unasked']:,} items could not be put to the model and count as wrong."
-                ] = None
+                words = "item could not be put to the model and counts", "items could not be put to the model and count"
+                notes[f"{title(name)}{of}: {counted(told['unasked'], *words)} as wrong."] = None
             missing = told["missing"] - told["unasked"] * told["samples"]
             if missing:
-                notes[f"{title(name)}{of}: {missing:,} responses are missing and count as wrong."] = None
+                words = "response is missing and counts", "responses are missing and count"
+                notes[f"{title(name)}{of}: {counted(missing, *words)} as wrong."] = None
             waiting = told["judge_failed"] + told["judge_pending"]
             if waiting:
-                notes[f"{title(name)}{of}: {waiting:,} responses wait for a judge; judge again for a final score."] = (
+                words = "response waits", "responses wait"
+                notes[f"{title(name)}{of}: {counted(waiting, *words)} for a judge; judge again for a final score."] = (
                     None
                 )
     return list(notes)

@@ -93,7 +93,10 @@ def test_a_judge_adds_credit_to_complete_answers_and_does_nothing_else(
     assert {name: told[name] for name in counts.values()} == {
         name: len(JUDGED) * (word == verdict) for word, name in counts.items()
     }
-    assert bool(err) == (verdict == "failed")
+    assert bool(err) == (verdict in ("failed", "unclear"))
+    if verdict == "unclear":
+        assert "judge: 3 of 3 replies unclear, the first " in err
+        assert "(--judge-set max_tokens=512), or take another judge, and ask with --judge-again unclear" in err
     table = (folder / "results.md").read_text()
     assert ("3 responses wait for a judge" in table) == (verdict == "failed")
 

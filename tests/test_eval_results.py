@@ -106,7 +106,7 @@ def test_a_comparison_says_what_waits_for_a_judge(tmp_path: Path, capsys: pytest
     with OpenAIServer(fail(400)) as server:
         b = graded(tmp_path / "b", [[1], [0]], "--judge", server.url)
     _, out, _ = run(capsys, "compare", a, b)
-    assert "1 responses of b are missing or unjudged and count as wrong" in " ".join(out.split())
+    assert "1 response of b missing or unjudged, counted as wrong" in " ".join(out.split())
 
 
 def test_what_may_not_stand_side_by_side_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -197,12 +197,12 @@ def test_a_problem_that_would_end_its_own_turn_is_told_and_counts_as_wrong(
     out = tmp_path / "e"
     code, told, err = run(capsys, *evaluate(model, file, out, "--json"))
     assert code == 0, err
-    assert "math500: 1 of 3 items cannot be put to this model and count as wrong; the first is 't/1'" in err
+    assert "math500: 1 of 3 items cannot be put to this model and counts as wrong; the first is 't/1'" in err
     assert "'<|im_end|>', which" in err
     scores: dict[str, Any] = json.loads(told)["benchmarks"]["math500"]
     assert (scores["n"], scores["total"], scores["unasked"], scores["missing"], scores["responses"]) == (3, 3, 1, 1, 2)
     table = " ".join((out / "results.md").read_text().split())
-    assert "MATH-500: 1 items could not be put to the model and count as wrong." in table
+    assert "MATH-500: 1 item could not be put to the model and counts as wrong." in table
     assert "responses are missing" not in table
     # Once found they are not asked again, and the rest is complete.
     before = (out / "responses.jsonl").read_bytes()

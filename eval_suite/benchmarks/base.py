@@ -105,6 +105,11 @@ def nothing_more(items: Iterable[Item], correct: Mapping[str, float]) -> SubScor
     return {}
 
 
+def no_caveats(items: Iterable[Item], correct: Mapping[str, float]) -> list[str]:
+    """For benchmarks whose official scores can always be told."""
+    return []
+
+
 def as_stored(rows: Sequence[Row]) -> Sequence[Row]:
     """For benchmarks whose rows need nothing from each other."""
     return rows
@@ -138,6 +143,8 @@ class Benchmark:
     """Fields of `Item.meta` by which accuracy is reported; one that holds a list counts a row once per entry."""
     official: Callable[[Iterable[Item], Mapping[str, float]], SubScores] = nothing_more
     """Official scores that are more than accuracy by field, under their official names."""
+    caveats: Callable[[Iterable[Item], Mapping[str, float]], list[str]] = no_caveats
+    """Why official scores are left out, each a footnote; arguments as for `official`."""
     prompt_style: PromptStyle = "boxed"
     """Instruction where neither the user nor the checkpoint's run names one."""
     temperature: float = 0.0

@@ -133,8 +133,8 @@ def official(items: Iterable[Item], correct: Mapping[str, float]) -> SubScores:
     """Four-way scores (where every group is complete and every item right or wrong) and domains by concept."""
     items = [item for item in items if item.id in correct]
     tables: SubScores = {}
-    groups = _groups(items, correct)
-    if groups and all(correct[item.id] in (0, 1) for item in items):
+    groups, count = _groups(items, correct)
+    if groups and len(groups) == count and all(correct[item.id] in (0, 1) for item in items):
         for name, loose in (("strict", False), ("loose", True)):
             states = four_way(groups, loose=loose)
             tables[name] = {
@@ -147,8 +147,19 @@ def official(items: Iterable[Item], correct: Mapping[str, float]) -> SubScores:
     return tables | {"domain_official": _by_concept(items, correct)}
 
 
-def _groups(items: Iterable[Item], correct: Mapping[str, float]) -> list[tuple[list[bool], bool]] | None:
-    """Sub-answers and composite answer of every group; None where a group lacks a row."""
+def caveats(items: Iterable[Item], correct: Mapping[str, float]) -> list[str]:
+    """Why there are no four-way scores, where there are none."""
+    items = [item for item in items if item.id in correct]
+    groups, count = _groups(items, correct)
+    if len(groups) < count:
+        return [f"four-way scores (strict, loose) need whole groups; {len(groups):,} of {count:,} groups are whole"]
+    if any(correct[item.id] not in (0, 1) for item in items):
+        return ["four-way scores (strict, loose) need answers that are right or wrong, not shares of several samples"]
+    return []
+
+
+def _groups(items: Iterable[Item], correct: Mapping[str, float]) -> tuple[list[tuple[list[bool], bool]], int]:
+    """Sub-answers and composite answer of every whole group, and the number of all groups."""
     groups: dict[str | None, dict[str, bool]] = {}
     for item in items:
         groups.setdefault(item.group, {})[item.meta["key"]] = bool(correct[item.id])
@@ -157,10 +168,9 @@ def _groups(items: Iterable[Item], correct: Mapping[str, float]) -> list[tuple[l
         steps = next(iter(rows))[0]
         names = [f"{steps}steps_{place}" for place in range(1, int(steps) + 1)]
         composite = f"{steps}steps_multi"
-        if rows.keys() != {*names, composite}:
-            return None
-        complete.append(([rows[name] for name in names], rows[composite]))
-    return complete
+        if rows.keys() == {*names, composite}:
+            complete.append(([rows[name] for name in names], rows[composite]))
+    return complete, len(groups)
 
 
 def _by_concept(items: Iterable[Item], correct: Mapping[str, float]) -> dict[str, dict[str, float | None]]:
@@ -195,4 +205,5 @@ WEMATH = Benchmark(
     optional=frozenset({"split", "knowledge concept description"}),
     fields=("step", "domain"),
     official=official,
+    caveats=caveats,
 )

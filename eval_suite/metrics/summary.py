@@ -21,6 +21,8 @@ from mmcorl.voting import Relation, TieRule
 SubScores = Callable[[Iterable[Item], Mapping[str, float]], Mapping[str, Any]]
 """A benchmark's official breakdown, `{field: {value: {n, correct, accuracy}}}`, from the share of correct
 responses per item id."""
+Caveats = Callable[[Iterable[Item], Mapping[str, float]], Sequence[str]]
+"""Why a benchmark's official scores are left out; arguments as for `SubScores`."""
 JUDGE_FACTS = ("model", "prompt_version")
 
 
@@ -76,6 +78,7 @@ def summarise_outcomes(
     relation: Relation | None = None,
     sandbox: Sequence[Mapping[str, Any]] = (),
     unasked: Iterable[Mapping[str, Any]] = (),
+    caveats: Mapping[str, Caveats] | None = None,
 ) -> dict[str, Any]:
     """The summary of outcomes, of one checkpoint or pooled from several (`outcomes.pool`).
 
@@ -85,8 +88,8 @@ def summarise_outcomes(
     independent); `rule_correct`, `rule_accuracy` under the same aggregation; per response `responses`,
     `missing`, `committed`, `format_rate`, `cut_off`, `cut_off_rate`, `judge_recovered`, `judge_refused`,
     `judge_failed`, `judge_unclear`, `judge_pending` (could be judged, were not); `unasked` (items that could
-    not be put to the model), `sub_scores`, `grader`, `judge`, `full_n`, `items` (hash of ids and
-    fingerprints), for votes `tie_rule`, `ties`, for code `sandbox`.
+    not be put to the model), `sub_scores`, `caveats` (why official ones are left out), `grader`,
+    `judge`, `full_n`, `items` (hash of ids and fingerprints), for votes `tie_rule`, `ties`, for code `sandbox`.
 
     Args:
         items, sub_scores, grader, judge: see `summarise`. Code is never judged.
@@ -99,6 +102,7 @@ def summarise_outcomes(
         relation: when two answers are one vote in maj@k; by default the project's own.
         sandbox: what confined the programs that were run (`Sandbox.record`).
         unasked: lines of unasked.jsonl.
+        caveats: by benchmark, as `sub_scores`.
     """
     never = Counter(row["benchmark"] for row in unasked)
     by_benchmark: dict[str, tuple[list[Item], list[Outcome]]] = {}
@@ -111,7 +115,13 @@ def summarise_outcomes(
             "benchmarks": {
                 name: {
                     **_scores(
-                        members, told, (aggregations or {}).get(name), sub_scores.get(name), tie, relation or own
+                        members,
+                        told,
+                        (aggregations or {}).get(name),
+                        sub_scores.get(name),
+                        (caveats or {}).get(name),
+                        tie,
+                        relation or own,
                     ),
                     **_counts(members, told, judge),
                     "grader": dict(grader.get(name, grader)),
@@ -162,6 +172,7 @@ def _scores(
     outcomes: Sequence[Outcome],
     aggregation: str | None,
     sub_scores: SubScores | None,
+    caveats: Caveats | None,
     tie: TieRule,
     relation: Relation,
 ) -> dict[str, Any]:
@@ -186,6 +197,7 @@ def _scores(
         "tie_rule": score.tie_rule,
         "ties": score.ties,
         "sub_scores": {} if sub_scores is None else dict(sub_scores(items, shares)),
+        "caveats": [] if caveats is None else list(caveats(items, shares)),
     }
 
 

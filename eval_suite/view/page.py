@@ -22,6 +22,7 @@ from markupsafe import Markup
 from eval_suite.items import Response
 from eval_suite.metrics.outcomes import Outcome, outcomes_of
 from eval_suite.store import item_from_row
+from eval_suite.tables import title as benchmark_title
 from eval_suite.view.data import Texts, filters, item_data, row_data
 from eval_suite.view.images import Images, collect_images
 from mmcorl.reporting.text import clean
@@ -157,4 +158,4 @@ def _scores(outcomes: Iterable[Outcome]) -> list[tuple[str, int, int]]:
     for outcome in outcomes:
         right, total = tally.get(outcome.benchmark, (0, 0))
         tally[outcome.benchmark] = right + outcome.correct, total + 1
-    return [(name, right, total) for name, (right, total) in tally.items()]
+    return [(benchmark_title(name), right, total) for name, (right, total) in tally.items()]
