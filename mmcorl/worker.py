@@ -32,6 +32,7 @@ from mmcorl.sharding.copy import WholeCopy
 from mmcorl.types import Completion, Group, Prompt
 from mmcorl.update import Filler, OptimizerStep, Outline, Rollout, Update, metrics
 from mmcorl.weights import checkpoint_dtype, hub_named, lower_frozen, write
+from model_adapters.base import Encoded
 
 LORA = "lora_"
 """In the names of peft's own weights, and of no others."""
@@ -64,6 +65,7 @@ class Worker:
         self._lower(model)
         if config.training.gradient_checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
+        self.trains_everything = all(parameter.requires_grad for parameter in policy.parameters())
         self.sizes = [sharding.size_of(one) for one in policy.parameters()]
         """Elements of each parameter, whole."""
         self.shards = sharding.shard(policy, self._adamw, config, ranks, device)
@@ -85,6 +87,7 @@ class Worker:
         """What this rank measured since the last update."""
         self._timings: dict[str, float] = {}
         self._has_moved = False
+        self.engine.check(self._all_weights)
 
     @property
     def policy(self) -> Policy:
@@ -117,6 +120,7 @@ class Worker:
             self.config.batch.completions,
             Sampling(sampling.temperature, sampling.top_p, sampling.top_k, sampling.max_new_tokens),
             seed,
+            until_sync=self.trains_everything,
         )
         for prompt, samples in zip(prompts, drawn, strict=True):
             self._check(prompt, samples, f"step {step}")
@@ -160,6 +164,7 @@ class Worker:
             )
         if found["grad_norm"] and before:
             self._require_movement(before, step)
+            self.engine.check(self._all_weights)
         return found
 
     def evaluate(self, prompts: Sequence[Prompt]) -> list[Completion]:
@@ -277,12 +282,14 @@ class Worker:
 
     # -- sampling ------------------------------------------------------------------------------------------
 
-    def _generate(self, encoded: Sequence[Any], n: int, sampling: Sampling, seed: int) -> list[list[Sample]]:
+    def _generate(
+        self, encoded: Sequence[Encoded], n: int, sampling: Sampling, seed: int, until_sync: bool = False
+    ) -> list[list[Sample]]:
         self.engine.wake()
         sampled = self.copy.policy if self.copy else self.policy
         with sampled.computing(self.config.training):
             drawn = self.engine.generate(encoded, n, sampling, seed)
-        self.engine.sleep()
+        self.engine.sleep(until_sync)
         return drawn
 
     def _completion(self, sample: Sample) -> Completion:
@@ -314,6 +321,11 @@ class Worker:
         weights = self.shards.weights(merge=not self.engine.adapters)
         self.engine.sync(counted(hub_named(self.policy.model, weights)))
         self._clock |= {"sync_seconds": time.perf_counter() - start, "sync_gb": given / 1e9}
+
+    def _all_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Everything an engine computes with but for adapters that it keeps beside the weights."""
+        weights = self.shards.weights(everything=True, merge=not self.engine.adapters)
+        return hub_named(self.policy.model, ((name, tensor) for name, tensor in weights if LORA not in name))
 
     # -- the update ----------------------------------------------------------------------------------------
 
