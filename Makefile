@@ -15,7 +15,7 @@ quickstart: $(READY)
 	$(BIN)/mmcorl report runs/quickstart runs/quickstart-self runs/quickstart-gold
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow --numprocesses 2 --dist loadfile --durations 15

@@ -10,10 +10,15 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
+import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+
+# A shell starts what it puts in the background with SIGINT ignored, and every process under test would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class TinyCheckpoints(Mapping[str, Path]):
