@@ -179,7 +179,8 @@ class TrainingSettings(Section):
     """Train low-rank adapters instead of all weights."""
     sharding: Literal["none", "zero2", "zero3", "fsdp2"] = "none"
     """What the ranks of an agent divide among themselves: nothing; gradients and optimizer state (`zero2`); or weights
-    too (`zero3`, DeepSpeed, and `fsdp2`, torch). The update is the same."""
+    too (`zero3`, DeepSpeed, and `fsdp2`, torch). The update is the same. With weights divided, `engine.kind:
+    transformers` samples from a whole copy on every rank, which small models alone leave room for."""
     offload: Literal["none", "optimizer", "all"] = "none"
     """What lies in CPU memory between uses: the optimizer state (ZeRO), or the weights too (`zero3`, `fsdp2`)."""
 

@@ -52,6 +52,8 @@ CHANGEABLE = (
     "validation.every",
     "training.tokens_per_microbatch",
     "training.gradient_checkpointing",
+    "training.sharding",
+    "training.offload",
     "engine.",
     "launcher",
     "ray.",

@@ -11,6 +11,7 @@ from transformers.utils import is_flash_attn_2_available
 from transformers.utils import logging as transformers_logging
 
 import patches
+from mmcorl import sharding
 from mmcorl.config import Config
 from mmcorl.errors import Refused
 from mmcorl.launch.resting import Resting
@@ -36,6 +37,7 @@ def prepare(config: Config) -> None:
             "training.attention is 'flash_attention_2' but the package flash-attn does not work here: install it for "
             "this GPU, or use training.attention=sdpa"
         )
+    sharding.require(config)
 
 
 class Host:
