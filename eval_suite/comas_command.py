@@ -19,7 +19,8 @@ from eval_suite import comas, comas_table, grid, program_votes, steps, subset
 from eval_suite.benchmarks import BENCHMARKS
 from eval_suite.commands import (
     Checkpoint,
-    check_model,
+    check_adapter,
+    check_early,
     judge_of,
     manifest_of,
     sandbox_of,
@@ -30,14 +31,14 @@ from eval_suite.commands import (
 from eval_suite.evaluations import is_evaluation
 from eval_suite.items import Item, Response
 from eval_suite.metrics.aggregate import SIXTH_CALL
-from eval_suite.store import EvalFolder
+from eval_suite.store import PARTS, EvalFolder
 from mmcorl.errors import Failed, Refused
 from mmcorl.prompting import INSTRUCTIONS
 
 if TYPE_CHECKING:
     from eval_suite.generate import Generation
 
-DRAFTS, SIXTH = "drafts", "sixth"
+DRAFTS, SIXTH = PARTS
 _RESULTS = (comas_table.FILE, "results.md", "results.csv", "results.tex")
 
 
@@ -46,6 +47,9 @@ def evaluate(arguments: argparse.Namespace) -> int:
     _fill_in(arguments)
     _check_out(arguments.out)
     judge = judge_of(arguments)
+    sources = sources_of(arguments.benchmarks)
+    settings = settings_of(arguments, sources)
+    check_early(arguments, arguments.out / DRAFTS, settings)
     loaded = {
         name: subset.load(
             BENCHMARKS[name],
@@ -54,10 +58,9 @@ def evaluate(arguments: argparse.Namespace) -> int:
                 subset.parse(arguments.subset, comas.SIZES.get(name)), arguments.subset_seed, arguments.limit
             ),
         )
-        for name, source in sources_of(arguments.benchmarks).items()
+        for name, source in sources.items()
     }
     items = [item for one in loaded.values() for item in one.items]
-    settings = settings_of(arguments, loaded)
     last = {name: _sixth(one) for name, one in settings.items()}
     sandbox = sandbox_of(arguments, items)
     manifest = manifest_of(arguments, loaded, settings) | {"protocol": "comas"}
@@ -67,7 +70,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
         "aggregations": dict.fromkeys(loaded, SIXTH_CALL),
     }
     if not is_evaluation(arguments.out / DRAFTS):
-        check_model(arguments)
+        check_adapter(arguments)
     with (
         EvalFolder(arguments.out / DRAFTS, manifest) as drafts,
         EvalFolder(arguments.out / SIXTH, manifest_last) as sixth,

@@ -17,7 +17,7 @@ from eval_suite.importers import as_items, as_responses, read_responses
 from eval_suite.items import Item, Response
 from eval_suite.joining import join
 from eval_suite.metrics.aggregate import default_aggregation, parse_aggregation
-from eval_suite.store import EvalFolder
+from eval_suite.store import EvalFolder, refuse_early
 from mmcorl.errors import Refused
 
 if TYPE_CHECKING:
@@ -32,12 +32,13 @@ def evaluate(arguments: argparse.Namespace) -> int:
     judge = judge_of(arguments)
     sources = sources_of(arguments.benchmarks)
     part = subset.Subset(subset.parse(arguments.subset), arguments.subset_seed, arguments.limit)
+    settings = settings_of(arguments, sources)
+    check_early(arguments, arguments.out, settings)
     loaded = {name: subset.load(BENCHMARKS[name], source, part) for name, source in sources.items()}
-    settings = settings_of(arguments, loaded)
     sandbox = sandbox_of(arguments, [item for one in loaded.values() for item in one.items])
     manifest = manifest_of(arguments, loaded, settings)
     if not is_evaluation(arguments.out):
-        check_model(arguments)  # a finished one needs no model any more
+        check_adapter(arguments)  # a finished one needs no model any more
     with EvalFolder(arguments.out, manifest) as folder, Checkpoint(arguments) as model:
         askable = {}
         for name, one in loaded.items():
@@ -55,20 +56,32 @@ def evaluate(arguments: argparse.Namespace) -> int:
         return _finish(folder, arguments, sandbox, judge)
 
 
-def check_model(arguments: argparse.Namespace) -> None:
-    """Refuse a checkpoint that has no adapter and a device that is not there, before anything is written."""
+def check_early(arguments: argparse.Namespace, out: Path, settings: Mapping[str, Generation]) -> None:
+    """Refuse what needs neither data nor a model to be seen: settings, folder, device, the checkpoint's name."""
     import torch
 
-    from eval_suite.generate import trained_with
-    from mmcorl.zoo import resolve
-    from model_adapters.registry import adapter_for
+    from mmcorl import zoo
 
-    adapter_for(resolve(arguments.model), arguments.adapter or trained_with(arguments.model).get("adapter"))
+    refuse_early(out, _asked(arguments, settings))
+    made = zoo.parse(arguments.model)  # refuses a name that the zoo does not have
+    if is_evaluation(out):
+        return
+    if made is None:
+        check_adapter(arguments)  # a checkpoint of the zoo would be made for it
     try:
         torch.empty(0, device=arguments.device)
     except (RuntimeError, AssertionError) as error:  # the latter where torch was built without CUDA
         reason = str(error).splitlines()[0].rstrip(".")
         raise Refused(f"device {arguments.device!r} cannot be used ({reason}): give cpu or cuda:N") from error
+
+
+def check_adapter(arguments: argparse.Namespace) -> None:
+    """Refuse a checkpoint that has no adapter, before anything is written."""
+    from eval_suite.generate import trained_with
+    from mmcorl.zoo import resolve
+    from model_adapters.registry import adapter_for
+
+    adapter_for(resolve(arguments.model), arguments.adapter or trained_with(arguments.model).get("adapter"))
 
 
 class Checkpoint:
@@ -143,15 +156,23 @@ def manifest_of(
 ) -> dict[str, Any]:
     """What an evaluation is about."""
     return {
-        "model": str(arguments.model),
         "benchmarks": {name: {"revision": one.revision, "schema": one.schema_hash, "rows": one.rows, "notes": one.notes}
                        for name, one in loaded.items()},
-        "generation": {name: asdict(one) for name, one in settings.items()},
-        "mcq_policy": arguments.mcq_policy,
-        "samples_by_benchmark": {name: one.samples for name, one in settings.items()},
-        "aggregations": _aggregations(arguments, {name: one.samples for name, one in settings.items()}),
+        **_asked(arguments, settings),
         "versions": _versions(),
     }  # fmt: skip
+
+
+def _asked(arguments: argparse.Namespace, settings: Mapping[str, Generation]) -> dict[str, Any]:
+    """What is known of an evaluation before its data are read; refuses an aggregation that cannot be."""
+    samples = {name: one.samples for name, one in settings.items()}
+    return {
+        "model": str(arguments.model),
+        "generation": {name: asdict(one) for name, one in settings.items()},
+        "mcq_policy": arguments.mcq_policy,
+        "samples_by_benchmark": samples,
+        "aggregations": _aggregations(arguments, samples),
+    }
 
 
 def grade(arguments: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ import io
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self
@@ -26,6 +26,8 @@ THUMB_SIDE = 384
 STEPS = ("items.jsonl", "unasked.jsonl", "responses.jsonl", "rule.jsonl", "judge.jsonl", "behaviour.jsonl")
 RESULTS = ("summary.json", "results.md", "results.csv", "results.tex")
 """What is made from the rows, and wrong as soon as one of them changes."""
+PARTS = ("drafts", "sixth")
+"""Evaluations inside a folder of the CoMAS protocol."""
 _REDONE = ("versions", "mcq_policy", "aggregations")
 """Entries of a manifest that may change from run to run: grading and scoring are done again from the files."""
 
@@ -51,6 +53,12 @@ class EvalFolder:
         """Refuse a folder that is not this evaluation's."""
         held = self.path / "manifest.json"
         if self._given is None and not held.is_file():
+            parts = [str(self.path / part) for part in PARTS if (self.path / part / "manifest.json").is_file()]
+            if parts:
+                raise Refused(
+                    f"{str(self.path)!r} holds the CoMAS protocol, whose evaluations are {' and '.join(parts)}: give "
+                    "one of these (`mmcorl table` takes the whole)"
+                )
             raise Refused(
                 f"{str(self.path)!r} holds no evaluation: give a folder that `mmcorl eval` or `mmcorl grade` wrote"
             )
@@ -75,9 +83,7 @@ class EvalFolder:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._lock.close()
-            raise Refused(
-                f"another process is working in {str(self.path)!r}: wait for it or choose another folder"
-            ) from None
+            raise _at_work(self.path) from None
         try:
             self._check()  # Again: another process may have begun an evaluation here since.
             if self._given is not None:
@@ -259,14 +265,56 @@ def _cut_torn_line(file: Path) -> None:
         os.truncate(file, data.rfind(b"\n") + 1)
 
 
+def refuse_early(path: Path, told: Mapping[str, Any]) -> None:
+    """Refuse what a folder would refuse later, before data or a model are loaded: other settings, another process.
+
+    `told` are the entries of the manifest that are known by then. Another process may still come first.
+    """
+    held = path / "manifest.json"
+    if not held.is_file():
+        return
+    old = _object(held.read_text(encoding="utf-8"), held)
+    _same_manifest(path, {key: old.get(key) for key in told}, json.loads(json.dumps(told)))
+    with suppress(OSError), (path / ".lock").open("r") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise _at_work(path) from None
+
+
+def _at_work(path: Path) -> Refused:
+    return Refused(f"another process is working in {str(path)!r}: wait for it or choose another folder")
+
+
 def _same_manifest(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    changed = [
-        f"{key}: {old.get(key)!r} -> {new.get(key)!r}"
-        for key in sorted({*old, *new})
-        if key not in _REDONE and old.get(key) != new.get(key)
-    ]
+    # How often a benchmark is sampled stands under `generation`, too.
+    skipped = {*_REDONE, "samples_by_benchmark"} if "generation" in new else {*_REDONE}
+    before, after = (
+        dict(_leaves({key: value for key, value in told.items() if key not in skipped})) for told in (old, new)
+    )
+    changed: dict[str, None] = {}
+    held, asked = (sorted({place[1] for place in told if place[0] == "generation"}) for told in (before, after))
+    if held != asked:
+        changed[f"benchmarks: {', '.join(held) or 'none'} -> {', '.join(asked) or 'none'}"] = None
+    else:
+        for place in sorted({*before, *after}):
+            was, now = before.get(place, "none"), after.get(place, "none")
+            if was != now:
+                # The setting as a person knows it: `max_new_tokens`, and of one benchmark's rows `math500 rows`.
+                name = " ".join(place[1:] if place[0] == "benchmarks" else place[2:] or place)
+                changed[f"{name}: {was} -> {now}"] = None
     if changed:
         raise Refused(
-            f"{str(path)!r} holds an evaluation with other settings ({'; '.join(changed[:3])}): "
-            "give back the old ones to go on with it, or choose another folder"
+            f"{str(path)!r} holds an evaluation with other settings ({'; '.join(list(changed)[:3])}): "
+            "give back the old ones to go on with it, or choose another folder with --out"
         )
+
+
+def _leaves(value: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Place and text of everything in a manifest that holds no more; a list is one text."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _leaves(inner, (*place, key))
+    else:
+        text = "; ".join(map(str, value)) if isinstance(value, list) else value
+        yield place, "none" if text in (None, "") else str(text)

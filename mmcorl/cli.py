@@ -19,6 +19,8 @@ from typing import Any
 from mmcorl import __version__
 from mmcorl.errors import Failed, Refused
 
+_EVALUATIONS = ("manifest.json", "comas.json", "drafts/manifest.json")
+"""By these a folder is known as an evaluation, or as one of the CoMAS protocol."""
 EPILOG = """examples:
   mmcorl train configs/quickstart.yaml                     co-train two tiny families on images, no labels
   mmcorl train configs/quickstart.yaml name=self supervision.kind=self     the self-rewarding baseline
@@ -29,6 +31,24 @@ EPILOG = """examples:
   mmcorl families                                          which model families are supported
   mmcorl doctor configs/paper/vlm_3b_open_r1.yaml          will a run work on this machine?
   mmcorl check-adapter path/to/checkpoint                  does a checkpoint work with its adapter?
+"""
+
+
+BENCHMARK_NAMES = """benchmarks:
+  pictures  mathvision mathvision_testmini mathverse mathverse_text_only mathvista wemath
+  text      gsm8k math500 amc minerva gpqa_diamond gpqa_main mmlu scibench
+  code      humaneval humaneval_completion mbpp mbpp_zero_shot livecodebench (with --run-code)
+"""
+COLUMNS = """columns, by the first of a few usual names:
+  response       what the model wrote (or prediction, output, ...); a list holds several samples
+  gold           the known answer (or answer, target, ground_truth, label, solution); not with --benchmark
+  id             the problem (or index, doc_id, pid, ...); rows without one are problems of their own
+  sample         which of several responses to one problem; without it every id has as many rows
+  question       its text (or problem, prompt, ...), for the judge
+  choices        options (or options, option, or columns A, B, C, ...): a list as JSON or Python (["40", "45"]),
+                 {"A": "40", "B": "45"}, or `A. 40; B. 45`
+  finish_reason  `length` where the token limit ended the response
+Sample logs of lmms-eval and lm-evaluation-harness and tables of VLMEvalKit are read as they are.
 """
 
 
@@ -101,13 +121,17 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--png", type=Path, help="also draw the overview as a picture")
     report.add_argument("--json", action="store_true", help="print the table as JSON")
 
-    evaluate = _command(commands, "eval", _evaluate, "answer benchmarks with a checkpoint, grade, judge, sum up")
-    evaluate.add_argument("model", metavar="MODEL", help="checkpoint folder or hub id; RUN/final/AGENT of a run")
+    evaluate = _command(
+        commands, "eval", _evaluate, "answer benchmarks with a checkpoint, grade, judge, sum up", BENCHMARK_NAMES
+    )
+    evaluate.add_argument(
+        "model", metavar="MODEL", help="checkpoint folder, hub id, or zoo:NAME; RUN/final/AGENT of a run"
+    )
     evaluate.add_argument(
         "benchmarks",
         nargs="+",
         metavar="NAME[=PATH]",
-        help="benchmark from the hub, or from a local copy: mathvision=DIR",
+        help="benchmark from the hub, or from a local copy: mathvision=DIR; the names stand below",
     )
     evaluate.add_argument("--out", type=Path, required=True, help="folder of the evaluation; the same command goes on")
     evaluate.add_argument("--style", choices=("answer_tags", "boxed", "plain"), help="default: as trained, else boxed")
@@ -138,10 +162,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     _grading_options(evaluate)
 
-    grade = _command(commands, "grade", _suite("grade"), "grade a file of responses, or an evaluation folder again")
+    grade = _command(
+        commands, "grade", _suite("grade"), "grade a file of responses, or an evaluation folder again", COLUMNS
+    )
     grade.add_argument("responses", type=Path, metavar="FILE", help=".jsonl, .json, .csv, .tsv, .parquet, or a folder")
     grade.add_argument("--benchmark", metavar="NAME[=PATH]", help="where the golds are, if the file holds none")
-    grade.add_argument("--out", type=Path, help="folder of the results (default: beside the file, ending .graded)")
+    grade.add_argument("--out", type=Path, help="folder of the results (default: r.graded beside r.jsonl)")
     _grading_options(grade)
     grade.set_defaults(mcq_policy=None)  # a folder is graded again as it was
 
@@ -237,8 +263,14 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     return _suite("evaluate", "comas_command" if arguments.protocol else "commands")(arguments)
 
 
-def _command(commands: Any, name: str, run: Any, help_text: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=help_text, description=help_text)
+def _command(commands: Any, name: str, run: Any, help_text: str, more: str | None = None) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=help_text,
+        description=help_text,
+        epilog=more,
+        formatter_class=argparse.RawDescriptionHelpFormatter if more else argparse.HelpFormatter,
+    )
     parser.set_defaults(run=run, after_interrupt="")
     return parser
 
@@ -267,11 +299,11 @@ def _train(arguments: argparse.Namespace) -> int:
 
 def _report(arguments: argparse.Namespace) -> int:
     for path in arguments.runs:
-        if not any((path / name).is_file() for name in ("config.yaml", "metrics.jsonl", "manifest.json")):
+        if not any((path / name).is_file() for name in ("config.yaml", "metrics.jsonl", *_EVALUATIONS)):
             raise Refused(
                 f"{str(path)!r} is neither a run nor an evaluation: give a folder of `mmcorl train`, `eval` or `grade`"
             )
-    if any((path / "manifest.json").is_file() for path in arguments.runs):
+    if any((path / name).is_file() for path in arguments.runs for name in _EVALUATIONS):
         if arguments.png:
             raise Refused(
                 f"--png {arguments.png} draws training runs, and {arguments.runs[0]} is an evaluation: leave it out"

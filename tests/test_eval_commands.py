@@ -106,7 +106,10 @@ def test_other_peoples_files_are_read(capsys: pytest.CaptureFixture[str], tmp_pa
     [
         ("", "holds no rows"),
         ('{"id": 1, "gold": "2"}\n', "no response among the columns ['gold', 'id']"),
-        ('{"id": 1, "response": "2"}\n', "row '1' has no gold answer"),
+        (
+            '{"id": 1, "response": "2"}\n',
+            "row '1' has no gold answer: none of its columns ['id', 'response'] holds known answers",
+        ),
         ('{"id": 1, "response": "2", "gold": "2"}\n{"id": 1, "response": "2", "gold": "3"}\n', "different questions"),
         ("[1]\n", "is no JSON object"),
         ("{", "line 1 is no JSON"),
@@ -217,7 +220,7 @@ def test_other_settings_in_the_same_folder_are_refused(
     assert main(argv) == 0
     code, _, err = run(capsys, *argv, "--style", "plain")
     assert code == 2
-    assert "holds an evaluation with other settings (generation:" in err
+    assert "holds an evaluation with other settings (style: boxed -> plain): " in err
 
 
 def test_two_checkpoints_are_compared_pooled_and_put_into_a_table(

@@ -294,9 +294,9 @@ def test_patience_also_bounds_a_limit_that_never_ends(serve):
 @pytest.mark.parametrize(
     ("status", "message", "words"),
     [
-        (401, "Incorrect API key", 'answered 401: it refused the key; set the variable named by api_key_env to a key it accepts (it said: "Incorrect API key").'),  # noqa: E501
+        (401, "Incorrect API key", 'answered 401: it refused the key; name a variable with a key it accepts (--judge-key-env, or api_key_env in Python) (it said: "Incorrect API key").'),  # noqa: E501
         (403, "", "answered 403: it forbids it; check the key and what it may use."),
-        (404, "The model `m` does not exist.", "does not know the address or the model 'm'; check that base_url ends in /v1"),  # noqa: E501
+        (404, "The model `m` does not exist.", "does not know the address or the model 'm'; check that its address ends in /v1"),  # noqa: E501
         (405, "", "takes no chat completions"),
         (307, "", "redirects are not followed"),
     ],
@@ -356,7 +356,7 @@ def test_an_endpoint_that_is_down_is_said_in_one_sentence_after_one_question(nob
     assert verdicts(told) == ["failed"] * 3000
     assert counts.stopped is not None
     assert counts.stopped.startswith(f"the judge at {nobody} cannot be reached (")
-    assert counts.stopped.endswith("); start it, or correct base_url.")
+    assert counts.stopped.endswith("); start it, or correct its address.")
 
 
 def test_an_endpoint_that_goes_down_ends_the_run_and_the_next_run_asks_only_the_rest(serve, tmp_path):
@@ -581,13 +581,16 @@ def test_a_key_that_is_refused_at_the_start_is_not_repeated(serve, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"base_url": "localhost:8000/v1"}, "judge base_url 'localhost:8000/v1' is not an endpoint; write it like"),
-        ({"base_url": "http://"}, "is not an endpoint"),
-        ({"base_url": "http://host:99999/v1"}, "is not an endpoint"),
-        ({"base_url": "http://ho st/v1"}, "is not an endpoint"),
-        ({"base_url": f"http://me:{KEY}@host/v1"}, "judge base_url for host holds a user name"),
-        ({"base_url": f"http://host/v1?key={KEY}"}, "judge base_url for host holds a user name, a query"),
-        ({"api_key_env": KEY}, "judge api_key_env is not the name of an environment variable"),
+        (
+            {"base_url": "localhost:8000/v1"},
+            "judge 'localhost:8000/v1' is not the address of an endpoint; write it like",
+        ),
+        ({"base_url": "http://"}, "is not the address of an endpoint"),
+        ({"base_url": "http://host:99999/v1"}, "is not the address of an endpoint"),
+        ({"base_url": "http://ho st/v1"}, "is not the address of an endpoint"),
+        ({"base_url": f"http://me:{KEY}@host/v1"}, "the judge's address at host holds a user name"),
+        ({"base_url": f"http://host/v1?key={KEY}"}, "the judge's address at host holds a user name, a query"),
+        ({"api_key_env": KEY}, "is not the name of an environment variable"),
         ({"model": " "}, "names no model"),
         ({"concurrency": 0}, "judge concurrency 0 is not a whole number of at least 1."),
         ({"retries": -1}, "judge retries -1 is not a whole number of at least 0."),

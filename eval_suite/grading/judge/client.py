@@ -18,11 +18,11 @@ from eval_suite.grading.judge.waiting import Gate, backoff, retry_after, until_r
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _AGAIN = (408, 409)
 _HOPELESS = {
-    401: "refused the key; set the variable named by api_key_env to a key it accepts",
+    401: "refused the key; name a variable with a key it accepts (--judge-key-env, or api_key_env in Python)",
     402: "wants to be paid; settle the account",
     403: "forbids it; check the key and what it may use",
-    404: "does not know the address or the model {model!r}; check that base_url ends in /v1 and which models it serves",
-    405: "takes no chat completions at this address; check that base_url ends in /v1",
+    404: "does not know the address or the model {model!r}; check that its address ends in /v1 and what it serves",
+    405: "takes no chat completions at this address; check that it ends in /v1",
 }
 _CONNECT_TIMEOUT = 10.0
 _EXCERPT = 200
@@ -147,7 +147,7 @@ class Endpoint:
         except TimeoutError:
             return _Trouble(self._unanswered("timeout", f"gave no reply within {self.settings.timeout:g} s"))
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError) as error:
-            sentence = f"cannot be reached ({_brief(error)}); start it, or correct base_url"
+            sentence = f"cannot be reached ({_brief(error)}); start it, or correct its address"
             return _Trouble(self._unanswered("connect", sentence, hopeless=True))
         except httpx2.RequestError as error:
             return _Trouble(self._unanswered("connection", f"broke the connection ({_brief(error)})"))
@@ -201,7 +201,7 @@ class Endpoint:
             advice = _HOPELESS[status].format(model=self.settings.model)
             raise self._unanswered(kind, f"answered {status}: it {advice}{said}", hopeless=True)
         if status < 400:
-            sentence = f"answered {status}, no chat completion; correct base_url (redirects are not followed)"
+            sentence = f"answered {status}, no chat completion; correct its address (redirects are not followed)"
             raise self._unanswered(kind, sentence, hopeless=True)
         raise self._unanswered(kind, f"refused the request with {status}{said}")
 

@@ -73,8 +73,8 @@ class JudgeSettings:
         if self.api_key_env is not None and not re.fullmatch("[A-Z_][A-Z0-9_]*", self.api_key_env):
             # Not repeated: it may be the key itself.
             raise Refused(
-                "judge api_key_env is not the name of an environment variable (capitals, digits, underscores); "
-                "put the key into a variable such as JUDGE_API_KEY and name that."
+                "what is given for the judge's key is not the name of an environment variable (capitals, digits, "
+                "underscores); put the key into a variable such as JUDGE_API_KEY and name that."
             )
 
     @property
@@ -102,8 +102,8 @@ class JudgeSettings:
         value = os.environ.get(self.api_key_env, "").strip()
         if not value:
             raise Refused(
-                f"judge api_key_env names {self.api_key_env}, which is not set; export it, "
-                "or leave api_key_env out for an endpoint without keys."
+                f"the variable {self.api_key_env}, named for the judge's key, is not set; export it, or name none for "
+                "an endpoint without keys."
             )
         if not (value.isascii() and value.isprintable()) or " " in value:
             raise Refused(f"the variable {self.api_key_env} holds no API key: spaces or characters outside ASCII.")
@@ -138,17 +138,17 @@ def with_options(settings: JudgeSettings, options: Iterable[str]) -> JudgeSettin
 
 
 def _check_url(url: str) -> None:
-    rule = "is not an endpoint; write it like http://localhost:8000/v1."
+    rule = "is not the address of an endpoint; write it like http://localhost:8000/v1."
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError as error:
-        raise Refused(f"judge base_url {url!r} {rule}") from error
+        raise Refused(f"judge {url!r} {rule}") from error
     if parts.username is not None or parts.query or parts.fragment:
         # Not repeated: what stands there is usually a key.
         raise Refused(
-            f"judge base_url for {parts.hostname} holds a user name, a query or a fragment; "
-            "leave it out, and name the variable with the key in api_key_env."
+            f"the judge's address at {parts.hostname} holds a user name, a query or a fragment; leave it out, and name "
+            "the variable with the key (--judge-key-env, or api_key_env in Python)."
         )
     if not usable or not url.isascii() or not url.isprintable() or " " in url:
-        raise Refused(f"judge base_url {url!r} {rule}")
+        raise Refused(f"judge {url!r} {rule}")
