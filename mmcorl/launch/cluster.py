@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ from typing import Any, Self
 from mmcorl.agent import Parallel, in_turn
 from mmcorl.config import Config
 from mmcorl.errors import Failed, Refused
+from mmcorl.launch.guard import Guard
 from mmcorl.launch.lanes import Lanes
 from mmcorl.launch.nurse import Nurse
 from mmcorl.launch.rank import Place, Rank
@@ -64,6 +66,7 @@ class RayLauncher:
         self._seats: list[Seat] = []
         self._nurses: dict[str, Any] = {}
         self._lanes: Lanes | None = None
+        self._guard: Guard | None = None
         self._watch = Watch(self.ray, config.ray.hung_after)
 
     def __enter__(self) -> Self:
@@ -71,6 +74,8 @@ class RayLauncher:
         if self._ours:
             self._join()
         try:
+            if self._ours and not self.config.ray.address:
+                self._guard = Guard()
             self.device = self._device()
         except BaseException:
             self._leave()
@@ -94,6 +99,8 @@ class RayLauncher:
             for reader, team in zip(readers, teams, strict=True):
                 self._seat(reader.name, team)
             self._start_watch()
+            if self._guard is not None:
+                self._guard.note()
             self._build(readers, steps)
             names = [reader.name for reader in readers]
             self._lanes = None if self.config.time_sliced else Lanes(names)
@@ -108,22 +115,28 @@ class RayLauncher:
         ranks = sum(agent.ranks for agent in self.config.agents)
         own = {"num_cpus": ranks, "include_dashboard": False, "object_store_memory": OBJECT_STORE}
         try:
+            if address:
+                _reach(address)
             self.ray.init(
                 address=address or "local",
                 log_to_driver=False,
                 logging_level=logging.ERROR,
                 **({} if address else own),
             )
-        except (ConnectionError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError, self.ray.exceptions.RayError) as error:
             reason = " ".join(str(error).split())
+            if not address:
+                raise Failed(f"a Ray cluster of this machine could not be started: {reason}") from error
             raise Refused(
-                f"the Ray cluster {address or 'of this machine'!r} cannot be joined ({reason}): start one with "
-                "`ray start --head` and give its address as ray.address, or leave ray.address out"
+                f"the Ray cluster {address!r} cannot be joined ({reason}): start one with `ray start --head`, set "
+                "RAY_AUTH_MODE=token if it asks for tokens, or leave ray.address out"
             ) from error
 
     def _leave(self) -> None:
         if self._ours:
             self.ray.shutdown()
+        if self._guard is not None:
+            self._guard.close()
 
     def _device(self) -> str:
         """`cuda` or `cpu` for every rank; refuses more GPUs than there are."""
@@ -286,6 +299,13 @@ def packed(size: float, room: list[float]) -> bool:
         room[index] -= taken
         size -= taken
     return False
+
+
+def _reach(address: str) -> None:
+    """Raise OSError where nothing listens at HOST:PORT, which Ray would try for minutes."""
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdigit() and "/" not in host:
+        socket.create_connection((host, int(port)), timeout=10).close()
 
 
 def _told(name: str, team: Sequence[Seat]) -> str:

@@ -26,7 +26,7 @@ class Sign:
     io: int
     """Bytes read and written so far."""
     at_work: bool
-    """A thread of it runs, waits for its turn on a busy processor, or waits for a disk or a network file system."""
+    """Its main thread runs or waits for its turn on a busy processor, or a thread of it waits for a disk."""
 
 
 class Nurse:
@@ -43,8 +43,18 @@ class Nurse:
 
     def end(self, pids: Iterable[int]) -> None:
         """Kill processes and all their descendants."""
-        children = _children()
-        _signal([one for pid in pids for one in (pid, *_descendants(pid, children))], signal.SIGKILL)
+        _signal([one for pid in pids for one in (pid, *descendants(pid))], signal.SIGKILL)
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes that a process has started, and those that they have."""
+    return _descendants(pid, _children())
+
+
+def started(pid: int) -> int | None:
+    """When a process was started, in ticks since the machine was; None where there is no such process."""
+    stat = _stat(pid)
+    return None if stat is None or stat[0] in "ZX" else stat[3]
 
 
 def _signal(pids: Iterable[int], number: signal.Signals) -> None:
@@ -64,18 +74,18 @@ def _sign(pid: int, children: dict[int, list[int]]) -> Sign | None:
         states = [stat[0] for task in os.listdir(f"/proc/{pid}/task") if (stat := _stat(f"{pid}/task/{task}"))]
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return Sign(own[0] in "Tt", cpu, io, not {"R", "D"}.isdisjoint(states))
+    return Sign(own[0] in "Tt", cpu, io, own[0] == "R" or "D" in states)
 
 
-def _stat(place: int | str) -> tuple[str, float, int] | None:
-    """State, processor seconds with those of children it has waited for, and parent of a process or thread."""
+def _stat(place: int | str) -> tuple[str, float, int, int] | None:
+    """State, processor seconds with those of children it has waited for, parent and start of a process or thread."""
     try:
         text = Path(f"/proc/{place}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
     # The name in parentheses may hold spaces and parentheses.
     fields = text.rpartition(")")[2].split()
-    return fields[0], sum(map(int, fields[11:15])) / _TICK, int(fields[1])
+    return fields[0], sum(map(int, fields[11:15])) / _TICK, int(fields[1]), int(fields[19])
 
 
 def _children() -> dict[int, list[int]]:

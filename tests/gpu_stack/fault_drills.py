@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,11 +143,10 @@ class Outcome:
 
 
 class Range:
-    """Where drills take place: a config, and the environment that marks all processes of a run."""
+    """Where drills take place: a config, and a folder that all processes of a run live in."""
 
     def __init__(self, folder: Path):
         self.folder, self.mark = folder, folder / "mark"
-        self.identity = f"drill-{uuid.uuid4()}"
         models = {"qwen": taught("qwen2", folder / "zoo"), "llama": taught("llama", folder / "zoo")}
         settings = changed(small_config(models, "text"), launcher="ray", agents__0__adapter="saboteur:Saboteur")
         for agent in settings["agents"]:
@@ -164,7 +162,6 @@ class Range:
             "PYTHONPATH": f"{HERE}:{HERE.parent.parent}",
             "MMCORL_SABOTAGE": sabotage,
             "MMCORL_MARK": str(self.mark),
-            "MMCORL_DRILL": self.identity,
         }
         self.mark.unlink(missing_ok=True)
         shutil.rmtree(run / "logs", ignore_errors=True)  # They come again with the workers.
@@ -188,12 +185,13 @@ class Range:
         return found
 
     def _processes(self) -> list[str]:
+        """Those that live in our folder. (Ray's own write their names over the environment they were given.)"""
         found = []
         for place in Path("/proc").iterdir():
             if place.name.isdigit():
                 with contextlib.suppress(OSError):
-                    if self.identity.encode() in (place / "environ").read_bytes():
-                        found.append((place / "cmdline").read_text().replace("\0", " ")[:80])
+                    if (place / "cwd").readlink() == self.folder:
+                        found.append((place / "cmdline").read_text().replace("\0", " ").strip()[:80])
         return found
 
     def do(self, drill: Drill, run: Path) -> Outcome:
