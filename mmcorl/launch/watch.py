@@ -26,6 +26,7 @@ PERIOD = 1.0
 """Seconds between two looks at all processes."""
 GRACE = 1.5
 """Seconds in which ranks may report after the first one did: the first report can be an echo of another's end."""
+SUSPENDED = "hangs: its process is suspended"
 IDLE_CPU, IDLE_IO = 0.02, 2**16
 """Processor seconds and bytes per second below which a process does nothing but stay connected."""
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
@@ -209,7 +210,7 @@ class Watch:
     def _find_hung(self) -> None:
         for seat in self.seats:
             if seat.suspended >= self.hung_after:
-                self.report(seat, "hangs: its process is suspended")
+                self.report(seat, SUSPENDED)
                 return
         for agent in dict.fromkeys(seat.agent for seat in self.seats):
             team = [seat for seat in self.seats if seat.agent == agent and seat.during and not seat.starting]
@@ -220,6 +221,10 @@ class Watch:
 
     def _question(self, quiet: Sequence[Seat], everyone: bool) -> None:
         """Report a rank that does nothing and does not wait for another one, or any when nobody moves."""
+        for seat in quiet:
+            if seat.suspended:
+                self.report(seat, SUSPENDED)
+                return
         for node, nurse in self.nurses.items():
             pids = [seat.place.pid for seat in quiet if seat.place.node_id == node]
             self.ray.wait([nurse.dump.remote(pids)], timeout=PERIOD)
