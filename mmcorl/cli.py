@@ -43,7 +43,7 @@ COLUMNS = """columns, by the first of a few usual names:
   response       what the model wrote (or prediction, output, ...); a list holds several samples
   gold           the known answer (or answer, target, ground_truth, label, solution); not with --benchmark
   id             the problem (or index, doc_id, pid, ...); rows without one are problems of their own
-  sample         which of several responses to one problem; without it every id has as many rows
+  sample         which of several responses to one problem; without it every id must stand equally often
   question       its text (or problem, prompt, ...), for the judge
   choices        options (or options, option, or columns A, B, C, ...): a list as JSON or Python (["40", "45"]),
                  {"A": "40", "B": "45"}, or `A. 40; B. 45`

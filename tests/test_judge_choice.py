@@ -68,7 +68,7 @@ def test_a_judge_in_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (("vllm:/no/such/judge",), "judge '/no/such/judge' is neither a folder nor a hub id"),
         (("vllm:./judge",), "judge './judge' is neither"),
         (("vllm:.",), "the folder '.' holds no config.json"),
-        (("vlm:org/judge",), "is not an endpoint"),
+        (("vlm:org/judge",), "is not the address of an endpoint"),
     ],
 )
 def test_what_cannot_be(options: tuple[Any, ...], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

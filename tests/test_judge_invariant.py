@@ -111,7 +111,7 @@ def test_an_injected_answer_reaches_the_judge_whole_and_quoted():
 
 def test_a_judge_without_its_key_is_refused_before_anything_is_graded(monkeypatch):
     monkeypatch.delenv("MMCORL_TEST_KEY", raising=False)
-    with pytest.raises(Refused, match="MMCORL_TEST_KEY, which is not set"):
+    with pytest.raises(Refused, match="MMCORL_TEST_KEY, named for the judge's key, is not set"):
         as_callable(JudgeSettings(api_key_env="MMCORL_TEST_KEY"))
 
 
