@@ -177,7 +177,7 @@ def test_the_key_is_in_no_file_and_no_message(
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        (["--judge", "http://localhost:1/v1", "--judge-key-env", "NOT_SET"], "NOT_SET, named for the judge's key, is not set"),
+        (["--judge", "http://localhost:1/v1", "--judge-key-env", "NOT_SET"], "NOT_SET, named for the judge's key"),
         (["--judge", "localhost"], "is not the address of an endpoint"),
         (["--judge", "http://localhost:1/v1", "--judge-set", "speed=3"], "judge option 'speed' is unknown"),
         (["--judge", "http://localhost:1/v1", "--judge-set", "timeout"], "sets nothing; write it as NAME=VALUE"),
