@@ -65,7 +65,7 @@ class Ranks:
 
 def _start(device: torch.device, timeout: float, **how: object) -> None:
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    if device.type == "cuda":
+    if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout), **how)  # type: ignore[arg-type]
 

@@ -155,3 +155,23 @@ def test_sampling_needs_nobody(way: str, worlds: Worlds, tiny_checkpoints: Mappi
     told = worlds[2].train(sampled(way)).texts
     assert [len(texts) for texts in told] == [2 * 4 + 2, 3 * 4 + 3]
     assert [*told[0][-2:], *told[1][-3:]] == expected
+
+
+@pytest.mark.parametrize(
+    ("way", "option"),
+    [("zero2:2", ""), ("zero3:2", ""), ("zero3:2", "lora"), ("fsdp2:2", "lora"), ("fsdp2:2", "frozen tower")],
+)
+def test_an_engine_in_every_rank_follows_divided_weights(
+    way: str, option: str, worlds: Worlds, tiny_checkpoints: Mapping[str, Path]
+) -> None:
+    """vLLM in each process of a world: what it says after two updates is what the trained weights say."""
+    path = tiny_checkpoints["qwen2_5_vl"]
+
+    def sampled(way: str, **engine: Any) -> Task:
+        own = task(path, way, **OPTIONS.get(option, {}), **engine)
+        return Task(path, own.sections, own.shares, own.pictures, sample=True)
+
+    expected = done([train(ALONE, sampled("none:1"))]).texts[0][-5:]
+    told = worlds[2].train(sampled(way, engine={"kind": "vllm", "kv_cache_gib": 0.1}))
+    assert [*told.texts[0][-2:], *told.texts[1][-3:]] == expected
+    assert told.timings["sync_gb"] > 0
