@@ -134,25 +134,29 @@ def _readable(prompts: Iterable[Prompt]) -> Iterator[Prompt]:
 
 def examine(config: Config, *, quiet: bool = False) -> Iterator[Finding]:
     """Everything, cheapest first; what cannot be looked at before a problem is solved is left out."""
-    prepare(config)
     problems = False
-    for finding in (*packages(config), *upstream()):
-        problems |= finding.level == "problem"
-        yield finding
-    gpus = devices()
-    shown = ", ".join(f"{torch.cuda.get_device_name(i)} with {size / GIB:.0f} GiB" for i, size in enumerate(gpus))
-    yield Finding("ok" if gpus else "note", "GPUs", shown or "none on this machine: agents run on the CPU")
-    readers = open_readers(config, quiet)
-    for finding in memory(config, readers, gpus):
+    for finding in itertools.chain(packages(config), upstream(), _loaded(config, quiet)):
         problems |= finding.level == "problem"
         yield finding
     if problems:
         yield Finding("note", "engines", "not compared with the trainers before the problems above are solved")
         return
     try:
-        yield from engines(config, readers)
+        yield from engines(config, open_readers(config, quiet))
     except (Refused, Failed, RankFailed) as error:
         yield Finding("problem", "engines", str(error))
+
+
+def _loaded(config: Config, quiet: bool) -> Iterator[Finding]:
+    """What can be said once transformers and the processors are loaded."""
+    gpus = devices()
+    shown = ", ".join(f"{torch.cuda.get_device_name(i)} with {size / GIB:.0f} GiB" for i, size in enumerate(gpus))
+    yield Finding("ok" if gpus else "note", "GPUs", shown or "none on this machine: agents run on the CPU")
+    try:
+        prepare(config)
+        yield from memory(config, open_readers(config, quiet), gpus)
+    except Refused as error:
+        yield Finding("problem", "models", str(error))
 
 
 def _version(package: str) -> str | None:

@@ -96,20 +96,23 @@ def budget(config: Config, agent: int, shape: Shape, gpu_bytes: int | None = Non
     frozen = shape.parameters - trained
     if training.lora:
         frozen, trained = shape.parameters, _adapters(shape, training.lora.rank)
-    divided = {"none": (1, 1, 1), "zero2": (1, ranks, ranks), "zero3": (ranks,) * 3, "fsdp2": (ranks,) * 3}
-    weights, gradients, states = divided[training.sharding]
-    low = 2 if training.dtype == "bf16" else 4
+    kind, low = training.sharding, 2 if training.dtype == "bf16" else 4
+    parts = ranks if kind in ("zero3", "fsdp2") else 1
+    weights = 4 * trained + (4 if kind == "zero3" else low) * frozen
     resident = {
-        "weights": 0 if training.offload == "all" else (4 * trained + low * frozen) // weights,
-        "optimizer": 0 if training.offload != "none" else 8 * trained // states,
-        "reference": 0 if training.lora or not config.objective.kl_coef else low * shape.parameters,
+        # ZeRO-2 keeps what it updates a second time, divided.
+        "weights": weights // parts + (4 * trained // ranks if kind == "zero2" else 0),
+        "optimizer": 0 if training.offload != "none" else 8 * trained // (1 if kind == "none" else ranks),
+        "reference": 0 if training.lora or not config.objective.kl_coef else low * shape.parameters // parts,
+        # The transformers engine samples from whole weights.
+        "whole copy": low * shape.parameters if parts > 1 and config.engine.kind == "transformers" else 0,
     }
+    if training.offload == "all":
+        resident["weights"] = 0
     # Under autocast trained weights are there a second time in bf16; divided ones a layer or two at a time.
-    copy = (
-        low * shape.parameters * 2 // max(shape.layers, 1) if weights > 1 or training.offload == "all" else 2 * trained
-    )
+    copy = low * shape.parameters * 2 // max(shape.layers, 1) if parts > 1 or training.offload == "all" else 2 * trained
     updating = {
-        "gradients": 4 * trained // gradients,
+        "gradients": 4 * trained // (1 if kind == "none" else ranks),
         "bf16 weights": copy if training.dtype == "bf16" else 0,
         "activations": _activations(config, shape, low),
         "logits": 2 * 4 * CHUNK * shape.vocabulary,
@@ -141,8 +144,7 @@ def _sampling(config: Config, ranks: int, shape: Shape, gpu_bytes: int | None) -
     tokens = min(rows * longest, engine.max_tokens)
     cache = tokens * shape.cache_bytes_per_token
     if engine.kind == "transformers":
-        gathered = 4 * shape.parameters if config.training.sharding in ("zero3", "fsdp2") else 0
-        return {"KV cache": cache, "gathered weights": gathered}
+        return {"KV cache": cache}
     if gpu_bytes is not None and engine.kv_cache_gib is None:
         return {"vLLM": int(engine.gpu_memory_utilization * gpu_bytes)}
     return {"vLLM": 2 * shape.parameters + (cache if engine.kv_cache_gib is None else int(engine.kv_cache_gib * GIB))}

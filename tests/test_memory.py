@@ -32,7 +32,7 @@ def budget(gpu_bytes=None, ranks=1, **sections):
 
 def test_fp32_masters_with_adam_and_bf16_copies_take_18_bytes_a_parameter():
     one = budget(training={"dtype": "bf16"})
-    assert one.resident == {"weights": 12 * BILLION, "optimizer": 24 * BILLION, "reference": 0}
+    assert one.resident == {"weights": 12 * BILLION, "optimizer": 24 * BILLION, "reference": 0, "whole copy": 0}
     assert (one.updating["gradients"], one.updating["bf16 weights"]) == (12 * BILLION, 6 * BILLION)
     # Chunks of 1,024 tokens x 100,000 words in fp32, and their gradient.
     assert one.updating["logits"] == 2 * 4 * 1024 * 100_000
@@ -42,7 +42,8 @@ def test_fp32_masters_with_adam_and_bf16_copies_take_18_bytes_a_parameter():
     ("sharding", "weights", "gradients", "optimizer", "copy"),
     [
         ("none", 12, 12, 24, 6),
-        ("zero2", 12, 3, 6, 6),
+        # A second copy of the weights for the update, divided by four.
+        ("zero2", 12 + 3, 3, 6, 6),
         # A layer or two in bf16: 2 x 3e9 / 10 layers x 2 bytes.
         ("zero3", 3, 3, 6, 1.2),
         ("fsdp2", 3, 3, 6, 1.2),
@@ -54,6 +55,8 @@ def test_what_each_sharding_divides_by_four_ranks(sharding, weights, gradients, 
     assert one.updating["gradients"] == gradients * BILLION
     assert one.resident["optimizer"] == optimizer * BILLION
     assert one.updating["bf16 weights"] == copy * BILLION
+    # What the transformers engine samples from; vLLM's own weights are in its share.
+    assert one.resident["whole copy"] == (6 * BILLION if sharding in ("zero3", "fsdp2") else 0)
 
 
 def test_a_frozen_tower_and_offloaded_states():
@@ -63,6 +66,9 @@ def test_a_frozen_tower_and_offloaded_states():
     assert frozen.resident["optimizer"] == 16 * BILLION
     away = budget(ranks=2, training={"dtype": "bf16", "sharding": "zero3", "offload": "all"})
     assert (away.resident["weights"], away.resident["optimizer"]) == (0, 0)
+    # Frozen weights under ZeRO-3 stay in fp32: (8e9 + 4e9) / 2.
+    shared = budget(ranks=2, training={"dtype": "bf16", "sharding": "zero3", "freeze_vision": True})
+    assert shared.resident["weights"] == 6 * BILLION
 
 
 def test_low_rank_adapters_by_hand():
@@ -76,6 +82,8 @@ def test_low_rank_adapters_by_hand():
 def test_a_reference_model_is_there_for_a_kl_term_only():
     assert budget(objective={"kl_coef": 0.04}, training={"dtype": "bf16"}).resident["reference"] == 6 * BILLION
     assert budget(objective={"kl_coef": 0.0}).resident["reference"] == 0
+    divided = budget(ranks=4, objective={"kl_coef": 0.04}, training={"dtype": "bf16", "sharding": "fsdp2"})
+    assert divided.resident["reference"] == 1.5 * BILLION
 
 
 def test_the_cache_and_the_share_of_vllm():
