@@ -15,7 +15,7 @@ import pytest
 
 from mmcorl import config as settings
 from mmcorl.errors import Refused
-from mmcorl.launch import meter
+from mmcorl.launch import launcher, meter
 from mmcorl.launch.cluster import packed
 from mmcorl.launch.nurse import Nurse, Sign
 from mmcorl.launch.rank import Broke, Place
@@ -142,6 +142,13 @@ def test_ranks_need_ray_and_a_prompt_each() -> None:
 def test_time_slices_need_whole_weights() -> None:
     said = refusal(time_sliced=True, training__sharding="fsdp2")
     assert "time_sliced is true with training.sharding 'fsdp2'" in said
+
+
+def test_a_missing_ray_is_told_before_anything_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
+    config = settings.parse(changed(small_config({"a": "one", "b": "two"}, "text"), launcher="ray"))
+    with pytest.raises(Refused, match=r"the package ray is not installed: `pip install 'mmcorl\[ray\]'`"):
+        launcher(config)
 
 
 # -- looking at processes from outside ---------------------------------------------------------------------------

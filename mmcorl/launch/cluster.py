@@ -29,8 +29,13 @@ from mmcorl.launch.team import Cohort, TeamAgent
 from mmcorl.launch.watch import Seat, Watch
 from mmcorl.reader import Reader
 
-PASSED_ON = ("MMCORL_", "HF_", "TRANSFORMERS_", "TOKENIZERS_", "TORCH", "PYTORCH_", "VLLM_", "DS_", "NCCL_", "GLOO_")
+PASSED_ON = (
+    *("MMCORL_", "HF_", "TRANSFORMERS_", "TOKENIZERS_", "TORCH", "PYTORCH_", "VLLM_", "DS_", "NCCL_", "GLOO_", "CUDA_"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
+)
 """Environment variables that begin so go from the run's process to every worker, on every machine."""
+NOT_PASSED_ON = ("CUDA_VISIBLE_DEVICES",)
+"""Those Ray sets itself."""
 CPU_PER_RANK = 0.01
 """Without GPUs: what a rank books of the cluster's processors, so that any number fits on a small machine."""
 OBJECT_STORE = 256 * 2**20
@@ -48,7 +53,7 @@ def require_ray() -> Any:
         import ray
     except ImportError as error:
         raise Refused(
-            "launcher is 'ray' but the package ray is not installed: `pip install mmcorl[ray]`, or use launcher=local"
+            "launcher is 'ray' but the package ray is not installed: `pip install 'mmcorl[ray]'`, or use launcher=local"
         ) from error
     return ray
 
@@ -185,7 +190,11 @@ class RayLauncher:
             "max_restarts": 0,
             "max_task_retries": 0,
         }
-        environment = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if name.startswith(PASSED_ON) and name not in NOT_PASSED_ON
+        }
         teams = []
         for index, (size, settings) in enumerate(zip(sizes, self.config.agents, strict=True)):
             own = []

@@ -116,15 +116,23 @@ class Rank:
         """See `Host.call`; what it raises is returned as Broke, and its trace printed here."""
         return _caught(lambda: self._host.call(method, *arguments))
 
-    def keep_log(self, file: Path) -> None:
+    def keep_log(self, file: Path) -> Broke | None:
         """From now on print to the end of this file, after what was printed so far."""
-        file.parent.mkdir(exist_ok=True)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        with open(self._log, "rb") as before, file.open("ab") as log:
-            shutil.copyfileobj(before, log)
-        _print_to(os.open(file, os.O_WRONLY | os.O_APPEND))
-        os.unlink(self._log)
+
+        def keep() -> None:
+            if not file.parent.parent.is_dir():
+                raise Failed(
+                    f"there is no folder {str(file.parent.parent)!r} on this machine: put the run folder on a file "
+                    "system that all machines share"
+                )
+            file.parent.mkdir(exist_ok=True)
+            with open(self._log, "rb") as before, file.open("ab") as log:
+                shutil.copyfileobj(before, log)
+            _print_to(os.open(file, os.O_WRONLY | os.O_APPEND))
+            os.unlink(self._log)
+
+        result: Broke | None = _caught(keep)
+        return result
 
 
 def _caught(call: Callable[[], Any]) -> Any:

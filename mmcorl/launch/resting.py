@@ -25,6 +25,7 @@ class Resting:
         self._asleep: dict[Tensor, Tensor] = {}
         """Each tensor's copy on the CPU."""
 
+    @torch.no_grad()
     def rest(self, changed: bool) -> None:
         """Leave the device; `changed` says whether weights or optimizer differ from what they were at `ready`."""
         if self.worker.device.type == "cpu":
@@ -46,6 +47,7 @@ class Resting:
             tensor.data = self._asleep[tensor]
         torch.cuda.empty_cache()
 
+    @torch.no_grad()
     def ready(self) -> None:
         """Be on the device, as before."""
         for tensor, copy in self._asleep.items():

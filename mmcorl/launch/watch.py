@@ -175,6 +175,12 @@ class Watch:
     # -- looking from outside ----------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        try:
+            self._look_after()
+        except Exception as error:  # Nobody would notice that nobody watches.
+            self.report(self.seats[0], f"can no longer be watched: {type(error).__name__}: {error}", echo=True)
+
+    def _look_after(self) -> None:
         asked: dict[str, Any] = {}
         silent = dict.fromkeys(self.nurses, 0.0)
         last = time.monotonic()

@@ -36,6 +36,10 @@ class Drill:
     """Run in every worker of the agent `qwen` as it loads; see saboteur.py."""
     outside: Callable[[subprocess.Popen[str], Path], None] | None = None
     """Done to the run's process and folder while it runs."""
+    before: Callable[[Path], None] | None = None
+    """Done to the run folder before the run is started."""
+    after: Callable[[Path], None] | None = None
+    """What the sentence asks for."""
     code: int = 1
     said: Sequence[str] = ()
     """Parts of its last line."""
@@ -83,6 +87,20 @@ def _interrupt_twice(process: subprocess.Popen[str], run: Path) -> None:
         os.killpg(process.pid, signal.SIGINT)
 
 
+def _newest(run: Path) -> Path:
+    return max(run.glob("checkpoints/step_*"))
+
+
+def _damage(run: Path) -> None:
+    """One byte too few in the weights of the newest checkpoint."""
+    weights = next(_newest(run).glob("qwen/*.safetensors"))
+    os.truncate(weights, weights.stat().st_size - 1)
+
+
+def _remove(run: Path) -> None:
+    shutil.rmtree(_newest(run))
+
+
 DIED = "died without an error of its own"
 # Six steps with a checkpoint at every second one. Up to 12 tokens are drawn in the evaluation before the first step
 # and in every rollout.
@@ -124,6 +142,13 @@ DRILLS = (
         "no room on the disk",
         "at_call('mmcorl.worker:write', 1, marked(no_big_files))",
         said=("no room is left to write into", "make room and give the same command again"),
+    ),
+    Drill(
+        "the newest checkpoint is damaged",
+        before=_damage,
+        after=_remove,
+        code=2,
+        said=("is damaged", "or remove that folder to go on from the checkpoint before it"),
     ),
 )
 
@@ -196,12 +221,18 @@ class Range:
 
     def do(self, drill: Drill, run: Path) -> Outcome:
         """Start or resume the run, break it, and look."""
+        if drill.before:
+            drill.before(run)
         process = self.start(run, sabotage=drill.sabotage)
+        if drill.before:
+            _mark()
         if drill.outside:
             drill.outside(process, run)
         ended = self.finish(process)
         left = self.left()
         now = time.time()
+        if drill.after:
+            drill.after(run)
         if not self.mark.exists():
             raise AssertionError(f"{drill.name}: it did not happen\n{ended.output}")
         sets = [int(path.parent.name[-6:]) for path in run.glob("checkpoints/step_*/COMMIT")]
@@ -220,7 +251,7 @@ def problems(outcome: Outcome) -> list[str]:
         found.append(f"exit code {ended.code} instead of {drill.code}")
     if "Traceback" in ended.output:
         found.append("it printed a stack trace")
-    if outcome.seconds > 10 and "Ctrl-C" not in drill.name:
+    if outcome.seconds > 10 and drill.code == 1:
         found.append(f"{outcome.seconds:.1f} seconds are more than 10")
     return found + [f"left running: {one}" for one in outcome.left]
 
