@@ -54,4 +54,3 @@ def test_an_identical_engine_passes(tmp_path):
     (found,) = json.loads((tmp_path / "run" / "engines.json").read_text())
     assert found["fault"] is None
     assert max(found["text"]["most"], found["image"]["most"]) < 1e-4
-
