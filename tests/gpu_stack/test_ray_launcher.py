@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,9 @@ def test_uneven_teams_on_a_running_cluster_go_on_as_one_process(
     assert (tmp_path / "run" / "checkpoints" / "step_000003" / "COMMIT").is_file()
     logs = sorted(path.name for path in (tmp_path / "run" / "logs").iterdir())
     assert logs == ["llama-rank0.log", "qwen-rank0.log", "qwen-rank1.log"]
+    deadline = time.monotonic() + 10  # Ray says so a little later.
+    while ray.available_resources()["CPU"] != before and time.monotonic() < deadline:
+        time.sleep(0.1)
     assert ray.available_resources()["CPU"] == before  # its places are free again, and the cluster is there
     ended = run(server, changed(config, launcher="local", agents__0__ranks=1), tmp_path)
     assert ended.code == 0, ended.output
