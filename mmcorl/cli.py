@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from mmcorl import __version__
+from mmcorl.commands import command
 from mmcorl.errors import Failed, Refused
 
+WITH_OPTIONS: tuple[Any, ...] = ()
 _EVALUATIONS = ("manifest.json", "comas.json", "drafts/manifest.json")
 """By these a folder is known as an evaluation, or as one of the CoMAS protocol."""
 EPILOG = """examples:
@@ -100,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"mmcorl {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
-    train = _command(commands, "train", _train, "run a config, or resume it: the same command goes on")
+    train = command(commands, "train", _train, "run a config, or resume it: the same command goes on")
     train.set_defaults(after_interrupt=": the same command goes on from the last checkpoint")
     train.add_argument("config", metavar="CONFIG", help="YAML file, see configs/")
     train.add_argument("overrides", nargs="*", metavar="key.sub=value", help="settings that differ from the file")
@@ -108,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--quiet", action="store_true", help="no progress on stderr")
     train.add_argument("--json", action="store_true", help="print the summary as JSON")
 
-    report = _command(
+    report = command(
         commands, "report", _report, "table and page of a run, beside others if given, or of an evaluation"
     )
     report.add_argument(
@@ -121,7 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--png", type=Path, help="also draw the overview as a picture")
     report.add_argument("--json", action="store_true", help="print the table as JSON")
 
-    evaluate = _command(
+    evaluate = command(
         commands, "eval", _evaluate, "answer benchmarks with a checkpoint, grade, judge, sum up", BENCHMARK_NAMES
     )
     evaluate.add_argument(
@@ -162,7 +164,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     _grading_options(evaluate)
 
-    grade = _command(
+    grade = command(
         commands, "grade", _suite("grade"), "grade a file of responses, or an evaluation folder again", COLUMNS
     )
     grade.add_argument("responses", type=Path, metavar="FILE", help=".jsonl, .json, .csv, .tsv, .parquet, or a folder")
@@ -171,12 +173,12 @@ def _parser() -> argparse.ArgumentParser:
     _grading_options(grade)
     grade.set_defaults(mcq_policy=None)  # a folder is graded again as it was
 
-    compare = _command(commands, "compare", _suite("compare"), "paired comparison of two evaluations")
+    compare = command(commands, "compare", _suite("compare"), "paired comparison of two evaluations")
     compare.add_argument("a", type=Path, metavar="A", help="evaluation folder")
     compare.add_argument("b", type=Path, metavar="B", help="evaluation folder")
     compare.add_argument("--json", action="store_true", help="print as JSON")
 
-    ensemble = _command(commands, "ensemble", _suite("ensemble"), "pool the samples of several checkpoints and vote")
+    ensemble = command(commands, "ensemble", _suite("ensemble"), "pool the samples of several checkpoints and vote")
     ensemble.add_argument(
         "folders", nargs="+", type=Path, metavar="DIR", help="evaluation folders of the same problems"
     )
@@ -184,25 +186,27 @@ def _parser() -> argparse.ArgumentParser:
     _code_options(ensemble)
     ensemble.add_argument("--json", action="store_true", help="print as JSON")
 
-    table = _command(commands, "table", _suite("table"), "one table of several evaluations")
+    table = command(commands, "table", _suite("table"), "one table of several evaluations")
     table.add_argument("runs", nargs="+", type=Path, metavar="DIR", help="evaluation folders")
     table.add_argument("--format", choices=("terminal", "markdown", "csv", "latex"), default="terminal", help="form")
 
-    families = _command(commands, "families", _families, "the supported model families and what each needs")
+    families = command(commands, "families", _families, "the supported model families and what each needs")
     families.add_argument("--json", action="store_true", help="print as JSON")
 
-    check = _command(commands, "check-adapter", _check_adapter, "run the adapter contract on a checkpoint")
+    check = command(commands, "check-adapter", _check_adapter, "run the adapter contract on a checkpoint")
     check.add_argument("model", metavar="MODEL", help="checkpoint folder or hub id")
     check.add_argument("--adapter", metavar="PKG.MODULE:CLASS", help="an adapter from outside")
     check.add_argument("--json", action="store_true", help="print as JSON")
 
-    doctor = _command(commands, "doctor", _doctor, "does a config fit this machine? packages, GPUs, memory, engines")
+    doctor = command(commands, "doctor", _doctor, "does a config fit this machine? packages, GPUs, memory, engines")
     doctor.add_argument("config", help="YAML file, see configs/")
     doctor.add_argument("overrides", nargs="*", metavar="key.sub=value", help="as for train")
     doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
 
-    zoo = _command(commands, "zoo", _zoo, "tiny warm-started checkpoints for demonstrations; list or build them")
+    zoo = command(commands, "zoo", _zoo, "tiny warm-started checkpoints for demonstrations; list or build them")
     zoo.add_argument("names", nargs="*", metavar="NAME[@SEED]", help="build these and print their folders")
+    for module in WITH_OPTIONS:
+        module.add(commands)
     return parser
 
 
@@ -261,18 +265,6 @@ def _suite(name: str, module: str = "commands") -> Callable[[argparse.Namespace]
 def _evaluate(arguments: argparse.Namespace) -> int:
     """`eval`: benchmark by benchmark, or under a protocol that has several calls per problem."""
     return _suite("evaluate", "comas_command" if arguments.protocol else "commands")(arguments)
-
-
-def _command(commands: Any, name: str, run: Any, help_text: str, more: str | None = None) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name,
-        help=help_text,
-        description=help_text,
-        epilog=more,
-        formatter_class=argparse.RawDescriptionHelpFormatter if more else argparse.HelpFormatter,
-    )
-    parser.set_defaults(run=run, after_interrupt="")
-    return parser
 
 
 def _train(arguments: argparse.Namespace) -> int:
