@@ -7,7 +7,7 @@ from email.utils import formatdate
 
 import pytest
 
-from eval_suite.grading.judge.waiting import backoff, retry_after, until_reset
+from mmcorl.endpoint.waiting import backoff, retry_after, until_reset
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ or cut off has no answer to judge and is never sent.
 
 from eval_suite.grading.judge.cache import VerdictCache
 from eval_suite.grading.judge.choice import choose
-from eval_suite.grading.judge.client import Reply, Unanswered
 from eval_suite.grading.judge.in_process import VllmJudge
 from eval_suite.grading.judge.judging import (
     Counts,
@@ -17,7 +16,8 @@ from eval_suite.grading.judge.judging import (
     judge_all,
 )
 from eval_suite.grading.judge.prompt import PROMPT_VERSION, JudgeRequest, key
-from eval_suite.grading.judge.settings import JudgeSettings, with_options
+from eval_suite.grading.judge.settings import JudgeSettings
+from mmcorl.endpoint import Reply, Unanswered, with_options
 
 __all__ = [
     "PROMPT_VERSION",

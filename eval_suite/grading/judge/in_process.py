@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import patches
-from eval_suite.grading.judge.client import Reply, Unanswered
 from eval_suite.grading.judge.prompt import PROMPT_VERSION
 from eval_suite.grading.judge.settings import JudgeSettings
+from mmcorl.endpoint import Reply, Unanswered
 from mmcorl.errors import Failed, Refused
 
 if TYPE_CHECKING:

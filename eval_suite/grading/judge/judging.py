@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from eval_suite.grading.judge.cache import VerdictCache
-from eval_suite.grading.judge.client import Endpoint, Reply, Unanswered
 from eval_suite.grading.judge.prompt import JudgeRequest, key, prompt, read_reply
 from eval_suite.grading.judge.settings import JudgeSettings
+from mmcorl.endpoint import Breaker, Endpoint, Reply, Stop, Unanswered
 from mmcorl.errors import Failed
 
 JudgeVerdict = Literal["yes", "no", "unclear", "failed"]
@@ -74,10 +74,6 @@ class Counts:
     def done(self) -> int:
         """Answers told so far."""
         return self.yes + self.no + self.unclear + self.failed
-
-
-class _Stop(Exception):
-    """The judge does not answer; ask no more."""
 
 
 def judge_all(
@@ -158,8 +154,6 @@ class _Run:
         """By key, the numbers of the requests that share it; gone once told."""
         for number, request in enumerate(requests):
             self.waiting.setdefault(key(request, judge.name), []).append(number)
-        self._answered = False
-        self._failures = 0
 
     def tell_known(self) -> None:
         """Tell what the cache knows."""
@@ -185,42 +179,38 @@ class _Run:
         """Ask an endpoint, several questions at a time."""
         # Bounded, so that a slow disk slows the asking, and a kill loses few replies that were not kept yet.
         told: asyncio.Queue[_Told | None] = asyncio.Queue(settings.concurrency)
+        breaker = Breaker(settings.stop_after)
         async with Endpoint(settings) as endpoint, asyncio.TaskGroup() as group:
             group.create_task(self._teller(told))
             left = iter(list(self.waiting))
             try:
-                while not self._answered and (content := next(left, None)):
-                    await self._ask(endpoint, content, told)
+                while not breaker.answered and (content := next(left, None)):
+                    await self._ask(endpoint, breaker, content, told)
                 async with asyncio.TaskGroup() as lanes:
                     for _ in range(settings.concurrency):
-                        lanes.create_task(self._lane(endpoint, left, told))
-            except* _Stop:
-                pass  # Said in counts.stopped; what was under way is cancelled and counts as not asked.
+                        lanes.create_task(self._lane(endpoint, breaker, left, told))
+            except* Stop:
+                self.counts.stopped = breaker.stopped  # What was under way is cancelled and counts as not asked.
             await told.put(None)
         for content in list(self.waiting):
             self._tell((content, "failed", f"not asked, or not to the end: {self.counts.stopped}"))
 
-    async def _lane(self, endpoint: Endpoint, left: Iterator[str], told: asyncio.Queue[_Told | None]) -> None:
+    async def _lane(
+        self, endpoint: Endpoint, breaker: Breaker, left: Iterator[str], told: asyncio.Queue[_Told | None]
+    ) -> None:
         for content in left:
-            await self._ask(endpoint, content, told)
+            await self._ask(endpoint, breaker, content, told)
 
-    async def _ask(self, endpoint: Endpoint, content: str, told: asyncio.Queue[_Told | None]) -> None:
+    async def _ask(self, endpoint: Endpoint, breaker: Breaker, content: str, told: asyncio.Queue[_Told | None]) -> None:
         counts = self.counts
         counts.asked += 1
         try:
             reply = await endpoint.ask(prompt(self.requests[self.waiting[content][0]]))
         except Unanswered as trouble:
-            sentence = str(trouble)
             await told.put(self._told(content, trouble))
-            self._failures += 1
-            if trouble.hopeless and not self._answered:
-                counts.stopped = sentence
-            elif self._failures >= endpoint.settings.stop_after:
-                counts.stopped = f"{self._failures} questions in a row failed, the last because {sentence}"
-            if counts.stopped:
-                raise _Stop from trouble
+            breaker.failure(trouble)
         else:
-            self._answered, self._failures = True, 0
+            breaker.success()
             await told.put(self._told(content, reply))
         finally:
             counts.sent = endpoint.sent

@@ -5,20 +5,25 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 import httpx2
 
-from eval_suite.grading.judge.settings import JudgeSettings
-from eval_suite.grading.judge.waiting import Gate, backoff, retry_after, until_reset
+from mmcorl.endpoint.settings import EndpointSettings
+from mmcorl.endpoint.waiting import Gate, backoff, retry_after, until_reset
+
+Content = str | Sequence[Mapping[str, Any]]
+"""Of one user message: text, or a list of parts as the protocol has them ({"type": "image_url", ...})."""
+GREEDY: Mapping[str, Any] = {"temperature": 0}
+"""The most likely reply, the same one each time."""
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _AGAIN = (408, 409)
 _HOPELESS = {
-    401: "refused the key; name a variable with a key it accepts (--judge-key-env, or api_key_env in Python)",
+    401: "refused the key; name a variable with a key it accepts ({key_option})",
     402: "wants to be paid; settle the account",
     403: "forbids it; check the key and what it may use",
     404: "does not know the address or the model {model!r}; check that its address ends in /v1 and what it serves",
@@ -27,7 +32,7 @@ _HOPELESS = {
 _CONNECT_TIMEOUT = 10.0
 _EXCERPT = 200
 MAX_BODY = 2**20
-"""Bytes of a response that are read: a reply of one word needs hundreds, a broken server may never end."""
+"""Bytes of a response that are read: a long reply needs some 50,000, a broken server may never end."""
 
 
 class Unanswered(Exception):
@@ -46,7 +51,7 @@ class Unanswered(Exception):
 
 @dataclass(frozen=True)
 class Reply:
-    """What the judge said."""
+    """What the model said."""
 
     text: str
     cut_off: bool
@@ -80,7 +85,7 @@ class Endpoint:
         Refused: the key's variable is not set.
     """
 
-    def __init__(self, settings: JudgeSettings) -> None:
+    def __init__(self, settings: EndpointSettings) -> None:
         self.settings = settings
         self.sent = 0
         """HTTP requests sent, retries among them."""
@@ -106,8 +111,8 @@ class Endpoint:
     ) -> None:
         await self._client.aclose()
 
-    async def ask(self, prompt: str) -> Reply:
-        """The judge's reply to one prompt.
+    async def ask(self, prompt: Content, sampling: Mapping[str, Any] = GREEDY) -> Reply:
+        """The model's reply to one user message; `sampling` holds fields of the request, such as `seed`.
 
         Raises:
             Unanswered: no reply after all retries, or a refusal that no retry would change.
@@ -115,9 +120,10 @@ class Endpoint:
         settings = self.settings
         failures = limits = 0
         limited_since: float | None = None
+        body = settings.body(prompt, sampling)
         while True:
             await self._gate.passed()
-            outcome = await self._send(prompt)
+            outcome = await self._send(body)
             if isinstance(outcome, Reply):
                 return outcome
             if outcome.limited:
@@ -138,12 +144,12 @@ class Endpoint:
             else:
                 await asyncio.sleep(backoff(failures, settings.backoff, settings.max_backoff))
 
-    async def _send(self, prompt: str) -> Reply | _Trouble:
+    async def _send(self, body: Mapping[str, Any]) -> Reply | _Trouble:
         """One request; raises `Unanswered` for what no retry would change."""
         self.sent += 1
         try:
             async with asyncio.timeout(self.settings.timeout):
-                answer = await self._fetch(prompt)
+                answer = await self._fetch(body)
         except TimeoutError:
             return _Trouble(self._unanswered("timeout", f"gave no reply within {self.settings.timeout:g} s"))
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError) as error:
@@ -153,25 +159,15 @@ class Endpoint:
             return _Trouble(self._unanswered("connection", f"broke the connection ({_brief(error)})"))
         return self._read(answer)
 
-    async def _fetch(self, prompt: str) -> _Answer:
+    async def _fetch(self, body: Mapping[str, Any]) -> _Answer:
         """The server's answer, or as much of it as could be one."""
-        body = bytearray()
-        async with self._client.stream("POST", self.settings.url, json=self._body(prompt)) as response:
+        sent = bytearray()
+        async with self._client.stream("POST", self.settings.url, json=body) as response:
             async for part in response.aiter_bytes():
-                body += part
-                if len(body) > MAX_BODY:
+                sent += part
+                if len(sent) > MAX_BODY:
                     break
-        return _Answer(response.status_code, response.headers, body[:MAX_BODY].decode("utf-8", "replace"))
-
-    def _body(self, prompt: str) -> dict[str, Any]:
-        body: dict[str, Any] = {
-            "model": self.settings.model,
-            "messages": [{"role": "user", "content": prompt}],
-            "temperature": 0,
-            "max_tokens": self.settings.max_tokens,
-            **self.settings.extra,
-        }
-        return {name: value for name, value in body.items() if value is not None}
+        return _Answer(response.status_code, response.headers, sent[:MAX_BODY].decode("utf-8", "replace"))
 
     def _read(self, response: _Answer) -> Reply | _Trouble:
         status = response.status
@@ -198,7 +194,7 @@ class Endpoint:
             sentence = f"answered {status} to {self.settings.retries + 1} tries{said}"
             return _Trouble(self._unanswered(kind, sentence), retry_after(response.headers))
         if status in _HOPELESS:
-            advice = _HOPELESS[status].format(model=self.settings.model)
+            advice = _HOPELESS[status].format(model=self.settings.model, key_option=self.settings.KEY_OPTION)
             raise self._unanswered(kind, f"answered {status}: it {advice}{said}", hopeless=True)
         if status < 400:
             sentence = f"answered {status}, no chat completion; correct its address (redirects are not followed)"
@@ -217,7 +213,9 @@ class Endpoint:
         return Reply(self._redacted(content or ""), choice.get("finish_reason") == "length")
 
     def _unanswered(self, kind: str, sentence: str, *, hopeless: bool = False) -> Unanswered:
-        return Unanswered(kind, self._redacted(f"the judge at {self.settings.base_url} {sentence}."), hopeless=hopeless)
+        return Unanswered(
+            kind, self._redacted(f"the {self.settings.ROLE} at {self.settings.base_url} {sentence}."), hopeless=hopeless
+        )
 
     def _excerpt(self, text: str) -> str:
         """The first words of what a server said, on one line, in brackets."""

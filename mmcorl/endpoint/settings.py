@@ -1,0 +1,169 @@
+"""Which endpoint to ask, and how patiently."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, TypeVar
+from urllib.parse import urlsplit
+
+from mmcorl.errors import Refused
+
+_PATH = "/chat/completions"
+_OPTIONS = ("concurrency", "timeout", "retries", "backoff", "max_backoff", "patience", "stop_after", "max_tokens")
+
+Settings = TypeVar("Settings", bound="EndpointSettings")
+
+
+@dataclass(frozen=True)
+class EndpointSettings:
+    """An endpoint that speaks the OpenAI chat-completions protocol, such as `vllm serve`.
+
+    Raises:
+        Refused: a setting that cannot work.
+    """
+
+    ROLE: ClassVar[str] = "endpoint"
+    """What it is called in sentences."""
+    KEY_OPTION: ClassVar[str] = "api_key_env"
+    """Where the key's variable is named, in sentences."""
+
+    base_url: str = "http://localhost:8000/v1"
+    """Up to and with `/v1`; `/chat/completions` is added."""
+    model: str = ""
+    """Name under which the endpoint serves the model."""
+    api_key_env: str | None = None
+    """Environment variable that holds the key, for an endpoint that wants one. The key itself is never a setting."""
+    concurrency: int = 16
+    """Requests under way at once, at most."""
+    timeout: float = 60.0
+    """Seconds one request may take as a whole."""
+    retries: int = 5
+    """Times a request is sent again after a dropped connection, a timeout, a reply that is no chat completion, or
+    one of the statuses 408, 409 and 5xx."""
+    backoff: float = 0.5
+    """Seconds before the first retry; doubles with each one, and is shortened at random by up to a half."""
+    max_backoff: float = 30.0
+    """Seconds between retries, at most."""
+    patience: float = 600.0
+    """Seconds for which one question obeys a rate limit (429, Retry-After, x-ratelimit headers) before it counts
+    as failed; nothing is ever sent before the time the endpoint named."""
+    stop_after: int = 10
+    """Questions that fail in a row before no more are asked."""
+    max_tokens: int = 2048
+    """Room for the reply."""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Fields added to the body of each request, or removed from it by None: `max_tokens: None` with
+    `max_completion_tokens`, say. They become part of the model's name."""
+
+    def __post_init__(self) -> None:
+        _check_url(self)
+        if not self.model.strip():
+            raise Refused(f"{self.ROLE} model '' names no model; give the name under which the endpoint serves it.")
+        for name, least in (("concurrency", 1), ("retries", 0), ("stop_after", 1), ("max_tokens", 1)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise Refused(f"{self.ROLE} {name} {value!r} is not a whole number of at least {least}.")
+        for name in ("timeout", "backoff", "max_backoff", "patience"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+                raise Refused(f"{self.ROLE} {name} {value!r} is not a number of seconds above 0.")
+        try:
+            json.dumps(dict(self.extra))
+        except (TypeError, ValueError) as error:
+            raise Refused(f"{self.ROLE} extra {self.extra!r} cannot be sent as JSON ({error}).") from error
+        if self.api_key_env is not None and not re.fullmatch("[A-Z_][A-Z0-9_]*", self.api_key_env):
+            # Not repeated: it may be the key itself.
+            raise Refused(
+                f"what is given for the {self.ROLE}'s key is not the name of an environment variable (capitals, "
+                f"digits, underscores); put the key into a variable such as {self.ROLE.upper()}_API_KEY and name that."
+            )
+
+    @property
+    def name(self) -> str:
+        """The model as recorded beside what it said: with what `extra` changes about it."""
+        return self.model + (" " + json.dumps(dict(self.extra), sort_keys=True) if self.extra else "")
+
+    @property
+    def url(self) -> str:
+        """Where requests go."""
+        return self.base_url.rstrip("/").removesuffix(_PATH) + _PATH
+
+    def body(self, prompt: Any, sampling: Mapping[str, Any]) -> dict[str, Any]:
+        """One request: a user message, whose content is text or a list of parts, and how to sample the reply."""
+        body: dict[str, Any] = {
+            "model": self.model,
+            "messages": [{"role": "user", "content": prompt}],
+            **sampling,
+            "max_tokens": self.max_tokens,
+            **self.extra,
+        }
+        return {name: value for name, value in body.items() if value is not None}
+
+    def api_key(self) -> str | None:
+        """The key, read when it is needed and kept nowhere; None when no variable is named.
+
+        Raises:
+            Refused: the variable is not set, or holds what cannot be a key.
+        """
+        if self.api_key_env is None:
+            return None
+        value = os.environ.get(self.api_key_env, "").strip()
+        if not value:
+            raise Refused(
+                f"the variable {self.api_key_env}, named for the {self.ROLE}'s key, is not set; export it, or name "
+                "none for an endpoint without keys."
+            )
+        if not (value.isascii() and value.isprintable()) or " " in value:
+            raise Refused(f"the variable {self.api_key_env} holds no API key: spaces or characters outside ASCII.")
+        return value
+
+
+def with_options(settings: Settings, options: Iterable[str]) -> Settings:
+    """Settings changed by texts such as `concurrency=64` or `extra.max_completion_tokens=64`; values are JSON or text.
+
+    Raises:
+        Refused: a text of another form, an unknown name, or a value that cannot work.
+    """
+    changes: dict[str, Any] = {}
+    extra = dict(settings.extra)
+    for text in options:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise Refused(f"{settings.ROLE} option {text!r} sets nothing; write it as NAME=VALUE.")
+        try:
+            told = json.loads(value)
+        except ValueError:
+            told = value
+        if name.startswith("extra."):
+            extra[name.removeprefix("extra.")] = told
+        elif name in _OPTIONS:
+            changes[name] = told
+        else:
+            raise Refused(
+                f"{settings.ROLE} option {name!r} is unknown; use {', '.join(_OPTIONS)}, or extra.NAME for its "
+                "requests."
+            )
+    return replace(settings, **changes, extra=extra)
+
+
+def _check_url(settings: EndpointSettings) -> None:
+    url, role = settings.base_url, settings.ROLE
+    rule = "is not the address of an endpoint; write it like http://localhost:8000/v1."
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError as error:
+        raise Refused(f"{role} {url!r} {rule}") from error
+    if parts.username is not None or parts.query or parts.fragment:
+        # Not repeated: what stands there is usually a key.
+        raise Refused(
+            f"the {role}'s address at {parts.hostname} holds a user name, a query or a fragment; leave it out, and "
+            f"name the variable with the key ({settings.KEY_OPTION})."
+        )
+    if not usable or not url.isascii() or not url.isprintable() or " " in url:
+        raise Refused(f"{role} {url!r} {rule}")
