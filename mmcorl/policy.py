@@ -1,7 +1,8 @@
 """A model and its adapter as one module: prompts and completions in, log-probabilities out.
 
-The plain path: each distinct prompt's images pass the vision tower once, every row is prompt + completion,
-and only the states that predict completion tokens reach the head, in chunks.
+Each distinct prompt's images pass the vision tower once, and only the states that predict completion tokens reach the
+head, in chunks. Between the two, a prompt is computed once for all its completions (`mmcorl.shared_prefix`), or on the
+plain path, where every row is prompt + completion, once for each: the same numbers either way.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from mmcorl import shared_prefix
 from mmcorl.config import TrainingSettings
-from mmcorl.logprobs import completion_logprobs
+from mmcorl.logprobs import completion_logprobs, confidences
 from model_adapters.base import Encoded, ModelAdapter
 
 
@@ -32,8 +34,12 @@ class Rows:
     """(C_r,) int64 ids of each row, the stop token included."""
     picture: Encoded | None = None
     """A prompt whose images pass the vision tower to no effect: for ranks that must call it though they have none."""
+    shared: bool = False
+    """Whether each prompt is computed once for all its rows, as `Policy.share_prefixes` makes possible."""
     pieces: int = 0
     """Fewest calls of the head; the ones too many are made without rows."""
+    confidence: bool = False
+    """Whether `Policy.forward` measures how sure the model is instead of scoring what it said."""
 
 
 class Policy(nn.Module):
@@ -78,8 +84,57 @@ class Policy(nn.Module):
         parts = flat.split(counts)
         return [part if count else None for part, count in zip(parts, counts, strict=True)]
 
+    def share_prefixes(self) -> None:
+        """Make `Rows.shared` possible; raises CannotShare with the reason where this model cannot."""
+        shared_prefix.install(self.adapter.decoder(self.model))
+
     def hidden(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
-        """States (R, L, d) of right-padded rows, and the (row, position) of each completion token's predictor."""
+        """States of all tokens, and (row, position) in them of each completion token's predictor.
+
+        States are (R, L, d) of right-padded rows on the plain path, (1, T, d) without padding on the shared one.
+        """
+        return self._hidden_shared(rows) if rows.shared else self._hidden_plain(rows)
+
+    def _hidden_shared(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
+        owned: dict[int, list[int]] = {}
+        for row, owner in enumerate(rows.prompt_of):
+            owned.setdefault(owner, []).append(row)
+        groups: list[shared_prefix.Branching] = []
+        ids: list[Tensor] = []
+        positions: list[Tensor] = []
+        predictors = [torch.empty(0)] * len(rows.completions)
+        start = 0
+        for owner, own in sorted(owned.items()):
+            prompt = rows.prompts[owner]
+            own.sort(key=lambda row: -len(rows.completions[row]))
+            lengths = [len(rows.completions[row]) for row in own]
+            blocks = self.adapter.two_way_blocks(self.model, prompt.input_ids)
+            groups.append(shared_prefix.branching(len(prompt.input_ids), lengths, blocks, self.device))
+            ids.append(prompt.input_ids)
+            positions.append(prompt.positions)
+            last, start = start + len(prompt.input_ids) - 1, start + len(prompt.input_ids)
+            for row, length in zip(own, lengths, strict=True):
+                ids.append(rows.completions[row])
+                # All completions count on from the prompt, wherever they lie in the row.
+                onward = prompt.next_position + torch.arange(length)
+                positions.append(onward.expand(len(prompt.positions), -1))
+                # The state that predicts the first completion token is that of the prompt's last.
+                predictors[row] = torch.cat([torch.tensor([last]), torch.arange(start, start + length - 1)])
+                start += length
+        features = self.features([*rows.prompts, *([rows.picture] if rows.picture else [])])
+        picked = [part for owner in sorted(owned) if (part := features[owner]) is not None]
+        embeddings = self._embeddings(torch.cat(ids)[None].to(self.device), picked, rows, features)
+        layout = shared_prefix.Layout(tuple(groups))
+        states = self._decode(
+            embeddings,
+            torch.cat(positions, dim=1)[:, None],
+            embeddings.new_zeros(shared_prefix.NO_MASK),
+            **{shared_prefix.KEYWORD: layout},
+        )
+        where = torch.cat(predictors)
+        return states, torch.zeros_like(where), where
+
+    def _hidden_plain(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
         owner = torch.tensor(list(rows.prompt_of))
         prompt_length = torch.tensor([len(prompt.input_ids) for prompt in rows.prompts])[owner]
         length = torch.tensor([len(completion) for completion in rows.completions])
@@ -90,7 +145,7 @@ class Policy(nn.Module):
             ],
             batch_first=True,
         )
-        width, axes = ids.shape[1], rows.prompts[0].positions.shape[0]
+        width = ids.shape[1]
         valid = torch.arange(width) < (prompt_length + length)[:, None]
         positions = torch.stack([_onward(prompt, width) for prompt in rows.prompts], dim=1)[:, owner]
         row_index = torch.arange(len(length)).repeat_interleave(length)
@@ -100,22 +155,37 @@ class Policy(nn.Module):
         per_prompt = self.features([*rows.prompts, *([rows.picture] if rows.picture else [])])
         picked = [part for p in rows.prompt_of if (part := per_prompt[p]) is not None]
         ids, valid = ids.to(self.device), valid.to(self.device)
-        embeddings = self.adapter.embed(self.model, ids, torch.cat(picked) if picked else None)
-        if rows.picture is not None and (unused := per_prompt[-1]) is not None:
+        embeddings = self._embeddings(ids, picked, rows, per_prompt)
+        mask = self.adapter.attention_mask(self.model, ids, valid)
+        return self._decode(embeddings, positions, mask), row_index, state_index
+
+    def _embeddings(
+        self, ids: Tensor, picked: Sequence[Tensor], rows: Rows, features: Sequence[Tensor | None]
+    ) -> Tensor:
+        """(R, L) ids to (R, L, d) with image features in their places; the picture counts nothing."""
+        embeddings = self.adapter.embed(self.model, ids, torch.cat(list(picked)) if picked else None)
+        if rows.picture is not None and (unused := features[-1]) is not None:
             embeddings = embeddings + unused.sum() * 0.0
+        return embeddings
+
+    def _decode(self, embeddings: Tensor, positions: Tensor, mask: Any, **more: Any) -> Tensor:
+        """States (R, L, d); `positions` are (A, R, L)."""
         output = self.adapter.decoder(self.model)(
             inputs_embeds=embeddings,
-            position_ids=(positions[0] if axes == 1 else positions).to(self.device),
-            attention_mask=self.adapter.attention_mask(self.model, ids, valid),
+            position_ids=(positions[0] if len(positions) == 1 else positions).to(self.device),
+            attention_mask=mask,
             use_cache=False,
+            **more,
         )
-        return output.last_hidden_state, row_index, state_index
+        states: Tensor = output.last_hidden_state
+        return states
 
     def forward(self, rows: Rows, temperature: float = 1.0) -> Tensor:
         """Log-probabilities (sum of C_r,) in fp32 of all completion tokens, row after row.
 
         The distribution is the one sampled from: logits / temperature over the vocabulary without the
-        banned media tokens.
+        banned media tokens. With `rows.confidence` instead (sum of C_r, 2): entropy and self-certainty of that
+        distribution at each token, without gradient.
         """
         states, row_index, state_index = self.hidden(rows)
         logps, _ = completion_logprobs(

@@ -260,6 +260,14 @@ class ModelAdapter(ABC):
         """
         return None if bool(valid[:, 0].all()) else valid.long()
 
+    def two_way_blocks(self, model: nn.Module, input_ids: Tensor) -> Tensor | None:
+        """Runs of tokens that attend to each other both ways, the one exception to causal attention that is known.
+
+        `input_ids` (..., L); returns their numbers (..., L) int64, from 1 on and 0 elsewhere, or None where there are
+        none.
+        """
+        return None
+
     def logits(self, model: nn.Module, hidden: Tensor) -> Tensor:
         """Hidden states (..., d) to logits (..., V) through the head, soft-cap included if there is one."""
         hub: Any = model

@@ -44,6 +44,15 @@ class Gemma3Adapter(ImageTextAdapter):
         """One row per image."""
         return [1] * len(vision[key])
 
+    def two_way_blocks(self, model: nn.Module, input_ids: Tensor) -> Tensor | None:
+        """The images, each of which is a run of placeholders of its own."""
+        hub: Any = model
+        image = input_ids.eq(hub.config.image_token_id)
+        if not bool(image.any()):
+            return None
+        starts = image & ~pad(image, (1, -1))
+        return torch.where(image, starts.cumsum(-1), 0)
+
     def attention_mask(self, model: nn.Module, input_ids: Tensor, valid: Tensor) -> Any:
         """Masks of both layer kinds when there are images, else the plain rule.
 
@@ -51,14 +60,12 @@ class Gemma3Adapter(ImageTextAdapter):
         than the window. The dictionary also keeps transformers from building masks of its own, which would be
         causal inside images because they are given embeddings and no token types.
         """
-        hub: Any = model
-        image = input_ids.eq(hub.config.image_token_id)
-        if not bool(image.any()):
+        block = self.two_way_blocks(model, input_ids)
+        if block is None:
             return super().attention_mask(model, input_ids, valid)
+        hub: Any = model
         config = hub.config.get_text_config()
-        starts = image & ~pad(image, (1, -1))
-        block = torch.where(image, starts.cumsum(1), 0)
-        same_image = (block[:, :, None] == block[:, None, :]) & image[:, :, None]
+        same_image = (block[:, :, None] == block[:, None, :]) & (block[:, :, None] > 0)
         index = torch.arange(input_ids.shape[1], device=input_ids.device)
         back = index[:, None] - index[None, :]  # how far behind its query a key lies
         full = ((back >= 0) | same_image) & valid[:, None, :]

@@ -1,0 +1,242 @@
+"""The K completions of a prompt behind one copy of it: attention for a flat row without padding.
+
+A row holds [prompt, completion, completion, ...] of one group after the other, and everything but attention treats its
+tokens alike. Attention is computed in two parts per group and layer: the prompt with itself, once, and each
+completion's queries with [keys of the prompt; its own]. A decoder of transformers takes part by way of its registry of
+attention functions; the name is set on its attention modules only while they work on such a row, also when gradient
+checkpointing calls them a second time, so that every other pass is untouched.
+
+Source: arXiv:2506.05433 (Prefix Grouper).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+NAME = "mmcorl_shared_prefix"
+"""In the registry of transformers."""
+KEYWORD = "shared_prefix"
+"""By which the layout travels through the decoder to its attention modules."""
+RAGGED = 0.75
+"""Completions are padded, in attention alone, to the longest of their bundle: none is shorter than this share of it."""
+NO_MASK = (1, 1, 1, 1)
+"""Shape of a mask that transformers takes for ready-made and hands on; nothing looks at it."""
+
+
+class CannotShare(Exception):
+    """Why a model cannot compute prompts once; the message completes "the prompt is computed once per row, as ..."."""
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Completions of one prompt that meet the kernel together, the longest first."""
+
+    lengths: tuple[int, ...]
+    padded: Tensor | None
+    """(n * longest,) index into the bundle's tokens, row after row; None where all are of one length."""
+    valid: Tensor | None
+    """(tokens,) places of the bundle's tokens in the padded rows; None likewise."""
+
+    @property
+    def tokens(self) -> int:
+        """Of all completions."""
+        return sum(self.lengths)
+
+
+@dataclass(frozen=True)
+class Branching:
+    """One prompt and the completions behind it."""
+
+    prefix: int
+    """P, tokens of the prompt."""
+    blocks: Tensor | None
+    """(P,) int64: tokens of one number above 0 attend to each other both ways; None for a prompt without such."""
+    bundles: tuple[Bundle, ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a flat row of T tokens is made up."""
+
+    groups: tuple[Branching, ...]
+    _masks: dict[Any, Tensor] = field(default_factory=dict)
+
+    @property
+    def sizes(self) -> list[int]:
+        """Tokens of each part of the row, in order: a prompt, its bundles, the next prompt."""
+        return [size for group in self.groups for size in (group.prefix, *(one.tokens for one in group.bundles))]
+
+    def prefix_mask(self, group: Branching, window: int | None, device: torch.device) -> Tensor | None:
+        """(P, P) bool of what a prompt's tokens see of it; None where that is all that precedes them."""
+        if group.blocks is None and (window is None or group.prefix <= window):
+            return None
+        key = ("prefix", id(group), window)
+        if key not in self._masks:
+            back = _behind(group.prefix, group.prefix, device)
+            seen = back >= 0
+            if group.blocks is not None:
+                blocks = group.blocks.to(device)
+                seen |= (blocks[:, None] == blocks) & (blocks > 0)
+            self._masks[key] = seen if window is None else seen & (back < window)
+        return self._masks[key]
+
+    def bundle_mask(self, keys: int, longest: int, window: int | None, device: torch.device) -> Tensor:
+        """(C, keys + C) bool of what completions see of the prompt's last keys and of themselves."""
+        key = ("bundle", keys, longest, window)
+        if key not in self._masks:
+            back = _behind(longest, keys + longest, device)
+            self._masks[key] = (back >= 0) if window is None else (back >= 0) & (back < window)
+        return self._masks[key]
+
+
+def _behind(queries: int, keys: int, device: torch.device) -> Tensor:
+    """How far (queries, keys) each key lies behind each query, the last of both being the same token."""
+    return torch.arange(keys - queries, keys, device=device)[:, None] - torch.arange(keys, device=device)
+
+
+def branching(prefix: int, lengths: Sequence[int], blocks: Tensor | None, device: torch.device) -> Branching:
+    """Lay out completions of some `lengths`, the longest first, behind a prompt of `prefix` tokens."""
+    bundles: list[list[int]] = []
+    for length in lengths:
+        if not bundles or length < RAGGED * bundles[-1][0]:
+            bundles.append([])
+        bundles[-1].append(length)
+    return Branching(prefix, blocks, tuple(_bundle(tuple(bundle), device) for bundle in bundles))
+
+
+def _bundle(lengths: tuple[int, ...], device: torch.device) -> Bundle:
+    longest = lengths[0]
+    if lengths[-1] == longest:
+        return Bundle(lengths, None, None)
+    length = torch.tensor(lengths)
+    within = torch.arange(longest).expand(len(lengths), -1)
+    here = within < length[:, None]
+    start = length.cumsum(0) - length
+    # Padding repeats the first token: finite, seen by no token of the completion, and thrown away.
+    padded = torch.where(here, within + start[:, None], start[:, None])
+    return Bundle(lengths, padded.flatten().to(device), here.flatten().nonzero().flatten().to(device))
+
+
+def attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Any,
+    *,
+    shared_prefix: Layout,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    **more: Any,
+) -> tuple[Tensor, None]:
+    """Attention of one flat row in the form that transformers calls: (1, H, T, D) queries to (1, T, H, D).
+
+    Keys and values (1, H_kv, T, D) have H / H_kv times fewer heads and are not repeated for that; query heads of
+    one key head are stacked as if they were more queries. `sliding_window` counts tokens of prompt and completion
+    as if there were no other completions. Raises CannotShare for what it does not know, such as a soft-cap.
+    """
+    for unknown in ("softcap", "s_aux", "position_bias"):
+        if more.get(unknown) is not None:
+            raise CannotShare(f"attention of {type(module).__name__} has {unknown}")
+    if query.shape[0] != 1:
+        raise ValueError(f"{query.shape[0]} rows where a layout describes one")
+    parts = zip(*(tensor[0].split(shared_prefix.sizes, dim=1) for tensor in (query, key, value)), strict=True)
+    done: list[Tensor] = []
+    for group in shared_prefix.groups:
+        q, k, v = next(parts)
+        mask = shared_prefix.prefix_mask(group, sliding_window, q.device)
+        done.append(_grouped(q[None], k[None], v[None], mask, scaling)[0].transpose(0, 1))
+        # No completion sees further back than its first token does.
+        reach = group.prefix if sliding_window is None else min(group.prefix, sliding_window - 1)
+        k, v = k[:, group.prefix - reach :], v[:, group.prefix - reach :]
+        for bundle in group.bundles:
+            done.append(_branches(next(parts), k, v, bundle, shared_prefix, sliding_window, scaling))
+    return torch.cat(done)[None], None
+
+
+def _branches(
+    own: tuple[Tensor, ...],
+    prefix_key: Tensor,
+    prefix_value: Tensor,
+    bundle: Bundle,
+    layout: Layout,
+    window: int | None,
+    scaling: float | None,
+) -> Tensor:
+    """Completions (H, S, D) behind a prefix (H_kv, P, D), to (S, H, D)."""
+    rows, longest = len(bundle.lengths), bundle.lengths[0]
+    if bundle.padded is not None:
+        own = tuple(tensor.index_select(1, bundle.padded) for tensor in own)
+    q, k, v = (tensor.unflatten(1, (rows, longest)).transpose(0, 1) for tensor in own)
+    keys = torch.cat([prefix_key.expand(rows, -1, -1, -1), k], dim=2)
+    values = torch.cat([prefix_value.expand(rows, -1, -1, -1), v], dim=2)
+    mask = layout.bundle_mask(prefix_key.shape[1], longest, window, q.device)
+    out = _grouped(q, keys, values, mask, scaling).transpose(1, 2).flatten(0, 1)
+    return out if bundle.valid is None else out.index_select(0, bundle.valid)
+
+
+def _grouped(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scaling: float | None) -> Tensor:
+    """(n, H, L, D) queries against (n, H_kv, S, D), masked by (L, S) or else causal, to (n, H, L, D)."""
+    repeats = q.shape[1] // k.shape[1]
+    if mask is None:
+        return scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=repeats > 1)
+    # Kernels that take a mask repeat keys and values otherwise.
+    stacked = q.unflatten(1, (-1, repeats)).flatten(2, 3)
+    out = scaled_dot_product_attention(stacked, k, v, attn_mask=mask.repeat(repeats, 1), scale=scaling)
+    return out.unflatten(2, (repeats, -1)).flatten(1, 2)
+
+
+# -- the way into a decoder of transformers ------------------------------------------------------------------------
+
+
+def install(decoder: nn.Module) -> None:
+    """Let the attention modules of a text model follow a layout that they are given.
+
+    Raises CannotShare where this model has tokens meet in other ways than attention over all or over a window, or
+    has none that could be reached.
+    """
+    config: Any = getattr(decoder, "config", None)
+    kinds = set(getattr(config, "layer_types", None) or ())
+    if other := sorted(kinds - {"full_attention", "sliding_attention"}):
+        raise CannotShare(f"this model has layers of {other[0]}")
+    chosen = getattr(config, "_attn_implementation", None)
+    if chosen not in ("sdpa", "flash_attention_2"):
+        raise CannotShare(f"its attention is {chosen}")
+    modules = [module for module in decoder.modules() if _attends(module)]
+    layers = getattr(config, "num_hidden_layers", None)
+    if len(modules) != layers:
+        raise CannotShare(f"{len(modules)} attention modules were found in its {layers} layers")
+    _register()
+    for module in modules:
+        module.register_forward_pre_hook(_enter, with_kwargs=True)
+        module.register_forward_hook(_leave, with_kwargs=True, always_call=True)
+
+
+def _attends(module: nn.Module) -> bool:
+    """What all attention modules of transformers have since they look up their function in a registry."""
+    return hasattr(module, "config") and hasattr(module, "num_key_value_groups") and hasattr(module, "scaling")
+
+
+@cache
+def _register() -> None:
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    ALL_ATTENTION_FUNCTIONS.register(NAME, attention)
+
+
+def _enter(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
+    if kwargs.get(KEYWORD) is not None:
+        module.own_attention = module.config._attn_implementation
+        module.config._attn_implementation = NAME
+
+
+def _leave(module: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+    if kwargs.get(KEYWORD) is not None:
+        module.config._attn_implementation = module.own_attention
