@@ -137,6 +137,10 @@ def votes_records(
                 "teacher": label.teacher,
                 "rewards": list(rewards[i][prompt.uid]),
             }
+            if label.also:
+                described[name]["also"] = list(label.also)
+            if joined[i][b].voters:
+                described[name]["ballots"] = list(joined[i][b].ballots)
         records.append({"step": step, "uid": prompt.uid, "row": prompt.row_id, "agents": described})
     return records
 

@@ -1,18 +1,20 @@
-"""Who teaches whom: from every agent's rollouts to every agent's pseudo-labels.
+"""From every agent's rollouts to every agent's pseudo-labels: vote in each group, then teach by a rule.
 
-A kind of supervision is one function from a `Round` to labels and one row in `KINDS`. Labels are computed
-from the rollouts of all agents before any policy moves, and joined to prompts by uid, never by position.
+The rules are in `mmcorl.teaching`. Labels are computed from the rollouts of all agents before any policy moves, and
+joined to prompts by uid, never by position.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from mmcorl.adaptive import Agreements
 from mmcorl.errors import Refused
+from mmcorl.teaching import KINDS, LabelTable, Round
 from mmcorl.types import Group, Prompt, PseudoLabel
-from mmcorl.voting import Relation, TieRule, Vote, check_rule, majority
+from mmcorl.voting import Relation, TieRule, Vote, check_rule, majority, pairwise_agreement
 
 T = TypeVar("T", Group, PseudoLabel)
 
@@ -22,80 +24,21 @@ class MismatchError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Round:
-    """What every agent rolled out and voted on one batch of prompts; rows are in the order of `prompts`."""
-
-    agents: tuple[str, ...]
-    prompts: tuple[Prompt, ...]
-    groups: tuple[tuple[Group, ...], ...]
-    """[N][B]"""
-    votes: tuple[tuple[Vote, ...], ...]
-    """[N][B]"""
-
-
-@dataclass(frozen=True)
 class Labels:
     """The votes of one batch and what each agent is rewarded against; rows in the order of the prompts."""
 
     votes: tuple[tuple[Vote, ...], ...]
     """[N][B] each agent's own vote, for metrics and logs."""
-    labels: tuple[tuple[PseudoLabel, ...], ...]
+    labels: LabelTable
     """[N][B] what each agent is taught."""
-
-
-LabelTable = tuple[tuple[PseudoLabel, ...], ...]
-
-
-def _taught_by(teachers: Sequence[int], rollouts: Round) -> LabelTable:
-    """Labels when agent i is taught by the vote of agent `teachers[i]`."""
-    return tuple(
-        tuple(
-            PseudoLabel(prompt.uid, vote.answer, rollouts.agents[teacher])
-            for prompt, vote in zip(rollouts.prompts, rollouts.votes[teacher], strict=True)
-        )
-        for teacher in teachers
-    )
-
-
-def ring(rollouts: Round) -> LabelTable:
-    """Each agent is taught by the next one, the last by the first (Co-RL): A by B, B by C, C by A."""
-    n = len(rollouts.agents)
-    return _taught_by([(i + 1) % n for i in range(n)], rollouts)
-
-
-def own(rollouts: Round) -> LabelTable:
-    """Each agent is taught by its own vote (TTRL, MM-UPT): the self-rewarding baseline."""
-    return _taught_by(range(len(rollouts.agents)), rollouts)
-
-
-def gold(rollouts: Round) -> LabelTable:
-    """Each agent is taught by the known answer (GT-Reward): the supervised upper line."""
-    row = tuple(PseudoLabel(prompt.uid, prompt.gold, "gold") for prompt in rollouts.prompts)
-    return tuple(row for _ in rollouts.agents)
-
-
-@dataclass(frozen=True)
-class Kind:
-    """One row of the table: how labels come about, and what it takes."""
-
-    provide: Callable[[Round], LabelTable]
-    min_agents: int = 1
-    needs_gold: bool = False
-
-
-KINDS: dict[str, Kind] = {
-    "ring": Kind(ring, min_agents=2),
-    "self": Kind(own),
-    "gold": Kind(gold, needs_gold=True),
-}
 
 
 class Supervision:
     """Turns the rollouts of all agents into the pseudo-label of every agent and prompt.
 
-    `kind` is a row of `KINDS`, `agents` the names in cohort order, `relation` the run's one equivalence of
-    answers; `tie`, `min_votes` and `min_share` are the voting rule (see `majority`). Raises Refused for
-    settings that cannot work.
+    `kind` is a row of `mmcorl.teaching.KINDS`, `agents` the names in cohort order, `relation` the run's one
+    equivalence of answers; `tie`, `min_votes` and `min_share` are the voting rule (see `majority`), `teachers` is the
+    map of `kind` `map`, `seed` that of `random_peer`. Raises Refused for settings that cannot work.
     """
 
     def __init__(
@@ -107,6 +50,8 @@ class Supervision:
         tie: TieRule = "first_seen",
         min_votes: int = 1,
         min_share: float = 0.0,
+        teachers: Mapping[str, str] | None = None,
+        seed: int = 0,
     ) -> None:
         if kind not in KINDS:
             raise Refused(f"supervision {kind!r} is unknown: use one of {', '.join(KINDS)}")
@@ -119,12 +64,21 @@ class Supervision:
                 f"{len(agents)}: add an agent, or use 'self' to let an agent learn from its own vote"
             )
         check_rule(tie, min_votes, min_share)
+        if kind == "map" and set(teachers or ()) != set(agents):
+            raise Refused(f"supervision 'map' needs a teacher for each of {', '.join(agents)}: give `teachers`")
         self.kind = kind
         self.agents = tuple(agents)
         self.relation = relation
         self.tie: TieRule = tie
         self.min_votes = min_votes
         self.min_share = min_share
+        self.teachers = teachers
+        self.seed = seed
+        self.agreements = Agreements()
+
+    def recall(self, metrics: Iterable[Mapping[str, Any]]) -> None:
+        """Take up what earlier steps have taught about the agents from the lines of their metrics.jsonl."""
+        self.agreements.recall(metrics)
 
     def check(self, prompts: Sequence[Prompt]) -> None:
         """Refuse prompts this kind cannot label; call it on the whole data set before a run starts."""
@@ -134,6 +88,14 @@ class Supervision:
                     raise Refused(
                         f"row {prompt.row_id!r} has no answer, but supervision {self.kind!r} needs one on "
                         "every row: add the answers, or use 'ring' or 'self', which need none"
+                    )
+        if self.kind == "paired":
+            uids = {prompt.uid for prompt in prompts}
+            for prompt in prompts:
+                if prompt.twin not in uids:
+                    raise Refused(
+                        f"row {prompt.row_id!r} has no other wording in its batch, which supervision 'paired' needs: "
+                        "name the view that holds it in supervision.pair"
                     )
 
     def labels(self, groups: Sequence[Sequence[Group]], prompts: Sequence[Prompt], step: int | None = None) -> Labels:
@@ -150,20 +112,37 @@ class Supervision:
             tuple(join(name, agent_groups, uids, step)) for name, agent_groups in zip(self.agents, groups, strict=True)
         )
         votes = tuple(
-            tuple(
-                majority(
-                    group.answers,
-                    self.relation,
-                    choices=prompt.choices,
-                    tie=self.tie,
-                    min_votes=self.min_votes,
-                    min_share=self.min_share,
-                )
-                for group, prompt in zip(row, prompts, strict=True)
-            )
+            tuple(self._elect(group.ballots, prompt) for group, prompt in zip(row, prompts, strict=True))
             for row in joined
         )
-        return Labels(votes, KINDS[self.kind].provide(Round(self.agents, tuple(prompts), joined, votes)))
+        rollouts = Round(
+            self.agents,
+            tuple(prompts),
+            joined,
+            votes,
+            relation=self.relation,
+            elect=self._elect,
+            tie=self.tie,
+            step=step or 0,
+            seed=self.seed,
+            teachers=self.teachers,
+            agreement=dict(self.agreements.pairs),
+        )
+        labels = KINDS[self.kind].provide(rollouts)
+        if self.kind == "adaptive":
+            answers = {name: [vote.answer for vote in row] for name, row in zip(self.agents, votes, strict=True)}
+            self.agreements.add(pairwise_agreement(answers, self.relation, [prompt.choices for prompt in prompts]))
+        return Labels(votes, labels)
+
+    def _elect(self, answers: Sequence[str | None], prompt: Prompt) -> Vote:
+        return majority(
+            answers,
+            self.relation,
+            choices=prompt.choices,
+            tie=self.tie,
+            min_votes=self.min_votes,
+            min_share=self.min_share,
+        )
 
 
 def join(who: str, items: Sequence[T], uids: Sequence[str], step: int | None = None) -> list[T]:

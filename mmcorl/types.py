@@ -6,7 +6,7 @@ Only strings and floats live here. Tensors stay with the worker that made them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 FinishReason = Literal["stop", "length"]
@@ -32,6 +32,8 @@ class Prompt:
     """A slice for diagnostics, such as a skill, a level or a subject."""
     views: Mapping[str, str] = field(default_factory=dict)
     """Other wordings of `text` by view name."""
+    twin: str | None = None
+    """Uid of the same problem in another wording, in the same batch: `supervision: paired` labels each by the other."""
 
     def question(self, view: str = "original") -> str:
         """The question in one view; `original` is `text`."""
@@ -48,6 +50,9 @@ class Completion:
     tokens: int
     """Completion length in tokens, the stop token included."""
     finish_reason: FinishReason
+    confidence: Mapping[str, float] = field(default_factory=dict)
+    """Means over the tokens, in nats, of the entropy of the distribution they were drawn from (`entropy`) and of its
+    KL divergence from a uniform one (`self_certainty`); only where the reward asks for them."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +61,19 @@ class Group:
 
     uid: str
     completions: tuple[Completion, ...]
+    """Those that are rewarded and trained."""
+    voters: tuple[Completion, ...] = ()
+    """Those that vote in their place: more samples, the K among them, or an averaged teacher's; empty: the K."""
 
     @property
     def answers(self) -> tuple[str | None, ...]:
         """The K extracted answers, in rollout order."""
         return tuple(completion.answer for completion in self.completions)
+
+    @property
+    def ballots(self) -> tuple[str | None, ...]:
+        """The answers that vote, in rollout order."""
+        return tuple(completion.answer for completion in self.voters or self.completions)
 
 
 @dataclass(frozen=True)
@@ -71,4 +84,15 @@ class PseudoLabel:
     answer: str | None
     """None: no label, so every completion of the group earns 0 and the group gives no gradient."""
     teacher: str
-    """Name of the agent whose vote this is, or `gold`."""
+    """Name of the agent whose vote this is, `gold`, or which agents elected it (`a+b`)."""
+    also: tuple[str, ...] = ()
+    """Further answers that earn the reward (`supervision: union`)."""
+
+
+def twins(prompt: Prompt, view: str) -> tuple[Prompt, Prompt]:
+    """A prompt in its original wording and in another of its views, each the other's twin."""
+    uid = f"{prompt.uid}-{view}"
+    return (
+        replace(prompt, twin=uid, views={}),
+        replace(prompt, uid=uid, text=prompt.views[view], twin=prompt.uid, views={}),
+    )

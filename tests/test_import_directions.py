@@ -20,6 +20,9 @@ CLI = "mmcorl.cli"
 PURE = (
     "mmcorl.voting",
     "mmcorl.supervision",
+    "mmcorl.teaching",
+    "mmcorl.adaptive",
+    "mmcorl.seeds",
     "mmcorl.rewards",
     "mmcorl.metrics",
     "mmcorl.types",

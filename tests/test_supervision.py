@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 from mmcorl.answers import Equivalence
 from mmcorl.errors import Refused
 from mmcorl.rewards import match
-from mmcorl.supervision import KINDS, MismatchError, Supervision
+from mmcorl.supervision import MismatchError, Supervision
+from mmcorl.teaching import KINDS
 from mmcorl.types import Completion, Group, Prompt, PseudoLabel
 from mmcorl.voting import majority
 
@@ -101,9 +103,12 @@ def test_a_ring_of_one_is_refused_with_the_way_out():
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_labels_do_not_depend_on_the_gold_answer_unless_named_gold(kind):
-    groups = [[group("p", "1", "1")], [group("p", "2", "2")]]
-    provider = Supervision(kind, ["A", "B"], relation=SAME)
-    with_gold, other_gold = (provider.labels(groups, [prompt("p", gold=gold)]) for gold in ("7", "8"))
+    groups = [[group("p", "1", "1"), group("q", "3", "3")], [group("p", "2", "2"), group("q", "4", "4")]]
+    provider = Supervision(kind, ["A", "B"], relation=SAME, teachers={"A": "B", "B": "A"} if kind == "map" else None)
+    with_gold, other_gold = (
+        provider.labels(groups, [replace(prompt(uid, gold=gold), twin=twin) for uid, twin in ("pq", "qp")])
+        for gold in ("7", "8")
+    )
     assert (with_gold.labels != other_gold.labels) == (kind == "gold")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from mmcorl.errors import Refused
+from mmcorl.teaching import KINDS
 
 Record = Mapping[str, Any]
 Points = list[tuple[int, float]]
@@ -19,11 +20,7 @@ Points = list[tuple[int, float]]
 
 LINE_FILES = ("metrics.jsonl", "validation.jsonl", "timings.jsonl", "gallery.jsonl")
 
-SUPERVISION_LABELS = {
-    "ring": "Co-RL: a peer's votes",
-    "self": "self-rewarding: own votes",
-    "gold": "gold labels: known answers",
-}
+SUPERVISION_LABELS = {name: kind.label for name, kind in KINDS.items()}
 
 
 @dataclass(frozen=True)
