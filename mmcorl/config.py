@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from mmcorl.data.settings import DataSettings
 from mmcorl.errors import Refused
 from mmcorl.refusals import sentence
+from mmcorl.teaching import KINDS
 
 RESERVED_NAMES = ("gold", "commit")
 """Not for agents: `gold` is the teacher in votes.jsonl, COMMIT a file beside the agents' folders."""
@@ -60,8 +61,9 @@ class AgentSettings(Section):
 class BatchSettings(Section):
     prompts: int = Field(default=8, ge=1)
     """B: prompts per step, the same rows for every agent."""
-    completions: int = Field(default=8, ge=2)
-    """K: completions per prompt and agent; at least 2, one completion has nothing to be compared with."""
+    completions: int = Field(default=8, ge=1)
+    """K: completions per prompt and agent; at least 2 where they are compared with each other, which
+    `objective.advantage: reinforce_pp` alone does not."""
 
 
 class SamplingSettings(Section):
@@ -93,9 +95,44 @@ class VisionConfig(Section):
     """Upper pixel budget per image (Qwen); by default the checkpoint's."""
 
 
+class EmaSettings(Section):
+    start: float = Field(default=0.01, gt=0, le=1)
+    """Share of the student that the teacher takes over at step 1."""
+    end: float = Field(default=1e-5, gt=0, le=1)
+    """That share after the last step; in between it falls along a cosine."""
+
+
 class SupervisionSettings(Section):
-    kind: Literal["ring", "self", "gold"] = "ring"
-    """Who teaches whom: the next agent (Co-RL), oneself (TTRL, MM-UPT), or the known answers (GT-Reward)."""
+    kind: Literal[
+        "ring",
+        "self",
+        "gold",
+        "map",
+        "random_peer",
+        "adaptive",
+        "strict",
+        "pooled",
+        "union",
+        "self_and_peers",
+        "paired",
+    ] = "ring"
+    """Who teaches whom: the next agent (`ring`, Co-RL), oneself (`self`: TTRL, MM-UPT), the known answers (`gold`:
+    GT-Reward), the agents named in `teachers` (`map`), a peer drawn for each prompt (`random_peer`), the peer that
+    agreement speaks for (`adaptive`, ours), what more than half of the peers say (`strict`), the vote over everyone's
+    completions (`pooled`), any peer's vote (`union`), one vote per agent (`self_and_peers`), or one's own vote on the
+    same problem in another wording (`paired`: Co-rewarding-I)."""
+    teachers: dict[str, str] | None = None
+    """With `kind: map`: the teacher of every agent, such as {a: b, b: a}."""
+    pair: str | None = None
+    """With `kind: paired`: the view of the training data with the other wording. Both wordings are sampled and
+    trained, so a step has twice `batch.prompts` prompts."""
+    votes: int | None = Field(default=None, ge=1)
+    """M: samples that vote. More than `batch.completions` of them: the first K are trained as well, the others only
+    vote (TTRL: 64 and 32). By default as many as are trained."""
+    voter: Literal["policy", "ema"] = "policy"
+    """Who votes for an agent: its samples, or those of a slow average of its weights (`ema`: Co-rewarding-II)."""
+    ema: EmaSettings = EmaSettings()
+    """With `voter: ema` or `objective.kl_reference: ema`."""
     tie: Literal["first_seen", "drop", "lexicographic"] = "first_seen"
     """Which answer wins a tied vote: the first sampled (the paper), none, or the first in string order."""
     min_votes: int = Field(default=1, ge=1)
@@ -104,22 +141,92 @@ class SupervisionSettings(Section):
     """Smallest share of the parsed votes a winner needs."""
 
 
+class RewardSettings(Section):
+    kind: Literal["match", "entropy", "self_certainty"] = "match"
+    """What a completion earns: 1 where its answer equals the pseudo-label, else 0 (`match`); or how sure the model was,
+    as minus the mean entropy of its tokens (`entropy`, RENT) or their mean KL divergence from a uniform distribution
+    (`self_certainty`, Intuitor), both over all that can be sampled, at `sampling.temperature`. Then labels are only
+    recorded. `reward: KIND` says the same."""
+    unanswered_entropy: float | None = Field(default=None, ge=0)
+    """With `entropy`: a completion without an answer counts as one of this entropy, in nats (RENT's variant: 7.0)."""
+    format: float = Field(default=0.0, ge=0)
+    """Added to the reward of a completion that is written as `prompt.style` asks; 0 (the paper) adds nothing."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_its_kind(cls, value: Any) -> Any:
+        return {"kind": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _measured(self) -> Self:
+        if self.unanswered_entropy is not None and self.kind != "entropy":
+            raise ValueError(
+                f"unanswered_entropy is {self.unanswered_entropy:g} but kind is {self.kind!r}, which has no entropy: "
+                "leave it out or use kind=entropy"
+            )
+        return self
+
+
+OBJECTIVES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "grpo": ({"advantage": "group", "ratio": "token", "clip": "ppo"}, {}),
+    "dr_grpo": ({"advantage": "group", "advantage_std": "none", "aggregation": "dr_grpo"}, {}),
+    "dapo": ({"advantage": "group", "aggregation": "token"}, {"clip_high": 0.28}),
+    "rloo": ({"advantage": "rloo"}, {"aggregation": "token"}),
+    "reinforce_pp": (
+        {"advantage": "reinforce_pp"},
+        {"advantage_std": "population", "aggregation": "token", "kl_in": "reward", "kl_estimator": "k1"},
+    ),
+    "reinforce_pp_baseline": (
+        {"advantage": "reinforce_pp_baseline"},
+        {"advantage_std": "population", "aggregation": "token", "kl_estimator": "k2"},
+    ),
+    "gspo": ({"ratio": "sequence"}, {"clip_low": 3e-4, "clip_high": 4e-4}),
+    "cispo": ({"clip": "cispo"}, {"aggregation": "token", "clip_high": 4.0}),
+}
+"""Settings by name of the objective: those that make it what it is, and those it starts from."""
+
+
 class ObjectiveSettings(Section):
+    kind: (
+        Literal["grpo", "dr_grpo", "dapo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "gspo", "cispo"] | None
+    ) = None
+    """An objective by name: it gives the settings below that are not written their values, and holds to those that
+    define it. By default they stand as they are, which is GRPO as in the paper. `gspo` and `cispo` differ from GRPO
+    (with their aggregation) only where `minibatches` or `passes` is above 1; of DAPO this is clip-higher and the token
+    loss, not its resampling of prompts nor its soft punishment of length."""
+    advantage: Literal["group", "rloo", "reinforce_pp", "reinforce_pp_baseline"] = "group"
+    """From rewards to advantages: against mean and spread of the group (GRPO); against the mean of the group's others
+    (RLOO); the return of each token, whitened over all tokens of the batch (REINFORCE++), which does without groups;
+    or against the mean of the group, then whitened."""
+    ratio: Literal["token", "sequence"] = "token"
+    """What is compared with the policy before the first step on a batch: each token, or each completion by the
+    geometric mean over its tokens (GSPO)."""
+    clip: Literal["ppo", "cispo"] = "ppo"
+    """Beyond the bounds a token has no gradient (`ppo`), or keeps it with a weight of at most 1 + clip_high, without
+    a lower bound (`cispo`)."""
     aggregation: Literal["sequence", "token", "dr_grpo"] = "sequence"
     """Loss over the whole optimizer batch: mean of per-completion means (the paper's equation), mean over
     tokens (what TRL's `bnpo` intends), or sum over a constant length (Dr. GRPO)."""
     advantage_std: Literal["unbiased", "population", "none"] = "unbiased"
-    """Divisor of the centred rewards: K-1 standard deviation (TRL), K (the theory), or none (Dr. GRPO)."""
+    """Divisor of the centred rewards: K-1 standard deviation (TRL), K (the theory), or none (Dr. GRPO). So it is where
+    the tokens of a batch are whitened: n-1 (verl), n (OpenRLHF), or none."""
     advantage_eps: float = Field(default=1e-4, ge=0)
-    """Added to that divisor."""
+    """Added to that divisor; to the variance, squared, where tokens are whitened."""
     clip_low: float = Field(default=0.2, ge=0, lt=1)
     """Ratios below 1 - clip_low are clipped."""
     clip_high: float = Field(default=0.2, ge=0)
     """Ratios above 1 + clip_high are clipped."""
+    clip_dual: float | None = Field(default=None, gt=1)
+    """Ratios above this are clipped where the advantage is negative, too (dual clip; MM-UPT: 3.0)."""
     kl_coef: float = Field(default=0.0, ge=0)
-    """Weight of the KL penalty to the starting weights; 0 (the paper) needs no reference model."""
+    """Weight of the KL penalty to the reference; 0 (the paper) needs no reference model."""
+    kl_reference: Literal["start", "ema"] = "start"
+    """What the KL penalty holds on to: the starting weights, or the slow average of `supervision.ema`."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
     """Estimator of that KL."""
+    kl_in: Literal["loss", "reward"] = "loss"
+    """Where that penalty goes: into the loss of each token, or off the reward, from the last token back to the first
+    with `advantage: reinforce_pp` and as a sum per completion otherwise."""
     importance_correction: Literal[
         "auto", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask", "off"
     ] = "auto"
@@ -131,6 +238,41 @@ class ObjectiveSettings(Section):
     """Optimizer steps per pass over a rollout batch; whole prompts per minibatch."""
     passes: int = Field(default=1, ge=1)
     """Passes over each rollout batch; with 1 pass and 1 minibatch the update is exactly on-policy."""
+    mask_truncated: bool = False
+    """Leave completions that were cut off at `sampling.max_new_tokens` out of the loss; their rewards still count in
+    their group (DAPO's overlong filtering, CoMAS)."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        if not isinstance(value, dict) or value.get("kind") not in OBJECTIVES:
+            return value
+        defining, starting = OBJECTIVES[value["kind"]]
+        return {**starting, **defining, **value}
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        for key, must in OBJECTIVES[self.kind][0].items() if self.kind else ():
+            if (held := getattr(self, key)) != must:
+                raise ValueError(
+                    f"kind is {self.kind!r}, which means {key} {must!r}, but {key} is {held!r}: leave one of them out"
+                )
+        if self.kl_coef and self.kl_in == "loss" and self.kl_estimator == "k1":
+            raise ValueError(
+                f"kl_coef is {self.kl_coef:g} with kl_estimator 'k1', whose gradient is zero on average, so that it "
+                "would penalise nothing: use k3 or k2, kl_in=reward, or kl_coef=0"
+            )
+        if self.ratio == "sequence" and self.advantage == "reinforce_pp" and self.kl_in == "reward" and self.kl_coef:
+            raise ValueError(
+                "ratio is 'sequence', one ratio for a completion, but advantage 'reinforce_pp' with kl_in 'reward' gives "
+                "each of its tokens another advantage: use ratio=token, kl_in=loss or another advantage"
+            )
+        if self.clip_dual is not None and (self.clip == "cispo" or self.clip_dual <= 1 + self.clip_high):
+            raise ValueError(
+                f"clip_dual is {self.clip_dual:g} with clip {self.clip!r} and clip_high {self.clip_high:g}, but it bounds "
+                "ratios that clip=ppo leaves alone above 1 + clip_high: raise it, or leave it out"
+            )
+        return self
 
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -170,7 +312,12 @@ class TrainingSettings(Section):
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
     """Attention implementation of transformers."""
     tokens_per_microbatch: int = Field(default=16384, ge=1)
-    """Most tokens (padding included) of one forward and backward; changes memory, not the update."""
+    """Most tokens of one forward and backward, a shared prompt counted once and padding too; changes memory, not the
+    update."""
+    shared_prefix: Literal["auto", "on", "off"] = "auto"
+    """Compute a prompt once for all its completions instead of once for each: the same update, several times faster
+    where prompts are long. `auto` does so for models whose log-probabilities it compared at the start, and otherwise
+    says why not; `on` refuses other models."""
     gradient_checkpointing: bool = False
     """Recompute activations in backward: less memory, about a third more arithmetic."""
     freeze_vision: bool = False
@@ -301,8 +448,7 @@ class Config(Section):
     data: DataSection
     validation: ValidationSettings = ValidationSettings()
     supervision: SupervisionSettings = SupervisionSettings()
-    reward: Literal["match"] = "match"
-    """Reward: 1 where a completion's answer equals the pseudo-label, else 0."""
+    reward: RewardSettings = RewardSettings()
     batch: BatchSettings = BatchSettings()
     prompt: PromptSettings = PromptSettings()
     vision: VisionConfig = VisionConfig()
@@ -335,11 +481,7 @@ class Config(Section):
         if taken:
             raise ValueError(f"an agent may not be called {taken[0]!r}, which means something else in a run: rename it")
         self._placed()
-        if self.supervision.kind == "ring" and len(self.agents) < 2:
-            raise ValueError(
-                "supervision.kind is 'ring' with one agent: a ring needs a peer, "
-                "add an agent or use supervision.kind=self"
-            )
+        self._taught(names)
         if self.steps is None and self.epochs is None:
             raise ValueError("neither steps nor epochs says how long the run is: give one, for example steps: 100")
         if self.steps is not None and self.epochs is not None:
@@ -364,15 +506,15 @@ class Config(Section):
                 f"sampling.top_p={self.sampling.top_p}, top_k={self.sampling.top_k} cut the distribution, which makes "
                 "importance ratios meaningless: use top_p=1 and top_k=0, or objective.importance_correction=off"
             )
-        if self.supervision.min_votes > self.batch.completions:
+        if self.reward.format and self.prompt.style == "plain":
             raise ValueError(
-                f"supervision.min_votes is {self.supervision.min_votes} but a group has {self.batch.completions} "
-                "completions, so no group could ever get a label: lower it"
+                f"reward.format is {self.reward.format:g} but prompt.style 'plain' asks for no form: use format=0, or "
+                "style answer_tags or boxed"
             )
-        if self.objective.kl_coef and self.objective.kl_estimator == "k1":
+        if self.batch.completions < 2 and self.objective.advantage != "reinforce_pp":
             raise ValueError(
-                f"objective.kl_coef is {self.objective.kl_coef:g} with kl_estimator 'k1', whose gradient is zero on "
-                "average, so that it would penalise nothing: use k3 or k2, or kl_coef=0"
+                "batch.completions is 1, but must be at least 2: one completion has nothing to be compared with; "
+                "objective.advantage=reinforce_pp alone does without"
             )
         low, high = self.vision.min_pixels, self.vision.max_pixels
         if low is not None and high is not None and low > high:
@@ -384,6 +526,57 @@ class Config(Section):
         if "train" in sets:
             raise ValueError("a validation set may not be called 'train', the name of the training data: rename it")
         return self
+
+    def _taught(self, names: Sequence[str]) -> None:
+        """Every agent has somebody to learn from."""
+        asked = self.supervision
+        least = KINDS[asked.kind].min_agents
+        if len(names) < least:
+            raise ValueError(
+                f"supervision.kind is {asked.kind!r} with one agent: it needs a peer, "
+                "add an agent or use supervision.kind=self"
+            )
+        if (asked.kind == "map") != (asked.teachers is not None):
+            raise ValueError(
+                f"supervision.kind is {asked.kind!r} {'without' if asked.kind == 'map' else 'with'} "
+                "supervision.teachers, which is for 'map': give a teacher for every agent there, such as {a: b, b: a}"
+            )
+        for name in {*(asked.teachers or ()), *(asked.teachers or {}).values()} - set(names):
+            raise ValueError(
+                f"supervision.teachers names {name!r}, which is no agent of this run: use {', '.join(names)}"
+            )
+        for name in names if asked.teachers else ():
+            if name not in (asked.teachers or {}):
+                raise ValueError(
+                    f"supervision.teachers has no teacher for agent {name!r}: add one, itself for instance"
+                )
+        if (asked.kind == "paired") != (asked.pair is not None):
+            raise ValueError(
+                f"supervision.kind is {asked.kind!r} {'without' if asked.kind == 'paired' else 'with'} "
+                "supervision.pair, which names the view with the other wording for 'paired': give both or neither"
+            )
+        if asked.pair is not None and asked.pair not in self.data.train.views:
+            raise ValueError(
+                f"supervision.pair is {asked.pair!r}, but the training data have "
+                f"{', '.join(sorted(self.data.train.views)) or 'no views'}: add it under data.train.views"
+            )
+        for agent in self.agents if asked.pair else ():
+            if agent.view != "original":
+                raise ValueError(
+                    f"agent {agent.name!r} reads view {agent.view!r}, but with supervision.kind 'paired' every agent "
+                    "reads both wordings: leave its view out"
+                )
+        votes = asked.votes or self.batch.completions
+        if votes < self.batch.completions and asked.voter == "policy":
+            raise ValueError(
+                f"supervision.votes is {votes}, fewer than the {self.batch.completions} completions that are trained, "
+                "which all vote: raise it, or lower batch.completions"
+            )
+        if asked.min_votes > votes:
+            raise ValueError(
+                f"supervision.min_votes is {asked.min_votes} but {votes} completions vote, so no group could ever get "
+                "a label: lower it"
+            )
 
     def _placed(self) -> None:
         """Every rank of every agent gets a device and a share of the batch."""

@@ -36,11 +36,11 @@ from mmcorl.launch.watch import RankFailed
 from mmcorl.progress import Progress, task
 from mmcorl.reader import Reader
 from mmcorl.report import build_report
-from mmcorl.rewards import match
+from mmcorl.rewards import Reward
 from mmcorl.run import HeldOut, Run, RunFolder, write_file
 from mmcorl.supervision import Supervision
 from mmcorl.trackers import require_trackers
-from mmcorl.types import Group, Prompt, PseudoLabel
+from mmcorl.types import Prompt, twins
 from mmcorl.zoo import parse, resolve
 from model_adapters.images import ImageRefused, load_image
 
@@ -51,13 +51,14 @@ atexit.register(gc.freeze)
 class TrainingPrompts:
     """Batches of the kept training rows; a function of the step alone."""
 
-    def __init__(self, source: Any, kept: Sequence[int], batch_size: int, seed: int):
-        self.source, self.kept = source, kept
+    def __init__(self, source: Any, kept: Sequence[int], batch_size: int, seed: int, pair: str | None = None):
+        self.source, self.kept, self.pair = source, kept, pair
         self.batches = Batches(len(kept), batch_size, seed)
 
     def batch(self, step: int) -> list[Prompt]:
-        """The B prompts of a step."""
-        return [self.source[self.kept[row]] for row in self.batches.rows(step)]
+        """The B prompts of a step, each followed by its twin where wordings are paired."""
+        rows = [self.source[self.kept[row]] for row in self.batches.rows(step)]
+        return [wording for row in rows for wording in (twins(row, self.pair) if self.pair else (row,))]
 
 
 Suite = Callable[[BenchmarkSet], HeldOut]
@@ -89,6 +90,8 @@ def train(config: Config, run_dir: Path, *, quiet: bool = False, suite: Suite | 
             tie=config.supervision.tie,
             min_votes=config.supervision.min_votes,
             min_share=config.supervision.min_share,
+            teachers=config.supervision.teachers,
+            seed=config.seed,
         )
         if not quiet and str(launch.device).startswith("cuda"):
             _tell_memory(config, readers)
@@ -131,11 +134,7 @@ def _work(
         results(cohort.parallel(partial(agent.load, start.path / agent.name) for agent in agents))
     facts = {agent.name: agent.facts for agent in agents}
 
-    def reward(
-        groups: Sequence[Group], labels: Sequence[PseudoLabel], batch: Sequence[Prompt]
-    ) -> dict[str, tuple[float, ...]]:
-        return match(groups, labels, relation, {prompt.uid: prompt.choices for prompt in batch})
-
+    reward = Reward(relation, **config.reward.model_dump(), style=config.prompt.style)
     with Progress(config.name, list(facts), steps, start.step if start else 0, quiet=quiet) as progress:
         for name, fact in facts.items():
             progress.message(
@@ -146,7 +145,9 @@ def _work(
             progress.message(place)
         if start:
             progress.message(f"resuming after step {start.step} of {steps}")
-            progress.restore(folder.lines("metrics.jsonl"), folder.lines("validation.jsonl"))
+            lines = folder.lines("metrics.jsonl")
+            supervision.recall(lines)
+            progress.restore(lines, folder.lines("validation.jsonl"))
         if config.engine.kind != "transformers":
             progress.phase("compare engines")
             _compare_engines(config, agents, prompts, folder, progress)
@@ -220,10 +221,12 @@ def _check(
 ) -> tuple[dict[str, DataCheck], dict[str, Any]]:
     """Check every row of every data set, or recall the check of the first start; and what to write down of it."""
     limits = {reader.name: reader.longest_prompt() for reader in readers}
-    lengths = {reader.name: (reader.length, limits[reader.name]) for reader in readers}
+    lengths = {
+        reader.name: (partial(_longest, reader, config.supervision.pair), limits[reader.name]) for reader in readers
+    }
     seen_by = [
         limits,
-        config.model_dump(mode="json", include={"agents", "prompt", "vision"}),
+        config.model_dump(mode="json", include={"agents", "prompt", "vision"}) | {"pair": config.supervision.pair},
         [mmcorl.__version__, transformers.__version__],
     ]
     _images_have_readers(sources, readers)
@@ -248,6 +251,12 @@ def _check(
     for sentence in overlap_warnings(checks):
         print(sentence, file=sys.stderr)
     return checks, record
+
+
+def _longest(reader: Reader, pair: str | None, prompt: Prompt) -> int:
+    """Tokens of a prompt, or of the longer of two paired wordings."""
+    wordings = twins(prompt, pair) if pair and pair in prompt.views else (prompt,)
+    return max(reader.length(wording) for wording in wordings)
 
 
 def _images_have_readers(sources: Mapping[str, PromptSource], readers: Sequence[Reader]) -> None:
@@ -309,4 +318,5 @@ def _prompts(
     validation = [
         HeldOut(name, [source[row] for row in checks[name].kept]) for name, source in sources.items() if name != "train"
     ]
-    return TrainingPrompts(sources["train"], kept, config.batch.prompts, config.data_seed), validation
+    pair = config.supervision.pair
+    return TrainingPrompts(sources["train"], kept, config.batch.prompts, config.data_seed, pair), validation
