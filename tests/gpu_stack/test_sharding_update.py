@@ -36,6 +36,8 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "lora": {"training": {"lora": LORA}},
     "minibatches": {"objective": {"minibatches": 2, "passes": 2, "clip_low": 0.01, "clip_high": 0.01}},
     "kl": {"objective": {"kl_coef": 0.3}},
+    # The averaged weights take the place of the trained ones for a moment, whichever way those are divided.
+    "kl to an average": {"objective": {"kl_coef": 0.3, "kl_reference": "ema"}},
     "kl of lora": {"objective": {"kl_coef": 0.3}, "training": {"lora": LORA, "freeze_vision": True}},
     "token": {"objective": {"aggregation": "token", "importance_correction": "sequence_mask", "importance_cap": 5.0}},
 }
