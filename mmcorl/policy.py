@@ -35,7 +35,7 @@ class Rows:
     picture: Encoded | None = None
     """A prompt whose images pass the vision tower to no effect: for ranks that must call it though they have none."""
     shared: bool = False
-    """Whether each prompt is computed once for all its rows, as `Policy.share_prefixes` makes possible."""
+    """Whether each prompt is computed once for all its rows; see `Policy.share_prefixes`."""
     pieces: int = 0
     """Fewest calls of the head; the ones too many are made without rows."""
     confidence: bool = False
@@ -56,6 +56,7 @@ class Policy(nn.Module):
         banned = torch.tensor(adapter.banned_ids(processor, model.config), dtype=torch.long)
         self.register_buffer("banned", banned, persistent=False)
         self.stop_ids = adapter.stop_ids(processor, model)
+        self._shares_prefixes = False
 
     @property
     def device(self) -> torch.device:
@@ -85,8 +86,10 @@ class Policy(nn.Module):
         return [part if count else None for part, count in zip(parts, counts, strict=True)]
 
     def share_prefixes(self) -> None:
-        """Make `Rows.shared` possible; raises CannotShare with the reason where this model cannot."""
-        shared_prefix.install(self.adapter.decoder(self.model))
+        """Prepare for `Rows.shared`; raises CannotShare, with the reason, where this model cannot do it."""
+        if not self._shares_prefixes:
+            shared_prefix.install(self.adapter.decoder(self.model))
+            self._shares_prefixes = True
 
     def hidden(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
         """States of all tokens, and (row, position) in them of each completion token's predictor.
@@ -96,6 +99,7 @@ class Policy(nn.Module):
         return self._hidden_shared(rows) if rows.shared else self._hidden_plain(rows)
 
     def _hidden_shared(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
+        self.share_prefixes()
         owned: dict[int, list[int]] = {}
         for row, owner in enumerate(rows.prompt_of):
             owned.setdefault(owner, []).append(row)

@@ -7,11 +7,12 @@ and ranks that wait for each other inside of passes make the same number of them
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import statistics
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,6 +109,8 @@ class Update:
     """The rank of each group."""
     old: Mapping[Row, Tensor] | None = None
     """Log-probabilities before the first step; None when there is one step, exactly on-policy."""
+    shared: bool = False
+    """Whether passes compute each prompt once for its rows, or once for each of them."""
     reference: Mapping[Row, Tensor] | None = None
     """Log-probabilities under the reference model; None without a KL term."""
 
@@ -177,7 +180,7 @@ class Update:
             divergences += [] if terms.kl is None else [terms.kl]
             drifts.append(before - engine)
             importances.append(importance)
-            passed += sum(self._width(row) for row in micro.rows)
+            passed += self._tokens(micro.rows)
         rate = shards.optimizer.param_groups[0]["lr"]
         norm = shards.step()
         if not math.isfinite(norm):
@@ -217,8 +220,7 @@ class Update:
         """This rank's forward passes over its part of some rows; as many as any rank has, where they wait."""
         budget, ranks = self.config.training.tokens_per_microbatch, self.shards.ranks
         cut = [
-            list(microbatches([row for row in rows if self.owners[row[0]] == rank], self._width, budget))
-            for rank in range(ranks.size)
+            list(self._cut([row for row in rows if self.owners[row[0]] == rank], budget)) for rank in range(ranks.size)
         ]
         own = cut[ranks.rank]
         if not self.shards.lockstep:
@@ -227,6 +229,11 @@ class Update:
         count = max(1, *(len(micros) for micros in cut))
         pieces = [max(self._pieces(micros[i]) if i < len(micros) else 1 for micros in cut) for i in range(count)]
         return [Pass(own[i] if i < len(own) else (), pieces[i]) for i in range(count)]
+
+    def _cut(self, rows: Sequence[Row], budget: int) -> Iterator[list[Row]]:
+        if self.shared:
+            return shared_microbatches(rows, lambda group: self.groups[group].prompt, self._length, budget)
+        return microbatches(rows, self._width, budget)
 
     def _rows(self, one: Pass) -> Rows:
         """What a pass gives the model."""
@@ -241,6 +248,7 @@ class Update:
             prompt_of=[place[group] for group, _ in one.rows] or [0],
             completions=[sample.ids for sample in samples],
             picture=self.filler.picture if blind else None,
+            shared=self.shared,
             pieces=one.pieces,
         )
 
@@ -259,6 +267,13 @@ class Update:
 
     def _width(self, row: Row) -> int:
         return self.groups[row[0]].prompt + self._length(row)
+
+    def _tokens(self, rows: Sequence[Row]) -> int:
+        """What passes through the model without padding, and prompts as often as they are computed."""
+        if not self.shared:
+            return sum(self._width(row) for row in rows)
+        prompts = sum(self.groups[group].prompt for group in {group for group, _ in rows})
+        return prompts + sum(self._length(row) for row in rows)
 
     def _token_weights(self, part: Sequence[int]) -> dict[Row, Tensor]:
         """Weight in the loss of each token of a row, the whole part with the groups that are skipped counted."""
@@ -300,6 +315,32 @@ def microbatches(rows: Sequence[Row], width: Any, budget: int) -> Iterator[list[
             batch, widest = [], 0
         batch.append(row)
         widest = max(widest, width(row))
+    if batch:
+        yield batch
+
+
+def shared_microbatches(
+    rows: Sequence[Row], prompt: Callable[[int], int], length: Callable[[Row], int], budget: int
+) -> Iterator[list[Row]]:
+    """Rows in micro-batches of at most `budget` tokens, the prompt of a group counted once in each.
+
+    A group stays whole unless it is larger than the budget by itself. `prompt` gives the tokens of a group's prompt,
+    `length` those of a completion; rows of a group follow each other.
+    """
+    batch: list[Row] = []
+    size = 0
+    for group, members in itertools.groupby(rows, key=lambda row: row[0]):
+        own = list(members)
+        if batch and size + prompt(group) + sum(map(length, own)) > budget:
+            yield batch
+            batch, size = [], 0
+        size += prompt(group)
+        for row in own:
+            if batch and size + length(row) > budget:
+                yield batch
+                batch, size = [], prompt(group)
+            batch.append(row)
+            size += length(row)
     if batch:
         yield batch
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mmcorl import grpo, sharding
+from mmcorl import grpo, sharding, sharing
 from mmcorl.answers import extract
 from mmcorl.config import Config
 from mmcorl.engines import build_engine
@@ -82,6 +82,7 @@ class Worker:
             correction = "token_truncate" if self.adapter.needs_importance_correction else "off"
         self.importance_correction = correction
         self.filler = self._filler()
+        self.shared_prefix = sharing.decide(config, self.name, self.shards, self.filler)
         self._pending: dict[str, Rollout] = {}
         self._clock: dict[str, float] = {}
         """What this rank measured since the last update."""
@@ -360,6 +361,7 @@ class Worker:
             rollouts=rollouts,
             groups=[outline for outlines in everyone for outline in outlines],
             owners=[rank for rank, outlines in enumerate(everyone) for _ in outlines],
+            shared=self.shared_prefix,
         )
         on_policy = objective.minibatches * objective.passes == 1
         old = None if on_policy else update.score(self.shards.logprobs)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from adapter_passes import TEXT_FAMILIES, VISION_FAMILIES, Loaded, encode_all, load, noise
+from adapter_passes import TEXT_FAMILIES, VISION_FAMILIES, Loaded, encode_all, load
 from adapter_passes import rows as three_rows
 from mmcorl.policy import Policy, Rows
 
@@ -22,7 +22,6 @@ LENGTHS = ((9, 5, 12, 7, 12, 1), (4, 4, 4), (1, 30, 2, 29))
 
 def policy_of(loaded: Loaded) -> Policy:
     policy = Policy(loaded.model, loaded.adapter, loaded.processor)
-    policy.share_prefixes()
     return policy
 
 
@@ -59,8 +58,6 @@ def assert_shared_is_plain(policy: Policy, rows: Rows, temperature: float = 1.0)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_scores_and_gradients_are_those_of_repeated_prompts(
-    family: str, tiny_checkpoints: Mapping[str, Path]
-) -> None:
+def test_scores_and_gradients_are_those_of_repeated_prompts(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
     loaded = load(family, tiny_checkpoints[family])
     assert_shared_is_plain(policy_of(loaded), three_groups(loaded), 0.7)
