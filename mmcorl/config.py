@@ -245,9 +245,10 @@ class ObjectiveSettings(Section):
     @model_validator(mode="before")
     @classmethod
     def _named(cls, value: Any) -> Any:
-        if not isinstance(value, dict) or value.get("kind") not in OBJECTIVES:
+        kind = value.get("kind") if isinstance(value, dict) else None
+        if not isinstance(kind, str) or kind not in OBJECTIVES:
             return value
-        defining, starting = OBJECTIVES[value["kind"]]
+        defining, starting = OBJECTIVES[kind]
         return {**starting, **defining, **value}
 
     @model_validator(mode="after")
@@ -264,13 +265,13 @@ class ObjectiveSettings(Section):
             )
         if self.ratio == "sequence" and self.advantage == "reinforce_pp" and self.kl_in == "reward" and self.kl_coef:
             raise ValueError(
-                "ratio is 'sequence', one ratio for a completion, but advantage 'reinforce_pp' with kl_in 'reward' gives "
-                "each of its tokens another advantage: use ratio=token, kl_in=loss or another advantage"
+                "ratio is 'sequence', one ratio for a completion, but advantage 'reinforce_pp' with kl_in 'reward' "
+                "gives each of its tokens another advantage: use ratio=token, kl_in=loss or another advantage"
             )
         if self.clip_dual is not None and (self.clip == "cispo" or self.clip_dual <= 1 + self.clip_high):
             raise ValueError(
-                f"clip_dual is {self.clip_dual:g} with clip {self.clip!r} and clip_high {self.clip_high:g}, but it bounds "
-                "ratios that clip=ppo leaves alone above 1 + clip_high: raise it, or leave it out"
+                f"clip_dual is {self.clip_dual:g} with clip {self.clip!r} and clip_high {self.clip_high:g}, but it is for "
+                "ratios above 1 + clip_high with clip 'ppo': raise it, or leave it out"
             )
         return self
 

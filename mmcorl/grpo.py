@@ -6,7 +6,8 @@ are elementwise, so they take a flat (T,) of ragged completions as well as a pad
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -17,6 +18,8 @@ StdKind = Literal["unbiased", "population", "none"]
 Aggregation = Literal["sequence", "token", "dr_grpo"]
 Correction = Literal["off", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
 KLKind = Literal["k1", "k2", "k3"]
+RatioKind = Literal["token", "sequence"]
+ClipKind = Literal["ppo", "cispo"]
 
 
 class NotFiniteError(ArithmeticError):
@@ -40,6 +43,73 @@ def group_advantages(rewards: Tensor, std: StdKind = "unbiased", eps: float = 1e
         advantages = advantages / (deviation + eps)
     # The mean of K equal numbers may miss them by a rounding error, which the division by eps blows up.
     return advantages.masked_fill((rewards == rewards[:, :1]).all(dim=1, keepdim=True), 0.0)
+
+
+def leave_one_out_advantages(rewards: Tensor) -> Tensor:
+    """Each completion's reward minus the mean of the others': (B, K) rewards to (B, K), RLOO.
+
+    Equal to K / (K - 1) (r - mean). A group whose rewards are all equal gives exactly 0, and so does a group of one.
+    """
+    others = max(rewards.shape[1] - 1, 1)
+    return group_advantages(rewards, "none") * (rewards.shape[1] / others)
+
+
+def returns(reward: float | Tensor, penalties: Tensor) -> Tensor:
+    """Undiscounted return of each token of one completion: (T,) penalties to (T,).
+
+    What is still to come from a token on: the completion's reward, which its last token is given, minus the penalties
+    (such as beta times an estimated KL) of that token and all after it. REINFORCE++ with gamma = 1.
+    """
+    return reward - penalties.flip(0).cumsum(0).flip(0)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How some numbers are spread, as ranks tell it each other: count, mean, squared deviations, extremes."""
+
+    count: int
+    mean: float
+    squares: float
+    """Sum of squared deviations from the mean."""
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Tensor) -> Spread:
+        """Of a tensor of any shape, summed in fp64. Raises NotFiniteError."""
+        _finite(values, "return")
+        if values.numel() == 0:
+            return cls(0, 0.0, 0.0, math.inf, -math.inf)
+        exact = values.detach().double()
+        mean = exact.mean()
+        low, high = exact.aminmax()
+        return cls(exact.numel(), float(mean), float((exact - mean).square().sum()), float(low), float(high))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Spread]) -> Spread:
+        """Of everything that the parts describe; how it was divided among them changes only rounding."""
+        count = sum(part.count for part in parts)
+        mean = math.fsum(part.count * part.mean for part in parts) / max(count, 1)
+        squares = math.fsum(part.squares + part.count * (part.mean - mean) ** 2 for part in parts)
+        return cls(count, mean, squares, min(part.low for part in parts), max(part.high for part in parts))
+
+
+def whitened(values: Tensor, spread: Spread, std: StdKind = "population", eps: float = 1e-4) -> Tensor:
+    """Numbers, of any shape, in units of a spread that they are part of: (x - mean) / sqrt(variance + eps^2).
+
+    REINFORCE++ does so to the advantages of all tokens of a batch. `std`: the variance divides by n (`population`,
+    OpenRLHF) or by n - 1 (`unbiased`, verl, whose 1e-8 is our default eps squared); `none` only centres. Where all
+    numbers are equal, exactly 0.
+    """
+    if std not in get_args(StdKind):
+        raise ValueError(f"std {std!r} is unknown: use one of {', '.join(get_args(StdKind))}")
+    if spread.low >= spread.high:
+        return torch.zeros_like(values)
+    centred = (values.double() - spread.mean).to(values.dtype)
+    if std == "none":
+        return centred
+    variance = spread.squares / (spread.count - (std == "unbiased"))
+    return centred / math.sqrt(variance + eps**2)
 
 
 def token_weights(
@@ -105,10 +175,8 @@ def importance_weights(
     if mode not in get_args(Correction):
         raise ValueError(f"importance correction {mode!r} is unknown: use one of {', '.join(get_args(Correction))}")
     if mode.startswith("sequence"):
-        if lengths is None or log_ratio.ndim != 1 or int(lengths.sum()) != len(log_ratio):
-            raise ValueError(f"{mode} needs flat log-probabilities and the lengths that divide them into completions")
-        rows = torch.arange(len(lengths)).repeat_interleave(lengths.cpu()).to(log_ratio.device)
-        log_ratio = torch.zeros(len(lengths)).to(log_ratio).index_add_(0, rows, log_ratio)[rows]
+        rows = _rows_of(log_ratio, lengths, mode)
+        log_ratio = log_ratio.new_zeros(int(rows[-1]) + 1 if len(rows) else 0).index_add_(0, rows, log_ratio)[rows]
     weight = log_ratio.exp()
     return weight.clamp(max=cap) if mode.endswith("truncate") else weight.masked_fill(weight > cap, 0.0)
 
@@ -167,9 +235,9 @@ class PerToken:
     loss: Tensor
     """Differentiable. The objective is the sum of this times `token_weights`."""
     ratio: Tensor
-    """pi / pi_old, detached; exactly 1 in the first pass over a batch."""
+    """pi / pi_old, detached; exactly 1 in the first pass over a batch. Of whole completions with `sequence`."""
     clipped: Tensor
-    """bool: the clip took this token's gradient away."""
+    """bool: the clip took this token's gradient away, or with `cispo` bounded its weight."""
     kl: Tensor | None
     """Estimated KL to the reference, detached; None without a reference."""
 
@@ -181,12 +249,21 @@ def policy_loss(
     *,
     clip_low: float = 0.2,
     clip_high: float = 0.2,
+    clip_dual: float | None = None,
+    clip: ClipKind = "ppo",
+    level: RatioKind = "token",
+    lengths: Tensor | None = None,
     weights: Tensor | None = None,
     ref_logp: Tensor | None = None,
     beta: float = 0.0,
     kl: KLKind = "k3",
 ) -> PerToken:
     """Clipped surrogate per token: -w min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A) + beta KL.
+
+    `level`: `sequence` makes rho the ratio of a whole completion to the power of 1 / its length, the same at all of its
+    tokens (GSPO); `logp` is then flat and `lengths`, (R,), divides it into completions. `clip`: `cispo` keeps every
+    token's gradient and bounds its weight instead: -w min(rho, 1 + clip_high) A logp, without gradient through rho and
+    without a lower bound. `clip_dual`: where A < 0, rho is bounded by this number too (dual-clip PPO; TRL's `delta`).
 
     `logp`: log-probabilities of the sampled tokens, (T,) or (R, T), with gradient. `old_logp`: those of the
     policy that the ratio rho is taken to; None means the current ones (the first or only optimizer step on a
@@ -199,9 +276,15 @@ def policy_loss(
     if beta != 0.0 and ref_logp is None:
         raise ValueError(f"beta is {beta} but no reference log-probabilities are given")
     old = logp.detach() if old_logp is None else old_logp
-    ratio = torch.exp(logp - old)
+    log_ratio = logp - old
+    ratio = torch.exp(log_ratio if level == "token" else _completion_mean(log_ratio, lengths))
     advantages = advantages.expand_as(logp)
-    loss = -torch.min(ratio * advantages, ratio.clamp(1 - clip_low, 1 + clip_high) * advantages)
+    if clip == "cispo":
+        loss = -ratio.detach().clamp(max=1 + clip_high) * advantages * logp
+    else:
+        # Only where A < 0 can the ratio itself, rather than its clipped form, be the one that counts above the bounds.
+        bounded = ratio if clip_dual is None else torch.where(advantages < 0, ratio.clamp(max=clip_dual), ratio)
+        loss = -torch.min(bounded * advantages, ratio.clamp(1 - clip_low, 1 + clip_high) * advantages)
     if weights is not None:
         loss = loss * weights
     divergence = None
@@ -211,8 +294,27 @@ def policy_loss(
             loss = loss + beta * divergence
         divergence = divergence.detach()
     ratio = ratio.detach()
-    clipped = ((ratio < 1 - clip_low) & (advantages < 0)) | ((ratio > 1 + clip_high) & (advantages > 0))
+    if clip == "cispo":
+        clipped = (ratio > 1 + clip_high) & (advantages != 0)
+    else:
+        clipped = ((ratio < 1 - clip_low) & (advantages < 0)) | ((ratio > 1 + clip_high) & (advantages > 0))
+        if clip_dual is not None:
+            clipped |= (ratio > clip_dual) & (advantages < 0)
     return PerToken(loss=loss, ratio=ratio, clipped=clipped, kl=divergence)
+
+
+def _completion_mean(values: Tensor, lengths: Tensor | None) -> Tensor:
+    """At each token the mean over its completion, with gradient; flat (T,) to (T,)."""
+    rows = _rows_of(values, lengths, "a ratio of whole completions")
+    counts = torch.bincount(rows).clamp(min=1).to(values)
+    return (torch.zeros_like(counts).index_add(0, rows, values) / counts)[rows]
+
+
+def _rows_of(values: Tensor, lengths: Tensor | None, what: str) -> Tensor:
+    """The completion, by number, of each of some flat tokens."""
+    if lengths is None or values.ndim != 1 or int(lengths.sum()) != len(values):
+        raise ValueError(f"{what} needs flat log-probabilities and the lengths that divide them into completions")
+    return torch.arange(len(lengths)).repeat_interleave(lengths.cpu()).to(values.device)
 
 
 def _finite(values: Tensor, what: str) -> None:

@@ -1,11 +1,13 @@
 """Log-probabilities of completion tokens without ever holding tokens x vocabulary.
 
 Only the states that predict completion tokens meet the head, a chunk at a time; each chunk's logits are
-thrown away after the forward pass and computed again in the backward pass.
+thrown away after the forward pass and computed again in the backward pass. So it is with what the rewards of
+confident models ask of every distribution.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Literal, overload
 
@@ -110,8 +112,7 @@ def completion_logprobs(
 
     Both results are fp32 (fp64 for fp64 logits), in nats; entropies are detached. First-order gradients only.
     """
-    if temperature <= 0:
-        raise ValueError(f"temperature is {temperature}, but log-probabilities need one above 0")
+    _above_zero(temperature)
     if hidden.shape[0] != targets.shape[0]:
         raise ValueError(f"{hidden.shape[0]} hidden states for {targets.shape[0]} targets")
     if banned is not None:
@@ -151,3 +152,42 @@ def _piece(
 def _entropy(logits: Tensor, lse: Tensor, temperature: float, banned: Tensor | None) -> Tensor:
     probabilities = _scaled(logits, temperature, banned).sub_(lse.unsqueeze(-1)).exp_()
     return torch.special.entr(probabilities).sum(dim=-1)
+
+
+@torch.no_grad()
+def confidences(
+    hidden: Tensor,
+    head: Head,
+    *,
+    temperature: float,
+    banned: Tensor | None = None,
+    chunk: int = CHUNK,
+    pieces: int = 0,
+) -> Tensor:
+    """Entropy and self-certainty (T, 2) of the distribution that each of T tokens was drawn from, in nats.
+
+    With p = softmax(logits / temperature) over the V ids that can be sampled: the entropy is -sum p log p (RENT), the
+    self-certainty KL(U || p) = -log V - (1 / V) sum log p for the uniform U (Intuitor). Ids in `banned` have
+    probability 0, so they are no part of either: U is uniform over the others. What the head gives is taken to fp32
+    (fp64 stays fp64) before anything else is done with it: the mean of log p hangs on the far tail. `hidden`, `head`,
+    `chunk` and `pieces` as in `completion_logprobs`.
+    """
+    _above_zero(temperature)
+    parts = list(hidden.split(chunk))
+    found: list[Tensor] = []
+    for states in parts + [hidden[:0]] * (pieces - len(parts)):
+        scaled = _scaled(head(states), temperature, banned)
+        logp = scaled.sub_(torch.logsumexp(scaled, dim=-1, keepdim=True))
+        size = logp.shape[-1]
+        if banned is not None:
+            # A log-probability of 0 adds nothing to either sum below.
+            logp.index_fill_(-1, banned, 0.0)
+            size -= len(banned.unique())
+        certainty = -math.log(size) - logp.sum(dim=-1) / size
+        found.append(torch.stack([torch.special.entr(logp.exp_()).sum(dim=-1), certainty], dim=-1))
+    return torch.cat(found)
+
+
+def _above_zero(temperature: float) -> None:
+    if temperature <= 0:
+        raise ValueError(f"temperature is {temperature}, but log-probabilities need one above 0")

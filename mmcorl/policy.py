@@ -192,12 +192,20 @@ class Policy(nn.Module):
         distribution at each token, without gradient.
         """
         states, row_index, state_index = self.hidden(rows)
+        predictors = states[row_index.to(self.device), state_index.to(self.device)]
+        banned = self.banned if len(self.banned) else None
+
+        def head(hidden: Tensor) -> Tensor:
+            return self.adapter.logits(self.model, hidden)
+
+        if rows.confidence:
+            return confidences(predictors, head, temperature=temperature, banned=banned, pieces=rows.pieces)
         logps, _ = completion_logprobs(
-            states[row_index.to(self.device), state_index.to(self.device)],
+            predictors,
             torch.cat(list(rows.completions)).to(self.device),
-            lambda hidden: self.adapter.logits(self.model, hidden),
+            head,
             temperature=temperature,
-            banned=self.banned if len(self.banned) else None,
+            banned=banned,
             entropy=False,
             pieces=rows.pieces,
         )

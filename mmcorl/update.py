@@ -13,7 +13,7 @@ import random
 import statistics
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -48,7 +48,8 @@ class Outline:
     """Tokens of the prompt."""
     lengths: tuple[int, ...]
     """Tokens of each completion."""
-    advantages: tuple[float, ...]
+    counted: tuple[bool, ...]
+    """Of each completion, whether it counts in the loss: not so where `mask_truncated` leaves it out."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,10 @@ class Update:
     """Of all ranks, rank after rank."""
     owners: Sequence[int]
     """The rank of each group."""
+    advantages: Mapping[Row, Tensor] = field(default_factory=dict)
+    """Of each token (C,) of this rank's completions, on the CPU."""
+    signal: Sequence[bool] = ()
+    """Of each group of all ranks, whether any token that counts has an advantage other than 0."""
     old: Mapping[Row, Tensor] | None = None
     """Log-probabilities before the first step; None when there is one step, exactly on-policy."""
     shared: bool = False
@@ -116,8 +121,25 @@ class Update:
 
     @property
     def any_signal(self) -> bool:
-        """Whether any completion is better than another of its group."""
-        return any(any(group.advantages) for group in self.groups)
+        """Whether there is anything to learn from rewards."""
+        return any(self.signal)
+
+    @property
+    def own(self) -> list[int]:
+        """The groups of this rank, in the order of `rollouts`."""
+        return [group for group, owner in enumerate(self.owners) if owner == self.shards.ranks.rank]
+
+    def with_advantages(self, advantages: Sequence[Sequence[Tensor]]) -> Update:
+        """The same with the advantages of this rank's completions; all ranks tell each other which groups have any."""
+        has = [
+            any(bool(one.any()) for one, counts in zip(row, self.groups[group].counted, strict=True) if counts)
+            for group, row in zip(self.own, advantages, strict=True)
+        ]
+        return replace(
+            self,
+            advantages={(g, k): one for g, row in zip(self.own, advantages, strict=True) for k, one in enumerate(row)},
+            signal=[one for rank in self.shards.ranks.gather(has) for one in rank],
+        )
 
     def steps(self, number: int) -> list[OptimizerStep]:
         """All optimizer steps of step `number` of the run."""
@@ -135,11 +157,13 @@ class Update:
         weights = self._token_weights(part)
         # A group whose advantages are all zero adds nothing to the gradient, so it is left out of the passes;
         # its tokens stay in the denominators above. With a KL term every group counts.
+        beta = objective.kl_coef if objective.kl_in == "loss" else 0.0
         rows = [
             (group, k)
             for group in part
-            if objective.kl_coef or any(self.groups[group].advantages)
-            for k in range(len(self.groups[group].lengths))
+            if beta or self.signal[group]
+            for k, counts in enumerate(self.groups[group].counted)
+            if counts
         ]
         losses: list[Tensor] = []
         clipped: list[Tensor] = []
@@ -160,16 +184,19 @@ class Update:
             importance = grpo.importance_weights(
                 before, engine, self.correction, objective.importance_cap, lengths=counts
             )
-            advantages = torch.tensor([self.groups[group].advantages[k] for group, k in micro.rows])
             terms = grpo.policy_loss(
                 logp,
                 None if self.old is None else before,
-                advantages.repeat_interleave(counts).to(logp),
+                torch.cat([self.advantages[row] for row in micro.rows]).to(logp),
                 clip_low=objective.clip_low,
                 clip_high=objective.clip_high,
+                clip_dual=objective.clip_dual,
+                clip=objective.clip,
+                level=objective.ratio,
+                lengths=counts,
                 weights=importance,
                 ref_logp=None if self.reference is None else torch.cat([self.reference[row] for row in micro.rows]),
-                beta=objective.kl_coef,
+                beta=beta,
                 kl=objective.kl_estimator,
             )
             share = torch.stack([weights[row] for row in micro.rows])
@@ -201,12 +228,15 @@ class Update:
         )
 
     @torch.no_grad()
-    def score(self, logprobs: LogProbs) -> dict[Row, Tensor]:
-        """Log-probabilities of every completion of this rank under some policy."""
+    def score(self, logprobs: LogProbs, confidence: bool = False) -> dict[Row, Tensor]:
+        """Log-probabilities (C,) of every completion of this rank under some policy.
+
+        With `confidence` instead (C, 2) how sure the policy was of each token: see `Policy.forward`.
+        """
         scores: dict[Row, Tensor] = {}
         every = [(group, k) for group, outline in enumerate(self.groups) for k in range(len(outline.lengths))]
         for micro in self._passes(every):
-            batch = self._rows(micro)
+            batch = replace(self._rows(micro), confidence=confidence)
             with self.shards.policy.computing(self.config.training):
                 logp = logprobs(batch, self.config.sampling.temperature)
             if micro.rows:
@@ -279,11 +309,12 @@ class Update:
         """Weight in the loss of each token of a row, the whole part with the groups that are skipped counted."""
         rows = [(group, k) for group in part for k in range(len(self.groups[group].lengths))]
         lengths = torch.tensor([self._length(row) for row in rows])
+        counted = torch.tensor([self.groups[group].counted[k] for group, k in rows])
         weights = grpo.token_weights(
             lengths,
             self.config.objective.aggregation,
             total_rows=len(rows),
-            total_tokens=int(lengths.sum()),
+            total_tokens=int(lengths[counted].sum()),
             max_length=self.config.sampling.max_new_tokens,
         )
         return dict(zip(rows, weights, strict=True))

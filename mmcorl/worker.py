@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mmcorl import grpo, sharding, sharing
+from mmcorl import ema, grpo, sharding, sharing
+from mmcorl.advantages import token_advantages
 from mmcorl.answers import extract
 from mmcorl.config import Config
 from mmcorl.engines import build_engine
@@ -26,11 +27,12 @@ from mmcorl.errors import Refused
 from mmcorl.policy import Policy
 from mmcorl.ranks import ALONE, Ranks
 from mmcorl.reader import Reader
+from mmcorl.rewards import MEASURED
 from mmcorl.seeds import noise_seed
 from mmcorl.sharding.adapters import adapted_layers
 from mmcorl.sharding.copy import WholeCopy
 from mmcorl.types import Completion, Group, Prompt
-from mmcorl.update import Filler, OptimizerStep, Outline, Rollout, Update, metrics
+from mmcorl.update import Filler, OptimizerStep, Outline, Rollout, Row, Update, metrics
 from mmcorl.weights import checkpoint_dtype, hub_named, lower_frozen, write
 from model_adapters.base import Encoded
 
@@ -41,8 +43,9 @@ LORA = "lora_"
 class Worker:
     """One rank of an agent; with one rank it is the agent, and implements `mmcorl.agent.Agent`.
 
-    `rollout`, `update` and `evaluate` get this rank's prompts. `update`, `save`, `load` and `export` are called on all
-    ranks at once, which then wait for each other; between calls a rank waits for nobody.
+    `rollout`, `update` and `evaluate` get this rank's prompts. `update`, `save`, `load`, `export`, and with an averaged
+    teacher `rollout`, are called on all ranks at once, which then wait for each other; between calls a rank waits for
+    nobody.
 
     Args:
         config: the run.
@@ -55,6 +58,7 @@ class Worker:
     def __init__(self, config: Config, reader: Reader, total_steps: int, device: torch.device, ranks: Ranks = ALONE):
         self.config, self.reader, self.adapter = config, reader, reader.adapter
         self.name, self.path, self.ranks, self.device = reader.name, reader.path, ranks, device
+        self.total_steps = total_steps
         with sharding.loading(config, ranks, device):
             model: Any = self.adapter.load_model(reader.path, torch.float32, config.training.attention)
         policy = Policy(model, self.adapter, reader.processor)
@@ -72,7 +76,10 @@ class Worker:
         self.schedule = torch.optim.lr_scheduler.LambdaLR(
             self.optimizer, lambda step: learning_rate_share(step, total_steps, config)
         )
-        self.reference = self._reference_model() if config.objective.kl_coef and self.lora is None else None
+        anchored = config.objective.kl_coef > 0 and config.objective.kl_reference == "start"
+        self.reference = self._reference_model() if anchored and self.lora is None else None
+        averages = config.supervision.voter == "ema" or config.objective.kl_reference == "ema"
+        self.ema = ema.Ema(self.shards.weights(merge=False)) if averages else None
         self.copy = None
         if config.engine.kind == "transformers" and not self.shards.whole:
             self.copy = WholeCopy(config, reader, device)
@@ -116,24 +123,49 @@ class Worker:
         sampling = self.config.sampling
         seed = noise_seed(self.config.seed, self.name, step, self.ranks.rank)
         encoded = [self.reader.encode(prompt) for prompt in prompts]
-        drawn = self._generate(
-            encoded,
-            self.config.batch.completions,
-            Sampling(sampling.temperature, sampling.top_p, sampling.top_k, sampling.max_new_tokens),
-            seed,
-            until_sync=self.trains_everything,
-        )
-        for prompt, samples in zip(prompts, drawn, strict=True):
+        how = Sampling(sampling.temperature, sampling.top_p, sampling.top_k, sampling.max_new_tokens)
+        trained, asked = self.config.batch.completions, self.config.supervision
+        by_teacher = asked.voter == "ema"
+        count = trained if by_teacher else max(trained, asked.votes or trained)
+        drawn = self._generate(encoded, count, how, seed, until_sync=self.trains_everything and not by_teacher)
+        if self.ema:
+            amount = ema.share(step, self.total_steps, asked.ema.start, asked.ema.end)
+            self.ema.follow(self.shards.weights(merge=False), amount)
+        voting = self._by_teacher(encoded, asked.votes or trained, how, step) if by_teacher else drawn
+        for prompt, samples, others in zip(prompts, drawn, voting, strict=True):
             self._check(prompt, samples, f"step {step}")
+            self._check(prompt, others, f"step {step}, averaged teacher")
         self._pending = {
-            prompt.uid: Rollout(one, samples) for prompt, one, samples in zip(prompts, encoded, drawn, strict=True)
+            prompt.uid: Rollout(one, samples[:trained])
+            for prompt, one, samples in zip(prompts, encoded, drawn, strict=True)
         }
-        groups = [
-            Group(prompt.uid, tuple(self._completion(sample) for sample in samples))
-            for prompt, samples in zip(prompts, drawn, strict=True)
-        ]
+        groups = []
+        for prompt, samples, others in zip(prompts, drawn, voting, strict=True):
+            completions = tuple(self._completion(sample) for sample in samples)
+            voters = tuple(self._completion(sample) for sample in others) if by_teacher else completions
+            groups.append(Group(prompt.uid, completions[:trained], voters if voters != completions[:trained] else ()))
+        if self.config.reward.kind in MEASURED:
+            groups = self._with_confidence(groups)
         self._clock["rollout_seconds"] = time.perf_counter() - start
         return groups
+
+    def _by_teacher(self, encoded: Sequence[Encoded], n: int, how: Sampling, step: int) -> list[list[Sample]]:
+        """Completions of the averaged teacher; an engine with weights of its own keeps those until the update."""
+        seed = noise_seed(self.config.seed, f"{self.name}/teacher", step, self.ranks.rank)
+        with self._as_teacher():
+            self._sync()
+            return self._generate(encoded, n, how, seed, until_sync=self.trains_everything)
+
+    @contextlib.contextmanager
+    def _as_teacher(self) -> Iterator[None]:
+        """The averaged weights in place of the trained ones; all ranks."""
+        assert self.ema is not None
+        own = ema.copies(self.shards.weights(merge=False))
+        self.shards.load_state_dict(self.ema.weights)
+        try:
+            yield
+        finally:
+            self.shards.load_state_dict(own)
 
     def update(self, rewards: Mapping[str, Sequence[float]], step: int) -> dict[str, float]:
         """One policy step on the pending rollout; `rewards` of this rank's prompts are joined by prompt uid.
@@ -197,8 +229,7 @@ class Worker:
         for prompt, samples in zip(prompts, drawn, strict=True):
             self._check(prompt, samples, "comparison of engine and trainer")
         rollouts = [Rollout(one, samples) for one, samples in zip(encoded, drawn, strict=True)]
-        update = self._prepare(rollouts, [[0.0]] * len(rollouts))
-        scores = update.score(self.shards.logprobs)
+        scores = self._outlined(rollouts).score(self.shards.logprobs)
         # Groups are counted over all ranks, this rank's among them in their order.
         scored = [scores[row].cpu() for row in sorted(scores)]
         return [one - rollout.samples[0].logprobs for one, rollout in zip(scored, rollouts, strict=True)]
@@ -217,6 +248,8 @@ class Worker:
                 write(self.policy.model, directory, torch.float32, state)
             self.policy.processor.save_pretrained(directory)
             torch.save({"optimizer": optimizer, "schedule": self.schedule.state_dict()}, directory / "optimizer.pt")
+            if self.ema:
+                self.ema.save(directory)
         self.ranks.barrier()
 
     def load(self, directory: Path) -> None:
@@ -229,6 +262,8 @@ class Worker:
         state = torch.load(directory / "optimizer.pt", map_location="cpu", mmap=True, weights_only=True)
         self.shards.load_optimizer_state(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
+        if self.ema:
+            self.ema.load(directory)
         self._sync()
 
     def export(self, directory: Path) -> None:
@@ -343,16 +378,50 @@ class Worker:
         return [self._pending[uid] for uid in rewards]
 
     def _prepare(self, rollouts: Sequence[Rollout], rewards: Sequence[Sequence[float]]) -> Update:
-        """What the optimizer steps need: what all ranks sampled, in outline, and scores under other policies."""
+        """What the optimizer steps need: all that was sampled, in outline, scores under other policies, advantages."""
         objective = self.config.objective
-        scores = torch.tensor([list(values) for values in rewards], dtype=torch.float32)
-        advantages = grpo.group_advantages(scores, objective.advantage_std, objective.advantage_eps)
+        update = self._outlined(rollouts)
+        on_policy = objective.minibatches * objective.passes == 1
+        in_reward = objective.kl_coef > 0 and objective.kl_in == "reward"
+        old = None if on_policy and not in_reward else update.score(self.shards.logprobs)
+        reference = None
+        if self.reference is not None:
+            reference = update.score(self.reference)
+        elif objective.kl_coef:
+            with self._as_teacher() if objective.kl_reference == "ema" else self._without_adapters():
+                reference = update.score(self.shards.logprobs)
+
+        def divergence(row: Row, tokens: int) -> Tensor:
+            if not in_reward or old is None or reference is None:
+                return torch.zeros(tokens)
+            return grpo.kl_estimate(old[row], reference[row], objective.kl_estimator).cpu()
+
+        outlines = {group: update.groups[group] for group in update.own}
+        advantages = token_advantages(
+            rewards,
+            [
+                [divergence((group, k), tokens) for k, tokens in enumerate(outline.lengths)]
+                for group, outline in outlines.items()
+            ],
+            [outline.counted for outline in outlines.values()],
+            objective,
+            self.ranks,
+        )
+        return replace(update, old=None if on_policy else old, reference=reference).with_advantages(advantages)
+
+    def _outlined(self, rollouts: Sequence[Rollout]) -> Update:
+        """An update without advantages, for scoring: what all ranks sampled, in outline."""
+        cut_off = {"length"} if self.config.objective.mask_truncated else {}
         own = [
-            Outline(len(one.prompt.input_ids), tuple(len(sample.ids) for sample in one.samples), tuple(row.tolist()))
-            for one, row in zip(rollouts, advantages, strict=True)
+            Outline(
+                prompt=len(one.prompt.input_ids),
+                lengths=tuple(len(sample.ids) for sample in one.samples),
+                counted=tuple(sample.finish_reason not in cut_off for sample in one.samples),
+            )
+            for one in rollouts
         ]
         everyone = self.ranks.gather(own)
-        update = Update(
+        return Update(
             agent=self.name,
             config=self.config,
             shards=self.shards,
@@ -363,15 +432,25 @@ class Worker:
             owners=[rank for rank, outlines in enumerate(everyone) for _ in outlines],
             shared=self.shared_prefix,
         )
-        on_policy = objective.minibatches * objective.passes == 1
-        old = None if on_policy else update.score(self.shards.logprobs)
-        reference = None
-        if self.reference is not None:
-            reference = update.score(self.reference)
-        elif objective.kl_coef:
-            with self._without_adapters():
-                reference = update.score(self.shards.logprobs)
-        return replace(update, old=old, reference=reference)
+
+    def _with_confidence(self, groups: Sequence[Group]) -> list[Group]:
+        """The groups of the pending rollout with what the reward wants to know of each completion; all ranks."""
+        update = self._outlined([self._pending[group.uid] for group in groups])
+        measured = update.score(self.shards.logprobs, confidence=True)
+
+        def told(row: Row) -> dict[str, float]:
+            entropy, certainty = measured[row].double().mean(dim=0).tolist()
+            return {"entropy": entropy, "self_certainty": certainty}
+
+        return [
+            replace(
+                group,
+                completions=tuple(
+                    replace(completion, confidence=told((number, k))) for k, completion in enumerate(group.completions)
+                ),
+            )
+            for number, group in zip(update.own, groups, strict=True)
+        ]
 
     @contextlib.contextmanager
     def _without_adapters(self) -> Iterator[None]:
