@@ -175,6 +175,15 @@ def with_choices(text: str, choices: Sequence[str] | None, *, pictures_named: bo
     return "\n".join([text, *lines])
 
 
+def without_choices(text: str, choices: Sequence[str] | None) -> str:
+    """The question that `with_choices` put lettered lines below."""
+    for named in (False, True):
+        lines = with_choices("", choices, pictures_named=named)
+        if lines and text.endswith(lines):
+            return text[: -len(lines)]
+    return text
+
+
 def _shown_in_image(choices: Sequence[str]) -> bool:
     names = [value.strip("(). ") for value in choices]
     return not any(names) or names == list(string.ascii_uppercase[: len(names)])

@@ -13,7 +13,7 @@ RefuseOrSkip = Literal["refuse", "skip"]
 RecipeName = Literal["math_level345", "mmr1_math", "open_r1", "mathvision", "wemath"]
 
 _SYNTHETIC_ONLY = ("skills", "seed", "size")
-_FILES_ONLY = ("split", "config", "columns", "recipe", "image_root", "images", "views")
+_FILES_ONLY = ("split", "config", "columns", "recipe", "image_root", "images")
 
 
 class _Settings(BaseModel):
@@ -43,13 +43,17 @@ class ViewColumns(_Settings):
     question: str = "question"
     """The other wording of the question, text or chat list."""
     id: str = "id"
-    """The id of the row it rewords."""
+    """The id of the row it rewords, or its number where the data have no ids."""
     answer: str | None = None
     """Where named, it must equal the row's own answer: a guard against rows that were joined wrongly."""
 
 
 class View(_Settings):
-    """A second wording of the questions, joined by row id."""
+    """A second wording of the questions, joined by row id.
+
+    In files of `mmcorl rephrase`, columns `original_uid` and `seal` tie each row to the content of the row it rewords:
+    where they exist, a row that was changed on either side is bad, and the data need no id column.
+    """
 
     source: str
     """A file, glob, folder or hub id, as for the data themselves."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mmcorl.data import reading
+from mmcorl.data import reading, seals
 from mmcorl.data.reading import BadRow, RowError
 from mmcorl.data.recipes import RECIPES, Recipe
 from mmcorl.data.settings import Columns, DataSettings, HoldOut, View
@@ -134,13 +134,15 @@ class PromptSource(Sequence[Prompt]):
         if gold is None and self.settings.answers == "required":
             raise RowError("missing_answer", "the row has no answer")
         tag = self._optional(row, columns.tag)
+        reading.require_unicode([question, *(choices or ()), gold, None if tag is None else str(tag)])
+        uid = reading.prompt_uid(question, choices, images)
         views = {
-            name: reading.with_choices(texts.wording(row_id, gold, name, named), choices, pictures_named=named)
+            name: reading.with_choices(texts.wording(row_id, uid, gold, named), choices, pictures_named=named)
             for name, texts in self._views.items()
         }
-        reading.require_unicode([question, *(choices or ()), gold, None if tag is None else str(tag), *views.values()])
+        reading.require_unicode(views.values())
         prompt = Prompt(
-            uid=reading.prompt_uid(question, choices, images),
+            uid=uid,
             row_id=row_id,
             text=reading.with_choices(question, choices, pictures_named=named),
             images=images,
@@ -169,14 +171,25 @@ class PromptSource(Sequence[Prompt]):
 class _ViewTexts:
     """Wordings of one view by row id."""
 
-    def __init__(self, name: str, view: View) -> None:
-        self._view = view
+    def __init__(self, name: str, view: View, ids: bool) -> None:
+        self._name, self._view = name, view
         table = open_table(view.source, view.split, view.config)
         columns = view.columns
+        self._tied = seals.ORIGINAL in table.columns
+        """Each row says which content it rewords."""
+        if not (ids or self._tied):
+            # Row numbers alone would join whatever stands at the same place.
+            raise Refused(
+                f"views are joined by row id, but data.columns.id is not set; name the id column, or write view "
+                f"{name!r} with `mmcorl rephrase`, which ties it to the content of the rows"
+            )
         where = f"view {name!r} ({view.source})"
         _require_columns(table, {"question": columns.question, "id": columns.id, "answer": columns.answer}, where)
-        stored = _stored([columns.question, columns.id, columns.answer], table)
+        named = [columns.question, columns.id, columns.answer]
+        stored = _stored([*named, seals.ORIGINAL, seals.SEAL, seals.REASON], table)
+        self._sealed = self._tied and seals.SEAL in table.columns
         self._rows: dict[str, list[Any]] = {}
+        self._ties: dict[str, Mapping[str, Any]] = {}
         self._repeated: set[str] = set()
         for number in range(len(table)):
             try:
@@ -188,25 +201,47 @@ class _ViewTexts:
                 self._repeated.add(row_id)
             answer = reading.lookup(row, columns.answer) if columns.answer else None
             self._rows[row_id] = [reading.lookup(row, columns.question), answer]
+            self._ties[row_id] = {key: row.get(key) for key in (seals.ORIGINAL, seals.SEAL, seals.REASON)}
 
     def get(self, row_id: str) -> Any:
         """The stored row of an id, None where there is none."""
         return self._rows.get(row_id)
 
-    def wording(self, row_id: str, gold: str | None, name: str, pictures_named: bool) -> str:
+    def wording(self, row_id: str, uid: str, gold: str | None, pictures_named: bool) -> str:
         """The view's question for one row; raises RowError where the two do not belong together."""
+        name = self._name
         if row_id in self._repeated:
             raise RowError("misaligned_view", f"view {name!r} has several rows with this id")
         if row_id not in self._rows:
             raise RowError("missing_view", f"view {name!r} has no row with this id")
         question, answer = self._rows[row_id]
+        self._check_tie(row_id, uid, question)
         if self._view.columns.answer is not None and reading.answer_text(answer) != gold:
             theirs = reading.answer_text(answer)
             raise RowError("misaligned_view", f"view {name!r} has the answer {theirs!r} where the row has {gold!r}")
         try:
             return reading.question_text(question, pictures_named=pictures_named)
         except RowError as fault:
-            raise RowError("missing_view", f"view {name!r}: {fault}") from fault
+            reason = self._ties[row_id][seals.REASON]
+            raise RowError("missing_view", f"view {name!r}: {fault}{f' ({reason})' if reason else ''}") from fault
+
+    def _check_tie(self, row_id: str, uid: str, question: Any) -> None:
+        """Raise RowError where the row was written for other content, or changed since."""
+        tie = self._ties[row_id]
+        original = tie[seals.ORIGINAL]
+        if self._tied and original != uid:
+            raise RowError(
+                "misaligned_view",
+                f"view {self._name!r} rewords other content under this id ({original}, the row is {uid}): the data or "
+                "the view changed since it was written",
+            )
+        text = question or ""
+        if self._sealed and (not isinstance(text, str) or tie[seals.SEAL] != seals.seal(row_id, uid, text)):
+            raise RowError(
+                "misaligned_view",
+                f"view {self._name!r} was edited in this row after it was written: write it again, or drop the column "
+                f"{seals.SEAL!r} to keep the edit",
+            )
 
 
 def load_prompts(settings: DataSettings) -> PromptSource:
@@ -215,16 +250,19 @@ def load_prompts(settings: DataSettings) -> PromptSource:
     if kind is not None:
         table: Table = SyntheticTable(kind, settings.seed, settings.size, settings.skills)
         columns = Columns(image="image" if kind == "visual" else None, answer="answer", id="id", tag="tag")
-        return PromptSource(settings, table, columns, None, {}, _chosen_rows(settings, len(table)))
+        return PromptSource(
+            settings, table, columns, None, _views(settings, columns), _chosen_rows(settings, len(table))
+        )
     recipe = RECIPES[settings.recipe] if settings.recipe else None
     table = open_table(settings.source, settings.split, settings.config)
     if len(table) == 0:
         raise Refused(f"data source {settings.source!r} has no rows; give one that has")
     columns = _columns(settings, recipe, table)
-    if settings.views and columns.id is None:
-        raise Refused("views are joined by row id, but data.columns.id is not set; name the id column")
-    views = {name: _ViewTexts(name, view) for name, view in settings.views.items()}
-    return PromptSource(settings, table, columns, recipe, views, _chosen_rows(settings, len(table)))
+    return PromptSource(settings, table, columns, recipe, _views(settings, columns), _chosen_rows(settings, len(table)))
+
+
+def _views(settings: DataSettings, columns: Columns) -> dict[str, _ViewTexts]:
+    return {name: _ViewTexts(name, view, ids=columns.id is not None) for name, view in settings.views.items()}
 
 
 def _columns(settings: DataSettings, recipe: Recipe | None, table: Table) -> Columns:

@@ -3,6 +3,7 @@
 from mmcorl.endpoint.breaker import Breaker, Stop
 from mmcorl.endpoint.cache import ReplyCache
 from mmcorl.endpoint.client import GREEDY, Content, Endpoint, Reply, Unanswered
+from mmcorl.endpoint.loop import to_the_end
 from mmcorl.endpoint.settings import EndpointSettings, with_options
 
 __all__ = [
@@ -15,5 +16,6 @@ __all__ = [
     "ReplyCache",
     "Stop",
     "Unanswered",
+    "to_the_end",
     "with_options",
 ]

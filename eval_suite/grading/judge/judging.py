@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from eval_suite.grading.judge.cache import VerdictCache
 from eval_suite.grading.judge.prompt import JudgeRequest, key, prompt, read_reply
 from eval_suite.grading.judge.settings import JudgeSettings
-from mmcorl.endpoint import Breaker, Endpoint, Reply, Stop, Unanswered
+from mmcorl.endpoint import Breaker, Endpoint, Reply, Stop, Unanswered, to_the_end
 from mmcorl.errors import Failed
 
 JudgeVerdict = Literal["yes", "no", "unclear", "failed"]
@@ -102,7 +101,7 @@ def judge_all(
     if not isinstance(judge, JudgeSettings):
         run.ask_model(judge)
     elif run.waiting:
-        _in_loop(run.ask_endpoint(judge))
+        to_the_end(run.ask_endpoint(judge))
     return run.counts
 
 
@@ -263,22 +262,3 @@ def _read(reply: str, *, cut_off: bool = False) -> tuple[JudgeVerdict, str]:
     if correct is None:
         return "unclear", reply[:RAW_LIMIT]
     return ("yes" if correct else "no"), reply.strip()
-
-
-def _in_loop(work: Coroutine[Any, Any, None]) -> None:
-    """Run to the end, in a thread of its own where this one has an event loop; of a group of errors, the first."""
-    try:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            asyncio.run(work)
-        else:
-            with ThreadPoolExecutor(1) as thread:
-                thread.submit(asyncio.run, work).result()
-    except BaseExceptionGroup as group:
-        raise _first(group) from group
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    error = group.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error
