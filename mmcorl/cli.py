@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from mmcorl import __version__
-from mmcorl.commands import command
+from mmcorl.commands import command, diversity, dynamics, pair, sweep
 from mmcorl.errors import Failed, Refused
 
-WITH_OPTIONS: tuple[Any, ...] = ()
+WITH_OPTIONS: tuple[Any, ...] = (sweep, diversity, dynamics, pair)
 _EVALUATIONS = ("manifest.json", "comas.json", "drafts/manifest.json")
 """By these a folder is known as an evaluation, or as one of the CoMAS protocol."""
 EPILOG = """examples:
@@ -32,6 +32,8 @@ EPILOG = """examples:
   mmcorl grade responses.jsonl                             score a file of responses
   mmcorl families                                          which model families are supported
   mmcorl doctor configs/paper/vlm_3b_open_r1.yaml          will a run work on this machine?
+  mmcorl pair zoo:qwen2.5-vl zoo:internvl3.5 zoo:gemma3 --data synthetic:visual --style plain --out div   a partner
+  mmcorl dynamics --run runs/quickstart                    the theory, and what a run did
   mmcorl check-adapter path/to/checkpoint                  does a checkpoint work with its adapter?
 """
 
@@ -107,6 +109,11 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("config", metavar="CONFIG", help="YAML file, see configs/")
     train.add_argument("overrides", nargs="*", metavar="key.sub=value", help="settings that differ from the file")
     train.add_argument("--run-dir", type=Path, help="folder of the run (default: runs/NAME)")
+    train.add_argument(
+        "--method",
+        metavar="NAME[+NAME]",
+        help="a named method laid over the config, such as ttrl or rent+kl0; see sweep",
+    )
     train.add_argument("--quiet", action="store_true", help="no progress on stderr")
     train.add_argument("--json", action="store_true", help="print the summary as JSON")
 
@@ -270,7 +277,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
 def _train(arguments: argparse.Namespace) -> int:
     from mmcorl import config as settings
 
-    config = settings.load(arguments.config, arguments.overrides)
+    config = settings.load(arguments.config, arguments.overrides, arguments.method)
     run_dir: Path = arguments.run_dir or Path("runs") / config.name
 
     from mmcorl.train import train

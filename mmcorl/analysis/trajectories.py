@@ -1,0 +1,250 @@
+"""A run's measured accuracies over the steps, from its votes and the known answers, set beside the theory.
+
+What a run samples is an estimate: K completions per prompt, and most prompts are drawn once or twice. So prompts are
+taken together (by tag where the data have tags) and steps in windows, and every number carries its standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal
+
+from mmcorl.analysis.dynamics import Dynamics
+from mmcorl.errors import Refused
+from mmcorl.types import Prompt
+from mmcorl.voting import Relation, same_answer
+
+By = Literal["tag", "prompt", "all"]
+Sides = tuple[bool, ...] | None
+"""Which agents are on the right side of one half; None where one of them is too close to tell."""
+CLEAR = 1.96
+"""Standard errors beyond which a difference counts: 95 % of a normal distribution."""
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One prompt in one step: the share of each agent's completions that was right."""
+
+    step: int
+    uid: str
+    right: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One window of steps of one unit."""
+
+    first: int
+    last: int
+    """The steps it covers, both included."""
+    p: tuple[float, ...]
+    """Mean sampled accuracy of each agent."""
+    error: tuple[float, ...]
+    """Its standard error over prompts; for a single prompt that of K draws."""
+    prompts: int
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The path of one tag, one prompt or all prompts."""
+
+    name: str
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True)
+class VotesFile:
+    """What votes.jsonl of a run tells."""
+
+    agents: tuple[str, ...]
+    teachers: tuple[int, ...]
+    """Place of the agent whose votes teach each agent."""
+    completions: int
+    visits: tuple[Visit, ...]
+    unknown: int
+    """Lines left out because their prompt has no known answer."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One measured path beside what the theory says of its start."""
+
+    name: str
+    start: Point
+    end: Point
+    predicted: Sides
+    """Where the theory puts the start; None within its standard error of the border between two ends."""
+    measured: Sides
+    """Where the agents are at the end."""
+    finals: tuple[float, ...]
+    """1, 0 or 0.5 for each agent, from the start as if it were known exactly."""
+    moves: int
+    """Changes from one window to the next that are clear, over agents, where the teacher was clearly on one side."""
+    followed: int
+    """Those that went to the teacher's side."""
+
+
+def voted_on(run_dir: Path) -> set[str]:
+    """The uids of the prompts in a run's votes.jsonl."""
+    return {line["uid"] for line in _lines(run_dir / "votes.jsonl")}
+
+
+def read_votes(run_dir: Path, prompts: Mapping[str, Prompt], relation: Relation) -> VotesFile:
+    """Grade every answer in a run's votes.jsonl against the known answers in `prompts`, by uid.
+
+    A line that was cut off by a kill is left out; of a step written twice, by a run that was resumed, the last holds.
+
+    Raises:
+        Refused: no votes, votes without a fixed teacher among the agents, or no known answer for any of them.
+    """
+    lines: dict[tuple[int, str], Mapping[str, Any]] = {}
+    for line in _lines(run_dir / "votes.jsonl"):
+        lines[line["step"], line["uid"]] = line
+    if not lines:
+        raise Refused(f"{str(run_dir)!r} has no votes yet: let the run reach its first step")
+    agents = tuple(next(iter(lines.values()))["agents"])
+    taught: dict[str, set[str]] = {agent: set() for agent in agents}
+    visits, completions = [], 0
+    same = _remembered(relation)
+    for (step, uid), line in sorted(lines.items()):
+        for agent in agents:
+            taught[agent].add(line["agents"][agent]["teacher"])
+        prompt = prompts.get(uid)
+        if prompt is None or prompt.gold is None:
+            continue
+        told = [line["agents"][agent]["answers"] for agent in agents]
+        completions = max(completions, *map(len, told))
+        visits.append(Visit(step, uid, tuple(fmean(same(answer, prompt) for answer in answers) for answers in told)))
+    teachers = [next(iter(names)) if len(names) == 1 else None for names in taught.values()]
+    if any(teacher not in agents for teacher in teachers):
+        kinds = ", ".join(sorted({name for names in taught.values() for name in names}))
+        raise Refused(
+            f"{str(run_dir)!r} was taught by {kinds}: the theory is about own votes or one fixed peer per agent, so "
+            "give a run with supervision.kind self or ring"
+        )
+    if not visits:
+        raise Refused(
+            f"the training data of {str(run_dir)!r} hold no known answer, without which nobody can say who was right: "
+            "name the answer column in data.train.columns, or leave --run out"
+        )
+    places = tuple(agents.index(str(teacher)) for teacher in teachers)
+    return VotesFile(agents, places, completions, tuple(visits), len(lines) - len(visits))
+
+
+def measured(votes: VotesFile, prompts: Mapping[str, Prompt], by: By | None = None, windows: int = 8) -> list[Measured]:
+    """Paths of the sampled accuracy, over at most `windows` windows of steps of equal length.
+
+    `by`: `tag` (a skill, a level, a subject), `prompt` (those drawn in two windows or more), `all`. None takes tags
+    where the data have them, else prompts where most are drawn again, else all.
+    """
+    first, last = votes.visits[0].step, votes.visits[-1].step
+    length = max(1, math.ceil((last - first + 1) / windows))
+    if by is None:
+        by = _finest(votes, prompts)
+    units: dict[str, dict[int, list[Visit]]] = {}
+    for visit in votes.visits:
+        prompt = prompts[visit.uid]
+        name = {"tag": prompt.tag or "no tag", "prompt": prompt.row_id, "all": "all prompts"}[by]
+        units.setdefault(name, {}).setdefault((visit.step - first) // length, []).append(visit)
+    paths = []
+    for name, told in sorted(units.items()):
+        points = tuple(_point(told[window], votes.completions) for window in sorted(told))
+        if by != "prompt" or len(points) > 1:
+            paths.append(Measured(name, points))
+    if not paths:
+        raise Refused("no prompt was drawn in two windows of steps: take them together with --by tag or --by all")
+    return paths
+
+
+def judge(path: Measured, dynamics: Dynamics) -> Judged:
+    """What the theory says of the first window of a path, and what came of it."""
+    start, end = path.points[0], path.points[-1]
+    finals = tuple(float(value) for value in dynamics.finals([start.p])[0])
+    moves = followed = 0
+    for before, after in zip(path.points, path.points[1:], strict=False):
+        for agent, teacher in enumerate(dynamics.teachers):
+            change = after.p[agent] - before.p[agent]
+            noise = CLEAR * math.hypot(before.error[agent], after.error[agent])
+            push = before.p[teacher] - 0.5
+            if abs(change) > noise and abs(push) > CLEAR * before.error[teacher]:
+                moves += 1
+                followed += change * push > 0
+    return Judged(path.name, start, end, _predicted(start, dynamics, finals), _seen(end), finals, moves, followed)
+
+
+def _predicted(start: Point, dynamics: Dynamics, finals: Sequence[float]) -> Sides:
+    if dynamics.is_pair and len(set(dynamics.eta)) == 1:
+        margins = [abs(sum(start.p) - 1.0) - CLEAR * math.hypot(*start.error)]
+    elif dynamics.teachers == tuple(range(dynamics.agents)):
+        margins = [abs(p - 0.5) - CLEAR * error for p, error in zip(start.p, start.error, strict=True)]
+    else:
+        # No closed form: the verdict must be the same at the corners of the start's interval.
+        low = [max(0.001, p - CLEAR * error) for p, error in zip(start.p, start.error, strict=True)]
+        high = [min(0.999, p + CLEAR * error) for p, error in zip(start.p, start.error, strict=True)]
+        margins = [1.0 if (dynamics.finals([low, high]) == finals).all() else -1.0]
+    return tuple(value == 1.0 for value in finals) if min(margins) > 0 and 0.5 not in finals else None
+
+
+def _seen(end: Point) -> Sides:
+    if any(abs(p - 0.5) <= CLEAR * error for p, error in zip(end.p, end.error, strict=True)):
+        return None
+    return tuple(p > 0.5 for p in end.p)
+
+
+def _finest(votes: VotesFile, prompts: Mapping[str, Prompt]) -> By:
+    if any(prompts[visit.uid].tag for visit in votes.visits):
+        return "tag"
+    distinct = len({visit.uid for visit in votes.visits})
+    return "prompt" if len(votes.visits) >= 2 * distinct else "all"
+
+
+def _point(visits: Sequence[Visit], completions: int) -> Point:
+    columns = list(zip(*(visit.right for visit in visits), strict=True))
+    p = tuple(fmean(column) for column in columns)
+    n = len(visits)
+    error = []
+    for mean, column in zip(p, columns, strict=True):
+        if n > 1:
+            spread = math.sqrt(sum((value - mean) ** 2 for value in column) / (n * (n - 1)))
+        else:
+            spread = 0.0
+        # Equal shares do not make a mean certain: at least what one more draw on each side would leave.
+        draws = n * completions
+        shrunk = (mean * draws + 2) / (draws + 4)
+        error.append(max(spread, math.sqrt(shrunk * (1 - shrunk) / (draws + 4))))
+    return Point(visits[0].step, visits[-1].step, p, tuple(error), len({visit.uid for visit in visits}))
+
+
+def _remembered(relation: Relation) -> Callable[[str | None, Prompt], bool]:
+    known: dict[tuple[str, str, tuple[str, ...] | None], bool] = {}
+
+    def same(answer: str | None, prompt: Prompt) -> bool:
+        if answer is None or prompt.gold is None:
+            return False
+        key = answer, prompt.gold, prompt.choices
+        if key not in known:
+            known[key] = same_answer(answer, prompt.gold, relation, prompt.choices) is True
+        return known[key]
+
+    return same
+
+
+def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
+    if not path.is_file():
+        raise Refused(f"{str(path)!r} is missing: give the folder of a run of `mmcorl train` that has begun")
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                return  # the step is written again when the run goes on
+            try:
+                record = json.loads(line)
+            except ValueError as error:
+                raise Refused(f"line {number} of {str(path)!r} is not JSON ({error}): restore or delete it") from error
+            if not isinstance(record, dict) or not {"step", "uid", "agents"} <= record.keys():
+                raise Refused(f"line {number} of {str(path)!r} is not a line of votes: restore or delete it")
+            yield record
