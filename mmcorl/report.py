@@ -49,7 +49,7 @@ def build_report(run_dir: Path, others: Sequence[Path] = ()) -> Path:
     run_dir = Path(run_dir)
     unlike = [path for path in others if Path(path).resolve() != run_dir.resolve()]
     runs = [read_run(path) for path in [run_dir, *unlike]]
-    page = _environment().get_template("report.html").render(**_context(runs))
+    page = environment().get_template("report.html").render(**_context(runs))
     target = run_dir / "report.html"
     partial = run_dir / ".report.html.new"
     try:
@@ -189,7 +189,7 @@ def _data_check(run: RunFiles) -> list[dict[str, Any]]:
     return splits
 
 
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("mmcorl.reporting", "templates"),
         autoescape=True,

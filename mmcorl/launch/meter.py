@@ -53,6 +53,8 @@ def rates(timings: Mapping[str, float], prompts: int, peak: float | None) -> dic
     return {
         **{key: round(value, 4) for key, value in timings.items() if key.endswith("_seconds")},
         **{key: round(value, 3) for key, value in timings.items() if key.endswith("_gb")},
+        "prompts": prompts,
+        **{key: value for key, value in timings.items() if key.startswith("sampled_")},
         "prompts_per_second": prompts / total,
         "completions_per_second": timings["completions"] / total,
         "tokens_per_second": timings["completion_tokens"] / total,

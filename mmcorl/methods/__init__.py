@@ -1,0 +1,58 @@
+"""Named methods: fragments of a config that make any run another method, laid under it by `--method`.
+
+A method is a YAML file here, or one of the user's. `+` lays several on top of each other, the later ones winning:
+`rent+kl0` is RENT without its anchor, `co_rl+gspo` another objective for Co-RL. What a config or an override says of
+data, models, steps and batch is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mmcorl.errors import Refused
+
+FOLDER = Path(__file__).parent
+FORBIDDEN = ("name", "agents", "data", "validation", "seed", "data_seed", "steps", "epochs")
+"""What belongs to a run and not to a method."""
+
+
+def names() -> dict[str, str]:
+    """Every shipped method and its first line, which says what it is."""
+    return {path.stem: path.read_text().splitlines()[0].removeprefix("# ") for path in sorted(FOLDER.glob("*.yaml"))}
+
+
+def fragment(method: str) -> dict[str, Any]:
+    """The settings of `NAME`, `FILE.yaml` or several joined by `+`; Refused where one is unknown or oversteps."""
+    merged: dict[str, Any] = {}
+    for part in method.split("+"):
+        merged = merge(merged, _read(part.strip()))
+    return merged
+
+
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of both, key by key; what `above` says wins."""
+    both = dict(below)
+    for key, value in above.items():
+        old = both.get(key)
+        both[key] = merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return both
+
+
+def _read(name: str) -> dict[str, Any]:
+    path = Path(name) if name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
+    if not path.is_file():
+        raise Refused(f"there is no method {name!r}: use {', '.join(names())}, a file.yaml, or several joined by +")
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise Refused(f"the method {name!r} is not valid YAML ({' '.join(str(error).split())}): mend it") from error
+    if not isinstance(found, dict):
+        raise Refused(f"the method {name!r} holds no settings: write `key: value` lines, as in a config")
+    for key in found:
+        if key in FORBIDDEN:
+            raise Refused(f"the method {name!r} sets {key!r}, which belongs to a run: leave it to the config")
+    return found
