@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
+from mmcorl import methods
 from mmcorl.data.settings import DataSettings
 from mmcorl.errors import Refused
 from mmcorl.refusals import sentence
@@ -270,7 +271,7 @@ class ObjectiveSettings(Section):
             )
         if self.clip_dual is not None and (self.clip == "cispo" or self.clip_dual <= 1 + self.clip_high):
             raise ValueError(
-                f"clip_dual is {self.clip_dual:g} with clip {self.clip!r} and clip_high {self.clip_high:g}, but it is for "
+                f"clip_dual is {self.clip_dual:g} with clip {self.clip!r} and clip_high {self.clip_high:g}, but bounds "
                 "ratios above 1 + clip_high with clip 'ppo': raise it, or leave it out"
             )
         return self
@@ -603,8 +604,8 @@ class Config(Section):
             )
 
 
-def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """Read a YAML file, apply `key.sub=value` overrides, validate.
+def load(path: str | Path, overrides: Sequence[str] = (), method: str | None = None) -> Config:
+    """Read a YAML file, lay a named method over it (`mmcorl.methods`), apply `key.sub=value` overrides, validate.
 
     Raises Refused with one sentence on anything wrong.
     """
@@ -626,6 +627,8 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     if not isinstance(raw, dict):
         holds = "nothing" if raw is None else f"a {type(raw).__name__}"
         raise Refused(f"{path} holds {holds} where `key: value` settings are needed: see configs/ for examples")
+    if method is not None:
+        raw = methods.merge(raw, methods.fragment(method))
     for override in overrides:
         _override(raw, override)
     return parse(raw)
