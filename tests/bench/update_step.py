@@ -1,13 +1,16 @@
 """Time and memory of one policy step on a mid-size random model: `python -m tests.bench.update_step --help`.
 
 The real `Worker.update` on a fabricated rollout (random completions, so nothing is sampled): forward, backward
-and the optimizer, as a training run does them. Prints a table on stdout and writes JSON with versions. Numbers
-compare within one machine in one state, no further.
+and the optimizer, as a training run does them. `--prefix both` takes turns, step by step on one rollout each, between
+computing prompts once per completion and once for all (`training.shared_prefix`), and gives their ratio. Prints a table
+on stdout and writes JSON with versions. Numbers compare within one machine in one state, no further.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
+import gc
 import io
 import json
 import os
@@ -32,9 +35,10 @@ from mmcorl.reader import Reader
 from mmcorl.types import Prompt
 from mmcorl.update import Rollout
 from mmcorl.worker import Worker
+from model_adapters.base import Encoded
 from model_adapters.tiny import build_tiny
 
-FAMILIES = ("qwen2_5_vl", "internvl3_5", "gemma3")
+FAMILIES = ("qwen2_5_vl", "internvl3_5", "gemma3", "llama")
 SIDE = 448  # pixels; 256 image tokens in all three families
 TEXT = {
     "hidden_size": 512,
@@ -45,6 +49,17 @@ TEXT = {
     "vocab_size": 8192,
     "tie_word_embeddings": False,
 }
+SMOLLM2 = {
+    "hidden_size": 576,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "head_dim": 64,
+    "intermediate_size": 1536,
+    "vocab_size": 49152,
+    "tie_word_embeddings": True,
+}
+"""The text family in the shape of SmolLM2-135M."""
 VISION: dict[str, dict[str, Any]] = {
     "qwen2_5_vl": {"hidden_size": 256, "intermediate_size": 1024, "depth": 6, "fullatt_block_indexes": [2, 5]},
     "internvl3_5": {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 6},
@@ -95,29 +110,31 @@ class PeakMemory:
 
 
 def build_worker(options: argparse.Namespace, folder: Path) -> Worker:
-    """A worker on a random model of about 50 million parameters."""
+    """A worker on a random model of about 50 million parameters, the text model of 134 million."""
     sliding = {"layer_types": (["sliding_attention"] * 3 + ["full_attention"]) * 2, "sliding_window": 512}
-    text = {**TEXT, **(sliding if options.family == "gemma3" else {})}
+    seeing = {**TEXT, **(sliding if options.family == "gemma3" else {})}
+    text = seeing if options.family in VISION else SMOLLM2
     build_tiny(
         options.family,
         folder,
         image_size=SIDE,
-        hidden=512,
-        layers=8,
+        hidden=text["hidden_size"],
+        layers=text["num_hidden_layers"],
         initializer_range=0.02,
         text_config=text,
-        vision_config=VISION[options.family],
+        vision_config=VISION.get(options.family),
     )
     config = parse(
         {
             "steps": 100,
             "agents": [{"name": options.family, "model": str(folder)}],
             "supervision": {"kind": "self"},
-            "data": {"train": {"source": "synthetic:visual", "size": 8}},
+            "data": {"train": {"source": "synthetic:visual", "size": 8}, "max_prompt_tokens": 8192},
             "batch": {"prompts": options.prompts, "completions": options.completions},
             "sampling": {"max_new_tokens": options.tokens},
             "training": {
                 "dtype": options.dtype,
+                "shared_prefix": "off" if options.prefix == "plain" else "on",
                 "gradient_checkpointing": options.gradient_checkpointing,
                 "tokens_per_microbatch": options.tokens_per_microbatch,
             },
@@ -133,18 +150,25 @@ def fabricate(worker: Worker, options: argparse.Namespace, step: int) -> dict[st
     allowed = allowed[~torch.isin(allowed, worker.policy.banned.cpu())]
     rewards: dict[str, tuple[float, ...]] = {}
     pending: dict[str, Rollout] = {}
+    question = "How many dots are there in this picture, and which shape is the largest? " * 2
     for number in range(options.prompts):
         pixels = np.random.default_rng(number).integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
         file = io.BytesIO()
         Image.fromarray(pixels).save(file, "PNG")
-        question = "How many dots are there in this picture, and which shape is the largest? " * 2
-        image = file.getvalue()
-        prompt = Prompt(prompt_uid(question, None, [image]), str(number), question, (image,))
+        images = (file.getvalue(),) if worker.adapter.multimodal else ()
+        asked = f"{number}. {question}"
+        prompt = Prompt(prompt_uid(asked, None, images), str(number), asked, images)
         encoded = worker.reader.encode(prompt)
+        if not images:
+            ids = allowed[torch.randint(len(allowed), (options.prompt_tokens,), generator=generator)]
+            encoded = Encoded(ids, torch.arange(len(ids))[None], len(ids))
         samples = []
-        for _ in range(options.completions):
-            ids = allowed[torch.randint(len(allowed), (options.tokens,), generator=generator)]
-            samples.append(Sample(ids, torch.full((options.tokens,), -np.log(len(allowed))), "length"))
+        for k in range(options.completions):
+            # Ragged lengths are spread evenly from a quarter of the most to all of it.
+            share = 1 - 0.75 * k / max(options.completions - 1, 1) if options.ragged else 1
+            length = max(1, round(share * options.tokens))
+            ids = allowed[torch.randint(len(allowed), (length,), generator=generator)]
+            samples.append(Sample(ids, torch.full((length,), -np.log(len(allowed))), "length"))
         pending[prompt.uid] = Rollout(encoded, samples)
         rewards[prompt.uid] = tuple(float(k % 2) for k in range(options.completions))
     worker._pending = pending
@@ -161,38 +185,24 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     worker.policy.register_forward_hook(lambda *_: clock.stop("forward"))
     worker.optimizer.register_step_pre_hook(lambda *_: clock.start("optimizer"))
     worker.optimizer.register_step_post_hook(lambda *_: clock.stop("optimizer"))
-    before = psutil.Process().memory_info().rss
-    if worker.device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(worker.device)
-    rows: list[dict[str, float]] = []
-    with PeakMemory() as memory:
-        for number in range(1, options.warmup + options.repeat + 1):
-            rewards = fabricate(worker, options, number)
-            clock.seconds = {}
-            clock.start("step")
-            worker.update(rewards, number)
-            clock.stop("step")
-            seconds = clock.seconds
-            # What is left is the backward passes; clipping and bookkeeping beside them take milliseconds.
-            seconds["backward"] = seconds["step"] - seconds["forward"] - seconds["optimizer"]
-            rows.append(seconds)
-    kept = rows[options.warmup :]
-    median = {part: statistics.median(row[part] for row in kept) for part in kept[0]}
-    cuda = torch.cuda.max_memory_allocated(worker.device) if worker.device.type == "cuda" else None
-    prompt = next(iter(worker.reader._cache.values()))
+    ways = ("plain", "shared") if options.prefix == "both" else (options.prefix,)
+    rows: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
+    for number in range(1, options.warmup + options.repeat + 1):
+        for way in ways:
+            worker.shared_prefix = way == "shared"
+            rows[way].append(measure(worker, options, clock, number))
+    results = {way: summary(measured[options.warmup :], options) for way, measured in rows.items()}
+    fabricate(worker, options, 0)
+    prompt = next(iter(worker._pending.values())).prompt.input_ids
     token = worker.adapter.image_token_id(worker.policy.model.config)
     return {
         "family": options.family,
         "parameters": sum(parameter.numel() for parameter in worker.policy.parameters()),
-        "prompt_tokens": len(prompt.input_ids),
-        "image_tokens": int((prompt.input_ids == token).sum()),
+        "prompt_tokens": len(prompt),
+        "image_tokens": 0 if token is None else int((prompt == token).sum()),
         "settings": {key: value for key, value in vars(options).items() if key not in ("family", "json")},
-        "seconds": median,
-        "steps": [row["step"] for row in kept],
-        "tokens_per_second": options.prompts * options.completions * options.tokens / median["step"],
-        "rss_before_gib": before / 2**30,
-        "rss_peak_gib": memory.peak / 2**30,
-        "cuda_peak_gib": None if cuda is None else cuda / 2**30,
+        "ways": results,
+        "plain_over_shared": ratio(rows, options.warmup) if len(ways) == 2 else None,
         "versions": {
             "python": platform.python_version(),
             "torch": torch.__version__,
@@ -202,22 +212,87 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def measure(worker: Worker, options: argparse.Namespace, clock: Clock, number: int) -> dict[str, float]:
+    """One step: seconds by part, and bytes above what was there before it."""
+    rewards = fabricate(worker, options, number)
+    release()
+    cuda = worker.device.type == "cuda"
+    if cuda:
+        torch.cuda.reset_peak_memory_stats(worker.device)
+    before = torch.cuda.memory_allocated(worker.device) if cuda else psutil.Process().memory_info().rss
+    clock.seconds = {}
+    with PeakMemory() as memory:
+        busy = time.process_time()
+        clock.start("step")
+        worker.update(rewards, number)
+        clock.stop("step")
+        busy = time.process_time() - busy
+    seconds = {**clock.seconds, "processor": busy}
+    # What is left is the backward passes; clipping and bookkeeping beside them take milliseconds.
+    seconds["backward"] = seconds["step"] - seconds["forward"] - seconds["optimizer"]
+    # The update itself starts its count of GPU memory anew in the end, so it is asked what it saw.
+    peak = worker.timings()["peak_gpu_gb"] * 1e9 if cuda else memory.peak
+    return {**seconds, "before_gib": before / 2**30, "peak_gib": peak / 2**30}
+
+
+def release() -> None:
+    """Give what is free back to the system, so that memory is counted from the same level before every step."""
+    gc.collect()
+    if platform.system() == "Linux":
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
+def summary(rows: list[dict[str, float]], options: argparse.Namespace) -> dict[str, Any]:
+    """Medians over the steps of one way, and all step times."""
+    median = {part: statistics.median(row[part] for row in rows) for part in rows[0]}
+    tokens = options.prompts * options.completions * options.tokens
+    return {"median": median, "steps": [row["step"] for row in rows], "tokens_per_second": tokens / median["step"]}
+
+
+def ratio(rows: dict[str, list[dict[str, float]]], warmup: int) -> dict[str, float]:
+    """Plain over shared, step by step: median and range of time, and of memory above the level before."""
+    pairs = [*zip(rows["plain"], rows["shared"], strict=True)][warmup:]
+    times = [plain["step"] / shared["step"] for plain, shared in pairs]
+    busy = [plain["processor"] / shared["processor"] for plain, shared in pairs]
+    memory = [
+        (plain["peak_gib"] - plain["before_gib"]) / max(shared["peak_gib"] - shared["before_gib"], 1e-9)
+        for plain, shared in pairs
+    ]
+    return {
+        "time": statistics.median(times),
+        "time_least": min(times),
+        "time_most": max(times),
+        "processor": statistics.median(busy),
+        "memory": statistics.median(memory),
+    }
+
+
 def table(result: dict[str, Any]) -> str:
     """The result for people."""
-    seconds, options = result["seconds"], result["settings"]
+    options = result["settings"]
     lines = [
         f"{result['family']}: {result['parameters'] / 1e6:.1f} M parameters, {options['prompts']} prompts of "
         f"{result['prompt_tokens']} tokens ({result['image_tokens']} of an image), K = {options['completions']}, "
-        f"{options['tokens']} new tokens, {options['dtype']}, {options['threads']} threads",
-        f"{'part':<12}{'median s':>10}{'share':>8}",
+        f"{options['tokens']} new tokens{' at most' if options['ragged'] else ''}, {options['dtype']}, "
+        f"{options['threads']} threads",
+        f"{'':<8}{'forward':>9}{'backward':>10}{'optimizer':>11}{'step':>8}  {'from to':<15}"
+        f"{'processor':>10}{'GiB before':>12}{'peak':>7}",
     ]
-    for part in ("forward", "backward", "optimizer"):
-        lines.append(f"{part:<12}{seconds[part]:>10.3f}{seconds[part] / seconds['step']:>8.0%}")
-    spread = f"{min(result['steps']):.3f} to {max(result['steps']):.3f}"
-    lines.append(f"{'step':<12}{seconds['step']:>10.3f}    {spread}, {result['tokens_per_second']:.0f} new tokens/s")
-    lines.append(f"memory      {result['rss_before_gib']:.2f} GiB before, {result['rss_peak_gib']:.2f} GiB at the peak")
-    if result["cuda_peak_gib"] is not None:
-        lines.append(f"GPU memory  {result['cuda_peak_gib']:.2f} GiB at the peak")
+    for way, one in result["ways"].items():
+        median = one["median"]
+        parts = (
+            f"{median['forward']:>9.3f}{median['backward']:>10.3f}{median['optimizer']:>11.3f}{median['step']:>8.3f}"
+        )
+        spread = f"{min(one['steps']):.3f} {max(one['steps']):.3f}"
+        lines.append(
+            f"{way:<8}{parts}  {spread:<15}{median['processor']:>10.3f}"
+            f"{median['before_gib']:>12.2f}{median['peak_gib']:>7.2f}"
+        )
+    if found := result["plain_over_shared"]:
+        lines.append(
+            f"plain / shared: time {found['time']:.2f} ({found['time_least']:.2f} to {found['time_most']:.2f}), "
+            f"processor time {found['processor']:.2f}, memory above the level before {found['memory']:.2f}"
+        )
     return "\n".join(lines)
 
 
@@ -225,9 +300,14 @@ def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.update_step", description="Time one policy step.")
     parser.add_argument("--family", choices=FAMILIES, default="qwen2_5_vl")
-    parser.add_argument("--prompts", type=int, default=2, help="prompts per step, one image each")
+    parser.add_argument(
+        "--prompts", type=int, default=2, help="prompts per step, with one image each but for the text family"
+    )
     parser.add_argument("--completions", type=int, default=8, help="K")
     parser.add_argument("--tokens", type=int, default=128, help="new tokens of every completion")
+    parser.add_argument("--ragged", action="store_true", help="completions of a quarter of that up to all of it")
+    parser.add_argument("--prompt-tokens", type=int, default=130, help="of the text family's prompts")
+    parser.add_argument("--prefix", choices=("both", "plain", "shared"), default="both", help="ways of passing prompts")
     parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--gradient-checkpointing", action="store_true")
     parser.add_argument("--tokens-per-microbatch", type=int, default=16384)
