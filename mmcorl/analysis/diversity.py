@@ -1,0 +1,338 @@
+"""How far the errors of two models overlap: Cohen's kappa, complementarity, wrong agreement, oracle accuracy.
+
+Appendix "Pre-training Error Decoupling" of the paper. Every problem lands in one of four cells, by which of the two
+is right; the cell in which both are wrong is divided once more, by whether they give the same answer. All numbers are
+counts over these cells. Correctness and answers go in, numbers come out: no model, no file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from statistics import NormalDist, fmean
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from mmcorl.errors import Refused
+from mmcorl.voting import Choices, Relation
+
+Kind = Literal["seed", "same_family", "different_family", "unstated"]
+KINDS: dict[Kind, str] = {
+    "different_family": "different family",
+    "same_family": "same family",
+    "seed": "seed only",
+    "unstated": "family not stated",
+}
+"""What two draws differ in, in the words and the order of the paper's table."""
+LEVEL = 0.95
+"""Confidence of every interval."""
+RESAMPLES = 10_000
+HOW_INTERVALS = (
+    "95 % intervals: Wilson's for shares; percentiles of 10,000 resamples of the problems (seed 0) for kappa"
+)
+
+
+class Interval(NamedTuple):
+    """Lower and upper bound; NaN where there is none."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One response of one model to every problem."""
+
+    name: str
+    model: str
+    """Draws with one model share every weight and differ in sampling noise alone."""
+    answers: Mapping[str, str | None]
+    """By problem; None is a response without an answer, which agrees with nothing."""
+    correct: Mapping[str, bool] | None
+    """By problem; None where no answers are known."""
+    family: str | None = None
+    """The lineage; None where nobody said."""
+
+    @property
+    def accuracy(self) -> float:
+        """Share of problems with the right answer; NaN without known answers."""
+        return math.nan if self.correct is None else sum(self.correct.values()) / len(self.correct)
+
+    @property
+    def unanswered(self) -> int:
+        """Problems without an answer."""
+        return sum(answer is None for answer in self.answers.values())
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The four outcomes of a pair, and how often the two share a wrong answer."""
+
+    both: int
+    only_a: int
+    only_b: int
+    neither: int
+    same_wrong: int
+    """Problems of `neither` on which both give the same answer."""
+
+    def __post_init__(self) -> None:
+        counts = (self.both, self.only_a, self.only_b, self.neither)
+        if min(*counts, self.same_wrong) < 0 or self.same_wrong > self.neither or not sum(counts):
+            raise ValueError(f"{self} cannot be counts of one pair: same_wrong is part of neither, and none is below 0")
+
+    @property
+    def problems(self) -> int:
+        """N."""
+        return self.both + self.only_a + self.only_b + self.neither
+
+    @property
+    def right_a(self) -> int:
+        """Problems that A gets right."""
+        return self.both + self.only_a
+
+    @property
+    def right_b(self) -> int:
+        """Problems that B gets right."""
+        return self.both + self.only_b
+
+    @property
+    def accuracy_a(self) -> float:
+        """p_A."""
+        return self.right_a / self.problems
+
+    @property
+    def accuracy_b(self) -> float:
+        """p_B."""
+        return self.right_b / self.problems
+
+    @property
+    def chance_agreement(self) -> float:
+        """p_e = p_A p_B + (1 - p_A)(1 - p_B): both right or both wrong, were the two independent."""
+        n, a, b = self.problems, self.right_a, self.right_b
+        return (a * b + (n - a) * (n - b)) / n**2
+
+    @property
+    def kappa(self) -> float:
+        """Cohen's kappa of the two correctness vectors, (p_o - p_e) / (1 - p_e) with p_o = 1 - c.
+
+        NaN where p_e is 1, which is to say where both are always right or both always wrong: nothing varies then,
+        so there is no telling whether it varies together.
+        """
+        n, a, b = self.problems, self.right_a, self.right_b
+        # Times N squared, in integers: exactly 0 where it is undefined, and divided once.
+        chance = a * b + (n - a) * (n - b)
+        return (n * (self.both + self.neither) - chance) / (n * n - chance) if n * n > chance else math.nan
+
+    @property
+    def complementarity(self) -> float:
+        """c: share of problems that exactly one gets right. Equals (1 - p_e)(1 - kappa), so it mixes both."""
+        return (self.only_a + self.only_b) / self.problems
+
+    @property
+    def wrong_agreement(self) -> float:
+        """w: share of all problems on which both give the same wrong answer."""
+        return self.same_wrong / self.problems
+
+    @property
+    def oracle(self) -> float:
+        """u: share of problems that at least one gets right, the accuracy of a perfect selector."""
+        return 1 - self.neither / self.problems
+
+    def swapped(self) -> Cells:
+        """The same pair, read from the other side."""
+        return Cells(self.both, self.only_b, self.only_a, self.neither, self.same_wrong)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two draws over the same problems."""
+
+    a: str
+    b: str
+    kind: Kind
+    problems: int
+    agreeing: int
+    """Problems to which both give the same answer, right or wrong."""
+    cells: Cells | None
+    """None where no answers are known."""
+
+    @property
+    def agreement(self) -> float:
+        """Share of all problems to which both give the same answer; one without an answer agrees with nothing."""
+        return self.agreeing / self.problems
+
+    def as_dict(self) -> dict[str, Any]:
+        """Every number with its interval, for JSON: null where a number is undefined."""
+        told: dict[str, Any] = {"a": self.a, "b": self.b, "kind": self.kind, "problems": self.problems}
+        told["agreement"] = _told(self.agreement, wilson(self.agreeing, self.problems))
+        if self.cells is not None:
+            told["cells"] = asdict(self.cells)
+            told |= {name: _told(value, interval) for name, (value, interval) in measures(self.cells).items()}
+        return told
+
+
+def measures(cells: Cells) -> dict[str, tuple[float, Interval]]:
+    """Every number of a pair with its 95 % interval, see `HOW_INTERVALS`."""
+    n = cells.problems
+    counts = {
+        "complementarity": cells.only_a + cells.only_b,
+        "wrong_agreement": cells.same_wrong,
+        "oracle": n - cells.neither,
+        "accuracy_a": cells.right_a,
+        "accuracy_b": cells.right_b,
+    }
+    shares = {name: (count / n, wilson(count, n)) for name, count in counts.items()}
+    return {"kappa": (cells.kappa, kappa_interval(cells)), **shares}
+
+
+def measure(a: Draw, b: Draw, relation: Relation, choices: Mapping[str, Choices] | None = None) -> Pair:
+    """Compare two draws, problem by problem.
+
+    `relation` declares when two wrong answers are the same, and is the only thing that does; `choices` are the
+    options of multiple-choice problems. A missing answer agrees with nothing, not even with another missing one.
+    Raises Refused where the two do not answer the same problems.
+    """
+    check_aligned([a, b])
+    same = {
+        problem: answer is not None
+        and (other := b.answers[problem]) is not None
+        and relation.same(answer, other, (choices or {}).get(problem))
+        for problem, answer in a.answers.items()
+    }
+    cells = None
+    if a.correct is not None and b.correct is not None:
+        cells = count_cells(
+            [a.correct[problem] for problem in same], [b.correct[problem] for problem in same], list(same.values())
+        )
+    return Pair(a.name, b.name, kind_of(a, b), len(same), sum(same.values()), cells)
+
+
+def count_cells(a: Sequence[bool], b: Sequence[bool], same: Sequence[bool]) -> Cells:
+    """The cells of two correctness vectors; `same` says where the two gave the same answer."""
+    told = list(zip(a, b, same, strict=True))
+    return Cells(
+        both=sum(right and other for right, other, _ in told),
+        only_a=sum(right and not other for right, other, _ in told),
+        only_b=sum(other and not right for right, other, _ in told),
+        neither=sum(not right and not other for right, other, _ in told),
+        same_wrong=sum(alike and not right and not other for right, other, alike in told),
+    )
+
+
+def check_aligned(draws: Sequence[Draw]) -> None:
+    """Refuse draws that are not about the same problems, naming the first that is in one alone."""
+    first, *others = draws
+    for other in others:
+        lone = sorted(first.answers.keys() ^ other.answers.keys())
+        if lone:
+            holder = first if lone[0] in first.answers else other
+            raise Refused(
+                f"{first.name} answers {len(first.answers)} problems and {other.name} {len(other.answers)}, of which "
+                f"{len(first.answers.keys() & other.answers.keys())} are the same (problem {lone[0]!r} is in "
+                f"{holder.name} only): let both answer the same problems, or add --shared to use those both answer"
+            )
+    if not first.answers:
+        raise Refused(f"{first.name} answers no problem: give responses to some")
+
+
+def kind_of(a: Draw, b: Draw) -> Kind:
+    """What two draws differ in: noise, size or generation, or the whole lineage."""
+    if a.model == b.model:
+        return "seed"
+    if a.family is None or b.family is None:
+        return "unstated"
+    return "same_family" if a.family == b.family else "different_family"
+
+
+def all_pairs(draws: Sequence[Draw], relation: Relation, choices: Mapping[str, Choices] | None = None) -> list[Pair]:
+    """Every two models by their first draws, and of each model the first draw with each later one.
+
+    In the order of the paper's table: by kind, the least alike first. Raises Refused, see `measure`.
+    """
+    check_aligned(draws)
+    leaders: dict[str, Draw] = {}
+    seeds = []
+    for draw in draws:
+        leader = leaders.setdefault(draw.model, draw)
+        if leader is not draw:
+            seeds.append((leader, draw))
+    pairs = [measure(a, b, relation, choices) for a, b in [*combinations(leaders.values(), 2), *seeds]]
+    order = list(KINDS)
+    return sorted(pairs, key=lambda pair: (order.index(pair.kind), _likeness(pair)))
+
+
+def by_kind(pairs: Iterable[Pair]) -> dict[Kind, tuple[int, float, float]]:
+    """Per kind: number of pairs, mean kappa and mean complementarity, over the pairs that have a kappa."""
+    told: dict[Kind, list[Cells]] = {}
+    for pair in pairs:
+        if pair.cells is not None and not math.isnan(pair.cells.kappa):
+            told.setdefault(pair.kind, []).append(pair.cells)
+    return {
+        kind: (len(cells), fmean(one.kappa for one in cells), fmean(one.complementarity for one in cells))
+        for kind, cells in told.items()
+    }
+
+
+def ladder(pairs: Iterable[Pair], anchor: str) -> list[Pair]:
+    """The pairs of one draw, read from its side: itself with a new seed first, then lineage, then others.
+
+    Within a kind the most alike comes first. The paper's table of anchors.
+    """
+    rungs = []
+    for pair in pairs:
+        if pair.a == anchor:
+            rungs.append(pair)
+        elif pair.b == anchor:
+            cells = pair.cells and pair.cells.swapped()
+            rungs.append(Pair(pair.b, pair.a, pair.kind, pair.problems, pair.agreeing, cells))
+    order: list[Kind] = ["seed", "same_family", "different_family", "unstated"]
+    return sorted(rungs, key=lambda pair: (order.index(pair.kind), -_likeness(pair)))
+
+
+def anchors(pairs: Sequence[Pair]) -> list[str]:
+    """The draws that have a ladder: the first of every model."""
+    later = {pair.b for pair in pairs if pair.kind == "seed"}
+    names = dict.fromkeys(name for pair in pairs for name in (pair.a, pair.b))
+    return sorted(name for name in names if name not in later)
+
+
+def wilson(count: int, total: int, level: float = LEVEL) -> Interval:
+    """Wilson's score interval of a share (Wilson 1927): holds its level near 0, where w often lies."""
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    p, unit = count / total, z * z / total
+    middle = (p + unit / 2) / (1 + unit)
+    half = z * math.sqrt(p * (1 - p) / total + unit / (4 * total)) / (1 + unit)
+    return Interval(0.0 if count == 0 else middle - half, 1.0 if count == total else middle + half)
+
+
+def kappa_interval(cells: Cells, *, seed: int = 0, resamples: int = RESAMPLES, level: float = LEVEL) -> Interval:
+    """Percentile interval of kappa over seeded resamples of the problems.
+
+    Resamples in which kappa is undefined say nothing and are left out; NaN bounds where kappa itself is undefined.
+    """
+    if math.isnan(cells.kappa):
+        return Interval(math.nan, math.nan)
+    n = cells.problems
+    counts = [cells.both, cells.only_a, cells.only_b, cells.neither]
+    drawn = np.random.default_rng(seed).multinomial(n, np.array(counts) / n, size=resamples).astype(np.float64)
+    both, only_a, only_b, neither = drawn.T
+    right_a, right_b = both + only_a, both + only_b
+    chance = (right_a * right_b + (n - right_a) * (n - right_b)) / n**2
+    varies = chance < 1
+    kappa = ((both + neither)[varies] / n - chance[varies]) / (1 - chance[varies])
+    low, high = np.quantile(kappa, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(low), float(high))
+
+
+def _likeness(pair: Pair) -> float:
+    """Likeness of a pair for sorting: kappa, or agreement where there is none."""
+    kappa = pair.cells.kappa if pair.cells is not None else math.nan
+    return pair.agreement if math.isnan(kappa) else kappa
+
+
+def _told(value: float, interval: Interval) -> dict[str, float | None]:
+    bounds = {"value": value, "low": interval.low, "high": interval.high}
+    return {name: None if math.isnan(number) else number for name, number in bounds.items()}

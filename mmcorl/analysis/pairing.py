@@ -1,0 +1,303 @@
+"""Which model should be an anchor's partner: candidates ranked by what their answers would do to its errors.
+
+The ranking is ours; the paper compares partners by kappa and complementarity and picks by family. Where the anchor is
+wrong, a partner's answer can be right (it corrects), the same wrong answer (it confirms the error) or another wrong
+answer (it rewards nothing the anchor says). So
+
+    benefit = corrected - confirmed = (n01 - n_same_wrong) / N
+
+n01 is (c + p_B - p_A) / 2 and c is (1 - p_e)(1 - kappa): accuracy and independence both enter, in one unit, points of
+accuracy. Since right answers agree and p_B = n11 + n01, it also equals p_B minus the agreement of the two: a good
+partner is often right and seldom says what the anchor says. Of these two, agreement needs no labels; `label_free`
+estimates the rest from the agreement of three models or more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from mmcorl.analysis.diversity import Cells, Draw, Interval, Pair, measure
+from mmcorl.errors import Refused
+from mmcorl.voting import Choices, Relation
+
+RESAMPLES = 4000
+_CHUNK = 250
+"""Resamples drawn at once, so that memory does not grow with their number."""
+CLEAR = 0.9
+"""Share of resamples in which the first must stay first to be called clear."""
+
+LIMITS_LABELLED = (
+    "One answer per problem stands for a vote of many: a vote is right more often than a single answer, most of all "
+    "where wrong answers are scattered.",
+    "c and kappa mix accuracy and dependence: c = (1 - p_e)(1 - kappa), it cannot be below |p_A - p_B|, and a strong "
+    "with a weak model can show a large c and little mutual help. Read them beside the accuracies.",
+    "Where the anchor is right and the partner wrong, the partner's label rewards nothing unless the anchor also "
+    "gives that wrong answer now and then; the benefit leaves these denials out.",
+)
+LIMITS_LABEL_FREE = (
+    "No answer is known: the strength of a model is inferred from how often it agrees with the others, as if two "
+    "models agreed only by being right, independently of each other.",
+    "Problems that are easy for all and errors that are shared both add agreement, so strengths, and benefits with "
+    "them, come out too high; use the order, not the level.",
+    "Accuracy and dependence cannot be told apart by agreement alone: models of one lineage that share their errors "
+    "look strong. Take models of three lineages or more.",
+    "With few options to choose from, wrong answers coincide by chance: use problems with free-form answers.",
+)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One possible partner and what is known of it."""
+
+    name: str
+    pair: Pair
+    """Read from the anchor's side."""
+    benefit: float
+    """Corrected minus confirmed, as a share of all problems; label-free: strength minus agreement."""
+    interval: Interval
+    """95 %: percentiles over resamples of the problems, the same for all candidates."""
+    first: float
+    """Share of the resamples in which this candidate has the largest benefit."""
+    strength: float | None = None
+    """Label-free stand-in for its accuracy; None where accuracies are known."""
+    why: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        low, high = (None if math.isnan(bound) else bound for bound in self.interval)
+        told = {"name": self.name, "benefit": self.benefit, "low": low, "high": high, "first": self.first}
+        return told | {"strength": self.strength, "why": list(self.why), "pair": self.pair.as_dict()}
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Candidates for one anchor, the best first."""
+
+    anchor: str
+    candidates: tuple[Candidate, ...]
+    labelled: bool
+    verdict: str
+    limits: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "anchor": self.anchor,
+            "labelled": self.labelled,
+            "verdict": self.verdict,
+            "candidates": [one.as_dict() for one in self.candidates],
+            "limits": list(self.limits),
+        }
+
+
+def labelled(
+    anchor: Draw, candidates: Sequence[Draw], relation: Relation, choices: Mapping[str, Choices] | None = None
+) -> Ranking:
+    """Rank partners where answers are known, by corrected minus confirmed errors of the anchor.
+
+    The anchor's own further draw may be among the candidates: it is what co-training two copies begins with.
+    Raises Refused where the draws answer different problems, see `measure`; ValueError where one has no labels.
+    """
+    pairs = [measure(anchor, candidate, relation, choices) for candidate in candidates]
+    problems = list(anchor.answers)
+    effects = np.zeros((len(problems), len(candidates)))
+    for column, candidate in enumerate(candidates):
+        if anchor.correct is None or candidate.correct is None:
+            raise ValueError(f"{anchor.name} and {candidate.name} need known answers to be ranked by them")
+        for row, problem in enumerate(problems):
+            if anchor.correct[problem]:
+                continue
+            if candidate.correct[problem]:
+                effects[row, column] = 1
+            elif _same(anchor, candidate, problem, relation, choices):
+                effects[row, column] = -1
+    resampled = np.concatenate([weights @ effects for weights in _resamples(len(problems))])
+    benefits = effects.mean(axis=0)
+    own = next((b for b, c in zip(benefits, candidates, strict=True) if c.model == anchor.model), None)
+    ranked = _ranked(candidates, pairs, benefits, resampled)
+    told = [Candidate(c.name, c.pair, c.benefit, c.interval, c.first, None, _why_labelled(c, own)) for c in ranked]
+    return Ranking(anchor.name, tuple(told), True, _verdict(told), LIMITS_LABELLED)
+
+
+def label_free(
+    anchor: Draw, candidates: Sequence[Draw], relation: Relation, choices: Mapping[str, Choices] | None = None
+) -> Ranking:
+    """Rank partners from pairwise agreement alone, by estimated strength minus agreement with the anchor.
+
+    Raises Refused for fewer than three models, for which strength and dependence are one number, and where two
+    models never agree.
+    """
+    models: dict[str, Draw] = {anchor.model: anchor}
+    for candidate in candidates:
+        models.setdefault(candidate.model, candidate)
+    if len(models) < 3:
+        raise Refused(
+            f"{len(models)} models are given ({', '.join(models)}), and without known answers it takes at least 3 to "
+            "tell a strong model from one that merely agrees: add candidates, or give known answers"
+        )
+    places = list(models)
+    problems = list(anchor.answers)
+    between = list(combinations(range(len(places)), 2))
+    drawn = list(models.values())
+    # The first columns are pairs of models, the others anchor and candidate.
+    columns = [(drawn[i], drawn[j]) for i, j in between] + [(anchor, candidate) for candidate in candidates]
+    pairs = [measure(anchor, candidate, relation, choices) for candidate in candidates]
+    agreeing = np.array([[_same(a, b, problem, relation, choices) for a, b in columns] for problem in problems], float)
+    agreement = agreeing.mean(axis=0)
+    never = next((pair for pair, share in zip(between, agreement, strict=False) if share == 0), None)
+    if never is not None:
+        raise Refused(
+            f"{places[never[0]]} and {places[never[1]]} agree on none of {len(problems)} problems, so nothing follows "
+            "about how good either is: leave one out, or check that their answers can be read"
+        )
+    column_of = [places.index(candidate.model) for candidate in candidates]
+
+    def benefit(shares: np.ndarray) -> np.ndarray:
+        # Two models that never agree in a resample have no strength there; the candidate is not first in it.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            strong = strengths(shares[..., : len(between)], len(places))
+            return np.nan_to_num(strong[..., column_of] - shares[..., len(between) :], nan=-np.inf, neginf=-np.inf)
+
+    resampled = np.concatenate([benefit(weights @ agreeing) for weights in _resamples(len(problems))])
+    strong = strengths(agreement[: len(between)], len(places))
+    ranked = _ranked(candidates, pairs, benefit(agreement), resampled)
+    order = {candidate.name: strong[place] for candidate, place in zip(candidates, column_of, strict=True)}
+    told = []
+    for c in ranked:
+        strength = float(order[c.name])
+        told.append(Candidate(c.name, c.pair, c.benefit, c.interval, c.first, strength, _why_label_free(c, strength)))
+    limits: tuple[str, ...] = LIMITS_LABEL_FREE
+    if (strong > 1).any():
+        limits += (
+            "A strength above 100 % shows that the assumption does not hold here: some models agree with each other "
+            "far more than with the rest.",
+        )
+    return Ranking(anchor.name, tuple(told), False, _verdict(told), limits)
+
+
+def strengths(agreement: Any, models: int) -> np.ndarray:
+    """Strength s_i of every model from pairwise agreement a_ij, taking a_ij = s_i s_j (least squares of logarithms).
+
+    `agreement`: shares in the order of `itertools.combinations`, (..., pairs); returns (..., models). With three
+    models it is exact, s_1 = sqrt(a_12 a_13 / a_23). It would be the accuracy, were errors independent and wrong
+    answers never the same.
+    """
+    logs = np.log(np.asarray(agreement, dtype=np.float64))
+    sums = np.zeros((*logs.shape[:-1], models))
+    for column, (i, j) in enumerate(combinations(range(models), 2)):
+        sums[..., i] += logs[..., column]
+        sums[..., j] += logs[..., column]
+    # The normal equations: sum_j log a_ij = (M - 2) log s_i + S with S = sum_i log s_i.
+    whole = sums.sum(axis=-1, keepdims=True) / (2 * (models - 1))
+    found: np.ndarray = np.exp((sums - whole) / (models - 2))
+    return found
+
+
+def _same(a: Draw, b: Draw, problem: str, relation: Relation, choices: Mapping[str, Choices] | None) -> bool:
+    one, other = a.answers[problem], b.answers[problem]
+    if one is None or other is None:
+        return False
+    return relation.same(one, other, (choices or {}).get(problem))
+
+
+def _resamples(problems: int) -> Iterator[np.ndarray]:
+    """How often each problem is drawn in each resample, as shares; the same for all candidates."""
+    rng = np.random.default_rng(0)
+    even = np.full(problems, 1 / problems)
+    for _ in range(RESAMPLES // _CHUNK):
+        yield rng.multinomial(problems, even, size=_CHUNK) / problems
+
+
+def _ranked(
+    candidates: Sequence[Draw], pairs: Sequence[Pair], benefits: np.ndarray, resampled: np.ndarray
+) -> list[Candidate]:
+    best = resampled == resampled.max(axis=1, keepdims=True)
+    first = (best / best.sum(axis=1, keepdims=True)).mean(axis=0)
+    told = []
+    for column, (candidate, pair) in enumerate(zip(candidates, pairs, strict=True)):
+        finite = resampled[:, column][np.isfinite(resampled[:, column])]
+        bounds = np.quantile(finite, [0.025, 0.975]) if len(finite) else (math.nan, math.nan)
+        interval = Interval(float(bounds[0]), float(bounds[1]))
+        told.append(Candidate(candidate.name, pair, float(benefits[column]), interval, float(first[column])))
+    return sorted(told, key=lambda one: -one.benefit)
+
+
+def _verdict(ranked: Sequence[Candidate]) -> str:
+    best, *others = ranked
+    if not others:
+        return f"{best.name} is the only candidate: {_points(best.benefit)} points; give others to compare it with."
+    if best.first >= CLEAR:
+        return f"{best.name}: first in {best.first:.0%} of resamples of the problems."
+    rivals = [one.name for one in others if one.first >= (1 - CLEAR) / 2]
+    return (
+        f"{best.name} leads, but these problems do not tell it from {_listed(rivals)}: first in {best.first:.0%} of "
+        "resamples. More problems would."
+    )
+
+
+def _why_labelled(one: Candidate, own: float | None) -> tuple[str, ...]:
+    cells = one.pair.cells
+    assert cells is not None
+    wrong = cells.only_b + cells.neither
+    if not wrong:
+        return (f"{one.pair.a} is right everywhere: no partner can correct anything on these problems.",)
+    told = [
+        f"Of the {wrong} problems {one.pair.a} gets wrong it gets {cells.only_b} right ({cells.only_b / wrong:.0%}) "
+        f"and repeats the wrong answer on {cells.same_wrong} ({cells.same_wrong / wrong:.0%})."
+    ]
+    if own is not None and one.pair.kind != "seed":
+        change = one.benefit - own
+        word = "more" if change > 0 else "less"
+        told.append(
+            f"That is {100 * abs(change):.1f} points {word} than {one.pair.a} with a new seed."
+            if round(100 * change, 1)
+            else f"That is as much as {one.pair.a} with a new seed."
+        )
+    told += _about_accuracy(one, cells)
+    return tuple(told)
+
+
+def _about_accuracy(one: Candidate, cells: Cells) -> list[str]:
+    told = []
+    if math.isnan(cells.kappa):
+        told.append("kappa is undefined: both are always right, or both always wrong.")
+    else:
+        told.append(
+            f"c {100 * cells.complementarity:.1f} % = {100 * (1 - cells.chance_agreement):.1f} % that their accuracies "
+            f"alone would give x (1 - kappa {cells.kappa:.2f})."
+        )
+    gap = cells.accuracy_b - cells.accuracy_a
+    if one.pair.kind != "seed" and abs(gap) >= cells.complementarity / 3 and round(100 * gap, 1):
+        side = "less" if gap < 0 else "more"
+        told.append(
+            f"Caution: it is {100 * abs(gap):.1f} points {side} accurate, which by itself accounts for that much of c"
+            + ("; mostly the anchor would teach it." if gap < 0 else ".")
+        )
+    if cells.only_a:
+        right = cells.right_a
+        told.append(
+            f"Of the {right} that {one.pair.a} gets right it denies {cells.only_a} ({cells.only_a / right:.0%})."
+        )
+    return told
+
+
+def _why_label_free(one: Candidate, strength: float) -> tuple[str, ...]:
+    pair = one.pair
+    return (
+        f"It agrees with {pair.a} on {pair.agreement:.0%} of the problems; its agreement with all models suggests a "
+        f"strength of {strength:.0%}.",
+    )
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:+.1f}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
