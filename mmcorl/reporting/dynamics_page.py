@@ -26,7 +26,8 @@ LIMITS = (
     "One prompt at a time, right or wrong: a model shares its weights between prompts, and with more than two answers "
     "the right one can win a vote with less than one half, while wrong answers that differ split theirs.",
     "The expected step of GRPO in small steps, rewards divided by the population standard deviation; no KL, no "
-    "clipping, no noise. Time is in units of 1 / eta, which nobody knows for a real run: compare directions and ends, not times.",
+    "clipping, no noise. Time is in units of 1 / eta, which nobody knows for a real run: compare directions and ends, "
+    "not times.",
     "The theorem is about two agents with one eta. Own votes are exact for each agent alone; other cohorts and unequal "
     "rates are followed numerically.",
     "An even number of votes can tie. The first answer seen then wins, which for a peer is a fair coin: phi of 12 "
@@ -122,8 +123,8 @@ def run_table(run: str, judged: Sequence[Judged], names: Sequence[str], paired: 
     error = max(error for one in judged for point in (one.start, one.end) for error in point.error)
     notes = [
         "Shares of sampled completions that are right, in the first and in the last window of steps; standard errors "
-        f"up to {error:.2f}. A side is named where it is clear by 1.96 of them. moves: clear changes between windows that "
-        "went to the teacher's side, of those whose teacher was clearly on one."
+        f"up to {error:.2f}. A side is named where it is clear by 1.96 of them. moves: clear changes between windows "
+        "that went to the teacher's side, of those whose teacher was clearly on one."
     ]
     return Told(f"{run}: the theory and what was measured", columns, rows, notes)
 
