@@ -27,7 +27,7 @@ TRAINED = ("pseudo_label_accuracy", "sampled_accuracy", "reward_mean", "reward_s
 AMOUNTS = ("prompts", "completions", "tokens", "agent_seconds")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Planned:
     """One run of the sweep."""
 

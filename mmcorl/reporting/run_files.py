@@ -20,7 +20,13 @@ Points = list[tuple[int, float]]
 
 LINE_FILES = ("metrics.jsonl", "validation.jsonl", "timings.jsonl", "gallery.jsonl")
 
-SUPERVISION_LABELS = {name: kind.label for name, kind in KINDS.items()}
+SUPERVISION_LABELS = {name: kind.label for name, kind in KINDS.items()} | {
+    "entropy": "RENT: own low entropy",
+    "self_certainty": "Intuitor: own self-certainty",
+    "debate": "debate: a verifier's scores",
+    "comas": "CoMAS: scores of the others",
+}
+"""In words, what rewards come from."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +69,13 @@ class RunFiles:
 
     @property
     def supervision(self) -> str:
-        """`ring`, `self`, `gold` or another label provider's name; `unknown` when no file says."""
-        setting = self.config.get("supervision")
+        """What rewards come from: `ring`, `self`, `gold` or another rule of teaching, a reward that needs no label
+        (`entropy`, ...), or an episode (`debate`, `comas`); `unknown` when no file says."""
+        setting, reward = self.config.get("supervision"), mapping(self.config.get("reward")).get("kind", "match")
+        if episode := mapping(self.config.get("episode")).get("kind"):
+            return str(episode)
+        if reward != "match":
+            return str(reward)
         kind = setting.get("kind") if isinstance(setting, Mapping) else setting
         return str(kind or (self.summary or {}).get("supervision") or "unknown")
 

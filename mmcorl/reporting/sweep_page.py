@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -29,6 +30,8 @@ SHORT = {
     "agent_seconds": "agent-s",
 }
 """Training columns of the table; the page and the JSON have all."""
+WIDTH = 118
+"""Characters that the table needs, however narrow the terminal says it is."""
 NOTES = (
     "Accuracy and agreement are greedy, at the end of training (never the best step), means over the agents; "
     "± is the standard deviation over the seeds.",
@@ -51,27 +54,28 @@ def columns(table: Sequence[Row]) -> dict[str, str]:
     return shown | {key: heading for key, heading in SHORT.items() if key in known}
 
 
-def cell(key: str, value: Spread | None) -> str:
+def cell(key: str, value: Spread | None, with_spread: bool = True) -> str:
     """A number with its spread, in the digits that its size deserves."""
     if value is None:
         return "–"
     if key in ("completions", "tokens", "agent_seconds"):
         return f"{value.mean:,.0f}"
     digits = 1 if key == "completion_length" else 3
-    spread = "" if value.deviation is None else f" ±{value.deviation:.{digits}f}"
+    spread = f" ±{value.deviation:.{digits}f}" if with_spread and value.deviation is not None else ""
     return f"{value.mean:.{digits}f}{spread}"
 
 
 def print_table(table: Sequence[Row]) -> None:
     """To the terminal: accuracy of each agent stays in the files."""
     shown = {key: heading for key, heading in columns(table).items() if key.count("/") < 2}
-    drawn = Table(caption="\n".join(NOTES), caption_justify="left")
+    drawn = Table(caption="\n".join(NOTES), caption_justify="left", box=box.SIMPLE_HEAD)
     drawn.add_column("method", no_wrap=True)
     for heading in ("seeds", *shown.values()):
-        drawn.add_column(heading, justify="right", no_wrap=True)
+        drawn.add_column(heading.replace(" ", "\n").replace(":", ""), justify="right", no_wrap=True)
     for row in table:
-        drawn.add_row(str(row["method"]), str(len(row["seeds"])), *(cell(key, row.get(key)) for key in shown))
-    Console().print(drawn)
+        cells = (cell(key, row.get(key), key.startswith("accuracy/")) for key in shown)
+        drawn.add_row(str(row["method"]), str(len(row["seeds"])), *cells)
+    Console(width=max(Console().width, WIDTH)).print(drawn)
 
 
 def write(out: Path, planned: Sequence[Planned], table: Sequence[Row]) -> Path:
