@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -17,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from mmcorl import __version__
-from mmcorl.commands import command, diversity, dynamics, pair, sweep
+from mmcorl.commands import command, diversity, dynamics, pair, rephrase, sweep
 from mmcorl.errors import Failed, Refused
 
-WITH_OPTIONS: tuple[Any, ...] = (sweep, diversity, dynamics, pair)
+WITH_OPTIONS: tuple[Any, ...] = (sweep, diversity, dynamics, pair, rephrase)
 _EVALUATIONS = ("manifest.json", "comas.json", "drafts/manifest.json")
 """By these a folder is known as an evaluation, or as one of the CoMAS protocol."""
 EPILOG = """examples:
@@ -30,6 +31,7 @@ EPILOG = """examples:
   mmcorl eval runs/quickstart/final/qwen math500 --out evals/qwen     score a checkpoint
   mmcorl eval MODEL gsm8k humaneval --protocol comas --run-code --out evals/comas     drafts, votes, sixth call
   mmcorl grade responses.jsonl                             score a file of responses
+  mmcorl rephrase configs/paper/text_3b_plus.yaml --model Qwen/Qwen3-32B     other wordings for one agent
   mmcorl families                                          which model families are supported
   mmcorl doctor configs/paper/vlm_3b_open_r1.yaml          will a run work on this machine?
   mmcorl pair zoo:qwen2.5-vl zoo:internvl3.5 zoo:gemma3 --data synthetic:visual --style plain --out div   a partner
@@ -38,6 +40,11 @@ EPILOG = """examples:
 """
 
 
+TEAMS = """matched budgets, as in the paper: two agents trained each for itself beside two trained together
+  mmcorl ensemble --table TTRL=evals/ttrl_a,evals/ttrl_b Co-RL=evals/corl_a,evals/corl_b
+  mmcorl ensemble --table TTRL=runs/self Co-RL=runs/corl --out evals/matched \\
+    --evaluate 'gsm8k math500 --samples 4 --temperature 0.6 --top-p 0.95 --max-new-tokens 3072'
+"""
 BENCHMARK_NAMES = """benchmarks:
   pictures  mathvision mathvision_testmini mathverse mathverse_text_only mathvista wemath
   text      gsm8k math500 amc minerva gpqa_diamond gpqa_main mmlu scibench
@@ -185,12 +192,21 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("b", type=Path, metavar="B", help="evaluation folder")
     compare.add_argument("--json", action="store_true", help="print as JSON")
 
-    ensemble = command(commands, "ensemble", _suite("ensemble"), "pool the samples of several checkpoints and vote")
-    ensemble.add_argument(
-        "folders", nargs="+", type=Path, metavar="DIR", help="evaluation folders of the same problems"
+    ensemble = command(
+        commands, "ensemble", _ensemble, "pool the samples of several checkpoints and vote; matched budgets", TEAMS
     )
+    ensemble.add_argument(
+        "folders", nargs="*", type=Path, metavar="DIR", help="evaluations of the same problems, or a run: its agents"
+    )
+    ensemble.add_argument(
+        "--table", nargs="+", metavar="NAME=DIR,DIR", help="compare teams of agents, each alone and pooled"
+    )
+    ensemble.add_argument("--votes", type=int, metavar="K", help="responses each agent of a team puts in (default: all)")
+    ensemble.add_argument("--evaluate", metavar="'NAME ...'", help="benchmarks and options of `eval`, for checkpoints")
+    ensemble.add_argument("--out", type=Path, metavar="DIR", help="folder of these evaluations: OUT/TEAM/AGENT")
     ensemble.add_argument("--aggregation", help="maj@K or pass@K (default: maj over all pooled samples)")
     _code_options(ensemble)
+    ensemble.add_argument("--format", choices=("terminal", "markdown", "latex"), help="form of a table")
     ensemble.add_argument("--json", action="store_true", help="print as JSON")
 
     table = command(commands, "table", _suite("table"), "one table of several evaluations")
@@ -272,6 +288,16 @@ def _suite(name: str, module: str = "commands") -> Callable[[argparse.Namespace]
 def _evaluate(arguments: argparse.Namespace) -> int:
     """`eval`: benchmark by benchmark, or under a protocol that has several calls per problem."""
     return _suite("evaluate", "comas_command" if arguments.protocol else "commands")(arguments)
+
+
+def _ensemble(arguments: argparse.Namespace) -> int:
+    """`ensemble`: checkpoints are evaluated first, with the options of `eval` that the user gives."""
+
+    def evaluation(model: str, out: Path) -> argparse.Namespace:
+        return _parser().parse_args(["eval", model, *shlex.split(arguments.evaluate), "--out", str(out)])
+
+    arguments.evaluation = evaluation if arguments.evaluate else None
+    return _suite("ensemble")(arguments)
 
 
 def _train(arguments: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ def seal(row_id: str, original_uid: str, question: str) -> str:
     """Hash of one row of a view, each part with its length in front."""
     digest = hashlib.sha256()
     for part in (row_id, original_uid, question):
-        content = part.encode()
+        content = part.encode("utf-8", "surrogatepass")
         digest.update(f"{len(content)}:".encode())
         digest.update(content)
     return digest.hexdigest()[:16]
