@@ -25,6 +25,9 @@ PATIENCE = 240.0
 REWARDS = ((1.0, 0.0, 0.0, 1.0), (0.0, 0.0, 1.0, 0.0), (1.0, 1.0, 0.0, 1.0), (1.0,) * 4, (0.0, 1.0, 0.0, 0.0))
 """Of five groups; the fourth has no gradient."""
 
+SHARES_OF_TWO = {1: ((0, 2, 1, 3, 4),), 2: ((0, 2), (1, 3, 4))}
+"""Five groups on one rank and on two, in one order, as minibatches are cut by place."""
+
 
 @dataclass(frozen=True)
 class Task:
@@ -206,6 +209,28 @@ def step(worker: Any, task: Task, number: int) -> dict[str, float]:
     }
     rewards = task.rewards.get(number, REWARDS)
     return worker.update({prompt.uid: rewards[group] for group, prompt in prompts.items()}, number)
+
+
+def confidences(ranks: Any, task: Task) -> dict[str, list[list[float]]]:
+    """Entropy and self-certainty of each completion of this rank's groups, by uid."""
+    from mmcorl.reader import Reader
+    from mmcorl.types import Completion, Group
+    from mmcorl.update import Rollout
+    from mmcorl.worker import Worker
+    from worker_parts import settings
+
+    config = settings(agents=[{"name": "a", "model": str(task.path)}], **task.sections)
+    worker = Worker(config, Reader(config, config.agents[0], str(task.path)), 10, torch.device("cpu"), ranks)
+    prompts = {group: prompt_of(task, group) for group in task.shares[ranks.rank]}
+    worker._pending = {
+        prompt.uid: Rollout(worker.reader.encode(prompt), samples_of(worker, group, 1))
+        for group, prompt in prompts.items()
+    }
+    groups = [Group(prompt.uid, (Completion("", None, 1, "stop"),) * 4) for prompt in prompts.values()]
+    return {
+        group.uid: [[one.confidence["entropy"], one.confidence["self_certainty"]] for one in group.completions]
+        for group in worker._with_confidence(groups)
+    }
 
 
 def prompt_of(task: Task, group: int) -> Any:

@@ -11,12 +11,16 @@ from hypothesis import strategies as st
 
 from mmcorl.grpo import (
     NotFiniteError,
+    Spread,
     group_advantages,
     importance_stats,
     importance_weights,
     kl_estimate,
+    leave_one_out_advantages,
     policy_loss,
+    returns,
     token_weights,
+    whitened,
 )
 
 # -- advantages ----------------------------------------------------------------------------------------------
@@ -96,6 +100,92 @@ def test_rewards_that_are_no_numbers_or_no_groups_stop():
         group_advantages(torch.ones(3))
     with pytest.raises(ValueError, match="std 'mad' is unknown"):
         group_advantages(torch.tensor([[1.0, 0.0]]), "mad")
+
+
+def test_each_completion_against_the_mean_of_the_others():
+    # r = (1, 0, 0, 1): 1 - 1/3 = 2/3 and 0 - 2/3. r = (0.2, 0.5, 1.1): 0.2 - 0.8, 0.5 - 0.65, 1.1 - 0.35.
+    assert torch.allclose(
+        leave_one_out_advantages(torch.tensor([[1.0, 0.0, 0.0, 1.0]])), torch.tensor([[2.0, -2.0, -2.0, 2.0]]) / 3
+    )
+    assert torch.allclose(
+        leave_one_out_advantages(torch.tensor([[0.2, 0.5, 1.1]])), torch.tensor([[-0.6, -0.15, 0.75]]), atol=1e-6
+    )
+    assert torch.equal(leave_one_out_advantages(torch.full((2, 12), 0.1)), torch.zeros(2, 12))
+    assert torch.equal(leave_one_out_advantages(torch.tensor([[0.3]])), torch.zeros(1, 1))
+
+
+# -- returns and whitening -----------------------------------------------------------------------------------
+
+
+def test_the_return_of_a_token_is_what_is_still_to_come():
+    # Penalties 0.1, 0.2, 0.4 and a reward of 1 at the last token: 1 - 0.7, 1 - 0.6, 1 - 0.4.
+    assert torch.allclose(returns(1.0, torch.tensor([0.1, 0.2, 0.4])), torch.tensor([0.3, 0.4, 0.6]))
+    assert torch.equal(returns(0.5, torch.zeros(3)), torch.full((3,), 0.5))
+
+
+# Two completions of 2 and 3 tokens with rewards 1 and 0: tokens (1, 1, 0, 0, 0), mean 0.4, variance 0.24 or, over 4
+# instead of 5, 0.3: std 0.489898 and 0.547723.
+TOKENS = torch.tensor([1.0, 1.0, 0.0, 0.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("std", "right", "wrong"),
+    [("population", 1.224745, -0.816497), ("unbiased", 1.095445, -0.730297), ("none", 0.6, -0.4)],
+)
+def test_whitening_by_hand(std, right, wrong):
+    expected = torch.tensor([right, right, wrong, wrong, wrong])
+    assert torch.allclose(whitened(TOKENS, Spread.of(TOKENS), std, eps=0.0), expected, atol=1e-6)
+    assert torch.allclose(whitened(TOKENS, Spread.of(TOKENS), std), expected, atol=1e-6)  # eps^2 = 1e-8 in 0.24
+
+
+def verl_masked_whiten(values, mask):
+    """verl's formula: unbiased variance over the mask, and 1e-8 below the root."""
+    mean = (values * mask).sum() / mask.sum()
+    variance = ((values - mean).square() * mask).sum() / mask.sum()
+    variance = variance * mask.sum() / (mask.sum() - 1)
+    return (values - mean) * torch.rsqrt(variance + 1e-8)
+
+
+def openrlhf_normalise(values, mask):
+    """OpenRLHF's formula: population variance over the mask, not below 1e-8."""
+    mean = (values * mask).sum() / mask.sum()
+    return (values - mean) * ((values - mean).square() * mask).sum().div(mask.sum()).clamp(min=1e-8).rsqrt()
+
+
+@pytest.mark.parametrize(("std", "theirs"), [("unbiased", verl_masked_whiten), ("population", openrlhf_normalise)])
+def test_whitening_is_that_of_other_trainers(std, theirs):
+    generator = torch.Generator().manual_seed(3)
+    padded = torch.randn(7, 9, generator=generator) * 0.3 + 2.0
+    mask = (torch.arange(9) < torch.tensor([9, 1, 4, 7, 2, 2, 5]).unsqueeze(1)).float()
+    flat = padded[mask.bool()]
+    assert torch.allclose(whitened(flat, Spread.of(flat), std), theirs(padded, mask)[mask.bool()], atol=1e-5)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.floats(-5, 5, width=32), min_size=2, max_size=40), st.data())
+def test_a_spread_does_not_depend_on_how_numbers_are_divided(numbers, data):
+    values = torch.tensor(numbers)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(numbers)), max_size=4)))
+    parts = torch.tensor_split(values, cuts)  # some of them may be empty
+    whole, joined = Spread.of(values), Spread.joined([Spread.of(part) for part in parts])
+    assert (joined.count, joined.low, joined.high) == (whole.count, whole.low, whole.high)
+    assert joined.mean == pytest.approx(whole.mean, abs=1e-12)
+    assert joined.squares == pytest.approx(whole.squares, abs=1e-10)
+    assert torch.allclose(whitened(values, joined), whitened(values, whole), atol=1e-5)
+
+
+@pytest.mark.parametrize("std", ["population", "unbiased", "none"])
+@pytest.mark.parametrize("count", [0, 1, 7])
+def test_equal_numbers_are_whitened_to_exactly_zero(std, count):
+    values = torch.full((count,), 0.1)
+    assert torch.equal(whitened(values, Spread.of(values), std, eps=0.0), torch.zeros(count))
+
+
+def test_returns_that_are_no_numbers_stop():
+    with pytest.raises(NotFiniteError, match="return is inf at position 1"):
+        Spread.of(torch.tensor([0.0, float("inf")]))
+    with pytest.raises(ValueError, match="std 'mad' is unknown"):
+        whitened(TOKENS, Spread.of(TOKENS), "mad")
 
 
 # -- aggregation ---------------------------------------------------------------------------------------------
@@ -410,3 +500,58 @@ def test_padded_and_flat_tokens_give_the_same_numbers():
     assert torch.equal(padded.loss.flatten(), flat.loss)
     assert torch.equal(padded.clipped.flatten(), flat.clipped)
     assert torch.equal(padded.kl.flatten(), flat.kl)
+
+
+# -- other ratios and clips ----------------------------------------------------------------------------------
+
+
+def test_a_completion_has_the_geometric_mean_of_its_tokens_ratios():
+    # Ratios 2 and 0.5: their root is 1, inside; 1.21 and 1.44 and 1.728 ... = e^(mean log): (1.21 * 1.44)^(1/2) = 1.32.
+    old = torch.tensor([0.2, 0.4, 0.5, 0.5]).log()
+    logp = (old.exp() * torch.tensor([2.0, 0.5, 1.21, 1.44])).log().requires_grad_()
+    terms = policy_loss(logp, old, torch.tensor([1.0, 1.0, -1.0, -1.0]), level="sequence", lengths=torch.tensor([2, 2]))
+    assert torch.allclose(terms.ratio, torch.tensor([1.0, 1.0, 1.32, 1.32]))
+    assert torch.allclose(terms.loss, torch.tensor([-1.0, -1.0, 1.32, 1.32]))
+    terms.loss.sum().backward()
+    # d(ratio)/d(logp_t) = ratio / length, and each of the two tokens' losses has it: -1 * 1, and +1.32.
+    assert torch.allclose(logp.grad, torch.tensor([-1.0, -1.0, 1.32, 1.32]))
+
+
+def test_ratios_of_completions_need_the_lengths():
+    with pytest.raises(ValueError, match="a ratio of whole completions needs flat log-probabilities and the lengths"):
+        policy_loss(torch.zeros(4), torch.zeros(4), torch.ones(4), level="sequence")
+
+
+def test_cispo_bounds_the_weight_and_keeps_the_gradient():
+    # Ratios 3 and 0.1 with a bound of 2: weights 2 and 0.1; the gradient of -w A logp is -w A.
+    old = torch.tensor([0.1, 0.5]).log()
+    logp = torch.tensor([0.3, 0.05]).log().requires_grad_()
+    terms = policy_loss(logp, old, torch.tensor([1.0, -2.0]), clip="cispo", clip_high=1.0)
+    assert torch.allclose(terms.loss, torch.tensor([-2.0, 0.2]) * logp)
+    assert terms.clipped.tolist() == [True, False]
+    terms.loss.sum().backward()
+    assert torch.allclose(logp.grad, torch.tensor([-2.0, 0.2]))
+
+
+def test_the_dual_clip_bounds_what_a_negative_advantage_can_cost():
+    # Ratio 5 everywhere, dual 3. A = -1: 5 without, 3 with, and no gradient. A = 1: 1.2 either way.
+    old = torch.tensor([0.1, 0.1]).log()
+    logp = torch.tensor([0.5, 0.5]).log().requires_grad_()
+    advantages = torch.tensor([-1.0, 1.0])
+    assert torch.allclose(policy_loss(logp, old, advantages).loss, torch.tensor([5.0, -1.2]))
+    terms = policy_loss(logp, old, advantages, clip_dual=3.0)
+    assert torch.allclose(terms.loss, torch.tensor([3.0, -1.2]))
+    assert terms.clipped.tolist() == [True, True]
+    terms.loss.sum().backward()
+    assert torch.equal(logp.grad, torch.zeros(2))
+
+
+def test_on_the_first_pass_every_ratio_and_clip_has_the_gradient_of_reinforce():
+    generator = torch.Generator().manual_seed(5)
+    lengths, advantages = torch.tensor([3, 1, 4]), torch.tensor([0.7, -1.1, 0.4])
+    per_token = advantages.repeat_interleave(lengths)
+    logp = (-torch.rand(8, generator=generator)).requires_grad_()
+    expected = -per_token  # of -A logp
+    for how in ({}, {"clip": "cispo"}, {"level": "sequence"}, {"clip_dual": 3.0}):
+        loss = policy_loss(logp, None, per_token, lengths=lengths, **how).loss.sum()
+        assert torch.allclose(torch.autograd.grad(loss, logp)[0], expected), how

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from mmcorl import logprobs
-from mmcorl.logprobs import completion_logprobs
+from mmcorl.logprobs import completion_logprobs, confidences
 
 T, D, V = 23, 7, 31
 BANNED = torch.tensor([3, 17, 30])
@@ -274,3 +274,71 @@ def test_arguments_that_do_not_fit_are_named():
         completion_logprobs(hidden, targets, head, temperature=0.0)
     with pytest.raises(ValueError, match="23 hidden states for 22 targets"):
         completion_logprobs(hidden, targets[1:], head, temperature=1.0)
+
+
+# -- how sure a model is --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 1000])
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+@pytest.mark.parametrize("banned", [None, BANNED], ids=["all", "banned"])
+def test_confidences_are_those_of_the_whole_softmax(chunk, temperature, banned):
+    """Over the ids that can be sampled; and in Intuitor's own form, logsumexp(z) - mean(z), less log V."""
+    hidden, head, targets = inputs(torch.float64)
+    found = confidences(hidden, head, temperature=temperature, banned=banned, chunk=chunk)
+    assert torch.allclose(found[:, 0], plain(hidden, targets, head, temperature, banned)[1], atol=1e-12)
+    keep = [i for i in range(V) if banned is None or i not in banned.tolist()]
+    z = (head(hidden) / temperature)[:, keep]
+    uniform = torch.full_like(z, 1 / len(keep))
+    divergence = functional.kl_div(z.log_softmax(-1), uniform, reduction="none").sum(-1)
+    assert torch.allclose(found[:, 1], divergence, atol=1e-12)
+    assert torch.allclose(found[:, 1], z.logsumexp(-1) - z.mean(-1) - math.log(len(keep)), atol=1e-12)
+
+
+def test_confidences_by_hand():
+    # Probabilities 1/8, 2/8, 5/8. H = 0.900256 as above. KL(U || p) = -log 3 - (log 1/8 + log 2/8 + log 5/8) / 3
+    # = -1.098612 + (2.079442 + 1.386294 + 0.470004) / 3.
+    logits = torch.tensor([[0.0, math.log(2), math.log(5)]])
+    found = confidences(logits, lambda h: h, temperature=1.0)
+    assert torch.allclose(found, torch.tensor([[0.900256, 0.213301]]), atol=1e-5)
+    # Without id 2: 1/3, 2/3. H = 0.636514, KL = -log 2 - (log 1/3 + log 2/3) / 2 = -0.693147 + 0.752039.
+    found = confidences(logits, lambda h: h, temperature=1.0, banned=torch.tensor([2, 2]))
+    assert torch.allclose(found, torch.tensor([[0.636514, 0.058892]]), atol=1e-5)
+    # Certain of nothing: entropy log V, self-certainty 0.
+    found = confidences(torch.zeros(1, 20), lambda h: h, temperature=0.3)
+    assert torch.allclose(found, torch.tensor([[math.log(20), 0.0]]), atol=1e-6)
+
+
+def test_confidences_of_half_precision_logits_are_summed_in_single_precision():
+    # Logits 8 and 19,999 times 0: sums in bf16 would stall long before 19,999. Z = e^8 + 19,999 = 22,979.958.
+    head = nn.Linear(4, 20_000, dtype=torch.bfloat16)
+    with torch.no_grad():
+        head.weight.zero_()
+        head.bias.zero_()[7] = 8.0
+    found = confidences(torch.zeros(1, 4, dtype=torch.bfloat16), head, temperature=1.0)
+    log_z = math.log(math.exp(8) + 19_999)
+    top = math.exp(8 - log_z)
+    entropy = -top * (8 - log_z) + (1 - top) * log_z
+    certainty = log_z - 8 / 20_000 - math.log(20_000)
+    assert found.dtype == torch.float32
+    assert torch.allclose(found, torch.tensor([[entropy, certainty]]), atol=1e-4)
+
+
+def test_confidences_see_a_chunk_at_a_time_and_carry_no_gradient():
+    hidden, head, _ = inputs()
+    calls, alive = [], []
+
+    def watched(states):
+        assert not [one for one in alive if one() is not None]
+        calls.append(len(states))
+        logits = head(states)
+        alive.append(weakref.ref(logits))
+        return logits
+
+    found = confidences(hidden.requires_grad_(), watched, temperature=1.0, banned=BANNED, chunk=10, pieces=5)
+    assert calls == [10, 10, 3, 0, 0]
+    assert found.shape == (T, 2)
+    assert not found.requires_grad
+    assert confidences(hidden[:0], head, temperature=1.0).shape == (0, 2)
+    with pytest.raises(ValueError, match=r"temperature is 0\.0"):
+        confidences(hidden, head, temperature=0.0)

@@ -32,7 +32,7 @@ COPIED = [
     "vllm_importance_sampling_clip_max", "vllm_importance_sampling_clip_min",
 ]
 # fmt: on
-AGGREGATION = {"grpo": "sequence", "bnpo": "token", "dr_grpo": "dr_grpo", "dapo": "token"}
+AGGREGATION = {"grpo": "sequence", "bnpo": "token", "dr_grpo": "dr_grpo", "dapo": "token", "cispo": "token"}
 
 
 class GivenRollouts(grpo_trainer.GRPOTrainer):
@@ -121,6 +121,7 @@ def ours(rollouts: Rollouts, loss_type: str, one_pass: bool, beta: float, correc
         rollouts.logp[valid],
         None if one_pass else rollouts.old[valid],
         advantages.repeat_interleave(lengths),
+        lengths=lengths,
         weights=weights,
         ref_logp=rollouts.ref[valid],
         beta=beta,
@@ -140,8 +141,10 @@ def ours(rollouts: Rollouts, loss_type: str, one_pass: bool, beta: float, correc
 def check(rollouts: Rollouts, loss_type: str, *, one_pass: bool, beta: float, correct: str, **clip):
     """Loss, gradient, advantages, weights, KL and clip share: all equal to TRL's.
 
-    `use_bias_correction_kl` is TRL's option to multiply the KL term by the ratio; we have the plain term.
+    `use_bias_correction_kl` is TRL's option to multiply the KL term by the ratio; we have the plain term. TRL's
+    `epsilon_high` is the bound itself in its CISPO, and its `delta` bounds ratios whatever the sign of the advantage.
     """
+    cispo = clip.get("clip") == "cispo"
     trainer = GivenRollouts(
         rollouts,
         loss_type=loss_type,
@@ -150,11 +153,15 @@ def check(rollouts: Rollouts, loss_type: str, *, one_pass: bool, beta: float, co
         use_vllm=correct != "off",
         vllm_importance_sampling_mode="token_truncate" if correct == "off" else correct,
         epsilon=clip.get("clip_low", 0.2),
-        epsilon_high=clip.get("clip_high"),
+        epsilon_high=1 + clip["clip_high"] if cispo else clip.get("clip_high"),
+        delta=clip.get("clip_dual"),
+        importance_sampling_level=clip.get("level", "token"),
         # With as many batches per generation as accumulation steps TRL too takes old from the present.
         steps_per_generation=1 if one_pass else 2,
         gradient_accumulation_steps=1,
     )
+    if loss_type in ("dapo", "cispo"):
+        trainer.current_gradient_accumulation_steps = trainer.args.steps_per_generation  # all of it is this batch
     theirs, batch = trainer.loss()
     loss, advantages, weights, terms, valid = ours(rollouts, loss_type, one_pass, beta, correct, **clip)
     assert torch.allclose(advantages, batch["advantages"], atol=1e-6)
@@ -171,8 +178,16 @@ def check(rollouts: Rollouts, loss_type: str, *, one_pass: bool, beta: float, co
         assert torch.equal(mine[K : 2 * K], torch.zeros(K, BUDGET))  # equal rewards: no signal
     else:
         assert terms.kl.mean().item() == pytest.approx(trainer._metrics["train"]["kl"][0], abs=1e-6)
-    clipped = trainer._metrics["train"]["clip_ratio/region_mean"][0]
-    assert terms.clipped.float().mean().item() == pytest.approx(clipped, abs=1e-6)
+    name = "cispo_clip_ratio" if cispo else "clip_ratio/region_mean"
+    told = trainer._metrics["train"][name][0]
+    acting = terms.clipped
+    if cispo:
+        acting = acting & (advantages.repeat_interleave(torch.tensor(LENGTHS)) > 0)  # the others TRL does not count
+    if clip.get("level") == "sequence":
+        first = torch.tensor([0, *LENGTHS[:-1]]).cumsum(0)
+        acting = acting[first]  # TRL counts completions
+    if "clip_dual" not in clip:  # which TRL does not count
+        assert acting.float().mean().item() == pytest.approx(told, abs=1e-6)
     return terms
 
 
@@ -209,3 +224,35 @@ def test_without_scaling_the_advantages_are_only_centred():
     trainer = GivenRollouts(Rollouts(True), scale_rewards="none", steps_per_generation=1)
     _, batch = trainer.loss()
     assert torch.allclose(group_advantages(REWARDS, "none").flatten(), batch["advantages"], atol=1e-6)
+
+
+@pytest.mark.parametrize("correct", ["off", "token_truncate"])
+@pytest.mark.parametrize("beta", [0.0, 0.04])
+@pytest.mark.parametrize("loss_type", ["grpo", "bnpo"])
+def test_ratios_of_whole_completions(loss_type, beta, correct):
+    """GSPO; a drift of 0.6 per token leaves the mean of few tokens outside of bounds as narrow as 0.05."""
+    clip = {"level": "sequence", "clip_low": 0.05, "clip_high": 0.1}
+    rollouts = Rollouts(old_is_current=False)
+    terms = check(rollouts, loss_type, one_pass=False, beta=beta, correct=correct, **clip)
+    assert (terms.clipped & (terms.ratio < 1)).any()
+    assert (terms.clipped & (terms.ratio > 1)).any()
+    check(Rollouts(True), loss_type, one_pass=True, beta=beta, correct=correct, **clip)
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("correct", ["off", "token_truncate"])
+@pytest.mark.parametrize("beta", [0.0, 0.04])
+def test_weights_that_are_bounded_instead_of_gradients(beta, correct, level):
+    """CISPO."""
+    clip = {"clip": "cispo", "clip_high": 0.2, "level": level}
+    terms = check(Rollouts(old_is_current=False), "cispo", one_pass=False, beta=beta, correct=correct, **clip)
+    assert terms.clipped.any()
+    check(Rollouts(True), "cispo", one_pass=True, beta=beta, correct=correct, **clip)
+
+
+def test_the_dual_clip():
+    """Of all ratios some are above 1.5 where the advantage is negative."""
+    clip = {"clip_dual": 1.5, "clip_high": 0.28}
+    terms = check(Rollouts(old_is_current=False), "dapo", one_pass=False, beta=0.0, correct="off", **clip)
+    negative = group_advantages(REWARDS).flatten().repeat_interleave(torch.tensor(LENGTHS)) < 0
+    assert (terms.clipped & negative & (terms.ratio > 1.5)).any()
