@@ -25,11 +25,14 @@ class Agent(Protocol):
     name: str
 
     def rollout(self, prompts: Sequence[Prompt], step: int) -> list[Group]:
-        """Sample K completions of each prompt and keep what the update needs; one group per prompt."""
+        """Sample K completions of each prompt and keep what the update needs; one group per prompt.
+
+        In an episode one completion, and several rollouts may belong to one step: its update takes them all.
+        """
         ...
 
     def update(self, rewards: Mapping[str, Sequence[float]], step: int) -> dict[str, float]:
-        """One policy step on the last rollout; `rewards` maps each prompt uid to its K rewards. Metrics."""
+        """One policy step on the step's rollouts; `rewards` maps each prompt uid to its K rewards. Metrics."""
         ...
 
     def evaluate(self, prompts: Sequence[Prompt]) -> list[Completion]:

@@ -63,8 +63,8 @@ class BatchSettings(Section):
     prompts: int = Field(default=8, ge=1)
     """B: prompts per step, the same rows for every agent."""
     completions: int = Field(default=8, ge=1)
-    """K: completions per prompt and agent; at least 2 where they are compared with each other, which
-    `objective.advantage: reinforce_pp` alone does not."""
+    """K: completions per prompt and agent, or with an `episode` conversations about each problem; at least 2 where
+    completions are compared with each other, which `objective.advantage: reinforce_pp` alone does not."""
 
 
 class SamplingSettings(Section):
@@ -299,6 +299,80 @@ class OptimizerSettings(Section):
     """Gradients are scaled down to this global norm."""
 
 
+class VerifierSettings(Section):
+    kind: Literal["majority", "gold", "served"] = "majority"
+    """What scores an answer, in [0, 1]: whether it is what most answers to the problem say, of all agents, turns and
+    conversations (`majority`, label-free), whether it is the known answer (`gold`), or a model behind an
+    OpenAI-compatible endpoint (`served`)."""
+    model: str | None = None
+    """With `served`: name under which the endpoint serves the model."""
+    base_url: str = "http://localhost:8000/v1"
+    """With `served`: its address, up to and with `/v1`."""
+    api_key_env: str | None = None
+    """With `served`: environment variable that holds the key, for an endpoint that wants one."""
+    concurrency: int = Field(default=16, ge=1)
+    """With `served`: requests under way at once, at most."""
+    max_tokens: int = Field(default=2048, ge=1)
+    """With `served`: room for its reply."""
+
+    @model_validator(mode="after")
+    def _named(self) -> Self:
+        if (self.kind == "served") != (self.model is not None):
+            raise ValueError(
+                f"kind is {self.kind!r} {'without' if self.kind == 'served' else 'with'} a model, which is for "
+                "'served': give both or neither"
+            )
+        return self
+
+
+OF_DEBATES = ("gamma", "mix", "share", "verifier", "shaping", "outcome", "incentives")
+"""Settings of an episode that CoMAS has no use for."""
+
+
+class EpisodeSettings(Section):
+    kind: Literal["debate", "comas"]
+    """How agents talk about a problem before they learn: they answer, read each other and answer again, and a verifier
+    scores the answers (`debate`: MAPoRL, MARTI); or they solve it, evaluate each other's solutions and score them
+    (`comas`: CoMAS). Rewards come from the conversation alone, and `supervision` only serves diagnostics."""
+    rounds: int = Field(default=2, ge=1)
+    """Turns of a debate; rounds of solving, evaluating and scoring."""
+    references: int = Field(default=2, ge=0)
+    """Most answers of others, or solutions with their evaluations, of the round before that a solver is shown, drawn at
+    random; in a debate its own answer comes on top."""
+    shown_characters: int = Field(default=4000, ge=1)
+    """Most characters of each text of an agent that stands in another prompt; of a longer one the middle is left out.
+    Prompts must stay within `data.max_prompt_tokens`."""
+    logged_characters: int = Field(default=400, ge=0)
+    """Most characters of what an agent said that episodes.jsonl keeps; 0 keeps none."""
+    verifier: VerifierSettings = VerifierSettings()
+    """With `debate`."""
+    mix: Literal["discounted", "last", "current", "quality", "margin"] = "discounted"
+    """With `debate`: what an answer earns. Its own score and, discounted, those reached in later turns (`discounted`,
+    MAPoRL), the scores of the last turn or of its own turn (`last`, `current`); or its own score, compared with those
+    of the turns before (`quality`, `margin`, MARTI's shaping)."""
+    share: Literal["all", "own"] = "all"
+    """With `debate`: whether scores of other turns, and with `last` and `current` every score, are means over all
+    agents or the agent's own."""
+    gamma: float = Field(default=0.3, ge=0, le=1)
+    """With `mix: discounted`: weight of each later turn, relative to the one before it."""
+    shaping: float = 0.5
+    """With `mix: quality` or `margin`: MARTI's alpha."""
+    outcome: float = 0.0
+    """With `mix: quality` or `margin`: MARTI's beta, the weight of the agent's own score in the last turn; its
+    `with_outcome` variants have 0.5."""
+    incentives: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    """With `debate`: MAPoRL's alpha_0 to alpha_3, added where an answer turns right as others' were right (0) or wrong
+    (1), and where others turn right against one's answer (2) or with it (3); taken off where they turn wrong."""
+
+    @model_validator(mode="after")
+    def _used(self) -> Self:
+        for key in OF_DEBATES if self.kind == "comas" else ():
+            if (held := getattr(self, key)) != type(self).model_fields[key].default:
+                shown = held.kind if isinstance(held, VerifierSettings) else held
+                raise ValueError(f"{key} is {shown!r} but kind is 'comas', which has no use for it: leave it out")
+        return self
+
+
 class LoraSettings(Section):
     rank: int = Field(default=16, ge=1)
     """Rank of the adapters."""
@@ -450,6 +524,8 @@ class Config(Section):
     data: DataSection
     validation: ValidationSettings = ValidationSettings()
     supervision: SupervisionSettings = SupervisionSettings()
+    episode: EpisodeSettings | None = None
+    """Conversations in place of answers that are given alone; by default none."""
     reward: RewardSettings = RewardSettings()
     batch: BatchSettings = BatchSettings()
     prompt: PromptSettings = PromptSettings()
@@ -484,6 +560,7 @@ class Config(Section):
             raise ValueError(f"an agent may not be called {taken[0]!r}, which means something else in a run: rename it")
         self._placed()
         self._taught(names)
+        self._conversing()
         if self.steps is None and self.epochs is None:
             raise ValueError("neither steps nor epochs says how long the run is: give one, for example steps: 100")
         if self.steps is not None and self.epochs is not None:
@@ -578,6 +655,28 @@ class Config(Section):
             raise ValueError(
                 f"supervision.min_votes is {asked.min_votes} but {votes} completions vote, so no group could ever get "
                 "a label: lower it"
+            )
+
+    def _conversing(self) -> None:
+        """What an episode replaces is left alone."""
+        if self.episode is None:
+            return
+        kind, asked = self.episode.kind, self.supervision
+        if self.objective.advantage != "reinforce_pp":
+            raise ValueError(
+                f"episode.kind is {kind!r} with objective.advantage {self.objective.advantage!r}, which compares the "
+                "completions of a prompt, but every prompt of a conversation is another one: use "
+                "objective.kind=reinforce_pp"
+            )
+        if self.reward != RewardSettings():
+            raise ValueError(
+                f"episode.kind is {kind!r}, which gives its own rewards, but reward has settings too: leave them out"
+            )
+        if asked.voter == "ema" or asked.votes is not None or asked.pair is not None:
+            key = "voter" if asked.voter == "ema" else "votes" if asked.votes is not None else "pair"
+            raise ValueError(
+                f"supervision.{key} is {getattr(asked, key)!r} with episode.kind {kind!r}, where supervision only "
+                "serves diagnostics: leave it out"
             )
 
     def _placed(self) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from mmcorl.types import Prompt, PromptStyle
 
-from mmcorl.types import Prompt
-
-PromptStyle = Literal["answer_tags", "boxed", "plain"]
+__all__ = ["INSTRUCTIONS", "PromptStyle", "prompt_text"]
 
 INSTRUCTIONS: dict[PromptStyle, str] = {
     "answer_tags": "\nThink it through inside <think> </think> tags, then give only the final answer inside "
@@ -18,5 +16,5 @@ INSTRUCTIONS: dict[PromptStyle, str] = {
 
 
 def prompt_text(prompt: Prompt, style: PromptStyle, view: str = "original") -> str:
-    """Question in one view followed by the instruction of one style."""
-    return prompt.question(view) + INSTRUCTIONS[style]
+    """Question in one view followed by the instruction of the run's style, or of the prompt's own."""
+    return prompt.question(view) + INSTRUCTIONS[prompt.style or style]

@@ -15,7 +15,7 @@ from mmcorl.types import Prompt
 from model_adapters.base import Encoded, VisionSettings
 from model_adapters.images import load_image
 from model_adapters.registry import adapter_for
-from model_adapters.templates import arguments
+from model_adapters.templates import arguments, without_control_tokens
 
 CACHE_BYTES = 256 * 2**20
 """Encoded prompts kept per agent, newest first: small validation sets are then preprocessed once, not per visit."""
@@ -48,7 +48,7 @@ class Reader:
         Prompts from data without any views (a validation set, say) are read in their original wording. Raises
         Refused where the data have views, but not this agent's.
         """
-        text = prompt_text(prompt, self.config.prompt.style, self._view(prompt))
+        text = self._text(prompt)
         key = prompt.uid, text  # The same row can be in two data sets, of which one has views.
         if key in self._cache:
             self._cache.move_to_end(key)
@@ -78,8 +78,12 @@ class Reader:
 
     def length(self, prompt: Prompt) -> int:
         """Tokens of one prompt, image tokens included, without processing its pictures."""
-        text = prompt_text(prompt, self.config.prompt.style, self._view(prompt))
+        text = self._text(prompt)
         return self.adapter.prompt_length(self.processor, text, self._images(prompt), **self._how())
+
+    def _text(self, prompt: Prompt) -> str:
+        text = prompt_text(prompt, self.config.prompt.style, self._view(prompt))
+        return without_control_tokens(self.processor, text) if prompt.quotes else text
 
     def _images(self, prompt: Prompt) -> list[Image.Image]:
         return [load_image(image, self.vision.max_side) for image in prompt.images]

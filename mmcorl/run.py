@@ -32,6 +32,8 @@ from mmcorl import config as settings
 from mmcorl.agent import Agent, Parallel, in_turn, results
 from mmcorl.answers import RELATION, Equivalence
 from mmcorl.config import Config
+from mmcorl.episodes.base import Episode
+from mmcorl.episodes.records import agent_metrics, call_records
 from mmcorl.errors import Refused
 from mmcorl.launch.meter import overall
 from mmcorl.metrics import Comparisons, step_metrics, validation_metrics, votes_records
@@ -41,7 +43,15 @@ from mmcorl.trackers import Trackers
 from mmcorl.types import Completion, Group, Prompt
 from model_adapters.images import load_image
 
-LOGS = ("metrics.jsonl", "validation.jsonl", "responses.jsonl", "votes.jsonl", "gallery.jsonl", "timings.jsonl")
+LOGS = (
+    "metrics.jsonl",
+    "validation.jsonl",
+    "responses.jsonl",
+    "votes.jsonl",
+    "episodes.jsonl",
+    "gallery.jsonl",
+    "timings.jsonl",
+)
 LOCK, DATA_CHECK = ".lock", "data_check.json"
 CHANGEABLE = (
     "logging.",
@@ -317,15 +327,16 @@ class Run:
         labels: Labels,
         rewards: Sequence[Mapping[str, Sequence[float]]],
         updates: Sequence[Future[dict[str, float]]],
+        episode: Episode | None = None,
     ) -> None:
-        """One step: logs, trackers, progress, gallery.
+        """One step: logs, trackers, progress, gallery; `episode` where the step was one.
 
         Written at once where the updates are done; otherwise as soon as they are and this journal is called again.
         """
         self._settle()
         self._updates = updates
         late = not all(update.done() for update in updates)
-        self._open = partial(self._write, step, batch, groups, labels, rewards, updates, late)
+        self._open = partial(self._write, step, batch, groups, labels, rewards, updates, late, episode)
         if not late:
             self._settle()
 
@@ -345,11 +356,17 @@ class Run:
         rewards: Sequence[Mapping[str, Sequence[float]]],
         updates: Sequence[Future[dict[str, float]]],
         late: bool,
+        episode: Episode | None,
     ) -> None:
         done = results(updates)
         self._tick("log")
         own = [{uid: tuple(values) for uid, values in one.items()} for one in rewards]
-        reports = dict(zip(self.names, done, strict=True))
+        reports: dict[str, Mapping[str, float | None]] = dict(zip(self.names, done, strict=True))
+        if episode is not None and self.config.episode is not None:
+            for number, name in enumerate(self.names):
+                reports[name] = {**reports[name], **agent_metrics(number, episode, self.relation)}
+            kept = self.config.episode.logged_characters
+            self.folder.append("episodes.jsonl", call_records(step, self.names, episode, kept))
         metrics = step_metrics(step, self.names, batch, groups, labels, own, reports, self.relation)
         votes = votes_records(step, self.names, batch, groups, labels, own)
         self.folder.append("metrics.jsonl", [metrics])
@@ -422,6 +439,7 @@ class Run:
         summary: dict[str, Any] = {
             "name": self.config.name,
             "supervision": self.config.supervision.kind,
+            **({"episode": self.config.episode.kind} if self.config.episode else {}),
             "steps": self.step,
             "seconds": round(sum(seconds), 2),
             "seed": self.config.seed,

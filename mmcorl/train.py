@@ -28,6 +28,8 @@ from mmcorl.data.check import DataCheck, check
 from mmcorl.data.overlap import warnings as overlap_warnings
 from mmcorl.data.reading import BadRow
 from mmcorl.data.sources import PromptSource, load_prompts
+from mmcorl.episodes.train import train_on_episodes
+from mmcorl.episodes.workflows import workflows
 from mmcorl.errors import Failed, Refused
 from mmcorl.launch import launcher
 from mmcorl.launch.host import prepare
@@ -134,6 +136,7 @@ def _work(
         results(cohort.parallel(partial(agent.load, start.path / agent.name) for agent in agents))
     facts = {agent.name: agent.facts for agent in agents}
 
+    talk = workflows(config, relation, folder.path) if config.episode else None
     reward = Reward(relation, **config.reward.model_dump(), style=config.prompt.style)
     with Progress(config.name, list(facts), steps, start.step if start else 0, quiet=quiet) as progress:
         for name, fact in facts.items():
@@ -157,7 +160,10 @@ def _work(
         stops = (signal.SIGINT, signal.SIGTERM)
         previous = [signal.signal(stop, lambda *_: _ask_to_stop(run)) for stop in stops]
         try:
-            cotrain(agents, prompts, supervision, reward, run, steps, cohort.parallel)
+            if talk is not None:
+                train_on_episodes(agents, prompts, talk, supervision, run, steps, cohort.parallel)
+            else:
+                cotrain(agents, prompts, supervision, reward, run, steps, cohort.parallel)
             progress.phase("export")
             run.export(agents)
         finally:
@@ -309,6 +315,12 @@ def _prompts(
             f"supervision.kind is 'gold' but {len(kept) - answers} of {len(kept)} rows of {sources['train'].name} have "
             "no answer: name the answer column in data.train.columns, leave those rows out with "
             "data.train.answers=required data.train.on_bad_row=skip, or use supervision.kind=ring, which needs none"
+        )
+    if config.episode and config.episode.verifier.kind == "gold" and answers < len(kept):
+        raise Refused(
+            f"episode.verifier.kind is 'gold' but {len(kept) - answers} of {len(kept)} rows of {sources['train'].name} "
+            "have no answer: name the answer column in data.train.columns, leave those rows out with "
+            "data.train.answers=required data.train.on_bad_row=skip, or use episode.verifier.kind=majority"
         )
     if len(kept) < config.batch.prompts:
         raise Refused(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 FinishReason = Literal["stop", "length"]
+PromptStyle = Literal["answer_tags", "boxed", "plain"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,11 @@ class Prompt:
     """Other wordings of `text` by view name."""
     twin: str | None = None
     """Uid of the same problem in another wording, in the same batch: `supervision: paired` labels each by the other."""
+    style: PromptStyle | None = None
+    """Instruction after this question, where it is not the run's: `plain` for one that asks for no answer."""
+    quotes: bool = False
+    """Whether it holds what models wrote: control tokens of a chat template are then taken out of it, where in a data
+    set they are refused."""
 
     def question(self, view: str = "original") -> str:
         """The question in one view; `original` is `text`."""

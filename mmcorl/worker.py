@@ -23,7 +23,7 @@ from mmcorl.answers import extract
 from mmcorl.config import Config
 from mmcorl.engines import build_engine
 from mmcorl.engines.base import Sample, Sampling
-from mmcorl.errors import Refused
+from mmcorl.errors import Failed, Refused
 from mmcorl.policy import Policy
 from mmcorl.ranks import ALONE, Ranks
 from mmcorl.reader import Reader
@@ -91,6 +91,10 @@ class Worker:
         self.filler = self._filler()
         self.shared_prefix = sharing.decide(config, self.name, self.shards, self.filler)
         self._pending: dict[str, Rollout] = {}
+        """What the next update trains, by prompt uid."""
+        self._rolled_out: tuple[int, int] | None = None
+        """Step of what is pending, and calls of `rollout` that it came from."""
+        self._longest = reader.longest_prompt() if config.episode else None
         self._clock: dict[str, float] = {}
         """What this rank measured since the last update."""
         self._timings: dict[str, float] = {}
@@ -117,28 +121,37 @@ class Worker:
     def rollout(self, prompts: Sequence[Prompt], step: int) -> list[Group]:
         """Sample K completions of each prompt; their tensors wait here for `update`.
 
+        With an episode one completion each, and what several calls of the same step sample waits together; `prompts`
+        may then be empty on some ranks. Raises Failed for a prompt that grew too long.
+
         Raises NotFiniteError, with agent, step and prompt, where the model's probabilities are not numbers.
         """
         start = time.perf_counter()
+        calls = self._calls_before(step)
         sampling = self.config.sampling
-        seed = noise_seed(self.config.seed, self.name, step, self.ranks.rank)
+        name = f"{self.name}/{calls}" if calls else self.name
+        seed = noise_seed(self.config.seed, name, step, self.ranks.rank)
         encoded = [self.reader.encode(prompt) for prompt in prompts]
+        self._require_room(prompts, encoded, step)
         how = Sampling(sampling.temperature, sampling.top_p, sampling.top_k, sampling.max_new_tokens)
-        trained, asked = self.config.batch.completions, self.config.supervision
+        asked, conversing = self.config.supervision, self.config.episode is not None
+        trained = 1 if conversing else self.config.batch.completions
         by_teacher = asked.voter == "ema"
         count = trained if by_teacher else max(trained, asked.votes or trained)
-        drawn = self._generate(encoded, count, how, seed, until_sync=self.trains_everything and not by_teacher)
-        if self.ema:
+        until_sync = self.trains_everything and not by_teacher and not conversing
+        drawn = self._generate(encoded, count, how, seed, until_sync)
+        if self.ema and not calls:
             amount = ema.share(step, self.total_steps, asked.ema.start, asked.ema.end)
             self.ema.follow(self.shards.weights(merge=False), amount)
         voting = self._by_teacher(encoded, asked.votes or trained, how, step) if by_teacher else drawn
         for prompt, samples, others in zip(prompts, drawn, voting, strict=True):
             self._check(prompt, samples, f"step {step}")
             self._check(prompt, others, f"step {step}, averaged teacher")
-        self._pending = {
+        self._pending |= {
             prompt.uid: Rollout(one, samples[:trained])
             for prompt, one, samples in zip(prompts, encoded, drawn, strict=True)
         }
+        self._rolled_out = step, calls + 1
         groups = []
         for prompt, samples, others in zip(prompts, drawn, voting, strict=True):
             completions = tuple(self._completion(sample) for sample in samples)
@@ -146,8 +159,26 @@ class Worker:
             groups.append(Group(prompt.uid, completions[:trained], voters if voters != completions[:trained] else ()))
         if self.config.reward.kind in MEASURED:
             groups = self._with_confidence(groups)
-        self._clock["rollout_seconds"] = time.perf_counter() - start
+        self._clock["rollout_seconds"] += time.perf_counter() - start
         return groups
+
+    def _calls_before(self, step: int) -> int:
+        """Rollouts of this step whose completions wait already; where there are none, nothing is left to wait."""
+        if self.config.episode is None or self._rolled_out is None or self._rolled_out[0] != step:
+            self._pending, self._rolled_out = {}, (step, 0)
+            self._clock["rollout_seconds"] = 0.0
+        assert self._rolled_out is not None
+        return self._rolled_out[1]
+
+    def _require_room(self, prompts: Sequence[Prompt], encoded: Sequence[Encoded], step: int) -> None:
+        """Raise Failed for the first prompt of an episode that has become longer than prompts may be."""
+        for prompt, one in zip(prompts, encoded, strict=True) if self._longest is not None else ():
+            if self._longest is not None and (length := len(one.input_ids)) > self._longest:
+                raise Failed(
+                    f"agent {self.name!r}, step {step}: prompt {prompt.uid} (row {prompt.row_id!r}) has {length} "
+                    f"tokens with what agents said before, limit {self._longest}: lower episode.shown_characters or "
+                    "episode.references, or raise data.max_prompt_tokens"
+                )
 
     def _by_teacher(self, encoded: Sequence[Encoded], n: int, how: Sampling, step: int) -> list[list[Sample]]:
         """Completions of the averaged teacher; an engine with weights of its own keeps those until the update."""
@@ -178,8 +209,9 @@ class Worker:
         before = {} if self._has_moved else self._some_values()
         steps = update.steps(step)
         self.schedule.step()
-        self._pending = {}
-        sampled = torch.cat([sample.logprobs for rollout in update.rollouts for sample in rollout.samples])
+        self._pending, self._rolled_out = {}, None
+        own = [sample.logprobs for rollout in update.rollouts for sample in rollout.samples]
+        sampled = torch.cat([torch.zeros(0), *own])
         self._clock["update_seconds"] = time.perf_counter() - start
         if self.device.type == "cuda":
             self._clock["peak_gpu_gb"] = torch.cuda.max_memory_allocated(self.device) / 1e9
@@ -321,6 +353,8 @@ class Worker:
     def _generate(
         self, encoded: Sequence[Encoded], n: int, sampling: Sampling, seed: int, until_sync: bool = False
     ) -> list[list[Sample]]:
+        if not encoded:
+            return []
         self.engine.wake()
         sampled = self.copy.policy if self.copy else self.policy
         with sampled.computing(self.config.training):

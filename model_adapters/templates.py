@@ -83,6 +83,16 @@ def refuse_control_tokens(processor: Any, text: str, system: str | None) -> None
                 )
 
 
+def without_control_tokens(processor: Any, text: str) -> str:
+    """A text that `refuse_control_tokens` lets pass: for what models wrote, which may spell out any token."""
+    found = [token for token in control_tokens(processor) if token in text]
+    while found:  # What is left may close up into another one.
+        for token in found:
+            text = text.replace(token, "")
+        found = [token for token in control_tokens(processor) if token in text]
+    return text
+
+
 def control_tokens(processor: Any) -> tuple[str, ...]:
     """Special tokens of a tokenizer, and other added tokens that its chat template puts around turns."""
     tokenizer, source = _tokenizer(processor), _source(processor)

@@ -44,23 +44,25 @@ class TeamAgent:
         self._peak = None if peak is None else peak * team.size
         self._rates: dict[int, dict[str, float | None]] = {}
         """By step, until they are taken."""
-        self._shares: list[list[str]] = []
-        """Prompt uids of the last rollout, by rank."""
+        self._rank_of: dict[str, int] = {}
+        """Of the prompts that were rolled out in this step."""
+        self._step: int | None = None
 
     def rollout(self, prompts: Sequence[Prompt], step: int) -> list[Group]:
-        """K completions of each prompt."""
+        """Completions of each prompt; every rank is called, with its share of them, which may be empty."""
         shares = split(prompts, self.team.size)
-        self._shares = [[prompt.uid for prompt in share] for share in shares]
+        if step != self._step:
+            self._rank_of, self._step = {}, step
+        self._rank_of |= {prompt.uid: rank for rank, share in enumerate(shares) for prompt in share}
         replies = self.team.call("rollout", [(share, step) for share in shares], f"the rollout of step {step}")
         return [group for groups in replies for group in groups]
 
     def update(self, rewards: Mapping[str, Sequence[float]], step: int) -> dict[str, float]:
-        """One policy step on the last rollout; every rank gets the rewards of its own groups."""
-        rank_of = {uid: rank for rank, uids in enumerate(self._shares) for uid in uids}
-        own: list[dict[str, Sequence[float]]] = [{} for _ in self._shares]
+        """One policy step on what was rolled out in this step; every rank gets the rewards of its own groups."""
+        own: list[dict[str, Sequence[float]]] = [{} for _ in range(self.team.size)]
         for uid, values in rewards.items():
             # One that nobody rolled out goes to a rank all the same: the worker knows what to say of it.
-            own[rank_of.get(uid, 0)][uid] = values
+            own[self._rank_of.get(uid, 0)][uid] = values
         (metrics, timings), *_ = self.team.call("update", [(part, step) for part in own], f"the update of step {step}")
         self._rates[step] = rates(timings, len(rewards), self._peak)
         return dict(metrics)
