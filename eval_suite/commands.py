@@ -261,13 +261,22 @@ def compare(arguments: argparse.Namespace) -> int:
 
 def ensemble(arguments: argparse.Namespace) -> int:
     """Pool the responses of several evaluations of the same items and vote: maj@k across checkpoints."""
+    from eval_suite.cohorts import evaluated, parse_teams
     from eval_suite.grid import terminal
     from eval_suite.metrics.outcomes import pool
     from eval_suite.metrics.paired import check_alike
     from eval_suite.tables import score_grids
     from mmcorl.answers import Equivalence
 
-    evaluations = open_evaluations(arguments.folders)
+    if bool(arguments.table) == bool(arguments.folders):
+        raise Refused("give the folders of one pool, or teams to compare: --table NAME=DIR,DIR NAME=DIR,DIR")
+    if arguments.table:
+        return _matched(arguments, parse_teams(arguments.table))
+    for option in ("votes", "format"):
+        if getattr(arguments, option):
+            raise Refused(f"--{option} {getattr(arguments, option)} is for --table NAME=DIR,DIR: leave it out")
+    ((_, members),) = evaluated([("cohort", arguments.folders)], arguments.evaluation, arguments.out)
+    evaluations = open_evaluations(members)
     folders = [one.folder for one in evaluations]
     _let_programs_vote(folders, arguments)
     with Equivalence() as relation:
@@ -287,6 +296,28 @@ def ensemble(arguments: argparse.Namespace) -> int:
         print(json.dumps(summary))
     else:
         _print(terminal(score_grids([(label, summary)])))
+    return 0
+
+
+def _matched(arguments: argparse.Namespace, teams: Sequence[tuple[str, Sequence[Path]]]) -> int:
+    """Teams of agents side by side, alone and pooled, at matched budgets."""
+    from eval_suite import cohorts, grid, matched
+    from eval_suite.tables import comparison_grid
+    from mmcorl.answers import Equivalence
+
+    if arguments.aggregation:
+        raise Refused(f"--aggregation {arguments.aggregation} does not fit a table of avg and maj: leave it out")
+    opened = matched.open_teams(cohorts.evaluated(teams, arguments.evaluation, arguments.out))
+    _let_programs_vote([one.folder for team in opened for one in team.members], arguments)
+    with Equivalence() as relation:
+        told = matched.matched(opened, relation, arguments.votes)
+    grids = [matched.grid(told), *(comparison_grid(compared) for compared in told.against_first)]
+    if arguments.json:
+        print(json.dumps(matched.as_dict(told)))
+    elif arguments.format in ("markdown", "latex"):
+        print(getattr(grid, arguments.format)(grids))
+    else:
+        _print(grid.terminal(grids))
     return 0
 
 

@@ -82,7 +82,7 @@ def sub_score_grids(label: str, benchmark: str, scores: Mapping[str, Any], *, di
         rows = []
         for value, told in values.items():
             correct, n = told["correct"], told["n"]
-            score = Cell(percent(Fraction(correct), n, digits), _bounds(wilson(correct, n))) if n else Cell(DASH)
+            score = Cell(percent(Fraction(correct), n, digits), bounds(wilson(correct, n))) if n else Cell(DASH)
             rows.append([Cell(_key(value) if field == "official" else value), Cell(f"{n:,}"), score])
         grids.append(Grid(f"{title(benchmark)} by {field}: {label}", columns, rows))
     return grids
@@ -289,7 +289,7 @@ def _means(columns: Sequence[Column]) -> dict[str, tuple[str, ...]]:
 def _score(told: Mapping[str, Any] | None, digits: int) -> Cell:
     if told is None or not told["total"]:
         return Cell(DASH)
-    return Cell(percent(told["correct"], told["total"], digits), _bounds(shown_interval(told)))
+    return Cell(percent(told["correct"], told["total"], digits), bounds(shown_interval(told)))
 
 
 def _mean(summary: Mapping[str, Any], members: Sequence[str], digits: int) -> Cell:
@@ -416,7 +416,8 @@ def _count(count: int) -> str:
     return f"{count:,}" if count < 10**9 else f"{count:.3g}"
 
 
-def _bounds(interval: Sequence[float] | None) -> str:
+def bounds(interval: Sequence[float] | None) -> str:
+    """An interval as tables show it, in percent; nothing for None."""
     return "" if interval is None else f"[{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]"
 
 

@@ -201,7 +201,7 @@ def _parser() -> argparse.ArgumentParser:
     ensemble.add_argument(
         "--table", nargs="+", metavar="NAME=DIR,DIR", help="compare teams of agents, each alone and pooled"
     )
-    ensemble.add_argument("--votes", type=int, metavar="K", help="responses each agent of a team puts in (default: all)")
+    ensemble.add_argument("--votes", type=int, metavar="K", help="responses each agent puts into a pool (default: all)")
     ensemble.add_argument("--evaluate", metavar="'NAME ...'", help="benchmarks and options of `eval`, for checkpoints")
     ensemble.add_argument("--out", type=Path, metavar="DIR", help="folder of these evaluations: OUT/TEAM/AGENT")
     ensemble.add_argument("--aggregation", help="maj@K or pass@K (default: maj over all pooled samples)")
