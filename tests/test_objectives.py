@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,9 @@ from adapter_passes import load
 from mmcorl import config as run_config
 from mmcorl.config import OBJECTIVES, Config
 from mmcorl.errors import Refused
-from mmcorl.ranks import ALONE
 from mmcorl.rewards import confidence
 from mmcorl.update import minibatches
 from mmcorl.worker import Worker
-from sharding_worlds import SHARES_OF_TWO, Task, World, confidences, done, train
 from worker_parts import (
     Reference,
     adamw,
@@ -235,50 +233,6 @@ def test_groups_of_different_sizes_are_one_batch(tiny_checkpoints: Mapping[str, 
     update = agent._prepare(rollouts, [REWARDS[0], (1.0, 0.0), REWARDS[1]])
     assert [update.advantages[1, k].tolist() for k in range(2)] == [[0.5] * 6, [-0.5] * 5]
     assert list(update.signal) == [True, True, False]
-
-
-# -- ranks -------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def pair() -> Iterator[World]:
-    with World(2) as world:
-        yield world
-
-
-@pytest.mark.parametrize(
-    "objective",
-    [
-        {"kind": "reinforce_pp", "kl_coef": 0.3},
-        {"kind": "reinforce_pp_baseline", "minibatches": 2},
-        {"kind": "gspo", "passes": 2, "importance_correction": "sequence_truncate"},
-        {"kind": "rloo", "kl_coef": 0.3, "kl_in": "reward"},
-    ],
-    ids=lambda one: one["kind"],
-)
-def test_two_ranks_whiten_and_step_as_one(
-    objective: Mapping[str, Any], pair: World, tiny_checkpoints: Mapping[str, Path]
-) -> None:
-    """The ranks have two and three of five groups, one of them with equal rewards."""
-    path = tiny_checkpoints["qwen2"]
-    sections = {"optimizer": {"lr": 1e-3, "eps": 1e-6, "betas": [0.9, 0.99]}, "objective": objective}
-    expected = done([train(ALONE, Task(path, sections, SHARES_OF_TWO[1]))])
-    told = pair.train(Task(path, sections, SHARES_OF_TWO[2]))
-    assert largest_difference(told.weights, expected.weights) < 1e-5
-    assert told.metrics[0] == told.metrics[1]
-    for own, reference in zip(told.metrics[0], expected.metrics[0], strict=True):
-        assert own == pytest.approx(reference, rel=1e-4, abs=1e-5)
-
-
-def test_two_ranks_measure_what_one_does(pair: World, tiny_checkpoints: Mapping[str, Path]) -> None:
-    path, pictures = tiny_checkpoints["qwen2_5_vl"], {1: 1, 3: 2, 4: 1}
-    expected = confidences(ALONE, Task(path, {}, SHARES_OF_TWO[1], pictures))
-    told = pair.do(confidences, Task(path, {}, SHARES_OF_TWO[2], pictures))
-    assert len(expected) == 5
-    joined = {uid: values for one in told for uid, values in one.items()}
-    assert joined.keys() == expected.keys()
-    for uid, values in expected.items():
-        assert torch.allclose(torch.tensor(joined[uid]), torch.tensor(values), atol=1e-5)
 
 
 # -- how sure a model is -----------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import torch
 from mmcorl import sharding
 from mmcorl.errors import Refused
 from mmcorl.ranks import ALONE
-from sharding_worlds import REWARDS, Done, Task, World, done, step, train
+from sharding_worlds import REWARDS, SHARES_OF_TWO, Done, Task, World, confidences, done, step, train
 from worker_parts import largest_difference, mixed_prompts, rollout, settings, worker
 
 PICTURES = {1: 1, 3: 2, 4: 1}
@@ -53,6 +53,41 @@ def test_two_ranks_make_the_update_of_one(family: str, pair: World, tiny_checkpo
     assert told.timings["completions"] == 5 * len(REWARDS[0])
     for amount in ("completion_tokens", "update_tokens", "update_flops"):
         assert told.timings[amount] == expected.timings[amount]
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        {"kind": "reinforce_pp", "kl_coef": 0.3},
+        {"kind": "reinforce_pp_baseline", "minibatches": 2},
+        {"kind": "gspo", "passes": 2, "importance_correction": "sequence_truncate"},
+        {"kind": "rloo", "kl_coef": 0.3, "kl_in": "reward"},
+    ],
+    ids=lambda one: one["kind"],
+)
+def test_two_ranks_whiten_and_step_as_one(
+    objective: Mapping[str, Any], pair: World, tiny_checkpoints: Mapping[str, Path]
+) -> None:
+    """The ranks have two and three of five groups, one of them with equal rewards."""
+    path = tiny_checkpoints["qwen2"]
+    sections = {"optimizer": {"lr": 1e-3, "eps": 1e-6, "betas": [0.9, 0.99]}, "objective": objective}
+    expected = done([train(ALONE, Task(path, sections, SHARES_OF_TWO[1]))])
+    told = pair.train(Task(path, sections, SHARES_OF_TWO[2]))
+    assert largest_difference(told.weights, expected.weights) < 1e-5
+    assert told.metrics[0] == told.metrics[1]
+    for own, reference in zip(told.metrics[0], expected.metrics[0], strict=True):
+        assert own == pytest.approx(reference, rel=1e-4, abs=1e-5)
+
+
+def test_two_ranks_measure_what_one_does(pair: World, tiny_checkpoints: Mapping[str, Path]) -> None:
+    path, pictures = tiny_checkpoints["qwen2_5_vl"], {1: 1, 3: 2, 4: 1}
+    expected = confidences(ALONE, Task(path, {}, SHARES_OF_TWO[1], pictures))
+    told = pair.do(confidences, Task(path, {}, SHARES_OF_TWO[2], pictures))
+    assert len(expected) == 5
+    joined = {uid: values for one in told for uid, values in one.items()}
+    assert joined.keys() == expected.keys()
+    for uid, values in expected.items():
+        assert torch.allclose(torch.tensor(joined[uid]), torch.tensor(values), atol=1e-5)
 
 
 def test_a_run_goes_on_with_more_and_with_fewer_ranks(

@@ -5,6 +5,7 @@ The reference is the plain worker in this process; tests/test_worker.py compares
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -13,9 +14,10 @@ from typing import Any
 import pytest
 import torch
 
-from mmcorl.ranks import ALONE
-from sharding_worlds import Done, Task, Worlds, done, train
-from worker_parts import largest_difference
+from mmcorl.ranks import ALONE, Ranks
+from mmcorl.sharding.zero import with_buffers_on
+from sharding_worlds import Done, Task, Worlds, confidences, done, train
+from worker_parts import largest_difference, worker
 
 pytestmark = pytest.mark.stack
 
@@ -38,6 +40,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "kl": {"objective": {"kl_coef": 0.3}},
     # The averaged weights take the place of the trained ones for a moment, whichever way those are divided.
     "kl to an average": {"objective": {"kl_coef": 0.3, "kl_reference": "ema"}},
+    "kl in the reward, whitened": {"objective": {"kind": "reinforce_pp", "kl_coef": 0.3}},
     "kl of lora": {"objective": {"kl_coef": 0.3}, "training": {"lora": LORA, "freeze_vision": True}},
     "token": {"objective": {"aggregation": "token", "importance_correction": "sequence_mask", "importance_cap": 5.0}},
 }
@@ -96,6 +99,40 @@ def test_every_option_of_training_works_divided(
     metrics = told.metrics[0][-1]
     assert ("kl" in metrics) == ("kl" in option)
     assert (metrics["clip_share"] > 0) == (option == "minibatches")
+
+
+def test_fsdp2_steps_where_adamw_works_on_lists(
+    tiny_checkpoints: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it does on a GPU, by itself: torch refuses lists of divided and whole tensors."""
+    path = tiny_checkpoints["qwen2_5_vl"]
+    expected = alone(path)
+    chooses = sys.modules[torch.optim.Optimizer.__module__]
+    monkeypatch.setattr(chooses, "_get_foreach_kernels_supported_devices", lambda: ["cpu"])
+    try:
+        told = done([train(ALONE, task(path, "fsdp2:1"))])
+    finally:
+        Ranks.leave()
+    assert_same(told, expected)
+
+
+def test_a_policy_computes_where_its_ranks_do(tiny_checkpoints: Mapping[str, Path]) -> None:
+    """DeepSpeed leaves buffers where they are when a model was divided as it was loaded."""
+    policy = worker(tiny_checkpoints["llama"]).policy
+    assert with_buffers_on(torch.device("meta"), policy).device.type == "meta"
+
+
+@pytest.mark.parametrize("way", DIVIDED)
+def test_divided_weights_measure_how_sure_the_model_is(
+    way: str, worlds: Worlds, tiny_checkpoints: Mapping[str, Path]
+) -> None:
+    """Ranks wait for each other in these passes too, and one of them has fewer groups and no picture."""
+    path = tiny_checkpoints["qwen2_5_vl"]
+    expected = confidences(ALONE, task(path, "none:1"))
+    told = {uid: one for rank in worlds[2].do(confidences, task(path, way)) for uid, one in rank.items()}
+    assert told.keys() == expected.keys()
+    for uid, values in expected.items():
+        assert torch.allclose(torch.tensor(told[uid]), torch.tensor(values), atol=1e-5)
 
 
 @pytest.mark.parametrize("way", ["zero2:2:optimizer", "zero3:2:optimizer", "zero3:1:all", "zero3:2:all", "fsdp2:2:all"])
