@@ -29,6 +29,7 @@ from eval_suite.items import Item
 from eval_suite.joining import join
 from eval_suite.metrics.paired import facts_difference
 from eval_suite.store import EvalFolder
+from mmcorl import zoo
 from mmcorl.analysis.diversity import Draw
 from mmcorl.answers import Equivalence
 from mmcorl.errors import Refused
@@ -95,13 +96,13 @@ class Gathered:
     """What a reader of the numbers should know."""
 
 
-def gather(arguments: argparse.Namespace, *, labels: bool, fewest: int = 2) -> Gathered:
+def gather(arguments: argparse.Namespace, *, labels: bool) -> Gathered:
     """Sample or read every source of a command line and join them.
 
     `labels`: whether known answers are needed. Raises Refused for sources that cannot be compared.
     """
     sources = [parse_source(text) for text in arguments.sources]
-    _check_sources(sources, arguments, fewest)
+    _check_sources(sources, arguments)
     families = _families(arguments.family, sources)
     sheets = _sampled([one for one in sources if one.kind == "checkpoint"], arguments, labels)
     for source in sources:
@@ -136,7 +137,7 @@ def parse_source(text: str) -> Source:
     return Source(label.removeprefix("zoo:"), where, kind, seed)
 
 
-def _check_sources(sources: Sequence[Source], arguments: argparse.Namespace, fewest: int) -> None:
+def _check_sources(sources: Sequence[Source], arguments: argparse.Namespace) -> None:
     """Refuse, before anything is read or loaded, what cannot be meant."""
     seen: dict[tuple[str, int | None], Source] = {}
     for source in sources:
@@ -155,11 +156,10 @@ def _check_sources(sources: Sequence[Source], arguments: argparse.Namespace, few
                 f"{other.where!r} and {source.where!r} are both called {source.label!r}, which says that they are one "
                 f"model: name them apart, as in a={source.where}"
             )
+        zoo.parse(source.where)  # refuses a name that the zoo does not have
     repeat = arguments.repeat if sampled else 1
-    if len(sources) < fewest and repeat < 2:
-        raise Refused(
-            f"{len(sources)} source is given, and a pair takes two: name another, or draw twice with --repeat 2"
-        )
+    if len(sources) == len(sampled) == 1 and repeat < 2:
+        raise Refused(f"{sources[0].label} is one draw, and a pair takes two: name another model, or add --repeat 2")
     if sampled and bool(arguments.data) == bool(arguments.benchmark):
         raise Refused(
             f"{sampled[0].where!r} is to be sampled, but on what: give --data SOURCE or --benchmark NAME, one of them"
@@ -411,6 +411,8 @@ def _joined(sheets: Sequence[Sheet], families: Mapping[str, str], *, shared: boo
         notes += _check_golds(sheets, relation)
     families = {**_lineages(sheets), **families}
     draws = _draws(sheets, families, labels)
+    if len(draws) < 2:
+        raise Refused(f"{draws[0].name} holds one response to each problem, and a pair takes two: name another source")
     silent = {draw.name: draw.unanswered for draw in draws if draw.unanswered}
     if silent:
         told = ", ".join(f"{name} {count}" for name, count in silent.items())
@@ -505,8 +507,6 @@ def lineage(model: str) -> str | None:
     A guess, from the config alone and never from a name: mixtral would not be found to be of mistral's lineage.
     """
     from transformers.utils import cached_file
-
-    from mmcorl import zoo
 
     if (made := zoo.parse(model)) is not None:
         kind: Any = zoo.ZOO[made[0]].family if made[0] in zoo.ZOO else "llama"

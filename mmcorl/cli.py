@@ -34,7 +34,7 @@ EPILOG = """examples:
   mmcorl rephrase configs/paper/text_3b_plus.yaml --model Qwen/Qwen3-32B     other wordings for one agent
   mmcorl families                                          which model families are supported
   mmcorl doctor configs/paper/vlm_3b_open_r1.yaml          will a run work on this machine?
-  mmcorl pair zoo:qwen2.5-vl zoo:internvl3.5 zoo:gemma3 --data synthetic:visual --style plain --out div   a partner
+  mmcorl pair evals/qwen evals/llama evals/phi              which of these makes qwen the best partner, and why
   mmcorl dynamics --run runs/quickstart                    the theory, and what a run did
   mmcorl check-adapter path/to/checkpoint                  does a checkpoint work with its adapter?
 """

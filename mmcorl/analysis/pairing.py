@@ -15,7 +15,7 @@ estimates the rest from the agreement of three models or more.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -26,8 +26,8 @@ from mmcorl.analysis.diversity import Cells, Draw, Interval, Pair, measure
 from mmcorl.errors import Refused
 from mmcorl.voting import Choices, Relation
 
-RESAMPLES = 4000
-_CHUNK = 250
+RESAMPLES = 10_000
+_CHUNK = 500
 """Resamples drawn at once, so that memory does not grow with their number."""
 CLEAR = 0.9
 """Share of resamples in which the first must stay first to be called clear."""
@@ -117,10 +117,9 @@ def labelled(
                 effects[row, column] = 1
             elif _same(anchor, candidate, problem, relation, choices):
                 effects[row, column] = -1
-    resampled = np.concatenate([weights @ effects for weights in _resamples(len(problems))])
     benefits = effects.mean(axis=0)
     own = next((b for b, c in zip(benefits, candidates, strict=True) if c.model == anchor.model), None)
-    ranked = _ranked(candidates, pairs, benefits, resampled)
+    ranked = _ranked(candidates, pairs, benefits, _resampled(effects))
     told = [Candidate(c.name, c.pair, c.benefit, c.interval, c.first, None, _why_labelled(c, own)) for c in ranked]
     return Ranking(anchor.name, tuple(told), True, _verdict(told), LIMITS_LABELLED)
 
@@ -164,9 +163,8 @@ def label_free(
             strong = strengths(shares[..., : len(between)], len(places))
             return np.nan_to_num(strong[..., column_of] - shares[..., len(between) :], nan=-np.inf, neginf=-np.inf)
 
-    resampled = np.concatenate([benefit(weights @ agreeing) for weights in _resamples(len(problems))])
     strong = strengths(agreement[: len(between)], len(places))
-    ranked = _ranked(candidates, pairs, benefit(agreement), resampled)
+    ranked = _ranked(candidates, pairs, benefit(agreement), benefit(_resampled(agreeing)))
     order = {candidate.name: strong[place] for candidate, place in zip(candidates, column_of, strict=True)}
     told = []
     for c in ranked:
@@ -206,12 +204,15 @@ def _same(a: Draw, b: Draw, problem: str, relation: Relation, choices: Mapping[s
     return relation.same(one, other, (choices or {}).get(problem))
 
 
-def _resamples(problems: int) -> Iterator[np.ndarray]:
-    """How often each problem is drawn in each resample, as shares; the same for all candidates."""
+def _resampled(rows: np.ndarray) -> np.ndarray:
+    """Means of `rows` (problems, columns) over resamples of the problems, the same for all columns.
+
+    Equal rows are drawn together, by how often each kind comes up: the same distribution at a fraction of the work.
+    """
+    kinds, counts = np.unique(rows, axis=0, return_counts=True)
     rng = np.random.default_rng(0)
-    even = np.full(problems, 1 / problems)
-    for _ in range(RESAMPLES // _CHUNK):
-        yield rng.multinomial(problems, even, size=_CHUNK) / problems
+    drawn = (rng.multinomial(len(rows), counts / len(rows), size=_CHUNK) for _ in range(RESAMPLES // _CHUNK))
+    return np.concatenate([weights @ kinds for weights in drawn]) / len(rows)
 
 
 def _ranked(

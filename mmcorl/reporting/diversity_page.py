@@ -25,10 +25,17 @@ def page(draws: Sequence[Draw], pairs: Sequence[Pair], facts: Sequence[tuple[str
     """One page without scripts; `pairs` as `all_pairs` gives them, `facts` and `notes` as told beside the table."""
     names = anchors(pairs)
     heat = [
-        heat_map("Kappa", "Likeness of errors beyond chance; pale is more decoupled.", names, pairs, _kappa, _two),
+        heat_map(
+            "Kappa",
+            "Likeness of errors beyond chance: the stronger the colour, the more alike.",
+            names,
+            pairs,
+            _kappa,
+            _two,
+        ),
         heat_map(
             "Complementarity c, %",
-            "Problems that exactly one of the two gets right; dark is more.",
+            "Problems that exactly one of the two gets right: the stronger the colour, the more.",
             names,
             pairs,
             _complementarity,
