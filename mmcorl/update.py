@@ -309,7 +309,7 @@ class Update:
         """Weight in the loss of each token of a row, the whole part with the groups that are skipped counted."""
         rows = [(group, k) for group in part for k in range(len(self.groups[group].lengths))]
         lengths = torch.tensor([self._length(row) for row in rows])
-        counted = torch.tensor([self.groups[group].counted[k] for group, k in rows])
+        counted = torch.tensor([self.groups[group].counted[k] for group, k in rows], dtype=torch.bool)
         weights = grpo.token_weights(
             lengths,
             self.config.objective.aggregation,

@@ -44,8 +44,8 @@ class Worker:
     """One rank of an agent; with one rank it is the agent, and implements `mmcorl.agent.Agent`.
 
     `rollout`, `update` and `evaluate` get this rank's prompts. `update`, `save`, `load`, `export`, and with an averaged
-    teacher `rollout`, are called on all ranks at once, which then wait for each other; between calls a rank waits for
-    nobody.
+    teacher or a reward that is measured `rollout`, are called on all ranks at once, which then wait for each other;
+    between calls a rank waits for nobody.
 
     Args:
         config: the run.

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from mmcorl.reporting.run_files import RunFiles, mapping, number
+from mmcorl.rewards import MEASURED
 
 REWARD_GAP = 0.2
 UNPARSED = 0.05
@@ -81,7 +82,7 @@ def _comparability(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[str]
 
 
 def _reward_is_not_accuracy(run: RunFiles, label: str) -> list[str]:
-    if run.supervision == "gold":
+    if run.supervision in ("gold", *MEASURED):
         return []
     worst: tuple[float, str, float, float] | None = None
     for agent in run.agents:

@@ -18,13 +18,13 @@ LABEL_METRICS = (
         "Accuracy of the sampled completions",
         "On training prompts, at the sampling temperature.",
     ),
-    ("reward_mean", "Reward, mean", "Share of completions that match the label: agreement, not correctness."),
+    ("reward_mean", "Reward, mean", "With labels, the share that matches them: agreement, not correctness."),
 )
 """(metric, title, note) of the charts that also draw the other runs."""
 
 GROUP_METRICS = (
-    ("reward_std", "Reward, spread within a group", "Standard deviation; 0 gives no gradient."),
-    ("zero_variance_share", "Groups with all-equal rewards", "These give no gradient."),
+    ("reward_std", "Reward, spread within a group", "Standard deviation."),
+    ("zero_variance_share", "Groups with all-equal rewards", "No gradient, where only the group is compared."),
     ("vote_share", "Share of the majority answer", "1 means that all completions of a prompt agree."),
     ("tie_share", "Ties between answers", ""),
     ("unlabelled_share", "Prompts without a label", ""),
