@@ -72,6 +72,18 @@ class Training:
 
 
 @dataclass(frozen=True)
+class Tied:
+    """How far the tie rule made a pool's score: two agents that are each sure of another answer tie on every vote."""
+
+    team: str
+    benchmark: str
+    ties: int
+    n: int
+    correct: int
+    """Problems that are right when a tie counts as wrong."""
+
+
+@dataclass(frozen=True)
 class Matched:
     """The table: its rows, every pool against the first one, and what the rows cost."""
 
@@ -79,6 +91,8 @@ class Matched:
     against_first: tuple[tuple[Paired, ...], ...]
     """For each pool but the first, the paired comparison with the first, by benchmark."""
     training: Mapping[str, Training | None]
+    tied: tuple[Tied, ...]
+    """Pools with tied votes."""
 
 
 def open_teams(teams: Sequence[tuple[str, Sequence[Path]]]) -> list[Team]:
@@ -107,7 +121,8 @@ def matched(teams: Sequence[Team], relation: Relation, votes: int | None = None)
     training = {one.label: _training(one.folder) for one in everyone}
     _same_training(training)
     rows: list[Row] = []
-    pools: list[tuple[str, dict[str, Scored]]] = []
+    pools: list[dict[str, Scored]] = []
+    tied: list[Tied] = []
     for team in teams:
         told = [_outcomes(one.folder, names) for one in team.members]
         whole = len(team.members) * each
@@ -119,11 +134,10 @@ def matched(teams: Sequence[Team], relation: Relation, votes: int | None = None)
             pooled = pool([_first(outcomes, each) for outcomes in told])
             row = _row(team.name, "pooled", team.members[0].folder, pooled, len(team.members), each, vote=True)
             rows.append(row)
-            pools.append((team.name, _scored(team, pooled, row, names, relation)))
-    against = tuple(
-        tuple(compare(pools[0][1][name], scored[name]) for name in names) for _, scored in pools[1:]
-    )  # fmt: skip
-    return Matched(tuple(rows), against, training)
+            pools.append(_scored(team, pooled, row, names, relation))
+            tied += [_tied(team, scored, pooled, relation) for scored in pools[-1].values() if scored.score.ties]
+    against = tuple(tuple(compare(pools[0][name], scored[name]) for name in names) for scored in pools[1:])
+    return Matched(tuple(rows), against, training, tuple(tied))
 
 
 def grid(told: Matched, *, digits: int = 2) -> Grid:
@@ -178,6 +192,7 @@ def as_dict(told: Matched) -> dict[str, Any]:
             for row in told.rows
         ],
         "pools_against_the_first": [[one.as_dict() for one in compared] for compared in told.against_first],
+        "tied": [asdict(one) for one in told.tied],
         "training": {label: None if one is None else asdict(one) for label, one in told.training.items()},
     }
 
@@ -190,14 +205,11 @@ def _notes(told: Matched) -> list[str]:
         notes.append(f"Training: {next(iter(trained.values()))}.")
     else:
         notes.append("Training: " + "; ".join(f"{label} {said}" for label, said in trained.items()) + ".")
-    ties = [
-        f"{row.team} {row.who} {row.how} {row.summary['benchmarks'][name]['ties']}"
-        for row in told.rows
-        if row.vote and row.models > 1
-        for name in row.summary["benchmarks"]
+    notes += [
+        f"{one.team} pooled, {title(one.benchmark)}: {one.ties:,} of {one.n:,} votes tied, which the smaller answer "
+        f"won; with a tie counted as wrong {percent(one.correct, one.n)}%."
+        for one in told.tied
     ]
-    if ties:
-        notes.append(f"Tied votes: {', '.join(ties)}.")
     return notes
 
 
@@ -220,7 +232,7 @@ def _responses(everyone: Sequence[Evaluation], names: Sequence[str], votes: int 
     if votes is None and few != many:
         raise Refused(
             f"budgets do not match: {least[0]!r} has {few} responses per problem of {least[1]} and {most[0]!r} {many} "
-            f"of {most[1]}: evaluate both with the same --samples, or let each put in the first {few} with --votes {few}"
+            f"of {most[1]}: evaluate both with the same --samples, or let each put in {few} with --votes {few}"
         )
     if votes is not None and not 1 <= votes <= few:
         raise Refused(f"--votes {votes} cannot be put in: {least[0]!r} has {few} responses per problem of {least[1]}")
@@ -307,3 +319,9 @@ def _scored(
         marks = {item.id: prints[name, item.id] for item in members}
         scored[name] = Scored(f"{team.name} {row.how}", name, score, members, marks, told["grader"], told["judge"])
     return scored
+
+
+def _tied(team: Team, scored: Scored, pooled: Sequence[Outcome], relation: Relation) -> Tied:
+    votes = [one for one in pooled if one.benchmark == scored.benchmark]
+    strict = aggregate(scored.items, votes, scored.score.aggregation, relation=relation, tie="drop")
+    return Tied(team.name, scored.benchmark, scored.score.ties or 0, len(scored.items), strict.correct)
