@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from torch import Tensor
 
 from adapter_passes import load
@@ -22,8 +23,10 @@ from mmcorl import config as run_config
 from mmcorl.config import OBJECTIVES, Config
 from mmcorl.errors import Refused
 from mmcorl.rewards import confidence
+from mmcorl.train import train as run_train
 from mmcorl.update import minibatches
 from mmcorl.worker import Worker
+from runs import changed, records, small_config
 from worker_parts import (
     Reference,
     adamw,
@@ -346,3 +349,32 @@ def test_a_reward_may_be_a_word_or_a_section(tmp_path: Path) -> None:
     assert (changed.kind, changed.unanswered_entropy) == ("entropy", 7.0)
     file.write_text(base)
     assert run_config.load(file).reward.kind == "match"
+
+
+# -- as a run ----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_without_labels_groups_or_agreement(tiny_checkpoints: Mapping[str, Path], tmp_path: Path) -> None:
+    """Random weights agree on nothing, and K = 1 compares nothing: entropies whitened over the batch still teach."""
+    models = {"qwen": tiny_checkpoints["qwen2"], "llama": tiny_checkpoints["llama"]}
+    raw = changed(small_config(models, "text"), batch__completions=1, reward="entropy", objective__kind="reinforce_pp")
+    config = run_config.parse(changed(raw, steps=2, validation=None, objective__kl_coef=0.01))
+    run_train(config, tmp_path / "run", quiet=True)
+    for line in records(tmp_path / "run", "votes.jsonl"):
+        assert all(len(one["rewards"]) == 1 and one["rewards"][0] < 0 for one in line["agents"].values())
+    for line in records(tmp_path / "run", "metrics.jsonl"):
+        assert all(one["grad_norm"] > 0 and "kl" in one for one in line["agents"].values())
+    assert (tmp_path / "run" / "report.html").is_file()
+
+
+def test_a_run_from_before_rewards_had_settings_goes_on(tiny_checkpoints: Mapping[str, Path], tmp_path: Path) -> None:
+    raw = changed(small_config({"a": tiny_checkpoints["qwen2"]}, "text"), supervision__kind="self", validation=None)
+    run_train(run_config.parse(changed(raw, steps=1)), tmp_path / "run", quiet=True)
+    held = tmp_path / "run" / "config.yaml"
+    old = yaml.safe_load(held.read_text())
+    for key in ("kind", "advantage", "ratio", "clip", "clip_dual", "kl_in", "mask_truncated"):
+        del old["objective"][key]
+    held.write_text(yaml.safe_dump(old | {"reward": "match"}))
+    run_train(run_config.parse(changed(raw, steps=1)), tmp_path / "run", quiet=True)
+    with pytest.raises(Refused, match=r"reward.kind: 'match' -> 'entropy'"):
+        run_train(run_config.parse(changed(raw, steps=1, reward="entropy")), tmp_path / "run", quiet=True)
