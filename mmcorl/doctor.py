@@ -28,6 +28,7 @@ from mmcorl.memory import GIB, Budget, budget, shape_of
 from mmcorl.reader import Reader
 from mmcorl.train import open_readers
 from mmcorl.types import Prompt
+from model_adapters.errors import AdapterError
 from model_adapters.images import ImageRefused, load_image
 
 Level = Literal["ok", "note", "problem"]
@@ -107,7 +108,10 @@ def _fits(what: str, peak: int, size: int | None, sentence: str) -> Finding:
 
 def engines(config: Config, readers: Sequence[Reader]) -> Iterator[Finding]:
     """Place and load the agents as for training, and compare each engine with its trainer."""
-    rows = list(itertools.islice(_readable(load_prompts(config.data.train)), parity.PROMPTS))
+    rows = list(itertools.islice(_readable(load_prompts(config.data.train), readers), parity.PROMPTS))
+    if not rows:
+        yield Finding("problem", "engines", "not compared with the trainers: no row of the training data can be used")
+        return
     with launcher(config) as launch:
         cohort = launch.cohort(readers, 1)
         for place in cohort.places:
@@ -117,19 +121,22 @@ def engines(config: Config, readers: Sequence[Reader]) -> Iterator[Finding]:
             yield Finding("problem" if found.fault else "ok", "engines", found.fault or found.sentence())
 
 
-def _readable(prompts: Iterable[Prompt]) -> Iterator[Prompt]:
+def _readable(prompts: Iterable[Prompt], readers: Sequence[Reader]) -> Iterator[Prompt]:
     """Rows that can be used; the check of the data, which training makes, says what is wrong with the others."""
+    limits = [(reader, reader.longest_prompt()) for reader in readers]
     rows = iter(prompts)
     while True:
         try:
             prompt = next(rows)
             for image in prompt.images:
                 load_image(image)
+            fits = all(reader.length(prompt) <= limit for reader, limit in limits)
         except StopIteration:
             return
-        except (BadRow, ImageRefused):
+        except (BadRow, ImageRefused, AdapterError):
             continue
-        yield prompt
+        if fits:
+            yield prompt
 
 
 def examine(config: Config, *, quiet: bool = False) -> Iterator[Finding]:

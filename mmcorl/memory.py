@@ -99,16 +99,17 @@ def budget(config: Config, agent: int, shape: Shape, gpu_bytes: int | None = Non
     kind, low = training.sharding, 2 if training.dtype == "bf16" else 4
     parts = ranks if kind in ("zero3", "fsdp2") else 1
     weights = 4 * trained + (4 if kind == "zero3" else low) * frozen
+    apart = config.objective.kl_coef and not training.lora  # else there is none, or it is the trained one
     resident = {
         # ZeRO-2 keeps what it updates a second time, divided.
         "weights": weights // parts + (4 * trained // ranks if kind == "zero2" else 0),
         "optimizer": 0 if training.offload != "none" else 8 * trained // (1 if kind == "none" else ranks),
-        "reference": 0 if training.lora or not config.objective.kl_coef else low * shape.parameters // parts,
+        "reference": (4 if kind == "zero3" else low) * shape.parameters // parts if apart else 0,
         # The transformers engine samples from whole weights.
         "whole copy": low * shape.parameters if parts > 1 and config.engine.kind == "transformers" else 0,
     }
     if training.offload == "all":
-        resident["weights"] = 0
+        resident["weights"] = resident["reference"] = 0
     # Under autocast trained weights are there a second time in bf16; divided ones a layer or two at a time.
     copy = low * shape.parameters * 2 // max(shape.layers, 1) if parts > 1 or training.offload == "all" else 2 * trained
     updating = {
@@ -117,7 +118,10 @@ def budget(config: Config, agent: int, shape: Shape, gpu_bytes: int | None = Non
         "activations": _activations(config, shape, low),
         "logits": 2 * 4 * CHUNK * shape.vocabulary,
     }
-    return Budget(resident, updating, _sampling(config, ranks, shape, gpu_bytes))
+    sampling = _sampling(config, ranks, shape, gpu_bytes)
+    if config.engine.kind == "vllm" and not config.engine.sleep:
+        return Budget(resident | sampling, updating, {})
+    return Budget(resident, updating, sampling)
 
 
 def _adapters(shape: Shape, rank: int) -> int:

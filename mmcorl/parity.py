@@ -9,6 +9,7 @@ times as much as without. In fp32, where an identical model agrees to 1e-6, the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
@@ -55,6 +56,11 @@ class Parity:
     def fault(self) -> str | None:
         """What is wrong and where to look, in a sentence; None if nothing is."""
         bound, text, image = BOUND[self.dtype], self.text.mean, self.image.mean if self.image else 0.0
+        if not math.isfinite(text + image):
+            return (
+                f"agent {self.agent!r}: the trainer gives what the engine sampled log-probabilities that are not "
+                "finite: check the checkpoint, or use training.dtype=fp32 or training.attention=eager"
+            )
         if text > bound:
             return (
                 f"agent {self.agent!r}: engine and trainer differ by {text:.3g} nats per token on text alone (bound "

@@ -70,6 +70,13 @@ def test_too_little_memory_is_told_with_ways_out(config_file):
     assert "use training.gradient_checkpointing=true" in tight[0].sentence
 
 
+def test_rows_that_training_leaves_out_are_not_compared(config_file, capsys):
+    # Every row is longer than that, so there is nothing that engines could agree on.
+    assert main(["doctor", str(config_file), "data.max_prompt_tokens=3"]) == 1
+    out = capsys.readouterr().out
+    assert "PROBLEM  engines: not compared with the trainers: no row of the training data can be used" in out
+
+
 def test_a_wrong_config_is_refused_as_for_train(config_file, capsys):
     assert main(["doctor", str(config_file), "training.shardin=zero3"]) == 2
     assert "sharding" in capsys.readouterr().err

@@ -12,17 +12,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from mmcorl import config as settings
 from mmcorl.errors import Refused
 from mmcorl.launch import launcher, meter
-from mmcorl.launch.cluster import packed
+from mmcorl.launch.cluster import NOT_PASSED_ON, packed
+from mmcorl.launch.host import Host
 from mmcorl.launch.nurse import Nurse, Sign
 from mmcorl.launch.rank import Broke, Place
 from mmcorl.launch.team import TeamAgent, split
 from mmcorl.launch.watch import RankFailed, Seat, Watch, _standing
 from mmcorl.types import Completion, Group, Prompt
+from model_adapters.tiny import build_tiny
 from runs import changed, small_config
+from worker_parts import worker
 
 # -- sharing out -----------------------------------------------------------------------------------------------
 
@@ -282,3 +286,15 @@ def test_what_a_rank_refuses_or_finds_full_stays_what_it_is() -> None:
     error = failure(watch)
     assert isinstance(error, OSError)
     assert error.strerror == "No space left on device"
+
+
+def test_an_error_is_not_covered_by_one_of_leaving_the_gpu(tmp_path: Path) -> None:
+    host = Host(worker(build_tiny("llama", tmp_path / "llama", seed=0)), time_sliced=True)
+    host.worker.device = torch.device("meta")  # One that cannot be left.
+    with pytest.raises(RuntimeError, match="rewards and rollouts do not belong together"):
+        host.call("update", {"x": [1.0]}, 1)
+
+
+def test_workers_find_out_by_themselves_what_they_compute_on() -> None:
+    # The run's process may be on a machine without a GPU, and so may its answer be.
+    assert set(NOT_PASSED_ON) == {"CUDA_VISIBLE_DEVICES", "DS_ACCELERATOR"}

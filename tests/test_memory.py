@@ -102,6 +102,21 @@ def test_the_peak_is_the_larger_of_sampling_and_updating():
     assert "vLLM (sampling) 200.0" in one.sentence()
 
 
+def test_an_engine_that_does_not_sleep_is_there_during_updates_too():
+    engine = {"kind": "vllm", "gpu_memory_utilization": 0.5, "sleep": False}
+    one = budget(gpu_bytes=80 * GIB, engine=engine)
+    assert one.peak == sum(one.updating.values()) + 36 * BILLION + 40 * GIB + memory.RESERVE
+
+
+def test_the_reference_model_is_held_as_the_trained_one():
+    kl = {"objective": {"kl_coef": 0.1}, "ranks": 4}
+    # ZeRO-3 lowers nothing: 3e9 in fp32, divided by four.
+    assert budget(**kl, training={"dtype": "bf16", "sharding": "zero3"}).resident["reference"] == 3 * BILLION
+    assert budget(**kl, training={"dtype": "bf16", "sharding": "fsdp2"}).resident["reference"] == 1.5 * BILLION
+    away = budget(**kl, training={"dtype": "bf16", "sharding": "zero3", "offload": "all"})
+    assert away.resident["reference"] == 0
+
+
 def test_checkpointing_keeps_a_row_per_layer_and_works_on_two():
     training = {"dtype": "bf16", "tokens_per_microbatch": 1000}
     plain = budget(training=training).updating["activations"]

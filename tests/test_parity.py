@@ -55,6 +55,13 @@ def test_what_is_stopped_and_why(text, image, dtype, words):
     assert words in measured(text, image, dtype).fault
 
 
+@pytest.mark.parametrize("differences", [{"text": [torch.tensor([0.0, float("nan")])]}, {"text": [torch.zeros(2)]}])
+def test_a_trainer_that_gives_no_numbers_is_no_agreement(differences):
+    # NaN is above no bound.
+    found = parity("a", "bf16", {**differences, "image": [torch.tensor([float("nan")])]})
+    assert "not finite" in found.fault
+
+
 def test_the_coarser_dtype_counts():
     assert coarser(["fp32", "fp32"]) == "fp32"
     assert coarser(["fp32", "bf16"]) == coarser(["fp16", "fp16"]) == "bf16"

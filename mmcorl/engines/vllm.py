@@ -333,7 +333,8 @@ class VllmEngine:
 
     def _forget(self) -> None:
         """Empty the caches of states and image features. All three: the scheduler counts on what workers hold."""
-        self.llm.reset_prefix_cache()
+        if not self.llm.reset_prefix_cache():
+            raise RuntimeError(f"agent {self.name!r}: vLLM keeps states that older weights computed")
         self.llm.llm_engine.reset_mm_cache()
         self.llm.llm_engine.reset_encoder_cache()
 

@@ -34,8 +34,8 @@ PASSED_ON = (
     *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
 )
 """Environment variables that begin so go from the run's process to every worker, on every machine."""
-NOT_PASSED_ON = ("CUDA_VISIBLE_DEVICES",)
-"""Those Ray sets itself."""
+NOT_PASSED_ON = ("CUDA_VISIBLE_DEVICES", "DS_ACCELERATOR")
+"""What Ray sets itself, and what follows from a worker's own device: the run's process may have no GPU."""
 CPU_PER_RANK = 0.01
 """Without GPUs: what a rank books of the cluster's processors, so that any number fits on a small machine."""
 OBJECT_STORE = 256 * 2**20

@@ -27,7 +27,8 @@ def prepare(config: Config) -> None:
     check_versions()
     patches.apply(*patches.BEFORE_TRANSFORMERS)
     # transformers imports DeepSpeed where it is installed, which then reports its guess on stdout.
-    os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.is_available() else "cpu")
+    gpu = config.device != "cpu" and torch.cuda.is_available()
+    os.environ.setdefault("DS_ACCELERATOR", "cuda" if gpu else "cpu")
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     if config.threads:
@@ -55,10 +56,9 @@ class Host:
             on_gpu = self.worker.device.type == "cuda"
             return self.worker.facts(), torch.cuda.get_device_name(self.worker.device) if on_gpu else None
         self._move(away=False)
-        try:
-            result = getattr(self.worker, method)(*arguments)
-        finally:
-            self._move(away=True, changed=method in CHANGING)
+        # After an error the run ends; moving what is half done would only raise another one over it.
+        result = getattr(self.worker, method)(*arguments)
+        self._move(away=True, changed=method in CHANGING)
         if method == "update":
             moving, self._moving = self._moving, 0.0
             return result, self.worker.timings() | ({"moving_seconds": moving} if self._resting else {})

@@ -65,9 +65,13 @@ class FSDP2(Shards):
             *(float(_whole(get_total_norm([one.grad for one in kind if one.grad is not None]))) for kind in kinds)
         )
         if math.isfinite(norm):
+            (group,) = self.optimizer.param_groups
             for kind in kinds:
                 clip_grads_with_norm_(kind, self.config.optimizer.max_grad_norm, torch.tensor(norm))
-            self.optimizer.step()
+                # On a GPU AdamW, too, takes all of a group's tensors in one list.
+                group["params"] = kind
+                self.optimizer.step()
+            group["params"] = self.trainable
         self.optimizer.zero_grad(set_to_none=True)
         return norm if math.isfinite(norm) else math.nan
 

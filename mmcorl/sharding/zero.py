@@ -27,7 +27,7 @@ from mmcorl.sharding.base import LogProbs, Part, Shards
 
 def _deepspeed(device: torch.device) -> Any:
     """The package, set up for one device and told to be quiet."""
-    os.environ.setdefault("DS_ACCELERATOR", device.type)
+    os.environ["DS_ACCELERATOR"] = device.type
     os.environ["LOCAL_RANK"] = str(device.index or 0)
     # It calls collectives by names that torch is about to change.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed\.c10d_logger")
@@ -82,7 +82,7 @@ class Zero(Shards):
         device: torch.device,
     ):
         super().__init__(ranks)
-        self.config, self.device, self.policy = config, device, policy
+        self.config, self.device, self.policy = config, device, with_buffers_on(device, policy)
         self.trainable = [parameter for parameter in policy.parameters() if parameter.requires_grad]
         self.optimizer = optimizer(self.trainable)
         self.engine, *_ = _deepspeed(device).initialize(
@@ -158,7 +158,7 @@ class Zero3(Zero):
     def freeze(self, policy: Policy) -> LogProbs:
         """Divided likewise, by an engine of its own."""
         settings = _settings(self.config, 3, training=False)
-        engine, *_ = _deepspeed(self.device).initialize(model=policy, config=settings)
+        engine, *_ = _deepspeed(self.device).initialize(model=with_buffers_on(self.device, policy), config=settings)
         return engine
 
     def stepped(self) -> Sequence[Tensor]:
@@ -211,6 +211,18 @@ class Zero3(Zero):
         else:
             tensor = safe_get_local_optimizer_state(parameter, part)
         return tensor.detach()
+
+
+def with_buffers_on(device: torch.device, policy: Policy) -> Policy:
+    """The policy, with all of its buffers there, in place.
+
+    DeepSpeed moves nothing of a model that was divided as it was loaded; what came to it later is still on the CPU,
+    and a policy computes where its own buffer is.
+    """
+    for module in policy.modules():
+        for name, buffer in list(module.named_buffers(recurse=False)):
+            setattr(module, name, buffer.to(device))
+    return policy
 
 
 def _divided(parameters: Sequence[nn.Parameter]) -> Sequence[Any]:
