@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import string
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -31,6 +32,7 @@ _FORMULA = re.compile(
     r"|(\[asy\].+?\[/asy\])|(\\begin\{.+?\\end\{[A-Za-z*]+\})",
     re.DOTALL,
 )
+_DRAWING = re.compile(r"\[asy\].*?\[/asy\]", re.DOTALL)
 _OPTION_LINE = re.compile(r"(?m)^[ \t]*(?:\(([A-Z])\)|([A-Z])[ \t]*[.:：．、)])[ \t]*(?=\S)")
 _OPTION_INLINE = re.compile(r"(?:(?<=[\n.?:!;,$])|(?<=[.?:!;,$\w)}][ \n]))\(([A-Z])\)[ \t]*(?=\S)")
 _PICTURE = re.compile(r"<image\d*>")
@@ -74,6 +76,7 @@ def split_options(question: str) -> tuple[str, str]:
 
 def _option_marks(text: str) -> list[int]:
     """Where the options begin: letters from A on, two lines or three in a line at least."""
+    text = _DRAWING.sub(lambda found: "~" * len(found.group()), text)  # `dot (A); dot (B); dot (C)` are none.
     for pattern, least in ((_OPTION_LINE, 2), (_OPTION_INLINE, 3)):
         marks: list[int] = []
         for found in pattern.finditer(text):
@@ -126,18 +129,19 @@ def _numbers(original: str, reworded: str) -> str | None:
 
 def _number_change(original: str, reworded: str, merged: bool) -> str | None:
     (old, old_words), (new, new_words) = (_numbers_of(text, merged) for text in (original, reworded))
-    lost = sorted(old - new - new_words)
-    added = sorted(new - old - old_words)
+    # `2 days` may become `two days`: then the word is new, too.
+    lost = sorted(value for value in old - new if new_words[value] <= old_words[value])
+    added = sorted(value for value in new - old if old_words[value] <= new_words[value])
     says = [f"{name} {', '.join(values[:5])}" for name, values in (("lost", lost), ("added", added)) if values]
     return f"the numbers differ: {' and '.join(says)}" if says else None
 
 
-def _numbers_of(text: str, merged: bool) -> tuple[set[str], set[str]]:
-    """Numbers in digits and numbers in words, without leading zeros and closing zeros after the point."""
+def _numbers_of(text: str, merged: bool) -> tuple[set[str], Counter[str]]:
+    """Numbers in digits, without leading zeros and closing zeros after the point; and how often each is a word."""
     text = unicodedata.normalize("NFKC", text)
-    words = set()
+    words: Counter[str] = Counter()
     for tens, unit, word in _WORD.findall(text):
-        words.add(str(_WORDS[word.lower()] if word else _WORDS[tens.lower()] + _WORDS[unit.lower()]))
+        words[str(_WORDS[word.lower()] if word else _WORDS[tens.lower()] + _WORDS[unit.lower()])] += 1
     digits = set()
     for number in _NUMBER.findall(_THOUSANDS.sub("", text) if merged else text):
         whole, _, part = number.partition(".")
