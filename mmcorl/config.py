@@ -8,7 +8,7 @@ config errors answer at once.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -20,6 +20,7 @@ from mmcorl.data.settings import DataSettings
 from mmcorl.errors import Refused
 from mmcorl.refusals import sentence
 from mmcorl.teaching import KINDS
+from mmcorl.yamls import Loader, complaint
 
 RESERVED_NAMES = ("gold", "commit")
 """Not for agents: `gold` is the teacher in votes.jsonl, COMMIT a file beside the agents' folders."""
@@ -714,9 +715,9 @@ def load(path: str | Path, overrides: Sequence[str] = (), method: str | None = N
     if not path.is_file():
         raise Refused(f"there is no config file {str(path)!r}: see configs/ for examples to start from")
     try:
-        raw = yaml.load(path.read_text(encoding="utf-8-sig"), _Loader)
+        raw = yaml.load(path.read_text(encoding="utf-8-sig"), Loader)
     except yaml.YAMLError as error:
-        raise Refused(f"{path} is not valid YAML: {_complaint(error)}") from error
+        raise Refused(f"{path} is not valid YAML: {complaint(error)}") from error
     except UnicodeDecodeError as error:
         raise Refused(
             f"{path} is not text in UTF-8 ({error.reason} at byte {error.start}): save it as UTF-8"
@@ -763,62 +764,15 @@ def _short(value: Any) -> str:
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML in which a key stands once, `1e-6` is a number, and `off` is the word.
-
-    YAML 1.1 lets a later duplicate key win in silence, reads 1e-6 as text and on, off, yes and no as truth values.
-    """
-
-
-def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
-    seen: set[Any] = set()
-    for key_node, _ in node.value:
-        if key_node.tag == "tag:yaml.org,2002:merge":
-            continue
-        key = loader.construct_object(key_node, deep=True)
-        if not isinstance(key, Hashable):
-            raise yaml.constructor.ConstructorError(None, None, "a list cannot be a key", key_node.start_mark)
-        if key in seen:
-            raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice", key_node.start_mark)
-        seen.add(key)
-    loader.flatten_mapping(node)
-    return {
-        loader.construct_object(key, deep=True): loader.construct_object(value, deep=True) for key, value in node.value
-    }
-
-
-_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:bool", re.compile("^(true|True|TRUE|false|False|FALSE)$"), list("tTfF")
-)
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
-    list("-+.0123456789"),
-)
-
-
-def _complaint(error: yaml.YAMLError) -> str:
-    """Where and what, without the excerpts that YAML draws over several lines."""
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        where = f"line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1}"
-        return f"{error.problem} in {where}, mend that line"
-    return " ".join(str(error).split())
-
-
 def _override(raw: dict[str, Any], text: str) -> None:
     key, equals, value = text.partition("=")
     key = key.strip()
     if not equals or not key:
         raise Refused(f"{text!r} is not an override: write key.sub=value, for example optimizer.lr=1e-5")
     try:
-        parsed = yaml.load(value, _Loader)
+        parsed = yaml.load(value, Loader)
     except yaml.YAMLError as error:
-        raise Refused(f"the value of {text!r} is not valid YAML: {_complaint(error)}") from error
+        raise Refused(f"the value of {text!r} is not valid YAML: {complaint(error)}") from error
     node: Any = raw
     parts = re.sub(r"\[(\d+)\]", r".\1", key).split(".")
     while parts:

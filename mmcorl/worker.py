@@ -152,6 +152,9 @@ class Worker:
             for prompt, one, samples in zip(prompts, encoded, drawn, strict=True)
         }
         self._rolled_out = step, calls + 1
+        everything = [sample for one in ([*drawn, *voting] if by_teacher else drawn) for sample in one]
+        self._clock["sampled_completions"] += len(everything)
+        self._clock["sampled_tokens"] += sum(len(sample.ids) for sample in everything)
         groups = []
         for prompt, samples, others in zip(prompts, drawn, voting, strict=True):
             completions = tuple(self._completion(sample) for sample in samples)
@@ -166,7 +169,7 @@ class Worker:
         """Rollouts of this step whose completions wait already; where there are none, nothing is left to wait."""
         if self.config.episode is None or self._rolled_out is None or self._rolled_out[0] != step:
             self._pending, self._rolled_out = {}, (step, 0)
-            self._clock["rollout_seconds"] = 0.0
+            self._clock |= {"rollout_seconds": 0.0, "sampled_completions": 0, "sampled_tokens": 0}
         assert self._rolled_out is not None
         return self._rolled_out[1]
 
@@ -335,13 +338,17 @@ class Worker:
         """What the slowest rank needed, and the amounts of all ranks together.
 
         `rollout_seconds`, `update_seconds`, `sync_seconds`; `sync_gb` of weights given to an engine that has its own;
-        `peak_gpu_gb` of the fullest GPU; `completions` and `completion_tokens` that were sampled; `update_tokens` that
-        went forward and backward, prompts among them, padding not; `update_flops`, the arithmetic that those need at
-        least: 6 operations per parameter and token.
+        `peak_gpu_gb` of the fullest GPU; `sampled_completions` and `sampled_tokens`, those that only vote among them,
+        and of those that are trained `completions` and `completion_tokens`; `update_tokens` that went forward and
+        backward, prompts among them, padding not; `update_flops`, the arithmetic that those need at least: 6
+        operations per parameter and token.
         """
         passed = sum(step.passed for rank in steps for step in rank)
         return {
-            **{key: max(one[key] for one in clocks) for key in clocks[0]},
+            **{
+                key: sum(one[key] for one in clocks) if key.startswith("sampled_") else max(one[key] for one in clocks)
+                for key in clocks[0]
+            },
             "completions": sum(len(group.lengths) for group in update.groups),
             "completion_tokens": sum(sum(group.lengths) for group in update.groups),
             "update_tokens": passed,

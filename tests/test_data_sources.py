@@ -568,3 +568,33 @@ def test_numbered_markers_stay_where_one_image_holds_several_named_pictures(tmp_
         "Like or like?",  # as many images as names: each is a place for one
         "Which of and?",  # no image that could show the names
     ]
+
+
+# -- views in a column of the data ------------------------------------------------------------------------------------
+
+
+def test_a_view_may_be_another_column_of_the_data(tmp_path):
+    rows = [{"question": "a?", "easy": "A, please?"}, {"question": "b?", "easy": ""}]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    views = {"easy": {"columns": {"question": "easy"}}}
+    source = load_prompts(DataSettings(source=str(tmp_path / "rows.jsonl"), views=views))
+    assert source[0].question("easy") == "A, please?"
+    with pytest.raises(BadRow, match="view 'easy': "):
+        source[1]
+    plain = load_prompts(DataSettings(source=str(tmp_path / "rows.jsonl")))
+    assert plain[0].uid == source[0].uid
+    assert plain.fingerprint != source.fingerprint  # an edited wording is other data
+
+
+def test_synthetic_rows_have_another_wording():
+    views = {"other": {"columns": {"question": "reworded"}}}
+    source = load_prompts(DataSettings(source="synthetic:visual", size=4, views=views))
+    assert source[0].text == "How many dots are there?"
+    assert source[0].question("other") == "How many dots are there."
+
+
+def test_a_view_without_source_names_its_column(tmp_path):
+    with pytest.raises(ValueError, match=r"name that column as columns\.question"):
+        DataSettings(source="synthetic:visual", views={"other": {}})
+    with pytest.raises(Refused, match=r"view 'other' of 'synthetic:visual' has no column 'easy' \(question\)"):
+        load_prompts(DataSettings(source="synthetic:visual", views={"other": {"columns": {"question": "easy"}}}))

@@ -49,20 +49,30 @@ class ViewColumns(_Settings):
 
 
 class View(_Settings):
-    """A second wording of the questions, joined by row id.
+    """A second wording of the questions, from another column of the data or from rows elsewhere joined by row id.
 
     In files of `mmcorl rephrase`, columns `original_uid` and `seal` tie each row to the content of the row it rewords:
     where they exist, a row that was changed on either side is bad, and the data need no id column.
     """
 
-    source: str
-    """A file, glob, folder or hub id, as for the data themselves."""
+    source: str | None = None
+    """A file, glob, folder or hub id, as for the data themselves; None: the data themselves have the wording, in the
+    column `columns.question` (synthetic data: `reworded`)."""
     split: str | None = None
     """The split to read; None takes the only one, else `train`."""
     config: str | None = None
     """The configuration (subset) of a hub data set or of a folder in hub layout."""
     columns: ViewColumns = ViewColumns()
     """Column names of the view."""
+
+    @model_validator(mode="after")
+    def _names_its_column(self) -> View:
+        if self.source is None and (self.columns.question == "question" or self.split or self.config):
+            raise ValueError(
+                "a view without source is another column of the data: name that column as columns.question, and no "
+                "split or config"
+            )
+        return self
 
 
 class HoldOut(_Settings):

@@ -42,6 +42,7 @@ class PromptSource(Sequence[Prompt]):
         self._indices = indices
         self._root = settings.image_root.expanduser() if settings.image_root else table.folder
         named = [columns.question, columns.answer, columns.id, columns.choices, columns.tag]
+        named += [view.columns.question for view in settings.views.values() if view.source is None]
         if recipe and recipe.answer_fallback in table.columns:
             named.append(recipe.answer_fallback)
         self._light = _stored(named, table)
@@ -137,8 +138,10 @@ class PromptSource(Sequence[Prompt]):
         reading.require_unicode([question, *(choices or ()), gold, None if tag is None else str(tag)])
         uid = reading.prompt_uid(question, choices, images)
         views = {
-            name: reading.with_choices(texts.wording(row_id, uid, gold, named), choices, pictures_named=named)
-            for name, texts in self._views.items()
+            name: reading.with_choices(
+                self._wording(name, row, row_id, uid, gold, named), choices, pictures_named=named
+            )
+            for name in self.settings.views
         }
         reading.require_unicode(views.values())
         prompt = Prompt(
@@ -152,6 +155,18 @@ class PromptSource(Sequence[Prompt]):
             views=views,
         )
         return prompt, notes
+
+    def _wording(
+        self, view: str, row: Mapping[str, Any], row_id: str, uid: str, gold: str | None, pictures_named: bool
+    ) -> str:
+        """The question in a view, from the row itself or from the view's own rows."""
+        if view in self._views:
+            return self._views[view].wording(row_id, uid, gold, pictures_named)
+        stored = reading.lookup(row, self.settings.views[view].columns.question)
+        try:
+            return reading.question_text(stored, pictures_named=pictures_named)
+        except RowError as fault:
+            raise RowError("missing_view", f"view {view!r}: {fault}") from fault
 
     def _images(self, row: Mapping[str, Any]) -> tuple[tuple[bytes, ...], tuple[str, ...]]:
         if self._columns.image is None:
@@ -171,9 +186,9 @@ class PromptSource(Sequence[Prompt]):
 class _ViewTexts:
     """Wordings of one view by row id."""
 
-    def __init__(self, name: str, view: View, ids: bool) -> None:
+    def __init__(self, name: str, view: View, source: str, ids: bool) -> None:
         self._name, self._view = name, view
-        table = open_table(view.source, view.split, view.config)
+        table = open_table(source, view.split, view.config)
         columns = view.columns
         self._tied = seals.ORIGINAL in table.columns
         """Each row says which content it rewords."""
@@ -183,7 +198,7 @@ class _ViewTexts:
                 f"views are joined by row id, but data.columns.id is not set; name the id column, or write view "
                 f"{name!r} with `mmcorl rephrase`, which ties it to the content of the rows"
             )
-        where = f"view {name!r} ({view.source})"
+        where = f"view {name!r} ({source})"
         _require_columns(table, {"question": columns.question, "id": columns.id, "answer": columns.answer}, where)
         named = [columns.question, columns.id, columns.answer]
         stored = _stored([*named, seals.ORIGINAL, seals.SEAL, seals.REASON], table)
@@ -251,18 +266,27 @@ def load_prompts(settings: DataSettings) -> PromptSource:
         table: Table = SyntheticTable(kind, settings.seed, settings.size, settings.skills)
         columns = Columns(image="image" if kind == "visual" else None, answer="answer", id="id", tag="tag")
         return PromptSource(
-            settings, table, columns, None, _views(settings, columns), _chosen_rows(settings, len(table))
+            settings, table, columns, None, _views(settings, columns, table), _chosen_rows(settings, len(table))
         )
     recipe = RECIPES[settings.recipe] if settings.recipe else None
     table = open_table(settings.source, settings.split, settings.config)
     if len(table) == 0:
         raise Refused(f"data source {settings.source!r} has no rows; give one that has")
     columns = _columns(settings, recipe, table)
-    return PromptSource(settings, table, columns, recipe, _views(settings, columns), _chosen_rows(settings, len(table)))
+    return PromptSource(
+        settings, table, columns, recipe, _views(settings, columns, table), _chosen_rows(settings, len(table))
+    )
 
 
-def _views(settings: DataSettings, columns: Columns) -> dict[str, _ViewTexts]:
-    return {name: _ViewTexts(name, view, ids=columns.id is not None) for name, view in settings.views.items()}
+def _views(settings: DataSettings, columns: Columns, table: Table) -> dict[str, _ViewTexts]:
+    """The views with rows of their own; the others are columns, which must exist."""
+    found = {}
+    for name, view in settings.views.items():
+        if view.source is None:
+            _require_columns(table, {"question": view.columns.question}, f"view {name!r} of {settings.source!r}")
+        else:
+            found[name] = _ViewTexts(name, view, view.source, ids=columns.id is not None)
+    return found
 
 
 def _columns(settings: DataSettings, recipe: Recipe | None, table: Table) -> Columns:

@@ -64,6 +64,11 @@ class SyntheticRow:
         return f"{self.skill}-{self.index}"
 
     @property
+    def reworded(self) -> str:
+        """The same question as a request: all that a model of so few words takes for the same."""
+        return f"{self.question.removesuffix('?')}."
+
+    @property
     def answer(self) -> int:
         """The right answer."""
         return _value(self.operands, self.operator)

@@ -78,7 +78,7 @@ class SyntheticTable:
 
     def __init__(self, kind: synthetic.Kind, seed: int, size: int, skills: Sequence[str] | None) -> None:
         self._kind, self._seed, self._size, self._skills = kind, seed, size, skills
-        self.columns: tuple[str, ...] = ("question", "image", "answer", "id", "tag")
+        self.columns: tuple[str, ...] = ("question", "reworded", "image", "answer", "id", "tag")
         self.folder = Path()
 
     def __len__(self) -> int:
@@ -88,6 +88,7 @@ class SyntheticTable:
         made = synthetic.row(self._kind, self._seed, index, self._skills, draw="image" in columns)
         return {
             "question": made.question,
+            "reworded": made.reworded,
             "image": made.image,
             "answer": made.answer,
             "id": made.row_id,

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from mmcorl.errors import Refused
+from mmcorl.yamls import Loader, complaint
 
 FOLDER = Path(__file__).parent
 FORBIDDEN = ("name", "agents", "data", "validation", "seed", "data_seed", "steps", "epochs")
@@ -47,9 +48,11 @@ def _read(name: str) -> dict[str, Any]:
     if not path.is_file():
         raise Refused(f"there is no method {name!r}: use {', '.join(names())}, a file.yaml, or several joined by +")
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise Refused(f"the method {name!r} is not valid YAML ({' '.join(str(error).split())}): mend it") from error
+        found = yaml.load(path.read_text(encoding="utf-8"), Loader)
+    except yaml.YAMLError as error:
+        raise Refused(f"the method {name!r} is not valid YAML: {complaint(error)}") from error
+    except UnicodeDecodeError as error:
+        raise Refused(f"the method {name!r} is not text in UTF-8: save it as UTF-8") from error
     if not isinstance(found, dict):
         raise Refused(f"the method {name!r} holds no settings: write `key: value` lines, as in a config")
     for key in found:

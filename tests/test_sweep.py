@@ -1,0 +1,213 @@
+"""Methods by name, and many of them side by side from the same weights."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import yaml
+
+from mmcorl import methods, sweep
+from mmcorl.cli import main
+from mmcorl.config import load
+from mmcorl.errors import Refused
+from mmcorl.reporting.run_files import read_run
+from mmcorl.reporting.sweep_page import mean_curve
+from mmcorl.sweep import Spread
+
+ROOT = Path(__file__).resolve().parent.parent
+QUICKSTART = ROOT / "configs" / "quickstart.yaml"
+VIEW = "data.train.views={rephrased: {columns: {question: reworded}}}"
+
+
+# -- methods ------------------------------------------------------------------------------------------------------
+
+
+def test_every_method_says_what_it_is_in_one_line():
+    for name, line in methods.names().items():
+        assert 20 < len(line) < 160, name
+        assert methods.fragment(name), name
+
+
+@pytest.mark.parametrize("name", sorted(set(methods.names()) - {"co_rewarding_1"}))
+def test_every_method_makes_a_run_of_the_quickstart(name):
+    plain, made = load(QUICKSTART), load(QUICKSTART, method=name)
+    for section in methods.FORBIDDEN:
+        assert getattr(made, section) == getattr(plain, section)
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        ("co_rl", {"supervision.kind": "ring", "objective.kl_coef": 0.0}),
+        ("gt", {"supervision.kind": "gold", "objective.kl_coef": 0.0}),
+        ("ttrl", {"supervision.kind": "self", "objective.kl_coef": 0.001}),
+        ("ttrl+kl0", {"supervision.kind": "self", "objective.kl_coef": 0.0, "objective.aggregation": "token"}),
+        ("mm_upt", {"objective.kl_coef": 0.01, "objective.clip_high": 0.3, "sampling.temperature": 0.7}),
+        ("rent", {"reward.kind": "entropy", "objective.kl_coef": 0.001}),
+        ("intuitor", {"reward.kind": "self_certainty", "objective.kl_coef": 0.005}),
+        ("co_rewarding_2", {"supervision.voter": "ema", "objective.kl_reference": "ema", "objective.kl_coef": 0.001}),
+        ("co_rl+gspo", {"supervision.kind": "ring", "objective.ratio": "sequence", "objective.minibatches": 4}),
+        ("kl0+rent", {"objective.kl_coef": 0.001}),  # the later one wins
+    ],
+)
+def test_methods_set_what_their_originals_do(method, expected):
+    config = load(QUICKSTART, method=method)
+    for key, value in expected.items():
+        section, field = key.split(".")
+        assert getattr(getattr(config, section), field) == value, key
+
+
+def test_overrides_win_over_the_method_and_the_method_over_the_file():
+    assert load(QUICKSTART, method="gt").supervision.kind == "gold"
+    assert load(QUICKSTART, ["supervision.kind=self"], "gt").supervision.kind == "self"
+
+
+def test_paired_wordings_need_a_view_and_say_so():
+    with pytest.raises(Refused, match="pair is 'rephrased', but the training data have no views: add it under"):
+        load(QUICKSTART, method="co_rewarding_1")
+    config = load(QUICKSTART, [VIEW], "co_rewarding_1")
+    assert (config.supervision.kind, config.supervision.pair) == ("paired", "rephrased")
+
+
+def test_a_method_of_ones_own_is_a_file(tmp_path: Path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("supervision: {kind: ring, min_share: 0.5}\n")
+    assert load(QUICKSTART, method=f"{file}+kl0").supervision.min_share == 0.5
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("agents: []\n", "sets 'agents', which belongs to a run"),
+        ("- 1\n", "holds no settings"),
+        ("a: [\n", "is not valid YAML"),
+    ],
+)
+def test_a_file_that_is_no_method_is_refused(tmp_path: Path, content: str, sentence: str):
+    file = tmp_path / "bad.yaml"
+    file.write_text(content)
+    with pytest.raises(Refused, match=sentence):
+        load(QUICKSTART, method=str(file))
+
+
+def test_an_unknown_method_is_refused_with_the_known_ones():
+    with pytest.raises(Refused, match=r"there is no method 'grppo': use adaptive, .*, ttrl, union, a file.yaml"):
+        load(QUICKSTART, method="rent+grppo")
+
+
+# -- plan ---------------------------------------------------------------------------------------------------------
+
+
+def test_runs_are_planned_seed_by_seed_from_equal_starts(tmp_path: Path):
+    overrides = ["agents.qwen.model=zoo:qwen2.5-vl@{seed}", "steps=3"]
+    planned = sweep.plan(QUICKSTART, ["co_rl", "rent+kl0"], [0, 7], overrides, tmp_path)
+    assert [(one.method, one.seed, str(one.path.relative_to(tmp_path))) for one in planned] == [
+        ("co_rl", 0, "co_rl/seed_0"),
+        ("rent+kl0", 0, "rent+kl0/seed_0"),
+        ("co_rl", 7, "co_rl/seed_7"),
+        ("rent+kl0", 7, "rent+kl0/seed_7"),
+    ]
+    for one in planned:
+        assert (one.config.seed, one.config.data_seed, one.config.steps) == (one.seed, one.seed, 3)
+        assert [agent.model for agent in one.config.agents] == [f"zoo:qwen2.5-vl@{one.seed}", "zoo:internvl3.5"]
+    assert not any(one.done for one in planned)
+    assert list(tmp_path.iterdir()) == []  # nothing is written before all of it is known to work
+
+
+@pytest.mark.parametrize(
+    ("chosen", "seeds", "sentence"),
+    [
+        (["co_rl", "co_rl"], [0], "--methods names co_rl twice"),
+        (["co_rl"], [1, 1], "--seeds names 1 twice"),
+        (["co_rl", "co_rewarding_1"], [0], "method 'co_rewarding_1': supervision.pair is 'rephrased'"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused_before_any_run(tmp_path: Path, chosen, seeds, sentence):
+    with pytest.raises(Refused, match=sentence):
+        sweep.plan(QUICKSTART, chosen, seeds, [], tmp_path)
+
+
+# -- numbers ------------------------------------------------------------------------------------------------------
+
+
+def test_a_spread_is_over_what_is_known():
+    # Mean of .5, .7 is .6, deviation with n - 1: sqrt((.01 + .01) / 1).
+    assert Spread.of([0.5, None, 0.7]) == Spread(pytest.approx(0.6), pytest.approx(math.sqrt(0.02)), 2)
+    assert Spread.of([0.5]) == Spread(0.5, None, 1)
+    assert Spread.of([None]) is None
+
+
+def test_a_mean_curve_is_over_the_curves_that_reach_a_step():
+    assert mean_curve([[(1, 0.0), (2, 1.0)], [(1, 1.0)], []]) == [(1, 0.5), (2, 1.0)]
+
+
+# -- the command ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def config(tiny_checkpoints: Mapping[str, Path], tmp_path: Path) -> Path:
+    """Two steps of two text models on eight rows, one of which lacks its answer."""
+    rows = [{"question": f"{a} + 1?", "answer": str(a + 1)} for a in range(8)]
+    del rows[3]["answer"]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    columns = {"question": "question", "answer": "answer"}
+    raw = {
+        "name": "small",
+        "steps": 2,
+        "agents": [{"name": name, "model": str(tiny_checkpoints[name])} for name in ("qwen2", "llama")],
+        "data": {"train": {"source": str(tmp_path / "rows.jsonl"), "columns": columns}},
+        "validation": {"sets": [{"name": "held_out", "data": {"source": "synthetic:text", "size": 8}}]},
+        "batch": {"prompts": 2, "completions": 2},
+        "prompt": {"style": "plain"},
+        "sampling": {"max_new_tokens": 4},
+        "training": {"dtype": "fp32"},
+        "device": "cpu",
+        "threads": 1,
+    }
+    file = tmp_path / "small.yaml"
+    file.write_text(yaml.safe_dump(raw))
+    return file
+
+
+def test_a_sweep_tells_what_its_runs_hold_and_goes_on_after_a_failure(config: Path, tmp_path: Path, capsys):
+    out = tmp_path / "out"
+    # GT-Reward cannot start: a row has no answer. The other runs are made all the same.
+    command = ["sweep", str(config), "--methods", "co_rl", "gt", "rent", "--seeds", "0", "1", "--out", str(out)]
+    assert main([*command, "--quiet", "--json", "--jobs", "2"]) == 1
+    told = capsys.readouterr()
+    assert "2 of 6 runs failed: gt seed 0 (" in told.err
+    assert "1 of 8 rows" in told.err
+    assert "have no answer" in told.err
+    table = {row["method"]: row for row in json.loads(told.out)}
+    assert [table[name]["seeds"] for name in ("co_rl", "gt", "rent")] == [[0, 1], [], [0, 1]]
+    runs = [read_run(out / "co_rl" / f"seed_{seed}") for seed in (0, 1)]
+    ends = [sum(run.validation[-1]["agents"][agent]["accuracy"] for agent in ("qwen2", "llama")) / 2 for run in runs]
+    assert table["co_rl"]["accuracy/held_out"]["mean"] == pytest.approx(sum(ends) / 2)
+    # 2 agents x 2 steps x 2 prompts x 2 completions, of at most 4 tokens.
+    assert table["co_rl"]["prompts"]["mean"] == 8
+    assert table["co_rl"]["completions"]["mean"] == 16
+    assert 16 <= table["co_rl"]["tokens"]["mean"] <= 64
+
+    # All files say the same; the page has every method and its curves.
+    written = json.loads((out / "sweep.json").read_text())
+    assert {row["method"]: row for row in written} == table
+    lines = list(csv.DictReader((out / "sweep.csv").open()))
+    assert [line["method"] for line in lines] == ["co_rl", "gt", "rent"]
+    assert float(lines[0]["accuracy/held_out"]) == pytest.approx(table["co_rl"]["accuracy/held_out"]["mean"])
+    assert "| rent | 2 |" in (out / "sweep.md").read_text()
+    page = (out / "sweep.html").read_text()
+    assert "Accuracy on held_out" in page
+    assert "RENT: each completion is rewarded" in page
+
+    # The same command again leaves what is finished alone.
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("summary.json")}
+    assert len(before) == 4
+    assert main([*command, "--quiet", "--json", "data.train.source=synthetic:text", "data.train.size=8"]) == 2
+    capsys.readouterr()
+    assert main([*command, "--quiet", "--json"]) == 1
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("summary.json")} == before
