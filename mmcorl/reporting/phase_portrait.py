@@ -260,8 +260,12 @@ def _names(lines: Sequence[Line], placed: list[tuple[float, float]]) -> list[str
     told = []
     for place, line in sorted(enumerate(lines), key=lambda pair: -pair[1].p[0][1]):
         p = line.p[0]
-        right = p[0] < 0.5
-        x = p[0] * SIDE + (11 if right else -11)
+        wide = 8.0 * len(line.name) + 16.0
+        ways = [1, -1] if p[0] < 0.5 else [-1, 1]
+        inside = [way for way in ways if -LEFT / 2 < p[0] * SIDE + way * wide < SIDE + RIGHT]
+        way = min(inside or ways, key=lambda way: _covered(line, lines, way * wide))
+        right = way > 0
+        x = p[0] * SIDE + 11 * way
         y = _y(p[1]) + 4
         while any(abs(x - other_x) < 80 and abs(y - other_y) < SPREAD for other_x, other_y in placed):
             y += SPREAD
@@ -272,6 +276,18 @@ def _names(lines: Sequence[Line], placed: list[tuple[float, float]]) -> list[str
             f"{_text(line.name)}</text>"
         )
     return told
+
+
+def _covered(line: Line, lines: Sequence[Line], reach: float) -> int:
+    """How much a label of this reach beside the start of a path would hide: points, and threefold other starts."""
+    x, y = line.p[0]
+    low, high = sorted((x, x + reach / SIDE))
+
+    def hidden(p: tuple[float, float]) -> bool:
+        return low <= p[0] <= high and abs(p[1] - y) < 12 / SIDE
+
+    starts = sum(hidden(other.p[0]) for other in lines if other is not line)
+    return 3 * starts + sum(hidden(p) for other in lines for p in other.p[1:])
 
 
 _SAID = {"good": "both end right", "bad": "both end wrong", "mixed": "one ends right, or neither is decided"}
