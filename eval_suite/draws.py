@@ -11,8 +11,11 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -32,7 +35,7 @@ from eval_suite.store import EvalFolder
 from mmcorl import zoo
 from mmcorl.analysis.diversity import Draw
 from mmcorl.answers import Equivalence
-from mmcorl.errors import Refused
+from mmcorl.errors import Failed, Refused
 from mmcorl.progress import task
 from mmcorl.seeds import noise_seed
 from mmcorl.voting import Choices
@@ -202,22 +205,40 @@ def _sampled(sources: Sequence[Source], arguments: argparse.Namespace, labels: b
         arguments.say(f"{source.label}: {own.out}")
     sheets = {}
     for source, (own, settings) in asked.items():
-        manifest = commands.manifest_of(own, {name: loaded}, {name: settings})
-        with EvalFolder(own.out, manifest) as folder, commands.Checkpoint(own) as model:
-            folder.keep_items(loaded.items)
-            askable = steps.askable(folder, loaded.items, partial(model.check, settings), quiet=arguments.quiet)
-            steps.generate(
-                *(folder, askable, settings.samples, settings.chunk, partial(model.chunk, settings)),
-                doing=f"{source.label} answers",
-                quiet=arguments.quiet,
-            )
-            model.release()
-            steps.grade(folder, own.mcq_policy, what=source.label, quiet=arguments.quiet)
-            if labels:
-                steps.sum_up(folder, source.label)
+        job = (own, settings, name, loaded, source.label, labels)
+        done = is_evaluation(own.out) and unfinished(EvalFolder(own.out)) is None
+        if arguments.engine == "vllm" and not done:
+            # An engine keeps its share of the GPU until its process ends, and the next one needs it.
+            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+                try:
+                    process.submit(_answer, *job).result()
+                except BrokenProcessPool as error:
+                    raise Failed(
+                        f"the process that samples {source.label} died, for want of memory as a rule; what it answered "
+                        "is kept: give the same command again, or lower --max-new-tokens"
+                    ) from error
+        else:
+            _answer(*job)
         sheets[source] = _read_evaluation(source, own.out)
         sheets[source].notes += loaded.notes
     return sheets
+
+
+def _answer(own: argparse.Namespace, settings: Generation, name: str, loaded: Loaded, label: str, labels: bool) -> None:
+    """Answer, grade and, with known answers, sum up: the evaluation of one checkpoint."""
+    manifest = commands.manifest_of(own, {name: loaded}, {name: settings})
+    with EvalFolder(own.out, manifest) as folder, commands.Checkpoint(own) as model:
+        folder.keep_items(loaded.items)
+        askable = steps.askable(folder, loaded.items, partial(model.check, settings), quiet=own.quiet)
+        steps.generate(
+            *(folder, askable, settings.samples, settings.chunk, partial(model.chunk, settings)),
+            doing=f"{label} answers",
+            quiet=own.quiet,
+        )
+        model.release()
+        steps.grade(folder, own.mcq_policy, what=label, quiet=own.quiet)
+        if labels:
+            steps.sum_up(folder, label)
 
 
 def _asked(source: Source, name: str, arguments: argparse.Namespace) -> tuple[argparse.Namespace, Generation]:
@@ -242,7 +263,8 @@ def _asked(source: Source, name: str, arguments: argparse.Namespace) -> tuple[ar
         chunk=256 if arguments.engine == "vllm" else 32,
     )
     slug = re.sub(r"[^\w.-]+", "-", source.label) + ("" if source.seed is None else f"-seed{source.seed}")
-    own = argparse.Namespace(**vars(arguments))
+    # Functions cannot be sent to another process.
+    own = argparse.Namespace(**{key: value for key, value in vars(arguments).items() if not callable(value)})
     own.model, own.out = source.where, arguments.out / "samples" / slug
     own.mcq_policy, own.aggregation = commands.DEFAULT_POLICY, None
     return own, settings

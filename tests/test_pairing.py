@@ -119,7 +119,7 @@ def test_label_free_ranks_as_the_labels_do_where_errors_are_independent() -> Non
     for one, other in zip(known.candidates, blind.candidates, strict=True):
         assert other.benefit == pytest.approx(one.benefit, abs=0.03)
     assert not blind.labelled
-    assert any("use the order, not the level" in limit for limit in blind.limits)
+    assert any("the order, not the level" in limit for limit in blind.limits)
     assert any("lineage" in limit for limit in blind.limits)
 
 

@@ -43,8 +43,9 @@ LIMITS_LABELLED = (
 LIMITS_LABEL_FREE = (
     "No answer is known: the strength of a model is inferred from how often it agrees with the others, as if two "
     "models agreed only by being right, independently of each other.",
-    "Problems that are easy for all and errors that are shared both add agreement, so strengths, and benefits with "
-    "them, come out too high; use the order, not the level.",
+    "Problems that are easy for all and errors that are shared both add agreement and make strengths too high; models "
+    "that fail on different problems agree less and look too weak, although that is what makes them good partners. Use "
+    "the order, not the level, and take it as a hint: resampling says nothing about whether the assumption holds.",
     "Accuracy and dependence cannot be told apart by agreement alone: models of one lineage that share their errors "
     "look strong. Take models of three lineages or more.",
     "With few options to choose from, wrong answers coincide by chance: use problems with free-form answers.",
@@ -121,7 +122,7 @@ def labelled(
     own = next((b for b, c in zip(benefits, candidates, strict=True) if c.model == anchor.model), None)
     ranked = _ranked(candidates, pairs, benefits, _resampled(effects))
     told = [Candidate(c.name, c.pair, c.benefit, c.interval, c.first, None, _why_labelled(c, own)) for c in ranked]
-    return Ranking(anchor.name, tuple(told), True, _verdict(told), LIMITS_LABELLED)
+    return Ranking(anchor.name, tuple(told), True, _verdict(told, ""), LIMITS_LABELLED)
 
 
 def label_free(
@@ -176,7 +177,7 @@ def label_free(
             "A strength above 100 % shows that the assumption does not hold here: some models agree with each other "
             "far more than with the rest.",
         )
-    return Ranking(anchor.name, tuple(told), False, _verdict(told), limits)
+    return Ranking(anchor.name, tuple(told), False, _verdict(told, "if its assumption holds, "), limits)
 
 
 def strengths(agreement: Any, models: int) -> np.ndarray:
@@ -229,16 +230,16 @@ def _ranked(
     return sorted(told, key=lambda one: -one.benefit)
 
 
-def _verdict(ranked: Sequence[Candidate]) -> str:
+def _verdict(ranked: Sequence[Candidate], condition: str) -> str:
     best, *others = ranked
     if not others:
         return f"{best.name} is the only candidate: {_points(best.benefit)} points; give others to compare it with."
     if best.first >= CLEAR:
-        return f"{best.name}: first in {best.first:.0%} of resamples of the problems."
+        return f"{best.name}: {condition}first in {best.first:.0%} of resamples of the problems."
     rivals = [one.name for one in others if one.first >= (1 - CLEAR) / 2]
     return (
-        f"{best.name} leads, but these problems do not tell it from {_listed(rivals)}: first in {best.first:.0%} of "
-        "resamples. More problems would."
+        f"{best.name} leads, but these problems do not tell it from {_listed(rivals)}: {condition}first in "
+        f"{best.first:.0%} of resamples. More problems would."
     )
 
 

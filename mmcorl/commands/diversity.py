@@ -19,7 +19,7 @@ SOURCES = """sources:
   NAME=SOURCE      calls a source by a name; NAME@seed1=FILE NAME@seed2=FILE are two draws of one model
 
 examples:
-  mmcorl diversity Qwen/Qwen2.5-3B meta-llama/Llama-3.2-3B --benchmark math500 --repeat 2 --out div
+  mmcorl diversity Qwen/Qwen2.5-3B Qwen/Qwen2.5-7B --benchmark math500 --repeat 2 --engine vllm --out div
   mmcorl diversity zoo:qwen2.5-vl zoo:internvl3.5 --data synthetic:visual --style plain --max-new-tokens 14 --out div
   mmcorl diversity evals/qwen evals/llama phi=responses.jsonl --family phi=phi
 """

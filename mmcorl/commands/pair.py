@@ -10,7 +10,7 @@ from mmcorl.commands.diversity import options, run
 PARTNERS = """Sources are those of `mmcorl diversity`; in its folder (--out) nothing is sampled a second time.
 
 examples:
-  mmcorl pair Qwen/Qwen2.5-3B meta-llama/Llama-3.2-3B microsoft/Phi-3.5-mini-instruct --benchmark math500 --out div
+  mmcorl pair Qwen/Qwen2.5-3B Qwen/Qwen2.5-7B microsoft/Phi-3.5-mini-instruct --benchmark math500 --out div
   mmcorl pair evals/qwen evals/llama evals/phi
   mmcorl pair --label-free a.jsonl b.jsonl c.jsonl
 """
