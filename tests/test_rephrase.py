@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import json
 import os
@@ -494,6 +495,15 @@ def test_pictures_go_to_who_solves_and_stay_with_the_row(tmp_path, serve):
     }
 
 
+def test_pictures_are_shown_to_who_rewords_where_asked(tmp_path, serve):
+    server = serve(good)
+    prompts = load_prompts(DataSettings(source="synthetic:visual", skills=("dots",), size=3))
+    report = rephrase(prompts, impatient(server, show_images=True), tmp_path / "v.jsonl", quiet=True)
+    assert (report.reworded, report.sent) == (3, 6), "each picture makes a request of its own"
+    assert all(call.body["messages"][0]["content"][0]["type"] == "image_url" for call in server.calls)
+    assert not any("not shown to you" in text_of(call) for call in server.calls)
+
+
 def view_of(path: Path) -> Any:
     return DataSettings(source="x.jsonl", views={"rephrased": {"source": str(path)}}).views
 
@@ -594,10 +604,14 @@ def test_options_of_a_column_stay_in_their_column(tmp_path, serve):
     assert joined.question("rephrased") == "Please answer this: Which is even?\nA. 3\nB. $\\frac{8}{4}$"
 
 
-def test_the_seal_is_what_anyone_can_work_out():
-    # sha256(b"2:r1" + b"3:abc" + b"4:\xc3\xa4?!"), by hashlib alone.
-    import hashlib
+def test_a_view_that_was_not_written_yet_says_how(tmp_path):
+    rows = write_rows(tmp_path)
+    with pytest.raises(Refused, match=r"view 'rephrased': no file matches .*; `mmcorl rephrase` writes views"):
+        load_prompts(data(rows, views=view_of(tmp_path / "view.jsonl")))
 
+
+def test_the_seal_is_what_anyone_can_work_out():
+    # Each part with its length in bytes in front; the umlaut has two.
     assert seal("r1", "abc", "ä?!") == hashlib.sha256("2:r13:abc4:ä?!".encode()).hexdigest()[:16]
 
 
@@ -739,6 +753,7 @@ def test_mistakes_are_one_sentence(tmp_path, serve, capsys):
     for more, sentence in [
         ([], "the config has no view 'rephrased' that would name a file; say with --out what is written"),
         ([two], "the config has the views a, b; say with --view which one is written"),
+        (["data.train.views={a: {columns: {question: answer}}}"], "the config has no view 'rephrased' that would name"),
         (["--out", "v.json"], "does not end in .jsonl"),
         (["--out", str(mine)], "exists and was not written by this command"),
         ([*out, "--attempts", "0"], "attempts 0 is not a whole number of at least 1"),

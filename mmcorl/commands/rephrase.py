@@ -112,13 +112,14 @@ def _rephrase(arguments: argparse.Namespace) -> int:
 
 def _view(config: Config, name: str | None, out: Path | None) -> tuple[str, Path]:
     """Name and file of the view that is written."""
-    views = config.data.train.views
-    if name is None and len(views) > 1 and out is None:
-        raise Refused(f"the config has the views {', '.join(views)}; say with --view which one is written")
-    name = name or (next(iter(views)) if len(views) == 1 else "rephrased")
-    if out is None and name not in views:
+    # Views without a source are columns of the data.
+    files = {view: settings.source for view, settings in config.data.train.views.items() if settings.source}
+    if name is None and len(files) > 1 and out is None:
+        raise Refused(f"the config has the views {', '.join(files)}; say with --view which one is written")
+    name = name or (next(iter(files)) if len(files) == 1 else "rephrased")
+    if out is None and name not in files:
         raise Refused(f"the config has no view {name!r} that would name a file; say with --out what is written")
-    return name, (out or Path(views[name].source)).expanduser()
+    return name, (out or Path(files[name])).expanduser()
 
 
 def _settings(arguments: argparse.Namespace, max_side: int) -> RephraseSettings:
@@ -157,7 +158,7 @@ def _train(arguments: argparse.Namespace, config: Config, name: str, out: Path) 
     """The command that trains on the view."""
     words = ["mmcorl train", arguments.config, *(f"'{override}'" for override in arguments.overrides)]
     view = config.data.train.views.get(name)
-    if view is None or Path(view.source).expanduser() != out:
+    if view is None or view.source is None or Path(view.source).expanduser() != out:
         words.append(f"'data.train.views.{name}.source={out}'")
     if all(agent.view != name for agent in config.agents):
         words.append(f"'agents[{len(config.agents) - 1}].view={name}'")

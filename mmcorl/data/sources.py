@@ -188,7 +188,10 @@ class _ViewTexts:
 
     def __init__(self, name: str, view: View, source: str, ids: bool) -> None:
         self._name, self._view = name, view
-        table = open_table(source, view.split, view.config)
+        try:
+            table = open_table(source, view.split, view.config)
+        except Refused as error:
+            raise Refused(f"view {name!r}: {error}; `mmcorl rephrase` writes views") from error
         columns = view.columns
         self._tied = seals.ORIGINAL in table.columns
         """Each row says which content it rewords."""
