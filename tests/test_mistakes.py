@@ -87,7 +87,7 @@ IN_THE_CONFIG: dict[str, tuple[dict[str, Any], list[str]]] = {
     "wrong type": ({"steps": "many"}, ["steps is 'many', but must be a whole number (Training steps;"]),
     "truth for a number": ({"steps": True}, ["steps: true is not a number"]),
     "not a number": ({"optimizer__lr": float("nan")}, ["optimizer.lr is nan, but must be a finite number"]),
-    "text for a section": ({"supervision": "self"}, ["supervision is 'self'", "a group of settings", "kind, tie"]),
+    "text for a section": ({"supervision": "self"}, ["supervision is 'self'", "a group of settings", "kind, teachers"]),
     "one completion": ({"batch__completions": 1}, ["batch.completions is 1, but must be at least 2", "compared"]),
     "two agents with one name": ({"agents__1__name": "qwen"}, ["two agents are called 'qwen'", "rename one"]),
     "agent named gold": ({"agents__1__name": "gold"}, ["may not be called 'gold'", "rename"]),
