@@ -103,37 +103,45 @@ class Policy(nn.Module):
         owned: dict[int, list[int]] = {}
         for row, owner in enumerate(rows.prompt_of):
             owned.setdefault(owner, []).append(row)
-        groups: list[shared_prefix.Branching] = []
+        owners = list(owned)
+        prompts = [rows.prompts[owner] for owner in owners]
+        plan = shared_prefix.layout(
+            [len(prompt.input_ids) for prompt in prompts],
+            [self.adapter.two_way_blocks(self.model, prompt.input_ids) for prompt in prompts],
+            [[len(rows.completions[row]) for row in owned[owner]] for owner in owners],
+            self.device,
+        )
+        per_prompt = self.features([*rows.prompts, *([rows.picture] if rows.picture else [])])
+        picked: list[Tensor] = []
         ids: list[Tensor] = []
         positions: list[Tensor] = []
+        last: dict[int, int] = {}
         predictors = [torch.empty(0)] * len(rows.completions)
         start = 0
-        for owner, own in sorted(owned.items()):
-            prompt = rows.prompts[owner]
-            own.sort(key=lambda row: -len(rows.completions[row]))
-            lengths = [len(rows.completions[row]) for row in own]
-            blocks = self.adapter.two_way_blocks(self.model, prompt.input_ids)
-            groups.append(shared_prefix.branching(len(prompt.input_ids), lengths, blocks, self.device))
-            ids.append(prompt.input_ids)
-            positions.append(prompt.positions)
-            last, start = start + len(prompt.input_ids) - 1, start + len(prompt.input_ids)
-            for row, length in zip(own, lengths, strict=True):
+        for group, k in plan.order:
+            prompt = prompts[group]
+            if k is None:
+                ids.append(prompt.input_ids)
+                positions.append(prompt.positions)
+                last[group] = start + len(prompt.input_ids) - 1
+                if (part := per_prompt[owners[group]]) is not None:
+                    picked.append(part)
+            else:
+                row = owned[owners[group]][k]
                 ids.append(rows.completions[row])
                 # All completions count on from the prompt, wherever they lie in the row.
-                onward = prompt.next_position + torch.arange(length)
+                onward = prompt.next_position + torch.arange(len(ids[-1]))
                 positions.append(onward.expand(len(prompt.positions), -1))
                 # The state that predicts the first completion token is that of the prompt's last.
-                predictors[row] = torch.cat([torch.tensor([last]), torch.arange(start, start + length - 1)])
-                start += length
-        features = self.features([*rows.prompts, *([rows.picture] if rows.picture else [])])
-        picked = [part for owner in sorted(owned) if (part := features[owner]) is not None]
-        embeddings = self._embeddings(torch.cat(ids)[None].to(self.device), picked, rows, features)
-        layout = shared_prefix.Layout(tuple(groups))
+                predictors[row] = torch.arange(start - 1, start - 1 + len(ids[-1]))
+                predictors[row][0] = last[group]
+            start += len(ids[-1])
+        embeddings = self._embeddings(torch.cat(ids)[None].to(self.device), picked, rows, per_prompt)
         states = self._decode(
             embeddings,
             torch.cat(positions, dim=1)[:, None],
             embeddings.new_zeros(shared_prefix.NO_MASK),
-            **{shared_prefix.KEYWORD: layout},
+            **{shared_prefix.KEYWORD: plan},
         )
         where = torch.cat(predictors)
         return states, torch.zeros_like(where), where

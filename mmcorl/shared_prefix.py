@@ -1,10 +1,10 @@
 """The K completions of a prompt behind one copy of it: attention for a flat row without padding.
 
-A row holds [prompt, completion, completion, ...] of one group after the other, and everything but attention treats its
-tokens alike. Attention is computed in two parts per group and layer: the prompt with itself, once, and each
-completion's queries with [keys of the prompt; its own]. A decoder of transformers takes part by way of its registry of
-attention functions; the name is set on its attention modules only while they work on such a row, also when gradient
-checkpointing calls them a second time, so that every other pass is untouched.
+A row holds prompts, each once, and their completions; everything but attention treats its tokens alike. Attention is
+computed in two parts: a prompt with itself, once, and each completion's queries with [keys of the prompt; its own]. A
+decoder of transformers takes part by way of its registry of attention functions; the name is set on its attention
+modules only while they work on such a row, also when gradient checkpointing calls them a second time, so that every
+other pass is untouched.
 
 Source: arXiv:2506.05433 (Prefix Grouper).
 """
@@ -36,9 +36,11 @@ class CannotShare(Exception):
 
 @dataclass(frozen=True)
 class Bundle:
-    """Completions of one prompt that meet the kernel together, the longest first."""
+    """Completions that meet the kernel together, the longest first."""
 
     lengths: tuple[int, ...]
+    owners: Tensor | None
+    """(n,) which prompt of the branching each follows; None where there is one."""
     padded: Tensor | None
     """(n * longest,) index into the bundle's tokens, row after row; None where all are of one length."""
     valid: Tensor | None
@@ -52,37 +54,48 @@ class Bundle:
 
 @dataclass(frozen=True)
 class Branching:
-    """One prompt and the completions behind it."""
+    """Prompts that are alike and the completions behind them."""
 
+    prompts: int
     prefix: int
-    """P, tokens of the prompt."""
+    """P, tokens of each prompt."""
     blocks: Tensor | None
-    """(P,) int64: tokens of one number above 0 attend to each other both ways; None for a prompt without such."""
+    """(P,) int64: tokens of one number above 0 attend to each other both ways; None for prompts without such."""
     bundles: tuple[Bundle, ...]
+
+
+Place = tuple[int, int | None]
+"""(group, number of a completion), or (group, None) for its prompt."""
 
 
 @dataclass(frozen=True)
 class Layout:
     """How a flat row of T tokens is made up."""
 
-    groups: tuple[Branching, ...]
+    branchings: tuple[Branching, ...]
+    order: tuple[Place, ...]
+    """What lies in the row, one behind the other."""
     _masks: dict[Any, Tensor] = field(default_factory=dict)
 
     @property
     def sizes(self) -> list[int]:
-        """Tokens of each part of the row, in order: a prompt, its bundles, the next prompt."""
-        return [size for group in self.groups for size in (group.prefix, *(one.tokens for one in group.bundles))]
+        """Tokens of each part of the row: the prompts of a branching, each of its bundles, the next prompts."""
+        return [
+            size
+            for branching in self.branchings
+            for size in (branching.prompts * branching.prefix, *(one.tokens for one in branching.bundles))
+        ]
 
-    def prefix_mask(self, group: Branching, window: int | None, device: torch.device) -> Tensor | None:
+    def prefix_mask(self, branching: Branching, window: int | None, device: torch.device) -> Tensor | None:
         """(P, P) bool of what a prompt's tokens see of it; None where that is all that precedes them."""
-        if group.blocks is None and (window is None or group.prefix <= window):
+        if branching.blocks is None and (window is None or branching.prefix <= window):
             return None
-        key = ("prefix", id(group), window)
+        key = ("prefix", id(branching), window)
         if key not in self._masks:
-            back = _behind(group.prefix, group.prefix, device)
+            back = _behind(branching.prefix, branching.prefix, device)
             seen = back >= 0
-            if group.blocks is not None:
-                blocks = group.blocks.to(device)
+            if branching.blocks is not None:
+                blocks = branching.blocks.to(device)
                 seen |= (blocks[:, None] == blocks) & (blocks > 0)
             self._masks[key] = seen if window is None else seen & (back < window)
         return self._masks[key]
@@ -101,27 +114,59 @@ def _behind(queries: int, keys: int, device: torch.device) -> Tensor:
     return torch.arange(keys - queries, keys, device=device)[:, None] - torch.arange(keys, device=device)
 
 
-def branching(prefix: int, lengths: Sequence[int], blocks: Tensor | None, device: torch.device) -> Branching:
-    """Lay out completions of some `lengths`, the longest first, behind a prompt of `prefix` tokens."""
-    bundles: list[list[int]] = []
-    for length in lengths:
-        if not bundles or length < RAGGED * bundles[-1][0]:
+def layout(
+    prefixes: Sequence[int], blocks: Sequence[Tensor | None], lengths: Sequence[Sequence[int]], device: torch.device
+) -> Layout:
+    """Plan a row of some groups: tokens and two-way blocks of each prompt, tokens of each of its completions.
+
+    Prompts of one length and with the same blocks come together, and their completions by length, so that few and
+    large pieces of work go to the kernel.
+    """
+    alike: dict[Any, list[int]] = {}
+    for group, (prefix, block) in enumerate(zip(prefixes, blocks, strict=True)):
+        alike.setdefault((prefix, None if block is None else tuple(block.tolist())), []).append(group)
+    branchings: list[Branching] = []
+    order: list[Place] = []
+    for groups in alike.values():
+        rows = [(group, k) for group in groups for k in range(len(lengths[group]))]
+        rows.sort(key=lambda row: -lengths[row[0]][row[1]])
+        order += [*((group, None) for group in groups), *rows]
+        number = {group: index for index, group in enumerate(groups)} if len(groups) > 1 else None
+        bundles = [
+            _bundle(
+                tuple(lengths[group][k] for group, k in bundle),
+                number and torch.tensor([number[group] for group, _ in bundle], device=device),
+                device,
+            )
+            for bundle in _bundled(rows, lengths)
+        ]
+        branchings.append(Branching(len(groups), prefixes[groups[0]], blocks[groups[0]], tuple(bundles)))
+    return Layout(tuple(branchings), tuple(order))
+
+
+def _bundled(rows: Sequence[tuple[int, int]], lengths: Sequence[Sequence[int]]) -> list[list[tuple[int, int]]]:
+    """Cut rows that go by length where it falls too far."""
+    bundles: list[list[tuple[int, int]]] = []
+    longest = 0
+    for group, k in rows:
+        if not bundles or lengths[group][k] < RAGGED * longest:
             bundles.append([])
-        bundles[-1].append(length)
-    return Branching(prefix, blocks, tuple(_bundle(tuple(bundle), device) for bundle in bundles))
+            longest = lengths[group][k]
+        bundles[-1].append((group, k))
+    return bundles
 
 
-def _bundle(lengths: tuple[int, ...], device: torch.device) -> Bundle:
+def _bundle(lengths: tuple[int, ...], owners: Tensor | None, device: torch.device) -> Bundle:
     longest = lengths[0]
     if lengths[-1] == longest:
-        return Bundle(lengths, None, None)
+        return Bundle(lengths, owners, None, None)
     length = torch.tensor(lengths)
     within = torch.arange(longest).expand(len(lengths), -1)
     here = within < length[:, None]
     start = length.cumsum(0) - length
     # Padding repeats the first token: finite, seen by no token of the completion, and thrown away.
     padded = torch.where(here, within + start[:, None], start[:, None])
-    return Bundle(lengths, padded.flatten().to(device), here.flatten().nonzero().flatten().to(device))
+    return Bundle(lengths, owners, padded.flatten().to(device), here.flatten().nonzero().flatten().to(device))
 
 
 def attention(
@@ -149,48 +194,50 @@ def attention(
         raise ValueError(f"{query.shape[0]} rows where a layout describes one")
     parts = zip(*(tensor[0].split(shared_prefix.sizes, dim=1) for tensor in (query, key, value)), strict=True)
     done: list[Tensor] = []
-    for group in shared_prefix.groups:
-        q, k, v = next(parts)
-        mask = shared_prefix.prefix_mask(group, sliding_window, q.device)
-        done.append(_grouped(q[None], k[None], v[None], mask, scaling)[0].transpose(0, 1))
+    for branching in shared_prefix.branchings:
+        q, k, v = (_rows(tensor, branching.prompts) for tensor in next(parts))
+        mask = shared_prefix.prefix_mask(branching, sliding_window, q.device)
+        done.append(_grouped(q, k, v, mask, scaling))
         # No completion sees further back than its first token does.
-        reach = group.prefix if sliding_window is None else min(group.prefix, sliding_window - 1)
-        k, v = k[:, group.prefix - reach :], v[:, group.prefix - reach :]
-        for bundle in group.bundles:
-            done.append(_branches(next(parts), k, v, bundle, shared_prefix, sliding_window, scaling))
+        reach = branching.prefix if sliding_window is None else min(branching.prefix, sliding_window - 1)
+        k, v = k[:, :, branching.prefix - reach :], v[:, :, branching.prefix - reach :]
+        for bundle in branching.bundles:
+            mask = shared_prefix.bundle_mask(reach, bundle.lengths[0], sliding_window, q.device)
+            done.append(_branches(next(parts), k, v, bundle, mask, scaling))
     return torch.cat(done)[None], None
 
 
+def _rows(tensor: Tensor, count: int) -> Tensor:
+    """(H, n * L, D) to (n, H, L, D)."""
+    return tensor.unflatten(1, (count, -1)).transpose(0, 1)
+
+
 def _branches(
-    own: tuple[Tensor, ...],
-    prefix_key: Tensor,
-    prefix_value: Tensor,
-    bundle: Bundle,
-    layout: Layout,
-    window: int | None,
-    scaling: float | None,
+    own: Sequence[Tensor], prefix_key: Tensor, prefix_value: Tensor, bundle: Bundle, mask: Tensor, scaling: float | None
 ) -> Tensor:
-    """Completions (H, S, D) behind a prefix (H_kv, P, D), to (S, H, D)."""
-    rows, longest = len(bundle.lengths), bundle.lengths[0]
+    """Completions (H, S, D) behind prefixes (n, H_kv, P, D), to (S, H, D)."""
+    rows = len(bundle.lengths)
     if bundle.padded is not None:
-        own = tuple(tensor.index_select(1, bundle.padded) for tensor in own)
-    q, k, v = (tensor.unflatten(1, (rows, longest)).transpose(0, 1) for tensor in own)
-    keys = torch.cat([prefix_key.expand(rows, -1, -1, -1), k], dim=2)
-    values = torch.cat([prefix_value.expand(rows, -1, -1, -1), v], dim=2)
-    mask = layout.bundle_mask(prefix_key.shape[1], longest, window, q.device)
-    out = _grouped(q, keys, values, mask, scaling).transpose(1, 2).flatten(0, 1)
+        own = [tensor.index_select(1, bundle.padded) for tensor in own]
+    q, k, v = (_rows(tensor, rows) for tensor in own)
+    if bundle.owners is None:
+        behind = [tensor.expand(rows, -1, -1, -1) for tensor in (prefix_key, prefix_value)]
+    else:
+        behind = [tensor.index_select(0, bundle.owners) for tensor in (prefix_key, prefix_value)]
+    out = _grouped(q, torch.cat([behind[0], k], dim=2), torch.cat([behind[1], v], dim=2), mask, scaling)
     return out if bundle.valid is None else out.index_select(0, bundle.valid)
 
 
 def _grouped(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scaling: float | None) -> Tensor:
-    """(n, H, L, D) queries against (n, H_kv, S, D), masked by (L, S) or else causal, to (n, H, L, D)."""
+    """(n, H, L, D) queries against (n, H_kv, S, D), masked by (L, S) or else causal, to (n * L, H, D)."""
     repeats = q.shape[1] // k.shape[1]
     if mask is None:
-        return scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=repeats > 1)
+        out = scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=repeats > 1)
+        return out.transpose(1, 2).flatten(0, 1)
     # Kernels that take a mask repeat keys and values otherwise.
     stacked = q.unflatten(1, (-1, repeats)).flatten(2, 3)
     out = scaled_dot_product_attention(stacked, k, v, attn_mask=mask.repeat(repeats, 1), scale=scaling)
-    return out.unflatten(2, (repeats, -1)).flatten(1, 2)
+    return out.unflatten(2, (repeats, -1)).permute(0, 3, 1, 2, 4).flatten(0, 1).flatten(1, 2)
 
 
 # -- the way into a decoder of transformers ------------------------------------------------------------------------
