@@ -334,7 +334,8 @@ class EpisodeSettings(Section):
     kind: Literal["debate", "comas"]
     """How agents talk about a problem before they learn: they answer, read each other and answer again, and a verifier
     scores the answers (`debate`: MAPoRL, MARTI); or they solve it, evaluate each other's solutions and score them
-    (`comas`: CoMAS). Rewards come from the conversation alone, and `supervision` only serves diagnostics."""
+    (`comas`: CoMAS). Rewards come from the conversation alone, and `supervision` only serves diagnostics. No value
+    model is trained, MAPoRL's included: `objective.kind: reinforce_pp` makes advantages of them."""
     rounds: int = Field(default=2, ge=1)
     """Turns of a debate; rounds of solving, evaluating and scoring."""
     references: int = Field(default=2, ge=0)
