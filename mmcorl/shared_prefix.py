@@ -131,11 +131,11 @@ def layout(
         rows = [(group, k) for group in groups for k in range(len(lengths[group]))]
         rows.sort(key=lambda row: -lengths[row[0]][row[1]])
         order += [*((group, None) for group in groups), *rows]
-        number = {group: index for index, group in enumerate(groups)} if len(groups) > 1 else None
+        number = {group: index for index, group in enumerate(groups)}
         bundles = [
             _bundle(
                 tuple(lengths[group][k] for group, k in bundle),
-                number and torch.tensor([number[group] for group, _ in bundle], device=device),
+                torch.tensor([number[group] for group, _ in bundle], device=device) if len(groups) > 1 else None,
                 device,
             )
             for bundle in _bundled(rows, lengths)

@@ -40,7 +40,7 @@ from model_adapters.tiny import build_tiny
 
 FAMILIES = ("qwen2_5_vl", "internvl3_5", "gemma3", "llama")
 SIDE = 448  # pixels; 256 image tokens in all three families
-TEXT = {
+TEXT: dict[str, Any] = {
     "hidden_size": 512,
     "num_hidden_layers": 8,
     "num_attention_heads": 8,
@@ -49,7 +49,7 @@ TEXT = {
     "vocab_size": 8192,
     "tie_word_embeddings": False,
 }
-SMOLLM2 = {
+SMOLLM2: dict[str, Any] = {
     "hidden_size": 576,
     "num_hidden_layers": 30,
     "num_attention_heads": 9,
