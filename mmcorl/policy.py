@@ -19,6 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 from mmcorl import shared_prefix
 from mmcorl.config import TrainingSettings
 from mmcorl.logprobs import completion_logprobs, confidences
+from mmcorl.parts import named
 from model_adapters.base import Encoded, ModelAdapter
 
 
@@ -79,7 +80,8 @@ class Policy(nn.Module):
         if not vision:
             return [None] * len(prompts)
         vision = {key: value.to(self.device) for key, value in vision.items()}
-        flat = self.adapter.image_features(self.model, vision)
+        with named("vision"):
+            flat = self.adapter.image_features(self.model, vision)
         token: Any = self.adapter.image_token_id(self.model.config)
         counts = [int(torch.eq(prompt.input_ids, token).sum()) for prompt in prompts]
         parts = flat.split(counts)

@@ -23,6 +23,7 @@ from mmcorl import grpo
 from mmcorl.config import Config
 from mmcorl.engines.base import Sample
 from mmcorl.logprobs import CHUNK
+from mmcorl.parts import named
 from mmcorl.policy import Rows
 from mmcorl.seeds import noise_seed
 from mmcorl.sharding.base import LogProbs, Shards
@@ -173,10 +174,11 @@ class Update:
         passed = 0
         for micro in self._passes(rows):
             batch = self._rows(micro)
-            with policy.computing(self.config.training, training=True):
+            with named("forward"), policy.computing(self.config.training, training=True):
                 logp = shards.logprobs(batch, self.config.sampling.temperature)
             if not micro.rows:
-                shards.backward(logp.sum() * 0.0)
+                with named("backward"):
+                    shards.backward(logp.sum() * 0.0)
                 continue
             counts = torch.tensor([len(ids) for ids in batch.completions])
             engine = torch.cat([self._sample(row).logprobs for row in micro.rows]).to(logp)
@@ -201,7 +203,8 @@ class Update:
             )
             share = torch.stack([weights[row] for row in micro.rows])
             loss = (share.repeat_interleave(counts).to(logp) * terms.loss).sum()
-            shards.backward(loss)
+            with named("backward"):
+                shards.backward(loss)
             losses.append(loss.detach())
             clipped.append(terms.clipped)
             divergences += [] if terms.kl is None else [terms.kl]
@@ -209,7 +212,8 @@ class Update:
             importances.append(importance)
             passed += self._tokens(micro.rows)
         rate = shards.optimizer.param_groups[0]["lr"]
-        norm = shards.step()
+        with named("optimizer"):
+            norm = shards.step()
         if not math.isfinite(norm):
             raise RuntimeError(
                 f"agent {self.agent!r}: the norm of the gradient is not finite; lower optimizer.lr or use "

@@ -24,6 +24,7 @@ from mmcorl.config import Config
 from mmcorl.engines import build_engine
 from mmcorl.engines.base import Sample, Sampling
 from mmcorl.errors import Failed, Refused
+from mmcorl.parts import named
 from mmcorl.policy import Policy
 from mmcorl.ranks import ALONE, Ranks
 from mmcorl.reader import Reader
@@ -131,7 +132,8 @@ class Worker:
         sampling = self.config.sampling
         name = f"{self.name}/{calls}" if calls else self.name
         seed = noise_seed(self.config.seed, name, step, self.ranks.rank)
-        encoded = [self.reader.encode(prompt) for prompt in prompts]
+        with named("encode"):
+            encoded = [self.reader.encode(prompt) for prompt in prompts]
         self._require_room(prompts, encoded, step)
         how = Sampling(sampling.temperature, sampling.top_p, sampling.top_k, sampling.max_new_tokens)
         asked, conversing = self.config.supervision, self.config.episode is not None
@@ -156,10 +158,12 @@ class Worker:
         self._clock["sampled_completions"] += len(everything)
         self._clock["sampled_tokens"] += sum(len(sample.ids) for sample in everything)
         groups = []
-        for prompt, samples, others in zip(prompts, drawn, voting, strict=True):
-            completions = tuple(self._completion(sample) for sample in samples)
-            voters = tuple(self._completion(sample) for sample in others) if by_teacher else completions
-            groups.append(Group(prompt.uid, completions[:trained], voters if voters != completions[:trained] else ()))
+        with named("answers"):
+            for prompt, samples, others in zip(prompts, drawn, voting, strict=True):
+                completions = tuple(self._completion(sample) for sample in samples)
+                voters = tuple(self._completion(sample) for sample in others) if by_teacher else completions
+                voters = voters if voters != completions[:trained] else ()
+                groups.append(Group(prompt.uid, completions[:trained], voters))
         if self.config.reward.kind in MEASURED:
             groups = self._with_confidence(groups)
         self._clock["rollout_seconds"] += time.perf_counter() - start
@@ -262,11 +266,13 @@ class Worker:
             encoded, 1, Sampling(sampling.temperature, sampling.top_p, sampling.top_k, longest), seed
         )
         for prompt, samples in zip(prompts, drawn, strict=True):
-            self._check(prompt, samples, "comparison of engine and trainer")
+            self._check(prompt, samples, "comparison of engine and trainer, sampling")
         rollouts = [Rollout(one, samples) for one, samples in zip(encoded, drawn, strict=True)]
         scores = self._outlined(rollouts).score(self.shards.logprobs)
         # Groups are counted over all ranks, this rank's among them in their order.
         scored = [scores[row].cpu() for row in sorted(scores)]
+        for prompt, one in zip(prompts, scored, strict=True):
+            self._require_numbers(prompt, one, "comparison of engine and trainer, scoring")
         return [one - rollout.samples[0].logprobs for one, rollout in zip(scored, rollouts, strict=True)]
 
     def save(self, directory: Path) -> None:
@@ -362,11 +368,13 @@ class Worker:
     ) -> list[list[Sample]]:
         if not encoded:
             return []
-        self.engine.wake()
+        with named("wake"):
+            self.engine.wake()
         sampled = self.copy.policy if self.copy else self.policy
-        with sampled.computing(self.config.training):
+        with named("decode"), sampled.computing(self.config.training):
             drawn = self.engine.generate(encoded, n, sampling, seed)
-        self.engine.sleep(until_sync)
+        with named("sleep"):
+            self.engine.sleep(until_sync)
         return drawn
 
     def _completion(self, sample: Sample) -> Completion:
@@ -376,7 +384,10 @@ class Worker:
 
     def _check(self, prompt: Prompt, samples: Sequence[Sample], when: str) -> None:
         """Every log-probability is a number, those of groups that the update will skip included."""
-        if not bool(torch.cat([sample.logprobs for sample in samples]).isfinite().all()):
+        self._require_numbers(prompt, torch.cat([sample.logprobs for sample in samples]), when)
+
+    def _require_numbers(self, prompt: Prompt, logprobs: Tensor, when: str) -> None:
+        if not bool(logprobs.isfinite().all()):
             raise grpo.NotFiniteError(
                 f"agent {self.name!r}, {when}: the model gives prompt {prompt.uid} (row {prompt.row_id!r}) log-"
                 "probabilities that are not finite, so its weights or its arithmetic are broken: check the checkpoint, "
@@ -385,6 +396,10 @@ class Worker:
 
     def _sync(self) -> None:
         """Let the engine see the weights as they are now; every rank takes part in putting them together."""
+        with named("sync"):
+            self._give_weights()
+
+    def _give_weights(self) -> None:
         start, given = time.perf_counter(), 0
 
         def counted(weights: Iterator[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
@@ -424,12 +439,17 @@ class Worker:
         update = self._outlined(rollouts)
         on_policy = objective.minibatches * objective.passes == 1
         in_reward = objective.kl_coef > 0 and objective.kl_in == "reward"
-        old = None if on_policy and not in_reward else update.score(self.shards.logprobs)
+        old = None
+        if not on_policy or in_reward:
+            with named("old log-probs"):
+                old = update.score(self.shards.logprobs)
         reference = None
         if self.reference is not None:
-            reference = update.score(self.reference)
+            with named("reference log-probs"):
+                reference = update.score(self.reference)
         elif objective.kl_coef:
-            with self._as_teacher() if objective.kl_reference == "ema" else self._without_adapters():
+            held_to = self._as_teacher() if objective.kl_reference == "ema" else self._without_adapters()
+            with named("reference log-probs"), held_to:
                 reference = update.score(self.shards.logprobs)
 
         def divergence(row: Row, tokens: int) -> Tensor:
@@ -477,7 +497,8 @@ class Worker:
     def _with_confidence(self, groups: Sequence[Group]) -> list[Group]:
         """The groups of the pending rollout with what the reward wants to know of each completion; all ranks."""
         update = self._outlined([self._pending[group.uid] for group in groups])
-        measured = update.score(self.shards.logprobs, confidence=True)
+        with named("confidence"):
+            measured = update.score(self.shards.logprobs, confidence=True)
 
         def told(row: Row) -> dict[str, float]:
             entropy, certainty = measured[row].double().mean(dim=0).tolist()
@@ -500,15 +521,14 @@ class Worker:
         peft's own switch would also take their gradients away and give some back that were frozen.
         """
         layers = adapted_layers(self.policy.model).values()
+        scales = [dict(layer.scaling) for layer in layers]
         try:
             for layer in layers:
-                for adapter in layer.active_adapters:
-                    layer.set_scale(adapter, 0.0)
+                layer.scaling.update(dict.fromkeys(layer.scaling, 0.0))
             yield
         finally:
-            for layer in layers:
-                for adapter in layer.active_adapters:
-                    layer.set_scale(adapter, 1.0)
+            for layer, own in zip(layers, scales, strict=True):
+                layer.scaling.update(own)
 
     def _filler(self) -> Filler:
         stop = Sample(torch.tensor(self.policy.stop_ids[:1]), torch.zeros(1), "stop")

@@ -16,6 +16,7 @@ from torch.nn.functional import pad
 from transformers import DynamicCache
 
 from mmcorl.engines.base import Sample, Sampling, Weights
+from mmcorl.parts import named
 from mmcorl.policy import Policy
 from model_adapters.base import Encoded
 
@@ -92,7 +93,8 @@ class TransformersEngine:
         mask = (torch.arange(width + sampling.max_new_tokens) >= (width - lengths)[:, None]).long()
         mask = mask.repeat_interleave(n, 0).to(device)
         next_position = torch.tensor([prompt.next_position for prompt in prompts]).repeat_interleave(n).to(device)
-        states, cache = self._prefill(prompts)
+        with named("prefill"):
+            states, cache = self._prefill(prompts)
         if n > 1:
             cache.batch_repeat_interleave(n)
             states = states.repeat_interleave(n, 0)
