@@ -131,7 +131,8 @@ def test_other_passes_are_left_alone(family: str, tiny_checkpoints: Mapping[str,
         before = policy(rows)
         policy(replace(rows, shared=True))
         assert torch.equal(policy(rows), before)
-    names = {module.config._attn_implementation for module in policy.modules() if hasattr(module, "config")}
+    modules: list[Any] = [module for module in policy.modules() if hasattr(module, "config")]
+    names = {module.config._attn_implementation for module in modules}
     assert names == {"sdpa"}
 
 
@@ -238,7 +239,7 @@ def test_a_soft_cap_is_not_passed_over(tiny_checkpoints: Mapping[str, Path]) -> 
     loaded = load("qwen3", tiny_checkpoints["qwen3"])
     policy, rows = policy_of(loaded), replace(three_groups(loaded), shared=True)
     policy.share_prefixes()
-    decoder = loaded.adapter.decoder(loaded.model)
+    decoder: Any = loaded.adapter.decoder(loaded.model)
 
     def capped(_: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         return args, {**kwargs, "softcap": 50.0}
