@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from runs import TESTS, ForkServer, assert_it_learns, assert_same_run, changed, 
 from runs import write_config as write
 
 KILLED = -signal.SIGKILL
+REWORDED = {"reworded": {"columns": {"question": "reworded"}}}
 
 # Two agents per call, so the nth rollout, update or save belongs to step (n + 1) // 2 of that session.
 IN_THE_STEPS = {
@@ -124,6 +126,53 @@ def test_low_rank_adapters_kl_and_minibatches_resume_too(config: Path, server: F
     sabotage = "at_call('mmcorl.update:Update.optimizer_step', 22, kill)"  # of 4 per agent and step: step 3
     assert server.run("train", file, "--run-dir", tmp_path / "run", sabotage=sabotage).code == KILLED
     assert server.run("train", file, "--run-dir", tmp_path / "run").code == 0
+    assert_same_run(tmp_path / "run", tmp_path / "alone")
+
+
+# Each hangs on something that a step must know of the steps before it, or draws by the step.
+WAYS_TO_BE_TAUGHT = {
+    "whom agreement speaks for": {"supervision": {"kind": "adaptive"}},
+    "a peer drawn for every prompt": {"supervision": {"kind": "random_peer"}},
+    "another wording": {"supervision": {"kind": "paired", "pair": "reworded"}, "data__train__views": REWORDED},
+    "an averaged teacher": {
+        "supervision": {"kind": "self", "voter": "ema", "votes": 3, "ema": {"start": 0.5, "end": 0.1}},
+        "objective": {"kl_coef": 0.05, "kl_reference": "ema"},
+    },
+    "an average of adapters": {
+        "supervision": {"kind": "ring", "voter": "ema", "ema": {"start": 0.5, "end": 0.1}},
+        "training__lora": {"rank": 4, "alpha": 8},
+    },
+    "more votes than are trained": {"supervision": {"kind": "pooled", "votes": 6}},
+    "one's own certainty": {"supervision": {"kind": "self"}, "reward": "self_certainty"},
+}
+
+
+OFTEN = ("whom agreement speaks for", "another wording", "an averaged teacher")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param(changes, id=name, marks=() if name in OFTEN else pytest.mark.slow)
+        for name, changes in WAYS_TO_BE_TAUGHT.items()
+    ],
+)
+def test_every_way_of_being_taught_resumes_too(
+    changes: dict[str, Any], cache: Path, server: ForkServer, tmp_path: Path
+) -> None:
+    qwen, llama = taught("qwen2", cache), taught("llama", cache)
+    settings = changed(small_config({"qwen": qwen, "llama": llama, "third": qwen}, "text"), **changes)
+    file = write(tmp_path, settings)
+    ended = server.run("train", file, "--run-dir", tmp_path / "alone")
+    assert ended.code == 0, ended.output
+    assert_it_learns(tmp_path / "alone")
+    # Three agents: killed in the rollouts of step 4, after the set of step 3 (the best) or 2, then in an update.
+    for sabotage in ("rollout', 11", "update', 5"):
+        sabotage = f"at_call('mmcorl.worker:Worker.{sabotage}, kill)"
+        assert server.run("train", file, "--run-dir", tmp_path / "run", sabotage=sabotage).code == KILLED
+    ended = server.run("train", file, "--run-dir", tmp_path / "run")
+    assert ended.code == 0, ended.output
+    assert "resuming after step" in ended.output
     assert_same_run(tmp_path / "run", tmp_path / "alone")
 
 
@@ -277,7 +326,7 @@ def test_a_file_that_may_not_grow_is_said_in_one_sentence(
     ended = server.run("train", config, "--run-dir", run, "--quiet", file_limit=500_000)
     assert (ended.code, ended.output.count("\n")) == (1, 1), ended.output
     assert FULL in ended.output
-    assert "the run is safe up to step 0" in ended.output
+    assert "nothing was committed yet, make room and the same command starts over" in ended.output
     assert server.run("train", config, "--run-dir", run).code == 0
     assert_same_run(run, reference)
 
