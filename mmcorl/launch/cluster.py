@@ -21,6 +21,7 @@ from typing import Any, Self
 from mmcorl.agent import Parallel, in_turn
 from mmcorl.config import Config
 from mmcorl.errors import Failed, Refused
+from mmcorl.extras import install
 from mmcorl.launch.guard import Guard
 from mmcorl.launch.lanes import Lanes
 from mmcorl.launch.nurse import Nurse
@@ -53,7 +54,7 @@ def require_ray() -> Any:
         import ray
     except ImportError as error:
         raise Refused(
-            "launcher is 'ray' but the package ray is not installed: `pip install 'mmcorl[ray]'`, or use launcher=local"
+            f"launcher is 'ray' but the package ray is not installed: {install('ray')}, or use launcher=local"
         ) from error
     return ray
 

