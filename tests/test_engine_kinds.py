@@ -14,6 +14,7 @@ from torch import Tensor
 from adapter_passes import SETTINGS, TEXT_FAMILIES, VISION_FAMILIES, load
 from mmcorl.config import Config
 from mmcorl.engines.transformers import TransformersEngine
+from mmcorl.engines.vllm import refusal
 from mmcorl.errors import Refused
 from mmcorl.weights import hub_named
 from model_adapters.images import load_image
@@ -27,6 +28,17 @@ def stored(folder: Path) -> dict[str, Tensor]:
     """The tensors of a checkpoint as they are in its file."""
     with safe_open(folder / "model.safetensors", "pt") as file:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def test_why_vllm_does_not_start_is_a_sentence() -> None:
+    full = refusal("a", torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB\nmore"))
+    assert "too little GPU memory for agent 'a' (CUDA out of memory. Tried to allocate 2.00 GiB)" in full
+    assert "engine.gpu_memory_utilization" in full
+    broken = refusal("a", AssertionError("CuMem allocator can only be used for one instance per process."))
+    assert "vLLM cannot serve agent 'a' (CuMem allocator can only be used for one instance per process)" in broken
+    assert "(AssertionError)" in refusal("a", AssertionError())
+    chosen = refusal("a", ValueError("1 validation error\n  Value error, Free memory is less [type=value_error]"))
+    assert "vLLM cannot serve agent 'a' (Free memory is less): change the engine settings" in chosen
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -465,11 +465,8 @@ def _start(options: Mapping[str, Any], name: str) -> LLM:
         # vLLM seeds every global generator and, on a CPU, replaces torch.set_num_threads by a warning.
         with torch.random.fork_rng(), _quiet():
             llm = LLM(**options)
-    except ValueError as error:
-        raise Refused(
-            f"vLLM cannot serve agent {name!r} ({_first_line(error)}): change the engine settings it names, or use "
-            "engine.kind=transformers"
-        ) from error
+    except (ValueError, AssertionError, torch.cuda.OutOfMemoryError) as error:
+        raise Refused(refusal(name, error)) from error
     finally:
         random.setstate(python)
         np.random.set_state(numpy)
@@ -481,6 +478,20 @@ def _start(options: Mapping[str, Any], name: str) -> LLM:
     # It also hides from the garbage collector all that was alive at its start.
     gc.unfreeze()
     return llm
+
+
+def refusal(name: str, error: Exception) -> str:
+    """What to tell the user where vLLM does not start, in a sentence."""
+    if isinstance(error, torch.cuda.OutOfMemoryError):
+        return (
+            f"vLLM finds too little GPU memory for agent {name!r} ({_first_line(error)}): lower "
+            "engine.gpu_memory_utilization or engine.kv_cache_gib, end what else uses the GPU, or use "
+            "engine.kind=transformers"
+        )
+    return (
+        f"vLLM cannot serve agent {name!r} ({_first_line(error)}): change the engine settings it names, or use "
+        "engine.kind=transformers"
+    )
 
 
 @contextlib.contextmanager

@@ -36,6 +36,7 @@ class LocalLauncher:
 
     def __init__(self, config: Config):
         self.config, self.device = config, _device(config.device)
+        require_one_sleeper(config, self.device)
 
     def __enter__(self) -> Self:
         return self
@@ -51,6 +52,17 @@ class LocalLauncher:
         hosts = [Host(Worker(self.config, reader, steps, self.device), sliced) for reader in readers]
         agents = [TeamAgent(reader.name, LocalTeam(host)) for reader, host in zip(readers, hosts, strict=True)]
         return Cohort(agents, in_turn)
+
+
+def require_one_sleeper(config: Config, device: torch.device) -> None:
+    """Raise Refused where several vLLM engines of this process would free memory: vLLM lets one of a process do so."""
+    engine, agents = config.engine, len(config.agents)
+    if engine.kind == "vllm" and engine.sleep and agents > 1 and device.type == "cuda":
+        raise Refused(
+            f"launcher is 'local' and engine.sleep is true, but {agents} agents have a vLLM engine each, and on a GPU "
+            "only one engine of a process can sleep: use launcher=ray, with time_sliced=true on one GPU, or "
+            "engine.sleep=false"
+        )
 
 
 def _device(name: str) -> torch.device:
