@@ -487,6 +487,18 @@ class LoggingSettings(Section):
     """Prompts per evaluation step kept with images for the report, those where agents disagree first."""
 
 
+class ProfileSettings(Section):
+    steps: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]] = (3, 5)
+    """First and last step, counted from where this start of the run begins. The parts of an agent's work are timed in
+    all of them but the last, whose operators are traced: that slows it down."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.steps[0] > self.steps[1]:
+            raise ValueError(f"steps is {list(self.steps)}, but the first may not come after the last: swap them")
+        return self
+
+
 class DataSection(Section):
     train: DataSettings
     """Training prompts; answers in them are diagnostics, except with `supervision.kind: gold`."""
@@ -544,12 +556,20 @@ class Config(Section):
     per GPU, on one machine or many, and lets agents work at the same time."""
     ray: RaySettings = RaySettings()
     """With `launcher: ray`."""
+    profile: ProfileSettings | None = None
+    """Find out where the time of a step goes: a table and a trace for each rank, in profile/ of the run folder. `true`
+    takes the steps that it has by default. The run's numbers are those that it has without."""
     time_sliced: bool = False
     """Agents take turns on the same GPUs: between its calls an agent's weights and optimizer rest in CPU memory."""
     device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """`auto` (a GPU when there is one), `cpu`, `cuda` or `cuda:N`."""
     threads: int | None = Field(default=None, ge=1)
     """Torch threads on the CPU; 1 is fastest for tiny models, by default torch decides."""
+
+    @field_validator("profile", mode="before")
+    @classmethod
+    def _by_its_steps(cls, value: Any) -> Any:
+        return {} if value is True else None if value is False else value
 
     @model_validator(mode="after")
     def _coherent(self) -> Self:
@@ -568,6 +588,11 @@ class Config(Section):
         if self.steps is not None and self.epochs is not None:
             raise ValueError(
                 f"steps is {self.steps} and epochs is {self.epochs:g}, but a run has one length: remove one"
+            )
+        if self.profile is not None and self.steps is not None and self.profile.steps[1] > self.steps:
+            raise ValueError(
+                f"profile.steps is {list(self.profile.steps)} but the run has {self.steps} steps: profile earlier "
+                "ones, or leave profile out"
             )
         if self.objective.minibatches > self.batch.prompts:
             raise ValueError(

@@ -38,6 +38,7 @@ from mmcorl.errors import Refused
 from mmcorl.launch.meter import overall
 from mmcorl.metrics import Comparisons, step_metrics, validation_metrics, votes_records
 from mmcorl.progress import Progress
+from mmcorl.reporting import profile
 from mmcorl.supervision import Labels
 from mmcorl.trackers import Trackers
 from mmcorl.types import Completion, Group, Prompt
@@ -52,7 +53,7 @@ LOGS = (
     "gallery.jsonl",
     "timings.jsonl",
 )
-LOCK, DATA_CHECK = ".lock", "data_check.json"
+LOCK, DATA_CHECK, PROFILE = ".lock", "data_check.json", "profile"
 CHANGEABLE = (
     "logging.",
     "checkpoint.",
@@ -68,6 +69,7 @@ CHANGEABLE = (
     "launcher",
     "ray.",
     "time_sliced",
+    "profile",
 )
 """Settings that may differ when a run is resumed, so that it can go on after running out of memory or on another
 machine; so may an agent's `ranks`. They leave the method alone; a run that changes device, threads, engine or ranks
@@ -307,6 +309,8 @@ class Run:
         self._new_best: int | None = None
         """Step of the last evaluation if it was the best so far."""
         self._mute: dict[str, int] = {}
+        self._profiled = self.step + config.profile.steps[1] if config.profile else None
+        """The step after which the profile is there."""
         self._comparisons = Comparisons(relation)
         self.stop_requested = False
 
@@ -378,6 +382,10 @@ class Run:
         self.step = step
         rates = {name: take(step) for name, take in self.rates.items()}
         self._timing(step, metrics, rates, late)
+        if step == self._profiled:
+            told = profile.table(self.folder.path / PROFILE, self.folder.lines("timings.jsonl"), self.names)
+            write_file(self.folder.path / PROFILE / "summary.txt", told)
+            self.progress.message(told)
 
     def evaluate_when_due(self, step: int, agents: Sequence[Agent]) -> None:
         """Greedy accuracy and agreement on every validation set: before step 1, every so often, at the end."""

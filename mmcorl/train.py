@@ -6,6 +6,7 @@ import atexit
 import gc
 import json
 import math
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -39,7 +40,7 @@ from mmcorl.progress import Progress, task
 from mmcorl.reader import Reader
 from mmcorl.report import build_report
 from mmcorl.rewards import Reward
-from mmcorl.run import HeldOut, Run, RunFolder, write_file
+from mmcorl.run import PROFILE, HeldOut, Run, RunFolder, write_file
 from mmcorl.supervision import Supervision
 from mmcorl.trackers import require_trackers
 from mmcorl.types import Prompt, twins
@@ -154,6 +155,8 @@ def _work(
         if config.engine.kind != "transformers":
             progress.phase("compare engines")
             _compare_engines(config, agents, prompts, folder, progress)
+        if config.profile is not None:
+            _profile(config, agents, folder.path / PROFILE, steps - (start.step if start else 0), progress)
         rates = {agent.name: agent.take_rates for agent in agents}
         run = Run(folder, config, steps, validation, relation, progress, start, cohort.parallel, rates)
         # A scheduler's SIGTERM is a Ctrl-C that nobody typed.
@@ -181,6 +184,18 @@ def _tell_memory(config: Config, readers: Sequence[Reader]) -> None:
         shape = memory.shape_of(reader)
         if shape is not None:
             print(f"{reader.name}: {memory.budget(config, number, shape).sentence()}", file=sys.stderr)
+
+
+def _profile(config: Config, agents: Sequence[TeamAgent], folder: Path, steps: int, progress: Progress) -> None:
+    """Let the agents profile themselves, in a folder of the run that is empty then; `steps` are left to do."""
+    assert config.profile is not None
+    if steps < config.profile.steps[1]:
+        progress.message(f"nothing is profiled: {steps} steps are left, profile.steps is {list(config.profile.steps)}")
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for agent in agents:
+        agent.profile(folder)
 
 
 def _compare_engines(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from typing import Any
@@ -14,6 +15,7 @@ import patches
 from mmcorl import sharding
 from mmcorl.config import Config
 from mmcorl.errors import Refused
+from mmcorl.launch.profile import Profiler
 from mmcorl.launch.resting import Resting
 from mmcorl.worker import Worker
 from model_adapters.registry import check_versions
@@ -48,16 +50,27 @@ class Host:
         self.worker = worker
         self._resting = Resting(worker) if time_sliced else None
         self._moving = 0.0
+        self._profiler: Profiler | None = None
         self._move(away=True, changed=True)
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """A method of the worker. `update` adds the worker's timings, `facts` the name of its GPU."""
+        """A method of the worker. `update` adds the worker's timings, `facts` the name of its GPU.
+
+        `profile` is a method of the host: where to write what `Config.profile` asks for.
+        """
+        if method == "profile":
+            assert self.worker.config.profile is not None
+            self._profiler = Profiler(self.worker, self.worker.config.profile, *arguments)
+            return None
         if method == "facts":
             on_gpu = self.worker.device.type == "cuda"
             return self.worker.facts(), torch.cuda.get_device_name(self.worker.device) if on_gpu else None
         self._move(away=False)
         # After an error the run ends; moving what is half done would only raise another one over it.
-        result = getattr(self.worker, method)(*arguments)
+        with self._profiler.during(method, arguments) if self._profiler else contextlib.nullcontext():
+            result = getattr(self.worker, method)(*arguments)
+        if self._profiler and self._profiler.done:
+            self._profiler = None
         self._move(away=True, changed=method in CHANGING)
         if method == "update":
             moving, self._moving = self._moving, 0.0

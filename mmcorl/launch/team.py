@@ -67,6 +67,10 @@ class TeamAgent:
         self._rates[step] = rates(timings, len(rewards), self._peak)
         return dict(metrics)
 
+    def profile(self, folder: Path) -> None:
+        """Let every rank find out where its time goes, as the config says, and write it into a folder."""
+        self._all("profile", (folder,), "its start")
+
     def take_rates(self, step: int) -> dict[str, float | None]:
         """How fast a finished step went, once."""
         return self._rates.pop(step)
