@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 import patches
+from mmcorl import scratch
 from mmcorl.config import EngineSettings
 from mmcorl.engines.base import Sample, Sampling, Weights
 from mmcorl.engines.fingerprints import check_weights
@@ -126,7 +127,7 @@ class VllmEngine:
             options["block_size"] = 32  # the smallest there is; prompts shorter than a block are not shared
         if lora is not None:
             options |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": _slots(lora.r)}
-            self._adapter_folder = tempfile.TemporaryDirectory(prefix=f"adapter-{name}-")
+            self._adapter_folder = tempfile.TemporaryDirectory(prefix=f"{scratch.prefix(os.getpid())}{name}-")
             lora.save_pretrained(self._adapter_folder.name)
         self.llm = _start(options, name)
 

@@ -95,7 +95,8 @@ class RayLauncher:
             self._watch.close()
             if self._lanes is not None:
                 self._lanes.close()
-            self._end()
+            # A failure's sentence may name a log.
+            self._end(keep_logs=isinstance(error, Failed))
             self._leave()
 
     def cohort(self, readers: Sequence[Reader], steps: int) -> Cohort:
@@ -269,11 +270,15 @@ class RayLauncher:
             refs.append(seat.actor.keep_log.remote(Path(seat.log)))
         self._watch.gather(self._seats, refs, "its start")
 
-    def _end(self) -> None:
-        """Kill every rank with all it has started, suspended ones too, and give their places back."""
+    def _end(self, keep_logs: bool) -> None:
+        """Kill every rank with all it has started, suspended ones too, and give their places back.
+
+        Without `keep_logs` what a rank printed is removed, unless the run has taken it into its folder.
+        """
         ends = []
         for node, nurse in self._nurses.items():
-            ends.append(nurse.end.remote([seat.place.pid for seat in self._seats if seat.place.node_id == node]))
+            own = [seat.place for seat in self._seats if seat.place.node_id == node]
+            ends.append(nurse.end.remote([one.pid for one in own], () if keep_logs else [one.log for one in own]))
         if ends:
             self.ray.wait(ends, num_returns=len(ends), timeout=2.0)
         for actor in (*self._actors, *self._nurses.values()):

@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from mmcorl import scratch
 
 _TICK = os.sysconf("SC_CLK_TCK")
 
@@ -41,9 +43,13 @@ class Nurse:
         """Have processes write where each of their threads stands into their logs (SIGUSR1, see `Rank`)."""
         _signal(pids, signal.SIGUSR1)
 
-    def end(self, pids: Iterable[int]) -> None:
-        """Kill processes and all their descendants."""
+    def end(self, pids: Sequence[int], files: Iterable[str] = ()) -> None:
+        """Kill processes and all their descendants; remove their temporary folders, and these files."""
         _signal([one for pid in pids for one in (pid, *descendants(pid))], signal.SIGKILL)
+        for pid in pids:
+            scratch.clear(pid)
+        for file in files:
+            Path(file).unlink(missing_ok=True)
 
 
 def descendants(pid: int) -> list[int]:
