@@ -516,6 +516,10 @@ class RaySettings(Section):
     others counts, too, where all workers of an agent do."""
     startup: float = Field(default=900.0, gt=0)
     """Most seconds until the cluster has given every agent its place and every worker has loaded its model."""
+    collective_timeout: float = Field(default=600.0, ge=1)
+    """Seconds after which a worker that waits for others of its agent in a collective (NCCL, gloo) gives up, which ends
+    the run. On GPUs those that wait keep a processor busy, so `hung_after` does not see a hang there. Longer than the
+    first worker needs to write a checkpoint, for which the others wait."""
 
 
 class Config(Section):
@@ -723,6 +727,13 @@ class Config(Section):
             raise ValueError(
                 f"time_sliced is true with training.sharding {self.training.sharding!r}, but only whole weights can "
                 "rest in CPU memory: use training.sharding=none, or training.offload"
+            )
+        if self.launcher == "local" and self.ray != RaySettings():
+            asked, usual = self.ray.model_dump(), RaySettings().model_dump()
+            key = next(key for key in asked if asked[key] != usual[key])
+            raise ValueError(
+                f"ray.{key} is {asked[key]!r} but launcher is 'local', which uses no Ray: use launcher=ray, or leave "
+                "it out"
             )
         if self.launcher == "ray" and self.device.startswith("cuda:"):
             raise ValueError(

@@ -24,7 +24,7 @@ class Ranks:
     size: int = 1
 
     @classmethod
-    def join(cls, rank: int, size: int, address: str, device: torch.device, timeout: float = 1800.0) -> Ranks:
+    def join(cls, rank: int, size: int, address: str, device: torch.device, timeout: float) -> Ranks:
         """Meet the other ranks; every rank calls this once, with the same address, before it makes its worker.
 
         Args:
@@ -48,7 +48,8 @@ class Ranks:
     def require_group(self, device: torch.device) -> None:
         """Make sure that there is a process group: sharding libraries want one, even of a single rank."""
         if not dist.is_initialized():
-            _start(device, 1800.0, store=dist.HashStore(), rank=0, world_size=1)
+            # Alone nobody is waited for.
+            _start(device, 60.0, store=dist.HashStore(), rank=0, world_size=1)
 
     def gather(self, value: Value) -> list[Value]:
         """The value of every rank, in order, on every rank; tensors in it belong on the CPU."""

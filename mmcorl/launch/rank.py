@@ -106,7 +106,9 @@ class Rank:
 
             prepare(config)
             reader, here = Reader(config, settings, path), torch.device(device)
-            worker = Worker(config, reader, steps, here, Ranks.join(number, size, meeting, here))
+            worker = Worker(
+                config, reader, steps, here, Ranks.join(number, size, meeting, here, config.ray.collective_timeout)
+            )
             self._host = Host(worker, config.time_sliced)
 
         result: Broke | None = _caught(build)
