@@ -1,4 +1,4 @@
-"""Where one rank's time goes, for `mmcorl train ... profile=true`: parts by a clock, operators as torch traces them."""
+"""Where one rank's time goes, for `mmcorl train ... profile=true`: parts by a clock, operators as torch traces them.
 
 Parts are timed in every profiled step but the last, operators and kernels traced in the last: tracing slows down what
 it looks at. A rank leaves its trace and its numbers in the run's folder, where `mmcorl.reporting.profile` makes a table
