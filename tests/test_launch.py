@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,14 +16,16 @@ import pytest
 import torch
 
 from mmcorl import config as settings
+from mmcorl import scratch
 from mmcorl.errors import Refused
 from mmcorl.launch import launcher, meter
 from mmcorl.launch.cluster import NOT_PASSED_ON, packed
 from mmcorl.launch.host import Host
+from mmcorl.launch.local import require_one_sleeper
 from mmcorl.launch.nurse import Nurse, Sign
 from mmcorl.launch.rank import Broke, Place
 from mmcorl.launch.team import TeamAgent, split
-from mmcorl.launch.watch import RankFailed, Seat, Watch, _standing
+from mmcorl.launch.watch import RankFailed, Seat, Watch, _death, _standing
 from mmcorl.types import Completion, Group, Prompt
 from model_adapters.tiny import build_tiny
 from runs import changed, small_config
@@ -77,10 +80,16 @@ def test_a_group_stays_with_its_rank_and_order_is_kept() -> None:
     groups = agent.rollout(prompts, 3)
     assert [group.uid for group in groups] == list("vwxyz")
     assert [group.completions[0].text for group in groups] == ["rank 0"] * 3 + ["rank 1"] * 2
+    coming = {4: [Prompt(uid, uid, "?") for uid in "abc"]}
+    agent.coming = coming.__getitem__
     assert agent.update(dict.fromkeys("zyxwv", (1.0,)), 3) == {"loss": 0.5}
+    # Each rank is told what it will roll out next.
     assert team.calls[-1] == (
         "update",
-        [({"x": (1.0,), "w": (1.0,), "v": (1.0,)}, 3), ({"z": (1.0,), "y": (1.0,)}, 3)],
+        [
+            ({"x": (1.0,), "w": (1.0,), "v": (1.0,)}, 3, coming[4][:2]),
+            ({"z": (1.0,), "y": (1.0,)}, 3, coming[4][2:]),
+        ],
     )
     assert [one.text for one in agent.evaluate(prompts)] == list("vwxyz")
 
@@ -132,6 +141,25 @@ def refusal(**changes: Any) -> str:
     with pytest.raises(Refused) as refused:
         settings.parse(changed(small_config({"a": "one", "b": "two"}, "text"), **changes))
     return str(refused.value)
+
+
+def test_settings_of_ray_need_ray() -> None:
+    said = refusal(ray__address="auto")
+    assert said == "ray.address is 'auto' but launcher is 'local', which uses no Ray: use launcher=ray, or leave it out"
+    assert "ray.collective_timeout is 30.0 but launcher is 'local'" in refusal(ray__collective_timeout=30)
+
+
+def test_of_several_engines_in_one_process_none_may_sleep_on_a_gpu() -> None:
+    base = small_config({"a": "one", "b": "two"}, "text")
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    asked = settings.parse(changed(base, engine__kind="vllm"))
+    with pytest.raises(Refused, match=r"2 agents have a vLLM engine each.*launcher=ray.*engine\.sleep=false"):
+        require_one_sleeper(asked, gpu)
+    require_one_sleeper(asked, cpu)
+    require_one_sleeper(settings.parse(changed(base, engine={"kind": "vllm", "sleep": False})), gpu)
+    require_one_sleeper(settings.parse(base), gpu)
+    one = changed(base, engine__kind="vllm", agents__1=None, supervision={"kind": "self"})
+    require_one_sleeper(settings.parse(one), gpu)
 
 
 def test_ranks_need_ray_and_a_prompt_each() -> None:
@@ -206,6 +234,19 @@ def test_the_nurse_sees_suspension_work_and_ends_whole_families(sleeper: subproc
 
 
 @linux
+def test_the_nurse_clears_up_after_those_it_ends(sleeper: subprocess.Popen[str], tmp_path: Path) -> None:
+    folders = [Path(tempfile.mkdtemp(prefix=f"{scratch.prefix(pid)}a-")) for pid in (sleeper.pid, os.getpid())]
+    (folders[0] / "adapter.bin").write_bytes(b"0")
+    log = tmp_path / "log"
+    log.touch()
+    Nurse().end([sleeper.pid], [str(log), str(tmp_path / "gone already")])
+    assert [folder.exists() for folder in folders] == [False, True]
+    assert not log.exists()
+    scratch.clear(os.getpid())
+    assert not folders[1].exists()
+
+
+@linux
 def test_where_a_process_stands(sleeper: subprocess.Popen[str], tmp_path: Path) -> None:
     assert sleeper.stdout is not None
     assert sleeper.stderr is not None
@@ -269,6 +310,12 @@ def test_the_first_error_is_named_and_not_its_echo() -> None:
         "agent 'a', rank 1 of 2 on 10.0.0.7 during the update of step 4 died without an error of its own: it was "
         "killed, or crashed in native code (its log: logs/a-rank1.log)"
     )
+
+
+def test_a_lost_node_is_not_blamed_on_the_agent_alone() -> None:
+    assert "Ray node of its machine was lost" in _death("The actor died unexpectedly before finishing this task.")
+    assert _death("The actor died because its node has died. Node Id: 5f").startswith("was lost with the Ray node")
+    assert "ran low on memory" in _death("Task was killed due to the node running low on memory.")
 
 
 def test_an_echo_alone_is_told_after_a_while() -> None:

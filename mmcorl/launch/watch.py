@@ -249,7 +249,12 @@ class Watch:
 def _death(reason: str) -> str:
     if "running low on memory" in reason:
         return "was killed by Ray because its machine ran low on memory"
-    return "died without an error of its own: it was killed, or crashed in native code"
+    if "node has died" in reason:
+        return "was lost with the Ray node of its machine, which was ended or cannot be reached (`ray status`)"
+    return (
+        "died without an error of its own: it was killed, it crashed in native code, or the Ray node of its machine "
+        "was lost (`ray status`)"
+    )
 
 
 def _standing(log: str) -> list[tuple[str, str, str]]:
