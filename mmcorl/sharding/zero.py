@@ -8,16 +8,20 @@ embeddings, too, where they are tied to the head.
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import functools
 import logging
 import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils import cpp_extension
 
 from mmcorl.config import Config
 from mmcorl.policy import Policy, Rows
@@ -34,7 +38,28 @@ def _deepspeed(device: torch.device) -> Any:
     import deepspeed
 
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    if device.type == "cpu":
+        _shared_memory_built()
     return deepspeed
+
+
+@functools.cache
+def _shared_memory_built() -> None:
+    """Build what DeepSpeed's ranks on CPUs talk through, once per machine, or load it; one process at a time.
+
+    torch would have the others wait for a file that the first one removes at its end, and for ever if that was
+    killed. A lock of the kernel's ends with its process: who holds it knows that such a file is left over.
+    """
+    import deepspeed
+    from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder
+
+    if not deepspeed.ops.__compatible_ops__.get(ShareMemCommBuilder.NAME, False):
+        return  # DeepSpeed does without.
+    folder = Path(cpp_extension._get_build_directory(ShareMemCommBuilder.NAME, verbose=False))
+    with open(folder.with_name(f"{folder.name}.mmcorl"), "w") as beside:
+        fcntl.flock(beside, fcntl.LOCK_EX)
+        (folder / "lock").unlink(missing_ok=True)
+        ShareMemCommBuilder().load(verbose=False)
 
 
 def _settings(config: Config, stage: int, *, training: bool = True) -> dict[str, Any]:
