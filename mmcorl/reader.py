@@ -92,18 +92,37 @@ class Reader:
         return {"system": self.config.prompt.system, "vision": self.vision, "template": self.settings.template}
 
     def longest_prompt(self) -> int:
-        """Most prompt tokens this agent takes: the setting, or what its context leaves beside a completion."""
-        context = getattr(AutoConfig.from_pretrained(self.path).get_text_config(), "max_position_embeddings", None)
-        if context is None:
-            return self.config.data.max_prompt_tokens
+        """Most prompt tokens this agent takes: the setting, or what context or engine leave beside a completion."""
+        limits = [self.config.data.max_prompt_tokens]
+        if (context := self._context()) is not None:
+            limits.append(self._beside(context, f"agent {self.name!r} has a context of {context} tokens"))
+        if (engine := self._engine_length()) is not None:
+            limits.append(self._beside(engine, f"engine.max_model_len is {engine}"))
+        return min(limits)
+
+    def limited_by_engine(self) -> bool:
+        """Whether `engine.max_model_len` alone makes prompts shorter."""
+        engine, context = self._engine_length(), self._context()
+        if engine is None or (context is not None and context <= engine):
+            return False
+        return self.longest_prompt() < self.config.data.max_prompt_tokens
+
+    def _context(self) -> int | None:
+        found: int | None = getattr(
+            AutoConfig.from_pretrained(self.path).get_text_config(), "max_position_embeddings", None
+        )
+        return found
+
+    def _engine_length(self) -> int | None:
+        return self.config.engine.max_model_len if self.config.engine.kind == "vllm" else None
+
+    def _beside(self, room: int, whose: str) -> int:
+        """What a completion leaves of a number of tokens; raises Refused where that is nothing."""
         lengths = {
             "sampling.max_new_tokens": self.config.sampling.max_new_tokens,
             "validation.max_new_tokens": self.config.validation.max_new_tokens or 0,
         }
         setting, longest = max(lengths.items(), key=lambda item: item[1])
-        if longest >= context:
-            raise Refused(
-                f"{setting} is {longest} but agent {self.name!r} has a context of {context} tokens: "
-                "lower it so that a prompt fits too"
-            )
-        return min(self.config.data.max_prompt_tokens, context - longest)
+        if longest >= room:
+            raise Refused(f"{setting} is {longest} but {whose}: lower it so that a prompt fits too")
+        return room - longest

@@ -25,11 +25,12 @@ from mmcorl.config import BenchmarkSet, Config
 from mmcorl.cotrain import cotrain
 from mmcorl.data import recall
 from mmcorl.data.batches import Batches
-from mmcorl.data.check import DataCheck, check
+from mmcorl.data.check import DataCheck, DataRefused, check
 from mmcorl.data.overlap import warnings as overlap_warnings
 from mmcorl.data.reading import BadRow
 from mmcorl.data.sources import PromptSource, load_prompts
 from mmcorl.episodes.train import train_on_episodes
+from mmcorl.engines import require_engine
 from mmcorl.episodes.workflows import workflows
 from mmcorl.errors import Failed, Refused
 from mmcorl.launch import launcher
@@ -92,6 +93,7 @@ def train(config: Config, run_dir: Path, *, quiet: bool = False, suite: Suite | 
             relation=relation,
             tie=config.supervision.tie,
             min_votes=config.supervision.min_votes,
+    require_engine(config)
             min_share=config.supervision.min_share,
             teachers=config.supervision.teachers,
             seed=config.seed,
@@ -107,16 +109,16 @@ def train(config: Config, run_dir: Path, *, quiet: bool = False, suite: Suite | 
             reason = no_room(error)
             if reason is None and not isinstance(error, RankFailed):
                 raise
-            safe = committed(folder.checkpoints)
-            step = safe[-1].step if safe else 0
-            if reason is None:
-                raise Failed(
-                    f"the run is safe up to step {step} and stopped, the same command goes on from there: {error}"
-                ) from error
-            raise Failed(
-                f"no room is left to write into {str(run_dir)!r} ({reason}): the run is safe up to step {step}, make "
-                "room and give the same command again to go on from there"
-            ) from error
+            raise Failed(_stopped(run_dir, committed(folder.checkpoints), reason, error)) from error
+
+
+def _stopped(run_dir: Path, safe: Sequence[Committed], no_room: str | None, error: Exception) -> str:
+    """What a run that had to stop leaves, and what the same command will do."""
+    kept = f"the run is safe up to step {safe[-1].step}" if safe else "nothing was committed yet"
+    onward = "the same command goes on from there" if safe else "the same command starts over"
+    if no_room is None:
+        return f"the run stopped, {kept}, {onward}: {error}"
+    return f"no room is left to write into {str(run_dir)!r} ({no_room}): {kept}, make room and {onward}"
 
 
 def _work(
@@ -258,9 +260,12 @@ def _check(
         known = recall.from_record(before.get(name, {}), source, key)
         if known is None:
             with task(f"checking {name} data", len(source), quiet=quiet) as bar:
-                known = check(
-                    source, max_side=config.vision.max_side, lengths=lengths, on_progress=lambda *_: bar.advance()
-                )
+                try:
+                    known = check(
+                        source, max_side=config.vision.max_side, lengths=lengths, on_progress=lambda *_: bar.advance()
+                    )
+                except DataRefused as refused:
+                    raise _with_engine_limit(refused, readers) from refused
             if name in before and recall.is_of_other_data(before[name], known, source):
                 raise Refused(
                     f"the {name} data ({source.name}) are not those this run began with: restore them, or choose "
@@ -294,6 +299,15 @@ def _images_have_readers(sources: Mapping[str, PromptSource], readers: Sequence[
 
 def _readable(source: PromptSource, row: int) -> Prompt | None:
     """A row, or None where the check will find fault with it or its images."""
+def _with_engine_limit(refused: DataRefused, readers: Sequence[Reader]) -> DataRefused:
+    """The same refusal; where rows are too long for the engine alone, it says so."""
+    tight = next((reader for reader in readers if reader.limited_by_engine()), None)
+    if tight is None or "too_long" not in refused.report.counts:
+        return refused
+    setting = tight.config.engine.max_model_len
+    return DataRefused(f"{refused}; engine.max_model_len is {setting}: raise it, or leave it out", refused.report)
+
+
     try:
         prompt = source[row]
         for image in prompt.images:
@@ -315,7 +329,8 @@ def _benchmarks(config: Config, readers: Sequence[Reader], suite: Suite | None) 
                 if (length := reader.length(prompt)) > limit:
                     raise Refused(
                         f"problem {prompt.row_id!r} of {held_out.name} has {length} tokens for agent {reader.name!r}, "
-                        f"limit {limit}: raise data.max_prompt_tokens, or lower sampling.max_new_tokens"
+                        f"limit {limit}: raise data.max_prompt_tokens or engine.max_model_len, or lower "
+                        "sampling.max_new_tokens"
                     )
     return loaded
 

@@ -7,8 +7,10 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -164,6 +166,23 @@ OVERRIDES = {
     "batch.prompts=[1": "the value of 'batch.prompts=[1' is not valid YAML",
     "steps.more=1": "steps is {'more': 1}, but must be a whole number",
 }
+
+
+@pytest.mark.usefixtures("no_weights")
+def test_vllm_that_is_missing_or_takes_rows_too_short_is_told_before_weights_are_read(
+    config: dict[str, Any], refusal: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    rows = rows_file(tmp_path, [*SUMS, {"question": "What is 1" + " + 1" * 500 + "?", "answer": "501"}])
+    file = write_config(tmp_path, changed(on_rows(config, rows), engine={"kind": "vllm"}))
+    assert "engine.kind is 'vllm', which is not installed: pip install -e '.[vllm" in refusal("train", file)
+    # What is looked for and not used before weights are read.
+    monkeypatch.setitem(sys.modules, "vllm", ModuleType("vllm"))
+    longest = config["sampling"]["max_new_tokens"] + 400
+    sentence = refusal("train", file, f"engine.max_model_len={longest}", "device=cpu")
+    assert "1 of 9 rows of rows.jsonl cannot be used: 1 " in sentence
+    assert "limit 400" in sentence
+    assert f"engine.max_model_len is {longest}: raise it" in sentence
 
 
 @pytest.mark.parametrize("override", OVERRIDES)

@@ -51,5 +51,20 @@ def test_a_filler_is_a_short_prompt(family: str, tiny_checkpoints: Mapping[str, 
     own = reader(tiny_checkpoints[family], vision={"tiles": 4})
     assert own.filler(picture=False).vision == {}
     if own.adapter.multimodal:
+def test_the_longest_row_of_vllm_bounds_prompts(tiny_checkpoints: Mapping[str, Path]) -> None:
+    """64 tokens and completions of 6."""
+    path, vllm = tiny_checkpoints["qwen2"], {"kind": "vllm", "max_model_len": 64}
+    short = reader(path, engine=vllm)
+    assert (short.longest_prompt(), short.limited_by_engine()) == (58, True)
+    # What the data allow is less, or the context; another engine does not look.
+    free = reader(path, engine=vllm, data={"max_prompt_tokens": 58})
+    assert (free.longest_prompt(), free.limited_by_engine()) == (58, False)
+    long = reader(path, engine={"kind": "vllm", "max_model_len": 5000}, data={"max_prompt_tokens": 9000})
+    assert (long.longest_prompt(), long.limited_by_engine()) == (4096 - 6, False)
+    assert reader(path, engine={"max_model_len": 64}).longest_prompt() == 3072
+    with pytest.raises(Refused, match=r"sampling.max_new_tokens is 6 but engine.max_model_len is 6: lower it"):
+        reader(path, engine={"kind": "vllm", "max_model_len": 6}).longest_prompt()
+
+
         assert len(own.filler(picture=True).input_ids) < 60
         assert own.filler(picture=True).vision["pixel_values"].numel() > 0
