@@ -114,7 +114,9 @@ def _parser() -> argparse.ArgumentParser:
     train = command(commands, "train", _train, "run a config, or resume it: the same command goes on")
     train.set_defaults(after_interrupt=": the same command goes on from the last checkpoint")
     train.add_argument("config", metavar="CONFIG", help="YAML file, see configs/")
-    train.add_argument("overrides", nargs="*", metavar="key.sub=value", help="settings that differ from the file")
+    train.add_argument(
+        "overrides", nargs="*", default=[], metavar="key.sub=value", help="settings that differ from the file"
+    )
     train.add_argument("--run-dir", type=Path, help="folder of the run (default: runs/NAME)")
     train.add_argument(
         "--method",
@@ -222,8 +224,8 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--json", action="store_true", help="print as JSON")
 
     doctor = command(commands, "doctor", _doctor, "does a config fit this machine? packages, GPUs, memory, engines")
-    doctor.add_argument("config", help="YAML file, see configs/")
-    doctor.add_argument("overrides", nargs="*", metavar="key.sub=value", help="as for train")
+    doctor.add_argument("config", metavar="CONFIG", help="YAML file, see configs/")
+    doctor.add_argument("overrides", nargs="*", default=[], metavar="key.sub=value", help="as for train")
     doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
 
     zoo = command(commands, "zoo", _zoo, "tiny warm-started checkpoints for demonstrations; list or build them")
@@ -396,12 +398,15 @@ def _check_adapter(arguments: argparse.Namespace) -> int:
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    from mmcorl.config import load
+    from mmcorl import config as settings
+
+    config = settings.load(arguments.config, arguments.overrides)
+
     from mmcorl.doctor import examine
 
     marks = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
     findings = []
-    for finding in examine(load(arguments.config, arguments.overrides), quiet=arguments.json):
+    for finding in examine(config, quiet=arguments.json):
         findings.append(finding)
         if not arguments.json:
             print(f"{marks[finding.level]}  {finding.what}: {finding.sentence}", flush=True)

@@ -7,7 +7,9 @@ take turns, so the peak is the larger of the two.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -82,15 +84,18 @@ class Budget:
         """The most at any time."""
         return sum(self.resident.values()) + max(sum(self.updating.values()), sum(self.sampling.values())) + RESERVE
 
-    def sentence(self) -> str:
-        """One line for people."""
+    def sentence(self, place: str = "GPU") -> str:
+        """One line for people; `place` is what one rank computes on."""
         parts = {**self.resident, **self.updating, **{f"{name} (sampling)": n for name, n in self.sampling.items()}}
         told = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items() if size >= 0.05 * GIB)
-        return f"about {self.peak / GIB:.1f} GiB per GPU at the peak" + (f" ({told})" if told else "")
+        return f"about {self.peak / GIB:.1f} GiB per {place} at the peak" + (f" ({told})" if told else "")
 
 
 def budget(config: Config, agent: int, shape: Shape, gpu_bytes: int | None = None) -> Budget:
-    """What agent number `agent` needs on each of its GPUs; `gpu_bytes` is the size of one, for vLLM's share of it."""
+    """What agent number `agent` needs on each of its GPUs; `gpu_bytes` is the size of one, for vLLM's share of it.
+
+    With `device: cpu` of the machine's memory, for each of its ranks.
+    """
     training, ranks = config.training, config.agents[agent].ranks
     trained = shape.parameters - (shape.vision if training.freeze_vision else 0)
     frozen = shape.parameters - trained
@@ -124,6 +129,14 @@ def budget(config: Config, agent: int, shape: Shape, gpu_bytes: int | None = Non
     return Budget(resident, updating, sampling)
 
 
+def ram() -> int:
+    """Bytes of memory that this machine has, or that its container may use."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit = Path("/sys/fs/cgroup/memory.max")
+    allowed = limit.read_text().strip() if limit.is_file() else "max"
+    return min(total, int(allowed)) if allowed.isdigit() else total
+
+
 def _adapters(shape: Shape, rank: int) -> int:
     """Parameters of low-rank adapters on every linear layer of the decoder."""
     ends = [(shape.hidden, shape.queries), (shape.queries, shape.hidden), *[(shape.hidden, shape.keys)] * 2]
@@ -149,6 +162,9 @@ def _sampling(config: Config, ranks: int, shape: Shape, gpu_bytes: int | None) -
     cache = tokens * shape.cache_bytes_per_token
     if engine.kind == "transformers":
         return {"KV cache": cache}
+    if config.device == "cpu":
+        cache = int((engine.kv_cache_gib or 1) * GIB)
+        return {"vLLM": (4 if (engine.dtype or config.training.dtype) == "fp32" else 2) * shape.parameters + cache}
     if gpu_bytes is not None and engine.kv_cache_gib is None:
         return {"vLLM": int(engine.gpu_memory_utilization * gpu_bytes)}
     return {"vLLM": 2 * shape.parameters + (cache if engine.kv_cache_gib is None else int(engine.kv_cache_gib * GIB))}

