@@ -15,8 +15,12 @@ import sys
 import traceback
 from pathlib import Path
 
-import mmcorl.train  # noqa: F401  Most of what takes the time.
-from mmcorl.cli import main
+# What is imported may print: DeepSpeed says which accelerator it found.
+replies = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
+
+import mmcorl.train  # noqa: E402, F401  Most of what takes the time.
+from mmcorl.cli import main  # noqa: E402
 
 
 def run_in_fork(request: dict) -> int:
@@ -47,7 +51,7 @@ def run_in_fork(request: dict) -> int:
 
 for line in sys.stdin:
     request = json.loads(line)
-    print(run_in_fork(request), flush=True)
+    print(run_in_fork(request), file=replies, flush=True)
     # What one child had to import, the next ones find there.
     used = Path(f"{request['output']}.modules")
     if used.is_file():
