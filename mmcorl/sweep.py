@@ -42,7 +42,8 @@ class Planned:
         if not (self.path / "summary.json").is_file():
             return False
         run = read_run(self.path)
-        return run.finished and not list(settings.differences(dict(run.config), self.config.model_dump(mode="json")))
+        # Through Config, so that a setting added to the program since has its default on both sides.
+        return run.finished and settings.parse(dict(run.config)) == self.config
 
     def command(self) -> list[str]:
         """The config is written beside the run, so that the run can be repeated by hand."""
@@ -144,7 +145,7 @@ def rows(planned: Sequence[Planned]) -> list[Row]:
     table = []
     for method in dict.fromkeys(one.method for one in planned):
         own = [one for one in planned if one.method == method]
-        numbers = [numbers_of(read_run(one.path)) for one in own if (one.path / "config.yaml").is_file()]
+        numbers = [numbers_of(read_run(one.path)) for one in own if one.done]
         columns = dict.fromkeys(name for found in numbers for name in found)
         table.append(
             {

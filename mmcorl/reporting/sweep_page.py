@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -30,7 +30,7 @@ SHORT = {
     "agent_seconds": "agent-s",
 }
 """Training columns of the table; the page and the JSON have all."""
-WIDTH = 118
+WIDTH = 132
 """Characters that the table needs, however narrow the terminal says it is."""
 NOTES = (
     "Accuracy and agreement are greedy, at the end of training (never the best step), means over the agents; "
@@ -54,27 +54,30 @@ def columns(table: Sequence[Row]) -> dict[str, str]:
     return shown | {key: heading for key, heading in SHORT.items() if key in known}
 
 
-def cell(key: str, value: Spread | None, with_spread: bool = True) -> str:
-    """A number with its spread, in the digits that its size deserves."""
+def cells(row: Row, shown: Iterable[str]) -> list[str]:
+    """The numbers of a row in the digits that their size deserves; accuracies with their spread."""
+    return [_cell(key, row.get(key)) for key in shown]
+
+
+def _cell(key: str, value: Spread | None) -> str:
     if value is None:
         return "–"
     if key in ("completions", "tokens", "agent_seconds"):
         return f"{value.mean:,.0f}"
     digits = 1 if key == "completion_length" else 3
-    spread = f" ±{value.deviation:.{digits}f}" if with_spread and value.deviation is not None else ""
+    spread = f" ±{value.deviation:.{digits}f}" if key.startswith("accuracy/") and value.deviation is not None else ""
     return f"{value.mean:.{digits}f}{spread}"
 
 
 def print_table(table: Sequence[Row]) -> None:
     """To the terminal: accuracy of each agent stays in the files."""
-    shown = {key: heading for key, heading in columns(table).items() if key.count("/") < 2}
+    shown = {key: heading for key, heading in columns(table).items() if key.count("/") < 2 and key != "completions"}
     drawn = Table(caption="\n".join(NOTES), caption_justify="left", box=box.SIMPLE_HEAD)
     drawn.add_column("method", no_wrap=True)
     for heading in ("seeds", *shown.values()):
         drawn.add_column(heading.replace(" ", "\n").replace(":", ""), justify="right", no_wrap=True)
     for row in table:
-        cells = (cell(key, row.get(key), key.startswith("accuracy/")) for key in shown)
-        drawn.add_row(str(row["method"]), str(len(row["seeds"])), *cells)
+        drawn.add_row(str(row["method"]), str(len(row["seeds"])), *cells(row, shown))
     Console(width=max(Console().width, WIDTH)).print(drawn)
 
 
@@ -84,17 +87,14 @@ def write(out: Path, planned: Sequence[Planned], table: Sequence[Row]) -> Path:
     shown = columns(table)
     (out / "sweep.json").write_text(json.dumps(sweep.record(table), indent=1) + "\n")
     lines = [f"| method | seeds | {' | '.join(shown.values())} |", f"|---|{'---:|' * (len(shown) + 1)}"]
-    lines += [
-        f"| {row['method']} | {len(row['seeds'])} | {' | '.join(cell(key, row.get(key)) for key in shown)} |"
-        for row in table
-    ]
+    lines += [f"| {row['method']} | {len(row['seeds'])} | {' | '.join(cells(row, shown))} |" for row in table]
     (out / "sweep.md").write_text("\n".join([*lines, "", *(f"- {note}" for note in NOTES)]) + "\n")
     with (out / "sweep.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["method", "seeds", *(part for key in shown for part in (key, f"{key} sd"))])
         for row in table:
-            cells = [value for key in shown for value in _numbers(row.get(key))]
-            writer.writerow([row["method"], len(row["seeds"]), *cells])
+            numbers = [value for key in shown for value in _numbers(row.get(key))]
+            writer.writerow([row["method"], len(row["seeds"]), *numbers])
     page = out / "sweep.html"
     page.write_text(_page(planned, table, shown))
     return page
@@ -107,7 +107,7 @@ def _numbers(value: Spread | None) -> tuple[Any, Any]:
 def _page(planned: Sequence[Planned], table: Sequence[Row], shown: Mapping[str, str]) -> str:
     runs: dict[str, list[RunFiles]] = {}
     for one in planned:
-        if (one.path / "config.yaml").is_file():
+        if one.done:
             runs.setdefault(one.method, []).append(read_run(one.path))
     known = methods.names()
     return (
@@ -118,9 +118,7 @@ def _page(planned: Sequence[Planned], table: Sequence[Row], shown: Mapping[str, 
             notes=NOTES,
             run_notes=planned[0].config.notes,
             headings=["method", "seeds", *shown.values()],
-            rows=[
-                [row["method"], str(len(row["seeds"])), *(cell(key, row.get(key)) for key in shown)] for row in table
-            ],
+            rows=[[row["method"], str(len(row["seeds"])), *cells(row, shown)] for row in table],
             methods=[(name, known.get(name, "")) for name in runs],
             charts=_charts(runs),
         )
