@@ -29,8 +29,8 @@ from mmcorl.data.check import DataCheck, DataRefused, check
 from mmcorl.data.overlap import warnings as overlap_warnings
 from mmcorl.data.reading import BadRow
 from mmcorl.data.sources import PromptSource, load_prompts
-from mmcorl.episodes.train import train_on_episodes
 from mmcorl.engines import require_engine
+from mmcorl.episodes.train import train_on_episodes
 from mmcorl.episodes.workflows import workflows
 from mmcorl.errors import Failed, Refused
 from mmcorl.launch import launcher
@@ -76,6 +76,7 @@ def train(config: Config, run_dir: Path, *, quiet: bool = False, suite: Suite | 
     Failed where the disk has no room.
     """
     prepare(config)
+    require_engine(config)
     require_trackers(config.logging.trackers)
     with RunFolder(run_dir, config) as folder, launcher(config) as launch, Equivalence() as relation:
         sources = _sources(config)
@@ -93,7 +94,6 @@ def train(config: Config, run_dir: Path, *, quiet: bool = False, suite: Suite | 
             relation=relation,
             tie=config.supervision.tie,
             min_votes=config.supervision.min_votes,
-    require_engine(config)
             min_share=config.supervision.min_share,
             teachers=config.supervision.teachers,
             seed=config.seed,
@@ -279,6 +279,15 @@ def _check(
     return checks, record
 
 
+def _with_engine_limit(refused: DataRefused, readers: Sequence[Reader]) -> DataRefused:
+    """The same refusal; where rows are too long for the engine alone, it says so."""
+    tight = next((reader for reader in readers if reader.limited_by_engine()), None)
+    if tight is None or "too_long" not in refused.report.counts:
+        return refused
+    setting = tight.config.engine.max_model_len
+    return DataRefused(f"{refused}; engine.max_model_len is {setting}: raise it, or leave it out", refused.report)
+
+
 def _longest(reader: Reader, pair: str | None, prompt: Prompt) -> int:
     """Tokens of a prompt, or of the longer of two paired wordings."""
     wordings = twins(prompt, pair) if pair and pair in prompt.views else (prompt,)
@@ -299,15 +308,6 @@ def _images_have_readers(sources: Mapping[str, PromptSource], readers: Sequence[
 
 def _readable(source: PromptSource, row: int) -> Prompt | None:
     """A row, or None where the check will find fault with it or its images."""
-def _with_engine_limit(refused: DataRefused, readers: Sequence[Reader]) -> DataRefused:
-    """The same refusal; where rows are too long for the engine alone, it says so."""
-    tight = next((reader for reader in readers if reader.limited_by_engine()), None)
-    if tight is None or "too_long" not in refused.report.counts:
-        return refused
-    setting = tight.config.engine.max_model_len
-    return DataRefused(f"{refused}; engine.max_model_len is {setting}: raise it, or leave it out", refused.report)
-
-
     try:
         prompt = source[row]
         for image in prompt.images:

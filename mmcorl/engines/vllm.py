@@ -34,8 +34,8 @@ from mmcorl.config import EngineSettings
 from mmcorl.engines.base import Sample, Sampling, Weights
 from mmcorl.engines.fingerprints import check_weights
 from mmcorl.errors import Failed, Refused
-from mmcorl.policy import Policy
 from mmcorl.extras import install_vllm
+from mmcorl.policy import Policy
 from model_adapters.base import Encoded, VisionSettings
 
 if TYPE_CHECKING:
