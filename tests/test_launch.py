@@ -179,7 +179,7 @@ def test_time_slices_need_whole_weights() -> None:
 def test_a_missing_ray_is_told_before_anything_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
     config = settings.parse(changed(small_config({"a": "one", "b": "two"}, "text"), launcher="ray"))
-    with pytest.raises(Refused, match=r"the package ray is not installed: `pip install 'mmcorl\[ray\]'`"):
+    with pytest.raises(Refused, match=r"the package ray is not installed: pip install -e '\.\[ray\]'"):
         launcher(config)
 
 
