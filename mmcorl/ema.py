@@ -15,7 +15,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-FILE = "ema_teacher.safetensors"
+FILE = Path("teacher", "weights.safetensors")
+"""In a folder of its own: vLLM loads every .safetensors file that lies beside a model's config."""
 
 
 def share(step: int, total_steps: int, start: float, end: float) -> float:
@@ -38,6 +39,7 @@ class Ema:
 
     def save(self, directory: Path) -> None:
         """Beside the student's."""
+        (directory / FILE).parent.mkdir()
         save_file(self.weights, directory / FILE)
 
     def load(self, directory: Path) -> None:

@@ -122,6 +122,8 @@ def test_a_resumed_teacher_goes_on_where_it_stood(tiny_checkpoints: Mapping[str,
     agent = worker(tiny_checkpoints["qwen2"], **sections)
     one_step(agent, "qwen2", 1)
     agent.save(tmp_path / "saved")
+    # vLLM loads whatever weights lie beside a config, so that a second file would be mixed into the first.
+    assert [file.name for file in (tmp_path / "saved").glob("*.safetensors")] == ["model.safetensors"]
     resumed = worker(tiny_checkpoints["qwen2"], **sections)
     resumed.load(tmp_path / "saved")
     assert one_step(resumed, "qwen2", 2) == one_step(agent, "qwen2", 2)

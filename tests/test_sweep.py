@@ -13,7 +13,7 @@ import yaml
 
 from mmcorl import methods, sweep
 from mmcorl.cli import main
-from mmcorl.config import load
+from mmcorl.config import OBJECTIVES, load
 from mmcorl.errors import Refused
 from mmcorl.reporting.run_files import read_run
 from mmcorl.reporting.sweep_page import mean_curve
@@ -60,6 +60,36 @@ def test_methods_set_what_their_originals_do(method, expected):
     for key, value in expected.items():
         section, field = key.split(".")
         assert getattr(getattr(config, section), field) == value, key
+
+
+OBJECTIVE_METHODS = sorted(OBJECTIVES)
+
+
+@pytest.mark.parametrize("kind", OBJECTIVE_METHODS)
+def test_an_objective_by_name_is_the_same_over_any_other(kind):
+    """Whatever a config or a method below has for its objective, such as clips of its own."""
+    alone = load(QUICKSTART, method=kind).objective
+    plain = load(QUICKSTART, [f"objective.kind={kind}"]).objective
+    assert alone.model_copy(update={"minibatches": 1}) == plain
+    for below in ("mm_upt", *OBJECTIVE_METHODS):
+        over = load(QUICKSTART, method=f"{below}+{kind}").objective
+        # Updates per batch, the anchor and the correction of the engine are no part of an objective's name.
+        kept = ("minibatches", "kl_coef", "importance_correction", "kl_in", "kl_estimator")
+        assert over.model_dump(exclude=set(kept)) == alone.model_dump(exclude=set(kept)), below
+
+
+@pytest.mark.parametrize(
+    "below", ["co_rewarding_1", "co_rewarding_2", "rent_format", "comas", "maporl", "intuitor", "gt"]
+)
+@pytest.mark.parametrize("method", ["co_rl", "ttrl", "rent", "comas", "co_rewarding_2"])
+def test_nothing_of_another_method_stays_beneath_one(below, method):
+    """A config of CoMAS with `--method ttrl` is TTRL, not CoMAS by another name."""
+    alone, over = load(QUICKSTART, method=method), load(QUICKSTART, [VIEW], f"{below}+{method}")
+    assert over.episode == alone.episode
+    assert over.supervision.model_dump(exclude={"ema"}) == alone.supervision.model_dump(exclude={"ema"})
+    assert over.reward == alone.reward
+    for key in ("kl_coef", "kl_reference"):
+        assert getattr(over.objective, key) == getattr(alone.objective, key)
 
 
 def test_overrides_win_over_the_method_and_the_method_over_the_file():

@@ -19,6 +19,13 @@ from mmcorl.yamls import Loader, complaint
 FOLDER = Path(__file__).parent
 FORBIDDEN = ("name", "agents", "data", "validation", "seed", "data_seed", "steps", "epochs")
 """What belongs to a run and not to a method."""
+PLAIN: Mapping[tuple[str, str], Mapping[str, Any]] = {
+    ("supervision", "kind"): {"supervision": {"voter": "policy", "teachers": None, "pair": None}, "episode": None},
+    ("reward", "kind"): {"reward": {"unanswered_entropy": None}},
+    ("episode", "kind"): {"reward": {"kind": "match", "unanswered_entropy": None}},
+    ("objective", "kl_coef"): {"objective": {"kl_reference": "start"}},
+}
+"""What a method that says the one also says, unless it says otherwise: no part of another method stays beneath it."""
 
 
 def names() -> dict[str, str]:
@@ -58,4 +65,8 @@ def _read(name: str) -> dict[str, Any]:
     for key in found:
         if key in FORBIDDEN:
             raise Refused(f"the method {name!r} sets {key!r}, which belongs to a run: leave it to the config")
-    return found
+    said: dict[str, Any] = found
+    for (section, key), plain in PLAIN.items():
+        if isinstance(found.get(section), Mapping) and key in found[section]:
+            said = merge(plain, said)
+    return said
