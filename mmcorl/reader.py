@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from PIL import Image
@@ -19,6 +23,9 @@ from model_adapters.templates import arguments, without_control_tokens
 
 CACHE_BYTES = 256 * 2**20
 """Encoded prompts kept per agent, newest first: small validation sets are then preprocessed once, not per visit."""
+
+PREPARED_BYTES = 2**30
+"""Prompts encoded ahead of a rollout, per agent and rank; the rollout holds all of its prompts in any case."""
 
 FILLER_SIDES = (56, 56)
 
@@ -41,6 +48,7 @@ class Reader:
         arguments(self.processor, settings.template)
         self._cache: OrderedDict[tuple[str, str], Encoded] = OrderedDict()
         self._cached_bytes = 0
+        self._prepared: dict[tuple[str, str], Encoded] = {}
 
     def encode(self, prompt: Prompt) -> Encoded:
         """Token ids, positions and vision tensors of one prompt in this agent's view.
@@ -53,12 +61,45 @@ class Reader:
         if key in self._cache:
             self._cache.move_to_end(key)
             return self._cache[key]
-        encoded = self.adapter.encode(self.processor, text, self._images(prompt), **self._how())
+        encoded = self._prepared.pop(key, None) or self._encode(prompt, text)
         self._cache[key] = encoded
         self._cached_bytes += encoded.nbytes
         while self._cached_bytes > CACHE_BYTES:
             self._cached_bytes -= self._cache.popitem(last=False)[1].nbytes
         return encoded
+
+    def _encode(self, prompt: Prompt, text: str) -> Encoded:
+        return self.adapter.encode(self.processor, text, self._images(prompt), **self._how())
+
+    @contextlib.contextmanager
+    def preparing(self, prompts: Sequence[Prompt]) -> Iterator[None]:
+        """While the block runs, a thread encodes what `encode` will be asked for next; in the block nobody may ask.
+
+        The end of the block waits for the prompt at hand alone. What is missing then, or lies beyond PREPARED_BYTES,
+        or could not be encoded, `encode` does in its turn, and raises what there is to raise: only time changes.
+        """
+        self._prepared = {}
+        if not prompts:
+            yield
+            return
+        enough = threading.Event()
+        with ThreadPoolExecutor(1, thread_name_prefix=f"{self.name}-prepares") as thread:
+            thread.submit(self._prepare, prompts, enough)
+            try:
+                yield
+            finally:
+                enough.set()
+
+    def _prepare(self, prompts: Sequence[Prompt], enough: threading.Event) -> None:
+        room = PREPARED_BYTES
+        for prompt in prompts:
+            if enough.is_set() or room <= 0:
+                return
+            text = self._text(prompt)
+            if (prompt.uid, text) not in self._cache:
+                encoded = self._encode(prompt, text)
+                self._prepared[prompt.uid, text] = encoded
+                room -= encoded.nbytes
 
     def filler(self, picture: bool) -> Encoded:
         """A short prompt that means nothing, with a small picture or without: for ranks that have no work left."""

@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -53,15 +54,31 @@ atexit.register(gc.freeze)
 
 
 class TrainingPrompts:
-    """Batches of the kept training rows; a function of the step alone."""
+    """Batches of the kept training rows, a function of the step alone; the next is read while one is worked on."""
 
     def __init__(self, source: Any, kept: Sequence[int], batch_size: int, seed: int, pair: str | None = None):
         self.source, self.kept, self.pair = source, kept, pair
         self.batches = Batches(len(kept), batch_size, seed)
+        self.last: float = math.inf
+        """No step beyond it is read ahead."""
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="reads-ahead")
+        self._reading: dict[int, Future[list[Prompt]]] = {}
 
     def batch(self, step: int) -> list[Prompt]:
         """The B prompts of a step, each followed by its twin where wordings are paired."""
-        rows = [self.source[self.kept[row]] for row in self.batches.rows(step)]
+        wanted = [step, step + 1] if step < self.last else [step]
+        self._reading = {
+            one: self._reading.get(one) or self._thread.submit(self._read, self.batches.rows(one)) for one in wanted
+        }
+        return self._reading[step].result()
+
+    def ahead(self, step: int) -> Sequence[Prompt]:
+        """The prompts of the step after the present one; none behind the last, or where `batch` will raise."""
+        reading = self._reading.get(step)
+        return () if reading is None or reading.exception() else reading.result()
+
+    def _read(self, numbers: Sequence[int]) -> list[Prompt]:
+        rows = [self.source[self.kept[number]] for number in numbers]
         return [wording for row in rows for wording in (twins(row, self.pair) if self.pair else (row,))]
 
 
@@ -139,6 +156,7 @@ def _work(
         results(cohort.parallel(partial(agent.load, start.path / agent.name) for agent in agents))
     facts = {agent.name: agent.facts for agent in agents}
 
+    prompts.last = steps
     talk = workflows(config, relation, folder.path) if config.episode else None
     reward = Reward(relation, **config.reward.model_dump(), style=config.prompt.style)
     with Progress(config.name, list(facts), steps, start.step if start else 0, quiet=quiet) as progress:
@@ -168,6 +186,8 @@ def _work(
             if talk is not None:
                 train_on_episodes(agents, prompts, talk, supervision, run, steps, cohort.parallel)
             else:
+                for agent in agents:
+                    agent.coming = prompts.ahead
                 cotrain(agents, prompts, supervision, reward, run, steps, cohort.parallel)
             progress.phase("export")
             run.export(agents)

@@ -205,12 +205,19 @@ class Worker:
         finally:
             self.shards.load_state_dict(own)
 
-    def update(self, rewards: Mapping[str, Sequence[float]], step: int) -> dict[str, float]:
+    def update(
+        self, rewards: Mapping[str, Sequence[float]], step: int, coming: Sequence[Prompt] = ()
+    ) -> dict[str, float]:
         """One policy step on the pending rollout; `rewards` of this rank's prompts are joined by prompt uid.
 
-        What it returns is the same on every rank: `metrics` of mmcorl.update, and `entropy`, the usual estimate of the
-        entropy of the sampling distribution: minus the mean log-probability of the sampled tokens, in nats.
+        Prompts of this rank's next rollout (`coming`) are encoded meanwhile. What it returns is the same on every rank:
+        `metrics` of mmcorl.update, and `entropy`, the usual estimate of the entropy of the sampling distribution: minus
+        the mean log-probability of the sampled tokens, in nats.
         """
+        with self.reader.preparing(coming):
+            return self._update(rewards, step)
+
+    def _update(self, rewards: Mapping[str, Sequence[float]], step: int) -> dict[str, float]:
         start = time.perf_counter()
         update = self._prepare(self._rollouts_of(rewards, step), list(rewards.values()))
         before = {} if self._has_moved else self._some_values()

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from adapter_passes import noise
 from mmcorl.errors import Refused
 from mmcorl.reader import Reader
+from model_adapters.base import Encoded
+from model_adapters.images import ImageRefused
 from worker_parts import prompt, settings
 
 
@@ -68,3 +73,69 @@ def test_a_filler_is_a_short_prompt(family: str, tiny_checkpoints: Mapping[str, 
     if own.adapter.multimodal:
         assert len(own.filler(picture=True).input_ids) < 60
         assert own.filler(picture=True).vision["pixel_values"].numel() > 0
+
+
+# -- ahead of time -----------------------------------------------------------------------------------------------
+
+
+def wait_for(own: Reader, prompts: int) -> None:
+    """Until so many are prepared, or ten seconds."""
+    for _ in range(1000):
+        if len(own._prepared) >= prompts:
+            return
+        time.sleep(0.01)
+
+
+def same(a: Encoded, b: Encoded) -> bool:
+    assert a.vision.keys() == b.vision.keys()
+    return torch.equal(a.input_ids, b.input_ids) and all(torch.equal(a.vision[key], b.vision[key]) for key in a.vision)
+
+
+def test_what_was_prepared_is_what_would_have_been_read(tiny_checkpoints: Mapping[str, Path]) -> None:
+    path = tiny_checkpoints["qwen2_5_vl"]
+    own, other = reader(path), reader(path)
+    prompts = [prompt(f"Sum {number}?", noise(56, 84, number)) for number in range(3)]
+    with own.preparing(prompts[:2]):
+        wait_for(own, 2)
+    own.processor, processor = None, own.processor  # no more reading
+    assert all(same(own.encode(one), other.encode(one)) for one in prompts[:2])
+    assert own._prepared == {}
+    own.processor = processor
+    assert same(own.encode(prompts[2]), other.encode(prompts[2]))
+    # What is known already is not prepared again, and what nobody asked for makes room for the next.
+    with own.preparing([prompts[0], prompt("Never asked?")]):
+        wait_for(own, 1)
+    assert len(own._prepared) == 1
+    with own.preparing([]):
+        assert own._prepared == {}
+
+
+def test_what_cannot_be_read_says_so_in_its_turn(tiny_checkpoints: Mapping[str, Path]) -> None:
+    own = reader(tiny_checkpoints["qwen2_5_vl"])
+    good, bad = prompt("Sum?"), replace(prompt("Which?"), images=(b"no picture",))
+    with own.preparing([good, bad]):
+        wait_for(own, 1)
+    own.encode(good)
+    with pytest.raises(ImageRefused):
+        own.encode(bad)
+
+
+def test_the_block_ends_with_the_prompt_at_hand_and_its_own_error(
+    tiny_checkpoints: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = reader(tiny_checkpoints["qwen2_5_vl"])
+    prompts = [prompt(f"Sum {number}?", noise(56, 56, number)) for number in range(200)]
+
+    def failing() -> None:
+        with own.preparing(prompts):
+            wait_for(own, 1)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        failing()
+    assert 0 < len(own._prepared) < 200
+    monkeypatch.setattr("mmcorl.reader.PREPARED_BYTES", 1)
+    with own.preparing(prompts):
+        wait_for(own, 1)
+        time.sleep(0.05)
+    assert len(own._prepared) == 1

@@ -14,6 +14,7 @@ import torch
 
 from adapter_passes import TEXT_FAMILIES, VISION_FAMILIES, load, noise
 from mmcorl import config as run_config
+from mmcorl.data.reading import BadRow
 from mmcorl.data.sources import load_prompts
 from mmcorl.engines.base import Sample, Sampling
 from mmcorl.errors import Refused
@@ -22,6 +23,7 @@ from mmcorl.policy import Rows
 from mmcorl.reader import Reader
 from mmcorl.seeds import noise_seed
 from mmcorl.train import TrainingPrompts
+from mmcorl.types import Prompt
 from mmcorl.update import microbatches, minibatches
 from mmcorl.worker import Worker, learning_rate_share
 from worker_parts import (
@@ -631,6 +633,46 @@ def test_the_order_of_prompts_has_a_seed_of_its_own() -> None:
 
     assert rows(seed=0) == rows(seed=5)
     assert rows(seed=0) != rows(data_seed=5)
+
+
+def test_the_next_batch_is_read_while_one_is_worked_on() -> None:
+    """Row 5 cannot be read: only the step that needs it says so, and until then nothing is known of it."""
+    read: list[int] = []
+
+    class Rows:
+        def __getitem__(self, row: int) -> Prompt:
+            read.append(row)
+            if row == 5:
+                raise BadRow("unreadable_row", "it is gone", "5")
+            return Prompt(str(row), str(row), "?")
+
+    batches = TrainingPrompts(Rows(), range(8), 2, 0)
+    order = [batches.batches.rows(step) for step in range(1, 5)]
+    batches.last = 4
+    for step, rows in enumerate(order, 1):
+        if 5 in rows:
+            assert step == 1 or batches.ahead(step) == ()
+            with pytest.raises(BadRow, match="it is gone"):
+                batches.batch(step)
+            continue
+        batch = batches.batch(step)
+        assert [one.uid for one in batch] == [str(row) for row in rows]
+        if step < 4 and 5 not in order[step]:
+            assert [one.uid for one in batches.ahead(step + 1)] == [str(row) for row in order[step]]
+        assert step < 4 or batches.ahead(5) == ()
+    # Each row once, but for what came after the bad one in its batch.
+    assert len(read) == len(set(read))
+
+
+def test_preparing_the_next_prompts_changes_no_number(tiny_checkpoints: Mapping[str, Path]) -> None:
+    path, prompts = tiny_checkpoints["qwen2_5_vl"], mixed_prompts("qwen2_5_vl")
+    outcomes = []
+    for coming in ((), prompts[1:]):
+        agent = worker(path)
+        rollout(agent, prompts[:1])
+        metrics = agent.update({prompts[0].uid: (1.0, 0.0, 0.0, 1.0)}, 1, coming)
+        outcomes.append((metrics, agent.rollout(prompts[1:], 2)))
+    assert outcomes[0] == outcomes[1]
 
 
 def test_rewards_must_be_those_of_the_rollout(tiny_checkpoints: Mapping[str, Path]) -> None:

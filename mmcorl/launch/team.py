@@ -47,6 +47,8 @@ class TeamAgent:
         self._rank_of: dict[str, int] = {}
         """Of the prompts that were rolled out in this step."""
         self._step: int | None = None
+        self.coming: Callable[[int], Sequence[Prompt]] = _unknown
+        """The prompts of a later step, where they are known: each rank prepares its share during the update before."""
 
     def rollout(self, prompts: Sequence[Prompt], step: int) -> list[Group]:
         """Completions of each prompt; every rank is called, with its share of them, which may be empty."""
@@ -63,7 +65,9 @@ class TeamAgent:
         for uid, values in rewards.items():
             # One that nobody rolled out goes to a rank all the same: the worker knows what to say of it.
             own[self._rank_of.get(uid, 0)][uid] = values
-        (metrics, timings), *_ = self.team.call("update", [(part, step) for part in own], f"the update of step {step}")
+        shares = split(self.coming(step + 1), self.team.size)
+        arguments = [(part, step, share) for part, share in zip(own, shares, strict=True)]
+        (metrics, timings), *_ = self.team.call("update", arguments, f"the update of step {step}")
         self._rates[step] = rates(timings, len(rewards), self._peak)
         return dict(metrics)
 
@@ -111,6 +115,11 @@ def split(items: Sequence[Item], parts: int) -> list[Sequence[Item]]:
     size, more = divmod(len(items), parts)
     ends = [part * size + min(part, more) for part in range(parts + 1)]
     return [items[start:end] for start, end in itertools.pairwise(ends)]
+
+
+def _unknown(step: int) -> Sequence[Prompt]:
+    """Nothing can be prepared."""
+    return ()
 
 
 def _no_logs(folder: Path) -> None:
