@@ -64,9 +64,7 @@ def table(folder: Path, timings: Sequence[Mapping[str, Any]], agents: Sequence[s
         lines.append(_row(key, agents, own))
     lines.append("")
     lines += [_rates(name, records) for name, records in ranks.items()]
-    lines.append(
-        "arithmetic: 6 operations per parameter and token of the update, beside square matrices multiplied here"
-    )
+    lines.append("arithmetic: 6 operations per parameter and token, beside what square matrices reach here")
     return "\n".join(lines) + "\n"
 
 
@@ -95,8 +93,8 @@ def _rates(name: str, records: Sequence[Mapping[str, Any]]) -> str:
     possible = sum(record["matmul_flops"] for record in records) / len(records)
     where = one["device"] if one["ranks"] == 1 else f"{one['ranks']} x {one['device']}"
     return (
-        f"{name}: {total['completion_tokens'] / work:,.0f} completion tokens per second of its work; update "
-        f"{_flops(reached)} of {_flops(possible)} measured in {one['dtype']} ({reached / possible:.0%}), {where}"
+        f"{name}: {total['completion_tokens'] / work:,.0f} completion tokens/s of its work; update {_flops(reached)} "
+        f"of {_flops(possible)} ({one['dtype']}, {where}): {reached / possible:.0%}"
     )
 
 
