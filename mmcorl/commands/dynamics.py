@@ -119,6 +119,7 @@ def _of_runs(arguments: argparse.Namespace) -> tuple[list[Told], list[Panel], di
     from mmcorl.analysis.dynamics import Dynamics, basins
     from mmcorl.analysis.trajectories import judge
     from mmcorl.reporting import dynamics_page as page
+    from mmcorl.reporting.run_files import read_run
 
     for option in ("start", "rates"):
         if getattr(arguments, option):
@@ -128,7 +129,7 @@ def _of_runs(arguments: argparse.Namespace) -> tuple[list[Told], list[Panel], di
     records: list[dict[str, Any]] = []
     leads = []
     for run_dir in arguments.runs:
-        name = run_dir.resolve().name
+        name = read_run(run_dir).name
         votes, paths = _read_run(run_dir, arguments)
         try:
             cohort = Dynamics(votes.teachers, arguments.completions or votes.completions, arguments.votes)

@@ -8,6 +8,7 @@ data, models, steps and batch is left alone.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,12 @@ def names() -> dict[str, str]:
     return {path.stem: path.read_text().splitlines()[0].removeprefix("# ") for path in sorted(FOLDER.glob("*.yaml"))}
 
 
+def describe(method: str) -> str:
+    """What a method is, in the words of its parts; a file of the user's own has none."""
+    known = names()
+    return "; ".join(known[part] for part in method.split("+") if part in known)
+
+
 def fragment(method: str) -> dict[str, Any]:
     """The settings of `NAME`, `FILE.yaml` or several joined by `+`; Refused where one is unknown or oversteps."""
     merged: dict[str, Any] = {}
@@ -51,9 +58,18 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read(name: str) -> dict[str, Any]:
-    path = Path(name) if name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
-    if not path.is_file():
-        raise Refused(f"there is no method {name!r}: use {', '.join(names())}, a file.yaml, or several joined by +")
+    own = name.endswith((".yaml", ".yml"))
+    path = Path(name) if own else FOLDER / f"{name}.yaml"
+    if own and not path.is_file():
+        raise Refused(f"there is no file {name!r}: correct its path, or use a method by name")
+    if "=" in name:
+        raise Refused(f"{name!r} is an override and no method: write overrides before --methods")
+    if not name or not path.is_file():
+        near = get_close_matches(name.lower().replace("-", "_"), names(), 1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise Refused(
+            f"there is no method {name!r}: {hint}use {', '.join(names())}, a file.yaml, or several joined by +"
+        )
     try:
         found = yaml.load(path.read_text(encoding="utf-8"), Loader)
     except yaml.YAMLError as error:

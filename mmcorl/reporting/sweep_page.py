@@ -109,7 +109,6 @@ def _page(planned: Sequence[Planned], table: Sequence[Row], shown: Mapping[str, 
     for one in planned:
         if one.done:
             runs.setdefault(one.method, []).append(read_run(one.path))
-    known = methods.names()
     return (
         environment()
         .get_template("sweep.html")
@@ -119,7 +118,7 @@ def _page(planned: Sequence[Planned], table: Sequence[Row], shown: Mapping[str, 
             run_notes=planned[0].config.notes,
             headings=["method", "seeds", *shown.values()],
             rows=[[row["method"], str(len(row["seeds"])), *cells(row, shown)] for row in table],
-            methods=[(name, known.get(name, "")) for name in runs],
+            methods=[(name, methods.describe(name)) for name in runs],
             charts=_charts(runs),
         )
     )
