@@ -423,9 +423,9 @@ class EngineSettings(Section):
     """What samples: `transformers` shares the trained weights; `vllm` holds its own in each rank's process, as large
     models need, and is given the new ones after every update."""
     max_rows: int = Field(default=256, ge=1)
-    """Most completions generated at once; changes memory, speed and, with transformers, which samples a seed draws."""
+    """Most completions generated at once; changes memory and speed, and results by rounding only."""
     max_tokens: int = Field(default=2**18, ge=1)
-    """Most tokens (prompt, completion and padding) in the KV cache at once; changes the same things. For vllm see
+    """Most tokens (prompt, completion and padding) in the KV cache at once, likewise. For vllm see
     `gpu_memory_utilization`."""
     dtype: Literal["fp32", "bf16", "fp16"] | None = None
     """Weights and arithmetic of vllm; by default `training.dtype`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ from transformers import DynamicCache
 
 from adapter_passes import TEXT_FAMILIES, VISION_FAMILIES, load, noise, plain_inputs
 from mmcorl.engines.base import Sample, Sampling
-from mmcorl.engines.transformers import KeyValueCache, TransformersEngine, draw
+from mmcorl.engines.transformers import KeyValueCache, TransformersEngine, _pick, draw
 from mmcorl.policy import Policy
 from mmcorl.types import Prompt
 from model_adapters.base import Encoded
@@ -160,6 +161,10 @@ def test_greedy_ignores_the_seed_and_n_gives_copies(tiny_checkpoints: Mapping[st
 WEIGHTS = torch.tensor([1.0, 4.0, 16.0, 64.0])  # at temperature 2: 1, 2, 4, 8 of 15
 
 
+def uniform(n: int) -> Tensor:
+    return torch.rand(n, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
 @pytest.mark.parametrize(
     ("sampling", "banned", "expected"),
     [
@@ -182,9 +187,8 @@ def test_temperature_top_k_and_top_p_by_hand(
     sampling: Sampling, banned: tuple[int, ...], expected: tuple[float, ...]
 ) -> None:
     n = 30_000
-    generator = torch.Generator().manual_seed(0)
     logits = WEIGHTS.log().expand(n, -1).clone()
-    tokens, logprobs = draw(logits, sampling, torch.tensor(banned, dtype=torch.long), generator)
+    tokens, logprobs = draw(logits, sampling, torch.tensor(banned, dtype=torch.long), uniform(n))
     probabilities = torch.tensor(expected, dtype=torch.float32)
     assert torch.allclose(logprobs, probabilities.log()[tokens], atol=1e-5)  # also: nothing of probability 0 drawn
     frequencies = torch.bincount(tokens, minlength=4) / n
@@ -194,16 +198,41 @@ def test_temperature_top_k_and_top_p_by_hand(
 
 def test_greedy_by_hand() -> None:
     """The likeliest token that is not banned; its log-probability at temperature 1: ln(16 / 21)."""
-    tokens, logprobs = draw(WEIGHTS.log()[None].clone(), Sampling(0.0), torch.tensor([3]), torch.Generator())
+    tokens, logprobs = draw(WEIGHTS.log()[None].clone(), Sampling(0.0), torch.tensor([3]), uniform(1))
     assert tokens.tolist() == [2]
     assert float(logprobs) == pytest.approx(math.log(16 / 21))
 
 
 def test_tokens_tied_at_the_border_of_top_k_are_all_kept() -> None:
-    generator = torch.Generator().manual_seed(0)
     logits = torch.tensor([0.0, 1.0, 1.0, 2.0]).expand(500, -1).clone()
-    tokens, _ = draw(logits, Sampling(top_k=2), NONE, generator)
+    tokens, _ = draw(logits, Sampling(top_k=2), NONE, uniform(500))
     assert set(tokens.tolist()) == {1, 2, 3}
+
+
+def test_noise_picks_by_running_sums() -> None:
+    """Shares 1/4 and 3/4, in one block of 256 and in two; nothing without weight, whatever the noise."""
+    noise = torch.tensor([0.0, 0.2499, 0.25, 1 - 2**-53], dtype=torch.float64)
+    for size, light, heavy in ((4, 1, 3), (1000, 300, 999), (1000, 300, 301)):
+        weights = torch.zeros(4, size)
+        weights[:, light], weights[:, heavy] = 0.25, 0.75
+        assert _pick(weights, noise).tolist() == [light, light, heavy, heavy]
+    # Not finite: some token, and `draw` gives it a log-probability that is NaN.
+    token, logprob = draw(torch.full((1, 300), torch.nan), Sampling(), NONE, noise[:1])
+    assert 0 <= int(token) < 300
+    assert bool(logprob.isnan())
+
+
+def test_a_rare_token_is_drawn_as_often_as_it_should() -> None:
+    """10,000 tokens of e^-12 beside one of 1: all of them together have 0.0614 / 1.0614 of the mass."""
+    logits = torch.full((1, 10_001), -12.0)
+    logits[0, 0] = 0.0
+    rare = 1e4 * math.exp(-12)
+    mass = rare / (1 + rare)
+    for share, expected in ((1 - mass * 1.001, 0), (1 - mass * 0.5, 5_000), (1 - mass * 1e-9, 10_000)):
+        token, logprob = draw(logits.clone(), Sampling(), NONE, torch.tensor([share], dtype=torch.float64))
+        assert abs(int(token) - expected) <= 1
+        # torch sums the softmax in fp32: 3e-5 off.
+        assert float(logprob) == pytest.approx((-12.0 if expected else 0.0) - math.log1p(rare), abs=1e-4)
 
 
 # -- media tokens, stops, lengths --------------------------------------------------------------------------------
@@ -360,7 +389,58 @@ def test_generation_ends_with_the_last_row_to_stop(tiny_checkpoints: Mapping[str
     for first, *others in zip(*drawn.values(), strict=True):
         for other in others:
             assert torch.equal(first.ids, other.ids)
-            assert torch.equal(first.logprobs, other.logprobs)
+            assert torch.allclose(first.logprobs, other.logprobs, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rows_that_have_ended_leave_and_the_others_go_on(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
+    """Against one unpadded forward per completion; a token in 30 ends a row, the last ones leave Gemma-3's window."""
+    bench, prompts = Bench(family, tiny_checkpoints[family]), long_prompts(family)
+    bench.policy.stop_ids = tuple(range(300, 315))
+    rows: list[int] = []
+
+    def count(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        rows.append(len(kwargs["inputs_embeds"]))
+
+    hook = bench.loaded.adapter.decoder(bench.loaded.model).register_forward_pre_hook(count, with_kwargs=True)
+    samples = bench.draw(prompts, 3, max_new_tokens=70)
+    assert len({len(sample.ids) for own in samples for sample in own}) > 5
+    assert rows[1] == 12
+    assert rows[1:] == sorted(rows[1:], reverse=True)
+    assert len(set(rows[1:])) > 3
+    kept = list(rows)
+    bench.engine.leave_at = 0.0
+    rows.clear()
+    whole = bench.draw(prompts, 3, max_new_tokens=70)
+    assert set(rows[1:]) == {12}
+    assert len(rows) == len(kept)
+    hook.remove()
+    reference = Reference(bench.loaded, prompts, samples)
+    with torch.no_grad():
+        for group, own in enumerate(samples):
+            for k, sample in enumerate(own):
+                assert torch.equal(sample.ids, whole[group][k].ids)
+                assert torch.allclose(sample.logprobs, reference.logp(group, k, 1.0), atol=1e-5)
+
+
+def test_the_cache_grows_in_place() -> None:
+    """150 tokens: what a plain cache holds, in four places; rows repeated and left out on the way."""
+    states = torch.randn(2, 2, 3, 150, 4, generator=torch.Generator().manual_seed(0))  # (k or v, R, H, T, D)
+    ours, plain = KeyValueCache(), DynamicCache()
+    places = []
+    for start, end in ((0, 5), *((token, token + 1) for token in range(5, 150))):
+        if start == 80:
+            for cache in (ours, plain):
+                cache.batch_repeat_interleave(2)
+                cache.batch_select_indices(torch.tensor([1, 3]))
+        keys, values = states[..., start:end, :]
+        held = [cache.update(keys, values, 0) for cache in (ours, plain)]
+        for own, other in zip(*held, strict=True):
+            assert torch.equal(own, other)
+        places.append(held[0][0].data_ptr())
+        assert ours.get_seq_length() == end
+    # From the 6th token on with room for 70, then 135; from the change of rows at the 81st for 145, then 210.
+    assert sum(a != b for a, b in itertools.pairwise(places[1:])) == 3
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -401,3 +481,15 @@ def test_equal_seeds_give_equal_samples(tiny_checkpoints: Mapping[str, Path]) ->
     assert ids(5) == ids(5)
     assert ids(5) != ids(6)
     assert len({tuple(one) for one in ids(5)}) == 12  # no two samples share their noise
+
+
+def test_what_else_is_drawn_does_not_change_a_sample(tiny_checkpoints: Mapping[str, Path]) -> None:
+    """Chunks of other sizes and limits, more prompts behind: the same tokens."""
+    path, prompts = tiny_checkpoints["qwen2_5_vl"], long_prompts("qwen2_5_vl")
+    whole = Bench("qwen2_5_vl", path).draw(prompts, 3, seed=2, max_new_tokens=8)
+    for max_rows, shown, limit in ((1, 4, 8), (6, 4, 8), (256, 2, 8), (256, 4, 5)):
+        part = Bench("qwen2_5_vl", path, max_rows).draw(prompts[:shown], 3, seed=2, max_new_tokens=limit)
+        for own, expected in zip(part, whole, strict=False):
+            for a, b in zip(own, expected, strict=True):
+                assert torch.equal(a.ids, b.ids[:limit])
+                assert torch.allclose(a.logprobs, b.logprobs[:limit], atol=1e-5)

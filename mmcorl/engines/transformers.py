@@ -1,8 +1,9 @@
 """The engine that samples from the trained weights themselves: one vision pass and one prefill per prompt.
 
 The K completions of a prompt share its prefill through a repeated KV cache, so images are encoded once and
-prompts are read once. Nothing is copied at a weight sync. On a GPU the loop over tokens does not wait for results
-(transformers itself does, once a token, where prompts of several lengths need a padding mask).
+prompts are read once. Completions that have ended leave the batch. Nothing is copied at a weight sync. On a GPU the
+loop over tokens does not wait for results but for a look, once in so many, at which rows have ended (transformers
+itself does, once a token, where prompts of several lengths need a padding mask).
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
 
 from mmcorl.engines.base import Sample, Sampling, Weights
 from mmcorl.parts import named
@@ -22,6 +25,15 @@ from model_adapters.base import Encoded
 
 PREFILL_TOKENS = 2**14
 
+LEAVE_AT = 0.9
+"""Completions leave a batch when at most this share of it has not ended."""
+
+ROOM = 64
+"""Tokens that a cache has room for when it grows: it is copied once in so many tokens instead of at each."""
+
+BLOCK = 256
+"""Tokens whose probabilities are summed before one of them is looked for."""
+
 
 class TransformersEngine:
     """Samples with the policy's own model.
@@ -29,8 +41,7 @@ class TransformersEngine:
     Args:
         policy: the policy being trained.
         max_rows: most completions in flight at once; prompts are worked through in chunks of that many rows, or
-            of one prompt where its n samples are more. Chunks share one stream of noise, so another value draws
-            other samples from the same distribution.
+            of one prompt where its n samples are more. Changes results by rounding only.
         max_tokens: most tokens (prompt, completion and padding) in the cache at once; chunks keep to it likewise.
         prefill_tokens: most prompt tokens, padding included, in one vision pass and prefill, or one prompt; bounds
             memory and changes results by rounding only.
@@ -46,6 +57,8 @@ class TransformersEngine:
         self.prefill_tokens = prefill_tokens
         # Whether all rows have stopped is asked every so many tokens: on a GPU the question makes the host wait.
         self.tokens_between_looks = 1 if policy.device.type == "cpu" else 16
+        # At most this share of the rows still going, the others leave: what is left is copied, once per such share.
+        self.leave_at = LEAVE_AT
 
     def sync(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Nothing to do: the weights are shared."""
@@ -61,11 +74,15 @@ class TransformersEngine:
 
     @torch.no_grad()
     def generate(self, prompts: Sequence[Encoded], n: int, sampling: Sampling, seed: int) -> list[list[Sample]]:
-        """n samples of each prompt, in order; prompts of similar length are worked on together."""
-        generator = torch.Generator(self.policy.device).manual_seed(seed)
+        """n samples of each prompt, in order; prompts of similar length are worked on together.
+
+        Noise belongs to a prompt's place in `prompts`: what else is drawn, and when it ends, changes a completion by
+        rounding only, and so does another device. A higher `max_new_tokens` lengthens completions that it cut off.
+        """
         results: list[list[Sample]] = [[] for _ in prompts]
         for chunk in self._chunks(prompts, n, sampling.max_new_tokens):
-            drawn = self._chunk([prompts[i] for i in chunk], n, sampling, generator)
+            noise = torch.cat([_noise(seed, i, n, sampling.max_new_tokens) for i in chunk])
+            drawn = self._chunk([prompts[i] for i in chunk], n, sampling, noise)
             for index, samples in zip(chunk, drawn, strict=True):
                 results[index] = samples
         return results
@@ -82,34 +99,45 @@ class TransformersEngine:
         if chunk:
             yield chunk
 
-    def _chunk(
-        self, prompts: Sequence[Encoded], n: int, sampling: Sampling, generator: torch.Generator
-    ) -> list[list[Sample]]:
-        policy, device = self.policy, self.policy.device
+    def _chunk(self, prompts: Sequence[Encoded], n: int, sampling: Sampling, noise: Tensor) -> list[list[Sample]]:
+        """n samples of each prompt, all at once, shortest prompts first; `noise` is (B * n, most tokens)."""
+        policy, device, most = self.policy, self.policy.device, sampling.max_new_tokens
         lengths = torch.tensor([len(prompt.input_ids) for prompt in prompts])
         width, rows, axes = int(lengths.max()), len(prompts) * n, len(prompts[0].positions)
         padded = bool((lengths < width).any())
         # Wide enough for the whole completion, so that no token has to make a longer one.
-        mask = (torch.arange(width + sampling.max_new_tokens) >= (width - lengths)[:, None]).long()
+        mask = (torch.arange(width + most) >= (width - lengths)[:, None]).long()
         mask = mask.repeat_interleave(n, 0).to(device)
         next_position = torch.tensor([prompt.next_position for prompt in prompts]).repeat_interleave(n).to(device)
+        noise = noise.to(device)
         with named("prefill"):
             states, cache = self._prefill(prompts)
         if n > 1:
             cache.batch_repeat_interleave(n)
             states = states.repeat_interleave(n, 0)
         stops = torch.tensor(policy.stop_ids, device=device)
-        done = torch.zeros(rows, dtype=torch.bool, device=device)
-        tokens: list[Tensor] = []
-        logprobs: list[Tensor] = []
-        for count in range(1, sampling.max_new_tokens + 1):
+        tokens = torch.zeros(rows, most, dtype=torch.long, device=device)
+        logprobs = torch.zeros(rows, most, device=device)
+        # What follows has one row for each completion that is still in the batch.
+        number = torch.arange(rows, device=device)
+        going = torch.ones(rows, dtype=torch.bool, device=device)
+        for count in range(1, most + 1):
             logits = policy.adapter.logits(policy.model, states).float()
-            token, logprob = draw(logits, sampling, policy.banned, generator)
-            tokens.append(token)
-            logprobs.append(logprob)
-            done = done | torch.isin(token, stops)
-            if count == sampling.max_new_tokens or (count % self.tokens_between_looks == 0 and bool(done.all())):
+            token, logprob = draw(logits, sampling, policy.banned, noise[:, count - 1])
+            tokens[number, count - 1] = token
+            logprobs[number, count - 1] = logprob
+            going = going & ~torch.isin(token, stops)
+            if count == most:
                 break
+            if count % self.tokens_between_looks == 0:
+                left = int(going.sum())
+                if not left:
+                    break
+                if left <= self.leave_at * len(going) and left < len(going):
+                    stay = going.nonzero()[:, 0]
+                    cache.batch_select_indices(stay)
+                    token, mask, next_position, noise = token[stay], mask[stay], next_position[stay], noise[stay]
+                    number, going = number[stay], going[stay]
             positions = (next_position + count - 1).unsqueeze(1)
             output = policy.adapter.decoder(policy.model)(
                 inputs_embeds=policy.adapter.embed_tokens(policy.model, token.unsqueeze(1)),
@@ -119,7 +147,7 @@ class TransformersEngine:
                 use_cache=True,
             )
             states = output.last_hidden_state[:, -1]
-        samples = _cut(torch.stack(tokens, 1).cpu(), torch.stack(logprobs, 1).cpu(), policy.stop_ids)
+        samples = _cut(tokens.cpu(), logprobs.cpu(), policy.stop_ids)
         return [samples[i : i + n] for i in range(0, rows, n)]
 
     def _prefill(self, prompts: Sequence[Encoded]) -> tuple[Tensor, KeyValueCache]:
@@ -157,6 +185,45 @@ class TransformersEngine:
         return output.last_hidden_state[:, -1], cache
 
 
+class RoomyLayer(DynamicLayer):
+    """A cache layer that copies what it holds once in `ROOM` tokens, and not at every one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._held: tuple[Tensor, Tensor] | None = None
+        """Of which `keys` and `values` are the beginning."""
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Add the states of new tokens (R, H, T, D); returns all, valid until the next update."""
+        if not self.is_initialized:
+            self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
+            self.keys, self.values = key_states, value_states
+            return key_states, value_states
+        old, end = self.keys.shape[-2], self.keys.shape[-2] + key_states.shape[-2]
+        if self._held is None or end > self._held[0].shape[-2]:
+            self._held = _with_room(self.keys, end + ROOM), _with_room(self.values, end + ROOM)
+        for held, new in zip(self._held, (key_states, value_states), strict=True):
+            held[..., old:end, :] = new
+        self.keys, self.values = self._held[0][..., :end, :], self._held[1][..., :end, :]
+        return self.keys, self.values
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Each row `repeats` times."""
+        super().batch_repeat_interleave(repeats)
+        self._held = None
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Only these rows."""
+        super().batch_select_indices(indices)
+        self._held = None
+
+
+def _with_room(states: Tensor, tokens: int) -> Tensor:
+    roomy = states.new_empty(*states.shape[:-2], tokens, states.shape[-1])
+    roomy[..., : states.shape[-2], :] = states
+    return roomy
+
+
 class KeyValueCache(DynamicCache):
     """A cache that holds keys and values in the dtype in which autocast multiplies them; None keeps theirs.
 
@@ -165,6 +232,7 @@ class KeyValueCache(DynamicCache):
 
     def __init__(self, dtype: torch.dtype | None = None):
         super().__init__()
+        self.layer_class_to_replicate = RoomyLayer
         self.dtype = dtype
 
     def update(
@@ -194,11 +262,17 @@ def joined(caches: list[KeyValueCache]) -> KeyValueCache:
     return whole
 
 
-def draw(logits: Tensor, sampling: Sampling, banned: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def _noise(seed: int, prompt: int, n: int, tokens: int) -> Tensor:
+    """(n, tokens) of [0, 1) in fp64, for the samples of the prompt at this place; more tokens go on from fewer."""
+    return torch.from_numpy(np.random.default_rng([seed, prompt]).random((tokens, n))).T
+
+
+def draw(logits: Tensor, sampling: Sampling, banned: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """One token per row and its log-probability under the distribution it was drawn from.
 
-    logits (R, V) in fp32, changed in place. Banned ids get no mass; temperature comes before top-k, top-k before
-    top-p, and the kept mass is renormalised. Temperature 0 is greedy, with the log-probability at temperature 1.
+    logits (R, V) in fp32, changed in place; noise (R,) in [0, 1), fp64. Banned ids get no mass; temperature comes
+    before top-k, top-k before top-p, and the kept mass is renormalised. Temperature 0 is greedy, with the
+    log-probability at temperature 1.
     """
     logits.index_fill_(-1, banned, -torch.inf)
     if sampling.temperature == 0:
@@ -214,12 +288,31 @@ def draw(logits: Tensor, sampling: Sampling, banned: Tensor, generator: torch.Ge
         dropped = torch.zeros_like(mass_before, dtype=torch.bool).scatter(-1, order, mass_before >= sampling.top_p)
         logits = logits.masked_fill(dropped, -torch.inf)
     logprobs = logits.log_softmax(-1)
-    # What torch.multinomial does for one draw, without its checks, which make the host wait at every token: a row
-    # that is not finite gets a log-probability of NaN.
-    probabilities = logprobs.exp()
-    noise = torch.empty_like(probabilities).exponential_(generator=generator)
-    token = (probabilities / noise).argmax(-1)
+    token = _pick(logprobs.exp(), noise)
     return token, logprobs.gather(-1, token[:, None])[:, 0]
+
+
+def _pick(weights: Tensor, noise: Tensor) -> Tensor:
+    """Where the running sum of each row (R, V) first exceeds its share `noise` of the whole.
+
+    First among blocks, then inside one: running sums over a vocabulary are slow, and in fp32 would lose rare tokens.
+    Nothing of weight 0 is picked; a row that is not finite gets any token, and the host is never waited for.
+    """
+    size = weights.shape[-1]
+    blocks = pad(weights, (0, -size % BLOCK)).unflatten(-1, (-1, BLOCK))
+    block, share = _invert(blocks.sum(-1), noise)
+    inside, _ = _invert(blocks.take_along_dim(block[:, None, None], 1)[:, 0], share)
+    return (block * BLOCK + inside).clamp(max=size - 1)
+
+
+def _invert(weights: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """The entry of each row that its noise falls on, and where in it, in [0, 1)."""
+    ends = weights.double().cumsum(-1)
+    aim = (noise * ends[:, -1])[:, None]
+    entry = torch.searchsorted(ends, aim, right=True).clamp(max=weights.shape[-1] - 1)
+    width = weights.gather(-1, entry).double()
+    share = (aim - ends.gather(-1, entry) + width) / width
+    return entry[:, 0], share[:, 0].clamp(0.0, 1 - 2**-53)
 
 
 def _cut(tokens: Tensor, logprobs: Tensor, stop_ids: Sequence[int]) -> list[Sample]:
