@@ -328,8 +328,8 @@ def _report(arguments: argparse.Namespace) -> int:
     for path in arguments.runs:
         if not any((path / name).is_file() for name in ("config.yaml", "metrics.jsonl", *_EVALUATIONS)):
             raise Refused(
-                f"{str(path)!r} is neither a run nor an evaluation: give a folder of `mmcorl train`, `eval` or `grade` (of "
-                "a sweep, METHOD/seed_S in it; its own page is sweep.html)"
+                f"{str(path)!r} is neither a run nor an evaluation: give a folder of `mmcorl train`, `eval` or `grade` "
+                "(of a sweep, METHOD/seed_S in it; its own page is sweep.html)"
             )
     if any((path / name).is_file() for path in arguments.runs for name in _EVALUATIONS):
         if arguments.png:

@@ -119,9 +119,9 @@ def test_a_start_near_the_border_is_not_judged(pair: Path) -> None:
 def test_the_command_over_a_run(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["dynamics", "--run", str(pair)]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "pair: 4 of 4 paths that can be told are where the theory puts their start" in out
+    assert "quickstart: 4 of 4 paths that can be told are where the theory puts their start" in out
     assert "both wrong" in out
-    assert "What becomes of the prompts of pair, steps 1 to 5, as sampled" in out
+    assert "What becomes of the prompts of quickstart, steps 1 to 5, as sampled" in out
     drawn = ET.fromstring((pair / "dynamics.svg").read_text())
     text = " ".join(drawn.itertext())
     assert "accuracy of qwen" in text
@@ -181,7 +181,7 @@ def test_what_cannot_be_drawn_is_refused_in_a_sentence(
     (blind / "config.yaml").write_text(dump(config))
     for argv, says in (
         (["--run", str(gold)], "was taught by gold"),
-        (["--run", str(empty)], "votes.jsonl' is missing"),
+        (["--run", str(empty)], "give the folder of a run"),
         (["--run", str(bare)], "holds no config.yaml"),
         (["--run", str(blind)], "hold none of the prompts in its votes"),
         (["--run", str(pair), "--windows", "1"], "give 2 or more"),

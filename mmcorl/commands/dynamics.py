@@ -119,6 +119,7 @@ def _of_runs(arguments: argparse.Namespace) -> tuple[list[Told], list[Panel], di
     from mmcorl.analysis.dynamics import Dynamics, basins
     from mmcorl.analysis.trajectories import judge
     from mmcorl.reporting import dynamics_page as page
+    from mmcorl.reporting.compare import run_labels
     from mmcorl.reporting.run_files import read_run
 
     for option in ("start", "rates"):
@@ -128,8 +129,7 @@ def _of_runs(arguments: argparse.Namespace) -> tuple[list[Told], list[Panel], di
     panels: list[Panel] = []
     records: list[dict[str, Any]] = []
     leads = []
-    for run_dir in arguments.runs:
-        name = read_run(run_dir).name
+    for run_dir, name in zip(arguments.runs, run_labels([read_run(one) for one in arguments.runs]), strict=True):
         votes, paths = _read_run(run_dir, arguments)
         try:
             cohort = Dynamics(votes.teachers, arguments.completions or votes.completions, arguments.votes)
