@@ -182,7 +182,7 @@ def test_what_cannot_be_drawn_is_refused_in_a_sentence(
     for argv, says in (
         (["--run", str(gold)], "was taught by gold"),
         (["--run", str(empty)], "give the folder of a run"),
-        (["--run", str(bare)], "holds no config.yaml"),
+        (["--run", str(bare)], "give the folder of a run"),
         (["--run", str(blind)], "hold none of the prompts in its votes"),
         (["--run", str(pair), "--windows", "1"], "give 2 or more"),
         (["--run", str(pair), "--rates", "1,2"], "for the theory alone"),
