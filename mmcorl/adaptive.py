@@ -47,15 +47,21 @@ def strengths(agents: Sequence[str], pairs: Mapping[str, float]) -> dict[str, fl
     the sum over all pairs: log p_j = (s_j - t / (N - 1)) / (N - 2); for three agents p_j = sqrt(a_ij a_jk / a_ik). At
     most 1.
     """
-    n = len(agents)
-    if n < 3:
-        raise ValueError(f"{n} agents: strengths need three or more")
-    logs = {(a, b): math.log(max(pairs[f"{a}|{b}"], FLOOR)) for a, b in combinations(agents, 2)}
-    total = sum(logs.values())
-    return {
-        agent: min(1.0, math.exp((sum(v for pair, v in logs.items() if agent in pair) - total / (n - 1)) / (n - 2)))
-        for agent in agents
-    }
+    if len(agents) < 3:
+        raise ValueError(f"{len(agents)} agents: strengths need three or more")
+    logs = [math.log(max(pairs[f"{a}|{b}"], FLOOR)) for a, b in combinations(agents, 2)]
+    fitted = log_strengths(logs, len(agents))
+    return {agent: min(1.0, math.exp(value)) for agent, value in zip(agents, fitted, strict=True)}
+
+
+def log_strengths(logs: Sequence[Any], n: int) -> list[Any]:
+    """log p of each of n agents from log a of each pair, in the order of `itertools.combinations`.
+
+    Numbers, or arrays of one shape.
+    """
+    pairs = list(zip(combinations(range(n), 2), logs, strict=True))
+    total = sum(logs)
+    return [(sum(log for pair, log in pairs if agent in pair) - total / (n - 1)) / (n - 2) for agent in range(n)]
 
 
 def teachers(agents: Sequence[str], pairs: Mapping[str, float]) -> list[int]:

@@ -6,6 +6,7 @@ of its own; the same command goes on where it was interrupted and leaves finishe
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from mmcorl import config as settings
 from mmcorl.config import Config
 from mmcorl.errors import Refused
 from mmcorl.reporting.run_files import RunFiles, mapping, number, read_run
+from mmcorl.run import CHANGEABLE, CHANGEABLE_OF_AGENTS
 
 LAST = 10
 """Training metrics are means over the last so many steps."""
@@ -38,12 +40,17 @@ class Planned:
 
     @property
     def done(self) -> bool:
-        """Whether the folder holds this run, finished."""
+        """Whether the folder holds this run, finished; how it logs, checkpoints and computes may be another matter."""
         if not (self.path / "summary.json").is_file():
             return False
         run = read_run(self.path)
-        # Through Config, so that a setting added to the program since has its default on both sides.
-        return run.finished and settings.parse(dict(run.config)) == self.config
+        try:
+            # Through Config, so that a setting added to the program since has its default on both sides.
+            held = settings.parse(dict(run.config)).model_dump(mode="json")
+        except Refused:
+            return False
+        changes = settings.differences(held, self.config.model_dump(mode="json"))
+        return run.finished and all(one.startswith(CHANGEABLE) or CHANGEABLE_OF_AGENTS.match(one) for one in changes)
 
     def command(self) -> list[str]:
         """The config is written beside the run, so that the run can be repeated by hand."""
@@ -65,11 +72,16 @@ def plan(
         twice = [one for one in given if list(given).count(one) > 1]
         if twice:
             raise Refused(f"--{what} names {twice[0]} twice: name each once")
+    labels = {method: _label(method) for method in methods}
+    for method, label in labels.items():
+        first = next(one for one, other in labels.items() if other == label)
+        if first != method:
+            raise Refused(f"--methods {first} and {method} would both be called {label!r}: rename one of the files")
     planned = []
     for seed in seeds:
         for method in methods:
             own = [text.replace("{seed}", str(seed)) for text in overrides]
-            label = method.replace("/", "_").removesuffix(".yaml")
+            label = labels[method]
             told = [f"name={label.replace('+', '.')}.seed{seed}", f"seed={seed}", f"data_seed={seed}"]
             try:
                 config = settings.load(file, [*own, *told], method)
@@ -79,21 +91,33 @@ def plan(
     return planned
 
 
+def _label(method: str) -> str:
+    """What a method is called in folders, tables and names of runs: files by their names alone."""
+    parts = [Path(part).stem if part.endswith((".yaml", ".yml")) else part for part in method.split("+")]
+    return "+".join(re.sub(r"[^A-Za-z0-9_.-]+", "_", part.strip()).lstrip("_.-") for part in parts)
+
+
 def execute(planned: Sequence[Planned], jobs: int, tell: Callable[[Planned, str], None]) -> list[Planned]:
     """Run what is not finished, `jobs` processes at a time; returns those that failed.
 
     What a run prints goes to OUT/METHOD/seed_S.log. A failure does not stop the others; an interrupt reaches all, which
-    then save and leave.
+    then save and leave, and a second one makes them leave at once.
     """
     waiting, failed = [one for one in planned if not one.done], []
     running: dict[Planned, subprocess.Popen[bytes]] = {}
+    # A scheduler's SIGTERM is a Ctrl-C that nobody typed.
+    before = signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
                 one = waiting.pop(0)
                 command = one.command()
                 with one.path.with_suffix(".log").open("w") as log:
-                    running[one] = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+                    # In a process group of its own: a terminal's Ctrl-C would come on top of the one that `_stop`
+                    # sends, and two of them end a run at once.
+                    running[one] = subprocess.Popen(
+                        command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, process_group=0
+                    )
                 tell(one, "begins")
             time.sleep(0.2)
             for one, process in list(running.items()):
@@ -103,11 +127,21 @@ def execute(planned: Sequence[Planned], jobs: int, tell: Callable[[Planned, str]
                         failed.append(one)
                     tell(one, "failed" if process.returncode else "done")
     finally:
-        for process in running.values():
-            process.send_signal(signal.SIGINT)
-        for process in running.values():
-            process.wait()
+        _stop(list(running.values()))
+        signal.signal(signal.SIGTERM, before)
     return failed
+
+
+def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Interrupt runs and wait for them; interrupted meanwhile, interrupt them again."""
+    while any(process.poll() is None for process in processes):
+        try:
+            for process in processes:
+                process.send_signal(signal.SIGINT)
+            for process in processes:
+                process.wait()
+        except KeyboardInterrupt:
+            continue
 
 
 def last_words(one: Planned) -> str:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Mapping
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -18,6 +22,7 @@ from mmcorl.errors import Refused
 from mmcorl.reporting.run_files import read_run
 from mmcorl.reporting.sweep_page import mean_curve
 from mmcorl.sweep import Spread
+from runs import command
 
 ROOT = Path(__file__).resolve().parent.parent
 QUICKSTART = ROOT / "configs" / "quickstart.yaml"
@@ -126,7 +131,7 @@ def test_a_file_that_is_no_method_is_refused(tmp_path: Path, content: str, sente
 
 
 def test_an_unknown_method_is_refused_with_the_known_ones():
-    with pytest.raises(Refused, match=r"there is no method 'grppo': use adaptive, .*, ttrl, union, a file.yaml"):
+    with pytest.raises(Refused, match=r"there is no method 'grppo': did you mean 'grpo'\? use adaptive, .*, ttrl, union, a file.yaml"):
         load(QUICKSTART, method="rent+grppo")
 
 
@@ -160,6 +165,18 @@ def test_runs_are_planned_seed_by_seed_from_equal_starts(tmp_path: Path):
 def test_a_plan_that_cannot_be_is_refused_before_any_run(tmp_path: Path, chosen, seeds, sentence):
     with pytest.raises(Refused, match=sentence):
         sweep.plan(QUICKSTART, chosen, seeds, [], tmp_path)
+
+
+def test_methods_of_ones_own_are_called_by_their_files(tmp_path: Path):
+    file, other = tmp_path / "a b" / "mine.yaml", tmp_path / "mine.yml"
+    for one in (file, other):
+        one.parent.mkdir(exist_ok=True)
+        one.write_text("supervision: {kind: ring, min_share: 0.5}\n")
+    (planned,) = sweep.plan(QUICKSTART, [f"{file}+kl0"], [3], [], tmp_path / "out")
+    assert (planned.method, planned.path) == ("mine+kl0", tmp_path / "out" / "mine+kl0" / "seed_3")
+    assert planned.config.name == "mine.kl0.seed3"
+    with pytest.raises(Refused, match="would both be called 'mine': rename one of the files"):
+        sweep.plan(QUICKSTART, [str(file), str(other)], [0], [], tmp_path / "out")
 
 
 # -- numbers ------------------------------------------------------------------------------------------------------
@@ -241,3 +258,57 @@ def test_a_sweep_tells_what_its_runs_hold_and_goes_on_after_a_failure(config: Pa
     capsys.readouterr()
     assert main([*command, "--quiet", "--json"]) == 1
     assert {path: path.stat().st_mtime_ns for path in out.rglob("summary.json")} == before
+
+    # Where a run checkpoints is no other run; how long it is, is, and its old numbers are in no table then.
+    again = ["sweep", str(config), "--methods", "co_rl", "--out", str(out), "--quiet", "--json"]
+    capsys.readouterr()
+    assert main([*again, "checkpoint.every=1"]) == 0
+    assert [row["seeds"] for row in json.loads(capsys.readouterr().out)] == [[0]]
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("summary.json")} == before
+    assert main([*again, "steps=3"]) == 1
+    told = capsys.readouterr()
+    assert "holds a run with other settings (steps: 2 -> 3)" in told.err
+    assert json.loads(told.out) == [{"method": "co_rl", "seeds": []}]
+
+
+STAND_IN = """
+import os, signal, sys, time
+if "train" in sys.orig_argv:
+    marks = open({marks!r}, "a")
+    told = []
+    signal.signal(signal.SIGINT, lambda *_: (told.append(1), print("told", file=marks, flush=True)))
+    print("begins", file=marks, flush=True)
+    end = None
+    while len(told) < 2 and (end is None or time.time() < end):
+        time.sleep(0.05)
+        if told and end is None:
+            end = time.time() + 3
+    os._exit(130)
+"""
+
+
+@pytest.mark.parametrize("interrupts", [1, 2])
+def test_ctrl_c_reaches_every_run_as_often_as_it_is_typed(interrupts: int, config: Path, tmp_path: Path):
+    """A terminal interrupts the whole foreground process group; a run told twice leaves without saving."""
+    marks, stubs = tmp_path / "marks", tmp_path / "stubs"
+    stubs.mkdir()
+    (stubs / "sitecustomize.py").write_text(STAND_IN.format(marks=str(marks)))
+    line = command("sweep", config, "--methods", "co_rl", "rent", "--jobs", "2", "--out", tmp_path / "out", "--quiet")
+    environment = {**os.environ, "PYTHONPATH": f"{stubs}:{ROOT}"}
+    process = subprocess.Popen(line, cwd=ROOT, env=environment, start_new_session=True, stderr=subprocess.PIPE)
+    _wait_for(lambda: marks.is_file() and marks.read_text().count("begins") == 2)
+    for number in range(1, interrupts + 1):
+        os.killpg(process.pid, signal.SIGINT)
+        _wait_for(lambda number=number: marks.read_text().count("told") >= 2 * number)
+    said = process.communicate(timeout=60)[1].decode()
+    assert process.returncode == 130, said
+    assert "the same command goes on where it stood" in said
+    assert marks.read_text().count("told") == 2 * interrupts
+
+
+def _wait_for(what: Callable[[], bool]) -> None:
+    for _ in range(600):
+        if what():
+            return
+        time.sleep(0.1)
+    raise TimeoutError

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from mmcorl.adaptive import log_strengths
 from mmcorl.analysis.diversity import Cells, Draw, Interval, Pair, measure
 from mmcorl.errors import Refused
 from mmcorl.voting import Choices, Relation
@@ -181,20 +182,14 @@ def label_free(
 
 
 def strengths(agreement: Any, models: int) -> np.ndarray:
-    """Strength s_i of every model from pairwise agreement a_ij, taking a_ij = s_i s_j (least squares of logarithms).
+    """Strength s_i of every model from pairwise agreement a_ij, taking a_ij = s_i s_j; see `mmcorl.adaptive.strengths`.
 
     `agreement`: shares in the order of `itertools.combinations`, (..., pairs); returns (..., models). With three
     models it is exact, s_1 = sqrt(a_12 a_13 / a_23). It would be the accuracy, were errors independent and wrong
     answers never the same.
     """
-    logs = np.log(np.asarray(agreement, dtype=np.float64))
-    sums = np.zeros((*logs.shape[:-1], models))
-    for column, (i, j) in enumerate(combinations(range(models), 2)):
-        sums[..., i] += logs[..., column]
-        sums[..., j] += logs[..., column]
-    # The normal equations: sum_j log a_ij = (M - 2) log s_i + S with S = sum_i log s_i.
-    whole = sums.sum(axis=-1, keepdims=True) / (2 * (models - 1))
-    found: np.ndarray = np.exp((sums - whole) / (models - 2))
+    logs = np.moveaxis(np.log(np.asarray(agreement, dtype=np.float64)), -1, 0)
+    found: np.ndarray = np.exp(np.stack(log_strengths(list(logs), models), axis=-1))
     return found
 
 
