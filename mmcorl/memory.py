@@ -78,6 +78,8 @@ class Budget:
     """There all the time: weights, optimizer state, reference model."""
     updating: dict[str, int]
     sampling: dict[str, int]
+    engine: int = 0
+    """On the GPU of an engine that has one of its own."""
 
     @property
     def peak(self) -> int:
@@ -88,7 +90,8 @@ class Budget:
         """One line for people; `place` is what one rank computes on."""
         parts = {**self.resident, **self.updating, **{f"{name} (sampling)": n for name, n in self.sampling.items()}}
         told = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items() if size >= 0.05 * GIB)
-        return f"about {self.peak / GIB:.1f} GiB per {place} at the peak" + (f" ({told})" if told else "")
+        apart = f", and {self.engine / GIB:.1f} GiB for each engine of its own" if self.engine else ""
+        return f"about {self.peak / GIB:.1f} GiB per {place} at the peak" + (f" ({told})" if told else "") + apart
 
 
 def budget(config: Config, agent: int, shape: Shape, gpu_bytes: int | None = None) -> Budget:
@@ -124,6 +127,8 @@ def budget(config: Config, agent: int, shape: Shape, gpu_bytes: int | None = Non
         "logits": 2 * 4 * CHUNK * shape.vocabulary,
     }
     sampling = _sampling(config, ranks, shape, gpu_bytes)
+    if config.engine.separate:
+        return Budget(resident, updating, {}, sum(sampling.values()) + RESERVE)
     if config.engine.kind == "vllm" and not config.engine.sleep:
         return Budget(resident | sampling, updating, {})
     return Budget(resident, updating, sampling)

@@ -54,9 +54,18 @@ class Worker:
         total_steps: steps of the whole run, for the learning-rate schedule.
         device: where the model computes.
         ranks: the agent's ranks, already joined.
+        separate: actors for the agent's engines where those have processes of their own.
     """
 
-    def __init__(self, config: Config, reader: Reader, total_steps: int, device: torch.device, ranks: Ranks = ALONE):
+    def __init__(
+        self,
+        config: Config,
+        reader: Reader,
+        total_steps: int,
+        device: torch.device,
+        ranks: Ranks = ALONE,
+        separate: Sequence[Any] = (),
+    ):
         self.config, self.reader, self.adapter = config, reader, reader.adapter
         self.name, self.path, self.ranks, self.device = reader.name, reader.path, ranks, device
         self.total_steps = total_steps
@@ -84,7 +93,8 @@ class Worker:
         self.copy = None
         if config.engine.kind == "transformers" and not self.shards.whole:
             self.copy = WholeCopy(config, reader, device)
-        self.engine = build_engine(config, self.copy.policy if self.copy else self.policy, reader, ranks)
+        sampled = self.copy.policy if self.copy else self.policy
+        self.engine = build_engine(config, sampled, reader, ranks, separate=separate)
         correction = config.objective.importance_correction
         if correction == "auto":
             correction = "token_truncate" if self.adapter.needs_importance_correction else "off"

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from mmcorl.engines.base import Engine, Sample, Sampling
+from mmcorl.engines.base import Engine, Sample, Sampling, Voice
+from mmcorl.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:
     import torch
 
     from mmcorl.config import Config, EngineSettings
     from mmcorl.policy import Policy
-    from mmcorl.ranks import Ranks
     from mmcorl.reader import Reader
     from model_adapters.base import VisionSettings
 
-__all__ = ["Engine", "Sample", "Sampling", "build_engine", "engine_for", "require_engine"]
+__all__ = ["Engine", "Sample", "Sampling", "Voice", "build_engine", "engine_for", "require_engine"]
 
 
 def require_engine(config: Config) -> None:
@@ -29,14 +30,26 @@ def require_engine(config: Config) -> None:
 
 
 def build_engine(
-    config: Config, policy: Policy, reader: Reader, ranks: Ranks | None = None, dumps: Path | None = None
+    config: Config,
+    policy: Policy | Voice,
+    reader: Reader,
+    ranks: Ranks = ALONE,
+    dumps: Path | None = None,
+    separate: Sequence[Any] = (),
 ) -> Engine:
-    """The engine that a run's `engine` section asks for, in this process, with the weights training starts from.
+    """The engine that a run's `engine` section asks for, with the weights training starts from.
 
-    On several `ranks`, joined before, each makes its own, all at the same time. Requests that went wrong are written
-    into `dumps`. Raises Refused where the machine cannot have it.
+    On several `ranks`, joined before, each makes its own, all at the same time; in this process, unless there are
+    actors for `separate` ones (`mmcorl.launch.sampler.Sampler`). Requests that went wrong are written into `dumps`.
+    Raises Refused where the machine cannot have it.
     """
     require_engine(config)
+    if separate and not isinstance(policy, Voice):
+        from mmcorl.engines.remote import RemoteEngine
+
+        return RemoteEngine(
+            policy, separate, ranks, name=reader.name, dtype=config.engine.dtype or config.training.dtype
+        )
     longest = max(config.sampling.max_new_tokens, config.validation.max_new_tokens or 0)
     return engine_for(
         config.engine,
@@ -52,7 +65,7 @@ def build_engine(
 
 def engine_for(
     settings: EngineSettings,
-    policy: Policy,
+    policy: Policy | Voice,
     *,
     name: str,
     path: str,
@@ -66,7 +79,7 @@ def engine_for(
 
     Args:
         settings: which engine, and how.
-        policy: model, adapter and processor.
+        policy: model, adapter and processor; for vllm a voice will do.
         name: for messages.
         path: checkpoint of the policy.
         vision: how images reach the model.
@@ -78,6 +91,8 @@ def engine_for(
     if settings.kind == "transformers":
         from mmcorl.engines.transformers import TransformersEngine
 
+        if isinstance(policy, Voice):
+            raise TypeError("the transformers engine samples from a model, and a voice has none")
         return TransformersEngine(policy, settings.max_rows, settings.max_tokens)
     from mmcorl.engines.vllm import VllmEngine
 

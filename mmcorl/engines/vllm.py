@@ -31,8 +31,8 @@ from torch import Tensor
 import patches
 from mmcorl import scratch
 from mmcorl.config import EngineSettings
-from mmcorl.engines.base import Sample, Sampling, Weights
-from mmcorl.engines.fingerprints import check_weights
+from mmcorl.engines.base import Sample, Sampling, Voice, Weights
+from mmcorl.engines.fingerprints import check_weights, fingerprints
 from mmcorl.errors import Failed, Refused
 from mmcorl.extras import install_vllm
 from mmcorl.policy import Policy
@@ -79,7 +79,7 @@ class VllmEngine:
 
     def __init__(
         self,
-        policy: Policy,
+        policy: Policy | Voice,
         *,
         name: str,
         path: str,
@@ -94,7 +94,7 @@ class VllmEngine:
         self.policy, self.name, self.max_model_len = policy, name, max_model_len
         self.dumps = dumps or Path(tempfile.gettempdir())
         self.last_sync: Sync | None = None
-        lora = unmerged(policy)
+        lora = policy.lora if isinstance(policy, Voice) else unmerged(policy)
         self.adapters = lora is not None
         self._lora: LoRARequest | None = None
         self._asleep: set[str] = set()
@@ -286,6 +286,10 @@ class VllmEngine:
         if "weights" in self._asleep:
             raise RuntimeError(f"agent {self.name!r}: weights are asleep, wake or sync before the check")
         check_weights(self, weights)
+
+    def fingerprints(self) -> dict[str, Tensor]:
+        """Of the parameters that vLLM computes with."""
+        return fingerprints(self.model)
 
     def _lay_over(self, adapters: Mapping[str, Tensor]) -> None:
         """vLLM reads adapters from a folder as peft writes it."""

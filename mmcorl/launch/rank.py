@@ -13,8 +13,8 @@ import socket
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,10 +52,22 @@ class Broke:
     """The user's mistake, in a sentence."""
     no_room: str | None = None
     """The system's words where a write found no room."""
+    engine: int | None = None
+    """It is not the rank that broke but this engine of its agent, which has a process of its own."""
+    died: bool = False
+    """The process of that engine has ended; `error` is what Ray says of it."""
 
 
-class Rank:
-    """As an actor, one per GPU. Nothing heavy is imported before `build` has set up the process."""
+class EngineBroke(Exception):
+    """An engine in another process cannot go on: its error, on the way through a rank that asked it for something."""
+
+    def __init__(self, number: int, broke: Broke):
+        super().__init__(f"engine {number}: {broke.error}")
+        self.broke = replace(broke, engine=number)
+
+
+class Seated:
+    """A worker's process, as an actor. Nothing heavy is imported before `build` has set it up."""
 
     def __init__(self, agent: str, environment: Mapping[str, str]):
         os.environ.update(environment)
@@ -75,6 +87,28 @@ class Rank:
         gpus = tuple(str(one) for one in context.get_accelerator_ids().get("GPU", []))
         return Place(ray.util.get_node_ip_address(), context.get_node_id(), os.getpid(), gpus, self._log)
 
+    def keep_log(self, file: Path) -> Broke | None:
+        """From now on print to the end of this file, after what was printed so far."""
+
+        def keep() -> None:
+            if not file.parent.parent.is_dir():
+                raise Failed(
+                    f"there is no folder {str(file.parent.parent)!r} on this machine: put the run folder on a file "
+                    "system that all machines share"
+                )
+            file.parent.mkdir(exist_ok=True)
+            with open(self._log, "rb") as before, file.open("ab") as log:
+                shutil.copyfileobj(before, log)
+            _print_to(os.open(file, os.O_WRONLY | os.O_APPEND))
+            os.unlink(self._log)
+
+        result: Broke | None = caught(keep)
+        return result
+
+
+class Rank(Seated):
+    """One rank of one agent, one per GPU."""
+
     def free_port(self) -> int:
         """A port of this machine that nobody listens at."""
         with socket.socket() as one:
@@ -92,8 +126,12 @@ class Rank:
         number: int,
         size: int,
         meeting: str,
+        separate: Sequence[Any],
     ) -> Broke | None:
-        """Meet the other ranks at `meeting` (host:port of rank 0), load model, optimizer and engine."""
+        """Meet the other ranks at `meeting` (host:port of rank 0), load model, optimizer and engine.
+
+        `separate` are the agent's engines where they are actors of their own.
+        """
         os.environ["OMP_NUM_THREADS"] = threads
 
         def build() -> None:
@@ -106,42 +144,26 @@ class Rank:
 
             prepare(config)
             reader, here = Reader(config, settings, path), torch.device(device)
-            worker = Worker(
-                config, reader, steps, here, Ranks.join(number, size, meeting, here, config.ray.collective_timeout)
-            )
+            ranks = Ranks.join(number, size, meeting, here, config.ray.collective_timeout)
+            worker = Worker(config, reader, steps, here, ranks, separate)
             self._host = Host(worker, config.time_sliced)
 
-        result: Broke | None = _caught(build)
+        result: Broke | None = caught(build)
         return result
 
     def call(self, method: str, *arguments: Any) -> Any:
         """See `Host.call`; what it raises is returned as Broke, and its trace printed here."""
-        return _caught(lambda: self._host.call(method, *arguments))
-
-    def keep_log(self, file: Path) -> Broke | None:
-        """From now on print to the end of this file, after what was printed so far."""
-
-        def keep() -> None:
-            if not file.parent.parent.is_dir():
-                raise Failed(
-                    f"there is no folder {str(file.parent.parent)!r} on this machine: put the run folder on a file "
-                    "system that all machines share"
-                )
-            file.parent.mkdir(exist_ok=True)
-            with open(self._log, "rb") as before, file.open("ab") as log:
-                shutil.copyfileobj(before, log)
-            _print_to(os.open(file, os.O_WRONLY | os.O_APPEND))
-            os.unlink(self._log)
-
-        result: Broke | None = _caught(keep)
-        return result
+        return caught(lambda: self._host.call(method, *arguments))
 
 
-def _caught(call: Callable[[], Any]) -> Any:
+def caught(call: Callable[[], Any]) -> Any:
+    """The result of a call, or a Broke where it raised."""
     try:
         return call()
     except BaseException as error:  # An exit, too, ends the run here and not this process alone.
         traceback.print_exc()
+        if isinstance(error, EngineBroke):
+            return error.broke
         said = " ".join(str(error).split())
         user = isinstance(error, Refused) or any(kind.__name__ == "AdapterError" for kind in type(error).__mro__)
         room = None

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
@@ -172,11 +173,17 @@ class Range:
 
     def __init__(self, folder: Path):
         self.folder, self.mark = folder, folder / "mark"
-        models = {"qwen": taught("qwen2", folder / "zoo"), "llama": taught("llama", folder / "zoo")}
+        self.config = write_config(folder, self.settings())
+
+    def settings(self) -> dict[str, Any]:
+        """Two agents of two ranks."""
+        models = {
+            name: taught(model, self.folder / "zoo") for name, model in {"qwen": "qwen2", "llama": "llama"}.items()
+        }
         settings = changed(small_config(models, "text"), launcher="ray", agents__0__adapter="saboteur:Saboteur")
         for agent in settings["agents"]:
             agent["ranks"] = 2
-        self.config = write_config(folder, settings)
+        return settings
 
     def start(self, run: Path, *overrides: str, sabotage: str = "") -> subprocess.Popen[str]:
         """A run in a process group of its own; its output goes to a file."""
