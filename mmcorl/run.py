@@ -447,6 +447,7 @@ class Run:
         summary: dict[str, Any] = {
             "name": self.config.name,
             "supervision": self.config.supervision.kind,
+            "reward": self.config.reward.kind,
             **({"episode": self.config.episode.kind} if self.config.episode else {}),
             "steps": self.step,
             "seconds": round(sum(seconds), 2),

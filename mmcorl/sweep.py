@@ -235,12 +235,3 @@ def describe(planned: Sequence[Planned]) -> str:
     seeds = dict.fromkeys(one.seed for one in planned)
     left = sum(not one.done for one in planned)
     return f"{len(methods)} methods x {len(seeds)} seeds = {len(planned)} runs, {left} to do"
-
-
-def same_start(planned: Sequence[Planned]) -> None:
-    """Refuse runs of one seed that do not start from the same models: a comparison would mean nothing."""
-    for seed in dict.fromkeys(one.seed for one in planned):
-        own = [one for one in planned if one.seed == seed]
-        models = [tuple(agent.model for agent in one.config.agents) for one in own]
-        if len(set(models)) > 1:
-            raise Refused(f"runs of seed {seed} start from different models ({models}): give all the same")

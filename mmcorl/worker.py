@@ -246,7 +246,8 @@ class Worker:
         found = metrics([one[0] for one in told], self.config.objective.importance_cap)
         # Sampled tokens estimate the entropy of every completion, those without a gradient included.
         found["entropy"] = -sum(one[1] for one in told) / sum(one[2] for one in told)
-        if found["grad_norm"] == 0.0 and update.any_signal:
+        # Where every importance weight is masked, nothing is learned and nothing is wrong.
+        if found["grad_norm"] == 0.0 and update.any_signal and found.get("importance_weight_mean", 1.0):
             raise RuntimeError(
                 f"agent {self.name!r}, step {step}: advantages are not zero but no trainable parameter received a "
                 "gradient; check training.freeze_vision and training.lora.target_modules"

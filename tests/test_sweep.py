@@ -131,7 +131,9 @@ def test_a_file_that_is_no_method_is_refused(tmp_path: Path, content: str, sente
 
 
 def test_an_unknown_method_is_refused_with_the_known_ones():
-    with pytest.raises(Refused, match=r"there is no method 'grppo': did you mean 'grpo'\? use adaptive, .*, ttrl, union, a file.yaml"):
+    with pytest.raises(
+        Refused, match=r"there is no method 'grppo': did you mean 'grpo'\? use adaptive, .*, union, a file"
+    ):
         load(QUICKSTART, method="rent+grppo")
 
 

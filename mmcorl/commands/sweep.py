@@ -57,7 +57,6 @@ def _sweep(arguments: argparse.Namespace) -> int:
     name = settings.load(arguments.config, _first_seed(arguments)).name
     out: Path = arguments.out or Path("sweeps") / name
     planned = sweep.plan(arguments.config, arguments.methods, arguments.seeds, arguments.overrides, out)
-    sweep.same_start(planned)
     if not arguments.quiet:
         print(sweep.describe(planned), file=sys.stderr)
     _warm_up(planned, arguments.quiet)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -75,6 +75,9 @@ class View(_Settings):
         return self
 
 
+ViewName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+
+
 class HoldOut(_Settings):
     """A random share of the rows kept out of training, the same rows for every part and every run."""
 
@@ -106,7 +109,7 @@ class DataSettings(_Settings):
     """Whether a row without an image is bad once an image column is named."""
     answers: Literal["required", "optional"] = "optional"
     """Whether a row without a known answer is bad, as `supervision: gold` needs (two rows of MATH have none)."""
-    views: dict[str, View] = Field(default_factory=dict)
+    views: dict[ViewName, View] = Field(default_factory=dict)
     """Other wordings by view name."""
     hold_out: HoldOut | None = None
     """Splits the rows into a training and a held-out part, before `limit`."""
