@@ -195,7 +195,7 @@ class RoomyLayer(DynamicLayer):
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Add the states of new tokens (R, H, T, D); returns all, valid until the next update."""
-        if not self.is_initialized:
+        if self.keys is None or self.values is None:
             self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
             self.keys, self.values = key_states, value_states
             return key_states, value_states
