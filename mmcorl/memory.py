@@ -1,8 +1,8 @@
 """How much GPU memory one rank of an agent will need, worked out from the config before anything is loaded.
 
-Weights, gradients and optimizer state are exact; activations are an estimate from the shapes of a transformer
-decoder, and kernels, fragmentation and the vision tower's activations come on top (`RESERVE`). Sampling and updating
-take turns, so the peak is the larger of the two.
+Weights, gradients and optimizer state are exact; what the decoder keeps of the largest micro-batch is counted from its
+layers (`mmcorl.activations`). Kernels, fragmentation and the vision tower's activations come on top (`RESERVE`).
+Sampling and updating take turns, so the peak is the larger of the two.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from typing import Any
 
 import torch
 import transformers
+from torch import nn
 from transformers import AutoConfig
 
+from mmcorl.activations import Stack, Work, ends, groups_of, head, kept, stack_of, working
 from mmcorl.config import Config
+from mmcorl.logprobs import CHUNK
 from mmcorl.reader import Reader
 
 GIB = 2**30
 RESERVE = int(1.5 * GIB)
 """CUDA context, kernels' workspace and fragmentation."""
-CHUNK = 1024
-"""Completion tokens that meet the head at once (`mmcorl.logprobs`)."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,13 @@ class Shape:
     keys: int
     """Width of all key heads together."""
     vocabulary: int
+    decoder: Stack | None = None
+    """Its layers, looked at; by default two RMS norms and a gated MLP of the widths above."""
+
+    @property
+    def layers_of_decoder(self) -> Stack:
+        """What keeps activations."""
+        return self.decoder or Stack(self.layers, self.hidden, self.intermediate, self.queries, self.keys)
 
     @property
     def cache_bytes_per_token(self) -> int:
@@ -67,7 +75,13 @@ def shape_of(reader: Reader) -> Shape | None:
         queries=text.num_attention_heads * head,
         keys=(getattr(text, "num_key_value_heads", None) or text.num_attention_heads) * head,
         vocabulary=text.vocab_size,
+        decoder=_stack(reader.adapter.decoder(model), text),
     )
+
+
+def _stack(decoder: Any, config: Any) -> Stack | None:
+    layers = getattr(decoder, "layers", None)
+    return stack_of(list(layers), config) if isinstance(layers, nn.ModuleList) else None
 
 
 @dataclass(frozen=True)
@@ -120,11 +134,13 @@ def budget(config: Config, agent: int, shape: Shape, gpu_bytes: int | None = Non
         resident["weights"] = resident["reference"] = 0
     # Under autocast trained weights are there a second time in bf16; divided ones a layer or two at a time.
     copy = low * shape.parameters * 2 // max(shape.layers, 1) if parts > 1 or training.offload == "all" else 2 * trained
+    stack, work, recomputed = shape.layers_of_decoder, _work(config), training.gradient_checkpointing
     updating = {
         "gradients": 4 * trained // (1 if kind == "none" else ranks),
         "bf16 weights": copy if training.dtype == "bf16" else 0,
-        "activations": _activations(config, shape, low),
-        "logits": 2 * 4 * CHUNK * shape.vocabulary,
+        "activations": kept(stack, work, low, recomputed) + ends(stack, work),
+        # One after the other: the head, and with checkpointing the layer at work.
+        "logits": max(head(stack, CHUNK, shape.vocabulary), working(stack, work, low, recomputed)),
     }
     sampling = _sampling(config, ranks, shape, gpu_bytes)
     if config.engine.separate:
@@ -149,15 +165,16 @@ def _adapters(shape: Shape, rank: int) -> int:
     return shape.layers * rank * sum(a + b for a, b in ends)
 
 
-def _activations(config: Config, shape: Shape, low: int) -> int:
-    """What a micro-batch keeps for its backward pass, and the work on one layer."""
-    tokens, d = config.training.tokens_per_microbatch, shape.hidden
-    # Two norms keep their fp32 input and output; queries, keys and values before and after rotation; the attention's
-    # output; gate, up, their product and its activation.
-    layer = 2 * 2 * 4 * d + low * (2 * shape.queries + 3 * shape.keys) + low * d + low * 4 * shape.intermediate
-    if config.training.gradient_checkpointing:
-        return tokens * (4 * d * shape.layers + 2 * layer)
-    return tokens * layer * shape.layers
+def _work(config: Config) -> Work:
+    """The largest micro-batch: prompts and completions of the most tokens there may be, whole groups where they fit."""
+    most = config.training.tokens_per_microbatch
+    prompt, completion = config.data.max_prompt_tokens, config.sampling.max_new_tokens
+    if config.training.shared_prefix == "off":
+        return Work(most)
+    group = prompt + config.batch.completions * completion
+    if group <= most:
+        return groups_of(prompt, completion, config.batch.completions, most // group)
+    return groups_of(prompt, completion, max(1, (most - prompt) // completion), 1)
 
 
 def _sampling(config: Config, ranks: int, shape: Shape, gpu_bytes: int | None) -> dict[str, int]:

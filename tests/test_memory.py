@@ -34,8 +34,8 @@ def test_fp32_masters_with_adam_and_bf16_copies_take_18_bytes_a_parameter():
     one = budget(training={"dtype": "bf16"})
     assert one.resident == {"weights": 12 * BILLION, "optimizer": 24 * BILLION, "reference": 0, "whole copy": 0}
     assert (one.updating["gradients"], one.updating["bf16 weights"]) == (12 * BILLION, 6 * BILLION)
-    # Chunks of 1,024 tokens x 100,000 words in fp32, and their gradient.
-    assert one.updating["logits"] == 2 * 4 * 1024 * 100_000
+    # A chunk of 1,024 tokens x 100,000 words in fp32, and the gradient of the head, 100,000 x 2,000.
+    assert one.updating["logits"] == 4 * 100_000 * (1024 + 2000)
 
 
 @pytest.mark.parametrize(
@@ -117,13 +117,26 @@ def test_the_reference_model_is_held_as_the_trained_one():
     assert away.resident["reference"] == 0
 
 
-def test_checkpointing_keeps_a_row_per_layer_and_works_on_two():
-    training = {"dtype": "bf16", "tokens_per_microbatch": 1000}
-    plain = budget(training=training).updating["activations"]
-    saved = budget(training={**training, "gradient_checkpointing": True}).updating["activations"]
-    layer = plain // (1000 * 10)
-    assert plain == 1000 * 10 * layer
-    assert saved == 1000 * (4 * 2000 * 10 + 2 * layer)
+def test_activations_of_a_shared_micro_batch_by_hand():
+    # 2 groups of 100 + 4 x 50 tokens fit into 700: 600 tokens, 400 of them completions that see 8 x 150 keys.
+    rows = {
+        "data": {"train": {"source": "synthetic:text", "size": 8}, "max_prompt_tokens": 100},
+        "sampling": {"max_new_tokens": 50},
+    }
+    training = {"dtype": "fp32", "tokens_per_microbatch": 700}
+    # Floats of a token and layer: 4 x 2,000 in norms and 2 x 2,000 behind them, queries, keys and values 3,000, what
+    # attention gives 2 x 2,000, 4 x 8,000 in the MLP.
+    layer = 600 * (8000 + 4000 + 3000 + 4000 + 32_000) + 400 * 2000 + 1200 * 2 * 500
+    around = 600 * 2000 * 4  # embeddings; the last norm's input, what it normalised, its output
+    assert budget(training=training, **rows).updating["activations"] == 4 * (10 * layer + around)
+    saved = budget(training={**training, "gradient_checkpointing": True}, **rows).updating
+    assert saved["activations"] == 4 * (10 * 600 * 2000 + around)
+    # A layer at work is less than 1,024 logits and the head's gradient, 100,000 x (1,024 + 2,000).
+    assert saved["logits"] == max(4 * (layer + 2 * 600 * 8000), 4 * 100_000 * 3024)
+    # A group that does not fit is cut: (200 - 100) / 50 = 2 completions at a time, and no more.
+    cut = budget(training={"dtype": "fp32", "tokens_per_microbatch": 200}, **rows).updating["activations"]
+    small = 200 * 51_000 + 100 * 2000 + 300 * 1000
+    assert cut == 4 * (10 * small + 200 * 8000)
 
 
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "internvl3_5", "gemma3", "llama"])
