@@ -109,7 +109,9 @@ def stack_of(layers: Sequence[nn.Module], config: Any) -> Stack:
     first = layers[0]
     heads = getattr(config, "num_attention_heads", None) or config.num_heads
     head = getattr(config, "head_dim", None) or config.hidden_size // heads
-    norms = [one for one in first.modules() if "norm" in type(one).__name__.lower() and hasattr(one, "weight")]
+    norms: list[Any] = [
+        one for one in first.modules() if "norm" in type(one).__name__.lower() and hasattr(one, "weight")
+    ]
     whole = [one for one in norms if one.weight.numel() == config.hidden_size]
     linear = [one.out_features for one in first.modules() if isinstance(one, nn.Linear)]
     return Stack(

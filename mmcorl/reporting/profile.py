@@ -60,8 +60,8 @@ def table(folder: Path, timings: Sequence[Mapping[str, Any]], agents: Sequence[s
     top = sorted(operators, key=lambda key: -sum(operators[key].values()))[:OPERATORS]
     lines += ["", _head("kernels" if device else "operators, by themselves", agents)]
     for key in top:
-        own = {name: (value, value / (sums[name] or 1.0)) for name, value in operators[key].items()}
-        lines.append(_row(key, agents, own))
+        shares = {name: (value, value / (sums[name] or 1.0)) for name, value in operators[key].items()}
+        lines.append(_row(key, agents, shares))
     lines.append("")
     lines += [_rates(name, records) for name, records in ranks.items()]
     lines.append("arithmetic: 6 operations per parameter and token, beside what square matrices reach here")
