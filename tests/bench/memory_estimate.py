@@ -63,7 +63,8 @@ def measure(worker: Worker, options: argparse.Namespace) -> dict[str, float]:
 def stacks(worker: Worker) -> dict[str, activations.Stack]:
     """The decoder's layers, and the tower's where there is one."""
     model, adapter = worker.policy.model, worker.adapter
-    found = {"text": activations.stack_of(adapter.decoder(model).layers, model.config.get_text_config())}
+    decoder: Any = adapter.decoder(model)
+    found = {"text": activations.stack_of(decoder.layers, model.config.get_text_config())}
     for part in adapter.vision_modules(model):
         for module in part.modules():
             if isinstance(module, torch.nn.ModuleList) and len(module) and "vision" not in found:

@@ -35,7 +35,7 @@ from mmcorl.rewards import Reward
 from mmcorl.run import HeldOut, Run, RunFolder
 from mmcorl.supervision import Supervision
 from mmcorl.train import TrainingPrompts
-from model_adapters.tiny import build_tiny
+from model_adapters.tiny import TinyFamily, build_tiny
 
 ROWS = 16
 """Of the data: few enough that the cache of encoded prompts is full after some steps."""
@@ -110,7 +110,9 @@ def config_of(models: Sequence[str], options: argparse.Namespace) -> Config:
 
 def run(options: argparse.Namespace) -> list[Note]:
     """Train, and note."""
-    families = ("qwen2_5_vl", "internvl3_5") if options.kind == "visual" else ("llama", "qwen2")
+    families: Sequence[TinyFamily] = ("llama", "qwen2")
+    if options.kind == "visual":
+        families = ("qwen2_5_vl", "internvl3_5")
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         models = [str(build_tiny(family, folder / family, seed=0)) for family in families]
