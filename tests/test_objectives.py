@@ -267,7 +267,7 @@ def test_rollouts_measure_the_whole_distribution(
 def test_the_reward_of_the_sure_is_learnt_from(tiny_checkpoints: Mapping[str, Path]) -> None:
     """RENT from rollout to step: the gradient is that of GRPO with those rewards, and more steps lower the entropy."""
     path, prompts = tiny_checkpoints["qwen2"], mixed_prompts("qwen2")
-    agent = worker(path, reward="entropy", optimizer={"lr": 1e-3, "eps": 1e-8})
+    agent = worker(path, reward="entropy", optimizer={"lr": 1e-2, "eps": 1e-8})
     seen = []
     for step in range(1, 9):
         groups = agent.rollout(prompts, step)

@@ -177,6 +177,6 @@ def test_what_cannot_be_divided_is_refused(training: dict[str, str], sentence: s
 def test_a_missing_deepspeed_is_named(tiny_checkpoints: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "deepspeed" else found(name))
-    with pytest.raises(Refused, match=r"'zero3' but DeepSpeed is not installed: pip install 'mmcorl\[deepspeed\]', or"):
+    with pytest.raises(Refused, match=r"'zero3' but DeepSpeed is not installed: pip install -e '\.\[deepspeed\]', or"):
         worker(tiny_checkpoints["llama"], training={"sharding": "zero3"})
     sharding.require(settings(training={"sharding": "fsdp2"}))
