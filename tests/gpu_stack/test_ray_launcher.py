@@ -102,7 +102,7 @@ def test_uneven_teams_on_a_running_cluster_go_on_as_one_process(
     while ray.available_resources()["CPU"] != before and time.monotonic() < deadline:
         time.sleep(0.1)
     assert ray.available_resources()["CPU"] == before  # its places are free again, and the cluster is there
-    ended = run(server, changed(config, launcher="local", agents__0__ranks=1), tmp_path)
+    ended = run(server, changed(config, launcher="local", ray={}, agents__0__ranks=1), tmp_path)
     assert ended.code == 0, ended.output
     assert [line["step"] for line in records(tmp_path / "run", "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
     assert_it_learns(tmp_path / "run")
