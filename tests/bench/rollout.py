@@ -32,27 +32,15 @@ from mmcorl.engines.base import Sampling
 from mmcorl.policy import Policy
 from model_adapters.base import DEFAULT_VISION, Encoded
 from model_adapters.registry import adapter_for
-from model_adapters.tiny import build_tiny
-from tests.bench.update_step import SMOLLM2, TEXT, VISION
+from tests.bench.shapes import FAMILIES, SIZES
+from tests.bench.shapes import build as build_shape
 
-FAMILIES = ("qwen2_5_vl", "internvl3_5", "gemma3", "llama")
 HERE = "as it is"
 
 
 def build(options: argparse.Namespace, folder: Path) -> Policy:
-    """A random model of about a megabyte, or of about 50 million parameters (the text model: 134 million)."""
-    size: dict[str, Any] = {"image_size": options.side}
-    if options.size == "middle":
-        sliding = {"layer_types": (["sliding_attention"] * 3 + ["full_attention"]) * 2, "sliding_window": 512}
-        seeing = {**TEXT, **(sliding if options.family == "gemma3" else {})}
-        text = seeing if options.family in VISION else SMOLLM2
-        size |= {
-            "hidden": text["hidden_size"],
-            "layers": text["num_hidden_layers"],
-            "text_config": text,
-            "vision_config": VISION.get(options.family),
-        }
-    build_tiny(options.family, folder, initializer_range=0.02, **size)
+    """A random model of one of the sizes of `tests.bench.shapes`."""
+    build_shape(options.family, options.size, folder, image_size=options.side, initializer_range=0.02)
     adapter = adapter_for(str(folder))
     model: Any = adapter.load_model(str(folder), torch.float32)
     processor = adapter.load_processor(str(folder), DEFAULT_VISION)
@@ -186,7 +174,7 @@ def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.rollout", description="Time one rollout.")
     parser.add_argument("--family", choices=FAMILIES, default="qwen2_5_vl")
-    parser.add_argument("--size", choices=("tiny", "middle"), default="middle")
+    parser.add_argument("--size", choices=SIZES, default="middle")
     parser.add_argument("--prompts", type=int, default=4)
     parser.add_argument("--completions", type=int, default=8, help="K")
     parser.add_argument("--tokens", type=int, default=128, help="most new tokens")

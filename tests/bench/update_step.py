@@ -36,35 +36,7 @@ from mmcorl.types import Prompt
 from mmcorl.update import Rollout
 from mmcorl.worker import Worker
 from model_adapters.base import Encoded
-from model_adapters.tiny import build_tiny
-
-FAMILIES = ("qwen2_5_vl", "internvl3_5", "gemma3", "llama")
-SIDE = 448  # pixels; 256 image tokens in all three families
-TEXT: dict[str, Any] = {
-    "hidden_size": 512,
-    "num_hidden_layers": 8,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-    "intermediate_size": 2048,
-    "vocab_size": 8192,
-    "tie_word_embeddings": False,
-}
-SMOLLM2: dict[str, Any] = {
-    "hidden_size": 576,
-    "num_hidden_layers": 30,
-    "num_attention_heads": 9,
-    "num_key_value_heads": 3,
-    "head_dim": 64,
-    "intermediate_size": 1536,
-    "vocab_size": 49152,
-    "tie_word_embeddings": True,
-}
-"""The text family in the shape of SmolLM2-135M."""
-VISION: dict[str, dict[str, Any]] = {
-    "qwen2_5_vl": {"hidden_size": 256, "intermediate_size": 1024, "depth": 6, "fullatt_block_indexes": [2, 5]},
-    "internvl3_5": {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 6},
-    "gemma3": {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 6},
-}
+from tests.bench.shapes import FAMILIES, SIZES, build, shape
 
 
 class Clock:
@@ -110,20 +82,8 @@ class PeakMemory:
 
 
 def build_worker(options: argparse.Namespace, folder: Path) -> Worker:
-    """A worker on a random model of about 50 million parameters, the text model of 134 million."""
-    sliding = {"layer_types": (["sliding_attention"] * 3 + ["full_attention"]) * 2, "sliding_window": 512}
-    seeing = {**TEXT, **(sliding if options.family == "gemma3" else {})}
-    text = seeing if options.family in VISION else SMOLLM2
-    build_tiny(
-        options.family,
-        folder,
-        image_size=SIDE,
-        hidden=text["hidden_size"],
-        layers=text["num_hidden_layers"],
-        initializer_range=0.02,
-        text_config=text,
-        vision_config=VISION.get(options.family),
-    )
+    """A worker on a random model of one of the sizes of `tests.bench.shapes`."""
+    build(options.family, options.size, folder)
     config = parse(
         {
             "steps": 100,
@@ -146,13 +106,14 @@ def build_worker(options: argparse.Namespace, folder: Path) -> Worker:
 def fabricate(worker: Worker, options: argparse.Namespace, step: int) -> dict[str, tuple[float, ...]]:
     """Put a rollout of random completions into the worker; returns rewards of which half are 1."""
     generator = torch.Generator().manual_seed(step)
+    side = shape(options.family, options.size).side
     allowed = torch.arange(worker.policy.model.config.get_text_config().vocab_size)
     allowed = allowed[~torch.isin(allowed, worker.policy.banned.cpu())]
     rewards: dict[str, tuple[float, ...]] = {}
     pending: dict[str, Rollout] = {}
     question = "How many dots are there in this picture, and which shape is the largest? " * 2
     for number in range(options.prompts):
-        pixels = np.random.default_rng(number).integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
+        pixels = np.random.default_rng(number).integers(0, 256, (side, side, 3), dtype=np.uint8)
         file = io.BytesIO()
         Image.fromarray(pixels).save(file, "PNG")
         images = (file.getvalue(),) if worker.adapter.multimodal else ()
@@ -300,6 +261,7 @@ def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.update_step", description="Time one policy step.")
     parser.add_argument("--family", choices=FAMILIES, default="qwen2_5_vl")
+    parser.add_argument("--size", choices=SIZES, default="middle", help="see tests/bench/shapes.py")
     parser.add_argument(
         "--prompts", type=int, default=2, help="prompts per step, with one image each but for the text family"
     )

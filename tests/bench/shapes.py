@@ -1,0 +1,160 @@
+"""Sizes of the random models that the benchmarks run: a megabyte, about 50 million parameters, and those on the hub.
+
+`tiny` is what the tests use. `middle` is large enough for matrices to be most of the work and small enough for a CPU.
+`full` has every width, depth and vocabulary of the model that `FULL` names, so that on a GPU a step costs what a step
+of that model costs; the weights are random, and the tokenizer stays the small one, whose ids all exist in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from model_adapters.tiny import build_tiny
+
+FAMILIES = ("qwen2_5_vl", "internvl3_5", "gemma3", "llama")
+SIZES = ("tiny", "middle", "full")
+SIDE = 448  # pixels; 256 image tokens in all three families at middle size
+TEXT: dict[str, Any] = {
+    "hidden_size": 512,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "intermediate_size": 2048,
+    "vocab_size": 8192,
+    "tie_word_embeddings": False,
+}
+SMOLLM2: dict[str, Any] = {
+    "hidden_size": 576,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "head_dim": 64,
+    "intermediate_size": 1536,
+    "vocab_size": 49152,
+    "tie_word_embeddings": True,
+}
+"""The text family in the shape of SmolLM2-135M."""
+VISION: dict[str, dict[str, Any]] = {
+    "qwen2_5_vl": {"hidden_size": 256, "intermediate_size": 1024, "depth": 6, "fullatt_block_indexes": [2, 5]},
+    "internvl3_5": {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 6},
+    "gemma3": {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 6},
+}
+
+
+def _sliding(layers: int, period: int, window: int) -> dict[str, Any]:
+    """Gemma-3's kinds of layers: every `period`-th sees everything, the others a window."""
+    kinds = ["sliding_attention" if (layer + 1) % period else "full_attention" for layer in range(layers)]
+    return {"layer_types": kinds, "sliding_window": window}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The size of one model."""
+
+    side: int
+    """Pixels of a picture's side."""
+    text: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the language model's config; what is not named is what tiny models have."""
+    vision: Mapping[str, Any] = field(default_factory=dict)
+    image_tokens: int | None = None
+    """Gemma-3's tokens of a picture; the other families' follow from the pixels."""
+
+    def settings(self) -> dict[str, Any]:
+        """Arguments of `build_tiny`."""
+        sizes = {"hidden": self.text["hidden_size"], "layers": self.text["num_hidden_layers"]} if self.text else {}
+        scale = {"initializer_range": 0.02, "text_config": self.text, "vision_config": self.vision} if self.text else {}
+        return {"image_size": self.side, "mm_tokens_per_image": self.image_tokens, **sizes, **scale}
+
+
+MIDDLE: dict[str, Shape] = {
+    "qwen2_5_vl": Shape(SIDE, TEXT, VISION["qwen2_5_vl"]),
+    "internvl3_5": Shape(SIDE, TEXT, VISION["internvl3_5"]),
+    "gemma3": Shape(SIDE, {**TEXT, **_sliding(8, 4, 512)}, VISION["gemma3"]),
+    "llama": Shape(SIDE, SMOLLM2),
+}
+FULL: dict[str, Shape] = {
+    # Qwen2.5-VL-3B-Instruct, 1024 tokens of a picture.
+    "qwen2_5_vl": Shape(
+        896,
+        {
+            "hidden_size": 2048,
+            "num_hidden_layers": 36,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 2,
+            "intermediate_size": 11008,
+            "vocab_size": 151936,
+            "max_position_embeddings": 128000,
+            "tie_word_embeddings": True,
+        },
+        {
+            "hidden_size": 1280,
+            "intermediate_size": 3420,
+            "depth": 32,
+            "num_heads": 16,
+            "fullatt_block_indexes": [7, 15, 23, 31],
+        },
+    ),
+    # InternVL3.5-2B, one tile. The makers count 2.0 billion in its language model: with an output head of its own.
+    "internvl3_5": Shape(
+        448,
+        {
+            "hidden_size": 2048,
+            "num_hidden_layers": 28,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "intermediate_size": 6144,
+            "vocab_size": 151936,
+            "max_position_embeddings": 40960,
+            "tie_word_embeddings": False,
+        },
+        {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16},
+    ),
+    # Gemma-3-4B-it: a picture is 4096 patches, pooled to 256 tokens.
+    "gemma3": Shape(
+        896,
+        {
+            "hidden_size": 2560,
+            "num_hidden_layers": 34,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 4,
+            "head_dim": 256,
+            "query_pre_attn_scalar": 256,
+            "intermediate_size": 10240,
+            "vocab_size": 262208,
+            "max_position_embeddings": 131072,
+            "tie_word_embeddings": True,
+            **_sliding(34, 6, 1024),
+        },
+        {"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16},
+        image_tokens=256,
+    ),
+    # Llama-3.2-3B-Instruct.
+    "llama": Shape(
+        SIDE,
+        {
+            "hidden_size": 3072,
+            "num_hidden_layers": 28,
+            "num_attention_heads": 24,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "intermediate_size": 8192,
+            "vocab_size": 128256,
+            "max_position_embeddings": 131072,
+            "tie_word_embeddings": True,
+        },
+    ),
+}
+
+
+def shape(family: str, size: str) -> Shape:
+    """The shape of a family at one of `SIZES`."""
+    return {"tiny": dict.fromkeys(FAMILIES, Shape(56)), "middle": MIDDLE, "full": FULL}[size][family]
+
+
+def build(family: str, size: str, folder: Path, **more: Any) -> Path:
+    """Write a checkpoint with random weights; `more` goes to `build_tiny` (`seed`, a smaller `image_size`)."""
+    return build_tiny(family, folder, **{**shape(family, size).settings(), **more})  # type: ignore[arg-type]
