@@ -12,9 +12,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
-import os
-import platform
 import statistics
 import tempfile
 import time
@@ -24,7 +21,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import transformers
 from PIL import Image
 
 from mmcorl.engines import transformers as engine_module
@@ -32,7 +28,8 @@ from mmcorl.engines.base import Sampling
 from mmcorl.policy import Policy
 from model_adapters.base import DEFAULT_VISION, Encoded
 from model_adapters.registry import adapter_for
-from tests.bench.shapes import FAMILIES, SIZES
+from tests.bench import results
+from tests.bench.shapes import FAMILIES, SIZES, shape
 from tests.bench.shapes import build as build_shape
 
 HERE = "as it is"
@@ -40,7 +37,8 @@ HERE = "as it is"
 
 def build(options: argparse.Namespace, folder: Path) -> Policy:
     """A random model of one of the sizes of `tests.bench.shapes`."""
-    build_shape(options.family, options.size, folder, image_size=options.side, initializer_range=0.02)
+    smaller = {} if options.size == "full" else {"image_size": options.side}
+    build_shape(options.family, options.size, folder, initializer_range=0.02, **smaller)
     adapter = adapter_for(str(folder))
     model: Any = adapter.load_model(str(folder), torch.float32)
     processor = adapter.load_processor(str(folder), DEFAULT_VISION)
@@ -54,9 +52,10 @@ def build(options: argparse.Namespace, folder: Path) -> Policy:
 
 def encoded(policy: Policy, options: argparse.Namespace) -> list[Encoded]:
     """Prompts of several lengths, each with a picture where the family sees."""
+    side = shape(options.family, "full").side if options.size == "full" else options.side
     prompts = []
     for number in range(options.prompts):
-        pixels = np.random.default_rng(number).integers(0, 256, (options.side, options.side, 3), dtype=np.uint8)
+        pixels = np.random.default_rng(number).integers(0, 256, (side, side, 3), dtype=np.uint8)
         images = [Image.fromarray(pixels)] if policy.adapter.multimodal else []
         text = f"{number}. " + "How many dots are there in this picture? " * (1 + 3 * number)
         prompts.append(policy.adapter.encode(policy.processor, text, images))
@@ -121,25 +120,19 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
                 lengths += [len(sample.ids) for own in drawn for sample in own]
     kept = {name: one[options.warmup :] for name, one in seconds.items()}
     busy_kept = {name: one[options.warmup :] for name, one in processor.items()}
-    return {
+    found = {
         "family": options.family,
         "parameters": sum(parameter.numel() for parameter in policy.parameters()),
         "vocabulary": policy.model.config.get_text_config().vocab_size,
         "prompt_tokens": [len(one.input_ids) for one in prompts],
         "mean_length": statistics.mean(lengths),
         "cut_off": statistics.mean(length == options.tokens for length in lengths),
-        "settings": {key: value for key, value in vars(options).items() if key != "json"},
         "seconds": kept,
         "processor_seconds": busy_kept,
         "over_this": {name: ratio(one, kept[HERE]) for name, one in kept.items() if name != HERE},
         "processor_over_this": {name: ratio(one, busy_kept[HERE]) for name, one in busy_kept.items() if name != HERE},
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-        },
-        "machine": {"cpus": os.cpu_count(), "load_average": os.getloadavg()[0], "processor": platform.processor()},
     }
+    return results.record("rollout", options, found)
 
 
 def policy_at_work(options: argparse.Namespace) -> torch.autocast:
@@ -179,16 +172,12 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--completions", type=int, default=8, help="K")
     parser.add_argument("--tokens", type=int, default=128, help="most new tokens")
     parser.add_argument("--mean", type=float, default=48.0, help="mean length of completions that are not cut off")
-    parser.add_argument("--side", type=int, default=112, help="pixels of a picture's side")
+    parser.add_argument("--side", type=int, default=112, help="pixels of a picture's side, full size has its own")
     parser.add_argument("--leave-at", type=float, nargs="*", default=[], help="more shares at which rows leave")
     parser.add_argument("--against", type=Path, default=None, help="file with another version of the engine")
-    parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32")
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--device", default="cpu")
     parser.add_argument("--warmup", type=int, default=1, help="rollouts that are not counted")
     parser.add_argument("--repeat", type=int, default=5, help="rollouts of which the median is taken")
-    parser.add_argument("--json", type=Path, default=None, help="also write the result to this file")
-    return parser
+    return results.shared_arguments(parser)
 
 
 def main() -> None:
@@ -196,9 +185,7 @@ def main() -> None:
     options = arguments().parse_args()
     result = run(options)
     print(table(result))
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(result, indent=1, default=str) + "\n")
+    results.keep(result, options.json)
 
 
 if __name__ == "__main__":

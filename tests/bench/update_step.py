@@ -12,20 +12,18 @@ import argparse
 import ctypes
 import gc
 import io
-import json
-import os
 import platform
 import statistics
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 import torch
-import transformers
 from PIL import Image
 
 from mmcorl.config import parse
@@ -36,6 +34,7 @@ from mmcorl.types import Prompt
 from mmcorl.update import Rollout
 from mmcorl.worker import Worker
 from model_adapters.base import Encoded
+from tests.bench import results
 from tests.bench.shapes import FAMILIES, SIZES, build, shape
 
 
@@ -82,8 +81,12 @@ class PeakMemory:
 
 
 def build_worker(options: argparse.Namespace, folder: Path) -> Worker:
-    """A worker on a random model of one of the sizes of `tests.bench.shapes`."""
-    build(options.family, options.size, folder)
+    """A worker on a new random model of one of the sizes of `tests.bench.shapes`."""
+    return load_worker(options, build(options.family, options.size, folder))
+
+
+def load_worker(options: argparse.Namespace, folder: Path, more: Mapping[str, Any] | None = None) -> Worker:
+    """A worker on the checkpoint in `folder`; `more` are sections of the config."""
     config = parse(
         {
             "steps": 100,
@@ -98,29 +101,44 @@ def build_worker(options: argparse.Namespace, folder: Path) -> Worker:
                 "gradient_checkpointing": options.gradient_checkpointing,
                 "tokens_per_microbatch": options.tokens_per_microbatch,
             },
+            **(more or {}),
         }
     )
     return Worker(config, Reader(config, config.agents[0], str(folder)), 100, torch.device(options.device))
 
 
-def fabricate(worker: Worker, options: argparse.Namespace, step: int) -> dict[str, tuple[float, ...]]:
-    """Put a rollout of random completions into the worker; returns rewards of which half are 1."""
-    generator = torch.Generator().manual_seed(step)
+def questions(worker: Worker, options: argparse.Namespace, images: int = 1, copies: int = 2) -> list[Prompt]:
+    """The prompts of every step: pictures of noise where the family sees, and a sentence as often as told."""
     side = shape(options.family, options.size).side
+    text = "How many dots are there in this picture, and which shape is the largest? " * copies
+    prompts = []
+    for number in range(options.prompts):
+        noise = np.random.default_rng(number)
+        pictures = []
+        for _ in range(images if worker.adapter.multimodal else 0):
+            file = io.BytesIO()
+            Image.fromarray(noise.integers(0, 256, (side, side, 3), dtype=np.uint8)).save(file, "PNG")
+            pictures.append(file.getvalue())
+        asked = f"{number}. {text}"
+        prompts.append(Prompt(prompt_uid(asked, None, tuple(pictures)), str(number), asked, tuple(pictures)))
+    return prompts
+
+
+def fabricate(
+    worker: Worker, options: argparse.Namespace, step: int, images: int = 1, copies: int = 2
+) -> dict[str, tuple[float, ...]]:
+    """Put a rollout of random completions into the worker; returns rewards of which half are 1.
+
+    A text prompt is `options.prompt_tokens` random tokens; `images` and `copies` are those of `questions`.
+    """
+    generator = torch.Generator().manual_seed(step)
     allowed = torch.arange(worker.policy.model.config.get_text_config().vocab_size)
     allowed = allowed[~torch.isin(allowed, worker.policy.banned.cpu())]
     rewards: dict[str, tuple[float, ...]] = {}
     pending: dict[str, Rollout] = {}
-    question = "How many dots are there in this picture, and which shape is the largest? " * 2
-    for number in range(options.prompts):
-        pixels = np.random.default_rng(number).integers(0, 256, (side, side, 3), dtype=np.uint8)
-        file = io.BytesIO()
-        Image.fromarray(pixels).save(file, "PNG")
-        images = (file.getvalue(),) if worker.adapter.multimodal else ()
-        asked = f"{number}. {question}"
-        prompt = Prompt(prompt_uid(asked, None, images), str(number), asked, images)
+    for prompt in questions(worker, options, images, copies):
         encoded = worker.reader.encode(prompt)
-        if not images:
+        if not prompt.images:
             ids = allowed[torch.randint(len(allowed), (options.prompt_tokens,), generator=generator)]
             encoded = Encoded(ids, torch.arange(len(ids))[None], len(ids))
         samples = []
@@ -152,25 +170,19 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         for way in ways:
             worker.shared_prefix = way == "shared"
             rows[way].append(measure(worker, options, clock, number))
-    results = {way: summary(measured[options.warmup :], options) for way, measured in rows.items()}
+    told = {way: summary(measured[options.warmup :], options) for way, measured in rows.items()}
     fabricate(worker, options, 0)
     prompt = next(iter(worker._pending.values())).prompt.input_ids
     token = worker.adapter.image_token_id(worker.policy.model.config)
-    return {
+    found = {
         "family": options.family,
         "parameters": sum(parameter.numel() for parameter in worker.policy.parameters()),
         "prompt_tokens": len(prompt),
         "image_tokens": 0 if token is None else int((prompt == token).sum()),
-        "settings": {key: value for key, value in vars(options).items() if key not in ("family", "json")},
-        "ways": results,
+        "ways": told,
         "plain_over_shared": ratio(rows, options.warmup) if len(ways) == 2 else None,
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-        },
-        "machine": {"cpus": os.cpu_count(), "load_average": os.getloadavg()[0], "processor": platform.processor()},
     }
+    return results.record("update_step", options, found)
 
 
 def measure(worker: Worker, options: argparse.Namespace, clock: Clock, number: int) -> dict[str, float]:
@@ -270,15 +282,11 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--ragged", action="store_true", help="completions of a quarter of that up to all of it")
     parser.add_argument("--prompt-tokens", type=int, default=130, help="of the text family's prompts")
     parser.add_argument("--prefix", choices=("both", "plain", "shared"), default="both", help="ways of passing prompts")
-    parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--gradient-checkpointing", action="store_true")
     parser.add_argument("--tokens-per-microbatch", type=int, default=16384)
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--device", default="cpu")
     parser.add_argument("--warmup", type=int, default=1, help="steps that are not counted")
     parser.add_argument("--repeat", type=int, default=3, help="steps of which the median is taken")
-    parser.add_argument("--json", type=Path, default=None, help="also write the result to this file")
-    return parser
+    return results.shared_arguments(parser)
 
 
 def main() -> None:
@@ -286,9 +294,7 @@ def main() -> None:
     options = arguments().parse_args()
     result = run(options)
     print(table(result))
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(result, indent=1, default=str) + "\n")
+    results.keep(result, options.json)
 
 
 if __name__ == "__main__":
