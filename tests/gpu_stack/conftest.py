@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
+# Ray gives its workers the lowest claim on a processor: beside another test they would hardly move.
+os.environ.setdefault("RAY_worker_niceness", "0")
+
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
