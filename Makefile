@@ -20,11 +20,11 @@ PAPER := tests/test_contract.py tests/test_registry.py tests/test_patches.py $(w
   tests/test_policy.py tests/test_engine.py tests/outside_family
 
 # What takes longest comes first, so that `make --jobs` does not wait for it in the end.
-LONG := %/test_quickstart.py %/test_cohorts.py %/test_grading_fuzz.py
+LONG := %/test_quickstart.py %/test_cohorts.py %/test_ray_quickstart.py %/test_sharding_update.py
 SLOW_FILES := $(addprefix slow/,$(filter $(LONG),$(SLOW)) $(filter-out $(LONG),$(SLOW)))
-STACK_FILES := $(addprefix stack/,$(STACK))
+STACK_FILES := $(addprefix stack/,$(filter $(LONG),$(STACK)) $(filter-out $(LONG),$(STACK)))
 
-.PHONY: quickstart test test-slow test-stack test-paper check bench clean $(SLOW_FILES) $(STACK_FILES)
+.PHONY: quickstart test test-slow test-thorough test-stack test-paper check bench clean $(SLOW_FILES) $(STACK_FILES)
 
 # DeepSpeed's operators know the paths of the environment they were compiled in.
 $(STACK_READY) $(STACK_FILES): export TORCH_EXTENSIONS_DIR := $(abspath $(STACK_VENV))/torch_extensions
@@ -46,6 +46,10 @@ test: $(READY)
 test-slow: $(SLOW_FILES)
 $(SLOW_FILES): slow/%: $(READY)
 	$(BIN)/python -m pytest -m slow --durations 5 $*
+
+# What CI leaves out: more seeds and more strings of what test-slow does.
+test-thorough: $(READY)
+	$(BIN)/python -m pytest -m thorough --numprocesses auto --maxprocesses 4
 
 test-stack: $(STACK_FILES)
 $(STACK_FILES): stack/%: $(STACK_READY)

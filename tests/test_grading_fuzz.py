@@ -141,11 +141,13 @@ def test_five_thousand_strings_do_no_harm(tmp_path: Path, monkeypatch: pytest.Mo
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
-def test_two_hundred_thousand_strings_do_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "count", [pytest.param(30_000, marks=pytest.mark.slow), pytest.param(200_000, marks=pytest.mark.thorough)]
+)
+def test_many_thousand_strings_do_no_harm(count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     seed = int(os.environ.get("MMCORL_FUZZ_SEED", "2"))
-    slowest, gained = fuzz(200_000, seed)
+    slowest, gained = fuzz(count, seed)
     print(f"slowest {slowest:.2f} s of CPU, {gained:.0f} MiB gained")
     # Bounded memories fill up once.
     assert gained < 512

@@ -15,7 +15,6 @@ import pytest
 from mmcorl.cli import main
 
 CONFIGS = Path(__file__).parent.parent / "configs"
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -29,7 +28,9 @@ def outcome(run_dir: Path, config: str, *overrides: str) -> dict[str, dict[str, 
     return {when: {name: agent[when]["held_out"] for name, agent in agents.items()} for when in ("start", "end")}
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(
+    "seed", [pytest.param(0, marks=pytest.mark.slow), *(pytest.param(n, marks=pytest.mark.thorough) for n in (1, 2))]
+)
 def test_peers_repair_what_self_rewarding_reinforces(tmp_path: Path, seed: int) -> None:
     overrides = [
         f"seed={seed}",
