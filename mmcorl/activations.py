@@ -1,9 +1,9 @@
 """What one pass through a stack of transformer layers keeps for its backward pass, counted tensor by tensor.
 
 Everything that autograd saves in the layers that transformers writes in Python: norms, projections, attention with a
-kernel that keeps no weights (sdpa), and the MLP. Sizes follow from the widths of a layer and from how many tokens
-there are; nothing is fitted. Left out: rotary tables, attention's log-sums, biases of masks, and what a kernel takes
-while it works.
+kernel that keeps no weights (sdpa), its mask, and the MLP. Sizes follow from the widths of a layer and from how many
+tokens there are; nothing is fitted. Left out: rotary tables, attention's log-sums, and what a kernel takes while it
+works; of eager attention also the weights.
 """
 
 from __future__ import annotations
@@ -34,78 +34,140 @@ class Stack:
     """Those norms are RMS norms in Python, which keep what they normalised beside what they were given."""
     head_norms: bool = False
     """Queries and keys are normalised."""
+    exact_norms: bool = False
+    """Norms multiply with their weight in fp32 whatever they were given (Gemma)."""
     scales: int = 0
     """Vectors that a layer multiplies its hidden state with."""
     fused: bool = False
-    """Queries, keys and values come out of one projection, which is kept whole for the values in it."""
+    """Queries, keys and values come out of one projection, which is kept whole for the values in it; attention is
+    computed window by window."""
+    low_residual: bool = False
+    """Under autocast the hidden state between layers is bf16: nothing in fp32 is added to what goes in."""
+    blocks: bool = False
+    """Images attend both ways, so that attention to a prompt has a mask."""
+    sliding: int = 0
+    """Layers of them that see `window` tokens."""
+    window: int = 0
+    trained: bool = True
+    """Weights have gradients; otherwise adapters of `rank` beside all projections do."""
+    rank: int = 0
+
+    @property
+    def projections(self) -> int:
+        """Linear layers in a layer."""
+        return (1 if self.fused else 3) + 1 + 2 + self.gated
 
 
 @dataclass(frozen=True)
 class Work:
-    """Tokens of one pass."""
+    """One pass: `groups` prompts of `prompt` tokens with `rows` completions of `completion` tokens in all.
 
-    tokens: int
-    completions: int = 0
-    """Of them, tokens of completions behind a shared prompt."""
-    behind: int = 0
-    """Keys that all completions see together: the prompt's, once for each completion, and their own."""
+    A vision tower's pass has prompts alone, as many tokens as there are patches.
+    """
+
+    prompt: int
+    completion: int = 0
+    groups: int = 1
+    rows: int = 0
+    shared: bool = False
+    """Whether a prompt is computed once for its completions, or once for each."""
 
     @property
-    def shared(self) -> bool:
-        """Whether prompts are computed once for their completions."""
-        return self.behind > 0
+    def completions(self) -> int:
+        """Tokens of all completions."""
+        return self.rows * self.completion
+
+    @property
+    def tokens(self) -> int:
+        """All that pass."""
+        return self.completions + self.prompt * (self.groups if self.shared or not self.rows else self.rows)
 
 
-def groups_of(prompt: int, completion: int, count: int, groups: int) -> Work:
-    """`groups` prompts with `count` completions each, computed once."""
-    completions = groups * count * completion
-    return Work(groups * prompt + completions, completions, groups * count * (prompt + completion))
-
-
-def per_layer(stack: Stack, work: Work, low: int) -> int:
-    """Bytes that one layer keeps; `low` is 4 in fp32, 2 under autocast to bf16."""
+def per_layer(stack: Stack, work: Work, low: int, window: int = 0) -> int:
+    """Bytes that one layer keeps; `low` is 4 in fp32, 2 under autocast to bf16; `window` 0 sees everything."""
     d, q, k, mixed = stack.hidden, stack.queries, stack.keys, low < 4
-    # The residual stream and norms stay in fp32. What a norm is given, and what it has normalised.
-    token = 4 * d * stack.norms * (2 if stack.written_out else 1)
+    # What a norm is given, as fp32, and what it has normalised, for the gradient of its weight.
+    normalised = low if stack.low_residual and not stack.exact_norms else 4
+    token = d * stack.norms * (4 + (normalised if stack.written_out and stack.trained else 0))
     # What projections are given: under autocast each of them casts its own copy.
     token += (2 * d * ((1 if stack.fused else 3) + 1 + stack.gated)) if mixed else 4 * d * 2
-    token += 4 * d * stack.scales
+    if stack.trained:
+        token += low * d * stack.scales
     if stack.head_norms:
-        # fp32 copies of the projections, and what is normalised in their own dtype.
-        token += (q + k) * (4 + low)
-    # Attention: rotated queries and keys, and values; its output, and that in the order of the tokens.
-    token += low * (q + 2 * k + 2 * q + (q + k if stack.fused else 0))
+        token += (q + k) * (4 + ((4 if stack.exact_norms else low) if stack.trained else 0))
+    # Attention: rotated queries and keys, and values, and its output.
+    token += low * (2 * q + 2 * k + (q + k if stack.fused else 0))
     # The MLP: what goes into its activation, what comes out, what it is multiplied with, and the product.
     token += low * stack.intermediate * (4 if stack.gated else 2)
-    # Completions' queries with all heads of a key in a row, and their own copies of the prompt's keys and values.
-    return work.tokens * token + low * (work.completions * q * (not mixed) + work.behind * 2 * k)
+    token += low * stack.rank * stack.projections
+    if stack.fused or work.shared:
+        token += low * q  # The output once more, put together from its parts.
+    return work.tokens * token + _of_masks(stack, work, low, window)
+
+
+def _of_masks(stack: Stack, work: Work, low: int, window: int) -> int:
+    """Masks, as sdpa adds them to its products, and the copies of queries, keys and values that go with them."""
+    q, k, width = stack.queries, stack.keys, work.prompt + work.completion
+    repeats = q // k
+    masked = stack.blocks or bool(window and work.prompt > window)
+    if not work.shared:
+        # One mask for all heads, and keys repeated for each of theirs.
+        return low * (work.tokens * 2 * (q - k) + work.rows * width**2) if stack.blocks and work.rows else 0
+    reach = min(work.prompt, window - 1) if window else work.prompt
+    masks = repeats * work.groups * work.completion * (reach + work.completion)
+    if masked:
+        masks += repeats * work.groups * work.prompt**2
+    # Completions' queries with all heads of a key in a row, where the prompt's keep the tensor that both are part of;
+    # keys and values of the prompt are repeated for each completion.
+    stacked = work.completions * q if low == 4 and not masked else 0
+    return low * (masks + stacked + work.rows * (reach + work.completion) * 2 * k)
 
 
 def kept(stack: Stack, work: Work, low: int, checkpointing: bool) -> int:
-    """Bytes that a pass keeps for its backward pass; with checkpointing the hidden states between layers, in fp32."""
-    return stack.number * (4 * stack.hidden * work.tokens if checkpointing else per_layer(stack, work, low))
+    """Bytes that a pass keeps for its backward pass; with checkpointing the hidden states between layers."""
+    if not (stack.trained or stack.rank):
+        return 0
+    if checkpointing:
+        return stack.number * (low if stack.low_residual else 4) * stack.hidden * work.tokens
+    sliding = per_layer(stack, work, low, stack.window) if stack.sliding else 0
+    return (stack.number - stack.sliding) * per_layer(stack, work, low) + stack.sliding * sliding
 
 
 def working(stack: Stack, work: Work, low: int, checkpointing: bool) -> int:
     """Bytes on top while a layer is computed a second time: all that it keeps, and gradients inside of its MLP."""
-    if not checkpointing:
+    if not checkpointing or not (stack.trained or stack.rank):
         return 0  # Whatever a layer needs in its backward pass, later layers have freed by then.
-    return per_layer(stack, work, low) + 2 * low * stack.intermediate * work.tokens
+    inside = 2 * low * stack.intermediate
+    if stack.rank and low < 4:
+        # peft takes what a projection is given to fp32, and autocast takes that back.
+        inside = 6 * stack.intermediate + 12 * stack.hidden
+    return per_layer(stack, work, low) + inside * work.tokens
 
 
-def ends(stack: Stack, work: Work, towers: bool = False) -> int:
-    """Bytes kept before and behind a stack: embeddings and the last norm; behind a tower a projector of two layers."""
-    # The norm's input, what it normalised and its output; of a projector what goes into and out of its activation.
-    return 4 * stack.hidden * work.tokens * ((2 + stack.written_out) + (2 if towers else 1))
+def ends(stack: Stack, work: Work) -> int:
+    """Bytes kept behind a decoder: the last norm's input, what it normalised and gave, and what predicts tokens."""
+    return 4 * stack.hidden * (work.tokens * (2 + (stack.written_out and stack.trained)) + work.completions)
 
 
-def head(stack: Stack, tokens: int, vocabulary: int) -> int:
-    """Bytes at the head: a chunk's logits and their gradient, or that and the gradient of the head's own weights."""
-    return 4 * vocabulary * (tokens + max(tokens, stack.hidden))
+def ends_of_tower(stack: Stack, patches: int, pixels: int, low: int) -> int:
+    """Bytes kept around a vision tower: `pixels` numbers of each patch, and a projector of two layers and a norm."""
+    projector = stack.hidden * (4 * (1 + stack.written_out) + 3 * low)
+    return patches * (projector + (low * pixels if stack.trained else 0))
 
 
-def stack_of(layers: Sequence[nn.Module], config: Any) -> Stack:
-    """The widths of some layers, from a (sub-)config of transformers and the modules of the first layer."""
+def head(stack: Stack, tokens: int, vocabulary: int, low: int) -> int:
+    """Bytes at the head: a chunk's logits in the dtype of the products, those in fp32 and what they become."""
+    logits = vocabulary * tokens
+    # Or, later, the logits' gradient and that of the head's own weights, which comes in the dtype of the products.
+    weights = vocabulary * stack.hidden * (4 if low == 4 else 6) if stack.trained else 0
+    return max(8 * logits, low * logits + weights)
+
+
+def stack_of(layers: Sequence[nn.Module], config: Any, within: Sequence[nn.Module] = (), blocks: bool = False) -> Stack:
+    """The widths of some layers, from a (sub-)config of transformers and the modules of the first layer.
+
+    `within` are the modules of the vision tower they are of, none for a decoder; with `blocks` images attend both ways.
+    """
     first = layers[0]
     heads = getattr(config, "num_attention_heads", None) or config.num_heads
     head = getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -114,6 +176,7 @@ def stack_of(layers: Sequence[nn.Module], config: Any) -> Stack:
     ]
     whole = [one for one in norms if one.weight.numel() == config.hidden_size]
     linear = [one.out_features for one in first.modules() if isinstance(one, nn.Linear)]
+    kinds = getattr(config, "layer_types", None) or ()
     return Stack(
         number=len(layers),
         hidden=config.hidden_size,
@@ -124,6 +187,12 @@ def stack_of(layers: Sequence[nn.Module], config: Any) -> Stack:
         norms=len(whole),
         written_out=not isinstance(whole[0], nn.LayerNorm),
         head_norms=len(norms) > len(whole),
+        exact_norms=type(whole[0]).__name__.startswith("Gemma"),
         scales=sum(one.numel() == config.hidden_size for one in first.parameters(recurse=False)),
         fused=heads * head * 3 in linear and config.intermediate_size != heads * head * 3,
+        low_residual=bool(within)
+        and not any("position" in name for part in within for name, _ in part.named_parameters()),
+        blocks=blocks,
+        sliding=sum(kind == "sliding_attention" for kind in kinds[: len(layers)]),
+        window=getattr(config, "sliding_window", None) or 0,
     )

@@ -15,7 +15,7 @@ from transformers import AutoConfig
 from model_adapters.base import ModelAdapter
 from model_adapters.loading import unwrap
 
-_MULTIPLIED = (nn.Linear, nn.modules.conv._ConvNd)
+MULTIPLIED = (nn.Linear, nn.modules.conv._ConvNd)
 
 
 def lower_frozen(model: nn.Module, adapter: ModelAdapter, dtype: torch.dtype = torch.bfloat16) -> None:
@@ -33,7 +33,7 @@ def lower_frozen(model: nn.Module, adapter: ModelAdapter, dtype: torch.dtype = t
             continue
         for parameter in module.parameters(recurse=False):
             experts = parameter.ndim > 2 and id(parameter) in decoder  # mixtures keep theirs in one tensor
-            if not parameter.requires_grad and (isinstance(module, _MULTIPLIED) or experts):
+            if not parameter.requires_grad and (isinstance(module, MULTIPLIED) or experts):
                 parameter.data = parameter.data.to(dtype)
     table = hub.get_input_embeddings()
     if not table.weight.requires_grad:

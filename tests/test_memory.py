@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from mmcorl import memory
@@ -26,16 +28,26 @@ SHAPE = Shape(
 def budget(gpu_bytes=None, ranks=1, **sections):
     agents = [{"name": "a", "model": "x", "ranks": ranks}]
     launcher = {"launcher": "ray"} if ranks > 1 else {}
-    sections = {"batch": {"prompts": 8}, **sections, **launcher}
+    # Many passes of many tokens, so that an update is at its fullest when a backward pass begins.
+    sections = {"batch": {"prompts": 64}, "sampling": {"max_new_tokens": 300}, **sections, **launcher}
     return memory.budget(settings(agents=agents, **sections), 0, SHAPE, gpu_bytes)
 
 
 def test_fp32_masters_with_adam_and_bf16_copies_take_18_bytes_a_parameter():
     one = budget(training={"dtype": "bf16"})
-    assert one.resident == {"weights": 12 * BILLION, "optimizer": 24 * BILLION, "reference": 0, "whole copy": 0}
+    assert one.resident == {
+        "weights": 12 * BILLION,
+        "optimizer": 24 * BILLION,
+        "reference": 0,
+        "whole copy": 0,
+        "buckets": 0,
+    }
     assert (one.updating["gradients"], one.updating["bf16 weights"]) == (12 * BILLION, 6 * BILLION)
-    # A chunk of 1,024 tokens x 100,000 words in fp32, and the gradient of the head, 100,000 x 2,000.
-    assert one.updating["logits"] == 4 * 100_000 * (1024 + 2000)
+    # A chunk's logits, 1,024 x 100,000 in bf16, and the gradient of the head, 100,000 x 2,000 in bf16 and in fp32.
+    assert one.updating["logits"] == 100_000 * (2 * 1024 + 6 * 2000)
+    # In fp32 4 bytes each, and no second weights.
+    one = budget(training={"dtype": "fp32"})
+    assert (one.updating["logits"], one.updating["bf16 weights"]) == (4 * 100_000 * (1024 + 2000), 0)
 
 
 @pytest.mark.parametrize(
@@ -72,11 +84,20 @@ def test_a_frozen_tower_and_offloaded_states():
 
 
 def test_low_rank_adapters_by_hand():
-    one = budget(training={"dtype": "bf16", "lora": {"rank": 8}})
-    # Per layer and unit of rank: q 4,000, o 4,000, k and v 2 x 2,500, gate, up and down 3 x 10,000.
-    trained = 10 * 8 * (4000 + 4000 + 5000 + 30_000)
-    assert one.resident["weights"] == 4 * trained + 2 * 3 * BILLION
-    assert one.resident["optimizer"] == 8 * trained
+    shape = replace(SHAPE, linear={"layers.0.q_proj": 4000, "layers.0.up_proj": 10_000, "tower.fc1": 600})
+    shape = replace(shape, linear_vision=["tower.fc1"])
+
+    def trained(**training):
+        config = settings(training={"dtype": "bf16", **training})
+        return memory.budget(config, 0, shape).resident["optimizer"] // 8
+
+    # 8 x (in + out) of each.
+    assert trained(lora={"rank": 8}) == 8 * (4000 + 10_000 + 600)
+    assert trained(lora={"rank": 8}, freeze_vision=True) == 8 * (4000 + 10_000)
+    assert trained(lora={"rank": 8, "target_modules": ["q_proj"]}) == 8 * 4000
+    assert trained(lora={"rank": 8, "target_modules": r".*(q|up)_proj"}) == 8 * (4000 + 10_000)
+    weights = memory.budget(settings(training={"dtype": "bf16", "lora": {"rank": 8}}), 0, shape).resident["weights"]
+    assert weights == 4 * 8 * 14_600 + 2 * 3 * BILLION
 
 
 def test_a_reference_model_is_there_for_a_kl_term_only():
@@ -88,8 +109,15 @@ def test_a_reference_model_is_there_for_a_kl_term_only():
 
 def test_the_cache_and_the_share_of_vllm():
     # Keys and values, bf16, 10 layers of 500: 20,000 bytes a token; 8 x 4 rows of 94 + 6 tokens.
-    rows = {"data": {"train": {"source": "synthetic:text", "size": 8}, "max_prompt_tokens": 94}}
+    rows = {
+        "data": {"train": {"source": "synthetic:text", "size": 8}, "max_prompt_tokens": 94},
+        "sampling": {"max_new_tokens": 6},
+        "batch": {"prompts": 8},
+        "training": {"dtype": "bf16"},
+    }
     assert budget(**rows).sampling["KV cache"] == 20_000 * 32 * 100
+    in_fp32 = {**rows, "training": {"dtype": "fp32"}}
+    assert budget(**in_fp32).sampling["KV cache"] == 40_000 * 32 * 100
     assert budget(engine={"max_tokens": 1000}, **rows).sampling["KV cache"] == 20_000 * 1000
     vllm = {"engine": {"kind": "vllm", "gpu_memory_utilization": 0.5}}
     assert budget(gpu_bytes=80 * GIB, **vllm).sampling == {"vLLM": 40 * GIB}
@@ -122,21 +150,56 @@ def test_activations_of_a_shared_micro_batch_by_hand():
     rows = {
         "data": {"train": {"source": "synthetic:text", "size": 8}, "max_prompt_tokens": 100},
         "sampling": {"max_new_tokens": 50},
+        "device": "cpu",
     }
     training = {"dtype": "fp32", "tokens_per_microbatch": 700}
     # Floats of a token and layer: 4 x 2,000 in norms and 2 x 2,000 behind them, queries, keys and values 3,000, what
-    # attention gives 2 x 2,000, 4 x 8,000 in the MLP.
-    layer = 600 * (8000 + 4000 + 3000 + 4000 + 32_000) + 400 * 2000 + 1200 * 2 * 500
-    around = 600 * 2000 * 4  # embeddings; the last norm's input, what it normalised, its output
-    assert budget(training=training, **rows).updating["activations"] == 4 * (10 * layer + around)
-    saved = budget(training={**training, "gradient_checkpointing": True}, **rows).updating
-    assert saved["activations"] == 4 * (10 * 600 * 2000 + around)
-    # A layer at work is less than 1,024 logits and the head's gradient, 100,000 x (1,024 + 2,000).
-    assert saved["logits"] == max(4 * (layer + 2 * 600 * 8000), 4 * 100_000 * 3024)
+    # attention gives 2 x 2,000, 4 x 8,000 in the MLP; queries of 4 heads in a row against a mask of 50 x 150 per group.
+    layer = 600 * (8000 + 4000 + 3000 + 4000 + 32_000) + 400 * 2000 + 1200 * 2 * 500 + 2 * 4 * 50 * 150
+    around = 600 * 2000 * 3 + 400 * 2000  # the last norm's input, what it normalised, its output; what predicts tokens
+    small = replace(SHAPE, vocabulary=1000, parameters=10**6, vision=0)
+
+    def fullest(**training):
+        return memory.budget(settings(**rows, batch={"prompts": 64}, training=training), 0, small).updating
+
+    assert fullest(**training)["activations"] == 4 * (10 * layer + around)
+    saved = fullest(**training, gradient_checkpointing=True)
+    assert saved["activations"] == 4 * 10 * 600 * 2000
+    assert saved["a layer"] == 4 * (layer + 2 * 600 * 8000)
     # A group that does not fit is cut: (200 - 100) / 50 = 2 completions at a time, and no more.
-    cut = budget(training={"dtype": "fp32", "tokens_per_microbatch": 200}, **rows).updating["activations"]
-    small = 200 * 51_000 + 100 * 2000 + 300 * 1000
-    assert cut == 4 * (10 * small + 200 * 8000)
+    cut = fullest(dtype="fp32", tokens_per_microbatch=200)["activations"]
+    assert cut == 4 * (10 * (200 * 51_000 + 100 * 2000 + 300 * 1000 + 4 * 50 * 150) + 200 * 6000 + 100 * 2000)
+    # Without sharing 4 rows of 150 tokens fit, whose attention keeps its output once.
+    plain = fullest(**training, shared_prefix="off")["activations"]
+    assert plain == 4 * (10 * 600 * 49_000 + 600 * 6000 + 200 * 2000)
+
+
+def test_gradients_of_a_single_pass_are_not_beside_its_activations():
+    rows = {"data": {"train": {"source": "synthetic:text", "size": 8}, "max_prompt_tokens": 100}, "device": "cpu"}
+    small = replace(SHAPE, parameters=10**6, vision=0, vocabulary=1000)
+    one, two = (
+        memory.budget(settings(**rows, batch={"prompts": prompts}, training={"tokens_per_microbatch": 400}), 0, small)
+        for prompts in (3, 4)
+    )
+    # 3 groups of 100 + 4 x 6 tokens fit.
+    assert (one.updating["gradients"], two.updating["gradients"]) == (0, 4 * 10**6)
+    assert two.updating["activations"] == one.updating["activations"]
+
+
+def test_what_lies_in_the_machine_s_memory_is_on_no_gpu():
+    def gpu(sharding, offload, **more):
+        return budget(ranks=2, training={"dtype": "bf16", "sharding": sharding, "offload": offload}, **more)
+
+    # 3e9 parameters on two ranks. ZeRO-2 updates a copy that lies with the optimizer's state.
+    assert gpu("zero2", "none").resident["weights"] == (12 + 6) * BILLION
+    assert gpu("zero2", "optimizer").resident["weights"] == 12 * BILLION
+    assert gpu("zero3", "optimizer").resident["weights"] == 6 * BILLION
+    assert gpu("zero3", "optimizer").updating["gradients"] == 0
+    for kind in ("zero3", "fsdp2"):
+        there = gpu(kind, "all")
+        assert (there.resident["weights"], there.resident["optimizer"], there.updating["gradients"]) == (0, 0, 0)
+        # On CPUs nothing is saved.
+        assert gpu(kind, "all", device="cpu").resident == gpu(kind, "none", device="cpu").resident
 
 
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "internvl3_5", "gemma3", "llama"])

@@ -1,16 +1,18 @@
 """Predicted against measured memory of a policy step: `python -m tests.bench.memory_estimate --help`.
 
-The real `Worker.update` on a fabricated rollout, on the CPU. Measured is what tensors hold: every storage that an
-operator makes is counted from then until it is freed, which is what a GPU's allocator would report, without what
-kernels take while they work. Resident memory of the process is told beside it.
+The real `Worker.update` on a fabricated rollout, predicted by `mmcorl.memory.budget`. Measured is what tensors hold:
+every storage that an operator makes is counted from then until it is freed, which is what a GPU's allocator would
+report, without what kernels take while they work. Weights and the optimizer's state are there before and not counted.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import itertools
 import tempfile
 import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,65 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from mmcorl import activations
-from mmcorl.logprobs import CHUNK
+from mmcorl.config import parse
+from mmcorl.memory import MicroBatch, Prompts, budget, micro_batch, shape_of
+from mmcorl.reader import Reader
 from mmcorl.worker import Worker
-from tests.bench.update_step import PeakMemory, arguments, build_worker, fabricate, release
+from model_adapters.tiny import build_tiny
+from tests.bench.results import keep, record, say, shared_arguments
+from tests.bench.shapes import FAMILIES, Shape, shape
+from tests.bench.update_step import fabricate, release
+
+WIDTHS: dict[str, Any] = {
+    "hidden_size": 128,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "intermediate_size": 448,
+    "vocab_size": 1024,
+    "tie_word_embeddings": False,
+}
+TOWER: dict[str, Any] = {"hidden_size": 96, "intermediate_size": 320, "num_hidden_layers": 4}
+KINDS: dict[str, Any] = {"layer_types": ["sliding_attention"] * 3 + ["full_attention"], "sliding_window": 100}
+SMALL: dict[str, Shape] = {
+    "qwen2_5_vl": Shape(112, WIDTHS, {"hidden_size": 96, "intermediate_size": 320, "depth": 4}),
+    "internvl3_5": Shape(112, {**WIDTHS, "head_dim": 24}, TOWER),
+    "gemma3": Shape(112, {**WIDTHS, **KINDS, "head_dim": 24}, TOWER),
+    "llama": Shape(112, WIDTHS),
+}
+"""No two widths are alike, so that each counts by itself."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to train."""
+
+    dtype: str = "fp32"
+    checkpointing: bool = False
+    prefix: str = "shared"
+    way: str = "all"
+    """What is trained: `all`, `lora`, or all but the vision tower (`frozen`)."""
+
+    def training(self) -> dict[str, Any]:
+        """The section of the config."""
+        return {
+            "dtype": self.dtype,
+            "gradient_checkpointing": self.checkpointing,
+            "shared_prefix": "off" if self.prefix == "plain" else "on",
+            "freeze_vision": self.way == "frozen",
+            **({"lora": {"rank": 8}} if self.way == "lora" else {}),
+        }
+
+
+def cases(family: str) -> Iterator[Case]:
+    """All of them for a family."""
+    for dtype, checkpointing, prefix in itertools.product(("fp32", "bf16"), (False, True), ("shared", "plain")):
+        yield Case(dtype, checkpointing, prefix)
+    for dtype in ("fp32", "bf16"):
+        yield Case(dtype, way="lora")
+        if family != "llama":
+            yield Case(dtype, way="frozen")
+    yield Case("bf16", checkpointing=True, way="lora")
 
 
 class Living(TorchDispatchMode):
@@ -51,86 +108,125 @@ class Living(TorchDispatchMode):
         self.now -= size
 
 
-def measure(worker: Worker, options: argparse.Namespace) -> dict[str, float]:
-    """One step: bytes above what was there before it, by tensors and of the process."""
-    rewards = fabricate(worker, options, 2)
+@dataclass(frozen=True)
+class Found:
+    """One comparison, in bytes above what was there before the step."""
+
+    case: Case
+    predicted: dict[str, int]
+    measured: int
+    gradients: int
+    """Of what was measured, exact and therefore no part of the second ratio."""
+    micro: MicroBatch
+
+    @property
+    def ratio(self) -> float:
+        """Predicted over measured."""
+        return sum(self.predicted.values()) / self.measured
+
+    @property
+    def ratio_of_activations(self) -> float:
+        """The same without gradients."""
+        return (sum(self.predicted.values()) - self.gradients) / (self.measured - self.gradients)
+
+
+def compare(family: str, model: Path, case: Case, options: argparse.Namespace) -> Found:
+    """One step, in micro-batches of one group each, so that gradients lie beside the activations of the last."""
+    config = parse(
+        {
+            "steps": 10,
+            "agents": [{"name": family, "model": str(model)}],
+            "supervision": {"kind": "self"},
+            "data": {"train": {"source": "synthetic:visual", "size": 8}, "max_prompt_tokens": 8192},
+            "batch": {"prompts": 2, "completions": options.completions},
+            "sampling": {"max_new_tokens": options.tokens},
+            "training": case.training(),
+            "device": options.device,
+        }
+    )
+    device = torch.device(options.device)
+    worker = Worker(config, Reader(config, config.agents[0], str(model)), 10, device)
+    made = argparse.Namespace(
+        family=family,
+        # Pictures are made smaller on their way to small models.
+        size="middle" if options.size == "small" else options.size,
+        prompts=2,
+        completions=options.completions,
+        tokens=options.tokens,
+        prompt_tokens=options.prompt_tokens,
+        ragged=False,
+    )
+    fabricate(worker, made, 0)
+    encoded = next(iter(worker._pending.values())).prompt
+    token = worker.adapter.image_token_id(worker.policy.model.config)
+    images = 0 if token is None else int(encoded.input_ids.eq(token).sum())
+    prompts = Prompts(len(encoded.input_ids), images)
+    once, count = prompts.tokens, options.completions
+    group = once + count * options.tokens if case.prefix == "shared" else count * (once + options.tokens)
+    config = config.model_copy(update={"training": config.training.model_copy(update={"tokens_per_microbatch": group})})
+    worker.config = config
+    worker.update(fabricate(worker, made, 1), 1)
+    rewards = fabricate(worker, made, 2)
     release()
-    with PeakMemory() as resident, Living() as living:
+    with Living() as living:
         worker.update(rewards, 2)
-    return {"tensors": living.peak, "resident_peak": resident.peak}
+    known = shape_of(worker.reader)
+    assert known is not None
+    told = budget(config, 0, known, prompts=prompts, cpu=device.type == "cpu")
+    gradients = sum(4 * one.numel() for one in worker.policy.parameters() if one.requires_grad)
+    return Found(case, told.updating, living.peak, gradients, micro_batch(config, 1, prompts))
 
 
-def stacks(worker: Worker) -> dict[str, activations.Stack]:
-    """The decoder's layers, and the tower's where there is one."""
-    model, adapter = worker.policy.model, worker.adapter
-    decoder: Any = adapter.decoder(model)
-    found = {"text": activations.stack_of(decoder.layers, model.config.get_text_config())}
-    for part in adapter.vision_modules(model):
-        for module in part.modules():
-            if isinstance(module, torch.nn.ModuleList) and len(module) and "vision" not in found:
-                found["vision"] = activations.stack_of(list(module), model.config.vision_config)
-    return found
-
-
-def predicted(worker: Worker, options: argparse.Namespace) -> dict[str, int]:
-    """Bytes by purpose, at the peak of a step whose micro-batches hold one group each."""
-    fabricate(worker, options, 2)
-    prompt = next(iter(worker._pending.values())).prompt
-    work = activations.groups_of(len(prompt.input_ids), options.tokens, options.completions, 1)
-    low, own = (2 if options.dtype == "bf16" else 4), stacks(worker)
-    trained = [parameter for parameter in worker.policy.parameters() if parameter.requires_grad]
-    vocabulary = worker.policy.model.config.get_text_config().vocab_size
-    kept = {
-        "gradients": sum(4 * parameter.numel() for parameter in trained),
-        "bf16 weights": sum(2 * one.numel() for one in trained) if low == 2 else 0,
-        "decoder": activations.kept(own["text"], work, low, options.gradient_checkpointing),
-        # One after the other.
-        "at work": max(
-            activations.head(own["text"], min(CHUNK, work.completions), vocabulary),
-            activations.working(own["text"], work, low, options.gradient_checkpointing),
-        ),
-        "ends": activations.ends(own["text"], work),
-    }
-    if "vision" in own and prompt.vision:
-        patches = activations.Work(len(prompt.vision["pixel_values"].flatten(0, -2)))
-        kept["tower"] = activations.kept(own["vision"], patches, low, options.gradient_checkpointing)
-        kept["tower's ends"] = activations.ends(own["vision"], patches, towers=True)
-    return kept
-
-
-def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Build, warm up, predict, measure."""
+def run(family: str, options: argparse.Namespace) -> list[Found]:
+    """All cases of a family, on one checkpoint."""
     torch.set_num_threads(options.threads)
     with tempfile.TemporaryDirectory() as folder:
-        worker = build_worker(options, Path(folder))
-    parameters = sum(parameter.numel() for parameter in worker.policy.parameters())
-    worker.update(fabricate(worker, options, 1), 1)
-    told = predicted(worker, options)
-    found = measure(worker, options)
-    return {
-        "family": options.family,
-        "parameters": parameters,
-        "predicted": told,
-        "predicted_sum": sum(told.values()),
-        **found,
-        "predicted_over_measured": sum(told.values()) / found["tensors"],
-        "activations_predicted_over_measured": (sum(told.values()) - told["gradients"])
-        / (found["tensors"] - told["gradients"]),
-    }
+        size = SMALL[family] if options.size == "small" else shape(family, options.size)
+        model = build_tiny(family, Path(folder), **size.settings())
+        return [compare(family, model, case, options) for case in cases(family)]
+
+
+def line(family: str, found: Found) -> str:
+    """A row for people."""
+    case, work = found.case, found.micro.work
+    told = f"{family:<13}{case.dtype:<6}{'yes' if case.checkpointing else 'no':<15}{case.prefix:<8}{case.way:<8}"
+    sizes = f"{sum(found.predicted.values()) / 2**20:>11.1f}{found.measured / 2**20:>10.1f}"
+    return f"{told}{work.tokens:>7}{sizes}{found.ratio:>8.3f}{found.ratio_of_activations:>19.3f}"
+
+
+HEAD = (
+    f"{'family':<13}{'dtype':<6}{'checkpointing':<15}{'prefix':<8}{'trained':<8}{'tokens':>7}"
+    f"{'predicted':>11}{'measured':>10}{'ratio':>8}{'without gradients':>19}   (MiB)"
+)
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.memory_estimate", description="Predicted memory.")
+    parser.add_argument("--families", nargs="+", choices=FAMILIES, default=FAMILIES)
+    parser.add_argument("--size", choices=("small", "middle", "full"), default="small")
+    parser.add_argument("--completions", type=int, default=8, help="K")
+    parser.add_argument("--tokens", type=int, default=24, help="new tokens of every completion")
+    parser.add_argument("--prompt-tokens", type=int, default=130, help="of the text family's prompts")
+    shared_arguments(parser)
+    return parser
 
 
 def main() -> None:
-    """Run one measurement."""
-    parser = arguments()
-    parser.prog = "python -m tests.bench.memory_estimate"
-    options = parser.parse_args()
-    # Room for one group and not for two, so that gradients of the one before lie beside the activations of the next.
-    options.tokens_per_microbatch = options.completions * options.tokens + options.prompt_tokens + 300
-    options.prefix = "shared"
-    result = run(options)
-    print(json.dumps(result, indent=1))
-    if options.json is not None:
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    """Compare all families and cases."""
+    options = arguments().parse_args()
+    print(HEAD)
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for family in options.families:
+        say(f"{family} ...")
+        found = run(family, options)
+        for one in found:
+            print(line(family, one), flush=True)
+        rows[family] = [
+            {**vars(one.case), "predicted": one.predicted, "measured": one.measured, "ratio": one.ratio}
+            for one in found
+        ]
+    keep(record("memory_estimate", options, {"families": rows}), options.json)
 
 
 if __name__ == "__main__":
