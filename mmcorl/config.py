@@ -575,8 +575,9 @@ class Config(Section):
     checkpoint: CheckpointSettings = CheckpointSettings()
     logging: LoggingSettings = LoggingSettings()
     launcher: Literal["local", "ray"] = "local"
-    """`local` runs every agent in this process, one after the other; `ray` gives each agent workers of its own, one
-    per GPU, on one machine or many, and lets agents work at the same time."""
+    """`local` runs every agent in this process, one after the other; without GPUs in sight and with `threads: 1` each
+    in a process of its own, at the same time. `ray` gives each agent workers of its own, one per GPU, on one machine
+    or many, and lets agents work at the same time."""
     ray: RaySettings = RaySettings()
     """With `launcher: ray`."""
     profile: ProfileSettings | None = None
@@ -587,7 +588,7 @@ class Config(Section):
     device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """`auto` (a GPU when there is one), `cpu`, `cuda` or `cuda:N`."""
     threads: int | None = Field(default=None, ge=1)
-    """Torch threads on the CPU; 1 is fastest for tiny models, by default torch decides."""
+    """Torch threads on the CPU, of each agent; 1 is fastest for tiny models, by default torch decides."""
 
     @field_validator("profile", mode="before")
     @classmethod

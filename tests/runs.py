@@ -56,8 +56,8 @@ def small_config(models: Mapping[str, Path | str], kind: str = "visual") -> dict
         "training": {"dtype": "fp32"},
         "checkpoint": {"every": 2},
         "logging": {"gallery": 2},
+        # Without `threads: 1`, so that agents share a process and the nth call of a method belongs to a known agent.
         "device": "cpu",
-        "threads": 1,
     }
 
 

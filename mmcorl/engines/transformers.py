@@ -72,7 +72,6 @@ class TransformersEngine:
     def wake(self) -> None:
         """Always ready."""
 
-    @torch.no_grad()
     def generate(self, prompts: Sequence[Encoded], n: int, sampling: Sampling, seed: int) -> list[list[Sample]]:
         """n samples of each prompt, in order; prompts of similar length are worked on together.
 
@@ -82,9 +81,9 @@ class TransformersEngine:
         results: list[list[Sample]] = [[] for _ in prompts]
         for chunk in self._chunks(prompts, n, sampling.max_new_tokens):
             noise = torch.cat([_noise(seed, i, n, sampling.max_new_tokens) for i in chunk])
-            drawn = self._chunk([prompts[i] for i in chunk], n, sampling, noise)
-            for index, samples in zip(chunk, drawn, strict=True):
-                results[index] = samples
+            samples = _cut(*self._chunk([prompts[i] for i in chunk], n, sampling, noise), self.policy.stop_ids)
+            for place, index in enumerate(chunk):
+                results[index] = samples[place * n : (place + 1) * n]
         return results
 
     def _chunks(self, prompts: Sequence[Encoded], n: int, longest: int) -> Iterator[list[int]]:
@@ -99,8 +98,12 @@ class TransformersEngine:
         if chunk:
             yield chunk
 
-    def _chunk(self, prompts: Sequence[Encoded], n: int, sampling: Sampling, noise: Tensor) -> list[list[Sample]]:
-        """n samples of each prompt, all at once, shortest prompts first; `noise` is (B * n, most tokens)."""
+    @torch.inference_mode()
+    def _chunk(self, prompts: Sequence[Encoded], n: int, sampling: Sampling, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """n samples of each prompt, all at once, shortest prompts first; `noise` is (B * n, most tokens).
+
+        Tokens and their log-probabilities (B * n, most tokens) on the CPU, of no meaning behind a row's stop token.
+        """
         policy, device, most = self.policy, self.policy.device, sampling.max_new_tokens
         lengths = torch.tensor([len(prompt.input_ids) for prompt in prompts])
         width, rows, axes = int(lengths.max()), len(prompts) * n, len(prompts[0].positions)
@@ -147,8 +150,7 @@ class TransformersEngine:
                 use_cache=True,
             )
             states = output.last_hidden_state[:, -1]
-        samples = _cut(tokens.cpu(), logprobs.cpu(), policy.stop_ids)
-        return [samples[i : i + n] for i in range(0, rows, n)]
+        return tokens.cpu(), logprobs.cpu()
 
     def _prefill(self, prompts: Sequence[Encoded]) -> tuple[Tensor, KeyValueCache]:
         """Read prompts, shortest first, a part at a time: their last states (B, d), and one left-padded cache."""
@@ -317,16 +319,11 @@ def _invert(weights: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
 
 def _cut(tokens: Tensor, logprobs: Tensor, stop_ids: Sequence[int]) -> list[Sample]:
     """Rows (R, C) cut behind their first stop token."""
-    samples = []
     stop = torch.isin(tokens, torch.tensor(stop_ids))
-    for row in range(len(tokens)):
-        ends = stop[row].nonzero()
-        length = int(ends[0, 0]) + 1 if len(ends) else tokens.shape[1]
-        samples.append(
-            Sample(
-                tokens[row, :length].clone(),
-                logprobs[row, :length].clone(),
-                "stop" if len(ends) else "length",
-            )
-        )
-    return samples
+    ended = stop.any(1)
+    lengths = torch.where(ended, stop.int().argmax(1) + 1, tokens.shape[1])
+    # Copies, which also leave inference mode behind: the update saves them for its backward pass.
+    return [
+        Sample(ids[:length].clone(), own[:length].clone(), "stop" if stops else "length")
+        for ids, own, length, stops in zip(tokens, logprobs, lengths.tolist(), ended.tolist(), strict=True)
+    ]

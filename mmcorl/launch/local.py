@@ -1,8 +1,12 @@
-"""Every agent in this process, one after the other: a CPU, one GPU, tests."""
+"""Every agent on this machine without Ray: a CPU, one GPU, tests.
+
+In this process and one after the other, or at the same time in branches of it (see `mmcorl.launch.forked`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -11,7 +15,9 @@ import torch
 from mmcorl.agent import in_turn
 from mmcorl.config import Config
 from mmcorl.errors import Refused
+from mmcorl.launch.forked import ForkedTeam, may_fork
 from mmcorl.launch.host import Host
+from mmcorl.launch.lanes import Lanes
 from mmcorl.launch.team import Cohort, TeamAgent
 from mmcorl.reader import Reader
 from mmcorl.worker import Worker
@@ -37,6 +43,8 @@ class LocalLauncher:
     def __init__(self, config: Config):
         self.config, self.device = config, _device(config.device)
         require_one_sleeper(config, self.device)
+        self._forked: list[ForkedTeam] = []
+        self._lanes: Lanes | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -44,14 +52,28 @@ class LocalLauncher:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing outlives the process."""
+        """Nothing outlives the run."""
+        for team in self._forked:
+            team.end()
+        if self._lanes is not None:
+            self._lanes.close()
 
     def cohort(self, readers: Sequence[Reader], steps: int) -> Cohort:
         """The agents, their models loaded."""
-        sliced = self.config.time_sliced
-        hosts = [Host(Worker(self.config, reader, steps, self.device), sliced) for reader in readers]
-        agents = [TeamAgent(reader.name, LocalTeam(host)) for reader, host in zip(readers, hosts, strict=True)]
-        return Cohort(agents, in_turn)
+        names, builds = [reader.name for reader in readers], [partial(self._host, reader, steps) for reader in readers]
+        if self.config.engine.kind != "transformers" or not may_fork(len(names), self.config.threads, self.device):
+            agents = [TeamAgent(name, LocalTeam(build())) for name, build in zip(names, builds, strict=True)]
+            return Cohort(agents, in_turn)
+        for name, build in zip(names, builds, strict=True):
+            self._forked.append(ForkedTeam(name, build))
+        for team in self._forked:
+            team.ready()
+        # Only now: threads are not there in what branches off after they were started.
+        self._lanes = Lanes(names)
+        return Cohort([TeamAgent(team.name, team) for team in self._forked], self._lanes)
+
+    def _host(self, reader: Reader, steps: int) -> Host:
+        return Host(Worker(self.config, reader, steps, self.device), self.config.time_sliced)
 
 
 def require_one_sleeper(config: Config, device: torch.device) -> None:
