@@ -39,11 +39,15 @@ from tests.bench.shapes import FAMILIES, SIZES, build, shape
 
 
 class Clock:
-    """Seconds by part, summed over the calls of one step."""
+    """Seconds by part, on the wall and of the processor, summed over the calls of one step."""
 
     def __init__(self, device: torch.device):
-        self.device, self.seconds = device, dict[str, float]()
-        self._since: dict[str, float] = {}
+        self.device, self.seconds, self.busy = device, dict[str, float](), dict[str, float]()
+        self._since: dict[str, tuple[float, float]] = {}
+
+    def clear(self) -> None:
+        """A new step begins."""
+        self.seconds, self.busy = {}, {}
 
     def start(self, part: str) -> None:
         """A part begins."""
@@ -51,12 +55,24 @@ class Clock:
 
     def stop(self, part: str) -> None:
         """A part ends."""
-        self.seconds[part] = self.seconds.get(part, 0.0) + self._now() - self._since.pop(part)
+        since, now = self._since.pop(part), self._now()
+        self.seconds[part] = self.seconds.get(part, 0.0) + now[0] - since[0]
+        self.busy[part] = self.busy.get(part, 0.0) + now[1] - since[1]
 
-    def _now(self) -> float:
+    def _now(self) -> tuple[float, float]:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-        return time.perf_counter()
+        return time.perf_counter(), time.process_time()
+
+
+def clocked(worker: Worker) -> Clock:
+    """A clock of the worker's forward passes (`forward`) and of its optimizer (`optimizer`)."""
+    clock = Clock(worker.device)
+    worker.policy.register_forward_pre_hook(lambda *_: clock.start("forward"))
+    worker.policy.register_forward_hook(lambda *_: clock.stop("forward"))
+    worker.optimizer.register_step_pre_hook(lambda *_: clock.start("optimizer"))
+    worker.optimizer.register_step_post_hook(lambda *_: clock.stop("optimizer"))
+    return clock
 
 
 class PeakMemory:
@@ -159,11 +175,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(options.threads)
     with tempfile.TemporaryDirectory() as folder:
         worker = build_worker(options, Path(folder))
-    clock = Clock(worker.device)
-    worker.policy.register_forward_pre_hook(lambda *_: clock.start("forward"))
-    worker.policy.register_forward_hook(lambda *_: clock.stop("forward"))
-    worker.optimizer.register_step_pre_hook(lambda *_: clock.start("optimizer"))
-    worker.optimizer.register_step_post_hook(lambda *_: clock.stop("optimizer"))
+    clock = clocked(worker)
     ways = ("plain", "shared") if options.prefix == "both" else (options.prefix,)
     rows: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
     for number in range(1, options.warmup + options.repeat + 1):
@@ -185,22 +197,20 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     return results.record("update_step", options, found)
 
 
-def measure(worker: Worker, options: argparse.Namespace, clock: Clock, number: int) -> dict[str, float]:
-    """One step: seconds by part, and bytes above what was there before it."""
-    rewards = fabricate(worker, options, number)
+def measure(worker: Worker, options: argparse.Namespace, clock: Clock, number: int, **asked: int) -> dict[str, float]:
+    """One step: seconds by part, and bytes above what was there before it; `asked` goes to `fabricate`."""
+    rewards = fabricate(worker, options, number, **asked)
     release()
     cuda = worker.device.type == "cuda"
     if cuda:
         torch.cuda.reset_peak_memory_stats(worker.device)
     before = torch.cuda.memory_allocated(worker.device) if cuda else psutil.Process().memory_info().rss
-    clock.seconds = {}
+    clock.clear()
     with PeakMemory() as memory:
-        busy = time.process_time()
         clock.start("step")
         worker.update(rewards, number)
         clock.stop("step")
-        busy = time.process_time() - busy
-    seconds = {**clock.seconds, "processor": busy}
+    seconds = {**clock.seconds, "processor": clock.busy["step"], "optimizer_processor": clock.busy["optimizer"]}
     # What is left is the backward passes; clipping and bookkeeping beside them take milliseconds.
     seconds["backward"] = seconds["step"] - seconds["forward"] - seconds["optimizer"]
     # The update itself starts its count of GPU memory anew in the end, so it is asked what it saw.
