@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+import pytest
 import yaml
 
 TESTS = Path(__file__).resolve().parent
@@ -21,21 +22,17 @@ LOGS = ("metrics.jsonl", "validation.jsonl", "responses.jsonl", "votes.jsonl", "
 def taught(name: str, cache: Path) -> Path:
     """A zoo model after a few steps of teaching: most completions are an answer, few of them right.
 
-    Random weights would never agree on anything, so no reward would ever differ and no weight would move.
+    Random weights would never agree on anything, so no reward would ever differ and no weight would move. It is made in
+    `cache`, or once for all tests where $MMCORL_CACHE names a folder.
     """
     from mmcorl import zoo
 
     recipe = zoo.Recipe(
         batch=16, rows=128, clean_steps=80, more_steps=10, most_steps=200, enough=0.0, habit_steps=1, checks=8
     )
-    before = os.environ.get("MMCORL_CACHE")
-    os.environ["MMCORL_CACHE"] = str(cache)
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MMCORL_CACHE", os.environ.get("MMCORL_CACHE", str(cache)))
         return zoo.build(name, recipe=recipe, quiet=True)
-    finally:
-        os.environ.pop("MMCORL_CACHE")
-        if before is not None:
-            os.environ["MMCORL_CACHE"] = before
 
 
 def small_config(models: Mapping[str, Path | str], kind: str = "visual") -> dict[str, Any]:
