@@ -2,7 +2,7 @@
 
 Agents: whole co-training steps (`tests.bench.step`) of cohorts of one, two, four and eight random models, per agent.
 The rest: the real `Worker.update` on fabricated rollouts (`tests.bench.update_step`), per completion, with prompts
-computed once and, where they are few, once per completion. Beside them stands what `tests.bench.flops` predicts from
+computed once and, for a small K, once per completion. Beside them stands what `tests.bench.flops` predicts from
 one rate of arithmetic, fitted to all points with prompts computed once, and from the optimizer's seconds. On the CPU
 seconds are those of the processor, so that whatever else the machine does counts little; those on the wall stand
 beside them.
@@ -82,7 +82,7 @@ def updates(options: argparse.Namespace, kinds: Sequence[str]) -> dict[str, Any]
 
 
 def points(worker: Worker, options: argparse.Namespace, clock: Clock, kind: str, value: int) -> list[Point]:
-    """One value of one kind: seconds of a step with prompts computed once, and where it is small in the other way."""
+    """One value of one kind: seconds of a step with prompts computed once; for a small K in the other way, too."""
     now = copy.copy(options)
     now.completions = value if kind == "completions" else options.group
     now.prompt_tokens = value if kind == "prompt" else 128
@@ -93,7 +93,7 @@ def points(worker: Worker, options: argparse.Namespace, clock: Clock, kind: str,
     encoded = [rollout.prompt for rollout in worker._pending.values()]
     length = len(encoded[0].input_ids)
     passed = now.prompts * now.completions * (length + now.tokens)
-    ways = ("shared", "plain") if passed <= options.plain_tokens else ("shared",)
+    ways = ("shared", "plain") if kind == "completions" and passed <= options.plain_tokens else ("shared",)
     rows: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
     for number in range(options.warmup + options.repeat):
         for way in ways:
@@ -202,7 +202,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--gradient-checkpointing", action="store_true")
     parser.add_argument("--tokens-per-microbatch", type=int, default=16384)
     parser.add_argument(
-        "--plain-tokens", type=int, default=4000, help="prompts once per completion where a step has at most so many"
+        "--plain-tokens", type=int, default=4000, help="measure K also with prompts computed K times, up to so many"
     )
     parser.add_argument("--warmup", type=int, default=1, help="steps that are not counted")
     parser.add_argument("--repeat", type=int, default=3, help="steps of which the median is taken")
