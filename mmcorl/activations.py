@@ -138,9 +138,12 @@ def working(stack: Stack, work: Work, low: int, checkpointing: bool) -> int:
     if not checkpointing or not (stack.trained or stack.rank):
         return 0  # Whatever a layer needs in its backward pass, later layers have freed by then.
     inside = 2 * low * stack.intermediate
+    if stack.norms > 2 and low < 4:
+        # Gradients inside of the norm behind the MLP, in fp32, are more than those inside of the MLP.
+        inside = max(inside, 4 * 6 * stack.hidden)
     if stack.rank and low < 4:
         # peft takes what a projection is given to fp32, and autocast takes that back.
-        inside = 6 * stack.intermediate + 12 * stack.hidden
+        inside = max(inside, 6 * stack.intermediate + 12 * stack.hidden)
     return per_layer(stack, work, low) + inside * work.tokens
 
 

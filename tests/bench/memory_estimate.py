@@ -183,7 +183,7 @@ def run(family: str, options: argparse.Namespace) -> list[Found]:
     with tempfile.TemporaryDirectory() as folder:
         size = SMALL[family] if options.size == "small" else shape(family, options.size)
         model = build_tiny(family, Path(folder), **size.settings())
-        return [compare(family, model, case, options) for case in cases(family)]
+        return [compare(family, model, case, options) for case in cases(family) if case.prefix in options.prefixes]
 
 
 def line(family: str, found: Found) -> str:
@@ -205,6 +205,7 @@ def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.memory_estimate", description="Predicted memory.")
     parser.add_argument("--families", nargs="+", choices=FAMILIES, default=FAMILIES)
     parser.add_argument("--size", choices=("small", "middle", "full"), default="small")
+    parser.add_argument("--prefixes", nargs="+", choices=("shared", "plain"), default=("shared", "plain"))
     parser.add_argument("--completions", type=int, default=8, help="K")
     parser.add_argument("--tokens", type=int, default=24, help="new tokens of every completion")
     parser.add_argument("--prompt-tokens", type=int, default=130, help="of the text family's prompts")
