@@ -103,7 +103,6 @@ def config_of(models: Sequence[str], options: argparse.Namespace) -> Config:
             "logging": {"gallery": 0},
             "checkpoint": {"best": False, "every": options.steps},
             "device": "cpu",
-            "threads": 1,
         }
     )
 
@@ -118,6 +117,8 @@ def run(options: argparse.Namespace) -> list[Note]:
         models = [str(build_tiny(family, folder / family, seed=0)) for family in families]
         config = config_of(models, options)
         prepare(config)
+        # Not by `threads: 1`, which gives agents processes of their own: what they hold could not be counted here.
+        torch.set_num_threads(1)
         with (
             RunFolder(folder / "run", config) as run_folder,
             launcher(config) as launch,
