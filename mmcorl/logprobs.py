@@ -1,8 +1,9 @@
 """Log-probabilities of completion tokens without ever holding tokens x vocabulary.
 
 Only the states that predict completion tokens meet the head, a chunk at a time; each chunk's logits are
-thrown away after the forward pass and computed again in the backward pass. So it is with what the rewards of
-confident models ask of every distribution.
+thrown away after the forward pass and computed again in the backward pass, but for the last chunk's: the backward pass
+begins with them, so that they are kept at no cost. So it is with what the rewards of confident models ask of every
+distribution.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def completion_logprobs(
     their gradient, tied or not, and may be frozen. `temperature` divides the logits, as in sampling.
     `banned`: ids that were never sampled; they have probability 0 here too, and such a target is a
     ValueError. `chunk`: tokens per piece, so at most chunk x V logits exist at a time. `entropy` False skips
-    the entropies and returns None for them. `pieces`: fewest calls of the head, the last ones without rows where
+    the entropies and returns None for them. `pieces`: fewest calls of the head, the first ones without rows where
     the tokens do not suffice: ranks that share its weights must call it equally often.
 
     Both results are fp32 (fp64 for fp64 logits), in nats; entropies are detached. First-order gradients only.
@@ -124,11 +125,14 @@ def completion_logprobs(
 
     logps: list[Tensor] = []
     entropies: list[Tensor] = []
-    cut = [*zip(hidden.split(chunk), targets.split(chunk), strict=True)]
-    cut += [(hidden[:0], targets[:0])] * (pieces - len(cut))
-    for states, ids in cut:
-        piece = _piece(head, temperature, banned, entropies if entropy else None)
+    # A short chunk comes first: the last one's logits are kept, so that it had better be a whole one.
+    whole = max(len(targets) - 1, 0) // chunk
+    sizes = [0] * (pieces - 1 - whole) + [len(targets) - whole * chunk] + [chunk] * whole
+    cut = [*zip(hidden.split(sizes), targets.split(sizes), strict=True)]
+    piece = _piece(head, temperature, banned, entropies if entropy else None)
+    for states, ids in cut[:-1]:
         logps.append(checkpoint(piece, states, ids, use_reentrant=False, preserve_rng_state=False))
+    logps += [piece(states, ids) for states, ids in cut[-1:]]
     return torch.cat(logps), torch.cat(entropies) if entropy else None
 
 
