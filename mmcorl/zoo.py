@@ -9,6 +9,7 @@ co-training repairs it and self-rewarding does not, not that tiny models discove
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import math
@@ -113,7 +114,6 @@ def parse(model: str) -> tuple[str, int] | None:
 
 def build(name: str, seed: int = 0, recipe: Recipe = RECIPE, *, quiet: bool = False) -> Path:
     """Build one entry, or find it in the cache; returns its folder, in hub layout with a zoo.json."""
-    import torch
     import transformers
 
     major = transformers.__version__.split(".")[0]
@@ -122,6 +122,20 @@ def build(name: str, seed: int = 0, recipe: Recipe = RECIPE, *, quiet: bool = Fa
     folder = cache_folder() / "zoo" / f"{name}-seed{seed}-{hashlib.sha256(what.encode()).hexdigest()[:8]}"
     if (folder / "zoo.json").is_file():
         return folder
+    # Runs that begin together want the same entries: whoever comes second waits for the first and finds it made.
+    lock = cache_folder() / "locks" / folder.name
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        if not (folder / "zoo.json").is_file():
+            _make(name, seed, recipe, folder, quiet)
+    return folder
+
+
+def _make(name: str, seed: int, recipe: Recipe, folder: Path, quiet: bool) -> None:
+    """Build one entry beside its folder, which appears when it is whole."""
+    import torch
+
     partial = folder.with_name(f".{folder.name}.{os.getpid()}")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # A model this small is several times slower on more.
@@ -136,8 +150,7 @@ def build(name: str, seed: int = 0, recipe: Recipe = RECIPE, *, quiet: bool = Fa
     except OSError:
         if not (folder / "zoo.json").is_file():
             raise
-        shutil.rmtree(partial)  # Another process made the same one in the meantime.
-    return folder
+        shutil.rmtree(partial)  # A process on another machine, whose locks are not seen here, made the same one.
 
 
 def _teach(name: str, seed: int, recipe: Recipe, folder: Path, quiet: bool) -> dict[str, Any]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,6 +34,21 @@ def test_a_built_entry_is_a_plain_checkpoint_and_is_built_once() -> None:
     assert zoo.build("internvl3.5", 3, SHORT, quiet=True) == folder
     assert (folder / "model.safetensors").stat().st_mtime_ns == made
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]  # nothing half-made is left
+
+
+def test_two_that_want_the_same_entry_at_once_make_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    teach = zoo._teach
+
+    def counted(name: str, *rest: Any) -> dict[str, Any]:
+        made.append(name)
+        return teach(name, *rest)
+
+    monkeypatch.setattr(zoo, "_teach", counted)
+    with ThreadPoolExecutor(2) as two:
+        first, second = two.map(lambda _: zoo.build("qwen2", 0, SHORT, quiet=True), range(2))
+    assert first == second
+    assert made == ["qwen2"]
 
 
 def test_the_same_seed_gives_the_same_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
