@@ -3,8 +3,8 @@
 Forward, per token and weight of a matrix, 2 operations; per pair of a query and a key it may look at, 4 for each
 channel of attention. The backward pass costs twice that, and recomputing activations once more. A prompt counts once
 for a group where it is computed once, else for every completion; a picture counts once for a group in both, as its
-features are repeated and not computed again. The head counts for completions alone, and forward twice: its logits
-are computed again rather than kept. Not counted: norms, softmax, rotary embeddings, the loss, the optimizer.
+features are repeated and not computed again. The head counts for completions alone. Not counted: norms, softmax,
+rotary embeddings, the loss, the optimizer.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Cost:
         passed = copies * prompt + completions * tokens
         pairs = copies * prompt**2 / 2 + completions * (prompt * tokens + tokens**2 / 2)
         forward = self.body * passed + self.pair * pairs
-        return forward * (4 if recompute else 3) + self.head * completions * tokens * 4
+        return forward * (4 if recompute else 3) + self.head * completions * tokens * 3
 
 
 def cost(worker: Worker) -> Cost:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import json
+import multiprocessing
 import os
 import platform
 import statistics
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +77,12 @@ def spread(values: Iterable[float]) -> dict[str, float]:
     """Median, least and most."""
     held = list(values)
     return {"median": statistics.median(held), "least": min(held), "most": max(held)}
+
+
+def apart(call: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+    """What `call` returns, from a new process of its own."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(call, *arguments).result()
 
 
 def say(what: str) -> None:

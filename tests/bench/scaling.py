@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import argparse
 import copy
-import multiprocessing
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -32,20 +30,20 @@ Point = dict[str, Any]
 
 
 def agents(options: argparse.Namespace) -> list[dict[str, float]]:
-    """Cohorts of several sizes, each in processes of its own: seconds of a step per agent, by part."""
+    """Cohorts of some sizes, several of them in processes of their own: seconds of a step per agent, by part."""
     cells = []
     for count in options.agents:
         results.say(f"scaling: {count} agents")
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-            cells.append(pool.submit(cohort, copy.copy(options), count).result())
+        alone = len(options.agents) == 1
+        cells.append(cohort(options, count) if alone else results.apart(cohort, options, count))
     return cells
 
 
 def cohort(options: argparse.Namespace, count: int) -> dict[str, float]:
     """The medians of one cohort; seconds are divided by its agents."""
     with tempfile.TemporaryDirectory() as place:
-        options.completions = options.group
-        config, models = step.random_cohort([options.family] * count, options, "transformers", Path(place))
+        now = argparse.Namespace(**{**vars(options), "completions": options.group})
+        config, models = step.random_cohort([options.family] * count, now, "transformers", Path(place))
         steps = step.cotrain_steps(config, models, True, Path(place) / "run")[options.warmup :]
     per_agent = {
         part: statistics.median(one[part] for one in steps) / count for part in (*step.PARTS, "step", "processor")

@@ -14,14 +14,11 @@ at the same time, parts are those of the slower one. Processor time is that of a
 from __future__ import annotations
 
 import argparse
-import copy
 import importlib.util
-import multiprocessing
 import statistics
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -85,9 +82,10 @@ class Dealt(Reward):
 
 
 def cotrain_steps(config: Config, models: Sequence[str], dealt: bool, folder: Path) -> list[dict[str, Any]]:
-    """Train the cohort; of each step but the first, seconds by part, of the whole and of the processor.
+    """Train the cohort; of each step but the first and the last, seconds by part, of the whole and of the processor.
 
-    `together` is whether agents worked at the same time. The first step has no end of a step before it.
+    `together` is whether agents worked at the same time. The first step has no end of a step before it, and where
+    agents do not wait for each other's updates, no rollout follows the last.
     """
     assert config.steps is not None
     prepare(config)
@@ -124,7 +122,7 @@ def cotrain_steps(config: Config, models: Sequence[str], dealt: bool, folder: Pa
     pairs = zip(journal.clocks, journal.clocks[1:], strict=False)
     return [
         split(line, later[0] - earlier[0], later[1] - earlier[1], together)
-        for line, (earlier, later) in zip(lines[1:], pairs, strict=True)
+        for line, (earlier, later) in [*zip(lines[1:], pairs, strict=True)][:-1]
     ]
 
 
@@ -150,7 +148,7 @@ def random_cohort(
     ]
     kind = "text" if families[0] == "llama" else "visual"
     config = {
-        "steps": options.warmup + options.repeat + 1,
+        "steps": options.warmup + options.repeat + 2,
         "agents": [{"name": f"agent{seed}", "model": path} for seed, path in enumerate(models)],
         "supervision": {"kind": "ring" if len(models) > 1 else "self"},
         "data": {"train": {"source": f"synthetic:{kind}", "size": 256}, "max_prompt_tokens": 8192},
@@ -171,7 +169,7 @@ def toy_cohort(options: argparse.Namespace, engine: str) -> tuple[Config, list[s
     """The quickstart, some of its steps, and without its evaluations."""
     config = yaml.safe_load(QUICKSTART.read_text(encoding="utf-8"))
     del config["validation"]
-    config |= {"steps": options.warmup + options.repeat + 1, "engine": {"kind": engine}, "device": options.device}
+    config |= {"steps": options.warmup + options.repeat + 2, "engine": {"kind": engine}, "device": options.device}
     config |= {"checkpoint": {"best": False}}
     return parse(config), [zoo.resolve(agent["model"]) for agent in config["agents"]]
 
@@ -198,7 +196,7 @@ def one(options: argparse.Namespace, engine: str) -> dict[str, Any]:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Every engine, each in a process of its own: vLLM sets up state for all of its process."""
+    """Every engine; two of them each in a process of its own, as vLLM sets up state for all of its process."""
     engines = ENGINES if options.engine == "both" else (options.engine,)
     if options.engine == "both" and importlib.util.find_spec("vllm") is None:
         results.say("vLLM is not installed, so its engine is left out")
@@ -206,8 +204,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     cells = []
     for engine in engines:
         results.say(f"step: {options.size}, {engine}")
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-            cells.append(pool.submit(one, copy.copy(options), engine).result())
+        cells.append(results.apart(one, options, engine) if len(engines) > 1 else one(options, engine))
     return results.record("step", options, {"cells": cells})
 
 
@@ -237,7 +234,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--prompts", type=int, default=2, help="of random models")
     parser.add_argument("--completions", type=int, default=8, help="K, of random models")
     parser.add_argument("--tokens", type=int, default=64, help="new tokens of random models")
-    parser.add_argument("--warmup", type=int, default=2, help="steps that are not counted, beside the very first")
+    parser.add_argument("--warmup", type=int, default=2, help="steps not counted, beside the first and the last")
     parser.add_argument("--repeat", type=int, default=10, help="steps of which the median is taken")
     return results.shared_arguments(parser)
 

@@ -1,0 +1,174 @@
+"""The benches run from end to end on tiny models, and their pictures are drawn from what they write."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+import patches
+from model_adapters import tiny
+from tests.bench import flops, plots, results, rollout, scaling, shapes, step, update_step
+
+SMALL = ["--size", "tiny", "--threads", "1", "--repeat", "1"]
+
+
+@pytest.fixture(autouse=True)
+def _threads():
+    """Benches set torch's threads for their process; this one goes on with other tests."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def drawn(result: dict, folder: Path) -> list[str]:
+    """Names of the pictures of a result that went through a file; each is an SVG."""
+    results.keep(result, folder / "result.json")
+    pictures = plots.draw([folder / "result.json"], folder)
+    for picture in pictures:
+        assert ElementTree.parse(picture).getroot().tag.endswith("svg")
+    return [picture.name for picture in pictures]
+
+
+def test_update_step(tmp_path: Path) -> None:
+    options = update_step.arguments().parse_args([*SMALL, "--prompts", "1", "--completions", "2", "--tokens", "4"])
+    result = update_step.run(options)
+    assert "plain / shared: time" in update_step.table(result)
+    assert {"python", "torch", "transformers"} <= result["versions"].keys()
+    assert result["settings"]["tokens"] == 4
+    results.keep(result, tmp_path / "deep" / "one.json")
+    assert json.loads((tmp_path / "deep" / "one.json").read_text())["bench"] == "update_step"
+
+
+def test_rollout() -> None:
+    options = rollout.arguments().parse_args(
+        [*SMALL, "--prompts", "2", "--completions", "2", "--tokens", "4", "--side", "56"]
+    )
+    result = rollout.run(options)
+    assert set(result["over_this"]) == {"nobody leaves", "a copy per token", "one by one"}
+    assert "one by one" in rollout.table(result)
+
+
+def test_step() -> None:
+    # Four steps: one warms up and one is measured, between a first and a last.
+    arguments = [*SMALL, "--engine", "transformers", "--prompts", "1", "--completions", "2", "--tokens", "4"]
+    result = step.run(step.arguments().parse_args([*arguments, "--warmup", "1"]))
+    (cell,) = result["cells"]
+    # What is called the rest is what the other parts leave of the step.
+    assert sum(cell["parts"].values()) == pytest.approx(cell["step"]["median"], abs=1e-3)
+    assert cell["parts"]["rollout"] > 0
+    assert cell["parts"]["update"] > 0
+    assert "transformers" in step.table(result)
+
+
+def test_scaling(tmp_path: Path) -> None:
+    small = ["--agents", "2", "--completions", "2", "4", "--images", "2", "--prompt", "200"]
+    result = scaling.run(
+        scaling.arguments().parse_args([*SMALL, "--warmup", "1", "--group", "2", "--tokens", "4", *small])
+    )
+    (cell,) = result["agents"]
+    # Both halves of the step together, of two agents.
+    assert 0 < cell["update"] < cell["step"]
+    assert cell["processor"] > 0
+    points = result["updates"]["points"]
+    # Two ways for each value, predicted in both; a prompt K times is measured for a varying K alone.
+    assert [(one["value"], one["way"]) for one in points["completions"]] == [
+        (2, "shared"),
+        (2, "plain"),
+        (4, "shared"),
+        (4, "plain"),
+    ]
+    assert all(one["seconds"] for one in points["completions"])
+    assert [bool(one["seconds"]) for one in points["prompt"]] == [True, False]
+    # A sentence has about 15 tokens.
+    assert points["prompt"][0]["prompt_tokens"] == pytest.approx(200, abs=10)
+    # The rate is fitted: predictions of what it was fitted to add up to what was measured.
+    fitted = [one for made in points.values() for one in made if one["way"] == "shared"]
+    assert sum(one["predicted"] for one in fitted) == pytest.approx(sum(scaling.seconds(one, True) for one in fitted))
+    told = scaling.table(result)
+    assert "K times" in told
+    assert drawn(result, tmp_path) == ["completions.svg"]
+    several = {**result, "agents": [cell, {**cell, "agents": 4}]}
+    assert drawn(several, tmp_path) == ["agents.svg", "completions.svg"]
+
+
+def test_a_race_is_drawn(tmp_path: Path) -> None:
+    ratio = {"median": 4.0, "least": 3.5, "most": 4.5}
+    cell = {
+        "family": "gemma3",
+        "prompt_tokens": 304,
+        "completion_tokens": 128,
+        "completions": 8,
+        "ratio": {"with_old": ratio, "without_old": ratio, "memory": 2.0},
+    }
+    result = {"cells": [{**cell, "checkpointing": False}, {**cell, "checkpointing": True}]}
+    assert drawn(result, tmp_path) == ["race.svg"]
+    words = (tmp_path / "race.svg").read_text()
+    assert "Gemma-3: P 304, C 128, K 8, checkpointing" in words
+    again = tmp_path / "again"
+    again.mkdir()
+    drawn(result, again)
+    assert (again / "race.svg").read_text() == words
+
+
+@pytest.mark.parametrize(("family", "way"), [("llama", "shared"), ("llama", "plain"), ("qwen2_5_vl", "shared")])
+def test_arithmetic_is_what_torch_counts(family: str, way: str, tmp_path: Path) -> None:
+    options = argparse.Namespace(
+        **vars(update_step.arguments().parse_args([*SMALL, "--family", family, "--prompts", "1", "--prefix", way])),
+    )
+    options.completions, options.tokens = 4, 8
+    worker = update_step.build_worker(options, tmp_path)
+    worker.update(update_step.fabricate(worker, options, 1), 1)
+    rewards = update_step.fabricate(worker, options, 2)
+    prompt = next(iter(worker._pending.values())).prompt
+    with FlopCounterMode(display=False) as counter:
+        worker.update(rewards, 2)
+    text, seen = flops.cost(worker), flops.tower(worker, prompt)
+    # torch counts matrices on the CPU, and no attention.
+    matrices = flops.Cost(text.body, 0.0, text.head).group(len(prompt.input_ids), 4, 8, way == "shared")
+    # Pixels need no gradient: in a tower this small the first layer is a good part.
+    assert counter.get_total_flops() == pytest.approx(matrices + seen, rel=0.05 if seen else 0.01)
+    # Against a count by hand of one layer of the text model: 4 projections of attention (64 wide, 2 heads of 32, one
+    # head of keys and values) and 3 of the MLP (64 to 128), twice, two operations each.
+    if family == "llama":
+        by_hand = 2 * 2 * (64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 128)
+        assert text.body == by_hand
+        assert text.pair == 2 * 4 * 64
+
+
+@pytest.mark.parametrize(
+    ("family", "parameters"),
+    [
+        # What the hub counts in Qwen2.5-VL-3B-Instruct, gemma-3-4b-it and Llama-3.2-3B-Instruct.
+        ("qwen2_5_vl", 3_754_622_976),
+        ("gemma3", 4_300_079_472),
+        ("llama", 3_212_749_824),
+        # InternVL3.5-2B: 304 million in the tower, 2.0 billion in Qwen3-1.7B with a head of its own.
+        ("internvl3_5", 2_348_347_392),
+    ],
+)
+def test_full_shapes_are_those_of_the_hub(family: str, parameters: int) -> None:
+    patches.apply(*patches.BEFORE_TRANSFORMERS)
+    given = shapes.FULL[family].settings()
+    sizes = tiny._Sizes(
+        given["image_size"],
+        given["hidden"],
+        given["layers"],
+        given["initializer_range"],
+        given["text_config"],
+        given["vision_config"],
+    )
+    makers = {"qwen2_5_vl": tiny._qwen2_5_vl, "internvl3_5": tiny._internvl3_5}
+    with torch.device("meta"):
+        if family in makers:
+            model, _ = makers[family](sizes, tiny.CORPUS, 512, tiny.ANSWER_TOKENS)
+        elif family == "gemma3":
+            model, _ = tiny._gemma3(sizes, tiny.CORPUS, 512, tiny.ANSWER_TOKENS, given["mm_tokens_per_image"])
+        else:
+            model, _ = tiny._text(family, sizes, tiny.CORPUS, 512, tiny.ANSWER_TOKENS)
+    assert sum(parameter.numel() for parameter in model.parameters()) == parameters
