@@ -237,9 +237,9 @@ def budget(
         resident["weights"] = resident["reference"] = 0
     # With it gradients go where the optimizer's state lies; ZeRO-2 brings them back for the step.
     gradients = 0 if away == "all" or (away, kind) == ("optimizer", "zero3") else 4 * trained // division
-    # On a GPU AdamW works on all weights at once, elsewhere on one after the other, of which the largest is a table.
+    # Of divided weights AdamW works on all at once on a GPU, elsewhere on one after the other, the largest a table.
     table = 0 if training.lora else shape.vocabulary * shape.hidden
-    adamw = 0 if away != "none" else 8 * table if cpu else 4 * trained // division
+    adamw = 0 if away != "none" or kind == "none" else 8 * table if cpu else 4 * trained // division
     micro = micro_batch(config, ranks, prompts or _by_settings(config, shape))
     updating = _updating(config, shape, micro, _copies(config, shape, ranks, trained, away), gradients, adamw)
     sampling = _sampling(config, ranks, shape, gpu_bytes, prompts)

@@ -590,6 +590,8 @@ class Worker:
             betas=settings.betas,
             eps=settings.eps,
             weight_decay=settings.weight_decay,
+            # One pass over each weight and no temporaries; of divided ones other packages bring their own step.
+            fused=True if self.config.training.sharding == "none" else None,
         )
 
     def _lower(self, model: nn.Module) -> None:
