@@ -24,11 +24,12 @@ LONG := %/test_quickstart.py %/test_cohorts.py %/test_ray_quickstart.py %/test_s
 SLOW_FILES := $(addprefix slow/,$(filter $(LONG),$(SLOW)) $(filter-out $(LONG),$(SLOW)))
 STACK_FILES := $(addprefix stack/,$(filter $(LONG),$(STACK)) $(filter-out $(LONG),$(STACK)))
 
-.PHONY: quickstart test test-slow test-thorough test-stack test-paper check bench clean $(SLOW_FILES) $(STACK_FILES)
+.PHONY: quickstart test test-slow test-thorough test-stack test-paper paper-adapters paper-stack check \
+  bench clean $(SLOW_FILES) $(STACK_FILES)
 
 # DeepSpeed's operators know the paths of the environment they were compiled in.
 $(STACK_READY) $(STACK_FILES): export TORCH_EXTENSIONS_DIR := $(abspath $(STACK_VENV))/torch_extensions
-test-paper: export TORCH_EXTENSIONS_DIR := $(abspath $(PAPER_VENV))/torch_extensions
+paper-stack: export TORCH_EXTENSIONS_DIR := $(abspath $(PAPER_VENV))/torch_extensions
 
 # Tests build with ninja, which would take the job slots of this make for its own.
 unexport MAKEFLAGS
@@ -55,9 +56,11 @@ test-stack: $(STACK_FILES)
 $(STACK_FILES): stack/%: $(STACK_READY)
 	$(STACK_VENV)/bin/python -m pytest -m stack --durations 5 $*
 
-test-paper: $(PAPER_READY)
-	$(PAPER_VENV)/bin/python -m pytest $(PAPER)
-	$(PAPER_VENV)/bin/python -m pytest tests/paper_stack
+test-paper: paper-adapters paper-stack
+paper-adapters: $(PAPER_READY)
+	$(PAPER_VENV)/bin/python -m pytest --durations 5 $(PAPER)
+paper-stack: $(PAPER_READY)
+	$(PAPER_VENV)/bin/python -m pytest --durations 5 tests/paper_stack
 
 check: $(READY)
 	$(BIN)/ruff check .
