@@ -17,6 +17,19 @@ from model_adapters.loading import unwrap
 _MAX_ASPECT = 200  # Qwen's own limit on long side / short side
 
 
+class _PatchProjection(nn.Conv3d):
+    """A convolution that does not overlap, as the matrix product it is: several times faster, weights as they were.
+
+    On GPUs some versions of torch and cuDNN have none but very slow kernels for it (pytorch#166643, pytorch#174051,
+    transformers#45750).
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(n, channels, *kernel) to (n, width, 1, 1, 1)."""
+        flat = nn.functional.linear(input.flatten(1), self.weight.flatten(1), self.bias)
+        return flat[:, :, None, None, None]
+
+
 class Qwen25VLAdapter(ImageTextAdapter):
     """Qwen2.5-VL of any size."""
 
@@ -27,6 +40,15 @@ class Qwen25VLAdapter(ImageTextAdapter):
     tower_inputs = ("pixel_values", "image_grid_thw")
     media_tokens = ("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>")
     end_of_turn = ("<|im_end|>", "<|endoftext|>")
+
+    def load_model(self, path: str | Path, dtype: torch.dtype = torch.float32, attention: str = "sdpa") -> nn.Module:
+        """As the others are loaded; patches meet their projection as one matrix product."""
+        model = super().load_model(path, dtype, attention)
+        for tower in self.vision_modules(model):
+            for module in tower.modules():
+                if type(module) is nn.Conv3d and module.stride == module.kernel_size:
+                    module.__class__ = _PatchProjection
+        return model
 
     def load_processor(self, path: str | Path, vision: VisionSettings) -> Any:
         """Load the processor with the pixel budget of `vision` as its own."""

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
+from torch import nn
 
 from adapter_passes import Loaded, load, noise, plain_inputs
 from model_adapters.base import AdapterError, VisionSettings
@@ -114,3 +116,15 @@ def test_refusals(qwen: Loaded, tiny_checkpoints: Mapping[str, Path]) -> None:
     # The checkpoint's own upper bound, 4 * 56 * 56, holds when only the lower one is set.
     with pytest.raises(AdapterError, match="min_pixels 20000 exceeds max_pixels 12544"):
         qwen.adapter.encode(qwen.processor, "Which?", [noise(56, 56)], vision=VisionSettings(min_pixels=20_000))
+
+
+def test_patches_meet_their_projection_as_one_product(tiny_checkpoints: Mapping[str, Path]) -> None:
+    model = load("qwen2_5_vl", tiny_checkpoints["qwen2_5_vl"]).model
+    (projection,) = [module for module in model.modules() if isinstance(module, nn.Conv3d)]
+    assert type(projection) is not nn.Conv3d
+    given = torch.randn(6, *projection.weight.shape[1:])
+    expected = nn.functional.conv3d(given, projection.weight, projection.bias, projection.stride)
+    torch.testing.assert_close(projection(given), expected)
+    names = load_file(tiny_checkpoints["qwen2_5_vl"] / "model.safetensors")
+    (name,) = [name for name in names if name.endswith("patch_embed.proj.weight")]
+    assert names[name].shape == projection.weight.shape  # what is saved has the hub's form
