@@ -158,12 +158,15 @@ def ends_of_tower(stack: Stack, patches: int, pixels: int, low: int) -> int:
     return patches * (projector + (low * pixels if stack.trained else 0))
 
 
-def head(stack: Stack, tokens: int, vocabulary: int, low: int) -> int:
+def head(tokens: int, vocabulary: int) -> int:
     """Bytes at the head: a chunk's logits in the dtype of the products, those in fp32 and what they become."""
-    logits = vocabulary * tokens
-    # Or, later, the logits' gradient and that of the head's own weights, which comes in the dtype of the products.
+    return 8 * vocabulary * tokens
+
+
+def head_backward(stack: Stack, tokens: int, vocabulary: int, low: int) -> int:
+    """Bytes there in the backward pass: the logits' gradient and that of its weights, in the dtype of the products."""
     weights = vocabulary * stack.hidden * (4 if low == 4 else 6) if stack.trained else 0
-    return max(8 * logits, low * logits + weights)
+    return low * vocabulary * tokens + weights
 
 
 def stack_of(layers: Sequence[nn.Module], config: Any, within: Sequence[nn.Module] = (), blocks: bool = False) -> Stack:

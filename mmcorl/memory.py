@@ -20,7 +20,7 @@ import transformers
 from torch import nn
 from transformers import AutoConfig
 
-from mmcorl.activations import Stack, Work, ends, ends_of_tower, head, kept, stack_of, working
+from mmcorl.activations import Stack, Work, ends, ends_of_tower, head, head_backward, kept, stack_of, working
 from mmcorl.config import Config
 from mmcorl.logprobs import CHUNK
 from mmcorl.reader import Reader
@@ -191,9 +191,10 @@ class Budget:
     def sentence(self, place: str = "GPU") -> str:
         """One line for people; `place` is what one rank computes on."""
         parts = {**self.resident, **self.updating, **{f"{name} (sampling)": n for name, n in self.sampling.items()}}
+        parts["torch itself"] = RESERVE
         told = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items() if size >= 0.05 * GIB)
         apart = f", and {self.engine / GIB:.1f} GiB for each engine of its own" if self.engine else ""
-        return f"about {self.peak / GIB:.1f} GiB per {place} at the peak" + (f" ({told})" if told else "") + apart
+        return f"about {self.peak / GIB:.1f} GiB per {place} at the peak ({told}){apart}"
 
 
 def budget(
@@ -266,22 +267,25 @@ def _updating(
         tower = replace(tower, trained=trains and not rank, rank=rank if trains else 0)
         seen = kept(tower, patches, low, recomputed) + ends_of_tower(tower, patches.tokens, shape.pixels, low)
         again = working(tower, patches, low, recomputed)
-    through = kept(decoder, work, low, recomputed)
+    through, around = kept(decoder, work, low, recomputed), ends(decoder, work)
+    chunk = min(CHUNK, work.completions)
+    logits, behind = head(chunk, shape.vocabulary), head_backward(decoder, chunk, shape.vocabulary, low)
     # With a single pass gradients come as activations go.
     before = gradients if micro.passes > 1 else 0
     begins = {
         "gradients": before,
         "bf16 weights": copies.everything,
-        "activations": through + ends(decoder, work),
+        "activations": through + around,
         "vision tower": seen,
-        "logits": head(decoder, min(CHUNK, work.completions), shape.vocabulary, low),
+        "logits": logits if recomputed else max(logits, behind),
     }
     recomputes = {
         "gradients": before,
         "bf16 weights": copies.layer,
         "activations": through,
         "vision tower": seen,
-        "a layer": working(decoder, work, low, recomputed),
+        # Its own casts are all that is left of those of the forward pass.
+        "a layer": max(working(decoder, work, low, recomputed), around + max(logits, behind)),
     }
     finishes = {"gradients": gradients, "bf16 weights": copies.tower, "vision tower": seen + again}
     steps = {"gradients": gradients, "AdamW at work": adamw}
@@ -315,6 +319,14 @@ def _copies(config: Config, shape: Shape, ranks: int, trained: int, away: str) -
     decoder = cast - shape.multiplied_vision
     layers = max(0, decoder - shape.vocabulary * shape.hidden)
     return Copies(2 * (decoder + tower), 2 * tower, 2 * layers // max(shape.layers, 1))
+
+
+def together(budgets: Sequence[Budget], one_at_a_time: bool) -> int:
+    """The most that tensors of agents on one device hold: what all keep, and one at work; or one agent's alone."""
+    if one_at_a_time:
+        return max(one.tensors for one in budgets)
+    resident = [sum(one.resident.values()) for one in budgets]
+    return sum(resident) + max(one.tensors - kept for one, kept in zip(budgets, resident, strict=True))
 
 
 def ram() -> int:

@@ -11,6 +11,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from mmcorl.launch.meter import memory_sentence
 from mmcorl.reporting.caveats import caveats
 from mmcorl.reporting.charts import agent_colours, optimizer_charts, training_charts, validation_charts
 from mmcorl.reporting.compare import (
@@ -115,6 +116,9 @@ def _facts(run: RunFiles) -> list[tuple[str, str]]:
     memory = [value for record in run.timings if (value := number(record.get("peak_rss_gb"))) is not None]
     if memory:
         facts.append(("peak memory", f"{max(memory):.2f} GB"))
+    for name, agent in mapping((run.summary or {}).get("agents")).items():
+        if "measured_gb" in (taken := mapping(mapping(agent).get("memory"))):
+            facts.append((f"memory of {name}", memory_sentence(taken)))
     grader = mapping((run.summary or {}).get("grader"))
     if grader:
         facts.append(("grader", f"{grader.get('name', '?')} {grader.get('version', '?')}"))

@@ -12,9 +12,7 @@ import io
 import json
 import os
 import re
-import resource
 import shutil
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -27,7 +25,7 @@ from typing import IO, Any, Self
 import yaml
 from PIL import Image
 
-from mmcorl import checkpoint
+from mmcorl import checkpoint, resident
 from mmcorl import config as settings
 from mmcorl.agent import Agent, Parallel, in_turn, results
 from mmcorl.answers import RELATION, Equivalence
@@ -35,7 +33,7 @@ from mmcorl.config import Config
 from mmcorl.episodes.base import Episode
 from mmcorl.episodes.records import agent_metrics, call_records
 from mmcorl.errors import Refused
-from mmcorl.launch.meter import overall
+from mmcorl.launch.meter import overall, peak_memory
 from mmcorl.metrics import Comparisons, step_metrics, validation_metrics, votes_records
 from mmcorl.progress import Progress
 from mmcorl.reporting import profile
@@ -461,6 +459,7 @@ class Run:
             summary["agents"][name] = {
                 **facts,
                 **({"throughput": rates} if (rates := overall(timings, name)) else {}),
+                **({"memory": facts.get("memory", {}) | taken} if (taken := peak_memory(timings, name)) else {}),
                 "start": {line["set"]: line["agents"][name]["accuracy"] for line in reversed(lines)},
                 "end": {line["set"]: line["agents"][name]["accuracy"] for line in lines},
             }
@@ -602,19 +601,13 @@ class Run:
         timing = {
             "step": step,
             "seconds": seconds,
-            "peak_rss_gb": round(peak_rss_gb(), 3),
+            "peak_rss_gb": round(resident.peak() / 1e9, 3),
             "comparisons": comparisons,
             **({"agents": dict(rates)} if rates else {}),
         }
         self.folder.append("timings.jsonl", [timing])
         self.trackers.log(timing)
         self.progress.step(metrics, timing)
-
-
-def peak_rss_gb() -> float:
-    """Largest resident memory of this process so far, in GB."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

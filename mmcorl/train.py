@@ -36,6 +36,8 @@ from mmcorl.episodes.workflows import workflows
 from mmcorl.errors import Failed, Refused
 from mmcorl.launch import launcher
 from mmcorl.launch.host import prepare
+from mmcorl.launch.local import LocalTeam
+from mmcorl.launch.meter import memory_sentence
 from mmcorl.launch.team import Cohort, TeamAgent
 from mmcorl.launch.watch import RankFailed
 from mmcorl.progress import Progress, task
@@ -82,6 +84,9 @@ class TrainingPrompts:
         return [wording for row in rows for wording in (twins(row, self.pair) if self.pair else (row,))]
 
 
+LOOKED_AT = 8
+"""Training prompts that are encoded to learn how much of a prompt its images are."""
+
 Suite = Callable[[BenchmarkSet], HeldOut]
 """Loads a benchmark as a validation set; `eval_suite.periodic.held_out` is one."""
 
@@ -115,13 +120,15 @@ def train(config: Config, run_dir: Path, *, quiet: bool = False, suite: Suite | 
             teachers=config.supervision.teachers,
             seed=config.seed,
         )
-        if not quiet and str(launch.device).startswith("cuda"):
-            _tell_memory(config, readers)
+        needed = _memory(config, readers, prompts, checks["train"], str(launch.device), quiet)
         cohort = launch.cohort(readers, steps)
         start = folder.begin(record)
         try:
             cohort.keep_logs(run_dir / "logs")
-            return _work(config, folder, start, cohort, prompts, validation, supervision, relation, steps, quiet)
+            predicted = _predicted(config, needed, cohort)
+            return _work(
+                config, folder, start, cohort, prompts, validation, supervision, relation, steps, quiet, predicted
+            )
         except Exception as error:
             reason = no_room(error)
             if reason is None and not isinstance(error, RankFailed):
@@ -149,12 +156,13 @@ def _work(
     relation: Equivalence,
     steps: int,
     quiet: bool,
+    predicted: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
     """Everything after the checks: take up the last checkpoint, train, export, sum up."""
     agents = cohort.agents
     if start:
         results(cohort.parallel(partial(agent.load, start.path / agent.name) for agent in agents))
-    facts = {agent.name: agent.facts for agent in agents}
+    facts = {agent.name: agent.facts | {"memory": predicted.get(agent.name, {})} for agent in agents}
 
     prompts.last = steps
     talk = workflows(config, relation, folder.path) if config.episode else None
@@ -196,16 +204,48 @@ def _work(
                 signal.signal(stop, handler)
             run.trackers.close()
     summary = run.write_summary(facts)
+    for name, fact in summary["agents"].items() if not quiet else ():
+        if fact.get("memory"):
+            print(f"{name}: {memory_sentence(fact['memory'])}", file=sys.stderr)
     build_report(folder.path)
     return summary
 
 
-def _tell_memory(config: Config, readers: Sequence[Reader]) -> None:
-    """What each agent will need on a GPU, before anything is loaded."""
+def _memory(
+    config: Config,
+    readers: Sequence[Reader],
+    prompts: TrainingPrompts,
+    check: DataCheck,
+    device: str,
+    quiet: bool,
+) -> dict[str, memory.Budget]:
+    """What each agent will need, with the prompts of these data, told before anything is loaded."""
+    gpu = device.startswith("cuda")
+    some = [prompts.source[row] for row in prompts.kept[:: max(1, len(prompts.kept) // LOOKED_AT)][:LOOKED_AT]]
+    budgets = {}
     for number, reader in enumerate(readers):
         shape = memory.shape_of(reader)
-        if shape is not None:
-            print(f"{reader.name}: {memory.budget(config, number, shape).sentence()}", file=sys.stderr)
+        if shape is None:
+            continue
+        # What agents say to each other may make prompts as long as they may be.
+        limit = reader.longest_prompt()
+        longest = limit if config.episode else min(limit, check.longest[reader.name])
+        found = memory.prompts_of(reader, longest, some)
+        budgets[reader.name] = memory.budget(config, number, shape, prompts=found, cpu=not gpu)
+        if not quiet:
+            print(f"{reader.name}: {budgets[reader.name].sentence('GPU' if gpu else 'rank')}", file=sys.stderr)
+    return budgets
+
+
+def _predicted(config: Config, needed: Mapping[str, memory.Budget], cohort: Cohort) -> dict[str, dict[str, Any]]:
+    """What is to be measured of each agent: of all together where they share a process, and on GPUs that is one GPU."""
+    one_process = len(cohort.agents) > 1 and all(isinstance(agent.team, LocalTeam) for agent in cohort.agents)
+    if not one_process:
+        return {name: {"predicted_gb": round(one.tensors / 1e9, 3)} for name, one in needed.items()}
+    if len(needed) < len(cohort.agents):
+        return {}
+    total = memory.together(list(needed.values()), config.time_sliced)
+    return {name: {"predicted_gb": round(total / 1e9, 3), "together": True} for name in needed}
 
 
 def _profile(config: Config, agents: Sequence[TeamAgent], folder: Path, steps: int, progress: Progress) -> None:

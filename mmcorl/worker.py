@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mmcorl import ema, grpo, sharding, sharing
+from mmcorl import ema, grpo, resident, sharding, sharing
 from mmcorl.advantages import token_advantages
 from mmcorl.answers import extract
 from mmcorl.config import Config
@@ -69,6 +69,7 @@ class Worker:
         self.config, self.reader, self.adapter = config, reader, reader.adapter
         self.name, self.path, self.ranks, self.device = reader.name, reader.path, ranks, device
         self.total_steps = total_steps
+        resident.before_models()
         with sharding.loading(config, ranks, device):
             model: Any = self.adapter.load_model(reader.path, torch.float32, config.training.attention)
         policy = Policy(model, self.adapter, reader.processor)
@@ -240,6 +241,8 @@ class Worker:
         if self.device.type == "cuda":
             self._clock["peak_gpu_gb"] = torch.cuda.max_memory_allocated(self.device) / 1e9
             torch.cuda.reset_peak_memory_stats(self.device)
+        else:
+            self._clock["peak_process_gb"] = (resident.peak() - resident.before_models()) / 1e9
         self._sync()
         told = self.ranks.gather((steps, float(sampled.sum()), len(sampled), self._clock))
         self._timings = self._throughput(update, [one[0] for one in told], [one[3] for one in told])
@@ -362,7 +365,8 @@ class Worker:
         """What the slowest rank needed, and the amounts of all ranks together.
 
         `rollout_seconds`, `update_seconds`, `sync_seconds`; `sync_gb` of weights given to an engine that has its own;
-        `peak_gpu_gb` of the fullest GPU; `sampled_completions` and `sampled_tokens`, those that only vote among them,
+        `peak_gpu_gb` of the fullest GPU, or on CPUs `peak_process_gb`, by which the largest rank's process has grown since
+        before its first model; `sampled_completions` and `sampled_tokens`, those that only vote among them,
         and of those that are trained `completions` and `completion_tokens`; `update_tokens` that went forward and
         backward, prompts among them, padding not; `update_flops`, the arithmetic that those need at least: 6
         operations per parameter and token.

@@ -63,6 +63,28 @@ def rates(timings: Mapping[str, float], prompts: int, peak: float | None) -> dic
     }
 
 
+def peak_memory(timings: Sequence[Mapping[str, Any]], agent: str) -> dict[str, Any]:
+    """The most GB that the fullest rank of an agent took in any step (`measured_gb`), and `of` what (GPU or process).
+
+    From the lines of timings.jsonl; empty where no step was measured.
+    """
+    lines = [line["agents"][agent] for line in timings if agent in line.get("agents", {})]
+    for of, key in (("GPU", "peak_gpu_gb"), ("process", "peak_process_gb")):
+        if known := [line[key] for line in lines if line.get(key) is not None]:
+            return {"of": of, "measured_gb": max(known)}
+    return {}
+
+
+def memory_sentence(memory: Mapping[str, Any]) -> str:
+    """What an agent took and what was predicted, for people; `memory` is what summary.json says of it."""
+    whose = " by all agents together" if memory.get("together") else ""
+    unit = 1e9 / 2**30
+    told = f", {memory['predicted_gb'] * unit:.2f} predicted" if "predicted_gb" in memory else ""
+    if memory["of"] == "GPU":
+        return f"peak {memory['measured_gb'] * unit:.2f} GiB per GPU{whose}{told}"
+    return f"process grown by {memory['measured_gb'] * unit:.2f} GiB at its peak{whose}{told} for tensors"
+
+
 WORK = ("rollout_seconds", "update_seconds", "sync_seconds")
 
 
