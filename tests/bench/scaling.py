@@ -110,30 +110,39 @@ def points(worker: Worker, options: argparse.Namespace, clock: Clock, kind: str,
         for way in ways:
             worker.shared_prefix = way == "shared"
             rows[way].append(measure(worker, now, clock, number + 1, **asked))
-    model = flops.cost(worker)
+    kept = {way: medians(measured[options.warmup :]) for way, measured in rows.items()}
+    text = flops.cost(worker)
     seen = flops.tower(worker, encoded[0], options.gradient_checkpointing)
-    told = []
-    for way in ("shared", "plain"):
-        text = model.group(length, now.completions, now.tokens, way == "shared", options.gradient_checkpointing)
-        one = {"way": way, "value": value, "prompt_tokens": length, "completions": now.prompts * now.completions}
-        kept = rows[way][options.warmup :] if way in rows else []
-        medians = {key: statistics.median(row[key] for row in kept) for key in kept[0]} if kept else None
-        # What is not measured is still predicted, from the optimizer's seconds of the way that is.
-        spent = statistics.median(row["optimizer"] for row in rows["shared"][options.warmup :])
-        busy = statistics.median(row["optimizer_processor"] for row in rows["shared"][options.warmup :])
-        one |= {"flops": now.prompts * (text + seen), "seconds": medians}
-        told.append({**one, "optimizer": spent, "optimizer_processor": busy})
-    return told
+    return [
+        {
+            "way": way,
+            "value": value,
+            "prompt_tokens": length,
+            "completions": now.prompts * now.completions,
+            "seconds": kept.get(way),
+            # What is not measured is still predicted, with the optimizer's seconds of what is.
+            "optimizer": kept["shared"]["optimizer"],
+            "optimizer_processor": kept["shared"]["optimizer_processor"],
+            "flops": now.prompts
+            * (text.group(length, now.completions, now.tokens, way == "shared", options.gradient_checkpointing) + seen),
+        }
+        for way in ("shared", "plain")
+    ]
+
+
+def medians(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Of each number."""
+    return {key: statistics.median(row[key] for row in rows) for key in rows[0]}
 
 
 def copies(worker: Worker, options: argparse.Namespace, tokens: int) -> int:
-    """How often the sentence must stand in a prompt with a picture for about so many tokens."""
+    """How often the sentence must stand in a prompt with a picture for about so many tokens; a text prompt has none."""
+    if not worker.adapter.multimodal:
+        return 1
     lengths = []
     for count in (1, 11):
         fabricate(worker, options, 0, copies=count)
         lengths.append(len(next(iter(worker._pending.values())).prompt.input_ids))
-    if not worker.adapter.multimodal:
-        return 1
     each = (lengths[1] - lengths[0]) / 10
     return max(1, 1 + round((tokens - lengths[0]) / each))
 
