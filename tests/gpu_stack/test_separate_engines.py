@@ -16,6 +16,8 @@ pytestmark = pytest.mark.stack
 
 VLLM = {"kind": "vllm", "kv_cache_gib": 0.1}
 APART = {**VLLM, "separate": 1}
+# A machine that other tests work on, too, may be silent for longer than one that does nothing but train.
+UNDER_RAY = {"launcher": "ray", "ray": {"hung_after": 60}, "engine": APART}
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +31,7 @@ def test_where_an_engine_lives_changes_nothing(server: ForkServer, tmp_path: Pat
     """An engine for each rank, with images: votes, weights and all else are those of one process, byte for byte."""
     models = {name: taught(model, tmp_path / "zoo") for name, model in {"q": "qwen2.5-vl", "i": "internvl3.5"}.items()}
     config = changed(small_config(models), steps=2, engine=VLLM)
-    for name, changes in {"local": {}, "apart": {"launcher": "ray", "engine": APART}}.items():
+    for name, changes in {"local": {}, "apart": UNDER_RAY}.items():
         (tmp_path / name).mkdir()
         file = write(tmp_path / name, changed(config, **changes))
         ended = server.run("train", file, "--run-dir", tmp_path / name / "run")
@@ -46,7 +48,7 @@ def test_low_rank_adapters_reach_an_engine_as_they_are(server: ForkServer, tmp_p
     """vLLM keeps them beside the weights, in another process as in the rank's."""
     config = small_config({"qwen": taught("qwen2", tmp_path / "zoo")}, "text")
     config = changed(config, steps=2, supervision={"kind": "self"}, training__lora={"rank": 4, "alpha": 64})
-    places: dict[str, dict[str, Any]] = {"local": {"engine": VLLM}, "apart": {"launcher": "ray", "engine": APART}}
+    places: dict[str, dict[str, Any]] = {"local": {"engine": VLLM}, "apart": UNDER_RAY}
     for name, changes in places.items():
         (tmp_path / name).mkdir()
         ended = server.run(
