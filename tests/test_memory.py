@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 
 from mmcorl import memory
+from mmcorl.data.sources import load_prompts
+from mmcorl.launch import meter
 from mmcorl.memory import GIB, Shape
 from mmcorl.reader import Reader
 from model_adapters.tiny import build_tiny
@@ -210,3 +212,36 @@ def test_parameters_are_those_of_the_loaded_model(tmp_path, family):
     assert shape.parameters == sum(parameter.numel() for parameter in agent.policy.model.parameters())
     vision = {id(p): p.numel() for part in agent.adapter.vision_modules(agent.policy.model) for p in part.parameters()}
     assert shape.vision == sum(vision.values())
+
+
+def test_images_of_the_longest_prompt_are_what_the_shortest_text_leaves(tmp_path):
+    folder = build_tiny("gemma3", tmp_path / "gemma3", seed=0)
+    config = settings(agents=[{"name": "a", "model": str(folder)}], data={"train": {"source": "synthetic:visual"}})
+    reader = Reader(config, config.agents[0], str(folder))
+    source = load_prompts(config.data.train)
+    rows = [source[row] for row in range(4)]
+    # Every picture is 4 tokens, 56 pixels in pieces of 28.
+    texts = [len(reader.encode(row).input_ids) - 4 for row in rows]
+    assert memory.prompts_of(reader, 50, rows) == memory.Prompts(50, 50 - min(texts))
+    assert memory.prompts_of(reader, 50, [replace(rows[0], images=(), uid="no picture")]) == memory.Prompts(50, 0)
+
+
+def test_agents_on_one_device_take_turns():
+    one, two = memory.Budget({"weights": 5}, {"a": 7}, {}), memory.Budget({"weights": 3}, {"a": 1}, {"b": 10})
+    assert memory.together([one, two], one_at_a_time=False) == 5 + 3 + 10
+    assert memory.together([one, two], one_at_a_time=True) == 13
+
+
+def test_what_a_run_took_is_told_beside_what_was_predicted():
+    lines = [
+        {"agents": {"a": {"peak_process_gb": 1.0}}},
+        {"agents": {"a": {"peak_process_gb": 2**30 / 1e9 * 2}}},
+        {},
+    ]
+    taken = meter.peak_memory(lines, "a")
+    assert taken == {"of": "process", "measured_gb": pytest.approx(2.147, abs=1e-3)}
+    told = meter.memory_sentence(taken | {"predicted_gb": 2**30 / 1e9})
+    assert told == "process grown by 2.00 GiB at its peak, 1.00 predicted for tensors"
+    gpu = {"of": "GPU", "measured_gb": 2**30 / 1e9, "predicted_gb": 2**30 / 1e9 * 1.5, "together": True}
+    assert meter.memory_sentence(gpu) == "peak 1.00 GiB per GPU by all agents together, 1.50 predicted"
+    assert meter.peak_memory([], "a") == {}
