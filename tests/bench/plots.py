@@ -33,17 +33,18 @@ Result = Mapping[str, Any]
 
 
 def agents(result: Result) -> Figure:
-    """Seconds per agent and step over the size of the cohort."""
-    cells = result["agents"]
+    """Seconds per agent and step over the size of the cohort; on a CPU, whose cores agents may share, its own."""
+    cells, on_cpu = result["agents"], result["settings"]["device"] == "cpu"
     figure, (axes,) = blank("Cost of a step per agent")
     counts = [cell["agents"] for cell in cells]
-    for key, colour, told in (("processor", BLUE, "processor time"), ("step", GREY, "time on the wall")):
-        values = [cell[key] for cell in cells]
-        axes.plot(counts, values, color=colour, marker="o", markersize=5, linewidth=2)
-        label(axes, told, counts[-1], values[-1], colour)
-    axes.set_ylim(0, 1.15 * max(cell[key] for cell in cells for key in ("processor", "step")))
+    values = [cell["processor" if on_cpu else "step"] for cell in cells]
+    axes.plot(counts, values, color=BLUE, marker="o", markersize=6, linewidth=2)
+    for count, value in zip(counts, values, strict=True):
+        axes.annotate(f"{value:.3g}", (count, value), (0, 9), textcoords="offset points", color=BLUE, ha="center")
+    axes.set_ylim(0, 1.25 * max(values))
     values_axis(axes, counts, "agents")
-    axes.set_ylabel("seconds", color=GREY)
+    axes.set_xlim(right=counts[-1] * 1.15)
+    axes.set_ylabel("seconds of the processor" if on_cpu else "seconds", color=GREY)
     return figure
 
 
