@@ -365,9 +365,9 @@ class Worker:
         """What the slowest rank needed, and the amounts of all ranks together.
 
         `rollout_seconds`, `update_seconds`, `sync_seconds`; `sync_gb` of weights given to an engine that has its own;
-        `peak_gpu_gb` of the fullest GPU, or on CPUs `peak_process_gb`, by which the largest rank's process has grown since
-        before its first model; `sampled_completions` and `sampled_tokens`, those that only vote among them,
-        and of those that are trained `completions` and `completion_tokens`; `update_tokens` that went forward and
+        `peak_gpu_gb` of the fullest GPU, or on CPUs `peak_process_gb`, by which the largest rank's process has grown
+        since before its first model; `sampled_completions` and `sampled_tokens`, those that only vote among them, and
+        of those that are trained `completions` and `completion_tokens`; `update_tokens` that went forward and
         backward, prompts among them, padding not; `update_flops`, the arithmetic that those need at least: 6
         operations per parameter and token.
         """
