@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from mmcorl import shared_prefix
 from mmcorl.config import TrainingSettings
-from mmcorl.logprobs import completion_logprobs, confidences
+from mmcorl.logprobs import chunk_of, completion_logprobs, confidences
 from mmcorl.parts import named
 from model_adapters.base import Encoded, ModelAdapter
 
@@ -64,6 +64,11 @@ class Policy(nn.Module):
         """Where inputs must live; parameters may rest elsewhere."""
         return self.banned.device
 
+    @property
+    def chunk(self) -> int:
+        """Tokens that meet the head at a time."""
+        return chunk_of(self.model.config.get_text_config().vocab_size)
+
     @contextlib.contextmanager
     def computing(self, settings: TrainingSettings, training: bool = False) -> Iterator[None]:
         """Autocast for bf16; train mode only where checkpointing asks for it (dropout is 0 anyway)."""
@@ -104,13 +109,14 @@ class Policy(nn.Module):
         self.share_prefixes()
         owned: dict[int, list[int]] = {}
         for row, owner in enumerate(rows.prompt_of):
-            owned.setdefault(owner, []).append(row)
+            # A completion's last token predicts none, so that it need not pass, and one of a single token none at all.
+            owned.setdefault(owner, []).extend([row] if len(rows.completions[row]) > 1 else [])
         owners = list(owned)
         prompts = [rows.prompts[owner] for owner in owners]
         plan = shared_prefix.layout(
             [len(prompt.input_ids) for prompt in prompts],
             [self.adapter.two_way_blocks(self.model, prompt.input_ids) for prompt in prompts],
-            [[len(rows.completions[row]) for row in owned[owner]] for owner in owners],
+            [[len(rows.completions[row]) - 1 for row in owned[owner]] for owner in owners],
             self.device,
         )
         per_prompt = self.features([*rows.prompts, *([rows.picture] if rows.picture else [])])
@@ -118,25 +124,23 @@ class Policy(nn.Module):
         ids: list[Tensor] = []
         positions: list[Tensor] = []
         last: dict[int, int] = {}
-        predictors = [torch.empty(0)] * len(rows.completions)
+        starts = [0] * len(rows.completions)
         start = 0
         for group, k in plan.order:
             prompt = prompts[group]
             if k is None:
                 ids.append(prompt.input_ids)
                 positions.append(prompt.positions)
-                last[group] = start + len(prompt.input_ids) - 1
+                last[owners[group]] = start + len(prompt.input_ids) - 1
                 if (part := per_prompt[owners[group]]) is not None:
                     picked.append(part)
             else:
                 row = owned[owners[group]][k]
-                ids.append(rows.completions[row])
+                ids.append(rows.completions[row][:-1])
                 # All completions count on from the prompt, wherever they lie in the row.
                 onward = prompt.next_position + torch.arange(len(ids[-1]))
                 positions.append(onward.expand(len(prompt.positions), -1))
-                # The state that predicts the first completion token is that of the prompt's last.
-                predictors[row] = torch.arange(start - 1, start - 1 + len(ids[-1]))
-                predictors[row][0] = last[group]
+                starts[row] = start
             start += len(ids[-1])
         embeddings = self._embeddings(torch.cat(ids)[None].to(self.device), picked, rows, per_prompt)
         states = self._decode(
@@ -145,22 +149,30 @@ class Policy(nn.Module):
             embeddings.new_zeros(shared_prefix.NO_MASK),
             **{shared_prefix.KEYWORD: plan},
         )
-        where = torch.cat(predictors)
+        # The state that predicts the first completion token is that of the prompt's last.
+        where = torch.cat(
+            [
+                part
+                for owner, begin, completion in zip(rows.prompt_of, starts, rows.completions, strict=True)
+                for part in (torch.tensor([last[owner]]), torch.arange(begin, begin + len(completion) - 1))
+            ]
+        )
         return states, torch.zeros_like(where), where
 
     def _hidden_plain(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
         owner = torch.tensor(list(rows.prompt_of))
         prompt_length = torch.tensor([len(prompt.input_ids) for prompt in rows.prompts])[owner]
         length = torch.tensor([len(completion) for completion in rows.completions])
+        # A completion's last token predicts none, so that it need not pass.
         ids = pad_sequence(
             [
-                torch.cat([rows.prompts[p].input_ids, completion])
+                torch.cat([rows.prompts[p].input_ids, completion[:-1]])
                 for p, completion in zip(rows.prompt_of, rows.completions, strict=True)
             ],
             batch_first=True,
         )
         width = ids.shape[1]
-        valid = torch.arange(width) < (prompt_length + length)[:, None]
+        valid = torch.arange(width) < (prompt_length + length - 1)[:, None]
         positions = torch.stack([_onward(prompt, width) for prompt in rows.prompts], dim=1)[:, owner]
         row_index = torch.arange(len(length)).repeat_interleave(length)
         # The state that predicts the first completion token is that of the prompt's last.
@@ -209,13 +221,16 @@ class Policy(nn.Module):
             return self.adapter.logits(self.model, hidden)
 
         if rows.confidence:
-            return confidences(predictors, head, temperature=temperature, banned=banned, pieces=rows.pieces)
+            return confidences(
+                predictors, head, temperature=temperature, banned=banned, chunk=self.chunk, pieces=rows.pieces
+            )
         logps, _ = completion_logprobs(
             predictors,
             torch.cat(list(rows.completions)).to(self.device),
             head,
             temperature=temperature,
             banned=banned,
+            chunk=self.chunk,
             entropy=False,
             pieces=rows.pieces,
         )

@@ -22,7 +22,6 @@ from torch import Tensor
 from mmcorl import grpo
 from mmcorl.config import Config
 from mmcorl.engines.base import Sample
-from mmcorl.logprobs import CHUNK
 from mmcorl.parts import named
 from mmcorl.policy import Rows
 from mmcorl.seeds import noise_seed
@@ -266,7 +265,7 @@ class Update:
 
     def _cut(self, rows: Sequence[Row], budget: int) -> Iterator[list[Row]]:
         if self.shared:
-            return shared_microbatches(rows, lambda group: self.groups[group].prompt, self._length, budget)
+            return shared_microbatches(rows, lambda group: self.groups[group].prompt, self._passing, budget)
         return microbatches(rows, self._width, budget)
 
     def _rows(self, one: Pass) -> Rows:
@@ -293,21 +292,25 @@ class Update:
         return self._rollout(row[0]).samples[row[1]]
 
     def _pieces(self, rows: Sequence[Row]) -> int:
-        return math.ceil(sum(self._length(row) for row in rows) / CHUNK)
+        return math.ceil(sum(self._length(row) for row in rows) / self.shards.policy.chunk)
 
     def _length(self, row: Row) -> int:
         group, k = row
         return self.groups[group].lengths[k]
 
+    def _passing(self, row: Row) -> int:
+        """Tokens of a completion that pass through the model: its last one predicts none."""
+        return self._length(row) - 1
+
     def _width(self, row: Row) -> int:
-        return self.groups[row[0]].prompt + self._length(row)
+        return self.groups[row[0]].prompt + self._passing(row)
 
     def _tokens(self, rows: Sequence[Row]) -> int:
         """What passes through the model without padding, and prompts as often as they are computed."""
         if not self.shared:
             return sum(self._width(row) for row in rows)
         prompts = sum(self.groups[group].prompt for group in {group for group, _ in rows})
-        return prompts + sum(self._length(row) for row in rows)
+        return prompts + sum(self._passing(row) for row in rows)
 
     def _token_weights(self, part: Sequence[int]) -> dict[Row, Tensor]:
         """Weight in the loss of each token of a row, the whole part with the groups that are skipped counted."""

@@ -31,9 +31,9 @@ class Cost:
 
     def group(self, prompt: int, completions: int, tokens: int, shared: bool, recompute: bool = False) -> float:
         """Operations of a step for one group of equally long completions, the tower aside."""
-        copies = 1 if shared else completions
-        passed = copies * prompt + completions * tokens
-        pairs = copies * prompt**2 / 2 + completions * (prompt * tokens + tokens**2 / 2)
+        copies, own = 1 if shared else completions, tokens - 1  # The last one predicts none.
+        passed = copies * prompt + completions * own
+        pairs = copies * prompt**2 / 2 + completions * (prompt * own + own**2 / 2)
         forward = self.body * passed + self.pair * pairs
         return forward * (4 if recompute else 3) + self.head * completions * tokens * 3
 
