@@ -158,15 +158,20 @@ def ends_of_tower(stack: Stack, patches: int, pixels: int, low: int) -> int:
     return patches * (projector + (low * pixels if stack.trained else 0))
 
 
-def head(tokens: int, vocabulary: int) -> int:
-    """Bytes at the head: a chunk's logits in the dtype of the products, those in fp32 and what they become."""
-    return 8 * vocabulary * tokens
+def head(tokens: int, vocabulary: int, low: int, backward: bool) -> int:
+    """Bytes at the head: a chunk's logits in the dtype of the products and in fp32; behind it, their gradient as well.
+
+    In fp32 that takes the place of the second.
+    """
+    return vocabulary * tokens * (8 if backward else low + 4)
 
 
 def head_backward(stack: Stack, tokens: int, vocabulary: int, low: int) -> int:
-    """Bytes there in the backward pass: the logits' gradient and that of its weights, in the dtype of the products."""
-    weights = vocabulary * stack.hidden * (4 if low == 4 else 6) if stack.trained else 0
-    return low * vocabulary * tokens + weights
+    """Bytes there in the backward pass: the gradient of the logits and that of the head's weights.
+
+    The latter comes in bf16 under autocast, in the place of the weights' own cast.
+    """
+    return vocabulary * (low * tokens + (4 * stack.hidden if stack.trained else 0))
 
 
 def stack_of(layers: Sequence[nn.Module], config: Any, within: Sequence[nn.Module] = (), blocks: bool = False) -> Stack:

@@ -65,6 +65,8 @@ class Shape:
     """Parameters that autocast casts: those of products, all but tables and vectors; by default all."""
     multiplied_vision: int = 0
     """Of them, the vision tower's."""
+    tied: bool = False
+    """Head and embeddings are one table."""
     linear: Mapping[str, int] = field(default_factory=dict)
     """Widths, in and out together, of the projections that may get adapters, by name."""
     linear_vision: Sequence[str] = ()
@@ -134,6 +136,7 @@ def shape_of(reader: Reader) -> Shape | None:
         keys=(getattr(text, "num_key_value_heads", None) or text.num_attention_heads) * head,
         vocabulary=text.vocab_size,
         multiplied=sum(multiplied.values()),
+        tied=model.get_output_embeddings().weight is model.get_input_embeddings().weight,
         multiplied_vision=sum(size for one, size in multiplied.items() if one in vision),
         linear={name: one.in_features + one.out_features for name, one in linear.items()},
         linear_vision=[name for name, one in linear.items() if id(one.weight) in vision],
@@ -254,7 +257,7 @@ def budget(
 def _updating(
     config: Config, shape: Shape, micro: MicroBatch, copies: Copies, gradients: int, adamw: int
 ) -> dict[str, int]:
-    """The update at its fullest: as a backward pass begins, in its first layer, as it ends, or in the optimizer."""
+    """The update at its fullest: as a backward pass begins, in its first layer, at its end, or in the optimizer."""
     training, low = config.training, 2 if config.training.dtype == "bf16" else 4
     recomputed, work = training.gradient_checkpointing, micro.work
     decoder, tower, rank = shape.layers_of_decoder, shape.tower, training.lora.rank if training.lora else 0
@@ -268,8 +271,12 @@ def _updating(
         seen = kept(tower, patches, low, recomputed) + ends_of_tower(tower, patches.tokens, shape.pixels, low)
         again = working(tower, patches, low, recomputed)
     through, around = kept(decoder, work, low, recomputed), ends(decoder, work)
+    # The gradient of a table that is the head, too, waits for its second part, and then there are both and their sum.
+    table = 0 if rank else 4 * shape.vocabulary * shape.hidden
+    waiting = table * shape.tied
     chunk = min(CHUNK, work.completions)
-    logits, behind = head(chunk, shape.vocabulary), head_backward(decoder, chunk, shape.vocabulary, low)
+    forth, back = (head(chunk, shape.vocabulary, low, backward) for backward in (False, True))
+    back = max(back, head_backward(decoder, chunk, shape.vocabulary, low))
     # With a single pass gradients come as activations go.
     before = gradients if micro.passes > 1 else 0
     begins = {
@@ -277,7 +284,7 @@ def _updating(
         "bf16 weights": copies.everything,
         "activations": through + around,
         "vision tower": seen,
-        "logits": logits if recomputed else max(logits, behind),
+        "logits": forth if recomputed else back,
     }
     recomputes = {
         "gradients": before,
@@ -285,11 +292,13 @@ def _updating(
         "activations": through,
         "vision tower": seen,
         # Its own casts are all that is left of those of the forward pass.
-        "a layer": max(working(decoder, work, low, recomputed), around + max(logits, behind)),
+        "a layer": max(working(decoder, work, low, recomputed) + waiting, around + back),
     }
     finishes = {"gradients": gradients, "bf16 weights": copies.tower, "vision tower": seen + again}
+    held = (3 if shape.tied else 1) - (micro.passes == 1)
+    embeds = {"gradients": gradients, "bf16 weights": copies.tower, "vision tower": seen, "embeddings": held * table}
     steps = {"gradients": gradients, "AdamW at work": adamw}
-    stages = (begins, recomputes, finishes, steps) if recomputed else (begins, finishes, steps)
+    stages = [begins, embeds, finishes, steps, *([recomputes] if recomputed else [])]
     return max(stages, key=lambda stage: sum(stage.values()))
 
 

@@ -45,8 +45,8 @@ def test_fp32_masters_with_adam_and_bf16_copies_take_18_bytes_a_parameter():
         "buckets": 0,
     }
     assert (one.updating["gradients"], one.updating["bf16 weights"]) == (12 * BILLION, 6 * BILLION)
-    # A chunk's logits, 1,024 x 100,000 in bf16, and the gradient of the head, 100,000 x 2,000 in bf16 and in fp32.
-    assert one.updating["logits"] == 100_000 * (2 * 1024 + 6 * 2000)
+    # A chunk's logits, 1,024 x 100,000 in bf16, and the gradient of the head, 100,000 x 2,000 in fp32.
+    assert one.updating["logits"] == 100_000 * (2 * 1024 + 4 * 2000)
     # In fp32 4 bytes each, and no second weights.
     one = budget(training={"dtype": "fp32"})
     assert (one.updating["logits"], one.updating["bf16 weights"]) == (4 * 100_000 * (1024 + 2000), 0)

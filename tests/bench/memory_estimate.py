@@ -44,7 +44,8 @@ SMALL: dict[str, Shape] = {
     "qwen2_5_vl": Shape(112, WIDTHS, {"hidden_size": 96, "intermediate_size": 320, "depth": 4}),
     "internvl3_5": Shape(112, {**WIDTHS, "head_dim": 24}, TOWER),
     "gemma3": Shape(112, {**WIDTHS, **KINDS, "head_dim": 24}, TOWER),
-    "llama": Shape(112, WIDTHS),
+    # Head and embeddings in one table, which is most of the model.
+    "llama": Shape(112, {**WIDTHS, "vocab_size": 4096, "tie_word_embeddings": True}),
 }
 """No two widths are alike, so that each counts by itself."""
 
