@@ -60,9 +60,10 @@ class Stack:
 
 @dataclass(frozen=True)
 class Work:
-    """One pass: `groups` prompts of `prompt` tokens with `rows` completions of `completion` tokens in all.
+    """One pass: `groups` prompts of `prompt` tokens with `rows` completions of `completion` tokens that pass in all.
 
-    A vision tower's pass has prompts alone, as many tokens as there are patches.
+    Those are all but a completion's last one, which predicts none. A vision tower's pass has prompts alone, as many
+    tokens as there are patches.
     """
 
     prompt: int
@@ -74,8 +75,13 @@ class Work:
 
     @property
     def completions(self) -> int:
-        """Tokens of all completions."""
+        """Tokens of all completions that pass."""
         return self.rows * self.completion
+
+    @property
+    def scored(self) -> int:
+        """Tokens of all completions."""
+        return self.rows * (self.completion + 1)
 
     @property
     def tokens(self) -> int:
@@ -106,31 +112,42 @@ def per_layer(stack: Stack, work: Work, low: int, window: int = 0) -> int:
 
 
 def _of_masks(stack: Stack, work: Work, low: int, window: int) -> int:
-    """Masks, as sdpa adds them to its products, and the copies of queries, keys and values that go with them."""
+    """Copies of queries, keys and values that a layer's attention keeps, and its mask where it has one of its own."""
     q, k, width = stack.queries, stack.keys, work.prompt + work.completion
-    repeats = q // k
-    masked = stack.blocks or bool(window and work.prompt > window)
     if not work.shared:
         # One mask for all heads, and keys repeated for each of theirs.
         return low * (work.tokens * 2 * (q - k) + work.rows * width**2) if stack.blocks and work.rows else 0
-    reach = min(work.prompt, window - 1) if window else work.prompt
-    masks = repeats * work.groups * work.completion * (reach + work.completion)
-    if masked:
-        masks += repeats * work.groups * work.prompt**2
     # Completions' queries with all heads of a key in a row, where the prompt's keep the tensor that both are part of;
     # keys and values of the prompt are repeated for each completion.
+    masked = stack.blocks or bool(window and work.prompt > window)
     stacked = work.completions * q if low == 4 and not masked else 0
-    return low * (masks + stacked + work.rows * (reach + work.completion) * 2 * k)
+    return low * (stacked + work.rows * (_reach(work, window) + work.completion) * 2 * k)
+
+
+def _shared_masks(stack: Stack, work: Work, low: int, window: int) -> int:
+    """What is added to the products of all layers of one kind, where prompts are computed once."""
+    repeats, prompts = stack.queries // stack.keys, 0
+    if stack.blocks or (window and work.prompt > window):
+        prompts = repeats * work.groups * work.prompt**2
+    # As if prompts differed; those that are alike have one mask together.
+    return low * (prompts + repeats * work.groups * work.completion * (_reach(work, window) + work.completion))
+
+
+def _reach(work: Work, window: int) -> int:
+    """How much of its prompt the first token of a completion sees."""
+    return min(work.prompt, window - 1) if window else work.prompt
 
 
 def kept(stack: Stack, work: Work, low: int, checkpointing: bool) -> int:
     """Bytes that a pass keeps for its backward pass; with checkpointing the hidden states between layers."""
     if not (stack.trained or stack.rank):
         return 0
+    masks = _shared_masks(stack, work, low, 0) if work.shared else 0
+    masks += _shared_masks(stack, work, low, stack.window) if work.shared and stack.sliding else 0
     if checkpointing:
-        return stack.number * (low if stack.low_residual else 4) * stack.hidden * work.tokens
+        return masks + stack.number * (low if stack.low_residual else 4) * stack.hidden * work.tokens
     sliding = per_layer(stack, work, low, stack.window) if stack.sliding else 0
-    return (stack.number - stack.sliding) * per_layer(stack, work, low) + stack.sliding * sliding
+    return masks + (stack.number - stack.sliding) * per_layer(stack, work, low) + stack.sliding * sliding
 
 
 def working(stack: Stack, work: Work, low: int, checkpointing: bool) -> int:
@@ -149,7 +166,7 @@ def working(stack: Stack, work: Work, low: int, checkpointing: bool) -> int:
 
 def ends(stack: Stack, work: Work) -> int:
     """Bytes kept behind a decoder: the last norm's input, what it normalised and gave, and what predicts tokens."""
-    return 4 * stack.hidden * (work.tokens * (2 + (stack.written_out and stack.trained)) + work.completions)
+    return 4 * stack.hidden * (work.tokens * (2 + (stack.written_out and stack.trained)) + work.scored)
 
 
 def ends_of_tower(stack: Stack, patches: int, pixels: int, low: int) -> int:

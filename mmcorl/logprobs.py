@@ -21,13 +21,15 @@ Head = Callable[[Tensor], Tensor]
 
 CHUNK = 1024
 """Tokens that meet the head at a time where nothing else is said."""
-LOGITS = 2**26
-"""Logits that there are at a time: 256 MiB of them in fp32."""
+LOGITS = 2**24
+"""Logits that there are at a time: 64 MiB of them in fp32."""
+LEAST = 256
+"""Tokens below which products with the head are slow, however large its vocabulary."""
 
 
 def chunk_of(vocabulary: int) -> int:
-    """Tokens that meet the head of a model at a time: 8192 of a small vocabulary, 441 of Qwen's, 255 of Gemma's."""
-    return max(1, LOGITS // vocabulary)
+    """Tokens that meet the head of a model at a time: 2048 of a vocabulary of 8192, 256 of Qwen's and Gemma's."""
+    return max(LEAST, LOGITS // vocabulary)
 
 
 class _TokenLogprob(torch.autograd.Function):

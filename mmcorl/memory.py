@@ -22,7 +22,7 @@ from transformers import AutoConfig
 
 from mmcorl.activations import Stack, Work, ends, ends_of_tower, head, head_backward, kept, stack_of, working
 from mmcorl.config import Config
-from mmcorl.logprobs import CHUNK
+from mmcorl.logprobs import chunk_of
 from mmcorl.reader import Reader
 from mmcorl.types import Prompt
 from mmcorl.weights import MULTIPLIED
@@ -274,7 +274,7 @@ def _updating(
     # The gradient of a table that is the head, too, waits for its second part, and then there are both and their sum.
     table = 0 if rank else 4 * shape.vocabulary * shape.hidden
     waiting = table * shape.tied
-    chunk = min(CHUNK, work.completions)
+    chunk = min(chunk_of(shape.vocabulary), work.scored)
     forth, back = (head(chunk, shape.vocabulary, low, backward) for backward in (False, True))
     back = max(back, head_backward(decoder, chunk, shape.vocabulary, low))
     # With a single pass gradients come as activations go.
@@ -384,7 +384,8 @@ def micro_batch(config: Config, ranks: int, prompts: Prompts) -> MicroBatch:
 
     A group that is larger than a micro-batch is cut.
     """
-    most, prompt, completion = config.training.tokens_per_microbatch, prompts.tokens, config.sampling.max_new_tokens
+    # A completion's last token does not pass.
+    most, prompt, completion = config.training.tokens_per_microbatch, prompts.tokens, config.sampling.max_new_tokens - 1
     count = 1 if config.episode else config.batch.completions
     groups = math.ceil(config.batch.prompts * (2 if config.supervision.pair else 1) / ranks)
     groups = max(1, math.ceil(groups / config.objective.minibatches))
@@ -399,7 +400,7 @@ def micro_batch(config: Config, ranks: int, prompts: Prompts) -> MicroBatch:
         work = Work(prompt, completion, fit, fit * count, shared=True)
         passes = math.ceil(groups / fit)
     else:
-        rows = max(1, (most - prompt) // completion)
+        rows = max(1, (most - prompt) // max(completion, 1))
         work = Work(prompt, completion, 1, rows, shared=True)
         passes = groups * math.ceil(count / rows)
     return MicroBatch(work, prompts.placeholders * work.groups, passes)

@@ -86,27 +86,33 @@ class Layout:
             for size in (branching.prompts * branching.prefix, *(one.tokens for one in branching.bundles))
         ]
 
-    def prefix_mask(self, branching: Branching, window: int | None, device: torch.device) -> Tensor | None:
-        """(P, P) bool of what a prompt's tokens see of it; None where that is all that precedes them."""
+    def prefix_mask(self, branching: Branching, window: int | None, query: Tensor, repeats: int) -> Tensor | None:
+        """(repeats * P, P) added to a prompt's products; None where its tokens see all of it that precedes them."""
         if branching.blocks is None and (window is None or branching.prefix <= window):
             return None
-        key = ("prefix", id(branching), window)
+        key = ("prefix", id(branching), window, query.dtype, repeats)
         if key not in self._masks:
-            back = _behind(branching.prefix, branching.prefix, device)
+            back = _behind(branching.prefix, branching.prefix, query.device)
             seen = back >= 0
             if branching.blocks is not None:
-                blocks = branching.blocks.to(device)
+                blocks = branching.blocks.to(query.device)
                 seen |= (blocks[:, None] == blocks) & (blocks > 0)
-            self._masks[key] = seen if window is None else seen & (back < window)
+            self._masks[key] = _added(seen if window is None else seen & (back < window), query, repeats)
         return self._masks[key]
 
-    def bundle_mask(self, keys: int, longest: int, window: int | None, device: torch.device) -> Tensor:
-        """(C, keys + C) bool of what completions see of the prompt's last keys and of themselves."""
-        key = ("bundle", keys, longest, window)
+    def bundle_mask(self, keys: int, longest: int, window: int | None, query: Tensor, repeats: int) -> Tensor:
+        """(repeats * C, keys + C) added to completions' products with the prompt's last keys and their own."""
+        key = ("bundle", keys, longest, window, query.dtype, repeats)
         if key not in self._masks:
-            back = _behind(longest, keys + longest, device)
-            self._masks[key] = (back >= 0) if window is None else (back >= 0) & (back < window)
+            back = _behind(longest, keys + longest, query.device)
+            seen = (back >= 0) if window is None else (back >= 0) & (back < window)
+            self._masks[key] = _added(seen, query, repeats)
         return self._masks[key]
+
+
+def _added(seen: Tensor, query: Tensor, repeats: int) -> Tensor:
+    """0 for what is seen, -inf for what is not, in the dtype of the products: one for all layers, which keep it."""
+    return torch.zeros_like(seen, dtype=query.dtype).masked_fill_(~seen, float("-inf")).repeat(repeats, 1)
 
 
 def _behind(queries: int, keys: int, device: torch.device) -> Tensor:
@@ -193,16 +199,18 @@ def attention(
     if query.shape[0] != 1:
         raise ValueError(f"{query.shape[0]} rows where a layout describes one")
     parts = zip(*(tensor[0].split(shared_prefix.sizes, dim=1) for tensor in (query, key, value)), strict=True)
+    # Query heads of one key head.
+    repeats = query.shape[1] // key.shape[1]
     done: list[Tensor] = []
     for branching in shared_prefix.branchings:
         q, k, v = (_rows(tensor, branching.prompts) for tensor in next(parts))
-        mask = shared_prefix.prefix_mask(branching, sliding_window, q.device)
+        mask = shared_prefix.prefix_mask(branching, sliding_window, q, repeats)
         done.append(_grouped(q, k, v, mask, scaling))
         # No completion sees further back than its first token does.
         reach = branching.prefix if sliding_window is None else min(branching.prefix, sliding_window - 1)
         k, v = k[:, :, branching.prefix - reach :], v[:, :, branching.prefix - reach :]
         for bundle in branching.bundles:
-            mask = shared_prefix.bundle_mask(reach, bundle.lengths[0], sliding_window, q.device)
+            mask = shared_prefix.bundle_mask(reach, bundle.lengths[0], sliding_window, q, repeats)
             done.append(_branches(next(parts), k, v, bundle, mask, scaling))
     return torch.cat(done)[None], None
 
@@ -229,14 +237,14 @@ def _branches(
 
 
 def _grouped(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scaling: float | None) -> Tensor:
-    """(n, H, L, D) queries against (n, H_kv, S, D), masked by (L, S) or else causal, to (n * L, H, D)."""
+    """(n, H, L, D) queries against (n, H_kv, S, D), with a mask for stacked ones or else causal, to (n * L, H, D)."""
     repeats = q.shape[1] // k.shape[1]
     if mask is None:
         out = scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=repeats > 1)
         return out.transpose(1, 2).flatten(0, 1)
     # Kernels that take a mask repeat keys and values otherwise.
     stacked = q.unflatten(1, (-1, repeats)).flatten(2, 3)
-    out = scaled_dot_product_attention(stacked, k, v, attn_mask=mask.repeat(repeats, 1), scale=scaling)
+    out = scaled_dot_product_attention(stacked, k, v, attn_mask=mask, scale=scaling)
     return out.unflatten(2, (repeats, -1)).permute(0, 3, 1, 2, 4).flatten(0, 1).flatten(1, 2)
 
 
