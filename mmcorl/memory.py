@@ -417,7 +417,10 @@ def _sampling(
         4 if config.training.dtype == "fp32" and engine.kind == "transformers" else 2
     )
     if engine.kind == "transformers":
-        return {"KV cache": cache}
+        # A layer's part is there twice while it grows. To draw a token takes the logits, those at the temperature,
+        # their logarithms, probabilities, and these in blocks; top-p sorts them and needs as much again.
+        drawn = (20 if config.sampling.top_p == 1 else 44) * min(rows, max(1, tokens // longest)) * shape.vocabulary
+        return {"KV cache": cache + cache // max(shape.layers, 1), "drawing tokens": drawn}
     if config.device == "cpu":
         cache = int((engine.kv_cache_gib or 1) * GIB)
         return {"vLLM": (4 if (engine.dtype or config.training.dtype) == "fp32" else 2) * shape.parameters + cache}

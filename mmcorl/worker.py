@@ -368,8 +368,8 @@ class Worker:
         `peak_gpu_gb` of the fullest GPU, or on CPUs `peak_process_gb`, by which the largest rank's process has grown
         since before its first model; `sampled_completions` and `sampled_tokens`, those that only vote among them, and
         of those that are trained `completions` and `completion_tokens`; `update_tokens` that went forward and
-        backward, prompts among them, padding not; `update_flops`, the arithmetic that those need at least: 6
-        operations per parameter and token.
+        backward, prompts among them, padding not; `update_flops`, their arithmetic by the usual rule: 6
+        operations per parameter and token, frozen ones and embeddings among them.
         """
         passed = sum(step.passed for rank in steps for step in rank)
         return {

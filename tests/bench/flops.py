@@ -9,11 +9,14 @@ rotary embeddings, the loss, the optimizer.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
+from mmcorl.launch.profile import SIDE, matmul_rate
 from mmcorl.worker import Worker
 from model_adapters.base import Encoded
 
@@ -76,6 +79,22 @@ def tower(worker: Worker, prompt: Encoded, recompute: bool = False) -> float:
     features = int(prompt.input_ids.eq(token).sum()) if token is not None else 0
     forward = 2 * seeing * patches + 4 * config.hidden_size * looked + 2 * between * features
     return forward * (4 if recompute else 3)
+
+
+def of_matrices(device: torch.device, dtype: torch.dtype) -> float:
+    """Operations per second at which large matrices are multiplied: the best of some tries.
+
+    On a CPU per second of the processor and not of the clock, as other work may run beside it: of one thread.
+    """
+    if device.type != "cpu":
+        return matmul_rate(device, dtype)
+    side, best = SIDE["cpu"], float("inf")
+    left, right = (torch.randn(side, side, dtype=dtype) for _ in range(2))
+    for _ in range(40):
+        before = time.process_time()
+        torch.mm(left, right)
+        best = min(best, time.process_time() - before)
+    return 2 * side**3 / best
 
 
 def _matrices(part: nn.Module) -> int:

@@ -14,14 +14,12 @@ import argparse
 import copy
 import statistics
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from mmcorl.launch.profile import SIDE, matmul_rate
 from mmcorl.worker import Worker
 from tests.bench import flops, results, shapes, step
 from tests.bench.update_step import Clock, build_worker, clocked, fabricate, measure
@@ -76,20 +74,8 @@ def updates(options: argparse.Namespace, kinds: Sequence[str]) -> dict[str, Any]
         "points": found,
         "clock": "processor" if on_cpu else "wall",
         "flops_per_second": rate,
-        "matmul_flops_per_second": matrices_on_cpu(dtype) if on_cpu else matmul_rate(worker.device, dtype),
+        "matmul_flops_per_second": flops.of_matrices(worker.device, dtype),
     }
-
-
-def matrices_on_cpu(dtype: torch.dtype) -> float:
-    """Operations per second of the processor at which it multiplies large matrices: the best of some tries."""
-    side = SIDE["cpu"]
-    left, right = (torch.randn(side, side, dtype=dtype) for _ in range(2))
-    best = float("inf")
-    for _ in range(40):
-        before = time.process_time()
-        torch.mm(left, right)
-        best = min(best, time.process_time() - before)
-    return 2 * side**3 / best
 
 
 def points(worker: Worker, options: argparse.Namespace, clock: Clock, kind: str, value: int) -> list[Point]:

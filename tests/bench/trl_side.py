@@ -56,6 +56,7 @@ def serve(pipe: Connection, folder: str, job: dict[str, Any]) -> None:
 
     Receives before each step (prompt ids, completion ids, engine's log-probabilities, rewards) and sends behind it
     seconds, processor seconds, seconds of the pass for old log-probabilities, norm of the gradient, bytes of memory.
+    The time in the processor of prompts and pictures is taken off.
     """
     torch.set_num_threads(job["threads"])
     warnings.simplefilter("ignore")  # TRL's remarks on other packages' versions.
@@ -75,6 +76,7 @@ def serve(pipe: Connection, folder: str, job: dict[str, Any]) -> None:
 
         batch: tuple[list[list[int]], list[list[int]], list[list[float]], list[float]]
         old_seconds = 0.0
+        reading_seconds = 0.0
         norm = 0.0
 
         def _tokenize_prompts(self, prompts: list[Any]) -> Any:
@@ -104,7 +106,7 @@ def serve(pipe: Connection, folder: str, job: dict[str, Any]) -> None:
 
         def on_step_begin(self, *_: Any, **__: Any) -> None:
             trainer.batch = pipe.recv()
-            trainer.old_seconds = 0.0
+            trainer.old_seconds = trainer.reading_seconds = 0.0
             gc.collect()
             if cuda:
                 torch.cuda.reset_peak_memory_stats()
@@ -114,8 +116,8 @@ def serve(pipe: Connection, folder: str, job: dict[str, Any]) -> None:
 
         def on_step_end(self, *_: Any, **__: Any) -> None:
             told = {
-                "step": now() - self.began,
-                "processor": time.process_time() - self.busy,
+                "step": now() - self.began - trainer.reading_seconds,
+                "processor": time.process_time() - self.busy - trainer.reading_seconds,
                 "old": trainer.old_seconds,
                 "norm": trainer.norm,
             }
@@ -148,6 +150,16 @@ def serve(pipe: Connection, folder: str, job: dict[str, Any]) -> None:
         train_dataset=asked,
         callbacks=[Turns()],
     )
+    read = type(trainer.processing_class).__call__
+
+    def reading(*args: Any, **kwargs: Any) -> Any:
+        began = now()
+        found = read(*args, **kwargs)
+        trainer.reading_seconds += now() - began
+        return found
+
+    # What prompts and pictures cost to read is no part of an update; ours were read before.
+    type(trainer.processing_class).__call__ = reading
     # As if vLLM had sampled: that costs the pass for old log-probabilities, and its tokens are weighted.
     trainer.use_vllm = True
     clip = trainer.accelerator.clip_grad_norm_

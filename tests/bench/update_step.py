@@ -34,7 +34,7 @@ from mmcorl.types import Prompt
 from mmcorl.update import Rollout
 from mmcorl.worker import Worker
 from model_adapters.base import Encoded
-from tests.bench import results
+from tests.bench import flops, results
 from tests.bench.shapes import FAMILIES, SIZES, build, shape
 
 
@@ -184,7 +184,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             rows[way].append(measure(worker, options, clock, number))
     told = {way: summary(measured[options.warmup :], options) for way, measured in rows.items()}
     fabricate(worker, options, 0)
-    prompt = next(iter(worker._pending.values())).prompt.input_ids
+    encoded = [rollout.prompt for rollout in worker._pending.values()]
+    prompt = encoded[0].input_ids
     token = worker.adapter.image_token_id(worker.policy.model.config)
     found = {
         "family": options.family,
@@ -192,9 +193,22 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "prompt_tokens": len(prompt),
         "image_tokens": 0 if token is None else int((prompt == token).sum()),
         "ways": told,
+        "arithmetic": None if options.ragged else arithmetic(worker, encoded, options),
         "plain_over_shared": ratio(rows, options.warmup) if len(ways) == 2 else None,
     }
     return results.record("update_step", options, found)
+
+
+def arithmetic(worker: Worker, prompts: list[Encoded], options: argparse.Namespace) -> dict[str, float]:
+    """Operations of a step with prompts computed once and K times, and those per second that large matrices reach."""
+    again, text = options.gradient_checkpointing, flops.cost(worker)
+    seen = sum(flops.tower(worker, prompt, again) for prompt in prompts)
+    size, dtype = len(prompts[0].input_ids), torch.bfloat16 if options.dtype == "bf16" else torch.float32
+    told = {
+        way: seen + len(prompts) * text.group(size, options.completions, options.tokens, way == "shared", again)
+        for way in ("plain", "shared")
+    }
+    return {**told, "of_matrices": flops.of_matrices(worker.device, dtype)}
 
 
 def measure(worker: Worker, options: argparse.Namespace, clock: Clock, number: int, **asked: int) -> dict[str, float]:
@@ -270,6 +284,14 @@ def table(result: dict[str, Any]) -> str:
         lines.append(
             f"{way:<8}{parts}  {spread:<15}{median['processor']:>10.3f}"
             f"{median['before_gib']:>12.2f}{median['peak_gib']:>7.2f}"
+        )
+    for way, one in result["ways"].items() if result["arithmetic"] else ():
+        # On a CPU large matrices are told per second of the processor.
+        seconds = one["median"]["processor" if options["device"] == "cpu" else "step"]
+        rate, limit = result["arithmetic"][way] / seconds, result["arithmetic"]["of_matrices"]
+        lines.append(
+            f"{way}: {result['arithmetic'][way] / 1e9:.0f} GFLOP, {rate / 1e9:.1f} GFLOP/s, {rate / limit:.0%} of the "
+            f"{limit / 1e9:.1f} of large matrices"
         )
     if found := result["plain_over_shared"]:
         lines.append(
