@@ -58,6 +58,10 @@ def test_the_numbers_are_those_of_the_timed_steps(runs: dict[str, Path]) -> None
     # A worker's own clock stops a moment before the call ends; milliseconds, on a machine that is not overrun.
     assert line["rollout_seconds"] <= seconds["rollout"] + 1e-4
     assert line["update_seconds"] + line["sync_seconds"] <= seconds["update"] + 1e-4
+    # From the step's first call to the next step's, before that is traced.
+    (whole,) = told["seconds"]
+    # Starting to trace takes a second or more.
+    assert sum(seconds.values()) <= whole < sum(seconds.values()) + 2.0
     assert told["timings"][0]["update_flops"] > 0
     assert told["matmul_flops"] > 1e7
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import itertools
 import json
 import os
 import tempfile
@@ -51,6 +52,8 @@ class Profiler:
         self._first: int | None = None
         self._timed: dict[int, dict[str, float]] = {}
         """What the worker says of each timed step; see `Worker.timings`."""
+        self._began: list[float] = []
+        """When each profiled step began: a step lasts till the next, before whose tracing starts."""
         self._segments: list[dict[str, Any]] = []
         """One trace per call."""
         self._operators: dict[str, list[float]] = {}
@@ -67,6 +70,8 @@ class Profiler:
         step: int = arguments[1]
         self._first = self._first or step
         number, (start, last) = step - self._first + 1, self._settings.steps
+        if method == CALLS[0] and start <= number <= last:
+            self._began.append(time.perf_counter())
         if number == last:
             with self._tracing(), Timer(self._wait).at_work(method) if start < last else self._timer.at_work(method):
                 yield
@@ -79,6 +84,8 @@ class Profiler:
             if number < last or start == last:
                 self._timed[step] = self._worker.timings()
             if number == last:
+                if start == last:
+                    self._began.append(time.perf_counter())
                 self._write(step)
 
     def _wait(self) -> None:
@@ -126,6 +133,7 @@ class Profiler:
             "traced": traced,
             "parts": [[call, part, seconds] for (call, part), seconds in self._timer.seconds.items()],
             "timings": list(self._timed.values()),
+            "seconds": [after - before for before, after in itertools.pairwise(self._began)],
             "operators": [[key, *values] for key, values in operators],
             "dtype": worker.config.training.dtype,
             "matmul_flops": matmul_rate(worker.device, dtype),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 OPERATORS = 12
@@ -27,10 +28,13 @@ def table(folder: Path, timings: Sequence[Mapping[str, Any]], agents: Sequence[s
         record = json.loads(file.read_text(encoding="utf-8"))
         ranks[record["agent"]].append(record)
     first = ranks[agents[0]][0]
-    seconds = [_step(line) for line in timings if line["step"] in first["timed"]]
-    step = sum(one["total"] for one in seconds) / len(seconds)
-    vote = sum(one.get("vote", 0.0) + one.get("log", 0.0) for one in seconds) / len(seconds)
-    parts = {name: _parts(records, len(seconds)) for name, records in ranks.items()}
+    lines_of = [line["seconds"] for line in timings if line["step"] in first["timed"]]
+    vote, apart = (
+        sum(line.get(phase, 0.0) for line in lines_of for phase in phases) / len(lines_of)
+        for phases in (("vote", "log"), ELSEWHERE)
+    )
+    step = {name: fmean(value for one in own for value in one["seconds"]) - apart for name, own in ranks.items()}
+    parts = {name: _parts(records, len(lines_of)) for name, records in ranks.items()}
     rows: dict[str, dict[str, float]] = {}
     for name, own in parts.items():
         for part, value in own.items():
@@ -38,15 +42,16 @@ def table(folder: Path, timings: Sequence[Mapping[str, Any]], agents: Sequence[s
     # Parts that some agents lack come behind those of the same call.
     rows = {part: rows[part] for part in sorted(rows, key=lambda part: (part.split()[0], part.endswith("  other")))}
     rows["vote and logs"] = dict.fromkeys(agents, vote)
-    rows["waiting for others"] = {name: max(0.0, step - vote - sum(parts[name].values())) for name in agents}
-    rows["step"] = dict.fromkeys(agents, step)
+    rows["waiting for others"] = {name: max(0.0, step[name] - vote - sum(parts[name].values())) for name in agents}
+    rows["step"] = step
     timed = _numbers(first["timed"])
     traced = f"operators of step {first['traced']}" + (
         ", traced while timed and slower for it" if first["traced"] in first["timed"] else ", traced"
     )
     lines = [f"where a step's time goes: seconds of {timed} on average, {traced}", _head("", agents)]
     lines += [
-        _row(part, agents, {name: (value, value / step) for name, value in own.items()}) for part, own in rows.items()
+        _row(part, agents, {name: (value, value / step[name]) for name, value in own.items()})
+        for part, own in rows.items()
     ]
     device = any(value[3] for records in ranks.values() for one in records for value in one["operators"])
     column = 3 if device else 2
@@ -66,12 +71,6 @@ def table(folder: Path, timings: Sequence[Mapping[str, Any]], agents: Sequence[s
     lines += [_rates(name, records) for name, records in ranks.items()]
     lines.append("arithmetic: 6 operations per parameter and token, beside what square matrices reach here")
     return "\n".join(lines) + "\n"
-
-
-def _step(line: Mapping[str, Any]) -> dict[str, float]:
-    """Seconds of a step by phase, and in total, without what is no part of it."""
-    kept = {phase: value for phase, value in line["seconds"].items() if phase not in (*ELSEWHERE, "total")}
-    return {**kept, "total": sum(kept.values())}
 
 
 def _parts(records: Sequence[Mapping[str, Any]], steps: int) -> dict[str, float]:
@@ -115,5 +114,6 @@ def _row(title: str, agents: Sequence[str], values: Mapping[str, tuple[float, fl
         f"{values[name][0]:>{NUMBER}.4f}{values[name][1]:>{SHARE}.0%}" if name in values else " " * (NUMBER + SHARE)
         for name in agents
     )
-    shown = title if len(title) < NAME else f"{title[: NAME - 4]}..."
+    # Operators often differ in their ends.
+    shown = title if len(title) < NAME else f"{title[: NAME // 2 - 2]}...{title[-(NAME // 2 - 2) :]}"
     return f"{shown:<{NAME}}" + "".join(cells)
