@@ -27,7 +27,7 @@ from mmcorl.grpo import NotFiniteError
 from mmcorl.launch import launcher
 from mmcorl.launch.cluster import require_ray
 from mmcorl.launch.host import prepare
-from mmcorl.memory import GIB, RESERVE, Budget, budget, ram, shape_of, together
+from mmcorl.memory import GIB, Budget, budget, ram, shape_of, together
 from mmcorl.reader import Reader
 from mmcorl.types import Prompt
 from mmcorl.zoo import resolve
@@ -92,7 +92,7 @@ def memory(config: Config, readers: Sequence[Reader], gpus: Sequence[int], ram: 
     ranks, engines = sum(count for count, _ in needed), config.engine.separate * len(needed)
     if config.launcher == "local" and len(needed) > 1 and not (config.time_sliced and place == "GPU"):
         # All of them stay on one device; one at a time works.
-        total = together([one for _, one in needed], one_at_a_time=False) + RESERVE
+        total = together([one for _, one in needed], one_at_a_time=False) + needed[0][1].reserve
         told = f"all {len(needed)} agents share one device and need about {total / GIB:.1f} GiB"
         yield _fits("together", total, size, told, place)
     elif config.device == "cpu" and ranks + engines > 1:

@@ -28,6 +28,8 @@ from mmcorl.types import Prompt
 from mmcorl.weights import MULTIPLIED
 
 GIB = 2**30
+RESERVE_ON_CPU = GIB // 2
+"""Python, torch and transformers in a process without a GPU."""
 RESERVE = int(1.5 * GIB)
 """CUDA context, kernels' workspace and fragmentation."""
 
@@ -180,6 +182,8 @@ class Budget:
     sampling: dict[str, int]
     engine: int = 0
     """On the GPU of an engine that has one of its own."""
+    reserve: int = RESERVE
+    """What libraries, kernels and fragmentation take."""
 
     @property
     def tensors(self) -> int:
@@ -188,13 +192,13 @@ class Budget:
 
     @property
     def peak(self) -> int:
-        """The most at any time, with what kernels and fragmentation take."""
-        return self.tensors + RESERVE
+        """The most at any time, with what is no tensor."""
+        return self.tensors + self.reserve
 
     def sentence(self, place: str = "GPU") -> str:
         """One line for people; `place` is what one rank computes on."""
         parts = {**self.resident, **self.updating, **{f"{name} (sampling)": n for name, n in self.sampling.items()}}
-        parts["torch itself"] = RESERVE
+        parts["torch itself"] = self.reserve
         told = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items() if size >= 0.05 * GIB)
         apart = f", and {self.engine / GIB:.1f} GiB for each engine of its own" if self.engine else ""
         return f"about {self.peak / GIB:.1f} GiB per {place} at the peak ({told}){apart}"
@@ -247,11 +251,12 @@ def budget(
     micro = micro_batch(config, ranks, prompts or _by_settings(config, shape))
     updating = _updating(config, shape, micro, _copies(config, shape, ranks, trained, away), gradients, adamw)
     sampling = _sampling(config, ranks, shape, gpu_bytes, prompts)
+    reserve = RESERVE_ON_CPU if cpu else RESERVE
     if config.engine.separate:
-        return Budget(resident, updating, {}, sum(sampling.values()) + RESERVE)
+        return Budget(resident, updating, {}, sum(sampling.values()) + reserve, reserve)
     if config.engine.kind == "vllm" and not config.engine.sleep:
-        return Budget(resident | sampling, updating, {})
-    return Budget(resident, updating, sampling)
+        return Budget(resident | sampling, updating, {}, reserve=reserve)
+    return Budget(resident, updating, sampling, reserve=reserve)
 
 
 def _updating(
