@@ -58,7 +58,12 @@ KEEPING = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "17179869184", "MA
 
 def main() -> None:
     """Run cells one after the other; a file is kept up to date while it goes on."""
-    options = arguments().parse_args()
+    parser = arguments()
+    options = parser.parse_args()
+    if min(options.tokens, options.prompts, options.repeat) < 1 or options.completions < 2:
+        parser.error(
+            "at least one token, prompt and counted round, and two completions: a group of one teaches nothing"
+        )
     if options.allocator == "keeping":
         os.environ.update(KEEPING)
     cells = [(options.family, options.prompt_tokens, options.tokens, options.completions)]

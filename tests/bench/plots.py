@@ -164,8 +164,13 @@ def main() -> None:
     parser.add_argument("files", type=Path, nargs="*", help="result files; by default those in docs/speed")
     parser.add_argument("--out", type=Path, default=SPEED)
     options = parser.parse_args()
-    for path in draw(options.files or sorted(SPEED.glob("*.json")), options.out):
+    if absent := [str(file) for file in options.files if not file.is_file()]:
+        parser.error(f"no such file: {', '.join(absent)}")
+    drawn = draw(options.files or sorted(SPEED.glob("*.json")), options.out)
+    for path in drawn:
         results.say(f"drawn: {path}")
+    if not drawn:
+        parser.error("nothing to draw in these files: they hold neither a race nor what agents and completions cost")
 
 
 if __name__ == "__main__":
