@@ -90,7 +90,7 @@ class Layout:
         """(repeats * P, P) added to a prompt's products; None where its tokens see all of it that precedes them."""
         if branching.blocks is None and (window is None or branching.prefix <= window):
             return None
-        key = ("prefix", id(branching), window, query.dtype, repeats)
+        key = ("prefix", id(branching), window, _of_products(query), repeats)
         if key not in self._masks:
             back = _behind(branching.prefix, branching.prefix, query.device)
             seen = back >= 0
@@ -102,7 +102,7 @@ class Layout:
 
     def bundle_mask(self, keys: int, longest: int, window: int | None, query: Tensor, repeats: int) -> Tensor:
         """(repeats * C, keys + C) added to completions' products with the prompt's last keys and their own."""
-        key = ("bundle", keys, longest, window, query.dtype, repeats)
+        key = ("bundle", keys, longest, window, _of_products(query), repeats)
         if key not in self._masks:
             back = _behind(longest, keys + longest, query.device)
             seen = (back >= 0) if window is None else (back >= 0) & (back < window)
@@ -112,7 +112,13 @@ class Layout:
 
 def _added(seen: Tensor, query: Tensor, repeats: int) -> Tensor:
     """0 for what is seen, -inf for what is not, in the dtype of the products: one for all layers, which keep it."""
-    return torch.zeros_like(seen, dtype=query.dtype).masked_fill_(~seen, float("-inf")).repeat(repeats, 1)
+    return torch.zeros_like(seen, dtype=_of_products(query)).masked_fill_(~seen, float("-inf")).repeat(repeats, 1)
+
+
+def _of_products(query: Tensor) -> torch.dtype:
+    """In which attention multiplies: under autocast another than a normalised query has, and a cast for each layer."""
+    device = query.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
 
 
 def _behind(queries: int, keys: int, device: torch.device) -> Tensor:

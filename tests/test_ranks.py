@@ -121,7 +121,8 @@ def test_the_optimizer_is_saved_as_torch_saves_it(tiny_checkpoints: Mapping[str,
         agent.save(tmp_path / directory)
         saved = torch.load(tmp_path / directory / "optimizer.pt", weights_only=True)["optimizer"]
         own = agent.optimizer.state_dict()
-        assert saved["param_groups"] == own["param_groups"]
+        # Which of its ways AdamW takes is not saved: that hangs on how weights are divided.
+        assert saved["param_groups"] == [{**group, "fused": None} for group in own["param_groups"]]
         assert saved["state"].keys() == own["state"].keys()
         for number, state in own["state"].items():
             assert largest_difference(saved["state"][number], state) == 0.0

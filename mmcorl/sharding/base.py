@@ -19,6 +19,8 @@ BUCKET = 2**27
 
 Part = Literal["weight", "exp_avg", "exp_avg_sq"]
 """What there is of each trained parameter, each of its shape and in fp32; weights that are not trained may be lower."""
+HOW: dict[str, Any] = {"fused": None, "foreach": None}
+"""What a saved state says of the ways of AdamW's step: nothing, as they hang on how weights are divided."""
 MOMENTS: tuple[Part, Part] = ("exp_avg", "exp_avg_sq")
 
 LogProbs = Callable[[Rows, float], Tensor]
@@ -127,7 +129,7 @@ class Shards(ABC):
 
     def optimizer_state(self) -> dict[str, Any]:
         """As torch's AdamW gives it, with whole tensors on the CPU of rank 0; nothing on the other ranks."""
-        groups = [{key: value for key, value in group.items() if key != "params"} for group in self._groups()]
+        groups = [{**{key: group[key] for key in group if key != "params"}, **HOW} for group in self._groups()]
         groups[0]["params"] = list(range(len(self.trainable)))
         state: dict[int, dict[str, Tensor]] = {}
         known = self.optimizer.state.get(self.stepped()[0])
@@ -142,13 +144,15 @@ class Shards(ABC):
     def load_optimizer_state(self, saved: Mapping[str, Any]) -> None:
         """Take over what `optimizer_state` gave, whatever the number of ranks was, from the CPU of every rank."""
         for group, values in zip(self._groups(), saved["param_groups"], strict=True):
-            group.update({key: value for key, value in values.items() if key != "params"})
+            group.update({key: value for key, value in values.items() if key not in ("params", *HOW)})
         self.optimizer.state.clear()
         if not saved["state"]:
             return
+        # The fused step counts where the weights are.
+        fused = self._groups()[0].get("fused")
         for tensor in self.stepped():
             self.optimizer.state[tensor] = {
-                "step": saved["state"][0]["step"].clone(),
+                "step": saved["state"][0]["step"].clone().to(tensor.device if fused else "cpu"),
                 **{part: torch.zeros_like(tensor, requires_grad=False) for part in MOMENTS},
             }
         self._moments_made()
