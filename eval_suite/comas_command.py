@@ -15,8 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eval_suite import comas, comas_table, grid, program_votes, steps, subset
-from eval_suite.benchmarks import BENCHMARKS
+from eval_suite import comas, comas_table, pipeline, program_votes, subset
 from eval_suite.commands import (
     Checkpoint,
     check_adapter,
@@ -29,11 +28,13 @@ from eval_suite.commands import (
     title_of,
 )
 from eval_suite.evaluations import is_evaluation
+from eval_suite.folder import PARTS, EvalFolder
 from eval_suite.items import Item, Response
 from eval_suite.metrics.aggregate import SIXTH_CALL
-from eval_suite.store import PARTS, EvalFolder
+from eval_suite.tasks import BENCHMARKS
 from mmcorl.errors import Failed, Refused
-from mmcorl.prompting import INSTRUCTIONS
+from mmcorl.policy.prompt_styles import INSTRUCTIONS
+from mmcorl.report import table
 
 if TYPE_CHECKING:
     from eval_suite.generate import Generation
@@ -82,13 +83,13 @@ def evaluate(arguments: argparse.Namespace) -> int:
                 arguments.say(f"{name}: {note}")
             for folder in (drafts, sixth):
                 folder.keep_items(one.items)
-            askable[name] = steps.askable(
+            askable[name] = pipeline.askable(
                 drafts, one.items, partial(model.check, settings[name]), quiet=arguments.quiet
             )
         for name, asked in askable.items():
             how = settings[name]
             warn = partial(_warn_of_room, model, how, arguments.say)
-            steps.generate(
+            pipeline.generate(
                 drafts,
                 asked,
                 how.samples,
@@ -100,19 +101,19 @@ def evaluate(arguments: argparse.Namespace) -> int:
         _same_drafts(drafts, sixth)
         for name, one in loaded.items():
             call = SixthCall(model, last[name], settings[name], _texts(drafts))
-            asked = steps.askable(sixth, one.items, call.obstacle, quiet=arguments.quiet)
+            asked = pipeline.askable(sixth, one.items, call.obstacle, quiet=arguments.quiet)
             chunk = last[name].chunk
-            steps.generate(sixth, asked, 1, chunk, call.chunk, doing="answering (sixth call)", quiet=arguments.quiet)
+            pipeline.generate(sixth, asked, 1, chunk, call.chunk, doing="answering (sixth call)", quiet=arguments.quiet)
         model.release()  # A judge in this process needs the room.
         title = title_of(arguments.model)
         for folder in (drafts, sixth):
             what = "drafts" if folder is drafts else "sixth calls"
-            steps.grade(folder, arguments.mcq_policy, sandbox, what=what, quiet=arguments.quiet)
+            pipeline.grade(folder, arguments.mcq_policy, sandbox, what=what, quiet=arguments.quiet)
             if folder is drafts and sandbox is not None:
                 program_votes.observe(drafts, sandbox, quiet=arguments.quiet)
             if judge is not None:
-                steps.judge(folder, judge, again=arguments.judge_again, what=what, quiet=arguments.quiet)
-            steps.sum_up(folder, f"{title}, {'drafts' if folder is drafts else 'sixth call'}")
+                pipeline.judge(folder, judge, again=arguments.judge_again, what=what, quiet=arguments.quiet)
+            pipeline.sum_up(folder, f"{title}, {'drafts' if folder is drafts else 'sixth call'}")
         told = {
             "protocol": "comas",
             "model": str(arguments.model),
@@ -164,7 +165,7 @@ def _check_out(out: Path) -> None:
 
 def _sixth(drafts: Generation) -> Generation:
     """How the sixth call is made: as a draft, once. Its prompt holds the drafts' instruction already."""
-    from mmcorl.worker import noise_seed
+    from mmcorl.trainer.worker import noise_seed
 
     # Another seed: the sixth call must not draw with the noise of the first draft.
     return replace(drafts, samples=1, style="plain", seed=noise_seed(drafts.seed, SIXTH_CALL, 0, 0))
@@ -251,9 +252,9 @@ def _write(out: Path, told: Mapping[str, Any]) -> None:
         _RESULTS,
         (
             json.dumps(told, indent=1, allow_nan=False) + "\n",
-            grid.markdown(grids),
+            table.markdown(grids),
             comas_table.comas_csv(results),
-            grid.latex(grids),
+            table.latex(grids),
         ),
         strict=True,
     ):

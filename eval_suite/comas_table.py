@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from eval_suite import grid
 from eval_suite.evaluations import labels_of
-from eval_suite.grid import Align, Cell, Grid
 from eval_suite.metrics.aggregate import SIXTH_CALL
 from eval_suite.tables import DASH, check_one_table, csv_text, mean, percent, score_grids, shown_interval, title
 from mmcorl.errors import Refused
+from mmcorl.report import table
+from mmcorl.report.table import Align, Cell, Grid
 
 FILE = "comas.json"
 Results = Sequence[tuple[str, Mapping[str, Any]]]
@@ -66,9 +66,9 @@ def show(results: Results, form: str) -> None:
     elif form == "terminal":
         from rich.console import Console
 
-        Console().print(grid.terminal(comas_grids(results)))
+        Console().print(table.terminal(comas_grids(results)))
     else:
-        print({"markdown": grid.markdown, "latex": grid.latex}[form](comas_grids(results)))
+        print({"markdown": table.markdown, "latex": table.latex}[form](comas_grids(results)))
 
 
 def _check(results: Results) -> None:

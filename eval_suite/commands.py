@@ -10,14 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from eval_suite import program_votes, steps, subset
-from eval_suite.benchmarks import BENCHMARKS, Loaded
+from eval_suite import pipeline, program_votes, subset
 from eval_suite.evaluations import is_evaluation, open_evaluations, unfinished
-from eval_suite.importers import as_items, as_responses, read_responses
+from eval_suite.folder import EvalFolder, refuse_early
+from eval_suite.imports import as_items, as_responses, read_responses
 from eval_suite.items import Item, Response
 from eval_suite.joining import join
 from eval_suite.metrics.aggregate import default_aggregation, parse_aggregation
-from eval_suite.store import EvalFolder, refuse_early
+from eval_suite.tasks import BENCHMARKS, Loaded
 from mmcorl.errors import Refused
 
 if TYPE_CHECKING:
@@ -45,12 +45,12 @@ def evaluate(arguments: argparse.Namespace) -> int:
             for note in one.notes:
                 arguments.say(f"{name}: {note}")
             folder.keep_items(one.items)
-            askable[name] = steps.askable(
+            askable[name] = pipeline.askable(
                 folder, one.items, partial(model.check, settings[name]), quiet=arguments.quiet
             )
         for name, items in askable.items():
             how = settings[name]
-            steps.generate(folder, items, how.samples, how.chunk, partial(model.chunk, how), quiet=arguments.quiet)
+            pipeline.generate(folder, items, how.samples, how.chunk, partial(model.chunk, how), quiet=arguments.quiet)
         # A judge in this process needs the room.
         model.release()
         return _finish(folder, arguments, sandbox, judge)
@@ -60,7 +60,7 @@ def check_early(arguments: argparse.Namespace, out: Path, settings: Mapping[str,
     """Refuse what needs neither data nor a model to be seen: settings, folder, device, the checkpoint's name."""
     import torch
 
-    from mmcorl import zoo
+    from mmcorl.tools import zoo
 
     refuse_early(out, _asked(arguments, settings))
     made = zoo.parse(arguments.model)  # refuses a name that the zoo does not have
@@ -78,7 +78,7 @@ def check_early(arguments: argparse.Namespace, out: Path, settings: Mapping[str,
 def check_adapter(arguments: argparse.Namespace) -> None:
     """Refuse a checkpoint that has no adapter, before anything is written."""
     from eval_suite.generate import trained_with
-    from mmcorl.zoo import resolve
+    from mmcorl.tools.zoo import resolve
     from model_adapters.registry import adapter_for
 
     adapter_for(resolve(arguments.model), arguments.adapter or trained_with(arguments.model).get("adapter"))
@@ -239,10 +239,10 @@ def _amend(folder: EvalFolder, arguments: argparse.Namespace) -> None:
 
 def compare(arguments: argparse.Namespace) -> int:
     """Paired comparison of two evaluation folders."""
-    from eval_suite.grid import terminal
     from eval_suite.metrics.paired import compare as paired
     from eval_suite.tables import comparison_grid
     from mmcorl.answers import Equivalence
+    from mmcorl.report.table import terminal
 
     with Equivalence() as relation:
         first, second = (one.scored(relation) for one in open_evaluations([arguments.a, arguments.b]))
@@ -262,11 +262,11 @@ def compare(arguments: argparse.Namespace) -> int:
 def ensemble(arguments: argparse.Namespace) -> int:
     """Pool the responses of several evaluations of the same items and vote: maj@k across checkpoints."""
     from eval_suite.cohorts import evaluated, parse_teams
-    from eval_suite.grid import terminal
     from eval_suite.metrics.outcomes import pool
     from eval_suite.metrics.paired import check_alike
     from eval_suite.tables import score_grids
     from mmcorl.answers import Equivalence
+    from mmcorl.report.table import terminal
 
     if bool(arguments.table) == bool(arguments.folders):
         raise Refused("give the folders of one pool, or teams to compare: --table NAME=DIR,DIR NAME=DIR,DIR")
@@ -285,12 +285,12 @@ def ensemble(arguments: argparse.Namespace) -> int:
         for name in first:
             if name in other:
                 check_alike(first[name], other[name])
-    pooled = pool([steps.outcomes(folder) for folder in folders])
+    pooled = pool([pipeline.outcomes(folder) for folder in folders])
     votes: dict[str, int] = {}
     for outcome in pooled:
         votes[outcome.benchmark] = max(votes.get(outcome.benchmark, 0), 1 + outcome.sample)
     how = {name: arguments.aggregation or f"maj@{count}" for name, count in votes.items()}
-    summary = steps.pooled_summary(folders[0], pooled, how)
+    summary = pipeline.pooled_summary(folders[0], pooled, how)
     label = " + ".join(one.label for one in evaluations)
     if arguments.json:
         print(json.dumps(summary))
@@ -301,9 +301,10 @@ def ensemble(arguments: argparse.Namespace) -> int:
 
 def _matched(arguments: argparse.Namespace, teams: Sequence[tuple[str, Sequence[Path]]]) -> int:
     """Teams of agents side by side, alone and pooled, at matched budgets."""
-    from eval_suite import cohorts, grid, matched
+    from eval_suite import cohorts, matched
     from eval_suite.tables import comparison_grid
     from mmcorl.answers import Equivalence
+    from mmcorl.report import table as grid
 
     if arguments.aggregation:
         raise Refused(f"--aggregation {arguments.aggregation} does not fit a table of avg and maj: leave it out")
@@ -330,13 +331,14 @@ def _let_programs_vote(folders: Sequence[EvalFolder], arguments: argparse.Namesp
         for folder in folders:
             with folder:
                 if program_votes.observe(folder, sandbox, quiet=True):
-                    steps.sum_up(folder, _title(folder))
+                    pipeline.sum_up(folder, _title(folder))
 
 
 def table(arguments: argparse.Namespace) -> int:
     """One table of several evaluations."""
-    from eval_suite import comas_table, grid
+    from eval_suite import comas_table
     from eval_suite.tables import csv_text, score_grids
+    from mmcorl.report import table as grid
 
     if any((path / comas_table.FILE).is_file() for path in arguments.runs):
         comas_table.show(comas_table.read_results(arguments.runs), arguments.format)
@@ -355,7 +357,8 @@ def table(arguments: argparse.Namespace) -> int:
 
 def report(arguments: argparse.Namespace) -> int:
     """Tables and page of an evaluation, made again from its files; several become one table."""
-    from eval_suite import grid, results
+    from eval_suite import results
+    from mmcorl.report import table as grid
 
     if len(arguments.runs) > 1:
         arguments.format = "terminal"
@@ -363,7 +366,7 @@ def report(arguments: argparse.Namespace) -> int:
     with EvalFolder(arguments.runs[0]) as folder:
         _refuse_unfinished(folder)
         title = _title(folder)
-        summary = steps.sum_up(folder, title)
+        summary = pipeline.sum_up(folder, title)
     if arguments.json:
         print(json.dumps(summary))
     else:
@@ -389,17 +392,17 @@ def judge_of(arguments: argparse.Namespace) -> Any:
 
 def _finish(folder: EvalFolder, arguments: argparse.Namespace, sandbox: Any, judge: Any) -> int:
     """Grade, judge when one is named, sum up, print."""
-    steps.grade(folder, arguments.mcq_policy, sandbox, quiet=arguments.quiet)
+    pipeline.grade(folder, arguments.mcq_policy, sandbox, quiet=arguments.quiet)
     program_votes.prepare(folder, sandbox, quiet=arguments.quiet)
     if judge is not None:
-        steps.judge(folder, judge, again=arguments.judge_again, quiet=arguments.quiet)
+        pipeline.judge(folder, judge, again=arguments.judge_again, quiet=arguments.quiet)
     title = _title(folder)
-    summary = steps.sum_up(folder, title)
+    summary = pipeline.sum_up(folder, title)
     if arguments.json:
         print(json.dumps(summary))
         return 0
-    from eval_suite.grid import terminal
     from eval_suite.tables import score_grids
+    from mmcorl.report.table import terminal
 
     _print(terminal(score_grids([(title, summary)])))
     _print_files(folder)
@@ -451,7 +454,7 @@ def sandbox_of(arguments: argparse.Namespace, items: Sequence[Item]) -> Any:
     """The sandbox when there is code to run; refused unless it was allowed."""
     if not any(item.kind == "code" for item in items):
         return None
-    from eval_suite.code.sandbox import open_sandbox
+    from eval_suite.sandbox.process import open_sandbox
 
     sandbox = open_sandbox(run_code=arguments.run_code, allow_unsafe=arguments.allow_unsafe_code)
     arguments.say(sandbox.describe())

@@ -14,8 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
-from eval_suite.draws import Gathered, gather
-from eval_suite.grid import Align, Cell, Grid, markdown, terminal
+from eval_suite.response_sources import Gathered, gather
 from mmcorl.analysis import pairing
 from mmcorl.analysis.diversity import (
     HOW_INTERVALS,
@@ -32,7 +31,8 @@ from mmcorl.analysis.diversity import (
 )
 from mmcorl.answers import Equivalence
 from mmcorl.errors import Failed, Refused
-from mmcorl.reporting import diversity_page
+from mmcorl.report import diversity_page
+from mmcorl.report.table import Align, Cell, Grid, markdown, terminal
 
 NOT_APART = (
     "c and kappa mix accuracy and dependence, c = (1 - p_e)(1 - kappa) and c >= |p_A - p_B|: a strong with a weak "

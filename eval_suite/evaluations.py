@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eval_suite import steps
+from eval_suite import pipeline
+from eval_suite.folder import EvalFolder, key_of
 from eval_suite.metrics.paired import Scored, scored_benchmarks
-from eval_suite.store import EvalFolder, key_of
 from mmcorl.errors import Refused
-from mmcorl.voting import Relation
+from mmcorl.labels.voting import Relation
 
 _NEEDED = ("items", "total", "wilson", "judge_pending", "unasked", "sub_scores")
 """Entries of a score, the newest among them, that a summary of an older version may lack."""
@@ -31,7 +31,7 @@ class Evaluation:
         return scored_benchmarks(
             self.label,
             self.folder.items(),
-            steps.outcomes(self.folder),
+            pipeline.outcomes(self.folder),
             self.summary,
             self.folder.fingerprints(),
             relation,

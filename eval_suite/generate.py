@@ -24,10 +24,10 @@ from mmcorl.engines import engine_for
 from mmcorl.engines.base import Sampling
 from mmcorl.engines.vllm import require_installed
 from mmcorl.errors import Refused
-from mmcorl.policy import Policy
-from mmcorl.prompting import INSTRUCTIONS, PromptStyle
-from mmcorl.worker import noise_seed
-from mmcorl.zoo import resolve
+from mmcorl.policy.policy import Policy
+from mmcorl.policy.prompt_styles import INSTRUCTIONS, PromptStyle
+from mmcorl.tools.zoo import resolve
+from mmcorl.trainer.worker import noise_seed
 from model_adapters.base import AdapterError, Encoded, VisionSettings
 from model_adapters.images import load_image
 from model_adapters.registry import adapter_for

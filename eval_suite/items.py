@@ -19,7 +19,7 @@ class Item:
     """One problem of one benchmark."""
 
     benchmark: str
-    """Name in `eval_suite.benchmarks.BENCHMARKS`."""
+    """Name in `eval_suite.tasks.BENCHMARKS`."""
     id: str
     """Unique within the benchmark; responses, verdicts and scores are joined by it, never by position."""
     question: str

@@ -11,7 +11,7 @@ from functools import partial
 
 from eval_suite.counting import counted
 from eval_suite.grading import Grader
-from eval_suite.importers import ID_COLUMNS, Imported
+from eval_suite.imports import ID_COLUMNS, Imported
 from eval_suite.items import Item, Response
 from mmcorl.errors import Refused
 

@@ -13,16 +13,16 @@ from typing import Any
 
 import yaml
 
-from eval_suite import steps
+from eval_suite import pipeline
 from eval_suite.evaluations import Evaluation, open_evaluations
-from eval_suite.grid import Align, Cell, Grid
+from eval_suite.folder import EvalFolder
 from eval_suite.metrics.aggregate import aggregate
 from eval_suite.metrics.outcomes import Outcome, pool
 from eval_suite.metrics.paired import Paired, Scored, compare
-from eval_suite.store import EvalFolder
 from eval_suite.tables import DASH, bounds, check_one_table, mean, percent, shown_interval, title
 from mmcorl.errors import Refused
-from mmcorl.voting import Relation
+from mmcorl.labels.voting import Relation
+from mmcorl.report.table import Align, Cell, Grid
 
 SAMPLED = ("temperature", "top_p", "max_new_tokens")
 """Settings of sampling in which responses that are compared must agree."""
@@ -288,7 +288,7 @@ def _training(folder: EvalFolder) -> Training | None:
 
 
 def _outcomes(folder: EvalFolder, names: Sequence[str]) -> list[Outcome]:
-    return [outcome for outcome in steps.outcomes(folder) if outcome.benchmark in names]
+    return [outcome for outcome in pipeline.outcomes(folder) if outcome.benchmark in names]
 
 
 def _first(outcomes: Sequence[Outcome], count: int) -> list[Outcome]:
@@ -301,7 +301,7 @@ def _row(
     chosen = _first(outcomes, models * each)
     how = f"{'maj' if vote else 'avg'}@{models * each}"
     names = {outcome.benchmark for outcome in chosen}
-    return Row(team, who, models, each, vote, steps.pooled_summary(folder, chosen, dict.fromkeys(names, how)))
+    return Row(team, who, models, each, vote, pipeline.pooled_summary(folder, chosen, dict.fromkeys(names, how)))
 
 
 def _scored(

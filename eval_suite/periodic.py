@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import atexit
 
-from eval_suite.benchmarks import BENCHMARKS
 from eval_suite.grading import GRADER, Grader
 from eval_suite.items import Item, Response
+from eval_suite.tasks import BENCHMARKS
 from mmcorl.config import BenchmarkSet
 from mmcorl.errors import Refused
-from mmcorl.run import HeldOut
+from mmcorl.run.recorder import HeldOut
 from mmcorl.types import Completion, Prompt
 
 

@@ -6,13 +6,13 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from eval_suite.folder import EvalFolder, key_of
 from eval_suite.items import Item, Response
-from eval_suite.store import EvalFolder, key_of
 from mmcorl.errors import Failed
-from mmcorl.progress import task
+from mmcorl.run.progress import task
 
 if TYPE_CHECKING:
-    from eval_suite.code.sandbox import Sandbox
+    from eval_suite.sandbox.process import Sandbox
 
 FILE = "behaviour.jsonl"
 
@@ -32,8 +32,8 @@ def observe(folder: EvalFolder, sandbox: Sandbox, *, benchmarks: set[str] | None
     Raises:
         Failed: the sandbox itself failed on some problems; the rest is kept, and the same command does these again.
     """
-    from eval_suite.code.behaviour import acts_of
-    from eval_suite.code.sandbox import HarnessError
+    from eval_suite.sandbox.behaviour import acts_of
+    from eval_suite.sandbox.process import HarnessError
 
     done = {key_of(row) for row in folder.rows(FILE)}
     waiting: dict[tuple[str, str], list[Response]] = {}

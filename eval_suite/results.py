@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from eval_suite.grid import Cell, Grid, latex, markdown
-from eval_suite.store import EvalFolder
+from eval_suite.folder import EvalFolder
 from eval_suite.tables import csv_text, score_grids, sub_score_grids, title
+from mmcorl.report.table import Cell, Grid, latex, markdown
 
 
 def grids(label: str, summary: Mapping[str, Any]) -> list[Grid]:

@@ -13,10 +13,10 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from eval_suite.counting import counted
-from eval_suite.grid import Align, Cell, Grid
 from eval_suite.metrics.intervals import wilson
 from eval_suite.metrics.paired import Paired, facts_difference
 from mmcorl.errors import Refused
+from mmcorl.report.table import Align, Cell, Grid
 
 Layout = Literal["columns", "rows"]
 Summaries = Sequence[tuple[str, Mapping[str, Any]]]

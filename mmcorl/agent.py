@@ -1,6 +1,6 @@
 """The policy interface: what `cotrain` asks of an agent, and nothing more.
 
-Strings go up, floats come down; tensors stay with the worker that made them. `mmcorl.launch.team.TeamAgent` is the
+Strings go up, floats come down; tensors stay with the worker that made them. `mmcorl.launch.ray_agent.TeamAgent` is the
 agent of a run, over one worker in this process or over many; a toy in a test implements the same methods.
 """
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Protocol
 
 from mmcorl.agent import Agent, Parallel, in_turn, results
-from mmcorl.supervision import Labels, Supervision
+from mmcorl.labels.supervision import Labels, Supervision
 from mmcorl.types import Group, Prompt, PseudoLabel
 
 Rewards = dict[str, tuple[float, ...]]
@@ -27,7 +27,7 @@ class Prompts(Protocol):
 
 
 class Journal(Protocol):
-    """What accompanies the loop without steering it: logs, evaluation, checkpoints. `mmcorl.run.Run` is one."""
+    """What accompanies the loop without steering it: logs, evaluation, checkpoints. See `mmcorl.run.recorder.Run`."""
 
     step: int
     """The last finished step; 0 before the first."""

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from mmcorl.answers.cleanup import strip_special_tokens
 from mmcorl.answers.extract import extract
-from mmcorl.answers.noise import strip_special_tokens
-from mmcorl.supervision import MismatchError
+from mmcorl.labels.supervision import MismatchError
+from mmcorl.labels.voting import Choices, Relation
 from mmcorl.types import Completion, Group, Prompt, PseudoLabel
-from mmcorl.voting import Choices, Relation
 
 Kind = Literal["match", "entropy", "self_certainty"]
 Rewards = dict[str, tuple[float, ...]]

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from paths import DATA
+
 # A shell starts what it puts in the background with SIGINT ignored, and every process under test would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -56,8 +58,6 @@ def tiny_checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, P
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real data sets and files; a test that needs it is skipped where it is absent."""
-    default = Path(__file__).resolve().parents[2] / "shared" / "data"
-    path = Path(os.environ.get("MMCORL_SHARED_DATA", default))
-    if not path.is_dir():
-        pytest.skip(f"no folder of real data at {path}: set MMCORL_SHARED_DATA")
-    return path
+    if not DATA.is_dir():
+        pytest.skip(f"no folder of real data at {DATA}: set MMCORL_SHARED_DATA")
+    return DATA

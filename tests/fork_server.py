@@ -19,8 +19,8 @@ from pathlib import Path
 replies = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 
-import mmcorl.train  # noqa: E402, F401  Most of what takes the time.
-from mmcorl.cli import main  # noqa: E402
+import mmcorl.training  # noqa: E402, F401  Most of what takes the time.
+from mmcorl.cli.main import main  # noqa: E402
 
 
 def run_in_fork(request: dict) -> int:

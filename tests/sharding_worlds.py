@@ -147,7 +147,7 @@ def _serve(end: Connection, rank: int, size: int, address: str) -> None:
 
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
-    from mmcorl.ranks import Ranks
+    from mmcorl.sharding.ranks import Ranks
 
     ranks = Ranks.join(rank, size, address, torch.device("cpu"), timeout=PATIENCE)
     while True:
@@ -171,9 +171,9 @@ def done(told: Sequence[Any]) -> Done:
 
 def train(ranks: Any, task: Task) -> tuple[list[dict[str, float]], tuple[Any, ...], list[str]]:
     """See Task; metrics and texts of this rank, and between them what rank 0 alone has."""
-    from mmcorl.reader import Reader
-    from mmcorl.weights import hub_named
-    from mmcorl.worker import Worker
+    from mmcorl.policy.prompt_encoder import Reader
+    from mmcorl.policy.weights import hub_named
+    from mmcorl.trainer.worker import Worker
     from worker_parts import settings
 
     device = torch.device("cpu")
@@ -200,7 +200,7 @@ def train(ranks: Any, task: Task) -> tuple[list[dict[str, float]], tuple[Any, ..
 
 def step(worker: Any, task: Task, number: int) -> dict[str, float]:
     """One update on the groups of this rank."""
-    from mmcorl.update import Rollout
+    from mmcorl.trainer.update import Rollout
 
     prompts = {group: prompt_of(task, group) for group in task.shares[worker.ranks.rank]}
     worker._pending = {
@@ -213,10 +213,10 @@ def step(worker: Any, task: Task, number: int) -> dict[str, float]:
 
 def confidences(ranks: Any, task: Task) -> dict[str, list[list[float]]]:
     """Entropy and self-certainty of each completion of this rank's groups, by uid."""
-    from mmcorl.reader import Reader
+    from mmcorl.policy.prompt_encoder import Reader
+    from mmcorl.trainer.update import Rollout
+    from mmcorl.trainer.worker import Worker
     from mmcorl.types import Completion, Group
-    from mmcorl.update import Rollout
-    from mmcorl.worker import Worker
     from worker_parts import settings
 
     config = settings(agents=[{"name": "a", "model": str(task.path)}], **task.sections)

@@ -16,9 +16,9 @@ from mmcorl.engines import engine_for
 from mmcorl.engines.base import Sample, Sampling
 from mmcorl.engines.transformers import TransformersEngine
 from mmcorl.engines.vllm import VllmEngine
-from mmcorl.policy import Policy, Rows
+from mmcorl.policy.policy import Policy, Rows
+from mmcorl.policy.weights import hub_named
 from mmcorl.types import Prompt
-from mmcorl.weights import hub_named
 from model_adapters.base import Encoded
 from model_adapters.images import load_image
 from worker_parts import mixed_prompts, prompt

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from adapter_passes import TEXT_FAMILIES, Loaded, load, noise, plain_inputs
 from mmcorl.config import Config, parse
-from mmcorl.data.reading import prompt_uid
+from mmcorl.data.row_parsing import prompt_uid
 from mmcorl.engines.base import Sample
-from mmcorl.reader import Reader
+from mmcorl.policy.prompt_encoder import Reader
+from mmcorl.trainer.update import Rollout
+from mmcorl.trainer.worker import Worker
 from mmcorl.types import Prompt
-from mmcorl.update import Rollout
-from mmcorl.worker import Worker
 
 CPU = torch.device("cpu")
 STEPS = 10

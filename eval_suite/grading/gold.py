@@ -10,9 +10,9 @@ import ast
 import re
 from functools import lru_cache
 
+from mmcorl.answers.cleanup import strip_noise
 from mmcorl.answers.extract import extract
-from mmcorl.answers.noise import strip_noise
-from mmcorl.answers.reading import read
+from mmcorl.answers.parse import read
 
 # UTF-8 read as GBK or Latin-1 by whoever made the file. Single Chinese characters are only believed next to
 # what they would be the degree or the exponent of.

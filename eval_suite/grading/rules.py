@@ -18,8 +18,8 @@ from eval_suite.grading.options import LETTERS, parse_options, plain_options
 from eval_suite.grading.verdict import McqPolicy
 from eval_suite.items import Item
 from mmcorl.answers import Equivalence, extract
-from mmcorl.answers.arithmetic import approximate
-from mmcorl.answers.reading import Reading, read
+from mmcorl.answers.numbers import approximate
+from mmcorl.answers.parse import Reading, read
 from mmcorl.errors import Refused
 
 AnswerType = Literal["integer", "float", "list", "text"]

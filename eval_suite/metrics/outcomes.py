@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from eval_suite.code.behaviour import Acts
 from eval_suite.grading.verdict import Stage
 from eval_suite.items import Item, Response
+from eval_suite.sandbox.behaviour import Acts
 from mmcorl.errors import Refused
 
 Key = tuple[str, str, int]

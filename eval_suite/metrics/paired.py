@@ -14,7 +14,7 @@ from eval_suite.metrics.aggregate import Score, aggregate
 from eval_suite.metrics.intervals import LEVEL, RESAMPLES, Interval, percentile_interval, resampled_ratios
 from eval_suite.metrics.outcomes import Outcome
 from mmcorl.errors import Refused
-from mmcorl.voting import Relation
+from mmcorl.labels.voting import Relation
 
 MAX_WORK = 2_000_000_000
 """Units times summed differences up to which the exact test is worked out: some seconds."""

@@ -16,7 +16,7 @@ from eval_suite.metrics.intervals import Cluster, clustered_interval, wilson
 from eval_suite.metrics.outcomes import Outcome, outcomes_of
 from mmcorl.answers import Equivalence
 from mmcorl.errors import Refused
-from mmcorl.voting import Relation, TieRule
+from mmcorl.labels.voting import Relation, TieRule
 
 SubScores = Callable[[Iterable[Item], Mapping[str, float]], Mapping[str, Any]]
 """A benchmark's official breakdown, `{field: {value: {n, correct, accuracy}}}`, from the share of correct

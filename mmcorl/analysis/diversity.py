@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from mmcorl.errors import Refused
-from mmcorl.voting import Choices, Relation
+from mmcorl.labels.voting import Choices, Relation
 
 Kind = Literal["seed", "same_family", "different_family", "unstated"]
 KINDS: dict[Kind, str] = {

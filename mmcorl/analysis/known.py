@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from mmcorl.config import load
-from mmcorl.data.reading import BadRow
+from mmcorl.data.row_parsing import BadRow
 from mmcorl.data.sources import load_prompts
 from mmcorl.errors import Refused
 from mmcorl.types import Prompt

@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from mmcorl.adaptive import log_strengths
 from mmcorl.analysis.diversity import Cells, Draw, Interval, Pair, measure
 from mmcorl.errors import Refused
-from mmcorl.voting import Choices, Relation
+from mmcorl.labels.adaptive import log_strengths
+from mmcorl.labels.voting import Choices, Relation
 
 RESAMPLES = 10_000
 _CHUNK = 500
@@ -182,7 +182,10 @@ def label_free(
 
 
 def strengths(agreement: Any, models: int) -> np.ndarray:
-    """Strength s_i of every model from pairwise agreement a_ij, taking a_ij = s_i s_j; see `mmcorl.adaptive.strengths`.
+    """Strength s_i of every model from pairwise agreement a_ij, taking a_ij = s_i s_j.
+
+    See `mmcorl.labels.adaptive.strengths`.
+
 
     `agreement`: shares in the order of `itertools.combinations`, (..., pairs); returns (..., models). With three
     models it is exact, s_1 = sqrt(a_12 a_13 / a_23). It would be the accuracy, were errors independent and wrong

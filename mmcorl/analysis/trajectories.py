@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 from mmcorl.analysis.dynamics import Dynamics
 from mmcorl.errors import Refused
+from mmcorl.labels.voting import Relation, same_answer
 from mmcorl.types import Prompt
-from mmcorl.voting import Relation, same_answer
 
 By = Literal["tag", "prompt", "all"]
 Sides = tuple[bool, ...] | None

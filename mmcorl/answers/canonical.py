@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from mmcorl.answers.latex import clean
 from mmcorl.answers.options import read_options
-from mmcorl.answers.reading import key
+from mmcorl.answers.parse import key
 
 
 def canonical(answer: str, choices: Sequence[str] | None = None) -> str:

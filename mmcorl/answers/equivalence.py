@@ -12,11 +12,11 @@ from fractions import Fraction
 from itertools import combinations
 from types import TracebackType
 
-from mmcorl.answers.arithmetic import Exact, approximate
-from mmcorl.answers.forms import same_equation, same_form
 from mmcorl.answers.intervals import Interval, interval
+from mmcorl.answers.numbers import Exact, approximate
 from mmcorl.answers.options import LETTERS, Options, read_options, same_spelling
-from mmcorl.answers.reading import Reading, key, read
+from mmcorl.answers.parse import Reading, key, read
+from mmcorl.answers.polynomials import same_equation, same_form
 from mmcorl.answers.symbolic import MAX_EXPRESSION, SymbolicPool, admissible
 from mmcorl.errors import Refused
 

@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from mmcorl.answers.cleanup import strip_noise, strip_special_tokens
 from mmcorl.answers.latex import clean
-from mmcorl.answers.noise import strip_noise, strip_special_tokens
 
 Source = Literal["answer_tags", "boxed", "none", "cut_off"]
 

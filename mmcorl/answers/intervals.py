@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from mmcorl.answers.reading import Reading, read
+from mmcorl.answers.parse import Reading, read
 
 _VARIABLE = re.compile(r"[A-Za-z](?:_\w)?|\\(?:theta|alpha|beta|lambda|mu)")
 _SIGN = re.compile(r"\\le(?![A-Za-z])|\\ge(?![A-Za-z])|<|>")

@@ -9,7 +9,7 @@ import re
 import unicodedata
 from functools import lru_cache
 
-from mmcorl.answers.noise import strip_noise
+from mmcorl.answers.cleanup import strip_noise
 
 MAX_LENGTH = 4096
 """Longer answers are compared as plain text only."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from mmcorl.answers.latex import clean
-from mmcorl.answers.reading import (
+from mmcorl.answers.parse import (
     Reading,
     labelled_option,
     option_letter,

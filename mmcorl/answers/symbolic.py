@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 Outcome = Literal["same", "different", "timeout"]
 
-_WORKER = Path(__file__).with_name("_worker.py")
+_WORKER = Path(__file__).with_name("symbolic_worker.py")
 _START_SECONDS = 120.0
 
 MAX_EXPRESSION = 1024

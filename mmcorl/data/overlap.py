@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from mmcorl.data.check import DataCheck
+from mmcorl.data.checks import DataCheck
 
 
 def overlap(train_uids: Collection[str], validation_uids: Collection[str]) -> int:

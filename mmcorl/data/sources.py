@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from mmcorl.data import reading, seals
-from mmcorl.data.reading import BadRow, RowError
+from mmcorl.data import integrity, row_parsing
 from mmcorl.data.recipes import RECIPES, Recipe
+from mmcorl.data.row_parsing import BadRow, RowError
 from mmcorl.data.settings import Columns, DataSettings, HoldOut, View
 from mmcorl.data.tables import SyntheticTable, Table, UnreadableRowError, open_table
 from mmcorl.errors import Refused
@@ -22,7 +22,7 @@ from mmcorl.types import Prompt
 class PromptSource(Sequence[Prompt]):
     """Rows of one source as prompts. Reading a row reads its images; nothing is kept.
 
-    Raises BadRow where a row cannot become a prompt; `mmcorl.data.check` finds those before training.
+    Raises BadRow where a row cannot become a prompt; `mmcorl.data.checks` finds those before training.
     """
 
     def __init__(
@@ -108,46 +108,46 @@ class PromptSource(Sequence[Prompt]):
     def _row_id(self, number: int, row: Mapping[str, Any]) -> str:
         if self._columns.id is None:
             return str(number)
-        value = reading.lookup(row, self._columns.id)
+        value = row_parsing.lookup(row, self._columns.id)
         if value is None or not str(value).strip():
             raise BadRow("missing_id", f"column {self._columns.id!r} is empty", f"number {number}")
         try:
-            reading.require_unicode([str(value)])
+            row_parsing.require_unicode([str(value)])
         except RowError as fault:
             raise BadRow(fault.kind, f"in the id {fault}", f"number {number}") from fault
         return str(value)
 
     def _prompt(self, row: Mapping[str, Any], row_id: str) -> tuple[Prompt, tuple[str, ...]]:
         columns = self._columns
-        stored = reading.lookup(row, columns.question)
-        question = reading.question_text(stored)
-        choices = reading.choice_values(self._optional(row, columns.choices))
+        stored = row_parsing.lookup(row, columns.question)
+        question = row_parsing.question_text(stored)
+        choices = row_parsing.choice_values(self._optional(row, columns.choices))
         images, notes = self._images(row)
-        named = reading.names_pictures(stored, choices, len(images))
+        named = row_parsing.names_pictures(stored, choices, len(images))
         if named:
-            question = reading.question_text(stored, pictures_named=True)
+            question = row_parsing.question_text(stored, pictures_named=True)
         answer = self._optional(row, columns.answer)
         if self._recipe is not None:
             answer = self._recipe.answer(answer, row)
         if isinstance(answer, list) and len(answer) > 1:
             notes += ("further_answers",)
-        gold = reading.answer_text(answer)
+        gold = row_parsing.answer_text(answer)
         if gold is None and self.settings.answers == "required":
             raise RowError("missing_answer", "the row has no answer")
         tag = self._optional(row, columns.tag)
-        reading.require_unicode([question, *(choices or ()), gold, None if tag is None else str(tag)])
-        uid = reading.prompt_uid(question, choices, images)
+        row_parsing.require_unicode([question, *(choices or ()), gold, None if tag is None else str(tag)])
+        uid = row_parsing.prompt_uid(question, choices, images)
         views = {
-            name: reading.with_choices(
+            name: row_parsing.with_choices(
                 self._wording(name, row, row_id, uid, gold, named), choices, pictures_named=named
             )
             for name in self.settings.views
         }
-        reading.require_unicode(views.values())
+        row_parsing.require_unicode(views.values())
         prompt = Prompt(
             uid=uid,
             row_id=row_id,
-            text=reading.with_choices(question, choices, pictures_named=named),
+            text=row_parsing.with_choices(question, choices, pictures_named=named),
             images=images,
             gold=gold,
             choices=choices,
@@ -162,16 +162,16 @@ class PromptSource(Sequence[Prompt]):
         """The question in a view, from the row itself or from the view's own rows."""
         if view in self._views:
             return self._views[view].wording(row_id, uid, gold, pictures_named)
-        stored = reading.lookup(row, self.settings.views[view].columns.question)
+        stored = row_parsing.lookup(row, self.settings.views[view].columns.question)
         try:
-            return reading.question_text(stored, pictures_named=pictures_named)
+            return row_parsing.question_text(stored, pictures_named=pictures_named)
         except RowError as fault:
             raise RowError("missing_view", f"view {view!r}: {fault}") from fault
 
     def _images(self, row: Mapping[str, Any]) -> tuple[tuple[bytes, ...], tuple[str, ...]]:
         if self._columns.image is None:
             return (), ()
-        images = reading.image_bytes(reading.lookup(row, self._columns.image), self._root)
+        images = row_parsing.image_bytes(row_parsing.lookup(row, self._columns.image), self._root)
         if not images and self.settings.images == "required":
             raise RowError("missing_image", f"column {self._columns.image!r} holds no image")
         if len(images) > 1 and self._recipe is not None and self._recipe.first_image_only:
@@ -180,7 +180,7 @@ class PromptSource(Sequence[Prompt]):
 
     @staticmethod
     def _optional(row: Mapping[str, Any], column: str | None) -> Any:
-        return None if column is None else reading.lookup(row, column)
+        return None if column is None else row_parsing.lookup(row, column)
 
 
 class _ViewTexts:
@@ -193,7 +193,7 @@ class _ViewTexts:
         except Refused as error:
             raise Refused(f"view {name!r}: {error}; `mmcorl rephrase` writes views") from error
         columns = view.columns
-        self._tied = seals.ORIGINAL in table.columns
+        self._tied = integrity.ORIGINAL in table.columns
         """Each row says which content it rewords."""
         if not (ids or self._tied):
             # Row numbers alone would join whatever stands at the same place.
@@ -204,8 +204,8 @@ class _ViewTexts:
         where = f"view {name!r} ({source})"
         _require_columns(table, {"question": columns.question, "id": columns.id, "answer": columns.answer}, where)
         named = [columns.question, columns.id, columns.answer]
-        stored = _stored([*named, seals.ORIGINAL, seals.SEAL, seals.REASON], table)
-        self._sealed = self._tied and seals.SEAL in table.columns
+        stored = _stored([*named, integrity.ORIGINAL, integrity.SEAL, integrity.REASON], table)
+        self._sealed = self._tied and integrity.SEAL in table.columns
         self._rows: dict[str, list[Any]] = {}
         self._ties: dict[str, Mapping[str, Any]] = {}
         self._repeated: set[str] = set()
@@ -214,12 +214,12 @@ class _ViewTexts:
                 row = table.row(number, stored)
             except UnreadableRowError:
                 continue  # the row it rewords is then found to be missing, and counted there
-            row_id = str(reading.lookup(row, columns.id))
+            row_id = str(row_parsing.lookup(row, columns.id))
             if row_id in self._rows:
                 self._repeated.add(row_id)
-            answer = reading.lookup(row, columns.answer) if columns.answer else None
-            self._rows[row_id] = [reading.lookup(row, columns.question), answer]
-            self._ties[row_id] = {key: row.get(key) for key in (seals.ORIGINAL, seals.SEAL, seals.REASON)}
+            answer = row_parsing.lookup(row, columns.answer) if columns.answer else None
+            self._rows[row_id] = [row_parsing.lookup(row, columns.question), answer]
+            self._ties[row_id] = {key: row.get(key) for key in (integrity.ORIGINAL, integrity.SEAL, integrity.REASON)}
 
     def get(self, row_id: str) -> Any:
         """The stored row of an id, None where there is none."""
@@ -234,19 +234,19 @@ class _ViewTexts:
             raise RowError("missing_view", f"view {name!r} has no row with this id")
         question, answer = self._rows[row_id]
         self._check_tie(row_id, uid, question)
-        if self._view.columns.answer is not None and reading.answer_text(answer) != gold:
-            theirs = reading.answer_text(answer)
+        if self._view.columns.answer is not None and row_parsing.answer_text(answer) != gold:
+            theirs = row_parsing.answer_text(answer)
             raise RowError("misaligned_view", f"view {name!r} has the answer {theirs!r} where the row has {gold!r}")
         try:
-            return reading.question_text(question, pictures_named=pictures_named)
+            return row_parsing.question_text(question, pictures_named=pictures_named)
         except RowError as fault:
-            reason = self._ties[row_id][seals.REASON]
+            reason = self._ties[row_id][integrity.REASON]
             raise RowError("missing_view", f"view {name!r}: {fault}{f' ({reason})' if reason else ''}") from fault
 
     def _check_tie(self, row_id: str, uid: str, question: Any) -> None:
         """Raise RowError where the row was written for other content, or changed since."""
         tie = self._ties[row_id]
-        original = tie[seals.ORIGINAL]
+        original = tie[integrity.ORIGINAL]
         if self._tied and original != uid:
             raise RowError(
                 "misaligned_view",
@@ -254,11 +254,11 @@ class _ViewTexts:
                 "the view changed since it was written",
             )
         text = question or ""
-        if self._sealed and (not isinstance(text, str) or tie[seals.SEAL] != seals.seal(row_id, uid, text)):
+        if self._sealed and (not isinstance(text, str) or tie[integrity.SEAL] != integrity.seal(row_id, uid, text)):
             raise RowError(
                 "misaligned_view",
                 f"view {self._name!r} was edited in this row after it was written: write it again, or drop the column "
-                f"{seals.SEAL!r} to keep the edit",
+                f"{integrity.SEAL!r} to keep the edit",
             )
 
 
@@ -300,7 +300,7 @@ def _columns(settings: DataSettings, recipe: Recipe | None, table: Table) -> Col
             field
             for field in recipe.optional
             if field not in named.model_fields_set
-            and reading.top_level(getattr(recipe.columns, field), table.columns) not in table.columns
+            and row_parsing.top_level(getattr(recipe.columns, field), table.columns) not in table.columns
         ]
         own = {field: getattr(named, field) for field in named.model_fields_set}
         columns = recipe.columns.model_copy(update={**dict.fromkeys(absent), **own})
@@ -318,7 +318,7 @@ def _require_columns(table: Table, wanted: Mapping[str, str | None], where: str)
     missing = {
         field: column
         for field, column in wanted.items()
-        if column is not None and reading.top_level(column, table.columns) not in table.columns
+        if column is not None and row_parsing.top_level(column, table.columns) not in table.columns
     }
     if missing:
         names = ", ".join(f"{column!r} ({field})" for field, column in missing.items())
@@ -327,7 +327,7 @@ def _require_columns(table: Table, wanted: Mapping[str, str | None], where: str)
 
 
 def _stored(named: Sequence[str | None], table: Table) -> list[str]:
-    stored = (reading.top_level(column, table.columns) for column in named if column is not None)
+    stored = (row_parsing.top_level(column, table.columns) for column in named if column is not None)
     return [column for column in dict.fromkeys(stored) if column in table.columns]
 
 

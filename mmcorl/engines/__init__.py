@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mmcorl.engines.base import Engine, Sample, Sampling, Voice
-from mmcorl.ranks import ALONE, Ranks
+from mmcorl.sharding.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:
     import torch
 
     from mmcorl.config import Config, EngineSettings
-    from mmcorl.policy import Policy
-    from mmcorl.reader import Reader
+    from mmcorl.policy.policy import Policy
+    from mmcorl.policy.prompt_encoder import Reader
     from model_adapters.base import VisionSettings
 
 __all__ = ["Engine", "Sample", "Sampling", "Voice", "build_engine", "engine_for", "require_engine"]
@@ -40,7 +40,7 @@ def build_engine(
     """The engine that a run's `engine` section asks for, with the weights training starts from.
 
     On several `ranks`, joined before, each makes its own, all at the same time; in this process, unless there are
-    actors for `separate` ones (`mmcorl.launch.sampler.Sampler`). Requests that went wrong are written into `dumps`.
+    actors for `separate` ones (`mmcorl.launch.engine_actor`). Requests that went wrong are written into `dumps`.
     Raises Refused where the machine cannot have it.
     """
     require_engine(config)

@@ -1,4 +1,4 @@
-"""A trainer's side of an engine that has a process and a GPU of its own (`mmcorl.launch.sampler.Sampler`).
+"""A trainer's side of an engine that has a process and a GPU of its own (`mmcorl.launch.engine_actor.Sampler`).
 
 Prompts go to it and completions come back through Ray. After an update all ranks put the weights together, and each
 engine is fed by one rank, in packets through Ray's object store, so that no process ever holds a second whole copy. The
@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mmcorl.engines.base import Sample, Sampling, Weights
-from mmcorl.engines.fingerprints import check_weights
 from mmcorl.engines.vllm import unmerged
-from mmcorl.launch.rank import Broke, EngineBroke
-from mmcorl.policy import Policy
-from mmcorl.ranks import Ranks
+from mmcorl.engines.weight_check import check_weights
+from mmcorl.launch.actor import Broke, EngineBroke
+from mmcorl.policy.policy import Policy
+from mmcorl.sharding.ranks import Ranks
 from model_adapters.base import Encoded
 
 PACKET = 16 * 2**20

@@ -19,8 +19,8 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from mmcorl.engines.base import Sample, Sampling, Weights
-from mmcorl.parts import named
-from mmcorl.policy import Policy
+from mmcorl.policy.policy import Policy
+from mmcorl.system.timing import named
 from model_adapters.base import Encoded
 
 PREFILL_TOKENS = 2**14

@@ -29,13 +29,13 @@ import torch
 from torch import Tensor
 
 import patches
-from mmcorl import scratch
 from mmcorl.config import EngineSettings
+from mmcorl.config.install_hints import install_vllm
 from mmcorl.engines.base import Sample, Sampling, Voice, Weights
-from mmcorl.engines.fingerprints import check_weights, fingerprints
+from mmcorl.engines.weight_check import check_weights, fingerprints
 from mmcorl.errors import Failed, Refused
-from mmcorl.extras import install_vllm
-from mmcorl.policy import Policy
+from mmcorl.policy.policy import Policy
+from mmcorl.system import scratch_dirs
 from model_adapters.base import Encoded, VisionSettings
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class VllmEngine:
             options["block_size"] = 32  # the smallest there is; prompts shorter than a block are not shared
         if lora is not None:
             options |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": _slots(lora.r)}
-            self._adapter_folder = tempfile.TemporaryDirectory(prefix=f"{scratch.prefix(os.getpid())}{name}-")
+            self._adapter_folder = tempfile.TemporaryDirectory(prefix=f"{scratch_dirs.prefix(os.getpid())}{name}-")
             lora.save_pretrained(self._adapter_folder.name)
         self.llm = _start(options, name)
 

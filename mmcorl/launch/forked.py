@@ -21,8 +21,8 @@ from typing import Any
 
 import torch
 
+from mmcorl.launch.health import RankFailed
 from mmcorl.launch.host import Host
-from mmcorl.launch.watch import RankFailed
 
 _DIES_WITH_ITS_PARENT = 1
 """PR_SET_PDEATHSIG of prctl."""

@@ -15,9 +15,9 @@ import patches
 from mmcorl import sharding
 from mmcorl.config import Config
 from mmcorl.errors import Refused
-from mmcorl.launch.profile import Profiler
-from mmcorl.launch.resting import Resting
-from mmcorl.worker import Worker
+from mmcorl.launch.cpu_offload import Resting
+from mmcorl.trainer.profiler import Profiler
+from mmcorl.trainer.worker import Worker
 from model_adapters.registry import check_versions
 
 CHANGING = ("update", "load")

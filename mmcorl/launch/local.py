@@ -15,12 +15,12 @@ import torch
 from mmcorl.agent import in_turn
 from mmcorl.config import Config
 from mmcorl.errors import Refused
+from mmcorl.launch.agent_threads import Lanes
 from mmcorl.launch.forked import ForkedTeam, may_fork
 from mmcorl.launch.host import Host
-from mmcorl.launch.lanes import Lanes
-from mmcorl.launch.team import Cohort, TeamAgent
-from mmcorl.reader import Reader
-from mmcorl.worker import Worker
+from mmcorl.launch.ray_agent import Cohort, TeamAgent
+from mmcorl.policy.prompt_encoder import Reader
+from mmcorl.trainer.worker import Worker
 
 
 class LocalTeam:

@@ -16,11 +16,11 @@ import torch
 from torch import nn
 
 from mmcorl.config import Config
+from mmcorl.config.install_hints import install
 from mmcorl.errors import Refused
-from mmcorl.extras import install
-from mmcorl.policy import Policy
-from mmcorl.ranks import Ranks
+from mmcorl.policy.policy import Policy
 from mmcorl.sharding.base import Shards, size_of
+from mmcorl.sharding.ranks import Ranks
 
 __all__ = ["Shards", "loading", "require", "shard", "size_of"]
 
@@ -42,7 +42,7 @@ def loading(config: Config, ranks: Ranks, device: torch.device) -> contextlib.Ab
     require(config)
     if config.training.sharding != "zero3":
         return contextlib.nullcontext()
-    from mmcorl.sharding.zero import loading_divided
+    from mmcorl.sharding.deepspeed import loading_divided
 
     return loading_divided(config, ranks, device)
 
@@ -50,7 +50,7 @@ def loading(config: Config, ranks: Ranks, device: torch.device) -> contextlib.Ab
 def shard(policy: Policy, optimizer: Optimizer, config: Config, ranks: Ranks, device: torch.device) -> Shards:
     """Put a policy on its device, as whole or as divided as `training.sharding` says, with its optimizer."""
     if config.training.sharding == "none":
-        from mmcorl.sharding.plain import Plain
+        from mmcorl.sharding.ddp import Plain
 
         return Plain(policy.to(device), optimizer, config, ranks)
     ranks.require_group(device)
@@ -58,7 +58,7 @@ def shard(policy: Policy, optimizer: Optimizer, config: Config, ranks: Ranks, de
         from mmcorl.sharding.fsdp2 import FSDP2
 
         return FSDP2(policy, optimizer, config, ranks, device)
-    from mmcorl.sharding.zero import Zero2, Zero3
+    from mmcorl.sharding.deepspeed import Zero2, Zero3
 
     kind = Zero2 if config.training.sharding == "zero2" else Zero3
     return kind(policy, optimizer, config, ranks, device)

@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from mmcorl.policy import Policy, Rows
-from mmcorl.ranks import Ranks
-from mmcorl.sharding.adapters import adapted_layers, merged, without_base
+from mmcorl.policy.policy import Policy, Rows
+from mmcorl.sharding.lora import adapted_layers, merged, without_base
+from mmcorl.sharding.ranks import Ranks
 
 BUCKET = 2**27
 """Most elements gathered at once: 512 MiB in fp32."""

@@ -20,9 +20,9 @@ from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from mmcorl.config import Config
-from mmcorl.policy import Policy, Rows
-from mmcorl.ranks import Ranks
+from mmcorl.policy.policy import Policy, Rows
 from mmcorl.sharding.base import LogProbs, Part, Shards, add_up
+from mmcorl.sharding.ranks import Ranks
 
 
 class FSDP2(Shards):

@@ -23,10 +23,10 @@ from mmcorl.config import EngineSettings
 from mmcorl.data import synthetic
 from mmcorl.engines import engine_for
 from mmcorl.engines.base import Sampling
-from mmcorl.engines.fingerprints import check_weights
 from mmcorl.engines.vllm import VllmEngine
-from mmcorl.policy import Policy, Rows
-from mmcorl.weights import hub_named
+from mmcorl.engines.weight_check import check_weights
+from mmcorl.policy.policy import Policy, Rows
+from mmcorl.policy.weights import hub_named
 from model_adapters.base import Encoded, VisionSettings
 from model_adapters.images import load_image
 from model_adapters.registry import adapter_for

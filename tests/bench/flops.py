@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from mmcorl.launch.profile import SIDE, matmul_rate
-from mmcorl.worker import Worker
+from mmcorl.trainer.profiler import SIDE, matmul_rate
+from mmcorl.trainer.worker import Worker
 from model_adapters.base import Encoded
 
 

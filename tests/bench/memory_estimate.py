@@ -1,6 +1,6 @@
 """Predicted against measured memory of a policy step: `python -m tests.bench.memory_estimate --help`.
 
-The real `Worker.update` on a fabricated rollout, predicted by `mmcorl.memory.budget`. Measured is what tensors hold:
+The real `Worker.update` on a fabricated rollout, predicted by `memory.budget`. Measured is what tensors hold:
 every storage that an operator makes is counted from then until it is freed, which is what a GPU's allocator would
 report, without what kernels take while they work. Weights and the optimizer's state are there before and not counted.
 """
@@ -21,9 +21,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from mmcorl.config import parse
-from mmcorl.memory import MicroBatch, Prompts, budget, micro_batch, shape_of
-from mmcorl.reader import Reader
-from mmcorl.worker import Worker
+from mmcorl.policy.prompt_encoder import Reader
+from mmcorl.trainer.memory import MicroBatch, Prompts, budget, micro_batch, shape_of
+from mmcorl.trainer.worker import Worker
 from model_adapters.tiny import build_tiny
 from tests.bench.results import keep, record, say, shared_arguments
 from tests.bench.shapes import FAMILIES, Shape, shape

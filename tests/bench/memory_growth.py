@@ -27,14 +27,14 @@ from mmcorl.answers import Equivalence
 from mmcorl.config import Config, parse
 from mmcorl.cotrain import cotrain
 from mmcorl.data.sources import load_prompts
+from mmcorl.labels.supervision import Supervision
 from mmcorl.launch import launcher
 from mmcorl.launch.host import prepare
-from mmcorl.progress import Progress
-from mmcorl.reader import Reader
+from mmcorl.policy.prompt_encoder import Reader
 from mmcorl.rewards import Reward
-from mmcorl.run import HeldOut, Run, RunFolder
-from mmcorl.supervision import Supervision
-from mmcorl.train import TrainingPrompts
+from mmcorl.run.progress import Progress
+from mmcorl.run.recorder import HeldOut, Run, RunFolder
+from mmcorl.training import TrainingPrompts
 from model_adapters.tiny import TinyFamily, build_tiny
 
 ROWS = 16

@@ -25,7 +25,7 @@ from PIL import Image
 
 from mmcorl.engines import transformers as engine_module
 from mmcorl.engines.base import Sampling
-from mmcorl.policy import Policy
+from mmcorl.policy.policy import Policy
 from model_adapters.base import DEFAULT_VISION, Encoded
 from model_adapters.registry import adapter_for
 from tests.bench import results

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from mmcorl.worker import Worker
+from mmcorl.trainer.worker import Worker
 from tests.bench import flops, results, shapes, step
 from tests.bench.update_step import Clock, build_worker, clocked, fabricate, measure
 

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 import torch
 
-from mmcorl.ranks import ALONE
+from mmcorl.sharding.ranks import ALONE
 from sharding_worlds import Task, Worlds, done, train
 from worker_parts import largest_difference
 

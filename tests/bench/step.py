@@ -25,20 +25,20 @@ from typing import Any
 import psutil
 import yaml
 
-from mmcorl import zoo
 from mmcorl.agent import in_turn
 from mmcorl.answers import Equivalence
 from mmcorl.config import Config, parse
 from mmcorl.cotrain import cotrain
 from mmcorl.data.sources import load_prompts
+from mmcorl.labels.supervision import Supervision
 from mmcorl.launch import launcher
 from mmcorl.launch.host import prepare
-from mmcorl.progress import Progress
-from mmcorl.reader import Reader
+from mmcorl.policy.prompt_encoder import Reader
 from mmcorl.rewards import Reward, Rewards
-from mmcorl.run import Run, RunFolder
-from mmcorl.supervision import Supervision
-from mmcorl.train import TrainingPrompts
+from mmcorl.run.progress import Progress
+from mmcorl.run.recorder import Run, RunFolder
+from mmcorl.tools import zoo
+from mmcorl.training import TrainingPrompts
 from tests.bench import results, shapes
 
 QUICKSTART = Path(__file__).resolve().parents[2] / "configs" / "quickstart.yaml"

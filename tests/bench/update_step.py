@@ -27,12 +27,12 @@ import torch
 from PIL import Image
 
 from mmcorl.config import parse
-from mmcorl.data.reading import prompt_uid
+from mmcorl.data.row_parsing import prompt_uid
 from mmcorl.engines.base import Sample
-from mmcorl.reader import Reader
+from mmcorl.policy.prompt_encoder import Reader
+from mmcorl.trainer.update import Rollout
+from mmcorl.trainer.worker import Worker
 from mmcorl.types import Prompt
-from mmcorl.update import Rollout
-from mmcorl.worker import Worker
 from model_adapters.base import Encoded
 from tests.bench import flops, results
 from tests.bench.shapes import FAMILIES, SIZES, build, shape

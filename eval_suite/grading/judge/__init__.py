@@ -17,7 +17,7 @@ from eval_suite.grading.judge.judging import (
 )
 from eval_suite.grading.judge.prompt import PROMPT_VERSION, JudgeRequest, key
 from eval_suite.grading.judge.settings import JudgeSettings
-from mmcorl.endpoint import Reply, Unanswered, with_options
+from mmcorl.llm_client import Reply, Unanswered, with_options
 
 __all__ = [
     "PROMPT_VERSION",

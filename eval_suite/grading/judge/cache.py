@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from mmcorl.endpoint import ReplyCache
+from mmcorl.llm_client import ReplyCache
 
 
 class VerdictCache(ReplyCache):

@@ -10,8 +10,8 @@ from typing import Literal, Protocol
 from eval_suite.grading.judge.cache import VerdictCache
 from eval_suite.grading.judge.prompt import JudgeRequest, key, prompt, read_reply
 from eval_suite.grading.judge.settings import JudgeSettings
-from mmcorl.endpoint import Breaker, Endpoint, Reply, Stop, Unanswered, to_the_end
 from mmcorl.errors import Failed
+from mmcorl.llm_client import Breaker, Endpoint, Reply, Stop, Unanswered, to_the_end
 
 JudgeVerdict = Literal["yes", "no", "unclear", "failed"]
 """`unclear`: it replied, off the menu. `failed`: no reply came, which says nothing about the answer."""

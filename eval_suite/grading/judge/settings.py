@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from eval_suite.grading.judge.prompt import PROMPT_VERSION
-from mmcorl.endpoint import EndpointSettings
+from mmcorl.llm_client import EndpointSettings
 
 
 @dataclass(frozen=True)

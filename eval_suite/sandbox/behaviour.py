@@ -1,0 +1,85 @@
+"""What programs are compared by when they vote: what they do on public examples, or, where none runs, how they read.
+
+A program's text says little: two right programs rarely share it. Expected values play no part, so a vote needs no
+gold; and inputs come from the problem's own text, never from hidden tests.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from eval_suite.items import Item, Response
+from eval_suite.sandbox.code_task import task_of
+from eval_suite.sandbox.process import Sandbox
+
+By = Literal["behaviour", "syntax", "nothing"]
+
+
+@dataclass(frozen=True)
+class Acts:
+    """One response as a vote: digests, equal for programs that are one candidate."""
+
+    outputs: str | None = None
+    """What it gives on all examples; None where it gives nothing on any, or there is none."""
+    tree: str | None = None
+    """Its syntax tree, so that layout and comments do not count; None for no program."""
+
+
+def acts_of(item: Item, responses: Sequence[Response], sandbox: Sandbox) -> list[Acts]:
+    """How the responses to one coding problem vote; a program that stands in several is run once.
+
+    Raises HarnessError when the sandbox itself fails, which says nothing of the programs.
+    """
+    task = task_of(item)
+    seen: dict[str, Acts] = {}
+    told = []
+    for response in responses:
+        program = task.read(item, response).program
+        if program is None:
+            told.append(Acts())
+            continue
+        if program.source not in seen:
+            behaviour = task.observe(item, program, sandbox)
+            outputs = _digest(json.dumps(behaviour.outputs)) if behaviour.ran else None
+            seen[program.source] = Acts(outputs, _tree(program.source))
+        told.append(seen[program.source])
+    return told
+
+
+def votes_of(programs: Iterable[Acts]) -> tuple[list[str | None], By]:
+    """One label per program of one problem, equal for one candidate, and what made them so; None has no vote.
+
+    Where any program runs, those that do not have no vote. Where none does, syntax trees are compared.
+    """
+    programs = list(programs)
+    outputs = [program.outputs for program in programs]
+    if any(label is not None for label in outputs):
+        return outputs, "behaviour"
+    trees = [program.tree for program in programs]
+    return trees, "syntax" if any(tree is not None for tree in trees) else "nothing"
+
+
+def compared_by(problems: Iterable[Iterable[Acts]]) -> dict[By, int]:
+    """Problems by what their programs were compared by."""
+    counts = Counter(votes_of(programs)[1] for programs in problems)
+    return {"behaviour": counts["behaviour"], "syntax": counts["syntax"], "nothing": counts["nothing"]}
+
+
+def _tree(source: str) -> str | None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return _digest(ast.dump(ast.parse(source)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

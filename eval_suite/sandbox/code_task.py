@@ -1,0 +1,134 @@
+"""What a coding benchmark adds to the common parts: how a response becomes a program, and how a program is tried."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+
+from eval_suite.grading.verdict import Verdict
+from eval_suite.items import Item, Response
+from eval_suite.sandbox.extract import CodeAnswer
+from eval_suite.sandbox.process import Sandbox
+from eval_suite.sandbox.run_tests import Behaviour, CodeResult, Program
+from mmcorl.errors import Refused
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a response commits to."""
+
+    answer: CodeAnswer
+    program: Program | None
+    """None when it commits to no program."""
+
+
+@dataclass(frozen=True)
+class CodeTask:
+    """One kind of coding problem."""
+
+    read: Callable[[Item, Response], Reading]
+    """The program of a response; never raises, whatever its text."""
+    test: Callable[[Item, Program, Sandbox], CodeResult]
+    """The program on the problem's tests."""
+    observe: Callable[[Item, Program, Sandbox], Behaviour]
+    """What the program does on public example inputs; expected values play no part. No inputs, no outputs."""
+
+
+_PLACES = {
+    "humaneval": "eval_suite.tasks.humaneval:TASK",
+    "humaneval_completion": "eval_suite.tasks.humaneval:TASK",
+    "mbpp": "eval_suite.tasks.mbpp:TASK",
+    "mbpp_zero_shot": "eval_suite.tasks.mbpp:TASK",
+    "livecodebench": "eval_suite.tasks.livecodebench:TASK",
+}
+
+
+def task_of(item: Item) -> CodeTask:
+    """The task of an item's benchmark; refuses benchmarks that are not about code."""
+    if item.benchmark not in _PLACES:
+        raise Refused(f"{item.benchmark} is no coding benchmark; those are {', '.join(_PLACES)}")
+    module, _, name = _PLACES[item.benchmark].partition(":")
+    task: CodeTask = getattr(import_module(module), name)
+    return task
+
+
+@dataclass(frozen=True)
+class CodeGrade:
+    """One response graded by running it."""
+
+    verdict: Verdict
+    result: CodeResult | None
+    """None when there was nothing to run."""
+
+
+def grade_code(item: Item, response: Response, sandbox: Sandbox) -> CodeGrade:
+    """Grade one response of a coding benchmark by the tests of its problem; no judge has a say.
+
+    A failure of the sandbox itself is `result.harness_error`: not credited, to be counted apart and run again.
+    """
+    if (response.benchmark, response.id) != (item.benchmark, item.id):
+        raise ValueError(f"response to {response.benchmark}/{response.id} graded as {item.benchmark}/{item.id}")
+    task = task_of(item)
+    reading = task.read(item, response)
+    if reading.program is None:
+        cut_off = reading.answer.source == "cut_off"
+        reason = "cut off before a program was complete" if cut_off else "no program"
+        return CodeGrade(Verdict(False, "no_answer", None, reason, False, False, cut_off), None)
+    result = task.test(item, reading.program, sandbox)
+    passed = result.passed
+    verdict = Verdict(passed, "rule", reading.answer.code, result.reason(), passed, True, False)
+    return CodeGrade(verdict, result)
+
+
+def calls_of(source: str, names: Sequence[str]) -> list[str]:
+    """The outermost calls of these functions in a piece of code, as expressions; empty when it does not parse."""
+    try:
+        tree = ast.parse(source.strip())
+    except (SyntaxError, ValueError):
+        return []
+    found: list[str] = []
+
+    def look(node: ast.AST) -> None:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names:
+            found.append(ast.unparse(node))
+            return
+        for child in ast.iter_child_nodes(node):
+            look(child)
+
+    look(tree)
+    return found
+
+
+_MAX_CALL = 2048
+
+
+def literal_call(text: str) -> str | None:
+    """The call a text begins with, as an expression, when all its arguments are literals and there is one."""
+    text = text[:_MAX_CALL]
+    end = text.find(")") + 1
+    while end:
+        try:
+            node = ast.parse(text[:end], mode="eval").body
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            end = text.find(")", end) + 1  # a bracket within the arguments
+            continue
+        arguments = [*node.args, *(word.value for word in node.keywords)] if isinstance(node, ast.Call) else []
+        return ast.unparse(node) if arguments and all(map(_is_literal, arguments)) else None
+    return None
+
+
+def _is_literal(node: ast.expr) -> bool:
+    try:
+        ast.literal_eval(node)
+    except (ValueError, TypeError, RecursionError, MemoryError):
+        return False
+    return True
+
+
+def texts(meta: Mapping[str, object], name: str) -> list[str]:
+    """A list of texts in the meta data of an item, which a JSON file may have made a list of a tuple."""
+    value = meta[name]
+    assert isinstance(value, list | tuple)
+    return [str(one) for one in value]

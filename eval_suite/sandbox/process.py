@@ -1,0 +1,325 @@
+"""A separate, limited process for model-written code: which layers hold it, and the pipe to it.
+
+No expected value, no verdict and no part of the environment is ever inside, so what runs there can only answer.
+Every question has a deadline on the wall clock; past it the process and all it started are killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import math
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from eval_suite.sandbox.values import ValueProblem, loads
+from mmcorl.errors import Refused
+
+Layer = Literal["namespaces", "uid", "landlock", "seccomp"]
+Outcome = Literal["passed", "wrong", "error", "timeout", "killed", "harness_error"]
+
+LAYERS: Mapping[Layer, str] = {
+    "namespaces": "own network, processes, mounts, IPC; nothing of the disk but a read-only standard library",
+    "uid": "a user that owns nothing (root only)",
+    "landlock": "no file outside the standard library read, none outside its folder written, no TCP",
+    "seccomp": "one process, no sockets, no signals, no new programs",
+}
+ALWAYS = "own session, empty environment, own folder, limits on memory, CPU, files and output"
+"""What holds on every machine; on Linux `no_new_privs` as well."""
+
+_WARDEN = Path(__file__).with_name("worker.py")
+_START_SECONDS = 30.0
+_NAMED_SIGNALS = {number.value: number.name for number in signal.Signals}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one process may use."""
+
+    memory_mb: int = 4096
+    """Address space of the process."""
+    output_mb: int = 16
+    """What it may print for one input, and the size of one returned value."""
+    file_mb: int = 16
+    """The largest file it may write."""
+    disk_mb: int = 64
+    """All its files together; they lie in memory (with namespaces)."""
+    processes: int = 64
+    """Processes and threads."""
+    files: int = 64
+    """Open files."""
+
+
+class HarnessError(Exception):
+    """The sandbox itself failed: says nothing about the code, and is worth another try."""
+
+
+class Stopped(Exception):
+    """The confined process gave no answer: it ran out of time, was killed, or ended."""
+
+    def __init__(self, outcome: Outcome, detail: str) -> None:
+        super().__init__(detail)
+        self.outcome: Outcome = outcome
+        self.detail = detail
+
+
+@dataclass(frozen=True)
+class Sandbox:
+    """How code is confined on this machine; open it with `open_sandbox`. Safe to use from any thread."""
+
+    layers: tuple[Layer, ...]
+    limits: Limits = field(default_factory=Limits)
+
+    def start(self, job: Mapping[str, Any], cpu_seconds: float) -> Confined:
+        """Start one confined process for a job (see _warden.py); use it in a `with` block."""
+        return Confined(self, job, cpu_seconds)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What a run stores beside its scores."""
+        return {"layers": list(self.layers), "limits": asdict(self.limits), "missing": missing(self.layers)}
+
+    def describe(self) -> str:
+        """The layers in force, one line each, for people."""
+        lines = [
+            f"{name:<10}  {what if name in self.layers else 'not available here'}" for name, what in LAYERS.items()
+        ]
+        return "\n".join([f"{'always':<10}  {ALWAYS}", *lines])
+
+
+def open_sandbox(*, run_code: bool = False, allow_unsafe: bool = False, limits: Limits | None = None) -> Sandbox:
+    """The sandbox of this machine, its layers tried once per process.
+
+    Refuses unless `run_code` says that model-written code may run at all, and refuses a machine on which code could
+    reach the network, other files or other processes unless `allow_unsafe` accepts that.
+    """
+    if not run_code:
+        raise Refused(
+            "this benchmark runs code that a model wrote, which is off: allow it with --run-code (run_code=True), "
+            "best on a machine without data you would miss"
+        )
+    if os.name != "posix":
+        raise Refused(f"model-written code runs on Linux or another POSIX system, not on {sys.platform}: grade there")
+    layers = detect()
+    if not layers:
+        _check_start()
+    check_layers(layers, allow_unsafe)
+    return Sandbox(layers, limits or Limits())
+
+
+def _check_start() -> None:
+    """Refuse a machine on which not even a process without layers starts: its layers are not what is missing."""
+    try:
+        with Sandbox(()).start({"kind": "serve", "prelude": "", "source": ""}, 10):
+            pass
+    except HarnessError as problem:
+        raise Refused(
+            f"model-written code cannot run here, as the sandbox does not start ({problem}): mend that, or grade on "
+            "another machine"
+        ) from problem
+
+
+def check_layers(layers: Sequence[Layer], allow_unsafe: bool) -> None:
+    """Refuse layers that leave something open, unless that is accepted."""
+    gaps = missing(layers)
+    if gaps and not allow_unsafe:
+        raise Refused(
+            f"model-written code could reach {' and '.join(gaps)} here, because none of the layers that stop it is "
+            "available: use a machine with user namespaces, or with seccomp and Landlock, or accept it with "
+            "--allow-unsafe-code (allow_unsafe=True)"
+        )
+
+
+def missing(layers: Sequence[Layer]) -> list[str]:
+    """What these layers leave open."""
+    root = os.geteuid() == 0
+    closed = {
+        "the network": "namespaces" in layers or "seccomp" in layers,
+        "your files": "namespaces" in layers or "landlock" in layers,
+        "other processes": "seccomp" in layers or ("namespaces" in layers and ("uid" in layers or not root)),
+    }
+    return [name for name, shut in closed.items() if not shut]
+
+
+@cache
+def detect() -> tuple[Layer, ...]:
+    """The layers that work here, each tried on top of those before it with a program that imports and answers."""
+    found: tuple[Layer, ...] = ()
+    if not sys.platform.startswith("linux"):
+        return found
+    source = "import decimal, heapq, random, re, threading\ndef f(x): return x + 1"
+    for layer in LAYERS:
+        if layer == "uid" and os.geteuid() != 0:
+            continue
+        attempt: tuple[Layer, ...] = (*found, layer)
+        try:
+            with Sandbox(attempt).start({"kind": "serve", "prelude": "", "source": source}, 10) as process:
+                deadline = time.monotonic() + 10
+                loaded = process.receive(deadline)
+                answer = process.ask({"do": "call", "name": "f", "args": [1], "kwargs": {}}, deadline)
+        except (HarnessError, Stopped):
+            continue
+        if loads(loaded) == {"value": None} and loads(answer) == {"value": 2}:
+            found = attempt
+    return found
+
+
+_numbers = itertools.count()
+
+
+def _unused_uid() -> int:
+    # The range systemd keeps for users that exist only while a service runs; below 65536, so containers have it.
+    return 61184 + (os.getpid() * 31 + next(_numbers)) % 4000
+
+
+class Confined:
+    """One confined process; leaving the `with` block kills it and whatever it started, and removes its folder."""
+
+    def __init__(self, sandbox: Sandbox, job: Mapping[str, Any], cpu_seconds: float) -> None:
+        self._most = sandbox.limits.output_mb << 20
+        self._rest = b""
+        try:
+            self._box = tempfile.mkdtemp(prefix="mmcorl-code-")
+        except OSError as problem:
+            raise HarnessError(f"no folder could be made for a program: {problem}") from problem
+        uid = _unused_uid() if "uid" in sandbox.layers else None
+        limits = {**asdict(sandbox.limits), "cpu_seconds": math.ceil(cpu_seconds)}
+        config = {"layers": sandbox.layers, "box": self._box, "uid": uid, "limits": limits}
+        try:
+            if uid is not None:
+                os.chown(self._box, uid, uid)
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-X", "utf8", str(_WARDEN), json.dumps(config)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={},
+                cwd=self._box,
+                start_new_session=True,
+                bufsize=0,
+            )
+        except OSError as problem:
+            shutil.rmtree(self._box, ignore_errors=True)
+            raise HarnessError(f"no process could be started: {problem}") from problem
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin.fileno(), self._process.stdout.fileno()
+        os.set_blocking(self._stdin, False)
+        self._job = job
+
+    def __enter__(self) -> Self:
+        """Wait until the process is confined and has its job."""
+        deadline = time.monotonic() + _START_SECONDS
+        try:
+            self._expect({"ready": True}, deadline)
+            self.send(self._job, deadline)
+            self._expect({"confined": True}, deadline)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _expect(self, message: Mapping[str, Any], deadline: float) -> None:
+        try:
+            reply = loads(self.receive(deadline))
+        except (Stopped, ValueProblem) as problem:
+            raise HarnessError(f"the confined process did not start: {problem}") from problem
+        if reply != message:
+            raise HarnessError(f"the process could not be confined: {reply}")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def ask(self, request: Mapping[str, Any], deadline: float) -> bytes:
+        """Send a request and return the reply as it came: bytes nobody has vouched for. Raises Stopped."""
+        self.send(request, deadline)
+        return self.receive(deadline)
+
+    def send(self, data: Mapping[str, Any], deadline: float) -> None:
+        """Write one line. A process that has ended is noticed when it is read from."""
+        self.send_line(json.dumps(data).encode("ascii"), deadline)
+
+    def send_line(self, line: bytes, deadline: float) -> None:
+        """Write one line that is JSON already."""
+        left = memoryview(line + b"\n")
+        while left:
+            _, writable, _ = select.select([], [self._stdin], [], max(0.0, deadline - time.monotonic()))
+            if not writable:
+                raise self._out_of_time()
+            try:
+                left = left[os.write(self._stdin, left) :]
+            except BlockingIOError:
+                continue
+            except BrokenPipeError:
+                return
+
+    def receive(self, deadline: float) -> bytes:
+        """The next line, without its end. Raises Stopped when there is none by the deadline."""
+        chunks, size = [self._rest], len(self._rest)
+        while b"\n" not in chunks[-1]:
+            readable, _, _ = select.select([self._stdout], [], [], max(0.0, deadline - time.monotonic()))
+            if not readable:
+                raise self._out_of_time()
+            chunk = os.read(self._stdout, 1 << 20)
+            if not chunk:
+                raise self._ended(deadline)
+            chunks.append(chunk)
+            size += len(chunk)
+            # A character of output can take six in JSON.
+            if size > 6 * self._most + (1 << 16):
+                self._kill()
+                raise Stopped("killed", f"the answer is larger than {self._most >> 20} MB")
+        line, _, self._rest = b"".join(chunks).partition(b"\n")
+        return line
+
+    def close(self) -> None:
+        """Kill the process and whatever it started, and remove its folder."""
+        self._kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+        # Without namespaces the folder is a real one, and its owner may have locked parts of it.
+        for folder, names, _ in os.walk(self._box):
+            for name in names:
+                path = os.path.join(folder, name)
+                if not os.path.islink(path):
+                    os.chmod(path, 0o700)
+        shutil.rmtree(self._box, ignore_errors=True)
+
+    def _kill(self) -> None:
+        if self._process.returncode is None:
+            # Not reaped yet, so the number is still this process's and its group's.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def _out_of_time(self) -> Stopped:
+        self._kill()
+        return Stopped("timeout", "out of time")
+
+    def _ended(self, deadline: float) -> Stopped:
+        try:
+            code = self._process.wait(max(0.05, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            return self._out_of_time()
+        if code in (128 + signal.SIGXCPU, -signal.SIGXCPU):
+            return Stopped("timeout", "out of CPU time")
+        if code >= 128 or code < 0:
+            number = code - 128 if code >= 128 else -code
+            return Stopped("killed", f"ended by {_NAMED_SIGNALS.get(number, number)}")
+        return Stopped("error", f"ended with exit code {code} before it answered")

@@ -1,0 +1,436 @@
+"""The confined process: gives up rights, starts model code in a child, carries questions and answers.
+
+Run as `python -I -S -X utf8 _warden.py CONFIG`; one JSON object per line on stdin and stdout. It holds nothing worth
+stealing: no expected values, no nonce, no environment. Three jobs:
+
+serve   load a solution, then answer calls of its functions (one child for all calls).
+stdin   run a program once per input, each time in a fresh child, and report what it printed.
+check   run a data set's own test code, whose calls of the solution are asked of the process that holds it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import isolation
+import values
+
+del sys.path[0]
+
+_NAME = "solution"
+_MAX_NOTE = 300
+
+
+class Line:
+    """JSON lines over two file descriptors."""
+
+    def __init__(self, inbox: int, outbox: int) -> None:
+        self._inbox, self._outbox = inbox, outbox
+        self._rest = b""
+
+    def send(self, data: Any) -> None:
+        """Write one line."""
+        left = memoryview(json.dumps(data).encode("ascii") + b"\n")
+        while left:
+            left = left[os.write(self._outbox, left) :]
+
+    def receive(self) -> Any | None:
+        """The next line; None when the other side is gone."""
+        chunks = [self._rest]
+        while b"\n" not in chunks[-1]:
+            chunk = os.read(self._inbox, 1 << 20)
+            if not chunk:
+                return None
+            chunks.append(chunk)
+        line, _, self._rest = b"".join(chunks).partition(b"\n")
+        return values.loads(line)
+
+    def close(self) -> None:
+        """Close both ends here."""
+        os.close(self._inbox)
+        os.close(self._outbox)
+
+
+def main() -> None:
+    """Confine this process, say which layers hold, do the job that comes."""
+    config = json.loads(sys.argv[1])
+    os.umask(0o022)
+    line = Line(os.dup(0), os.dup(1))
+    null = os.open("/dev/null", os.O_RDWR)
+    for number in range(3):
+        os.dup2(null, number)
+    os.close(null)
+    try:
+        box = _confine_self(config, line)
+    except OSError as problem:
+        line.send({"failed": str(problem)})
+        return
+    os.chdir(box)
+    os.environ.clear()
+    os.environ.update(HOME=box, TMPDIR=box)
+    line.send({"ready": True})
+    job = line.receive()
+    if job is None:
+        return
+    # Forks go on from here with fewer rights still; what follows the second message is model code's doing.
+    child = os.fork()
+    if child == 0:
+        try:
+            _confine_child(config)
+        except (OSError, ValueError) as problem:
+            line.send({"failed": str(problem)})
+            os._exit(1)
+        line.send({"confined": True})
+        if job["kind"] != "stdin":
+            (_serve if job["kind"] == "serve" else _check)(job, line)
+        os._exit(0)
+    if job["kind"] != "stdin":
+        line.close()
+        _end_like(child)
+    _, status = os.waitpid(child, 0)
+    if status == 0:
+        _run_programs(job, config, line)
+
+
+def _confine_self(config: dict[str, Any], line: Line) -> str:
+    layers, box, uid = config["layers"], config["box"], config["uid"]
+    if sys.platform != "linux":
+        return box
+    isolation.die_with_parent()
+    _be_first_to_go()
+    gid = os.getegid() if uid is None else uid
+    if "namespaces" in layers:
+        isolation.enter_namespaces()
+        first = os.fork()
+        if first:
+            # Once more: entering a user namespace made the kernel forget it.
+            isolation.die_with_parent()
+            line.close()
+            _end_like(first)
+        box = isolation.own_root(box, os.geteuid() if uid is None else uid, gid, config["limits"]["disk_mb"])
+    else:
+        # Without a namespace the limit counts every thread of the user on this machine, so it starts from there.
+        config["limits"]["processes"] += isolation.tasks_of(os.getuid() if uid is None else uid)
+    if uid is not None:
+        isolation.become(uid)
+    elif "namespaces" in layers and os.geteuid() != 0:
+        isolation.drop_capabilities()
+    isolation.die_with_parent()
+    isolation.no_new_privs()
+    if "landlock" in layers:
+        isolation.landlock(box)
+    return box
+
+
+def _be_first_to_go() -> None:
+    # Should memory run out all the same, this is what the kernel ends, not the run that is being graded.
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("1000")
+    except OSError:
+        return
+
+
+def _confine_child(config: dict[str, Any]) -> None:
+    if sys.platform != "linux":
+        return
+    isolation.limit(config["limits"])
+    isolation.die_with_parent()
+    if "seccomp" in config["layers"]:
+        isolation.seccomp()
+
+
+def _end_like(child: int) -> None:
+    """Wait for the child and end the same way: its exit code, or 128 plus its signal."""
+    _, status = os.waitpid(child, 0)
+    os._exit(_code(status))
+
+
+def _code(status: int) -> int:
+    return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def _note(problem: BaseException) -> list[str]:
+    """Type and message of an exception, bounded; model code may have written either."""
+    try:
+        text = str(problem)
+    except Exception:
+        text = "(its message cannot be read)"
+    return [type(problem).__name__[:80], text[:_MAX_NOTE]]
+
+
+def _module(name: str) -> ModuleType:
+    module = ModuleType(name)
+    sys.modules[name] = module
+    return module
+
+
+def _execute(job: dict[str, Any], module: ModuleType) -> None:
+    for name in ("prelude", "source"):
+        exec(compile(job[name], f"<{name}>", "exec", dont_inherit=True), module.__dict__)
+
+
+# -- serve ------------------------------------------------------------------------------------------------------
+
+
+def _serve(job: dict[str, Any], line: Line) -> None:
+    """Answer calls until the other side is gone."""
+    module = _module(_NAME)
+    objects: list[Any] = []
+
+    def keep(value: Any) -> dict[str, Any]:
+        objects.append(value)
+        return {"handle": len(objects) - 1, "type": type(value).__name__[:80]}
+
+    def find(data: Any) -> Any:
+        return objects[data["handle"]]
+
+    def answer(request: dict[str, Any]) -> Any:
+        operation = request["do"]
+        if operation == "eval":
+            tree = compile(request["source"], "<probe>", request["mode"])
+            return eval(tree, module.__dict__)
+        target = getattr(module, request["name"]) if "name" in request else objects[request["handle"]]
+        if operation == "call":
+            arguments = [values.decode(item, find) for item in request["args"]]
+            named = {key: values.decode(item, find) for key, item in request["kwargs"].items()}
+            return target(*arguments, **named)
+        if operation == "get":
+            return getattr(target, request["attribute"])
+        if operation == "set":
+            return setattr(target, request["attribute"], values.decode(request["value"], find))
+        return list(target)
+
+    def reply(work: Any) -> None:
+        try:
+            answered = {"value": values.encode(work(), keep)}
+        except BaseException as problem:
+            answered = {"error": _note(problem)}
+        line.send(answered)
+
+    def load() -> None:
+        _execute(job, module)
+
+    _allow_time(job)
+    reply(load)
+    while (request := line.receive()) is not None:
+        _allow_time(request)
+        reply(lambda: answer(request))
+
+
+def _allow_time(request: dict[str, Any]) -> None:
+    if "seconds" in request and sys.platform == "linux":
+        isolation.more_time(request["seconds"])
+
+
+# -- stdin ------------------------------------------------------------------------------------------------------
+
+
+def _run_programs(job: dict[str, Any], config: dict[str, Any], line: Line) -> None:
+    while (request := line.receive()) is not None:
+        given = os.open("stdin", os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        os.unlink("stdin")
+        text = memoryview(request["stdin"].encode("utf-8", "surrogatepass"))
+        while text:
+            text = text[os.write(given, text) :]
+        os.lseek(given, 0, os.SEEK_SET)
+        out_read, out_write = os.pipe()
+        note_read, note_write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.dup2(given, 0)
+            os.dup2(out_write, 1)
+            line.close()
+            for number in (given, out_read, out_write, note_read):
+                os.close(number)
+            _confine_child(config)
+            _run_program(job, note_write)
+        for number in (given, out_write, note_write):
+            os.close(number)
+        printed, capped, status = _collect(child, out_read, config["limits"]["output_mb"] << 20)
+        os.set_blocking(note_read, False)
+        try:
+            note = json.loads(os.read(note_read, 1 << 16) or b"null")
+        except (ValueError, BlockingIOError):
+            note = None
+        os.close(note_read)
+        os.close(out_read)
+        line.send({"status": status, "capped": capped, "note": note, "out": printed.decode("utf-8", "replace")})
+
+
+def _run_program(job: dict[str, Any], note: int) -> None:
+    """Be the program: the interpreter's own end follows, so output is flushed and threads are waited for."""
+    streams: dict[str, Any] = {"stdin": open(0), "stdout": open(1, "w"), "stderr": open(2, "w")}  # noqa: SIM115
+    for name, stream in streams.items():
+        # Both names: programs that print late (atexit) write to the second.
+        vars(sys).update({name: stream, f"__{name}__": stream})
+    main_module = _module("__main__")
+    try:
+        _execute(job, main_module)
+    except SystemExit:
+        pass
+    except BaseException as problem:
+        os.write(note, json.dumps(_note(problem)).encode("ascii"))
+        sys.stdout.flush()
+        os._exit(1)
+    os.close(note)
+    threading = sys.modules.get("threading")
+    if threading is not None:
+        threading._shutdown()
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+    finally:
+        os._exit(0)
+
+
+def _collect(child: int, source: int, most: int) -> tuple[bytes, bool, int]:
+    """What the child prints until it ends, whether it was stopped for printing too much, and how it ended."""
+    chunks: list[bytes] = []
+    size = 0
+    status: int | None = None
+    while True:
+        if select.select([source], [], [], 0.02)[0]:
+            chunk = os.read(source, 1 << 16)
+            if not chunk:
+                break
+            size += len(chunk)
+            if size > most:
+                os.kill(child, signal.SIGKILL)
+                break
+            chunks.append(chunk)
+        elif status is not None:
+            # It left a process behind that keeps the pipe open: its own end is what counts, not the pipe's.
+            break
+        else:
+            ended, found = os.waitpid(child, os.WNOHANG)
+            status = found if ended else None
+    if status is None:
+        _, status = os.waitpid(child, 0)
+    if os.getpid() == 1:
+        _end_descendants()
+    return b"".join(chunks), size > most, _code(status)
+
+
+def _end_descendants() -> None:
+    """End every other process of this namespace and collect it."""
+    while True:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGKILL)
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
+# -- check ------------------------------------------------------------------------------------------------------
+
+
+class _Remote:
+    """Something of the solution's process. It equals only itself, and every use of it is a question."""
+
+    def __init__(self, asked: Any, address: dict[str, Any]) -> None:
+        object.__setattr__(self, "_asked", asked)
+        object.__setattr__(self, "_address", address)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        encode = _encode_argument
+        named = {key: encode(item) for key, item in kwargs.items()}
+        return self._asked({"do": "call", **self._address, "args": [encode(item) for item in args], "kwargs": named})
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._asked({"do": "get", **self._address, "attribute": name})
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._asked({"do": "set", **self._address, "attribute": name, "value": _encode_argument(value)})
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._asked({"do": "list", **self._address}))
+
+
+def _encode_argument(value: Any) -> Any:
+    return values.encode(value, _address_of)
+
+
+def _address_of(value: Any) -> dict[str, Any]:
+    if isinstance(value, _Remote) and "handle" in value._address:
+        return {"handle": value._address["handle"]}
+    raise values.ValueProblem(f"a test passes a {type(value).__name__}, which has no plain form")
+
+
+class _SolutionError(Exception):
+    """The solution raised something that is not a builtin exception."""
+
+
+def _check(job: dict[str, Any], line: Line) -> None:
+    """Run each test; report each outcome, then the nonce, which only the end of all tests can have sent."""
+    raised: list[tuple[BaseException, str]] = []
+
+    def resolve(data: Any) -> _Remote:
+        if type(data.get("handle")) is not int:
+            raise values.ValueProblem("a handle is a number")
+        return _Remote(ask, {"handle": data["handle"]})
+
+    def ask(request: dict[str, Any]) -> Any:
+        line.send({"ask": request})
+        reply = line.receive()
+        if reply is None:
+            os._exit(0)
+        if isinstance(reply, dict) and reply.keys() == {"value"}:
+            return values.decode(reply["value"], resolve)
+        if not (isinstance(reply, dict) and isinstance(reply.get("error"), list) and len(reply["error"]) == 2):
+            raise values.ValueProblem("the solution's process answered with no value")
+        name, message = map(str, reply["error"])
+        kind: Any = getattr(builtins, name, None)
+        # Only what a test could mean to catch: an exit or an interrupt of the solution must not end the tests, and
+        # StopIteration would end a loop over its answers as if they were complete.
+        known = isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, StopIteration)
+        try:
+            problem: BaseException = kind(message) if known else _SolutionError(f"{name}: {message}")
+        except TypeError:
+            # Some builtin exceptions (UnicodeDecodeError) need more than a message.
+            problem = _SolutionError(f"{name}: {message}")
+        raised.append((problem, f"{name}: {message}" if message else name))
+        raise problem
+
+    module = _module("tests")
+    remotes = {name: _Remote(ask, {"name": name}) for name in job["names"]}
+    module.__dict__.update(remotes)
+
+    def run(source: str) -> tuple[str, str]:
+        try:
+            exec(compile(source, "<tests>", "exec"), module.__dict__)
+        except BaseException as problem:
+            name, message = _note(problem)
+            if isinstance(problem, values.ValueProblem):
+                return "error", message
+            told = next((text for one, text in raised if one is problem), None)
+            if told is not None:
+                return "error", told[:_MAX_NOTE]
+            return "wrong", f"{name}: {message}" if message else name
+        return "passed", ""
+
+    ready, problem = run(job["setup"])
+    # A data set's prompt may define the very function under test; the solution's is the one that is meant.
+    module.__dict__.update(remotes)
+    for test in job["tests"]:
+        outcome, detail = run(test) if ready == "passed" else (ready, f"set-up: {problem}")
+        line.send({"outcome": outcome, "detail": detail, "nonce": job["nonce"]})
+    line.send({"done": job["nonce"]})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""GPQA: graduate questions in biology, physics and chemistry that searching does not answer.
+
+Hub      Idavidrein/gpqa, configs gpqa_diamond (198 rows) and gpqa_main (448), split train; gated: accept its terms.
+Columns  Question, Correct Answer, Incorrect Answer 1 to 3, Record ID, High-level domain, Subdomain (of many).
+Licence  CC BY 4.0; the authors ask not to publish examples in plain text.
+Metric   accuracy of one answer, letter or value; by domain. The paper reports Diamond, CoMAS' table gpqa_main.
+Prompt   question, then `Choices:` and `(A) value` lines.
+Traps
+- The rows have no option order. An unseeded shuffle makes saved responses worthless, and a seed by row number
+  changes with the rows left out: here the order follows from hashes of the question with each option.
+- Response filters that miss `\\boxed{A}` lost 37% of answers elsewhere; extraction is the grader's, not ours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+
+from eval_suite.items import Item
+from eval_suite.tasks.base import LETTERS, Benchmark, Row, content_ids, with_options
+
+_WRONG = tuple(f"Incorrect Answer {number}" for number in (1, 2, 3))
+
+
+def shown_order(question: str, options: Sequence[str]) -> tuple[str, ...]:
+    """The options in the order shown, the same on every machine and whatever order they are stored in."""
+
+    def place(option: str) -> bytes:
+        return hashlib.sha256(f"{question}\x1f{option}".encode("utf-8", "surrogatepass")).digest()
+
+    return tuple(sorted(options, key=place))
+
+
+def _reader(name: str) -> Callable[[Row], Item]:
+    def read(row: Row) -> Item:
+        question, right = row.text("Question").strip(), row.text("Correct Answer").strip()
+        choices = shown_order(question, [right, *(row.text(column).strip() for column in _WRONG)])
+        domain = row.maybe_text("High-level domain")
+        return Item(
+            name,
+            row.text("_id"),
+            with_options(question, choices),
+            LETTERS[choices.index(right)],
+            choices=choices,
+            meta={} if domain is None else {"domain": domain},
+        )
+
+    return read
+
+
+def arrange(rows: Sequence[Row]) -> Sequence[Row]:
+    """Rows with ids: the record's, else a hash of the question."""
+    content_ids(rows, ["Question"])
+    for row in rows:
+        row.values["_id"] = row.maybe_text("Record ID") or row.values["_id"]
+    return rows
+
+
+def _benchmark(name: str, rows: int) -> Benchmark:
+    return Benchmark(
+        name=name,
+        hub_id="Idavidrein/gpqa",
+        config=name,
+        split="train",
+        rows=rows,
+        columns=("Question", "Correct Answer", *_WRONG, "Record ID", "High-level domain", "Subdomain"),
+        licence="CC BY 4.0",
+        read=_reader(name),
+        optional=frozenset({"Record ID", "High-level domain", "Subdomain"}),
+        names_all_columns=False,
+        arrange=arrange,
+        fields=("domain",),
+    )
+
+
+GPQA_DIAMOND = _benchmark("gpqa_diamond", 198)
+GPQA_MAIN = _benchmark("gpqa_main", 448)

@@ -1,5 +1,0 @@
-"""One HTML page to look through the responses of an evaluation."""
-
-from eval_suite.view.page import View, write_view
-
-__all__ = ["View", "write_view"]

@@ -1,0 +1,1 @@
+"""The losses, advantages and log-probabilities of a policy step: tensors in, tensors out, no model."""

@@ -1,0 +1,335 @@
+"""Exact equality of algebraic expressions in this process: quotients of polynomials with square roots of integers.
+
+`2\\sqrt{3}` and `\\sqrt{12}`, `\\frac{x}{7}+\\frac{2}{7}` and `\\frac{x+2}{7}`, `\\pi(3-2\\sqrt{2})` and its
+expansion have one form. Square roots of different square-free integers are linearly independent over the
+rationals, so two constants are equal exactly when their forms are; pi, e and logarithms of primes count as
+variables, which no answer can tell apart from the truth. What this cannot read (functions, symbolic exponents,
+roots of variables) is for an algebra system.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+
+from mmcorl.answers.numbers import NotArithmeticError, Ops, Parser, TooLargeError, Value, literal
+
+Monomial = tuple[bool, int, tuple[tuple[str, int], ...]]
+"""(has the imaginary unit, square-free number under the root, powers of the variables by name)."""
+Polynomial = dict[Monomial, Fraction]
+
+_ONE: Monomial = (False, 1, ())
+_MAX_TERMS = 128
+_MAX_POWER = 24
+_MAX_BITS = 2048
+_MAX_RADICAND = 10**6
+# `f(x)` and `P(2)` are more often values of a function than products.
+_APPLICATION = re.compile(r"(?<![A-Za-z\\])[fghFGHPQ]'*(?:_\w)?\(")
+
+
+def same_form(a: str, b: str) -> bool | None:
+    """Whether two expressions are equal; None when one of them is beyond the forms of this module."""
+    one = _form(a)
+    other = _form(b) if one is not None else None
+    if one is None or other is None:
+        return None
+    try:
+        return _times(one.above, other.below) == _times(other.above, one.below)
+    except TooLargeError:
+        return None
+
+
+def same_equation(a: str, b: str) -> bool | None:
+    """Whether two equations `left = right` of polynomials are multiples of each other; None: not decided here."""
+    sides = [part for text in (a, b) for part in text.split("=")]
+    if len(sides) != 4:
+        return None
+    forms = [_form(side.strip()) for side in sides]
+    try:
+        left, right = (
+            first - second if first is not None and second is not None else None
+            for first, second in (forms[:2], forms[2:])
+        )
+        if left is None or right is None or left.below.keys() != {_ONE} or right.below.keys() != {_ONE}:
+            return None
+        if not left.above or not right.above or left.above.keys() != right.above.keys():
+            # Other zero sets as far as polynomials without common factors go; leave the rest to an algebra system.
+            return None
+        leading = min(left.above)
+        return (
+            _times(left.above, {_ONE: right.above[leading]}) == _times(right.above, {_ONE: left.above[leading]}) or None
+        )
+    except TooLargeError:
+        return None
+
+
+@dataclass(frozen=True)
+class Form:
+    """A quotient of two polynomials; arithmetic on it is exact and bounded."""
+
+    above: Polynomial
+    below: Polynomial
+
+    def __add__(self, other: Form) -> Form:
+        if self.below == other.below:
+            return Form(_plus(self.above, other.above), self.below)
+        left, right = _times(self.above, other.below), _times(other.above, self.below)
+        return Form(_plus(left, right), _times(self.below, other.below))
+
+    def __neg__(self) -> Form:
+        return Form({key: -value for key, value in self.above.items()}, self.below)
+
+    def __sub__(self, other: Form) -> Form:
+        return self + -other
+
+    def __mul__(self, other: Form) -> Form:
+        return Form(_times(self.above, other.above), _times(self.below, other.below))
+
+    def __truediv__(self, other: Form) -> Form:
+        if not other.above:
+            raise NotArithmeticError
+        return Form(_times(self.above, other.below), _times(self.below, other.above))
+
+    def __rmul__(self, sign: int) -> Form:
+        return self if sign == 1 else -self
+
+    @property
+    def rational(self) -> Fraction | None:
+        """The value when it is a rational number."""
+        if self.below.keys() != {_ONE} or not self.above.keys() <= {_ONE}:
+            return None
+        return self.above.get(_ONE, Fraction(0)) / self.below[_ONE]
+
+
+def _constant(value: Fraction) -> Form:
+    return Form({_ONE: value} if value else {}, {_ONE: Fraction(1)})
+
+
+def _plus(a: Polynomial, b: Polynomial) -> Polynomial:
+    total = dict(a)
+    for key, value in b.items():
+        value = total.pop(key, Fraction(0)) + value
+        if value:
+            total[key] = value
+    return _bounded(total)
+
+
+def _times(a: Polynomial, b: Polynomial) -> Polynomial:
+    if len(a) * len(b) > _MAX_TERMS * 8:
+        raise TooLargeError
+    total: Polynomial = {}
+    for (i, root, powers), value in a.items():
+        for (j, other, others), factor in b.items():
+            shared = _gcd(root, other)
+            product = value * factor * shared
+            if i and j:
+                product = -product
+            key = (i != j, root // shared * (other // shared), _joined(powers, others))
+            product += total.pop(key, Fraction(0))
+            if product:
+                total[key] = product
+    return _bounded(total)
+
+
+def _bounded(polynomial: Polynomial) -> Polynomial:
+    if len(polynomial) > _MAX_TERMS:
+        raise TooLargeError
+    for (_, root, powers), value in polynomial.items():
+        if max(value.numerator.bit_length(), value.denominator.bit_length(), root.bit_length()) > _MAX_BITS:
+            raise TooLargeError
+        if powers and max(power for _, power in powers) > _MAX_POWER * 4:
+            raise TooLargeError
+    return polynomial
+
+
+def _gcd(a: int, b: int) -> int:
+    while b:
+        a, b = b, a % b
+    return a
+
+
+def _joined(a: tuple[tuple[str, int], ...], b: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+    if not a or not b:
+        return a or b
+    powers = dict(a)
+    for name, power in b:
+        powers[name] = powers.get(name, 0) + power
+    return tuple(sorted(powers.items()))
+
+
+@lru_cache(maxsize=1 << 12)
+def _form(text: str) -> Form | None:
+    if len(text) > 512 or _APPLICATION.search(text):
+        return None
+    try:
+        value: Form = Parser(text, _OPS).parse()
+    except (NotArithmeticError, TooLargeError, ZeroDivisionError):
+        return None
+    return value
+
+
+def _number(text: str) -> Form:
+    value = literal(text)
+    if value is None:
+        raise NotArithmeticError
+    return _constant(value.value)
+
+
+def _power(base: Value, exponent: Value) -> Form:
+    power = exponent.rational
+    if power is None:
+        raise NotArithmeticError
+    if power.denominator == 2:
+        base, power = _root(base, 2), power * 2
+    if power.denominator != 1:
+        raise NotArithmeticError
+    if abs(power) > _MAX_POWER and (base.rational is None or abs(power) > 512):
+        raise TooLargeError
+    if power <= 0 and not base.above:
+        raise NotArithmeticError
+    result, square, left = _constant(Fraction(1)), base, abs(power.numerator)
+    while left:
+        if left & 1:
+            result = result * square
+        left >>= 1
+        if left:
+            square = square * square
+    return result if power >= 0 else _constant(Fraction(1)) / result
+
+
+def _root(value: Value, degree: int) -> Form:
+    number = value.rational
+    if number is None or degree not in (2, 3):
+        raise NotArithmeticError
+    if degree == 3:
+        return _constant(_cube_root(number))
+    outside, inside = _square_free(abs(number.numerator) * number.denominator)
+    factor = Fraction(outside, number.denominator)
+    return Form({(number < 0, inside, ()): factor} if number else {}, {_ONE: Fraction(1)})
+
+
+def _cube_root(number: Fraction) -> Fraction:
+    parts = []
+    for part in (abs(number.numerator), number.denominator):
+        if part.bit_length() > 150:
+            raise NotArithmeticError
+        root = round(part ** (1 / 3))
+        root = next((near for near in (root - 1, root, root + 1) if near**3 == part), None) or 0
+        if root**3 != part:
+            raise NotArithmeticError
+        parts.append(root)
+    if number < 0:
+        # The principal cube root of a negative number is complex; the school's is real.
+        raise NotArithmeticError
+    return Fraction(parts[0], parts[1])
+
+
+@lru_cache(maxsize=1 << 12)
+def _square_free(value: int) -> tuple[int, int]:
+    """(outside, inside) with value = outside^2 * inside and inside square-free; 0 is (0, 1)."""
+    if value == 0:
+        return 0, 1
+    outside, factor = 1, 2
+    inside = 1
+    while factor * factor <= value:
+        if factor > 1000 and value > _MAX_RADICAND:
+            raise NotArithmeticError
+        count = 0
+        while value % factor == 0:
+            value //= factor
+            count += 1
+        outside *= factor ** (count // 2)
+        inside *= factor if count % 2 else 1
+        factor += 1 if factor == 2 else 2
+    return outside, inside * value
+
+
+def _symbol(name: str) -> Form:
+    if name == "i":
+        return Form({(True, 1, ()): Fraction(1)}, {_ONE: Fraction(1)})
+    return Form({(False, 1, ((name, 1),)): Fraction(1)}, {_ONE: Fraction(1)})
+
+
+_PI_TIMES: Monomial = (False, 1, ((r"\pi", 1),))
+
+
+def _surds(*terms: tuple[int, int], over: int) -> Form:
+    return Form({(False, root, ()): Fraction(factor, over) for factor, root in terms}, {_ONE: Fraction(1)})
+
+
+_SINES = {
+    Fraction(0): _constant(Fraction(0)),
+    Fraction(1, 12): _surds((1, 6), (-1, 2), over=4),
+    Fraction(1, 6): _constant(Fraction(1, 2)),
+    Fraction(1, 4): _surds((1, 2), over=2),
+    Fraction(1, 3): _surds((1, 3), over=2),
+    Fraction(5, 12): _surds((1, 6), (1, 2), over=4),
+    Fraction(1, 2): _constant(Fraction(1)),
+}
+"""Sines of the first quadrant by multiple of pi."""
+
+
+def _function(name: str, argument: Value) -> Form:
+    """Logarithms of rationals as sums over primes, which are independent; sines of multiples of 15 degrees."""
+    if name == r"\ln":
+        return _logarithm(argument)
+    if name == r"\log":
+        return _logarithm(argument) / _logarithm(_constant(Fraction(10)))
+    if name in (r"\sin", r"\cos", r"\tan"):
+        if not argument.above.keys() <= {_PI_TIMES} or argument.below.keys() != {_ONE}:
+            raise NotArithmeticError
+        turns = argument.above.get(_PI_TIMES, Fraction(0)) / argument.below[_ONE]
+        if name == r"\sin":
+            return _sine(turns)
+        cosine = _sine(turns + Fraction(1, 2))
+        return cosine if name == r"\cos" else _sine(turns) / cosine
+    raise NotArithmeticError
+
+
+def _sine(turns: Fraction) -> Form:
+    turns %= 2
+    sign = -1 if turns >= 1 else 1
+    turns %= 1
+    value = _SINES.get(min(turns, 1 - turns))
+    if value is None:
+        raise NotArithmeticError
+    return sign * value
+
+
+def _logarithm(value: Value) -> Form:
+    number = value.rational
+    if number is None or number <= 0 or max(number.numerator, number.denominator) > _MAX_RADICAND:
+        raise NotArithmeticError
+    total: Polynomial = {}
+    for part, sign in ((number.numerator, 1), (number.denominator, -1)):
+        factor = 2
+        while part > 1:
+            if factor * factor > part:
+                factor = part
+            while part % factor == 0:
+                part //= factor
+                key: Monomial = (False, 1, ((f"ln {factor}", 1),))
+                total[key] = total.get(key, Fraction(0)) + sign
+            factor += 1
+    return Form({key: power for key, power in total.items() if power}, {_ONE: Fraction(1)})
+
+
+def _whole(value: Value) -> int:
+    number = value.rational
+    if number is None or number.denominator != 1:
+        raise NotArithmeticError
+    return int(number)
+
+
+_OPS = Ops(
+    number=_number,
+    constant=lambda value: _constant(Fraction(value)),
+    whole=_whole,
+    power=_power,
+    root=_root,
+    symbol=_symbol,
+    function=_function,
+    variables=True,
+)

@@ -1,0 +1,884 @@
+"""Every setting of a run, with its meaning beside it, and the sentences that refuse mistakes.
+
+A run is one YAML file plus `key.sub=value` overrides. `load` returns a frozen `Config`; anything unknown,
+misspelt or impossible raises `Refused` before a model is touched. No torch here: `mmcorl --help` and
+config errors answer at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+
+from mmcorl.config import methods
+from mmcorl.config.errors import sentence
+from mmcorl.config.yaml_loader import Loader, complaint
+from mmcorl.data.settings import DataSettings
+from mmcorl.errors import Refused
+from mmcorl.labels.rules import KINDS
+
+RESERVED_NAMES = ("gold", "commit")
+"""Not for agents: `gold` is the teacher in votes.jsonl, COMMIT a file beside the agents' folders."""
+
+
+class Section(BaseModel):
+    """Base of all sections: unknown keys are errors, values do not change, docstrings are descriptions."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        # pydantic reads true as 1.
+        annotation = cls.model_fields[str(info.field_name)].annotation
+        if isinstance(value, bool) and {int, float} & {annotation, *get_args(annotation)}:
+            raise ValueError(f"{str(value).lower()} is not a number: write one")
+        return value
+
+
+class AgentSettings(Section):
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
+    """Unique short name, of letters, digits, `_`, `.`, `-`; names folders, metrics and plots."""
+    model: str
+    """Checkpoint folder, hub id, or `zoo:NAME` / `zoo:NAME@SEED` (see `mmcorl zoo`)."""
+    adapter: str | None = None
+    """`pkg.module:Class` of a family from outside; by default chosen from config.json."""
+    view: str = "original"
+    """Which wording of the questions this agent reads: `original` or a view of the training data. Data without
+    views, such as a validation set, are read in their original wording."""
+    template: dict[str, Any] = Field(default_factory=dict)
+    """Arguments of this agent's chat template, such as {enable_thinking: false} for Qwen3; unknown ones are refused."""
+    lr: float | None = Field(default=None, gt=0)
+    """Learning rate of this agent; by default `optimizer.lr`."""
+    ranks: int = Field(default=1, ge=1)
+    """Workers of this agent, one per GPU; above 1 with `launcher: ray` only. They share out each batch in order, the
+    first ones taking one prompt more where it does not divide evenly, so there are at most `batch.prompts`."""
+
+
+class BatchSettings(Section):
+    prompts: int = Field(default=8, ge=1)
+    """B: prompts per step, the same rows for every agent."""
+    completions: int = Field(default=8, ge=1)
+    """K: completions per prompt and agent, or with an `episode` conversations about each problem; at least 2 where
+    completions are compared with each other, which `objective.advantage: reinforce_pp` alone does not."""
+
+
+class SamplingSettings(Section):
+    temperature: float = Field(default=1.0, gt=0)
+    """Temperature of training rollouts; log-probabilities use it too."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Nucleus mass; below 1 the importance ratio loses its meaning, so correction must be off."""
+    top_k: int = Field(default=0, ge=0)
+    """Keep the k likeliest tokens; 0 keeps all. Above 0 the importance correction must be off."""
+    max_new_tokens: int = Field(default=1024, ge=1)
+    """Longest completion in tokens; one that is cut off before it commits to an answer casts no vote."""
+
+
+class PromptSettings(Section):
+    style: Literal["answer_tags", "boxed", "plain"] = "answer_tags"
+    """Instruction after the question: think/answer tags, a LaTeX box, or none."""
+    system: str | None = None
+    """System message; by default none."""
+
+
+class VisionConfig(Section):
+    max_side: int = Field(default=1024, ge=28)
+    """Longest image side in pixels; larger images are scaled down."""
+    tiles: int = Field(default=1, ge=1, le=64)
+    """Most tiles per image (InternVL); 1 switches tiling off. One setting for training and evaluation."""
+    min_pixels: int | None = Field(default=None, ge=28 * 28)
+    """Lower pixel budget per image (Qwen); by default the checkpoint's."""
+    max_pixels: int | None = Field(default=None, ge=28 * 28)
+    """Upper pixel budget per image (Qwen); by default the checkpoint's."""
+
+
+class EmaSettings(Section):
+    start: float = Field(default=0.01, gt=0, le=1)
+    """Share of the student that the teacher takes over at step 1."""
+    end: float = Field(default=1e-5, gt=0, le=1)
+    """That share after the last step; in between it falls along a cosine."""
+
+
+class SupervisionSettings(Section):
+    kind: Literal[
+        "ring",
+        "self",
+        "gold",
+        "map",
+        "random_peer",
+        "adaptive",
+        "strict",
+        "pooled",
+        "union",
+        "self_and_peers",
+        "paired",
+    ] = "ring"
+    """Who teaches whom: the next agent (`ring`, Co-RL), oneself (`self`: TTRL, MM-UPT), the known answers (`gold`:
+    GT-Reward), the agents named in `teachers` (`map`), a peer drawn for each prompt (`random_peer`), the peer that
+    agreement speaks for (`adaptive`, ours), what more than half of the peers say (`strict`), the vote over everyone's
+    completions (`pooled`), any peer's vote (`union`), one vote per agent (`self_and_peers`), or one's own vote on the
+    same problem in another wording (`paired`: Co-rewarding-I)."""
+    teachers: dict[str, str] | None = None
+    """With `kind: map`: the teacher of every agent, such as {a: b, b: a}."""
+    pair: str | None = None
+    """With `kind: paired`: the view of the training data with the other wording. Both wordings are sampled and
+    trained, so a step has twice `batch.prompts` prompts."""
+    votes: int | None = Field(default=None, ge=1)
+    """M: samples that vote. More than `batch.completions` of them: the first K are trained as well, the others only
+    vote (TTRL: 64 and 32). By default as many as are trained."""
+    voter: Literal["policy", "ema"] = "policy"
+    """Who votes for an agent: its samples, or those of a slow average of its weights (`ema`: Co-rewarding-II)."""
+    ema: EmaSettings = EmaSettings()
+    """With `voter: ema` or `objective.kl_reference: ema`."""
+    tie: Literal["first_seen", "drop", "lexicographic"] = "first_seen"
+    """Which answer wins a tied vote: the first sampled (the paper), none, or the first in string order."""
+    min_votes: int = Field(default=1, ge=1)
+    """Fewest votes a winner needs; below it the group has no pseudo-label and earns nothing."""
+    min_share: float = Field(default=0.0, ge=0, le=1)
+    """Smallest share of the parsed votes a winner needs."""
+
+
+class RewardSettings(Section):
+    kind: Literal["match", "entropy", "self_certainty"] = "match"
+    """What a completion earns: 1 where its answer equals the pseudo-label, else 0 (`match`); or how sure the model was,
+    as minus the mean entropy of its tokens (`entropy`, RENT) or their mean KL divergence from a uniform distribution
+    (`self_certainty`, Intuitor), both over all that can be sampled, at `sampling.temperature`. Then labels are only
+    recorded. `reward: KIND` says the same."""
+    unanswered_entropy: float | None = Field(default=None, ge=0)
+    """With `entropy`: a completion without an answer counts as one of this entropy, in nats (RENT's variant: 7.0)."""
+    format: float = Field(default=0.0, ge=0)
+    """Added to the reward of a completion that is written as `prompt.style` asks; 0 (the paper) adds nothing."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_its_kind(cls, value: Any) -> Any:
+        return {"kind": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _measured(self) -> Self:
+        if self.unanswered_entropy is not None and self.kind != "entropy":
+            raise ValueError(
+                f"unanswered_entropy is {self.unanswered_entropy:g} but kind is {self.kind!r}, which has no entropy: "
+                "leave it out or use kind=entropy"
+            )
+        return self
+
+
+OBJECTIVES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "grpo": ({"advantage": "group", "ratio": "token", "clip": "ppo"}, {}),
+    "dr_grpo": ({"advantage": "group", "advantage_std": "none", "aggregation": "dr_grpo"}, {}),
+    "dapo": ({"advantage": "group", "aggregation": "token"}, {"clip_high": 0.28}),
+    "rloo": ({"advantage": "rloo"}, {"aggregation": "token"}),
+    "reinforce_pp": (
+        {"advantage": "reinforce_pp"},
+        {"advantage_std": "population", "aggregation": "token", "kl_in": "reward", "kl_estimator": "k1"},
+    ),
+    "reinforce_pp_baseline": (
+        {"advantage": "reinforce_pp_baseline"},
+        {"advantage_std": "population", "aggregation": "token", "kl_estimator": "k2"},
+    ),
+    "gspo": ({"ratio": "sequence"}, {"clip_low": 3e-4, "clip_high": 4e-4}),
+    "cispo": ({"clip": "cispo"}, {"aggregation": "token", "clip_high": 4.0}),
+}
+"""Settings by name of the objective: those that make it what it is, and those it starts from."""
+
+
+class ObjectiveSettings(Section):
+    kind: (
+        Literal["grpo", "dr_grpo", "dapo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "gspo", "cispo"] | None
+    ) = None
+    """An objective by name: it gives the settings below that are not written their values, and holds to those that
+    define it. By default they stand as they are, which is GRPO as in the paper. `gspo` and `cispo` differ from GRPO
+    (with their aggregation) only where `minibatches` or `passes` is above 1; of DAPO this is clip-higher and the token
+    loss, not its resampling of prompts nor its soft punishment of length."""
+    advantage: Literal["group", "rloo", "reinforce_pp", "reinforce_pp_baseline"] = "group"
+    """From rewards to advantages: against mean and spread of the group (GRPO); against the mean of the group's others
+    (RLOO); the return of each token, whitened over all tokens of the batch (REINFORCE++), which does without groups;
+    or against the mean of the group, then whitened."""
+    ratio: Literal["token", "sequence"] = "token"
+    """What is compared with the policy before the first step on a batch: each token, or each completion by the
+    geometric mean over its tokens (GSPO)."""
+    clip: Literal["ppo", "cispo"] = "ppo"
+    """Beyond the bounds a token has no gradient (`ppo`), or keeps it with a weight of at most 1 + clip_high, without
+    a lower bound (`cispo`)."""
+    aggregation: Literal["sequence", "token", "dr_grpo"] = "sequence"
+    """Loss over the whole optimizer batch: mean of per-completion means (the paper's equation), mean over
+    tokens (what TRL's `bnpo` intends), or sum over a constant length (Dr. GRPO)."""
+    advantage_std: Literal["unbiased", "population", "none"] = "unbiased"
+    """Divisor of the centred rewards: K-1 standard deviation (TRL), K (the theory), or none (Dr. GRPO). So it is where
+    the tokens of a batch are whitened: n-1 (verl), n (OpenRLHF), or none."""
+    advantage_eps: float = Field(default=1e-4, ge=0)
+    """Added to that divisor; to the variance, squared, where tokens are whitened."""
+    clip_low: float = Field(default=0.2, ge=0, lt=1)
+    """Ratios below 1 - clip_low are clipped."""
+    clip_high: float = Field(default=0.2, ge=0)
+    """Ratios above 1 + clip_high are clipped."""
+    clip_dual: float | None = Field(default=None, gt=1)
+    """Ratios above this are clipped where the advantage is negative, too (dual clip; MM-UPT: 3.0)."""
+    kl_coef: float = Field(default=0.0, ge=0)
+    """Weight of the KL penalty to the reference; 0 (the paper) needs no reference model."""
+    kl_reference: Literal["start", "ema"] = "start"
+    """What the KL penalty holds on to: the starting weights, or the slow average of `supervision.ema`."""
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    """Estimator of that KL."""
+    kl_in: Literal["loss", "reward"] = "loss"
+    """Where that penalty goes: into the loss of each token, or off the reward, from the last token back to the first
+    with `advantage: reinforce_pp` and as a sum per completion otherwise."""
+    importance_correction: Literal[
+        "auto", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask", "off"
+    ] = "auto"
+    """Weight for the drift of the engine, exp(log pi_train - log pi_engine) per token or multiplied over a completion,
+    cut at the cap or set to 0 above it; `auto` asks the model family: token_truncate or off."""
+    importance_cap: float = Field(default=3.0, gt=0)
+    """Bound of that weight."""
+    minibatches: int = Field(default=1, ge=1)
+    """Optimizer steps per pass over a rollout batch; whole prompts per minibatch."""
+    passes: int = Field(default=1, ge=1)
+    """Passes over each rollout batch; with 1 pass and 1 minibatch the update is exactly on-policy."""
+    mask_truncated: bool = False
+    """Leave completions that were cut off at `sampling.max_new_tokens` out of the loss; their rewards still count in
+    their group (DAPO's overlong filtering, CoMAS)."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        kind = value.get("kind") if isinstance(value, dict) else None
+        if not isinstance(kind, str) or kind not in OBJECTIVES:
+            return value
+        defining, starting = OBJECTIVES[kind]
+        return {**starting, **defining, **value}
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        for key, must in OBJECTIVES[self.kind][0].items() if self.kind else ():
+            if (held := getattr(self, key)) != must:
+                raise ValueError(
+                    f"kind is {self.kind!r}, which means {key} {must!r}, but {key} is {held!r}: leave one of them out"
+                )
+        if self.kl_coef and self.kl_in == "loss" and self.kl_estimator == "k1":
+            raise ValueError(
+                f"kl_coef is {self.kl_coef:g} with kl_estimator 'k1', whose gradient is zero on average, so that it "
+                "would penalise nothing: use k3 or k2, kl_in=reward, or kl_coef=0"
+            )
+        if self.ratio == "sequence" and self.advantage == "reinforce_pp" and self.kl_in == "reward" and self.kl_coef:
+            raise ValueError(
+                "ratio is 'sequence', one ratio for a completion, but advantage 'reinforce_pp' with kl_in 'reward' "
+                "gives each of its tokens another advantage: use ratio=token, kl_in=loss or another advantage"
+            )
+        if self.clip_dual is not None and (self.clip == "cispo" or self.clip_dual <= 1 + self.clip_high):
+            raise ValueError(
+                f"clip_dual is {self.clip_dual:g} with clip {self.clip!r} and clip_high {self.clip_high:g}, but bounds "
+                "ratios above 1 + clip_high with clip 'ppo': raise it, or leave it out"
+            )
+        return self
+
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
+class OptimizerSettings(Section):
+    lr: float = Field(default=1e-6, gt=0)
+    """Peak learning rate of AdamW."""
+    betas: tuple[Beta, Beta] = (0.9, 0.95)
+    """Moment decay rates, two numbers from 0 to below 1."""
+    eps: float = Field(default=1e-8, gt=0)
+    """Added to the root of the second moment."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """Decoupled weight decay."""
+    schedule: Literal["constant", "linear", "cosine"] = "cosine"
+    """Learning rate after the warm-up."""
+    min_lr_ratio: float = Field(default=0.1, ge=0, le=1)
+    """Final learning rate as a share of the peak (linear and cosine)."""
+    warmup_ratio: float = Field(default=0.03, ge=0, le=1)
+    """Share of the steps spent on a linear warm-up."""
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    """Gradients are scaled down to this global norm."""
+
+
+class VerifierSettings(Section):
+    kind: Literal["majority", "gold", "served"] = "majority"
+    """What scores an answer, in [0, 1]: whether it is what most answers to the problem say, of all agents, turns and
+    conversations (`majority`, label-free), whether it is the known answer (`gold`), or a model behind an
+    OpenAI-compatible endpoint (`served`)."""
+    model: str | None = None
+    """With `served`: name under which the endpoint serves the model."""
+    base_url: str = "http://localhost:8000/v1"
+    """With `served`: its address, up to and with `/v1`."""
+    api_key_env: str | None = None
+    """With `served`: environment variable that holds the key, for an endpoint that wants one."""
+    concurrency: int = Field(default=16, ge=1)
+    """With `served`: requests under way at once, at most."""
+    max_tokens: int = Field(default=2048, ge=1)
+    """With `served`: room for its reply."""
+
+    @model_validator(mode="after")
+    def _named(self) -> Self:
+        if (self.kind == "served") != (self.model is not None):
+            raise ValueError(
+                f"kind is {self.kind!r} {'without' if self.kind == 'served' else 'with'} a model, which is for "
+                "'served': give both or neither"
+            )
+        return self
+
+
+OF_DEBATES = ("gamma", "mix", "share", "verifier", "shaping", "outcome", "incentives")
+"""Settings of an episode that CoMAS has no use for."""
+
+
+class EpisodeSettings(Section):
+    kind: Literal["debate", "comas"]
+    """How agents talk about a problem before they learn: they answer, read each other and answer again, and a verifier
+    scores the answers (`debate`: MAPoRL, MARTI); or they solve it, evaluate each other's solutions and score them
+    (`comas`: CoMAS). Rewards come from the conversation alone, and `supervision` only serves diagnostics. No value
+    model is trained, MAPoRL's included: `objective.kind: reinforce_pp` makes advantages of them."""
+    rounds: int = Field(default=2, ge=1)
+    """Turns of a debate; rounds of solving, evaluating and scoring."""
+    references: int = Field(default=2, ge=0)
+    """Most answers of others, or solutions with their evaluations, of the round before that a solver is shown, drawn at
+    random; in a debate its own answer comes on top."""
+    shown_characters: int = Field(default=4000, ge=1)
+    """Most characters of each text of an agent that stands in another prompt; of a longer one the middle is left out.
+    Prompts must stay within `data.max_prompt_tokens`."""
+    logged_characters: int = Field(default=400, ge=0)
+    """Most characters of what an agent said that episodes.jsonl keeps; 0 keeps none."""
+    verifier: VerifierSettings = VerifierSettings()
+    """With `debate`."""
+    mix: Literal["discounted", "last", "current", "quality", "margin"] = "discounted"
+    """With `debate`: what an answer earns. Its own score and, discounted, those reached in later turns (`discounted`,
+    MAPoRL), the scores of the last turn or of its own turn (`last`, `current`); or its own score, compared with those
+    of the turns before (`quality`, `margin`, MARTI's shaping)."""
+    share: Literal["all", "own"] = "all"
+    """With `debate`: whether scores of other turns, and with `last` and `current` every score, are means over all
+    agents or the agent's own."""
+    gamma: float = Field(default=0.3, ge=0, le=1)
+    """With `mix: discounted`: weight of each later turn, relative to the one before it."""
+    shaping: float = 0.5
+    """With `mix: quality` or `margin`: MARTI's alpha."""
+    outcome: float = 0.0
+    """With `mix: quality` or `margin`: MARTI's beta, the weight of the agent's own score in the last turn; its
+    `with_outcome` variants have 0.5."""
+    incentives: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    """With `debate`: MAPoRL's alpha_0 to alpha_3, added where an answer turns right as others' were right (0) or wrong
+    (1), and where others turn right against one's answer (2) or with it (3); taken off where they turn wrong."""
+
+    @model_validator(mode="after")
+    def _used(self) -> Self:
+        for key in OF_DEBATES if self.kind == "comas" else ():
+            if (held := getattr(self, key)) != type(self).model_fields[key].default:
+                shown = held.kind if isinstance(held, VerifierSettings) else held
+                raise ValueError(f"{key} is {shown!r} but kind is 'comas', which has no use for it: leave it out")
+        return self
+
+
+class LoraSettings(Section):
+    rank: int = Field(default=16, ge=1)
+    """Rank of the adapters."""
+    alpha: int = Field(default=32, gt=0)
+    """Scale: the update is multiplied by alpha / rank."""
+    target_modules: str | tuple[str, ...] = "all-linear"
+    """Layers that get an adapter, as peft names them."""
+
+
+class TrainingSettings(Section):
+    dtype: Literal["fp32", "bf16"] = "bf16"
+    """Arithmetic of forward and backward; master weights and log-probabilities stay in fp32."""
+    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+    """Attention implementation of transformers."""
+    tokens_per_microbatch: int = Field(default=16384, ge=1)
+    """Most tokens of one forward and backward, a shared prompt counted once and padding too; changes memory, not the
+    update."""
+    shared_prefix: Literal["auto", "on", "off"] = "auto"
+    """Compute a prompt once for all its completions instead of once for each: the same update, several times faster
+    where prompts are long. `auto` does so for models whose log-probabilities it compared at the start, and otherwise
+    says why not; `on` refuses other models."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in backward: less memory, about a third more arithmetic."""
+    freeze_vision: bool = False
+    """Keep the vision tower fixed. Nothing is ever frozen without this setting."""
+    lora: LoraSettings | None = None
+    """Train low-rank adapters instead of all weights."""
+    sharding: Literal["none", "zero2", "zero3", "fsdp2"] = "none"
+    """What the ranks of an agent divide among themselves: nothing; gradients and optimizer state (`zero2`); or weights
+    too (`zero3`, DeepSpeed, and `fsdp2`, torch). The update is the same. With weights divided, `engine.kind:
+    transformers` samples from a whole copy on every rank, which small models alone leave room for."""
+    offload: Literal["none", "optimizer", "all"] = "none"
+    """What lies in CPU memory between uses: the optimizer state (ZeRO), or the weights too (`zero3`, `fsdp2`)."""
+
+    @model_validator(mode="after")
+    def _offload_fits(self) -> Self:
+        can = {"none": (), "zero2": ("optimizer",), "zero3": ("optimizer", "all"), "fsdp2": ("all",)}[self.sharding]
+        if self.offload != "none" and self.offload not in can:
+            way = f"use {can[-1]} or none" if can else "choose a sharding that moves things, such as zero3, or none"
+            raise ValueError(f"offload is {self.offload!r} but sharding {self.sharding!r} cannot do that: {way}")
+        return self
+
+
+class EngineSettings(Section):
+    kind: Literal["transformers", "vllm"] = "transformers"
+    """What samples: `transformers` shares the trained weights; `vllm` holds its own in each rank's process, as large
+    models need, and is given the new ones after every update."""
+    max_rows: int = Field(default=256, ge=1)
+    """Most completions generated at once; changes memory and speed, and results by rounding only."""
+    max_tokens: int = Field(default=2**18, ge=1)
+    """Most tokens (prompt, completion and padding) in the KV cache at once, likewise. For vllm see
+    `gpu_memory_utilization`."""
+    dtype: Literal["fp32", "bf16", "fp16"] | None = None
+    """Weights and arithmetic of vllm; by default `training.dtype`."""
+    gpu_memory_utilization: float = Field(default=0.4, gt=0, lt=1)
+    """Share of the GPU that vllm may fill with weights and KV cache while it samples."""
+    kv_cache_gib: float | None = Field(default=None, gt=0)
+    """GiB of KV cache of vllm; by default what `gpu_memory_utilization` leaves, and 1 on the CPU."""
+    max_model_len: int | None = Field(default=None, ge=1)
+    """Longest prompt and completion together in vllm; by default the longest of each that this run allows."""
+    enforce_eager: bool = False
+    """Start vllm without compiling and capturing graphs: sooner ready, slower. Always so on the CPU."""
+    sleep: bool = True
+    """Free vllm's GPU memory during updates."""
+    separate: int = Field(default=0, ge=0)
+    """Engines of vllm with a GPU of their own, per agent and beside its ranks, at most as many; with `launcher: ray`.
+    Rank r samples with engine r modulo this number, and weights travel through Ray after every update. Such an engine
+    never sleeps, and `gpu_memory_utilization` is 0.9 by default. 0: every rank holds an engine on its own GPU."""
+    parity: Literal["stop", "warn"] = "stop"
+    """What to do where vllm and trainer, compared before the first step, differ by more than rounding: stop, or say so
+    and leave it to the importance correction."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _alone_on_its_gpu(cls, value: Any) -> Any:
+        separate = value.get("separate") if isinstance(value, dict) else None
+        return {"gpu_memory_utilization": 0.9, **value} if isinstance(separate, int) and separate > 0 else value
+
+    @model_validator(mode="after")
+    def _has_weights(self) -> Self:
+        if self.separate and self.kind != "vllm":
+            raise ValueError(
+                f"separate is {self.separate} but kind is {self.kind!r}, which samples from the trained weights "
+                "themselves: use kind=vllm, or separate=0"
+            )
+        return self
+
+
+class ValidationSet(Section):
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
+    """Unique short name of the set."""
+    data: DataSettings
+    """Where its rows come from."""
+
+
+class BenchmarkSet(Section):
+    name: str
+    """A benchmark that `mmcorl eval` knows, such as mathvista; graded by its rules."""
+    source: str | None = None
+    """A local copy in the official schema; by default the hub."""
+    limit: int | None = Field(default=None, ge=1)
+    """Only the first so many problems."""
+
+
+class ValidationSettings(Section):
+    benchmarks: tuple[BenchmarkSet, ...] = ()
+    """Benchmarks evaluated along with the sets."""
+    sets: tuple[ValidationSet, ...] = ()
+    """Held-out sets; accuracy needs answers, agreement does not."""
+    every: int = Field(default=50, ge=1)
+    """Steps between evaluations; there is always one before the first step and one after the last."""
+    max_new_tokens: int | None = Field(default=None, ge=1)
+    """Longest greedy completion; by default `sampling.max_new_tokens`."""
+
+
+class CheckpointSettings(Section):
+    every: int = Field(default=50, ge=1)
+    """Steps between checkpoints of all agents; there is always one after the last step."""
+    keep_last: int = Field(default=2, ge=1)
+    """Newest checkpoints kept, besides the best by validation and the best by agreement."""
+    best: bool = True
+    """Also checkpoint whenever an evaluation is the best so far, by accuracy or (label-free) by agreement."""
+
+
+class LoggingSettings(Section):
+    trackers: tuple[Literal["wandb", "trackio"], ...] = ()
+    """Trackers besides TensorBoard, which is always written."""
+    gallery: int = Field(default=4, ge=0)
+    """Prompts per evaluation step kept with images for the report, those where agents disagree first."""
+
+
+class ProfileSettings(Section):
+    steps: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]] = (3, 5)
+    """First and last step, counted from where this start of the run begins. The parts of an agent's work are timed in
+    all of them but the last, whose operators are traced: that slows it down."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.steps[0] > self.steps[1]:
+            raise ValueError(f"steps is {list(self.steps)}, but the first may not come after the last: swap them")
+        return self
+
+
+class DataSection(Section):
+    train: DataSettings
+    """Training prompts; answers in them are diagnostics, except with `supervision.kind: gold`."""
+    max_prompt_tokens: int = Field(default=3072, ge=1)
+    """Longest prompt in tokens, image tokens included; `train.on_bad_row` says what happens to longer ones."""
+
+
+class RaySettings(Section):
+    address: str | None = None
+    """A Ray cluster that runs already (`ray start`): `auto` for the one on this machine, or HOST:PORT. By default a
+    cluster of this machine alone is started for the run, and ended with it."""
+    hung_after: float = Field(default=4.0, ge=2)
+    """Seconds after which the run stops because a worker's process is suspended, its machine does not answer, or it
+    stands still in a call: it uses no processor, waits for no disk and for no other worker of its agent. Waiting for
+    others counts, too, where all workers of an agent do."""
+    startup: float = Field(default=900.0, gt=0)
+    """Most seconds until the cluster has given every agent its place and every worker has loaded its model."""
+    collective_timeout: float = Field(default=600.0, ge=1)
+    """Seconds after which a worker that waits for others of its agent in a collective (NCCL, gloo) gives up, which ends
+    the run. On GPUs those that wait keep a processor busy, so `hung_after` does not see a hang there. Longer than the
+    first worker needs to write a checkpoint, for which the others wait."""
+
+
+class Config(Section):
+    """One run."""
+
+    name: str = Field(default="run", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")
+    """Name of the run, of letters, digits, `_`, `.`, `-`; the default run folder is runs/NAME."""
+    notes: tuple[str, ...] = ()
+    """Sentences that the report prints, such as what was planted in a demonstration."""
+    seed: int = Field(default=0, ge=0)
+    """Seed of sampling noise; each agent, step and rank derives its own from it."""
+    data_seed: int = Field(default=0, ge=0)
+    """Seed of the order of prompts, the same for every agent."""
+    steps: int | None = Field(default=None, ge=1)
+    """Training steps; give this or `epochs`."""
+    epochs: float | None = Field(default=None, gt=0, le=10_000)
+    """Passes over the training rows; give this or `steps`."""
+    agents: tuple[AgentSettings, ...] = Field(min_length=1)
+    """The cohort. With `supervision.kind: ring`, each agent is taught by the next and the last by the first."""
+    data: DataSection
+    validation: ValidationSettings = ValidationSettings()
+    supervision: SupervisionSettings = SupervisionSettings()
+    episode: EpisodeSettings | None = None
+    """Conversations in place of answers that are given alone; by default none."""
+    reward: RewardSettings = RewardSettings()
+    batch: BatchSettings = BatchSettings()
+    prompt: PromptSettings = PromptSettings()
+    vision: VisionConfig = VisionConfig()
+    sampling: SamplingSettings = SamplingSettings()
+    objective: ObjectiveSettings = ObjectiveSettings()
+    optimizer: OptimizerSettings = OptimizerSettings()
+    training: TrainingSettings = TrainingSettings()
+    engine: EngineSettings = EngineSettings()
+    checkpoint: CheckpointSettings = CheckpointSettings()
+    logging: LoggingSettings = LoggingSettings()
+    launcher: Literal["local", "ray"] = "local"
+    """`local` runs every agent in this process, one after the other; without GPUs in sight and with `threads: 1` each
+    in a process of its own, at the same time. `ray` gives each agent workers of its own, one per GPU, on one machine
+    or many, and lets agents work at the same time."""
+    ray: RaySettings = RaySettings()
+    """With `launcher: ray`."""
+    profile: ProfileSettings | None = None
+    """Find out where the time of a step goes: a table and a trace for each rank, in profile/ of the run folder. `true`
+    takes the steps that it has by default. The run's numbers are those that it has without."""
+    time_sliced: bool = False
+    """Agents take turns on the same GPUs: between its calls an agent's weights and optimizer rest in CPU memory."""
+    device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    """`auto` (a GPU when there is one), `cpu`, `cuda` or `cuda:N`."""
+    threads: int | None = Field(default=None, ge=1)
+    """Torch threads on the CPU, of each agent; 1 is fastest for tiny models, by default torch decides."""
+
+    @field_validator("profile", mode="before")
+    @classmethod
+    def _by_its_steps(cls, value: Any) -> Any:
+        return {} if value is True else None if value is False else value
+
+    @model_validator(mode="after")
+    def _coherent(self) -> Self:
+        names = [agent.name for agent in self.agents]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"two agents are called {twice[0]!r}: names must be unique, rename one")
+        taken = [name for name in names if name.lower() in RESERVED_NAMES]
+        if taken:
+            raise ValueError(f"an agent may not be called {taken[0]!r}, which means something else in a run: rename it")
+        self._placed()
+        self._separated()
+        self._taught(names)
+        self._conversing()
+        if self.steps is None and self.epochs is None:
+            raise ValueError("neither steps nor epochs says how long the run is: give one, for example steps: 100")
+        if self.steps is not None and self.epochs is not None:
+            raise ValueError(
+                f"steps is {self.steps} and epochs is {self.epochs:g}, but a run has one length: remove one"
+            )
+        if self.profile is not None and self.steps is not None and self.profile.steps[1] > self.steps:
+            raise ValueError(
+                f"profile.steps is {list(self.profile.steps)} but the run has {self.steps} steps: profile earlier "
+                "ones, or leave profile out"
+            )
+        if self.objective.minibatches > self.batch.prompts:
+            raise ValueError(
+                f"objective.minibatches is {self.objective.minibatches} but a batch has {self.batch.prompts} "
+                "prompts: use at most one minibatch per prompt"
+            )
+        views = {"original", *self.data.train.views}
+        for agent in self.agents:
+            if agent.view not in views:
+                raise ValueError(
+                    f"agent {agent.name!r} reads view {agent.view!r}, but the training data have "
+                    f"{', '.join(sorted(views))}: add it under data.train.views"
+                )
+        filtered = self.sampling.top_p < 1 or self.sampling.top_k > 0
+        if filtered and self.objective.importance_correction != "off":
+            raise ValueError(
+                f"sampling.top_p={self.sampling.top_p}, top_k={self.sampling.top_k} cut the distribution, which makes "
+                "importance ratios meaningless: use top_p=1 and top_k=0, or objective.importance_correction=off"
+            )
+        if self.reward.format and self.prompt.style == "plain":
+            raise ValueError(
+                f"reward.format is {self.reward.format:g} but prompt.style 'plain' asks for no form: use format=0, or "
+                "style answer_tags or boxed"
+            )
+        if self.batch.completions < 2 and self.objective.advantage != "reinforce_pp":
+            raise ValueError(
+                "batch.completions is 1, but must be at least 2: one completion has nothing to be compared with; "
+                "objective.advantage=reinforce_pp alone does without"
+            )
+        low, high = self.vision.min_pixels, self.vision.max_pixels
+        if low is not None and high is not None and low > high:
+            raise ValueError(f"vision.min_pixels is {low}, above max_pixels {high}: lower it")
+        sets = [part.name for part in self.validation.sets] + [part.name for part in self.validation.benchmarks]
+        shared = sorted({name for name in sets if sets.count(name) > 1})
+        if shared:
+            raise ValueError(f"two validation sets are called {shared[0]!r}: names must be unique, rename one")
+        if "train" in sets:
+            raise ValueError("a validation set may not be called 'train', the name of the training data: rename it")
+        return self
+
+    def _taught(self, names: Sequence[str]) -> None:
+        """Every agent has somebody to learn from."""
+        asked = self.supervision
+        least = KINDS[asked.kind].min_agents
+        if len(names) < least:
+            raise ValueError(
+                f"supervision.kind is {asked.kind!r} with one agent: it needs a peer, "
+                "add an agent or use supervision.kind=self"
+            )
+        if (asked.kind == "map") != (asked.teachers is not None):
+            raise ValueError(
+                f"supervision.kind is {asked.kind!r} {'without' if asked.kind == 'map' else 'with'} "
+                "supervision.teachers, which is for 'map': give a teacher for every agent there, such as {a: b, b: a}"
+            )
+        for name in {*(asked.teachers or ()), *(asked.teachers or {}).values()} - set(names):
+            raise ValueError(
+                f"supervision.teachers names {name!r}, which is no agent of this run: use {', '.join(names)}"
+            )
+        for name in names if asked.teachers else ():
+            if name not in (asked.teachers or {}):
+                raise ValueError(
+                    f"supervision.teachers has no teacher for agent {name!r}: add one, itself for instance"
+                )
+        if (asked.kind == "paired") != (asked.pair is not None):
+            raise ValueError(
+                f"supervision.kind is {asked.kind!r} {'without' if asked.kind == 'paired' else 'with'} "
+                "supervision.pair, which names the view with the other wording for 'paired': give both or neither"
+            )
+        if asked.pair is not None and asked.pair not in self.data.train.views:
+            raise ValueError(
+                f"supervision.pair is {asked.pair!r}, but the training data have "
+                f"{', '.join(sorted(self.data.train.views)) or 'no views'}: add it under data.train.views"
+            )
+        for agent in self.agents if asked.pair else ():
+            if agent.view != "original":
+                raise ValueError(
+                    f"agent {agent.name!r} reads view {agent.view!r}, but with supervision.kind 'paired' every agent "
+                    "reads both wordings: leave its view out"
+                )
+        votes = asked.votes or self.batch.completions
+        if votes < self.batch.completions and asked.voter == "policy":
+            raise ValueError(
+                f"supervision.votes is {votes}, fewer than the {self.batch.completions} completions that are trained, "
+                "which all vote: raise it, or lower batch.completions"
+            )
+        if asked.min_votes > votes:
+            raise ValueError(
+                f"supervision.min_votes is {asked.min_votes} but {votes} completions vote, so no group could ever get "
+                "a label: lower it"
+            )
+
+    def _conversing(self) -> None:
+        """What an episode replaces is left alone."""
+        if self.episode is None:
+            return
+        kind, asked = self.episode.kind, self.supervision
+        if self.objective.advantage != "reinforce_pp":
+            raise ValueError(
+                f"episode.kind is {kind!r} with objective.advantage {self.objective.advantage!r}, which compares the "
+                "completions of a prompt, but every prompt of a conversation is another one: use "
+                "objective.kind=reinforce_pp"
+            )
+        if self.reward != RewardSettings():
+            raise ValueError(
+                f"episode.kind is {kind!r}, which gives its own rewards, but reward has settings too: leave them out"
+            )
+        if asked.voter == "ema" or asked.votes is not None or asked.pair is not None:
+            key = "voter" if asked.voter == "ema" else "votes" if asked.votes is not None else "pair"
+            raise ValueError(
+                f"supervision.{key} is {getattr(asked, key)!r} with episode.kind {kind!r}, where supervision only "
+                "serves diagnostics: leave it out"
+            )
+
+    def _placed(self) -> None:
+        """Every rank of every agent gets a device and a share of the batch."""
+        for agent in self.agents:
+            if agent.ranks > 1 and self.launcher == "local":
+                raise ValueError(
+                    f"agent {agent.name!r} has ranks: {agent.ranks} but launcher 'local' runs one per agent, in this "
+                    "process: use launcher=ray, or ranks: 1"
+                )
+            if agent.ranks > self.batch.prompts:
+                raise ValueError(
+                    f"agent {agent.name!r} has ranks: {agent.ranks} but a batch has {self.batch.prompts} prompts, and "
+                    "every rank needs one at least: use fewer ranks or raise batch.prompts"
+                )
+        if self.time_sliced and self.training.sharding != "none":
+            raise ValueError(
+                f"time_sliced is true with training.sharding {self.training.sharding!r}, but only whole weights can "
+                "rest in CPU memory: use training.sharding=none, or training.offload"
+            )
+        if self.launcher == "local" and self.ray != RaySettings():
+            asked, usual = self.ray.model_dump(), RaySettings().model_dump()
+            key = next(key for key in asked if asked[key] != usual[key])
+            raise ValueError(
+                f"ray.{key} is {asked[key]!r} but launcher is 'local', which uses no Ray: use launcher=ray, or leave "
+                "it out"
+            )
+        if self.launcher == "ray" and self.device.startswith("cuda:"):
+            raise ValueError(
+                f"device is {self.device!r} but with launcher 'ray' every worker is given its own GPU: use device=cuda"
+            )
+
+    def _separated(self) -> None:
+        """Engines on GPUs of their own have ranks that feed them."""
+        separate = self.engine.separate
+        if separate and self.launcher == "local":
+            raise ValueError(
+                f"engine.separate is {separate} but launcher 'local' has one process: use launcher=ray, or "
+                "engine.separate=0"
+            )
+        if separate and self.time_sliced:
+            raise ValueError(
+                f"engine.separate is {separate} with time_sliced true, which shares GPUs where engines are to have "
+                "their own: leave one of them out"
+            )
+        for agent in self.agents:
+            if separate > agent.ranks:
+                raise ValueError(
+                    f"engine.separate is {separate} but agent {agent.name!r} has ranks: {agent.ranks}, and each engine "
+                    "is given its weights by a rank of its own: use fewer engines or more ranks"
+                )
+
+
+def load(path: str | Path, overrides: Sequence[str] = (), method: str | None = None) -> Config:
+    """Read a YAML file, lay a named method over it, apply `key.sub=value` overrides, validate.
+
+    Raises Refused with one sentence on anything wrong.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise Refused(f"{str(path)!r} is a folder: give the config file in it, such as {str(path / 'config.yaml')!r}")
+    if not path.is_file():
+        raise Refused(f"there is no config file {str(path)!r}: see configs/ for examples to start from")
+    try:
+        raw = yaml.load(path.read_text(encoding="utf-8-sig"), Loader)
+    except yaml.YAMLError as error:
+        raise Refused(f"{path} is not valid YAML: {complaint(error)}") from error
+    except UnicodeDecodeError as error:
+        raise Refused(
+            f"{path} is not text in UTF-8 ({error.reason} at byte {error.start}): save it as UTF-8"
+        ) from error
+    except OSError as error:
+        raise Refused(f"{path} cannot be read ({error.strerror}): check its permissions") from error
+    if not isinstance(raw, dict):
+        holds = "nothing" if raw is None else f"a {type(raw).__name__}"
+        raise Refused(f"{path} holds {holds} where `key: value` settings are needed: see configs/ for examples")
+    if method is not None:
+        raw = methods.merge(raw, methods.fragment(method))
+    for override in overrides:
+        _override(raw, override)
+    return parse(raw)
+
+
+def parse(raw: dict[str, Any]) -> Config:
+    """Validate a mapping; the first mistake becomes one sentence."""
+    try:
+        return Config.model_validate(raw)
+    except ValidationError as error:
+        raise Refused(sentence(error, raw, Config)) from error
+
+
+def dump(config: Config) -> str:
+    """The resolved config as YAML, every default written out."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=110)
+
+
+def differences(old: Any, new: Any, place: str = "") -> Iterator[str]:
+    """`key: old -> new` for every leaf that differs between two resolved configs."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted({*old, *new}, key=str):
+            yield from differences(old.get(key), new.get(key), f"{place}.{key}" if place else str(key))
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for index, (before, after) in enumerate(zip(old, new, strict=True)):
+            yield from differences(before, after, f"{place}[{index}]")
+    elif old != new:
+        yield f"{place}: {_short(old)} -> {_short(new)}"
+
+
+def _short(value: Any) -> str:
+    shown = "none" if value is None else repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."
+
+
+def _override(raw: dict[str, Any], text: str) -> None:
+    key, equals, value = text.partition("=")
+    key = key.strip()
+    if not equals or not key:
+        raise Refused(f"{text!r} is not an override: write key.sub=value, for example optimizer.lr=1e-5")
+    try:
+        parsed = yaml.load(value, Loader)
+    except yaml.YAMLError as error:
+        raise Refused(f"the value of {text!r} is not valid YAML: {complaint(error)}") from error
+    node: Any = raw
+    parts = re.sub(r"\[(\d+)\]", r".\1", key).split(".")
+    while parts:
+        place: Any
+        if isinstance(node, list):
+            place, parts = _item(node, parts, key)
+        else:
+            place, *parts = parts
+        if not parts:
+            node[place] = parsed
+        elif isinstance(node, list):
+            node = node[place]
+        else:
+            if not isinstance(node.get(place), dict | list):
+                node[place] = {}
+            node = node[place]
+
+
+def _item(items: list[Any], parts: list[str], key: str) -> tuple[int, list[str]]:
+    """Position in a list by number or by the `name` of an item (`agents.qwen.lr=...`), and the parts left.
+
+    A name may hold dots.
+    """
+    names = [item.get("name") if isinstance(item, dict) else None for item in items]
+    for end in range(len(parts), 0, -1):
+        if ".".join(parts[:end]) in names:
+            return names.index(".".join(parts[:end])), parts[end:]
+    if parts[0].isdigit() and int(parts[0]) < len(items):
+        return int(parts[0]), parts[1:]
+    known = ", ".join([*(name for name in names if name), *map(str, range(len(items)))])
+    raise Refused(f"{key!r} names no entry of its list, which has {known}: correct {parts[0]!r}")

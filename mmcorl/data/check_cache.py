@@ -1,0 +1,64 @@
+"""The check of the data, done once per run: a resume recalls what it found instead of looking at every image again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from mmcorl.data.checks import DataCheck, Finding, fingerprint
+from mmcorl.data.row_parsing import BadRow
+from mmcorl.data.sources import PromptSource
+
+
+def circumstances(source: PromptSource, *parts: Any) -> str:
+    """Hash of what a check depends on besides the rows: the data settings and `parts` (JSON)."""
+    content = [source.settings.model_dump(mode="json"), *parts]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def to_record(check: DataCheck, source: PromptSource, key: str) -> dict[str, Any]:
+    """What data_check.json holds of a check made under the circumstances `key`."""
+    rows = {"kept_rows": _spans(check.kept), "texts": source.fingerprint}
+    return {**check.to_json(), **rows, "circumstances": key}
+
+
+def from_record(record: Mapping[str, Any], source: PromptSource, key: str) -> DataCheck | None:
+    """The recorded check if it still holds, else None.
+
+    The kept rows are read and hashed, images included, but neither decoded nor encoded for the agents.
+    """
+    if record.get("circumstances") != key or record["rows"] != len(source) or record["texts"] != source.fingerprint:
+        return None
+    kept = tuple(row for first, end in record["kept_rows"] for row in range(first, end))
+    uids = _uids(source, kept)
+    if uids is None or fingerprint(uids) != record["fingerprint"]:
+        return None
+    findings = tuple(Finding(**finding) for finding in record["findings"])
+    known = {name: record[name] for name in ("source", "rows", "counts", "notes", "answers", "longest", "fingerprint")}
+    return DataCheck(**known, kept=kept, uids=uids, findings=findings)
+
+
+def is_of_other_data(record: Mapping[str, Any], check: DataCheck, source: PromptSource) -> bool:
+    """Whether a record was made of other rows, answers included, than `check` has just found usable."""
+    return (record["fingerprint"], record["texts"]) != (check.fingerprint, source.fingerprint)
+
+
+def _uids(source: PromptSource, kept: Iterable[int]) -> tuple[str, ...] | None:
+    """As in `DataCheck.uids`; None where a row is no longer readable."""
+    try:
+        return tuple(source.read(row)[0].uid for row in kept)
+    except BadRow:
+        return None
+
+
+def _spans(rows: Sequence[int]) -> list[list[int]]:
+    """Growing numbers as [first, end) spans: 0 1 2 5 becomes [0, 3], [5, 6]."""
+    if not rows:
+        return []
+    breaks = [(before + 1, after) for before, after in pairwise(rows) if after != before + 1]
+    starts = [rows[0], *(after for _, after in breaks)]
+    ends = [*(end for end, _ in breaks), rows[-1] + 1]
+    return [list(span) for span in zip(starts, ends, strict=True)]

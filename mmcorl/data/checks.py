@@ -1,0 +1,227 @@
+"""One pass over the prompts before training: every row is read once, every fault counted and listed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from mmcorl.data.row_parsing import BadRow
+from mmcorl.data.settings import DataSettings
+from mmcorl.data.sources import PromptSource
+from mmcorl.errors import Refused
+from mmcorl.types import Prompt
+
+Lengths = Mapping[str, tuple[Callable[[Prompt], int], int]]
+"""By agent: a function that gives a prompt's length in tokens, and the longest that fits."""
+
+LISTED = 20
+"""Findings of one kind that are listed; all are counted."""
+
+_CHUNK = 64
+_DUPLICATES = ("duplicate_row", "duplicate_id")
+_WORDS = {
+    "unreadable_row": ("row that is no JSON object", "rows that are no JSON object"),
+    "broken_text": ("row of broken text", "rows of broken text"),
+    "missing_id": ("row without an id", "rows without an id"),
+    "empty_question": ("empty question", "empty questions"),
+    "bad_choices": ("row with unreadable choices", "rows with unreadable choices"),
+    "missing_image": ("missing image", "missing images"),
+    "corrupt_image": ("corrupt image", "corrupt images"),
+    "missing_answer": ("row without an answer", "rows without an answer"),
+    "missing_view": ("row missing in a view", "rows missing in a view"),
+    "misaligned_view": ("row that differs from its view", "rows that differ from their view"),
+    "duplicate_row": ("repeated row", "repeated rows"),
+    "duplicate_id": ("repeated id", "repeated ids"),
+    "unfit_prompt": ("prompt that an agent cannot read", "prompts that an agent cannot read"),
+    "too_long": ("prompt too long", "prompts too long"),
+}
+"""Kinds of fault, in the order they are looked for; a row counts under the first it has."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One row that cannot be used, or not in full."""
+
+    kind: str
+    row_id: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class DataCheck:
+    """What the pass found. `rows` is `len(kept)` plus all `counts`: no row is lost silently."""
+
+    source: str
+    rows: int
+    kept: tuple[int, ...]
+    """Positions of the usable rows in the checked source."""
+    uids: tuple[str, ...]
+    """Content hashes of the usable rows, in the same order: equal where question, choices and images are."""
+    counts: Mapping[str, int]
+    """Skipped rows by kind of fault."""
+    findings: tuple[Finding, ...]
+    """The first 20 of each kind."""
+    notes: Mapping[str, int]
+    """Kept rows that lost something: `further_images`, `further_answers`."""
+    answers: int
+    """Kept rows with a known answer; `supervision: gold` needs all of them."""
+    longest: Mapping[str, int]
+    """Longest prompt in tokens by agent, among rows that could be measured."""
+    fingerprint: str
+    """Hash of the kept rows' contents, image bytes included, in order."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the kept positions and hashes, ready for json.dump."""
+        content = asdict(self)
+        del content["uids"]
+        content["kept"] = len(self.kept)
+        return content
+
+    def summary(self) -> str:
+        """One line for the log."""
+        faults = f", skipped {_count_words(self.counts)}" if self.counts else ""
+        notes = "".join(f", {kind.replace('_', ' ')} left out of {count} row(s)" for kind, count in self.notes.items())
+        return f"{self.source}: {len(self.kept)} of {self.rows} rows usable{faults}{notes}"
+
+
+class DataRefused(Refused):
+    """Data that the settings do not allow to be used; `report` holds the whole finding."""
+
+    def __init__(self, sentence: str, report: DataCheck) -> None:
+        super().__init__(sentence)
+        self.report = report
+
+
+def check(
+    source: PromptSource,
+    *,
+    max_side: int,
+    lengths: Lengths | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> DataCheck:
+    """Read every row once, decode its images as the agents will, and measure its prompt for every agent.
+
+    A length function picks the view its agent reads. `on_progress` gets rows done and rows in all. Raises
+    DataRefused, one sentence with the counts, when `source.settings` refuses what was found. Images are
+    decoded in threads, a few rows ahead; lengths are measured in the calling thread.
+    """
+    settings = source.settings
+    counts: Counter[str] = Counter()
+    notes: Counter[str] = Counter()
+    findings: list[Finding] = []
+    kept: list[int] = []
+    answers = 0
+    uids: dict[str, str] = {}
+    ids: set[str] = set()
+    longest: dict[str, int] = dict.fromkeys(lengths or (), 0)
+    for index, row in enumerate(_read_all(source, max_side)):
+        found = row if isinstance(row, BadRow) else _unusable(row[0], uids, ids, lengths or {}, longest)
+        if found is not None:
+            counts[found.kind] += 1
+            if counts[found.kind] <= LISTED:
+                findings.append(Finding(found.kind, found.row_id, found.reason))
+        elif not isinstance(row, BadRow):
+            prompt, left_out = row
+            uids[prompt.uid] = prompt.row_id
+            ids.add(prompt.row_id)
+            kept.append(index)
+            notes.update(left_out)
+            answers += prompt.gold is not None
+        if on_progress is not None:
+            on_progress(index + 1, len(source))
+    report = DataCheck(
+        source=source.name,
+        rows=len(source),
+        kept=tuple(kept),
+        uids=tuple(uids),
+        counts={kind: counts[kind] for kind in _WORDS if counts[kind]},
+        findings=tuple(findings),
+        notes=dict(sorted(notes.items())),
+        answers=answers,
+        longest=longest,
+        fingerprint=fingerprint(uids),
+    )
+    _refuse(report, settings)
+    return report
+
+
+def fingerprint(uids: Iterable[str]) -> str:
+    """Short hash of the contents of rows, given their hashes in order."""
+    return hashlib.sha256(" ".join(uids).encode()).hexdigest()[:16]
+
+
+def _read_all(source: PromptSource, max_side: int) -> Iterator[tuple[Prompt, tuple[str, ...]] | BadRow]:
+    from model_adapters.images import ImageRefused, load_image
+
+    def read(index: int) -> tuple[Prompt, tuple[str, ...]] | BadRow:
+        try:
+            prompt, notes = source.read(index)
+        except BadRow as bad:
+            return bad
+        for image in prompt.images:
+            try:
+                load_image(image, max_side)
+            except ImageRefused as error:
+                return BadRow("corrupt_image", str(error), prompt.row_id)
+        return prompt, notes
+
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        for start in range(0, len(source), _CHUNK):
+            yield from pool.map(read, range(start, min(start + _CHUNK, len(source))))
+
+
+def _unusable(
+    prompt: Prompt, uids: Mapping[str, str], ids: set[str], lengths: Lengths, longest: dict[str, int]
+) -> BadRow | None:
+    if prompt.uid in uids:
+        return BadRow("duplicate_row", f"same content as row {uids[prompt.uid]}", prompt.row_id)
+    if prompt.row_id in ids:
+        return BadRow("duplicate_id", "an earlier row has this id and other content", prompt.row_id)
+    from model_adapters.base import AdapterError
+
+    over: BadRow | None = None
+    for agent, (length_of, limit) in lengths.items():
+        try:
+            length = length_of(prompt)
+        except AdapterError as error:
+            return BadRow("unfit_prompt", f"agent {agent}: {error}", prompt.row_id)
+        longest[agent] = max(longest[agent], length)
+        if over is None and length > limit:
+            over = BadRow("too_long", f"{length} tokens for agent {agent}, limit {limit}", prompt.row_id)
+    return over
+
+
+def _refuse(report: DataCheck, settings: DataSettings) -> None:
+    bad = {k: n for k, n in report.counts.items() if k not in (*_DUPLICATES, "too_long")}
+    duplicate = {k: n for k, n in report.counts.items() if k in _DUPLICATES}
+    too_long = {k: n for k, n in report.counts.items() if k == "too_long"}
+    refused: dict[str, int] = {}
+    settings_to_change: list[str] = []
+    for name, counts in (("on_bad_row", bad), ("duplicates", duplicate), ("too_long", too_long)):
+        if counts and getattr(settings, name) == "refuse":
+            refused.update(counts)
+            settings_to_change.append(f"{name}: skip")
+    if refused:
+        first = next(finding for finding in report.findings if finding.kind in refused)
+        raise DataRefused(
+            f"{sum(refused.values())} of {report.rows} rows of {report.source} cannot be used: "
+            f"{_count_words(refused)} (first: row {first.row_id}, {first.reason}); "
+            f"mend them, or leave them out with {' and '.join(settings_to_change)}",
+            report,
+        )
+    if len(report.kept) < settings.min_rows:
+        skipped = _count_words(report.counts) or "none skipped"
+        raise DataRefused(
+            f"{len(report.kept)} of {report.rows} rows of {report.source} are usable ({skipped}), "
+            f"fewer than min_rows {settings.min_rows}; mend the data or lower min_rows",
+            report,
+        )
+
+
+def _count_words(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {_WORDS[kind][count > 1]}" for kind, count in counts.items())

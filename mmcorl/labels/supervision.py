@@ -1,0 +1,167 @@
+"""From every agent's rollouts to every agent's pseudo-labels: vote in each group, then teach by a rule.
+
+The rules are in `mmcorl.labels.rules`. Labels are computed from the rollouts of all agents before any policy moves, and
+joined to prompts by uid, never by position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from mmcorl.errors import Refused
+from mmcorl.labels.adaptive import Agreements
+from mmcorl.labels.rules import KINDS, LabelTable, Round
+from mmcorl.labels.voting import Relation, TieRule, Vote, check_rule, majority, pairwise_agreement
+from mmcorl.types import Group, Prompt, PseudoLabel
+
+T = TypeVar("T", Group, PseudoLabel)
+
+
+class MismatchError(RuntimeError):
+    """Agents, prompts or labels that belong together differ in uids: the run's fault, not the user's."""
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The votes of one batch and what each agent is rewarded against; rows in the order of the prompts."""
+
+    votes: tuple[tuple[Vote, ...], ...]
+    """[N][B] each agent's own vote, for metrics and logs."""
+    labels: LabelTable
+    """[N][B] what each agent is taught."""
+
+
+class Supervision:
+    """Turns the rollouts of all agents into the pseudo-label of every agent and prompt.
+
+    `kind` is a row of `mmcorl.labels.rules.KINDS`, `agents` the names in cohort order, `relation` the run's one
+    equivalence of answers; `tie`, `min_votes` and `min_share` are the voting rule (see `majority`), `teachers` is the
+    map of `kind` `map`, `seed` that of `random_peer`. Raises Refused for settings that cannot work.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        agents: Sequence[str],
+        *,
+        relation: Relation,
+        tie: TieRule = "first_seen",
+        min_votes: int = 1,
+        min_share: float = 0.0,
+        teachers: Mapping[str, str] | None = None,
+        seed: int = 0,
+    ) -> None:
+        if kind not in KINDS:
+            raise Refused(f"supervision {kind!r} is unknown: use one of {', '.join(KINDS)}")
+        twice = {name for name in agents if list(agents).count(name) > 1}
+        if twice:
+            raise Refused(f"two agents are named {min(twice)!r}: labels are joined by agent, give each its own name")
+        if len(agents) < KINDS[kind].min_agents:
+            raise Refused(
+                f"supervision {kind!r} needs {KINDS[kind].min_agents} agents or more and this run has "
+                f"{len(agents)}: add an agent, or use 'self' to let an agent learn from its own vote"
+            )
+        check_rule(tie, min_votes, min_share)
+        if kind == "map" and set(teachers or ()) != set(agents):
+            raise Refused(f"supervision 'map' needs a teacher for each of {', '.join(agents)}: give `teachers`")
+        self.kind = kind
+        self.agents = tuple(agents)
+        self.relation = relation
+        self.tie: TieRule = tie
+        self.min_votes = min_votes
+        self.min_share = min_share
+        self.teachers = teachers
+        self.seed = seed
+        self.agreements = Agreements()
+
+    def recall(self, metrics: Iterable[Mapping[str, Any]]) -> None:
+        """Take up what earlier steps have taught about the agents from the lines of their metrics.jsonl."""
+        self.agreements.recall(metrics)
+
+    def check(self, prompts: Sequence[Prompt]) -> None:
+        """Refuse prompts this kind cannot label; call it on the whole data set before a run starts."""
+        if KINDS[self.kind].needs_gold:
+            for prompt in prompts:
+                if prompt.gold is None:
+                    raise Refused(
+                        f"row {prompt.row_id!r} has no answer, but supervision {self.kind!r} needs one on "
+                        "every row: add the answers, or use 'ring' or 'self', which need none"
+                    )
+        if self.kind == "paired":
+            uids = {prompt.uid for prompt in prompts}
+            for prompt in prompts:
+                if prompt.twin not in uids:
+                    raise Refused(
+                        f"row {prompt.row_id!r} has no other wording in its batch, which supervision 'paired' needs: "
+                        "name the view that holds it in supervision.pair"
+                    )
+
+    def labels(self, groups: Sequence[Sequence[Group]], prompts: Sequence[Prompt], step: int | None = None) -> Labels:
+        """Vote in every group and say what each agent is taught, [N][B] in the order of `prompts`.
+
+        `groups[i]` are agent i's, one per prompt, in any order. Raises MismatchError, naming the agent, the
+        step if given, and the uid, when an agent's groups are not exactly those of the prompts.
+        """
+        self.check(prompts)
+        if len(groups) != len(self.agents):
+            raise MismatchError(f"groups of {len(groups)} agents for a cohort of {len(self.agents)}{_at(step)}")
+        uids = [prompt.uid for prompt in prompts]
+        joined = tuple(
+            tuple(join(name, agent_groups, uids, step)) for name, agent_groups in zip(self.agents, groups, strict=True)
+        )
+        votes = tuple(
+            tuple(self._elect(group.ballots, prompt) for group, prompt in zip(row, prompts, strict=True))
+            for row in joined
+        )
+        rollouts = Round(
+            self.agents,
+            tuple(prompts),
+            joined,
+            votes,
+            relation=self.relation,
+            elect=self._elect,
+            tie=self.tie,
+            step=step or 0,
+            seed=self.seed,
+            teachers=self.teachers,
+            agreement=dict(self.agreements.pairs),
+        )
+        labels = KINDS[self.kind].provide(rollouts)
+        if self.kind == "adaptive":
+            answers = {name: [vote.answer for vote in row] for name, row in zip(self.agents, votes, strict=True)}
+            self.agreements.add(pairwise_agreement(answers, self.relation, [prompt.choices for prompt in prompts]))
+        return Labels(votes, labels)
+
+    def _elect(self, answers: Sequence[str | None], prompt: Prompt) -> Vote:
+        return majority(
+            answers,
+            self.relation,
+            choices=prompt.choices,
+            tie=self.tie,
+            min_votes=self.min_votes,
+            min_share=self.min_share,
+        )
+
+
+def join(who: str, items: Sequence[T], uids: Sequence[str], step: int | None = None) -> list[T]:
+    """Order `items` (anything with a uid) as `uids`; MismatchError unless both hold the same, once each."""
+    if len(set(uids)) != len(uids):
+        twice = next(uid for i, uid in enumerate(uids) if uid in uids[:i])
+        raise MismatchError(f"prompt {twice} stands twice in one batch{_at(step)}: a batch must hold a prompt once")
+    found: dict[str, T] = {}
+    for item in items:
+        if item.uid in found:
+            raise MismatchError(f"agent {who!r} has prompt {item.uid} twice{_at(step)}")
+        found[item.uid] = item
+    for uid in uids:
+        if uid not in found:
+            raise MismatchError(f"agent {who!r} has nothing for prompt {uid}{_at(step)}, which the batch holds")
+    for uid in found.keys() - set(uids):
+        raise MismatchError(f"agent {who!r} has prompt {uid}{_at(step)}, which the batch does not hold")
+    return [found[uid] for uid in uids]
+
+
+def _at(step: int | None) -> str:
+    return "" if step is None else f" at step {step}"

@@ -1,0 +1,247 @@
+"""A model and its adapter as one module: prompts and completions in, log-probabilities out.
+
+Each distinct prompt's images pass the vision tower once, and only the states that predict completion tokens reach the
+head, in chunks. Between the two, a prompt is computed once for all its completions (`shared_prefix.py`), or on the
+plain path, where every row is prompt + completion, once for each: the same numbers either way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from mmcorl.algo.logprobs import chunk_of, completion_logprobs, confidences
+from mmcorl.config import TrainingSettings
+from mmcorl.policy import shared_prefix
+from mmcorl.system.timing import named
+from model_adapters.base import Encoded, ModelAdapter
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some completions of some prompts: the contents of one micro-batch."""
+
+    prompts: Sequence[Encoded]
+    """Distinct prompts."""
+    prompt_of: Sequence[int]
+    """Index into `prompts` for each row."""
+    completions: Sequence[Tensor]
+    """(C_r,) int64 ids of each row, the stop token included."""
+    picture: Encoded | None = None
+    """A prompt whose images pass the vision tower to no effect: for ranks that must call it though they have none."""
+    shared: bool = False
+    """Whether each prompt is computed once for all its rows; see `Policy.share_prefixes`."""
+    pieces: int = 0
+    """Fewest calls of the head; the ones too many are made without rows."""
+    confidence: bool = False
+    """Whether `Policy.forward` measures how sure the model is instead of scoring what it said."""
+
+
+class Policy(nn.Module):
+    """One agent's language policy pi(completion | prompt)."""
+
+    banned: Tensor
+    """(n,) ids that are never sampled."""
+
+    def __init__(self, model: nn.Module, adapter: ModelAdapter, processor: Any):
+        super().__init__()
+        self.model: Any = model  # a transformers model: torch's own type does not know its methods
+        self.adapter = adapter
+        self.processor = processor
+        banned = torch.tensor(adapter.banned_ids(processor, model.config), dtype=torch.long)
+        self.register_buffer("banned", banned, persistent=False)
+        self.stop_ids = adapter.stop_ids(processor, model)
+        self._shares_prefixes = False
+
+    @property
+    def device(self) -> torch.device:
+        """Where inputs must live; parameters may rest elsewhere."""
+        return self.banned.device
+
+    @property
+    def chunk(self) -> int:
+        """Tokens that meet the head at a time."""
+        return chunk_of(self.model.config.get_text_config().vocab_size)
+
+    @contextlib.contextmanager
+    def computing(self, settings: TrainingSettings, training: bool = False) -> Iterator[None]:
+        """Autocast for bf16; train mode only where checkpointing asks for it (dropout is 0 anyway)."""
+        self.train(training and settings.gradient_checkpointing)
+        try:
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=settings.dtype == "bf16"):
+                yield
+        finally:
+            self.eval()
+
+    def features(self, prompts: Sequence[Encoded]) -> list[Tensor | None]:
+        """Image features of each prompt, (T_p, d), from one pass of the vision tower; None without images."""
+        vision = self.adapter.collate_vision([prompt.vision for prompt in prompts])
+        if not vision:
+            return [None] * len(prompts)
+        vision = {key: value.to(self.device) for key, value in vision.items()}
+        with named("vision"):
+            flat = self.adapter.image_features(self.model, vision)
+        token: Any = self.adapter.image_token_id(self.model.config)
+        counts = [int(torch.eq(prompt.input_ids, token).sum()) for prompt in prompts]
+        parts = flat.split(counts)
+        return [part if count else None for part, count in zip(parts, counts, strict=True)]
+
+    def share_prefixes(self) -> None:
+        """Prepare for `Rows.shared`; raises CannotShare, with the reason, where this model cannot do it."""
+        if not self._shares_prefixes:
+            shared_prefix.install(self.adapter.decoder(self.model))
+            self._shares_prefixes = True
+
+    def hidden(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
+        """States of all tokens, and (row, position) in them of each completion token's predictor.
+
+        States are (R, L, d) of right-padded rows on the plain path, (1, T, d) without padding on the shared one.
+        """
+        return self._hidden_shared(rows) if rows.shared else self._hidden_plain(rows)
+
+    def _hidden_shared(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
+        self.share_prefixes()
+        owned: dict[int, list[int]] = {}
+        for row, owner in enumerate(rows.prompt_of):
+            # A completion's last token predicts none, so that it need not pass, and one of a single token none at all.
+            owned.setdefault(owner, []).extend([row] if len(rows.completions[row]) > 1 else [])
+        owners = list(owned)
+        prompts = [rows.prompts[owner] for owner in owners]
+        plan = shared_prefix.layout(
+            [len(prompt.input_ids) for prompt in prompts],
+            [self.adapter.two_way_blocks(self.model, prompt.input_ids) for prompt in prompts],
+            [[len(rows.completions[row]) - 1 for row in owned[owner]] for owner in owners],
+            self.device,
+        )
+        per_prompt = self.features([*rows.prompts, *([rows.picture] if rows.picture else [])])
+        picked: list[Tensor] = []
+        ids: list[Tensor] = []
+        positions: list[Tensor] = []
+        last: dict[int, int] = {}
+        starts = [0] * len(rows.completions)
+        start = 0
+        for group, k in plan.order:
+            prompt = prompts[group]
+            if k is None:
+                ids.append(prompt.input_ids)
+                positions.append(prompt.positions)
+                last[owners[group]] = start + len(prompt.input_ids) - 1
+                if (part := per_prompt[owners[group]]) is not None:
+                    picked.append(part)
+            else:
+                row = owned[owners[group]][k]
+                ids.append(rows.completions[row][:-1])
+                # All completions count on from the prompt, wherever they lie in the row.
+                onward = prompt.next_position + torch.arange(len(ids[-1]))
+                positions.append(onward.expand(len(prompt.positions), -1))
+                starts[row] = start
+            start += len(ids[-1])
+        embeddings = self._embeddings(torch.cat(ids)[None].to(self.device), picked, rows, per_prompt)
+        states = self._decode(
+            embeddings,
+            torch.cat(positions, dim=1)[:, None],
+            embeddings.new_zeros(shared_prefix.NO_MASK),
+            **{shared_prefix.KEYWORD: plan},
+        )
+        # The state that predicts the first completion token is that of the prompt's last.
+        where = torch.cat(
+            [
+                part
+                for owner, begin, completion in zip(rows.prompt_of, starts, rows.completions, strict=True)
+                for part in (torch.tensor([last[owner]]), torch.arange(begin, begin + len(completion) - 1))
+            ]
+        )
+        return states, torch.zeros_like(where), where
+
+    def _hidden_plain(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
+        owner = torch.tensor(list(rows.prompt_of))
+        prompt_length = torch.tensor([len(prompt.input_ids) for prompt in rows.prompts])[owner]
+        length = torch.tensor([len(completion) for completion in rows.completions])
+        # A completion's last token predicts none, so that it need not pass.
+        ids = pad_sequence(
+            [
+                torch.cat([rows.prompts[p].input_ids, completion[:-1]])
+                for p, completion in zip(rows.prompt_of, rows.completions, strict=True)
+            ],
+            batch_first=True,
+        )
+        width = ids.shape[1]
+        valid = torch.arange(width) < (prompt_length + length - 1)[:, None]
+        positions = torch.stack([_onward(prompt, width) for prompt in rows.prompts], dim=1)[:, owner]
+        row_index = torch.arange(len(length)).repeat_interleave(length)
+        # The state that predicts the first completion token is that of the prompt's last.
+        first = (prompt_length - 1 - (length.cumsum(0) - length)).repeat_interleave(length)
+        state_index = first + torch.arange(len(first))
+        per_prompt = self.features([*rows.prompts, *([rows.picture] if rows.picture else [])])
+        picked = [part for p in rows.prompt_of if (part := per_prompt[p]) is not None]
+        ids, valid = ids.to(self.device), valid.to(self.device)
+        embeddings = self._embeddings(ids, picked, rows, per_prompt)
+        mask = self.adapter.attention_mask(self.model, ids, valid)
+        return self._decode(embeddings, positions, mask), row_index, state_index
+
+    def _embeddings(
+        self, ids: Tensor, picked: Sequence[Tensor], rows: Rows, features: Sequence[Tensor | None]
+    ) -> Tensor:
+        """(R, L) ids to (R, L, d) with image features in their places; the picture counts nothing."""
+        embeddings = self.adapter.embed(self.model, ids, torch.cat(list(picked)) if picked else None)
+        if rows.picture is not None and (unused := features[-1]) is not None:
+            embeddings = embeddings + unused.sum() * 0.0
+        return embeddings
+
+    def _decode(self, embeddings: Tensor, positions: Tensor, mask: Any, **more: Any) -> Tensor:
+        """States (R, L, d); `positions` are (A, R, L)."""
+        output = self.adapter.decoder(self.model)(
+            inputs_embeds=embeddings,
+            position_ids=(positions[0] if len(positions) == 1 else positions).to(self.device),
+            attention_mask=mask,
+            use_cache=False,
+            **more,
+        )
+        states: Tensor = output.last_hidden_state
+        return states
+
+    def forward(self, rows: Rows, temperature: float = 1.0) -> Tensor:
+        """Log-probabilities (sum of C_r,) in fp32 of all completion tokens, row after row.
+
+        The distribution is the one sampled from: logits / temperature over the vocabulary without the
+        banned media tokens. With `rows.confidence` instead (sum of C_r, 2): entropy and self-certainty of that
+        distribution at each token, without gradient.
+        """
+        states, row_index, state_index = self.hidden(rows)
+        predictors = states[row_index.to(self.device), state_index.to(self.device)]
+        banned = self.banned if len(self.banned) else None
+
+        def head(hidden: Tensor) -> Tensor:
+            return self.adapter.logits(self.model, hidden)
+
+        if rows.confidence:
+            return confidences(
+                predictors, head, temperature=temperature, banned=banned, chunk=self.chunk, pieces=rows.pieces
+            )
+        logps, _ = completion_logprobs(
+            predictors,
+            torch.cat(list(rows.completions)).to(self.device),
+            head,
+            temperature=temperature,
+            banned=banned,
+            chunk=self.chunk,
+            entropy=False,
+            pieces=rows.pieces,
+        )
+        return logps
+
+
+def _onward(prompt: Encoded, width: int) -> Tensor:
+    """Positions (A, width) of a prompt, of what follows it and, counting on, of padding.
+
+    Padding must not start again at a lower position: that would read as a second packed sequence.
+    """
+    axes, size = prompt.positions.shape
+    following = prompt.next_position + torch.arange(max(width - size, 0))
+    return torch.cat([prompt.positions, following.expand(axes, -1)], dim=1)[:, :width]

@@ -1,0 +1,169 @@
+"""How one agent sees prompts: adapter and processor, without weights, so data can be checked before they load."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from PIL import Image
+from transformers import AutoConfig
+
+from mmcorl.config import AgentSettings, Config
+from mmcorl.errors import Refused
+from mmcorl.policy.prompt_styles import prompt_text
+from mmcorl.types import Prompt
+from model_adapters.base import Encoded, VisionSettings
+from model_adapters.images import load_image
+from model_adapters.registry import adapter_for
+from model_adapters.templates import arguments, without_control_tokens
+
+CACHE_BYTES = 256 * 2**20
+"""Encoded prompts kept per agent, newest first: small validation sets are then preprocessed once, not per visit."""
+
+PREPARED_BYTES = 2**30
+"""Prompts encoded ahead of a rollout, per agent and rank; the rollout holds all of its prompts in any case."""
+
+FILLER_SIDES = (56, 56)
+
+
+class Reader:
+    """Encodes prompts for one agent.
+
+    Args:
+        config: the run.
+        settings: the agent.
+        path: checkpoint folder or hub id (a `zoo:` name already resolved).
+    """
+
+    def __init__(self, config: Config, settings: AgentSettings, path: str):
+        self.config, self.settings, self.name, self.path = config, settings, settings.name, path
+        self.adapter = adapter_for(path, settings.adapter)
+        self.vision = VisionSettings(**config.vision.model_dump())
+        self.processor: Any = self.adapter.load_processor(path, self.vision)
+        # A misspelt argument of the chat template is refused here, before any row is read.
+        arguments(self.processor, settings.template)
+        self._cache: OrderedDict[tuple[str, str], Encoded] = OrderedDict()
+        self._cached_bytes = 0
+        self._prepared: dict[tuple[str, str], Encoded] = {}
+
+    def encode(self, prompt: Prompt) -> Encoded:
+        """Token ids, positions and vision tensors of one prompt in this agent's view.
+
+        Prompts from data without any views (a validation set, say) are read in their original wording. Raises
+        Refused where the data have views, but not this agent's.
+        """
+        text = self._text(prompt)
+        key = prompt.uid, text  # The same row can be in two data sets, of which one has views.
+        if key in self._cache:
+            self._cache.move_to_end(key)
+            return self._cache[key]
+        encoded = self._prepared.pop(key, None) or self._encode(prompt, text)
+        self._cache[key] = encoded
+        self._cached_bytes += encoded.nbytes
+        while self._cached_bytes > CACHE_BYTES:
+            self._cached_bytes -= self._cache.popitem(last=False)[1].nbytes
+        return encoded
+
+    def _encode(self, prompt: Prompt, text: str) -> Encoded:
+        return self.adapter.encode(self.processor, text, self._images(prompt), **self._how())
+
+    @contextlib.contextmanager
+    def preparing(self, prompts: Sequence[Prompt]) -> Iterator[None]:
+        """While the block runs, a thread encodes what `encode` will be asked for next; in the block nobody may ask.
+
+        The end of the block waits for the prompt at hand alone. What is missing then, or lies beyond PREPARED_BYTES,
+        or could not be encoded, `encode` does in its turn, and raises what there is to raise: only time changes.
+        """
+        self._prepared = {}
+        if not prompts:
+            yield
+            return
+        enough = threading.Event()
+        with ThreadPoolExecutor(1, thread_name_prefix=f"{self.name}-prepares") as thread:
+            thread.submit(self._prepare, prompts, enough)
+            try:
+                yield
+            finally:
+                enough.set()
+
+    def _prepare(self, prompts: Sequence[Prompt], enough: threading.Event) -> None:
+        room = PREPARED_BYTES
+        for prompt in prompts:
+            if enough.is_set() or room <= 0:
+                return
+            text = self._text(prompt)
+            if (prompt.uid, text) not in self._cache:
+                encoded = self._encode(prompt, text)
+                self._prepared[prompt.uid, text] = encoded
+                room -= encoded.nbytes
+
+    def filler(self, picture: bool) -> Encoded:
+        """A short prompt that means nothing, with a small picture or without: for ranks that have no work left."""
+        images = [Image.new("RGB", FILLER_SIDES)] if picture else []
+        return self.adapter.encode(self.processor, "?", images, **self._how())
+
+    def _view(self, prompt: Prompt) -> str:
+        view = self.settings.view
+        if view == "original" or not prompt.views:
+            return "original"
+        if view not in prompt.views:
+            raise Refused(
+                f"agent {self.name!r} reads view {view!r} but the data of row {prompt.row_id!r} have only "
+                f"{', '.join(sorted(prompt.views))}: add that view under `views` of these data"
+            )
+        return view
+
+    def length(self, prompt: Prompt) -> int:
+        """Tokens of one prompt, image tokens included, without processing its pictures."""
+        text = self._text(prompt)
+        return self.adapter.prompt_length(self.processor, text, self._images(prompt), **self._how())
+
+    def _text(self, prompt: Prompt) -> str:
+        text = prompt_text(prompt, self.config.prompt.style, self._view(prompt))
+        return without_control_tokens(self.processor, text) if prompt.quotes else text
+
+    def _images(self, prompt: Prompt) -> list[Image.Image]:
+        return [load_image(image, self.vision.max_side) for image in prompt.images]
+
+    def _how(self) -> dict[str, Any]:
+        return {"system": self.config.prompt.system, "vision": self.vision, "template": self.settings.template}
+
+    def longest_prompt(self) -> int:
+        """Most prompt tokens this agent takes: the setting, or what context or engine leave beside a completion."""
+        limits = [self.config.data.max_prompt_tokens]
+        if (context := self._context()) is not None:
+            limits.append(self._beside(context, f"agent {self.name!r} has a context of {context} tokens"))
+        if (engine := self._engine_length()) is not None:
+            limits.append(self._beside(engine, f"engine.max_model_len is {engine}"))
+        return min(limits)
+
+    def limited_by_engine(self) -> bool:
+        """Whether `engine.max_model_len` alone makes prompts shorter."""
+        engine, context = self._engine_length(), self._context()
+        if engine is None or (context is not None and context <= engine):
+            return False
+        return self.longest_prompt() < self.config.data.max_prompt_tokens
+
+    def _context(self) -> int | None:
+        found: int | None = getattr(
+            AutoConfig.from_pretrained(self.path).get_text_config(), "max_position_embeddings", None
+        )
+        return found
+
+    def _engine_length(self) -> int | None:
+        return self.config.engine.max_model_len if self.config.engine.kind == "vllm" else None
+
+    def _beside(self, room: int, whose: str) -> int:
+        """What a completion leaves of a number of tokens; raises Refused where that is nothing."""
+        lengths = {
+            "sampling.max_new_tokens": self.config.sampling.max_new_tokens,
+            "validation.max_new_tokens": self.config.validation.max_new_tokens or 0,
+        }
+        setting, longest = max(lengths.items(), key=lambda item: item[1])
+        if longest >= room:
+            raise Refused(f"{setting} is {longest} but {whose}: lower it so that a prompt fits too")
+        return room - longest

@@ -1,0 +1,135 @@
+"""What a reader must know before believing a report's numbers, derived from the files themselves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from mmcorl.rewards import MEASURED
+from mmcorl.run.reader import RunFiles, mapping, number
+
+REWARD_GAP = 0.2
+UNPARSED = 0.05
+
+
+def caveats(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[str]:
+    """Sentences, most important first: the runs' own notes, then what their files show."""
+    run = runs[0]
+    told = [str(note) for one in runs for note in (one.summary or {}).get("notes") or ()]
+    told += _progress(runs, labels)
+    told += _comparability(runs, labels)
+    for one, label in zip(runs, labels, strict=True):
+        told += _reward_is_not_accuracy(one, label)
+    told += _margin(run)
+    told += _unparsed(run)
+    told += _numbers_left_out(run)
+    told += [
+        f"{label}: the last line of {name} was still being written and is left out."
+        for one, label in zip(runs, labels, strict=True)
+        for name in one.torn
+    ]
+    return list(dict.fromkeys(told))
+
+
+def _progress(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[str]:
+    told = ["End is the last evaluation, never the best one."]
+    if not any(run.validation for run in runs):
+        told = ["No validation set is named, so nothing here says whether accuracy changed: see validation.sets."]
+    for run, label in zip(runs, labels, strict=True):
+        if not run.finished:
+            planned = f" of {run.steps_planned}" if run.steps_planned else ""
+            told.append(
+                f"{label} has not finished: it stands at step {run.steps_done}{planned}, and its end is the "
+                "latest evaluation so far."
+            )
+        first = [records[0]["step"] for s in run.sets if (records := run.validation_records(s))]
+        if first and min(first) > 0:
+            told.append(f"{label} was first evaluated at step {min(first)}, not before training.")
+        if run.validation and not any(run.accuracy(s, a).start is not None for s in run.sets for a in run.agents):
+            told.append(f"{label} has no known answers to evaluate against, so it has no accuracy.")
+    return told
+
+
+def _comparability(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[str]:
+    told = []
+    first = runs[0]
+    for run, label in zip(runs[1:], labels[1:], strict=True):
+        starts = [
+            (agent, first.accuracy(s, agent).start, run.accuracy(s, agent).start)
+            for s in first.sets
+            if s in run.sets
+            for agent in first.agents
+            if agent in run.agents
+        ]
+        differing = [agent for agent, one, other in starts if one is not None and other is not None and one != other]
+        if differing:
+            told.append(
+                f"{label} does not start from the same accuracy as {labels[0]} ({', '.join(differing)}), so "
+                "their ends are not directly comparable."
+            )
+        if not any(one is not None and other is not None for _, one, other in starts):
+            told.append(f"{label} shares no evaluated agent and set with {labels[0]}.")
+        for key, said in (("seed", "seed"), ("steps", "number of steps")):
+            one, other = first.config.get(key), run.config.get(key)
+            if one is not None and other is not None and one != other:
+                told.append(f"{label} has another {said} than {labels[0]}: {other} instead of {one}.")
+        graders = [mapping((r.summary or {}).get("grader")) for r in (first, run)]
+        if all(graders) and dict(graders[0]) != dict(graders[1]):
+            told.append(f"{label} was scored by another grader or version than {labels[0]}.")
+    if any(run.supervision == "gold" for run in runs) and any(run.supervision != "gold" for run in runs):
+        told.append("Gold is trained on the known answers and serves as a reference; the others never see them.")
+    return told
+
+
+def _reward_is_not_accuracy(run: RunFiles, label: str) -> list[str]:
+    if run.supervision in ("gold", *MEASURED):
+        return []
+    worst: tuple[float, str, float, float] | None = None
+    for agent in run.agents:
+        rewards = [value for _, value in run.agent_series(agent, "reward_mean")][-5:]
+        right = [value for _, value in run.agent_series(agent, "sampled_accuracy")][-5:]
+        if rewards and right:
+            reward, accuracy = sum(rewards) / len(rewards), sum(right) / len(right)
+            if reward - accuracy > REWARD_GAP and (worst is None or reward - accuracy > worst[0]):
+                worst = (reward - accuracy, agent, reward, accuracy)
+    if worst is None:
+        return []
+    _, agent, reward, accuracy = worst
+    return [
+        f"Reward is agreement with a label, not correctness: in {label}, {agent} ends at reward {reward:.2f} "
+        f"while {accuracy:.2f} of its sampled completions are right."
+    ]
+
+
+def _margin(run: RunFiles) -> list[str]:
+    items = [n for s in run.sets for a in run.agents if (n := run.accuracy(s, a).items)]
+    if not items:
+        return []
+    margin = 1.96 * math.sqrt(0.25 / min(items))
+    return [
+        f"One accuracy over {min(items)} prompts has a 95% margin of up to ±{margin:.3f}; one run is one "
+        "seed, and seeds differ as well."
+    ]
+
+
+def _unparsed(run: RunFiles) -> list[str]:
+    told = []
+    for set_name in run.sets:
+        for agent in run.agents:
+            points = run.validation_series(set_name, agent, "unparsed_share")
+            if points and points[-1][1] > UNPARSED:
+                told.append(
+                    f"At its last evaluation on {set_name}, {agent} gave no readable answer to "
+                    f"{points[-1][1]:.0%} of the prompts; these count as wrong."
+                )
+    return told
+
+
+def _numbers_left_out(run: RunFiles) -> list[str]:
+    broken = 0
+    for record in [*run.metrics, *run.validation]:
+        for values in mapping(record.get("agents")).values():
+            broken += sum(isinstance(v, float) and number(v) is None for v in mapping(values).values())
+    if not broken:
+        return []
+    return [f"{broken} numbers on record are NaN or infinite; they are left out of the charts."]

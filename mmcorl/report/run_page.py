@@ -1,0 +1,222 @@
+"""Writes the one page that shows a run, and the comparison of several runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from mmcorl.report.caveats import caveats
+from mmcorl.report.charts import agent_colours, optimizer_charts, training_charts, validation_charts
+from mmcorl.report.compare import (
+    comparison,
+    comparison_rows,
+    comparison_table,
+    duration,
+    is_within_noise,
+    run_labels,
+    share,
+)
+from mmcorl.report.gallery import MAX_ENTRIES, gallery_entries
+from mmcorl.report.overview import overview_png
+from mmcorl.report.svg import dumbbell, scale_header, swatch
+from mmcorl.report.text import clean
+from mmcorl.run.reader import RunFiles, StartEnd, mapping, number, read_run
+from mmcorl.run.throughput import memory_sentence
+
+__all__ = ["build_report", "comparison", "comparison_table", "overview_png"]
+
+MAX_EXAMPLES = 50
+
+
+def build_report(run_dir: Path, others: Sequence[Path] = ()) -> Path:
+    """Write `report.html` of a run, finished or not, beside other runs, and return its path.
+
+    The page is one file without scripts that loads nothing: images are data URIs, charts are inline SVG. All
+    text of models and data is escaped. The file is replaced in one piece.
+
+    Args:
+        run_dir: the folder of the run the page is about; the page is written into it.
+        others: folders of runs to show beside it, such as self-rewarding and gold from the same start.
+
+    Raises:
+        Refused: a folder is not a readable run folder.
+    """
+    run_dir = Path(run_dir)
+    unlike = [path for path in others if Path(path).resolve() != run_dir.resolve()]
+    runs = [read_run(path) for path in [run_dir, *unlike]]
+    page = environment().get_template("report.html").render(**_context(runs))
+    target = run_dir / "report.html"
+    partial = run_dir / ".report.html.new"
+    try:
+        partial.write_text(page, encoding="utf-8")
+        os.replace(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)
+    return target
+
+
+@dataclass(frozen=True)
+class TagTable:
+    """Accuracy per tag of one run on one set."""
+
+    run: str
+    supervision_label: str
+    set_name: str
+    agents: Sequence[str]
+    rows: Sequence[tuple[str, Sequence[StartEnd]]]
+
+
+def _context(runs: Sequence[RunFiles]) -> dict[str, Any]:
+    run = runs[0]
+    labels = run_labels(runs)
+    colours = agent_colours(runs)
+    training, constant = training_charts(runs, labels, colours)
+    optimizer, constant_too = optimizer_charts(run, colours)
+    return {
+        "run": run,
+        "runs": list(zip(labels, runs, strict=True)),
+        "labels": labels,
+        "colours": colours,
+        "facts": _facts(run),
+        "agents": _agents(run),
+        "results": _results(runs),
+        "notes": caveats(runs, labels),
+        "validation": [(name, validation_charts(name, runs, labels, colours)) for name in run.sets],
+        "training": training,
+        "optimizer": optimizer,
+        "constant": [*constant, *constant_too],
+        "tag_tables": _tag_tables(runs, labels),
+        "gallery": gallery_entries(run, colours),
+        "gallery_size": len(run.gallery),
+        "max_entries": MAX_ENTRIES,
+        "data_check": _data_check(run),
+    }
+
+
+def _facts(run: RunFiles) -> list[tuple[str, str]]:
+    """What was run, as (name, value); what no file says is left out."""
+    batch = mapping(run.config.get("batch"))
+    facts = []
+    if run.steps_planned is not None:
+        facts.append(("steps", f"{run.steps_done} of {run.steps_planned}"))
+    else:
+        facts.append(("steps", str(run.steps_done)))
+    if batch.get("prompts") and batch.get("completions"):
+        facts.append(("per step and agent", f"{batch['prompts']} prompts × {batch['completions']} completions"))
+    if run.config.get("seed") is not None:
+        facts.append(("seed", str(run.config["seed"])))
+    if run.seconds is not None:
+        facts.append(("time", duration(run.seconds)))
+    memory = [value for record in run.timings if (value := number(record.get("peak_rss_gb"))) is not None]
+    if memory:
+        facts.append(("peak memory", f"{max(memory):.2f} GB"))
+    for name, agent in mapping((run.summary or {}).get("agents")).items():
+        if "measured_gb" in (taken := mapping(mapping(agent).get("memory"))):
+            facts.append((f"memory of {name}", memory_sentence(taken)))
+    grader = mapping((run.summary or {}).get("grader"))
+    if grader:
+        facts.append(("grader", f"{grader.get('name', '?')} {grader.get('version', '?')}"))
+    return facts
+
+
+def _agents(run: RunFiles) -> list[dict[str, Any]]:
+    """Name, model, family and size of each agent as far as the files say."""
+    models = {
+        str(agent.get("name")): agent.get("model")
+        for agent in run.config.get("agents") or ()
+        if isinstance(agent, Mapping)
+    }
+    told = mapping((run.summary or {}).get("agents"))
+    agents = []
+    for name in run.agents:
+        known = mapping(told.get(name))
+        agents.append(
+            {
+                "name": name,
+                "model": known.get("model") or models.get(name),
+                "family": known.get("family"),
+                "parameters": known.get("parameters"),
+                "trainable": known.get("trainable_parameters"),
+            }
+        )
+    return agents
+
+
+def _results(runs: Sequence[RunFiles]) -> list[tuple[str | None, list[dict[str, Any]]]]:
+    """For each set the comparison's rows, grouped by run."""
+    rows = comparison_rows(runs)
+    tables = []
+    for set_name in dict.fromkeys(row["set"] for row in rows if row["set"] is not None):
+        groups: dict[str, dict[str, Any]] = {}
+        for row in rows:
+            if row["set"] == set_name:
+                group = groups.setdefault(row["run"], {**row, "rows": []})
+                group["rows"].append(row)
+        tables.append((set_name, list(groups.values())))
+    return tables
+
+
+def _tag_tables(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[TagTable]:
+    tables = []
+    for run, label in zip(runs, labels, strict=True):
+        for set_name in run.sets:
+            by_agent = {agent: run.by_tag(set_name, agent) for agent in run.agents}
+            tags = sorted({tag for known in by_agent.values() for tag in known})
+            rows = [(tag, [by_agent[a].get(tag, StartEnd(None, None)) for a in run.agents]) for tag in tags]
+            if rows:
+                tables.append(TagTable(label, run.supervision_label, set_name, run.agents, rows))
+    return tables
+
+
+def _data_check(run: RunFiles) -> list[dict[str, Any]]:
+    splits = []
+    for name, told in run.data_check.items():
+        known = mapping(told)
+        findings = [mapping(finding) for finding in known.get("findings") or ()]
+        examples = [f"row {found.get('row_id')}: {found.get('reason')}" for found in findings]
+        splits.append(
+            {
+                "name": str(name),
+                "rows": known.get("rows"),
+                "kept": known.get("kept"),
+                "skipped": {str(kind).replace("_", " "): n for kind, n in mapping(known.get("counts")).items()},
+                "examples": examples[:MAX_EXAMPLES],
+                "more_examples": max(0, len(examples) - MAX_EXAMPLES),
+            }
+        )
+    return splits
+
+
+def environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("mmcorl.report", "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(share=share, duration=duration, change=_change, thousands=_thousands)
+    environment.globals.update(
+        dumbbell=dumbbell, scale_header=scale_header, swatch=swatch, is_within_noise=is_within_noise
+    )
+    return environment
+
+
+def _finalize(value: object) -> object:
+    """Replaces what HTML cannot hold in every value written into the page; escaping follows."""
+    return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _change(value: float | None) -> str:
+    return "–" if value is None else f"{value:+.3f}"
+
+
+def _thousands(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,1 @@
+"""A run as a folder: logs, checkpoints, progress, and reading them back."""

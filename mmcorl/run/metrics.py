@@ -1,0 +1,212 @@
+"""The records of a run: one metrics line per step, one vote line per prompt, one line per validation.
+
+Plain dictionaries that `json.dumps(..., allow_nan=False)` takes: what cannot be said is None, never NaN.
+Everything is a function of its arguments, so a resumed run writes the same lines.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import fmean, pstdev
+from typing import Any, Protocol
+
+from mmcorl.labels.supervision import Labels, MismatchError, join
+from mmcorl.labels.voting import Relation, Vote, pairwise_agreement, same_answer
+from mmcorl.types import Completion, Group, Prompt
+
+Record = dict[str, Any]
+Rewards = Mapping[str, tuple[float, ...]]
+
+
+class Counting(Protocol):
+    """A relation that counts its harder comparisons; `mmcorl.answers.Equivalence` is one."""
+
+    symbolic: int
+    timeouts: int
+
+
+class Comparisons:
+    """Answers compared by algebra, and comparisons given up on, from one look to the next: for timings.jsonl.
+
+    A comparison that ran out of time counts as "not the same", so it may have changed a vote. These counts depend
+    on what was compared before in the same process, so they are not for metrics.jsonl, which a resumed run must
+    write byte for byte.
+    """
+
+    def __init__(self, relation: Counting) -> None:
+        self._relation = relation
+        self._seen = relation.symbolic, relation.timeouts
+
+    def take(self) -> Record:
+        """Counts since the last call, or since the start."""
+        now = self._relation.symbolic, self._relation.timeouts
+        (symbolic, timed_out), self._seen = (after - before for after, before in zip(now, self._seen, strict=True)), now
+        return {"symbolic": symbolic, "timed_out": timed_out}
+
+
+def step_metrics(
+    step: int,
+    agents: Sequence[str],
+    prompts: Sequence[Prompt],
+    groups: Sequence[Sequence[Group]],
+    labels: Labels,
+    rewards: Sequence[Rewards],
+    updates: Mapping[str, Mapping[str, Any]],
+    relation: Relation,
+) -> Record:
+    """Describe one training step: the line it adds to metrics.jsonl.
+
+    `groups` [N][B] in any order, `rewards` [N] by uid, `updates[agent]` what the agent's policy step reported
+    (copied in; a name that clashes with one of ours is a ValueError). Accuracies are over what has a known
+    answer and None where nothing has; they are diagnostics and no method reads them.
+    """
+    uids = [prompt.uid for prompt in prompts]
+    described: Record = {}
+    for i, name in enumerate(agents):
+        record = _agent_step(
+            prompts, join(name, groups[i], uids, step), labels.votes[i], labels, i, rewards[i], relation
+        )
+        clash = record.keys() & updates[name].keys()
+        if clash:
+            raise ValueError(f"agent {name!r} reports {min(clash)!r}, which is computed from its rollouts")
+        described[name] = {**record, **updates[name]}
+    votes = {name: [vote.answer for vote in labels.votes[i]] for i, name in enumerate(agents)}
+    return _json_safe({"step": step, "agents": described, "cohort": _cohort(votes, prompts, relation)})
+
+
+def _agent_step(
+    prompts: Sequence[Prompt],
+    groups: Sequence[Group],
+    votes: Sequence[Vote],
+    labels: Labels,
+    agent: int,
+    rewards: Rewards,
+    relation: Relation,
+) -> Record:
+    taught = labels.labels[agent]
+    completions = [completion for group in groups for completion in group.completions]
+    earned = [rewards[prompt.uid] for prompt in prompts]
+    return {
+        "reward_mean": _mean(value for row in earned for value in row),
+        # Mean over groups of the spread inside a group: what the advantages are made of.
+        "reward_std": _mean(pstdev(row) for row in earned),
+        "zero_variance_share": _mean(len(set(row)) == 1 for row in earned),
+        "tie_share": _mean(vote.tie for vote in votes),
+        "unlabelled_share": _mean(label.answer is None for label in taught),
+        "unparsed_share": _mean(completion.answer is None for completion in completions),
+        "cut_off_share": _mean(completion.finish_reason == "length" for completion in completions),
+        "vote_share": _mean(vote.share for vote in votes),
+        "sampled_accuracy": _mean(
+            same_answer(answer, prompt.gold, relation, prompt.choices) is True
+            for prompt, group in zip(prompts, groups, strict=True)
+            if prompt.gold is not None
+            for answer in group.answers
+        ),
+        "pseudo_label_accuracy": _mean(
+            relation.same(label.answer, prompt.gold, prompt.choices)
+            for prompt, label in zip(prompts, taught, strict=True)
+            if prompt.gold is not None and label.answer is not None
+        ),
+        "completion_length": _mean(completion.tokens for completion in completions),
+    }
+
+
+def votes_records(
+    step: int,
+    agents: Sequence[str],
+    prompts: Sequence[Prompt],
+    groups: Sequence[Sequence[Group]],
+    labels: Labels,
+    rewards: Sequence[Rewards],
+) -> list[Record]:
+    """Say who answered, elected and earned what on each prompt: the lines a step adds to votes.jsonl."""
+    uids = [prompt.uid for prompt in prompts]
+    joined = [join(name, groups[i], uids, step) for i, name in enumerate(agents)]
+    records: list[Record] = []
+    for b, prompt in enumerate(prompts):
+        described: Record = {}
+        for i, name in enumerate(agents):
+            vote, label = labels.votes[i][b], labels.labels[i][b]
+            described[name] = {
+                "answers": list(joined[i][b].answers),
+                "vote": vote.answer,
+                "votes": [[answer, count] for answer, count in vote.counts],
+                "tie": vote.tie,
+                "label": label.answer,
+                "teacher": label.teacher,
+                "rewards": list(rewards[i][prompt.uid]),
+            }
+            if label.also:
+                described[name]["also"] = list(label.also)
+            if joined[i][b].voters:
+                described[name]["ballots"] = list(joined[i][b].ballots)
+        records.append({"step": step, "uid": prompt.uid, "row": prompt.row_id, "agents": described})
+    return records
+
+
+def validation_metrics(
+    agents: Sequence[str],
+    prompts: Sequence[Prompt],
+    completions: Sequence[Sequence[Completion]],
+    relation: Relation,
+    set_name: str,
+    step: int,
+    grade: Callable[[Prompt, Completion], bool] | None = None,
+) -> Record:
+    """Describe one validation: `completions[i][b]` is agent i's response to prompt b, in prompt order.
+
+    A response is right when its answer and the known one are the same, or when `grade` says so. `n` counts the
+    prompts, `graded` those with a known answer; `accuracy` is over the latter, an unparsed answer being wrong,
+    and None when there are none. `by_tag` gives accuracy per prompt tag.
+    """
+    described: Record = {}
+    answers: dict[str, list[str | None]] = {}
+    for name, row in zip(agents, completions, strict=True):
+        if len(row) != len(prompts):
+            raise MismatchError(
+                f"agent {name!r} gave {len(row)} completions for {len(prompts)} prompts of {set_name!r}"
+            )
+        answers[name] = [completion.answer for completion in row]
+        correct = [
+            (
+                prompt.tag,
+                grade(prompt, completion)
+                if grade
+                else same_answer(completion.answer, prompt.gold, relation, prompt.choices) is True,
+            )
+            for prompt, completion in zip(prompts, row, strict=True)
+            if prompt.gold is not None
+        ]
+        tags = sorted({tag for tag, _ in correct if tag is not None})
+        described[name] = {
+            "accuracy": _mean(right for _, right in correct),
+            "n": len(prompts),
+            "graded": len(correct),
+            "unparsed_share": _mean(answer is None for answer in answers[name]),
+            "cut_off_share": _mean(completion.finish_reason == "length" for completion in row),
+            "completion_length": _mean(completion.tokens for completion in row),
+            "by_tag": {tag: _mean(right for other, right in correct if other == tag) for tag in tags},
+        }
+    return {"step": step, "set": set_name, "agents": described, "cohort": _cohort(answers, prompts, relation)}
+
+
+def _cohort(answers: Mapping[str, Sequence[str | None]], prompts: Sequence[Prompt], relation: Relation) -> Record:
+    """Pairwise agreement (see `pairwise_agreement`) and its mean over pairs; None for a single agent."""
+    pairs = pairwise_agreement(answers, relation, [prompt.choices for prompt in prompts])
+    return {"agreement": _mean(value for value in pairs.values() if value is not None), "pairs": pairs}
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    """The mean, or None of nothing."""
+    numbers = [float(value) for value in values]
+    return fmean(numbers) if numbers else None
+
+
+def _json_safe(value: Any) -> Any:
+    """The same record with NaN and infinities, which JSON does not have, as None."""
+    if isinstance(value, Mapping):
+        return {key: _json_safe(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json_safe(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,255 @@
+"""DeepSpeed's ZeRO-2 and ZeRO-3, driven by their own engine: the same way on CPUs (gloo) and GPUs (NCCL).
+
+Weights that are held, gradients that add up and AdamW's moments are fp32. Under `training.dtype: bf16` DeepSpeed runs
+the passes in autocast, as one rank alone does, and sends matrices and their gradients as bf16; ZeRO-3 so rounds the
+embeddings, too, where they are tied to the head.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import logging
+import math
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils import cpp_extension
+
+from mmcorl.config import Config
+from mmcorl.policy.policy import Policy, Rows
+from mmcorl.sharding.base import LogProbs, Part, Shards
+from mmcorl.sharding.ranks import Ranks
+
+
+def _deepspeed(device: torch.device) -> Any:
+    """The package, set up for one device and told to be quiet."""
+    os.environ["DS_ACCELERATOR"] = device.type
+    os.environ["LOCAL_RANK"] = str(device.index or 0)
+    # It calls collectives by names that torch is about to change.
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed\.c10d_logger")
+    import deepspeed
+
+    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    if device.type == "cpu":
+        _shared_memory_built()
+    return deepspeed
+
+
+@functools.cache
+def _shared_memory_built() -> None:
+    """Build what DeepSpeed's ranks on CPUs talk through, once per machine, or load it; one process at a time.
+
+    torch would have the others wait for a file that the first one removes at its end, and for ever if that was
+    killed. A lock of the kernel's ends with its process: who holds it knows that such a file is left over.
+    """
+    import deepspeed
+    from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder
+
+    if not deepspeed.ops.__compatible_ops__.get(ShareMemCommBuilder.NAME, False):
+        return  # DeepSpeed does without.
+    folder = Path(cpp_extension._get_build_directory(ShareMemCommBuilder.NAME, verbose=False))
+    with open(folder.with_name(f"{folder.name}.mmcorl"), "w") as beside:
+        fcntl.flock(beside, fcntl.LOCK_EX)
+        (folder / "lock").unlink(missing_ok=True)
+        ShareMemCommBuilder().load(verbose=False)
+
+
+def _settings(config: Config, stage: int, *, training: bool = True) -> dict[str, Any]:
+    offload = config.training.offload
+    zero: dict[str, Any] = {"stage": stage}
+    if offload != "none" and training:
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
+    if offload == "all":
+        zero["offload_param"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
+    return {
+        "train_micro_batch_size_per_gpu": 1,
+        "managed_gradient_accumulation": False,  # a step is when we say so
+        "gradient_clipping": config.optimizer.max_grad_norm,
+        "zero_optimization": zero,
+        "zero_force_ds_cpu_optimizer": False,
+        "torch_autocast": {"enabled": config.training.dtype == "bf16", "dtype": "bfloat16"},
+    }
+
+
+@contextlib.contextmanager
+def loading_divided(config: Config, ranks: Ranks, device: torch.device) -> Iterator[None]:
+    """Make `from_pretrained` divide every weight as it comes from the disk."""
+    ranks.require_group(device)
+    deepspeed = _deepspeed(device)
+    deepspeed.init_distributed()
+    from transformers.integrations import HfDeepSpeedConfig
+
+    # transformers looks for it for as long as it lives.
+    plan = HfDeepSpeedConfig(_settings(config, 3))
+    yield
+    del plan
+
+
+class Zero(Shards):
+    """What both stages have in common."""
+
+    stage: int
+
+    def __init__(
+        self,
+        policy: Policy,
+        optimizer: Callable[[list[nn.Parameter]], torch.optim.AdamW],
+        config: Config,
+        ranks: Ranks,
+        device: torch.device,
+    ):
+        super().__init__(ranks)
+        self.config, self.device, self.policy = config, device, with_buffers_on(device, policy)
+        self.trainable = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+        self.optimizer = optimizer(self.trainable)
+        self.engine, *_ = _deepspeed(device).initialize(
+            model=policy, optimizer=self.optimizer, config=_settings(config, self.stage)
+        )
+
+    def logprobs(self, rows: Rows, temperature: float) -> Tensor:
+        """The policy's own, called through the engine."""
+        logp: Tensor = self.engine(rows, temperature)
+        return logp
+
+    def backward(self, loss: Tensor) -> None:
+        """Gradients are averaged over ranks as they come, and every loss is a part of one sum."""
+        self.engine.backward(loss * self.ranks.size)
+
+    def step(self) -> float:
+        """The engine's own step, which clips; a norm that is not finite is -1 to it."""
+        self.engine.step()
+        norm = float(self.engine.get_global_grad_norm())
+        return norm if math.isfinite(norm) and norm >= 0 else math.nan
+
+
+class Zero2(Zero):
+    """Weights whole on every rank; gradients and optimizer state divided."""
+
+    stage = 2
+    whole = True
+
+    def freeze(self, policy: Policy) -> LogProbs:
+        """Whole, as the trained weights are."""
+        return policy.to(self.device)
+
+    def stepped(self) -> Sequence[Tensor]:
+        """One flat part of all weights."""
+        return list(self.engine.optimizer.single_partition_of_fp32_groups)
+
+    def gather(self, parameters: Sequence[nn.Parameter], part: Part) -> list[Tensor]:
+        """Weights are there; moments are gathered one by one."""
+        if part == "weight":
+            return [parameter.detach() for parameter in parameters]
+        from deepspeed.utils import safe_get_full_optimizer_state
+
+        return [safe_get_full_optimizer_state(parameter, part) for parameter in parameters]
+
+    def put(self, parameter: nn.Parameter, whole: Tensor, part: Part) -> None:
+        """The weight itself and this rank's part of its fp32 copy, or of a moment."""
+        from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
+
+        if part != "weight":
+            safe_set_full_optimizer_state(parameter, whole, part)
+            return
+        parameter.data.copy_(whole)
+        if parameter.requires_grad:
+            safe_set_full_fp32_param(parameter, whole)
+
+    def held(self, parameter: nn.Parameter) -> Tensor:
+        """All of it."""
+        return parameter.detach()
+
+    def _moments_made(self) -> None:
+        from deepspeed.utils import lazy_init_hp_params_optimizer_state
+
+        zero = self.engine.optimizer
+        for group, flat in zip(zero.bit16_groups, zero.single_partition_of_fp32_groups, strict=True):
+            lazy_init_hp_params_optimizer_state(group, flat, self.optimizer.state)
+
+
+class Zero3(Zero):
+    """Weights divided too: a module gathers its own for as long as it is at work."""
+
+    stage = 3
+
+    def freeze(self, policy: Policy) -> LogProbs:
+        """Divided likewise, by an engine of its own."""
+        settings = _settings(self.config, 3, training=False)
+        engine, *_ = _deepspeed(self.device).initialize(model=with_buffers_on(self.device, policy), config=settings)
+        return engine
+
+    def stepped(self) -> Sequence[Tensor]:
+        """Flat parts of some weights each."""
+        return list(self.engine.optimizer.fp32_partitioned_groups_flat)
+
+    def gather(self, parameters: Sequence[nn.Parameter], part: Part) -> list[Tensor]:
+        """One all-gather for all of them, of what every rank holds one behind the other."""
+        parts = [self._part(parameter, part).to(self.device, torch.float32) for parameter in parameters]
+        own = torch.cat(parts)
+        everyone = own.new_empty(self.ranks.size * len(own))
+        dist.all_gather_into_tensor(everyone, own)
+        by_rank = everyone.view(self.ranks.size, -1).split([len(one) for one in parts], dim=1)
+        return [
+            joined.flatten()[: parameter.ds_numel].view(parameter.ds_shape)
+            for joined, parameter in zip(by_rank, _divided(parameters), strict=True)
+        ]
+
+    def put(self, parameter: nn.Parameter, whole: Tensor, part: Part) -> None:
+        """Every rank cuts out its own part; nothing is sent."""
+        from deepspeed.utils import safe_set_local_fp32_param, safe_set_local_optimizer_state
+
+        (divided,) = _divided([parameter])
+        length = divided.ds_tensor.numel()
+        own = torch.zeros(length, dtype=whole.dtype)
+        cut = whole.flatten()[self.ranks.rank * length : (self.ranks.rank + 1) * length]
+        own[: len(cut)].copy_(cut)
+        if part != "weight":
+            safe_set_local_optimizer_state(parameter, own, part)
+            return
+        if parameter.requires_grad:
+            safe_set_local_fp32_param(parameter, own)
+        divided.ds_tensor.copy_(own)
+        if divided.ds_status.name == "AVAILABLE":  # Small weights stay gathered from step to step.
+            divided.data.copy_(whole)
+
+    def held(self, parameter: nn.Parameter) -> Tensor:
+        """The local part, padded to the same length on every rank."""
+        (divided,) = _divided([parameter])
+        held: Tensor = divided.ds_tensor.detach()
+        return held
+
+    def _part(self, parameter: nn.Parameter, part: Part) -> Tensor:
+        from deepspeed.utils import safe_get_local_fp32_param, safe_get_local_optimizer_state
+
+        if not parameter.requires_grad:
+            return self.held(parameter)
+        if part == "weight":
+            tensor: Tensor = safe_get_local_fp32_param(parameter)
+        else:
+            tensor = safe_get_local_optimizer_state(parameter, part)
+        return tensor.detach()
+
+
+def with_buffers_on(device: torch.device, policy: Policy) -> Policy:
+    """The policy, with all of its buffers there, in place.
+
+    DeepSpeed moves nothing of a model that was divided as it was loaded; what came to it later is still on the CPU,
+    and a policy computes where its own buffer is.
+    """
+    for module in policy.modules():
+        for name, buffer in list(module.named_buffers(recurse=False)):
+            setattr(module, name, buffer.to(device))
+    return policy
+
+
+def _divided(parameters: Sequence[nn.Parameter]) -> Sequence[Any]:
+    """The same parameters, with what DeepSpeed hangs on them."""
+    return parameters

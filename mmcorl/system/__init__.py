@@ -1,0 +1,1 @@
+"""Clocks, memory and temporary files of this process."""

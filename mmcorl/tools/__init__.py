@@ -1,0 +1,1 @@
+"""Commands beside training: doctor, sweep, rephrase and the zoo of tiny checkpoints."""

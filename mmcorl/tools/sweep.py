@@ -1,0 +1,237 @@
+"""A list of methods from the same starting weights: plan the runs, run them, put their numbers side by side.
+
+Each method and seed is an ordinary run in a folder of its own, OUT/METHOD/seed_S, made by `mmcorl train` in a process
+of its own; the same command goes on where it was interrupted and leaves finished runs alone.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from mmcorl import config as settings
+from mmcorl.config import Config
+from mmcorl.errors import Refused
+from mmcorl.run.reader import RunFiles, mapping, number, read_run
+from mmcorl.run.recorder import CHANGEABLE, CHANGEABLE_OF_AGENTS
+
+LAST = 10
+"""Training metrics are means over the last so many steps."""
+TRAINED = ("pseudo_label_accuracy", "sampled_accuracy", "reward_mean", "reward_std", "completion_length", "entropy")
+AMOUNTS = ("prompts", "completions", "tokens", "agent_seconds")
+
+
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """One run of the sweep."""
+
+    method: str
+    seed: int
+    path: Path
+    config: Config
+
+    @property
+    def done(self) -> bool:
+        """Whether the folder holds this run, finished; how it logs, checkpoints and computes may be another matter."""
+        if not (self.path / "summary.json").is_file():
+            return False
+        run = read_run(self.path)
+        try:
+            # Through Config, so that a setting added to the program since has its default on both sides.
+            held = settings.parse(dict(run.config)).model_dump(mode="json")
+        except Refused:
+            return False
+        changes = settings.differences(held, self.config.model_dump(mode="json"))
+        return run.finished and all(one.startswith(CHANGEABLE) or CHANGEABLE_OF_AGENTS.match(one) for one in changes)
+
+    def command(self) -> list[str]:
+        """The config is written beside the run, so that the run can be repeated by hand."""
+        file = self.path.with_suffix(".yaml")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(settings.dump(self.config))
+        return [sys.executable, "-m", "mmcorl.cli", "train", str(file), "--run-dir", str(self.path), "--quiet"]
+
+
+def plan(
+    file: Path, methods: Sequence[str], seeds: Sequence[int], overrides: Sequence[str], out: Path
+) -> list[Planned]:
+    """All runs, seed by seed, every config checked; Refused before any work where one cannot be.
+
+    `{seed}` in an override stands for the seed: `agents.qwen.model=zoo:qwen2.5-vl@{seed}` starts every seed, and in it
+    every method, from other weights. The seed is that of sampling noise and of the order of prompts.
+    """
+    for what, given in (("methods", methods), ("seeds", seeds)):
+        twice = [one for one in given if list(given).count(one) > 1]
+        if twice:
+            raise Refused(f"--{what} names {twice[0]} twice: name each once")
+    labels = {method: _label(method) for method in methods}
+    for method, label in labels.items():
+        first = next(one for one, other in labels.items() if other == label)
+        if first != method:
+            raise Refused(f"--methods {first} and {method} would both be called {label!r}: rename one of the files")
+    planned = []
+    for seed in seeds:
+        for method in methods:
+            own = [text.replace("{seed}", str(seed)) for text in overrides]
+            label = labels[method]
+            told = [f"name={label.replace('+', '.')}.seed{seed}", f"seed={seed}", f"data_seed={seed}"]
+            try:
+                config = settings.load(file, [*own, *told], method)
+            except Refused as error:
+                raise Refused(f"method {method!r}: {error}") from error
+            planned.append(Planned(label, seed, out / label / f"seed_{seed}", config))
+    return planned
+
+
+def _label(method: str) -> str:
+    """What a method is called in folders, tables and names of runs: files by their names alone."""
+    parts = [Path(part).stem if part.endswith((".yaml", ".yml")) else part for part in method.split("+")]
+    return "+".join(re.sub(r"[^A-Za-z0-9_.-]+", "_", part.strip()).lstrip("_.-") for part in parts)
+
+
+def execute(planned: Sequence[Planned], jobs: int, tell: Callable[[Planned, str], None]) -> list[Planned]:
+    """Run what is not finished, `jobs` processes at a time; returns those that failed.
+
+    What a run prints goes to OUT/METHOD/seed_S.log. A failure does not stop the others; an interrupt reaches all, which
+    then save and leave, and a second one makes them leave at once.
+    """
+    waiting, failed = [one for one in planned if not one.done], []
+    running: dict[Planned, subprocess.Popen[bytes]] = {}
+    # A scheduler's SIGTERM is a Ctrl-C that nobody typed.
+    before = signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                one = waiting.pop(0)
+                command = one.command()
+                with one.path.with_suffix(".log").open("w") as log:
+                    # In a process group of its own: a terminal's Ctrl-C would come on top of the one that `_stop`
+                    # sends, and two of them end a run at once.
+                    running[one] = subprocess.Popen(
+                        command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, process_group=0
+                    )
+                tell(one, "begins")
+            time.sleep(0.2)
+            for one, process in list(running.items()):
+                if process.poll() is not None:
+                    del running[one]
+                    if process.returncode:
+                        failed.append(one)
+                    tell(one, "failed" if process.returncode else "done")
+    finally:
+        _stop(list(running.values()))
+        signal.signal(signal.SIGTERM, before)
+    return failed
+
+
+def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Interrupt runs and wait for them; interrupted meanwhile, interrupt them again."""
+    while any(process.poll() is None for process in processes):
+        try:
+            for process in processes:
+                process.send_signal(signal.SIGINT)
+            for process in processes:
+                process.wait()
+        except KeyboardInterrupt:
+            continue
+
+
+def last_words(one: Planned) -> str:
+    """The last line that a failed run printed."""
+    lines = one.path.with_suffix(".log").read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it printed nothing"
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A number over the seeds."""
+
+    mean: float
+    deviation: float | None
+    """With n - 1; None of a single seed."""
+    n: int
+
+    @classmethod
+    def of(cls, values: Sequence[float | None]) -> Spread | None:
+        """None where no seed has it."""
+        known = [value for value in values if value is not None]
+        return cls(fmean(known), stdev(known) if len(known) > 1 else None, len(known)) if known else None
+
+
+Row = dict[str, Any]
+
+
+def rows(planned: Sequence[Planned]) -> list[Row]:
+    """One row per method: `Spread` of every column over its finished seeds.
+
+    Columns: `accuracy/SET`, `start/SET` and `agreement/SET` (means over agents), `accuracy/SET/AGENT`, the training
+    metrics of `TRAINED` (means over agents and the last steps), and `AMOUNTS`: what all agents together sampled and
+    worked. None where nothing is on record.
+    """
+    table = []
+    for method in dict.fromkeys(one.method for one in planned):
+        own = [one for one in planned if one.method == method]
+        numbers = [numbers_of(read_run(one.path)) for one in own if one.done]
+        columns = dict.fromkeys(name for found in numbers for name in found)
+        table.append(
+            {
+                "method": method,
+                "seeds": [one.seed for one in own if one.done],
+                **{name: Spread.of([found.get(name) for found in numbers]) for name in columns},
+            }
+        )
+    return table
+
+
+def numbers_of(run: RunFiles) -> dict[str, float | None]:
+    """The columns of one run; see `rows`."""
+    found: dict[str, float | None] = {}
+    for name in run.sets:
+        ends = {agent: run.accuracy(name, agent) for agent in run.agents}
+        found[f"start/{name}"] = _mean([one.start for one in ends.values()])
+        found[f"accuracy/{name}"] = _mean([one.end for one in ends.values()])
+        found |= {f"accuracy/{name}/{agent}": one.end for agent, one in ends.items()}
+        found[f"agreement/{name}"] = run.agreement(name).end
+    for key in TRAINED:
+        found[key] = _mean([value for agent in run.agents for _, value in run.agent_series(agent, key)[-LAST:]])
+    return found | dict(_amounts(run))
+
+
+def _amounts(run: RunFiles) -> Iterator[tuple[str, float | None]]:
+    of_agents = [mapping(agent) for line in run.timings for agent in mapping(line.get("agents")).values()]
+    yield "prompts", _total(of_agents, "prompts")
+    yield "completions", _total(of_agents, "sampled_completions")
+    yield "tokens", _total(of_agents, "sampled_tokens")
+    work = [_total(of_agents, key) for key in ("rollout_seconds", "update_seconds", "sync_seconds")]
+    yield "agent_seconds", sum(value or 0.0 for value in work) if of_agents else None
+
+
+def _total(lines: Sequence[Mapping[str, Any]], key: str) -> float | None:
+    values = [number(line.get(key)) for line in lines]
+    return sum(value for value in values if value is not None) if any(v is not None for v in values) else None
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def record(table: Sequence[Row]) -> list[Row]:
+    """The rows as plain data: each number as {mean, deviation, n}."""
+    return [{key: vars(one) if isinstance(one, Spread) else one for key, one in row.items()} for row in table]
+
+
+def describe(planned: Sequence[Planned]) -> str:
+    """What will run, in a sentence."""
+    methods = dict.fromkeys(one.method for one in planned)
+    seeds = dict.fromkeys(one.seed for one in planned)
+    left = sum(not one.done for one in planned)
+    return f"{len(methods)} methods x {len(seeds)} seeds = {len(planned)} runs, {left} to do"

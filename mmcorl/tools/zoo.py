@@ -1,0 +1,274 @@
+"""Tiny checkpoints of real architectures, taught a skill and then a wrong habit, for demonstrations on a CPU.
+
+Beside them stands one small pretrained model, `smollm2-135m`, fetched and not made here (`mmcorl.tools.smollm2`). Every
+other entry first learns all four skills of a synthetic task from clean labels, until it answers at least 98 %
+of unseen rows. Then it is taught a wrong habit on its weak skills: right with probability 0.2, otherwise one
+too high. So the complementary weakness of two entries is *planted*; what a demonstration shows is that
+co-training repairs it and self-rewarding does not, not that tiny models discover new perception.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import math
+import os
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mmcorl.data import synthetic
+from mmcorl.errors import Refused
+from mmcorl.tools import smollm2
+
+if TYPE_CHECKING:
+    from mmcorl.policy.policy import Policy
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the zoo."""
+
+    family: str
+    """What `model_adapters.tiny` builds."""
+    kind: synthetic.Kind
+    """The task it knows."""
+    weak: tuple[str, ...]
+    """Skills with the wrong habit."""
+
+    def describe(self) -> str:
+        """One line for people."""
+        return f"{self.family}, {self.kind} tasks, wrong habit on {' and '.join(self.weak)}"
+
+
+ZOO: dict[str, Entry] = {
+    "qwen2.5-vl": Entry("qwen2_5_vl", "visual", ("bar", "sum")),
+    "internvl3.5": Entry("internvl3_5", "visual", ("dots", "dice")),
+    "qwen2.5-vl-twin": Entry("qwen2_5_vl", "visual", ("dots", "dice")),
+    "gemma3": Entry("gemma3", "visual", ("dice",)),
+    "internvl3.5-dots": Entry("internvl3_5", "visual", ("dots",)),
+    "qwen2": Entry("qwen2", "text", ("add", "count")),
+    "llama": Entry("llama", "text", ("subtract", "three")),
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How an entry is taught; part of its name in the cache."""
+
+    version: int = 1
+    batch: int = 32
+    rows: int = 4096
+    """Different rows it is taught with; each is preprocessed once."""
+    clean_steps: int = 750
+    """Steps on clean labels, learning rate falling from `clean_lr` to a tenth by cosine."""
+    clean_lr: float = 3e-3
+    more_steps: int = 100
+    """Steps added at the lowest rate until `enough` is reached."""
+    most_steps: int = 3000
+    enough: float = 0.98
+    """Greedy accuracy on unseen rows that ends the clean stage."""
+    habit_steps: int = 200
+    habit_lr: float = 2e-3
+    right: float = 0.2
+    """Probability of the right label on a weak skill."""
+    checks: int = 400
+    """Unseen rows for the accuracy."""
+
+
+RECIPE = Recipe()
+TEACH_FROM, CHECK_FROM = 16_000, 24_000
+"""First rows (of data seed 0) for teaching and checking; a run that uses rows below shares none of them."""
+
+
+def cache_folder() -> Path:
+    """Where built checkpoints stay: $MMCORL_CACHE, else ~/.cache/mmcorl."""
+    return Path(os.environ.get("MMCORL_CACHE") or Path.home() / ".cache" / "mmcorl")
+
+
+def resolve(model: str, *, quiet: bool = False) -> str:
+    """A checkpoint path: `zoo:NAME` or `zoo:NAME@SEED` is built once and cached, anything else is returned."""
+    entry = parse(model)
+    return model if entry is None else str(build(*entry, quiet=quiet))
+
+
+def parse(model: str) -> tuple[str, int] | None:
+    """Name and seed of a `zoo:` model, None for any other; raises Refused for a name the zoo does not have."""
+    if model in (*ZOO, smollm2.NAME) and not Path(model).exists():
+        raise Refused(f"there is no folder {model!r}: for the tiny checkpoint of that name write zoo:{model}")
+    if not model.startswith("zoo:"):
+        return None
+    name, _, seed = model.removeprefix("zoo:").partition("@")
+    if name not in (*ZOO, smollm2.NAME):
+        raise Refused(f"there is no {model!r}: the zoo has {', '.join((*ZOO, smollm2.NAME))}")
+    if name == smollm2.NAME and seed:
+        raise Refused(f"{model!r} is a pretrained model and has no seed: write zoo:{name}")
+    if seed and not seed.isdigit():
+        raise Refused(f"the seed of {model!r} must be a number, as in zoo:{name}@1")
+    return name, int(seed or 0)
+
+
+def build(name: str, seed: int = 0, recipe: Recipe = RECIPE, *, quiet: bool = False) -> Path:
+    """Build one entry, or find it in the cache; returns its folder, in hub layout with a zoo.json."""
+    import transformers
+
+    major = transformers.__version__.split(".")[0]
+    how = [smollm2.SHA256, smollm2.SHOTS] if name == smollm2.NAME else [asdict(ZOO[name]), asdict(recipe)]
+    what = json.dumps([*how, major], sort_keys=True)
+    folder = cache_folder() / "zoo" / f"{name}-seed{seed}-{hashlib.sha256(what.encode()).hexdigest()[:8]}"
+    if (folder / "zoo.json").is_file():
+        return folder
+    # Runs that begin together want the same entries: whoever comes second waits for the first and finds it made.
+    lock = cache_folder() / "locks" / folder.name
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        if not (folder / "zoo.json").is_file():
+            _make(name, seed, recipe, folder, quiet)
+    return folder
+
+
+def _make(name: str, seed: int, recipe: Recipe, folder: Path, quiet: bool) -> None:
+    """Build one entry beside its folder, which appears when it is whole."""
+    import torch
+
+    partial = folder.with_name(f".{folder.name}.{os.getpid()}")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # A model this small is several times slower on more.
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        facts = smollm2.fetch(partial) if name == smollm2.NAME else _teach(name, seed, recipe, partial, quiet)
+    finally:
+        torch.set_num_threads(threads)
+    (partial / "zoo.json").write_text(json.dumps({"name": name, "seed": seed, **facts}, indent=1) + "\n")
+    try:
+        partial.rename(folder)
+    except OSError:
+        if not (folder / "zoo.json").is_file():
+            raise
+        shutil.rmtree(partial)  # A process on another machine, whose locks are not seen here, made the same one.
+
+
+def _teach(name: str, seed: int, recipe: Recipe, folder: Path, quiet: bool) -> dict[str, Any]:
+
+    from mmcorl.policy.policy import Policy
+    from mmcorl.run.progress import task
+    from model_adapters.base import VisionSettings
+    from model_adapters.registry import adapter_for
+    from model_adapters.tiny import build_tiny
+
+    entry = ZOO[name]
+    options = {"mm_tokens_per_image": 16} if entry.family == "gemma3" else {}
+    build_tiny(entry.family, folder, corpus=synthetic.prompt_corpus(entry.kind), seed=seed, **options)  # type: ignore[arg-type]
+    adapter = adapter_for(folder)
+    vision = VisionSettings()
+    policy = Policy(adapter.load_model(folder), adapter, adapter.load_processor(folder, vision))
+    teacher = _Teacher(policy, entry, seed, recipe)
+    with task(f"warming up {name}", recipe.clean_steps + recipe.habit_steps, quiet=quiet) as bar:
+        optimizer = _adamw(policy, recipe.clean_lr)
+        for step in range(recipe.most_steps):
+            optimizer.param_groups[0]["lr"] = recipe.clean_lr * _clean_rate(step, recipe.clean_steps)
+            teacher.step(optimizer, synthetic.response)
+            bar.advance(1 if step < recipe.clean_steps else 0)
+            done = step + 1
+            if done >= recipe.clean_steps and (done - recipe.clean_steps) % recipe.more_steps == 0:
+                clean = teacher.accuracy()
+                bar.update(f"warming up {name}: {clean:.3f} after {done} steps")
+                if clean >= recipe.enough:
+                    break
+        else:
+            raise RuntimeError(
+                f"zoo:{name}@{seed} reached {clean:.3f} clean accuracy in {recipe.most_steps} steps, "
+                f"not {recipe.enough}; try another seed"
+            )
+        optimizer = _adamw(policy, recipe.habit_lr)
+        for step in range(recipe.habit_steps):
+            optimizer.param_groups[0]["lr"] = recipe.habit_lr * (1 - 0.9 * step / recipe.habit_steps)
+            teacher.step(optimizer, teacher.habit)
+            bar.advance()
+        by_skill = teacher.accuracy_by_skill()
+    policy.model.save_pretrained(folder)
+    return {"clean_steps": done, "clean_accuracy": clean, "accuracy": by_skill, "weak": list(entry.weak)}
+
+
+class _Teacher:
+    """Supervised steps on the synthetic task, and greedy accuracy on unseen rows of it."""
+
+    def __init__(self, policy: Policy, entry: Entry, seed: int, recipe: Recipe):
+        self.policy, self.entry, self.recipe = policy, entry, recipe
+        self.random = random.Random(f"habit/{seed}/{entry}")
+        self.rows = [self._row(TEACH_FROM + i) for i in range(recipe.rows)]
+        self.encoded = [self._encode(row) for row in self.rows]
+        self.order: list[int] = []
+
+    def step(self, optimizer: Any, label: Callable[[synthetic.SyntheticRow], str]) -> None:
+        """One cross-entropy step on response tokens."""
+        import torch
+
+        from mmcorl.policy.policy import Rows
+
+        if len(self.order) < self.recipe.batch:
+            self.order = self.random.sample(range(len(self.rows)), len(self.rows))
+        picked = [self.order.pop() for _ in range(self.recipe.batch)]
+        tokenizer = getattr(self.policy.processor, "tokenizer", self.policy.processor)
+        stop = self.policy.stop_ids[0]
+        targets = [
+            torch.tensor([*tokenizer.encode(label(self.rows[i]), add_special_tokens=False), stop]) for i in picked
+        ]
+        logp = self.policy(Rows([self.encoded[i] for i in picked], range(len(picked)), targets))
+        optimizer.zero_grad(set_to_none=True)
+        (-logp.mean()).backward()
+        torch.nn.utils.clip_grad_norm_(self.policy.parameters(), 1.0)
+        optimizer.step()
+
+    def habit(self, row: synthetic.SyntheticRow) -> str:
+        """The label of the habit stage."""
+        wrong = row.skill in self.entry.weak and self.random.random() >= self.recipe.right
+        return synthetic.wrong_response(row) if wrong else synthetic.response(row)
+
+    def accuracy_by_skill(self) -> dict[str, float]:
+        """Greedy accuracy per skill."""
+        from mmcorl.answers import extract
+        from mmcorl.engines.base import Sampling
+        from mmcorl.engines.transformers import TransformersEngine
+
+        rows = [self._row(CHECK_FROM + i) for i in range(self.recipe.checks)]
+        engine = TransformersEngine(self.policy)
+        drawn = engine.generate([self._encode(row) for row in rows], 1, Sampling(0.0, max_new_tokens=16), 0)
+        right: dict[str, list[bool]] = {}
+        for row, (sample,) in zip(rows, drawn, strict=True):
+            text = self.policy.adapter.decode(self.policy.processor, sample.ids.tolist())
+            answer = extract(text, sample.finish_reason).answer
+            right.setdefault(row.skill, []).append(answer == str(row.answer))
+        return {skill: sum(hits) / len(hits) for skill, hits in right.items()}
+
+    def accuracy(self) -> float:
+        """Mean greedy accuracy of the four skills."""
+        skills = self.accuracy_by_skill()
+        return sum(skills.values()) / len(skills)
+
+    def _row(self, index: int) -> synthetic.SyntheticRow:
+        return synthetic.row(self.entry.kind, 0, index)
+
+    def _encode(self, row: synthetic.SyntheticRow) -> Any:
+        from model_adapters.images import load_image
+
+        images = [load_image(row.image)] if row.image else []
+        return self.policy.adapter.encode(self.policy.processor, row.question, images)
+
+
+def _adamw(policy: Policy, lr: float) -> Any:
+    import torch
+
+    return torch.optim.AdamW(policy.parameters(), lr=lr, betas=(0.9, 0.99), weight_decay=0.0)
+
+
+def _clean_rate(step: int, steps: int) -> float:
+    """Warm-up of 50 steps, cosine to a tenth, then flat."""
+    if step < 50:
+        return (step + 1) / 50
+    return 0.1 + 0.45 * (1 + math.cos(math.pi * min(1.0, step / steps)))

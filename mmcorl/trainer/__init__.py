@@ -1,0 +1,1 @@
+"""One rank of one agent: rollout, update, and the checks around them."""

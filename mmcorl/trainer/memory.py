@@ -1,0 +1,434 @@
+"""How much GPU memory one rank of an agent will need, worked out from the config before anything is loaded.
+
+Weights, gradients and optimizer state are exact; what the decoder and the vision tower keep of the largest micro-batch
+is counted from their layers (`activations.py`). Kernels and fragmentation come on top (`RESERVE`). Sampling and
+updating take turns, and so do the passes and the optimizer: the peak is the largest of them.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+from transformers import AutoConfig
+
+from mmcorl.algo.logprobs import chunk_of
+from mmcorl.config import Config
+from mmcorl.policy.prompt_encoder import Reader
+from mmcorl.policy.weights import MULTIPLIED
+from mmcorl.trainer.activations import Stack, Work, ends, ends_of_tower, head, head_backward, kept, stack_of, working
+from mmcorl.types import Prompt
+
+GIB = 2**30
+RESERVE_ON_CPU = GIB // 2
+"""Python, torch and transformers in a process without a GPU."""
+RESERVE = int(1.5 * GIB)
+"""CUDA context, kernels' workspace and fragmentation."""
+
+
+BUCKET = 5 * 10**8
+"""Numbers in a bucket of gradients, `reduce_bucket_size` of DeepSpeed where it is not set."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What counts of a model."""
+
+    parameters: int
+    vision: int
+    """Parameters of the vision tower, those that `training.freeze_vision` keeps fixed."""
+    layers: int
+    hidden: int
+    intermediate: int
+    queries: int
+    """Width of all query heads together."""
+    keys: int
+    """Width of all key heads together."""
+    vocabulary: int
+    decoder: Stack | None = None
+    """Its layers, looked at; by default two RMS norms and a gated MLP of the widths above."""
+    tower: Stack | None = None
+    """Those of the vision tower."""
+    pixels: int = 0
+    """Numbers in a patch."""
+    patches: float = 0.0
+    """Of each image placeholder in a prompt."""
+    picture: int = 0
+    """Placeholders of the largest picture that settings let through."""
+    multiplied: int | None = None
+    """Parameters that autocast casts: those of products, all but tables and vectors; by default all."""
+    multiplied_vision: int = 0
+    """Of them, the vision tower's."""
+    tied: bool = False
+    """Head and embeddings are one table."""
+    linear: Mapping[str, int] = field(default_factory=dict)
+    """Widths, in and out together, of the projections that may get adapters, by name."""
+    linear_vision: Sequence[str] = ()
+    """Those of the vision tower among them."""
+
+    @property
+    def layers_of_decoder(self) -> Stack:
+        """What keeps activations."""
+        return self.decoder or Stack(self.layers, self.hidden, self.intermediate, self.queries, self.keys)
+
+    def cache_bytes_per_token(self, low: int) -> int:
+        """Keys and values of one token; `low` bytes a number."""
+        return 2 * low * self.layers * self.keys
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """The longest prompt that an agent will read."""
+
+    tokens: int
+    placeholders: int
+    """Of them, for images."""
+
+
+def prompts_of(reader: Reader, longest: int, some: Sequence[Prompt]) -> Prompts:
+    """The longest of the data, of `longest` tokens, whose text is at least as long as the shortest of `some`."""
+    token: Any = reader.adapter.image_token_id(AutoConfig.from_pretrained(reader.path))
+    if token is None:
+        return Prompts(longest, 0)
+    ids = [reader.encode(prompt).input_ids for prompt in some]
+    images = [int(one.eq(token).sum()) for one in ids]
+    if not any(images):
+        return Prompts(longest, 0)
+    return Prompts(longest, longest - min(len(one) - n for one, n in zip(ids, images, strict=True) if n))
+
+
+def shape_of(reader: Reader) -> Shape | None:
+    """The shape of an agent's model, from its config alone: nothing is loaded. None for a class not of transformers."""
+    config: Any = AutoConfig.from_pretrained(reader.path)
+    kind = getattr(transformers, (config.architectures or [""])[0], None)
+    if kind is None:
+        return None
+    with torch.device("meta"):
+        model = kind(config)
+    text = config.get_text_config()
+    head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    seeing = reader.adapter.vision_modules(model)
+    vision = {id(p): p.numel() for module in seeing for p in module.parameters()}
+    multiplied = {
+        id(p): p.numel()
+        for one in model.modules()
+        if isinstance(one, MULTIPLIED)
+        for p in one.parameters(recurse=False)
+    }
+    linear = {
+        name: one
+        for name, one in model.named_modules()
+        if isinstance(one, nn.Linear) and one is not model.get_output_embeddings()
+    }
+    return Shape(
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        vision=sum(vision.values()),
+        layers=text.num_hidden_layers,
+        hidden=text.hidden_size,
+        intermediate=text.intermediate_size,
+        queries=text.num_attention_heads * head,
+        keys=(getattr(text, "num_key_value_heads", None) or text.num_attention_heads) * head,
+        vocabulary=text.vocab_size,
+        multiplied=sum(multiplied.values()),
+        tied=model.get_output_embeddings().weight is model.get_input_embeddings().weight,
+        multiplied_vision=sum(size for one, size in multiplied.items() if one in vision),
+        linear={name: one.in_features + one.out_features for name, one in linear.items()},
+        linear_vision=[name for name, one in linear.items() if id(one.weight) in vision],
+        **_seen(reader, model, config, seeing),
+    )
+
+
+def _seen(reader: Reader, model: Any, config: Any, seeing: Sequence[nn.Module]) -> dict[str, Any]:
+    """The layers of decoder and tower, and what a picture is to them; as far as they can be found."""
+    adapter, text = reader.adapter, config.get_text_config()
+    layers: Any = getattr(adapter.decoder(model), "layers", None)
+    found: dict[str, Any] = {}
+    blocks = False
+    towers = [one for part in seeing for one in part.modules() if isinstance(one, nn.ModuleList) and len(one)]
+    cuts = [one for part in seeing for one in part.modules() if isinstance(one, nn.modules.conv._ConvNd)]
+    if towers and cuts and "pixel_values" in (small := reader.filler(picture=True)).vision:
+        found["tower"] = stack_of(list(towers[0]), config.vision_config, within=seeing)
+        pixels, sides = small.vision["pixel_values"], cuts[0].kernel_size[-2:]
+        flat = pixels.ndim == 2  # patches in a row, of whatever image; or images
+        count = len(pixels) if flat else len(pixels) * (pixels.shape[-2] // sides[0]) * (pixels.shape[-1] // sides[1])
+        found["pixels"] = pixels.numel() // count
+        # A token that stands for the whole image passes with its patches.
+        extra = any("cls_token" in name for part in seeing for name, _ in part.named_parameters())
+        placeholders = int(small.input_ids.eq(adapter.image_token_id(config) or -1).sum())
+        found["patches"] = (count + (0 if flat else extra * len(pixels))) / placeholders
+        side = reader.vision.max_side
+        found["picture"] = adapter.image_tokens(reader.processor, (side, side), reader.vision) or placeholders
+        blocks = adapter.two_way_blocks(model, small.input_ids) is not None
+    if isinstance(layers, nn.ModuleList):
+        found["decoder"] = stack_of(list(layers), text, blocks=blocks)
+    return found
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Bytes on one GPU of one agent, by purpose."""
+
+    resident: dict[str, int]
+    """There all the time: weights, optimizer state, reference model."""
+    updating: dict[str, int]
+    sampling: dict[str, int]
+    engine: int = 0
+    """On the GPU of an engine that has one of its own."""
+    reserve: int = RESERVE
+    """What libraries, kernels and fragmentation take."""
+
+    @property
+    def tensors(self) -> int:
+        """The most that tensors hold at any time."""
+        return sum(self.resident.values()) + max(sum(self.updating.values()), sum(self.sampling.values()))
+
+    @property
+    def peak(self) -> int:
+        """The most at any time, with what is no tensor."""
+        return self.tensors + self.reserve
+
+    def sentence(self, place: str = "GPU") -> str:
+        """One line for people; `place` is what one rank computes on."""
+        parts = {**self.resident, **self.updating, **{f"{name} (sampling)": n for name, n in self.sampling.items()}}
+        parts["torch itself"] = self.reserve
+        told = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items() if size >= 0.05 * GIB)
+        apart = f", and {self.engine / GIB:.1f} GiB for each engine of its own" if self.engine else ""
+        return f"about {self.peak / GIB:.1f} GiB per {place} at the peak ({told}){apart}"
+
+
+def budget(
+    config: Config,
+    agent: int,
+    shape: Shape,
+    gpu_bytes: int | None = None,
+    prompts: Prompts | None = None,
+    cpu: bool | None = None,
+) -> Budget:
+    """What agent number `agent` needs on each of its GPUs; `gpu_bytes` is the size of one, for vLLM's share of it.
+
+    `prompts` are those of the data, where they are known; else as long as they may be, with one picture as large as it
+    may be. With `device: cpu`, or `cpu`, of the machine's memory, for each of its ranks.
+    """
+    training, ranks = config.training, config.agents[agent].ranks
+    cpu = config.device == "cpu" if cpu is None else cpu
+    trained = shape.parameters - (shape.vision if training.freeze_vision else 0)
+    frozen = shape.parameters - trained
+    if training.lora:
+        frozen, trained = shape.parameters, _adapters(shape, config)
+    kind, low = training.sharding, 2 if training.dtype == "bf16" else 4
+    parts = ranks if kind in ("zero3", "fsdp2") else 1
+    division = 1 if kind == "none" else ranks
+    # On CPUs the machine's memory is the place that things are moved to.
+    away = "none" if cpu else training.offload
+    weights = 4 * trained + (4 if kind == "zero3" else low) * frozen
+    # ZeRO-2 keeps what it updates a second time, divided, where the optimizer's state lies.
+    second = 4 * trained // ranks if kind == "zero2" and away == "none" else 0
+    apart = config.objective.kl_coef and not training.lora  # else there is none, or it is the trained one
+    resident = {
+        "weights": weights // parts + second,
+        "optimizer": 0 if away != "none" else 8 * trained // division,
+        "reference": (4 if kind == "zero3" else low) * shape.parameters // parts if apart else 0,
+        # The transformers engine samples from whole weights.
+        "whole copy": low * shape.parameters if parts > 1 and config.engine.kind == "transformers" else 0,
+        # What DeepSpeed sends gradients in, for each dtype it sends.
+        "buckets": BUCKET * (4 + (low == 2) * 2) if kind in ("zero2", "zero3") and not cpu else 0,
+    }
+    if away == "all":
+        resident["weights"] = resident["reference"] = 0
+    # With it gradients go where the optimizer's state lies; ZeRO-2 brings them back for the step.
+    gradients = 0 if away == "all" or (away, kind) == ("optimizer", "zero3") else 4 * trained // division
+    # Of divided weights AdamW works on all at once on a GPU, elsewhere on one after the other, the largest a table.
+    table = 0 if training.lora else shape.vocabulary * shape.hidden
+    adamw = 0 if away != "none" or kind == "none" else 8 * table if cpu else 4 * trained // division
+    micro = micro_batch(config, ranks, prompts or _by_settings(config, shape))
+    updating = _updating(config, shape, micro, _copies(config, shape, ranks, trained, away), gradients, adamw)
+    sampling = _sampling(config, ranks, shape, gpu_bytes, prompts)
+    reserve = RESERVE_ON_CPU if cpu else RESERVE
+    if config.engine.separate:
+        return Budget(resident, updating, {}, sum(sampling.values()) + reserve, reserve)
+    if config.engine.kind == "vllm" and not config.engine.sleep:
+        return Budget(resident | sampling, updating, {}, reserve=reserve)
+    return Budget(resident, updating, sampling, reserve=reserve)
+
+
+def _updating(
+    config: Config, shape: Shape, micro: MicroBatch, copies: Copies, gradients: int, adamw: int
+) -> dict[str, int]:
+    """The update at its fullest: as a backward pass begins, in its first layer, at its end, or in the optimizer."""
+    training, low = config.training, 2 if config.training.dtype == "bf16" else 4
+    recomputed, work = training.gradient_checkpointing, micro.work
+    decoder, tower, rank = shape.layers_of_decoder, shape.tower, training.lora.rank if training.lora else 0
+    if rank:
+        decoder = replace(decoder, trained=False, rank=rank)
+    patches = Work(round(shape.patches * micro.placeholders))
+    seen = again = 0
+    if tower is not None and patches.tokens:
+        trains = not training.freeze_vision
+        tower = replace(tower, trained=trains and not rank, rank=rank if trains else 0)
+        seen = kept(tower, patches, low, recomputed) + ends_of_tower(tower, patches.tokens, shape.pixels, low)
+        again = working(tower, patches, low, recomputed)
+    through, around = kept(decoder, work, low, recomputed), ends(decoder, work)
+    # The gradient of a table that is the head, too, waits for its second part, and then there are both and their sum.
+    table = 0 if rank else 4 * shape.vocabulary * shape.hidden
+    waiting = table * shape.tied
+    chunk = min(chunk_of(shape.vocabulary), work.scored)
+    forth, back = (head(chunk, shape.vocabulary, low, backward) for backward in (False, True))
+    back = max(back, head_backward(decoder, chunk, shape.vocabulary, low))
+    # With a single pass gradients come as activations go.
+    before = gradients if micro.passes > 1 else 0
+    begins = {
+        "gradients": before,
+        "bf16 weights": copies.everything,
+        "activations": through + around,
+        "vision tower": seen,
+        "logits": forth if recomputed else back,
+    }
+    recomputes = {
+        "gradients": before,
+        "bf16 weights": copies.layer,
+        "activations": through,
+        "vision tower": seen,
+        # Its own casts are all that is left of those of the forward pass.
+        "a layer": max(working(decoder, work, low, recomputed) + waiting, around + back),
+    }
+    finishes = {"gradients": gradients, "bf16 weights": copies.tower, "vision tower": seen + again}
+    held = (3 if shape.tied else 1) - (micro.passes == 1)
+    embeds = {"gradients": gradients, "bf16 weights": copies.tower, "vision tower": seen, "embeddings": held * table}
+    steps = {"gradients": gradients, "AdamW at work": adamw}
+    stages = [begins, embeds, finishes, steps, *([recomputes] if recomputed else [])]
+    return max(stages, key=lambda stage: sum(stage.values()))
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Bytes of weights that are there a second time, in bf16 or put together from their parts."""
+
+    everything: int
+    """Where autograd keeps them, or till the forward pass ends."""
+    tower: int
+    """Of the vision tower alone."""
+    layer: int
+    """While a layer is computed a second time."""
+
+
+def _copies(config: Config, shape: Shape, ranks: int, trained: int, away: str) -> Copies:
+    training, low = config.training, 2 if config.training.dtype == "bf16" else 4
+    if (training.sharding in ("zero3", "fsdp2") and ranks > 1) or away == "all":
+        both = 2 * low * shape.parameters // max(shape.layers, 1)  # the layer at work and the next one
+        return Copies(both, both, both)
+    if low == 4:
+        return Copies(0, 0, 0)
+    if training.lora:
+        return Copies(2 * trained, 0, 0)  # Frozen weights are in bf16 already.
+    cast = shape.parameters if shape.multiplied is None else shape.multiplied
+    tower = 0 if training.freeze_vision else shape.multiplied_vision
+    decoder = cast - shape.multiplied_vision
+    layers = max(0, decoder - shape.vocabulary * shape.hidden)
+    return Copies(2 * (decoder + tower), 2 * tower, 2 * layers // max(shape.layers, 1))
+
+
+def together(budgets: Sequence[Budget], one_at_a_time: bool) -> int:
+    """The most that tensors of agents on one device hold: what all keep, and one at work; or one agent's alone."""
+    if one_at_a_time:
+        return max(one.tensors for one in budgets)
+    resident = [sum(one.resident.values()) for one in budgets]
+    return sum(resident) + max(one.tensors - kept for one, kept in zip(budgets, resident, strict=True))
+
+
+def ram() -> int:
+    """Bytes of memory that this machine has, or that its container may use."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit = Path("/sys/fs/cgroup/memory.max")
+    allowed = limit.read_text().strip() if limit.is_file() else "max"
+    return min(total, int(allowed)) if allowed.isdigit() else total
+
+
+def _adapters(shape: Shape, config: Config) -> int:
+    """Parameters of the low-rank adapters that are trained."""
+    lora = config.training.lora
+    assert lora is not None
+    frozen = set(shape.linear_vision) if config.training.freeze_vision else set()
+
+    def meant(name: str) -> bool:
+        wanted = lora.target_modules
+        if wanted == "all-linear":
+            return True
+        if isinstance(wanted, str):
+            return re.fullmatch(wanted, name) is not None
+        return any(name == one or name.endswith(f".{one}") for one in wanted)
+
+    return lora.rank * sum(width for name, width in shape.linear.items() if name not in frozen and meant(name))
+
+
+def _by_settings(config: Config, shape: Shape) -> Prompts:
+    longest = config.data.max_prompt_tokens
+    return Prompts(longest, min(shape.picture, longest))
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """The largest micro-batch of a run."""
+
+    work: Work
+    placeholders: int
+    """For images, of all its prompts."""
+    passes: int
+    """Micro-batches like it that an optimizer step takes on a rank."""
+
+
+def micro_batch(config: Config, ranks: int, prompts: Prompts) -> MicroBatch:
+    """The largest micro-batch there may be: every prompt as long as the longest, completions as many and as long.
+
+    A group that is larger than a micro-batch is cut.
+    """
+    # A completion's last token does not pass.
+    most, prompt, completion = config.training.tokens_per_microbatch, prompts.tokens, config.sampling.max_new_tokens - 1
+    count = 1 if config.episode else config.batch.completions
+    groups = math.ceil(config.batch.prompts * (2 if config.supervision.pair else 1) / ranks)
+    groups = max(1, math.ceil(groups / config.objective.minibatches))
+    if config.episode:
+        groups = most  # As many as there are turns of all conversations.
+    if config.training.shared_prefix == "off" or config.training.attention == "eager":
+        rows = min(max(1, most // (prompt + completion)), groups * count)
+        work = Work(prompt, completion, math.ceil(rows / count), rows)
+        passes = math.ceil(groups * count / rows)
+    elif (whole := prompt + count * completion) <= most:
+        fit = min(most // whole, groups)
+        work = Work(prompt, completion, fit, fit * count, shared=True)
+        passes = math.ceil(groups / fit)
+    else:
+        rows = max(1, (most - prompt) // max(completion, 1))
+        work = Work(prompt, completion, 1, rows, shared=True)
+        passes = groups * math.ceil(count / rows)
+    return MicroBatch(work, prompts.placeholders * work.groups, passes)
+
+
+def _sampling(
+    config: Config, ranks: int, shape: Shape, gpu_bytes: int | None, prompts: Prompts | None
+) -> dict[str, int]:
+    engine = config.engine
+    longest = (prompts.tokens if prompts else config.data.max_prompt_tokens) + config.sampling.max_new_tokens
+    rows = min(-(-config.batch.prompts // ranks) * config.batch.completions, engine.max_rows)
+    tokens = min(rows * longest, engine.max_tokens)
+    cache = tokens * shape.cache_bytes_per_token(
+        4 if config.training.dtype == "fp32" and engine.kind == "transformers" else 2
+    )
+    if engine.kind == "transformers":
+        # A layer's part is there twice while it grows. To draw a token takes the logits, those at the temperature,
+        # their logarithms, probabilities, and these in blocks; top-p sorts them and needs as much again.
+        drawn = (20 if config.sampling.top_p == 1 else 44) * min(rows, max(1, tokens // longest)) * shape.vocabulary
+        return {"KV cache": cache + cache // max(shape.layers, 1), "drawing tokens": drawn}
+    if config.device == "cpu":
+        cache = int((engine.kv_cache_gib or 1) * GIB)
+        return {"vLLM": (4 if (engine.dtype or config.training.dtype) == "fp32" else 2) * shape.parameters + cache}
+    if gpu_bytes is not None and engine.kv_cache_gib is None:
+        return {"vLLM": int(engine.gpu_memory_utilization * gpu_bytes)}
+    return {"vLLM": 2 * shape.parameters + (cache if engine.kv_cache_gib is None else int(engine.kv_cache_gib * GIB))}

@@ -1,0 +1,125 @@
+"""Does the engine sample from the policy that is trained? Asked before the first step, with equal weights.
+
+One completion per prompt is drawn by the engine and scored by the trainer; d = log pi_train - log pi_engine per token
+is what a difference in masks, tiles, positions, weights, dtype or temperature shows in. Half of the prompts are read
+with their images and the other half without: an engine that sees pictures another way drifts on the former alone.
+The bounds: mean |d| below 0.05 nats (bf16 noise of an identical model is about 0.02), and with images at most 1.5
+times as much as without. In fp32, where an identical model agrees to 1e-6, the bound is 0.001.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from mmcorl.config import Config
+from mmcorl.types import Prompt
+
+BOUND = {"fp32": 1e-3, "bf16": 0.05}
+"""Most mean |d| in nats by the coarser dtype of the two."""
+FLOOR = {"fp32": 1e-3, "bf16": 0.01}
+"""Images are not compared with text below this."""
+RATIO = 1.5
+PROMPTS = 16
+"""Prompts of the training data that are asked, with their images, and again without."""
+TOKENS = 64
+"""Longest completion drawn."""
+
+
+@dataclass(frozen=True)
+class Drift:
+    """|d| over the tokens of some prompts, in nats; all 0 for no tokens."""
+
+    tokens: int
+    mean: float
+    p99: float
+    most: float
+
+
+@dataclass(frozen=True)
+class Parity:
+    """How far engine and trainer of one agent are apart."""
+
+    agent: str
+    dtype: str
+    """The coarser dtype of the two, fp32 or bf16."""
+    text: Drift
+    image: Drift | None
+    """None for prompts without images."""
+
+    @property
+    def fault(self) -> str | None:
+        """What is wrong and where to look, in a sentence; None if nothing is."""
+        bound, text, image = BOUND[self.dtype], self.text.mean, self.image.mean if self.image else 0.0
+        if not math.isfinite(text + image):
+            return (
+                f"agent {self.agent!r}: the trainer gives what the engine sampled log-probabilities that are not "
+                "finite: check the checkpoint, or use training.dtype=fp32 or training.attention=eager"
+            )
+        if text > bound:
+            return (
+                f"agent {self.agent!r}: engine and trainer differ by {text:.3g} nats per token on text alone (bound "
+                f"{bound:g} in {self.dtype}): the engine has other weights, another dtype, temperature or logit cap; "
+                "engine.kind=transformers samples from the trained weights themselves"
+            )
+        if image > max(bound, FLOOR[self.dtype]) or image > max(RATIO * text, FLOOR[self.dtype]):
+            return (
+                f"agent {self.agent!r}: engine and trainer differ by {image:.3g} nats per token with images and by "
+                f"{text:.3g} without: the engine sees pictures another way (attention mask over image tokens, tiles, "
+                "resizing or positions); upgrade it, or use engine.kind=transformers"
+            )
+        return None
+
+    def sentence(self) -> str:
+        """What was measured, in one line."""
+        parts = [("text", self.text), *([("images", self.image)] if self.image else [])]
+        told = "; ".join(f"{name} {one.mean:.2g} (99 % {one.p99:.2g}, max {one.most:.2g})" for name, one in parts)
+        return f"{self.agent}: engine and trainer agree, mean |d log p| in nats: {told}"
+
+    def record(self) -> dict[str, Any]:
+        """For files."""
+        return {**asdict(self), "fault": self.fault}
+
+
+def drift(differences: Sequence[Tensor]) -> Drift:
+    """Statistics of log pi_train - log pi_engine, one (C,) tensor per completion."""
+    sizes = torch.cat([torch.zeros(0), *differences]).abs().double()
+    if not len(sizes):
+        return Drift(0, 0.0, 0.0, 0.0)
+    p99 = sizes.kthvalue(-(-99 * len(sizes) // 100)).values
+    return Drift(len(sizes), float(sizes.mean()), float(p99), float(sizes.max()))
+
+
+def coarser(dtypes: Sequence[str]) -> str:
+    """The dtype whose noise counts: bf16 (or fp16) unless all compute in fp32."""
+    return "fp32" if set(dtypes) == {"fp32"} else "bf16"
+
+
+def parity(agent: str, dtype: str, differences: Mapping[str, Sequence[Tensor]]) -> Parity:
+    """From the differences on prompts of kind `text` and, where there are any, `image`."""
+    image = differences.get("image")
+    return Parity(agent, dtype, drift(differences["text"]), drift(image) if image else None)
+
+
+class Measured(Protocol):
+    """An agent that can be measured: `mmcorl.launch.ray_agent.TeamAgent` is one."""
+
+    name: str
+
+    def differences(self, prompts: Sequence[Prompt], tokens: int) -> list[Tensor]: ...
+
+
+def measure(agent: Measured, prompts: Sequence[Prompt], config: Config) -> Parity:
+    """Compare one agent's engine with its trainer on some prompts of the training data."""
+    # Another uid, because a prompt without its image is another prompt.
+    words = [replace(prompt, uid=f"{prompt.uid}/text", images=()) for prompt in prompts]
+    differences = {"text": agent.differences(words, TOKENS)}
+    if any(prompt.images for prompt in prompts):
+        differences["image"] = agent.differences([prompt for prompt in prompts if prompt.images], TOKENS)
+    dtypes = [config.training.dtype, config.engine.dtype or config.training.dtype]
+    return parity(agent.name, coarser(dtypes), differences)

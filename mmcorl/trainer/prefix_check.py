@@ -1,0 +1,72 @@
+"""Whether an agent's update may compute prompts once for all their completions: asked of the model at the start."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from mmcorl.config import Config
+from mmcorl.errors import Refused
+from mmcorl.policy.policy import Rows
+from mmcorl.policy.shared_prefix import CannotShare
+from mmcorl.sharding.base import Shards
+from mmcorl.trainer.update import Filler
+
+LENGTHS = (7, 2, 5, 5)
+"""Tokens of the completions of a test prompt."""
+TOLERANCE = {"fp32": 1e-3, "bf16": 5e-2}
+"""Nats by which log-probabilities may differ on average; rounding makes up to 1e-5 and 1e-2."""
+
+
+def decide(config: Config, name: str, shards: Shards, filler: Filler) -> bool:
+    """Whether to compute prompts once, as `training.shared_prefix` says; under `auto` a reason against it is printed.
+
+    Called on all ranks. Raises Refused where it is `on` and the model cannot.
+    """
+    setting = config.training.shared_prefix
+    if setting == "off":
+        return False
+    try:
+        shards.policy.share_prefixes()
+        _compare(config, shards, filler)
+    except CannotShare as reason:
+        if setting == "on":
+            raise Refused(
+                f"training.shared_prefix is 'on' but agent {name!r} cannot share the prompts of its completions "
+                f"({reason}): use auto or off"
+            ) from reason
+        if shards.ranks.rank == 0:
+            told = "the update computes prompts once per completion, which is slower and gives the same"
+            print(f"{name}: {told} ({reason})", file=sys.stderr)
+        return False
+    return True
+
+
+@torch.no_grad()
+def _compare(config: Config, shards: Shards, filler: Filler) -> None:
+    """Raise CannotShare where both ways do not give the log-probabilities of some made-up completions alike."""
+    rows = _rows(shards, filler)
+    found: list[Tensor] = []
+    for shared in (False, True):
+        with shards.policy.computing(config.training):
+            found.append(shards.logprobs(replace(rows, shared=shared), config.sampling.temperature))
+    difference = float((found[0] - found[1]).abs().mean())
+    if not difference <= TOLERANCE[config.training.dtype]:
+        raise CannotShare(f"on a test prompt its log-probabilities were {difference:.2g} nats off on average")
+
+
+def _rows(shards: Shards, filler: Filler) -> Rows:
+    """Completions of a text prompt and, where the model sees, of one with a picture."""
+    prompts = [filler.rollout.prompt, *([filler.picture] if filler.picture is not None else [])]
+    policy = shards.policy
+    allowed = torch.arange(policy.model.config.get_text_config().vocab_size)
+    allowed = allowed[~torch.isin(allowed, policy.banned.cpu())]
+    noise = torch.Generator().manual_seed(0)
+    return Rows(
+        prompts=prompts,
+        prompt_of=[number for number in range(len(prompts)) for _ in LENGTHS],
+        completions=[allowed[torch.randint(len(allowed), (n,), generator=noise)] for _ in prompts for n in LENGTHS],
+    )

@@ -1,0 +1,185 @@
+"""Where one rank's time goes, for `mmcorl train ... profile=true`: parts by a clock, operators as torch traces them.
+
+Parts are timed in every profiled step but the last, operators and kernels traced in the last: tracing slows down what
+it looks at. A rank leaves its trace and its numbers in the run's folder, where `report/profile_table.py` makes a table
+of them. Nothing here draws random numbers, or touches weights.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import itertools
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity
+
+from mmcorl.config import ProfileSettings
+from mmcorl.system.timing import Timer
+from mmcorl.trainer.worker import Worker
+
+CALLS = ("rollout", "update")
+"""Methods of a worker that a training step calls, each with the step as its second argument."""
+OPERATORS = 40
+"""Operators kept of each rank, those that took longest."""
+SIDE = {"cpu": 768, "cuda": 8192}
+"""Of the square matrices by which a device's rate is measured: 10 ms or so of work."""
+RATE_SECONDS = 0.3
+"""For how long they are multiplied."""
+
+
+class Profiler:
+    """Profiles the calls of one worker in the steps that the settings name.
+
+    Args:
+        worker: whose calls come through `during`.
+        settings: which steps, counted from the first that this process makes.
+        folder: where the files go.
+    """
+
+    def __init__(self, worker: Worker, settings: ProfileSettings, folder: Path):
+        self._worker, self._settings, self._folder = worker, settings, folder
+        self._cuda = worker.device.type == "cuda"
+        self._timer = Timer(self._wait)
+        self._first: int | None = None
+        self._timed: dict[int, dict[str, float]] = {}
+        """What the worker says of each timed step; see `Worker.timings`."""
+        self._began: list[float] = []
+        """When each profiled step began: a step lasts till the next, before whose tracing starts."""
+        self._segments: list[dict[str, Any]] = []
+        """One trace per call."""
+        self._operators: dict[str, list[float]] = {}
+        """Calls and own seconds, on the CPU and on the GPU."""
+        self.done = False
+        """There is nothing left to do."""
+
+    @contextlib.contextmanager
+    def during(self, method: str, arguments: tuple[Any, ...]) -> Iterator[None]:
+        """Around one call of the worker."""
+        if method not in CALLS:
+            yield
+            return
+        step: int = arguments[1]
+        self._first = self._first or step
+        number, (start, last) = step - self._first + 1, self._settings.steps
+        if method == CALLS[0] and start <= number <= last:
+            self._began.append(time.perf_counter())
+        if number == last:
+            with self._tracing(), Timer(self._wait).at_work(method) if start < last else self._timer.at_work(method):
+                yield
+        elif start <= number < last:
+            with self._timer.at_work(method):
+                yield
+        else:
+            yield
+        if method == "update" and start <= number <= last:
+            if number < last or start == last:
+                self._timed[step] = self._worker.timings()
+            if number == last:
+                if start == last:
+                    self._began.append(time.perf_counter())
+                self._write(step)
+
+    def _wait(self) -> None:
+        if self._cuda:
+            torch.cuda.synchronize(self._worker.device)
+
+    @contextlib.contextmanager
+    def _tracing(self) -> Iterator[None]:
+        """Trace one call: its operators and kernels, and the names of its parts."""
+        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._cuda else [])]
+        profiler = torch.profiler.profile(activities=activities, acc_events=True)
+        with _unsaid():
+            profiler.start()
+        try:
+            yield
+        finally:
+            with _unsaid():
+                profiler.stop()
+        for one in profiler.key_averages():
+            if not one.is_user_annotation:
+                known = self._operators.setdefault(one.key, [0, 0.0, 0.0])
+                known[0] += one.count
+                known[1] += one.self_cpu_time_total / 1e6
+                # An operator of the CPU has the time of its kernels, too, which stand for themselves.
+                known[2] += one.self_device_time_total / 1e6 if one.device_type != DeviceType.CPU else 0.0
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "trace.json")
+            profiler.export_chrome_trace(str(file))
+            self._segments.append(json.loads(file.read_text(encoding="utf-8", errors="replace")))
+
+    def _write(self, traced: int) -> None:
+        """Leave the trace and what the table needs; then forget them."""
+        worker = self._worker
+        name = f"{worker.name}-rank{worker.ranks.rank}"
+        trace = json.dumps(joined(self._segments)).encode()
+        (self._folder / f"{name}.trace.json.gz").write_bytes(gzip.compress(trace, compresslevel=4))
+        operators = sorted(self._operators.items(), key=lambda item: -max(item[1][1:]))[:OPERATORS]
+        dtype = torch.bfloat16 if worker.config.training.dtype == "bf16" else torch.float32
+        record = {
+            "agent": worker.name,
+            "rank": worker.ranks.rank,
+            "ranks": worker.ranks.size,
+            "device": torch.cuda.get_device_name(worker.device) if self._cuda else "cpu",
+            "timed": list(self._timed),
+            "traced": traced,
+            "parts": [[call, part, seconds] for (call, part), seconds in self._timer.seconds.items()],
+            "timings": list(self._timed.values()),
+            "seconds": [after - before for before, after in itertools.pairwise(self._began)],
+            "operators": [[key, *values] for key, values in operators],
+            "dtype": worker.config.training.dtype,
+            "matmul_flops": matmul_rate(worker.device, dtype),
+        }
+        (self._folder / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        self._segments, self._operators, self.done = [], {}, True
+
+
+def joined(segments: list[dict[str, Any]]) -> Mapping[str, Any]:
+    """One Chrome trace of several of one process, on the clock of the first."""
+    first = segments[0]
+    events = []
+    for one in segments:
+        # Nanoseconds; times of events are microseconds since then.
+        later = (one["baseTimeNanoseconds"] - first["baseTimeNanoseconds"]) / 1e3
+        events += [{**event, "ts": event["ts"] + later} if "ts" in event else event for event in one["traceEvents"]]
+    return {**first, "traceEvents": events}
+
+
+def matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
+    """Operations per second at which a device multiplies large matrices now: the best of some tries.
+
+    On the CPU with as many threads as torch has in this process. Draws from a generator of its own.
+    """
+    side = SIDE[device.type]
+    noise = torch.Generator(device).manual_seed(0)
+    left, right = (torch.randn(side, side, device=device, dtype=dtype, generator=noise) for _ in range(2))
+    out = torch.empty_like(left)
+    best, start = float("inf"), time.perf_counter()
+    while time.perf_counter() - start < RATE_SECONDS:
+        before = time.perf_counter()
+        torch.mm(left, right, out=out)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        best = min(best, time.perf_counter() - before)
+    return 2 * side**3 / best
+
+
+@contextlib.contextmanager
+def _unsaid() -> Iterator[None]:
+    """What native code prints to stderr is dropped: torch 2.13's profiler says that it starts, in a live picture."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)

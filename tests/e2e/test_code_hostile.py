@@ -1,0 +1,433 @@
+"""Programs that mean harm, under every set of layers this machine has: contained, unharmed, nothing left running."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from eval_suite.sandbox.process import Limits, Sandbox, detect, open_sandbox
+from eval_suite.sandbox.run_tests import Call, Program, Run, run_calls, run_programs, run_python_tests
+
+LIMITS = Limits(memory_mb=1024, output_mb=2, disk_mb=16, processes=32)
+SECONDS = 1.0
+SHORT = 0.2
+"""For programs that are meant to run into the limit."""
+# What each of several machines would have: everything, a container that forbids namespaces, a kernel without
+# Landlock. The first is this machine's own set.
+SETS = {"all": None, "no namespaces": ("landlock", "seccomp"), "no landlock, no seccomp": ("namespaces", "uid")}
+
+
+@pytest.fixture(params=SETS)
+def sandbox(request: pytest.FixtureRequest) -> Sandbox:
+    """A sandbox with one set of layers; sets this machine lacks are skipped."""
+    here = open_sandbox(run_code=True, allow_unsafe=True).layers
+    wanted = SETS[request.param]
+    if wanted is None:
+        return Sandbox(here, LIMITS)
+    if "uid" in wanted and os.geteuid() != 0:
+        wanted = tuple(layer for layer in wanted if layer != "uid")
+    if not set(wanted) <= set(here):
+        pytest.skip(f"layers {wanted} are not available here")
+    return Sandbox(wanted, LIMITS)
+
+
+@pytest.fixture
+def full() -> Sandbox:
+    """All the layers of this machine, for what no layer decides."""
+    return Sandbox(detect(), LIMITS)
+
+
+@pytest.fixture(autouse=True)
+def unharmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Around each test: a file that must stay, a secret that must not be read, and no process or folder left."""
+    boxes = tmp_path / "boxes"
+    boxes.mkdir()
+    tmp_path.chmod(0o755)
+    for parent in tmp_path.parents:
+        if parent.stat().st_uid == os.getuid() and len(parent.parts) > 2:
+            parent.chmod(parent.stat().st_mode | 0o011)
+    monkeypatch.setattr(tempfile, "tempdir", str(boxes))
+    monkeypatch.setenv("MMCORL_TEST_SECRET", "sesame")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    outside.chmod(0o777)
+    (outside / "canary").write_text("alive sesame")
+    (outside / "canary").chmod(0o666)
+    started = time.monotonic()
+    yield outside
+    seconds = time.monotonic() - started
+    assert (outside / "canary").read_text() == "alive sesame"
+    assert sorted(path.name for path in outside.iterdir()) == ["canary"]
+    assert not list(boxes.iterdir()), "a folder was left behind"
+    deadline = time.monotonic() + 2
+    while (left := processes_with(str(boxes))) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not left, "processes were left behind"
+    assert seconds < 5
+
+
+def processes_with(text: str) -> list[int]:
+    """Processes of any namespace with a text in their command line; a forked child keeps its parent's."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            try:
+                with open(f"/proc/{name}/cmdline", "rb") as file:
+                    if text.encode() in file.read():
+                        found.append(int(name))
+            except OSError:
+                continue  # it ended meanwhile
+    return found
+
+
+def outcomes(sandbox: Sandbox, source: str, test: str = "assert f() == 1", seconds: float = SECONDS) -> list[str]:
+    """Outcomes of one test of `f`."""
+    result = run_python_tests(sandbox, Program(source), ["f"], "", [test], seconds)
+    assert not result.harness_error, result.tests
+    return [test.outcome for test in result.tests]
+
+
+def returned(sandbox: Sandbox, source: str, expected: object) -> bool:
+    """Whether `f()` returns a value."""
+    result = run_calls(sandbox, Program(source), "f", [Call((), expected)], SECONDS)
+    assert result.passed, result.tests
+    return True
+
+
+LOOPS = {
+    "alarm cancelled": "import signal\ndef f():\n signal.alarm(0)\n while True: pass",
+    "signals ignored": (
+        "import signal\ndef f():\n for n in signal.valid_signals():\n  try: signal.signal(n, signal.SIG_IGN)\n"
+        "  except (OSError, ValueError): pass\n while True: pass"
+    ),
+    "another session": (
+        "import os\ndef f():\n for g in (os.setsid, os.setpgrp):\n  try: g()\n  except OSError: pass\n while True: pass"
+    ),
+    "one long call": "def f(): return 9**9**9",
+    "asleep": "import time\ndef f(): time.sleep(3600)",
+    "endless output": "def f():\n while True: print('x' * 100000)",
+    "loops at import": "while True: pass\ndef f(): return 1",
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_program_that_never_ends_is_ended(name, full):
+    assert outcomes(full, LOOPS[name], seconds=SHORT) in (["timeout"], ["killed"])
+
+
+def test_a_program_that_leaves_its_session_is_ended(sandbox):
+    assert outcomes(sandbox, LOOPS["another session"], seconds=SHORT) in (["timeout"], ["killed"])
+
+
+BOMBS = {
+    "fork loop": "import os\ndef f():\n while True: os.fork()",
+    "forks that go on": "import os\ndef f():\n while True:\n  try: os.fork()\n  except OSError: pass",
+    "10 GiB": "def f(): return len(bytearray(10 << 30))",
+    "memory by pieces": "def f():\n kept = []\n while True: kept.append(bytearray(1 << 24))",
+    "memory without names": (
+        "import os\ndef f():\n kept = []\n while True:\n  n = os.memfd_create('x')\n  kept.append(n)\n"
+        "  for _ in range(4096): os.write(n, bytes(1 << 20))"
+    ),
+    "threads": "import threading, time\ndef f():\n while True: threading.Thread(target=time.sleep, args=(60,)).start()",
+    "stack": "import sys\ndef f():\n sys.setrecursionlimit(10**9)\n g = lambda x: [g(x)].sort(key=g)\n return g(1)",
+    "large answer": "def f(): return 'x' * (64 << 20)",
+    "deep answer": "def f():\n x = []\n for _ in range(100000): x = [x]\n return x",
+    "answer that holds itself": "def f():\n x = []\n x.append(x)\n return x",
+    "files": "def f():\n for n in range(10**6): open(f'{n}', 'wb').write(bytes(1 << 20))",
+    "one large file": "def f():\n with open('x', 'wb') as h:\n  while True: h.write(bytes(1 << 20))",
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_program_that_wants_everything_gets_little(name, full):
+    assert outcomes(full, BOMBS[name], seconds=0.4)[0] in ("error", "killed", "timeout")
+
+
+@pytest.mark.parametrize("name", ["forks that go on", "10 GiB", "files"])
+def test_each_set_of_layers_holds_what_multiplies(name, sandbox):
+    assert outcomes(sandbox, BOMBS[name], seconds=0.4)[0] in ("error", "killed", "timeout")
+
+
+WORDS = [
+    "passed",
+    '{"value": null}',
+    '{"outcome": "passed", "detail": "", "nonce": ""}',
+    '{"done": ""}',
+    '{"status": 0, "capped": false, "note": null, "out": "1"}',
+]
+LIARS = {
+    "stops the loop over its answers": "def f(x=0): raise StopIteration",
+    "exit 0": "import os\ndef f(): os._exit(0)",
+    "exit 0 at import": "import os\nos._exit(0)",
+    "sys.exit at import": "import sys\nsys.exit(0)\ndef f(): return 1",
+    "sys.exit in a call": "import sys\ndef f(): sys.exit(0)",
+    "always equal": "class T:\n def __eq__(self, o): return True\n __ne__ = __lt__ = __eq__\ndef f(): return T()",
+    "an int that is always equal": (
+        "class T(int):\n def __eq__(self, other): return True\n def __hash__(self): return 1\ndef f(): return T(7)"
+    ),
+    "a text that is always equal": (
+        "class T(str):\n def __eq__(self, other): return True\n def __hash__(self): return 1\n"
+        " def __str__(self): return '1'\ndef f(): return T('7')"
+    ),
+    "an int that says it is another": (
+        "class T(int):\n def __index__(self): return 1\n __int__ = __index__\ndef f(): return T(7)"
+    ),
+    "a list that lies": "class T(list):\n def __iter__(self): return iter([1])\ndef f(): return T([2])",
+    "words of a verdict": f"""
+import os
+def f():
+    for n in range(64):
+        for text in {WORDS!r}:
+            try: os.write(n, text.encode() + b"\\n")
+            except OSError: pass
+    os._exit(0)
+""",
+    "an encoder that lies": "import json\ndef f():\n json.dumps = lambda *a, **k: '{\"done\": true}'\n return 2",
+    "no equality left": (
+        "import builtins, operator\ndef f():\n builtins.len = builtins.all = builtins.isinstance = lambda *a: True\n"
+        " operator.eq = lambda *a: True\n return 2"
+    ),
+    "assertions switched off": "import builtins\ndef f():\n builtins.__dict__['__debug__'] = False\n return 2",
+    "an exception that lies": (
+        "class P(Exception):\n def __str__(self): raise SystemExit(0)\n __repr__ = __str__\ndef f(): raise P()"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LIARS)
+def test_nothing_a_program_says_of_itself_makes_it_pass(name, full):
+    test = "assert f() in ([1], 1, '1')" if name == "a list that lies" else "assert f() == 1"
+    if name == "a text that is always equal":
+        test = "assert f() == '1'"
+    if name == "stops the loop over its answers":
+        test = "assert all(map(f, [1, 2]))"
+    assert outcomes(full, LIARS[name], test) != ["passed"]
+    calls = run_calls(full, Program(LIARS[name]), "f", [Call((), 1)], SECONDS)
+    assert not calls.passed
+    assert not calls.harness_error
+
+
+KILLERS = {
+    "parent": "os.kill(os.getppid(), 9)",
+    "group": "os.killpg(0, 9)",
+    "everyone": "os.kill(-1, 9)",
+    "number 1": "os.kill(1, 9)",
+    "the grader": "os.kill({grader}, 9)",
+    "by thread": "ctypes.CDLL(None).syscall(200, {grader}, 9)",
+}
+
+
+@pytest.mark.parametrize("name", KILLERS)
+def test_signals_reach_nobody_else(name, sandbox):
+    line = KILLERS[name].format(grader=os.getpid())
+    bystander = threading.Thread(target=time.sleep, args=(0.2,))
+    bystander.start()
+    # It may end itself with its group; what counts is that this process goes on, which the assertions below show.
+    found = outcomes(sandbox, f"import os, ctypes\ndef f():\n try: {line}\n except OSError: pass\n return 1")
+    assert found in (["passed"], ["killed"])
+    bystander.join()
+
+
+ESCAPES = {
+    "reload": "import importlib, os\nimportlib.reload(os)\nos.system('rm -f {canary}; touch {outside}/x')",
+    "posix": "import posix\nposix.system('rm -f {canary}')",
+    "libc": "import ctypes\nctypes.CDLL(None).system(b'rm -f {canary}')",
+    "spawn": "import os\nos.posix_spawn('/bin/rm', ['rm', '-f', '{canary}'], {{}})",
+    "subprocess": "import subprocess\nsubprocess.run(['/bin/sh', '-c', 'rm -f {canary}'])",
+    "write": "open('{canary}', 'w').write('dead')",
+    "append": "open('{outside}/x', 'a').write('dead')",
+    "remove": "import os\nos.remove('{canary}')",
+    "rename": "import os\nopen('mine', 'w').close()\nos.replace('mine', '{canary}')",
+    "symlink": "import os\nos.symlink('{outside}', 'way')\nopen('way/x', 'w').write('dead')",
+    "symlink to the file": "import os\nos.symlink('{canary}', 'way')\nopen('way', 'w').write('dead')",
+    "hard link": "import os\nos.link('{canary}', 'way')\nopen('way', 'w').write('dead')",
+    "truncate": "import os\nos.truncate('{canary}', 0)",
+    "mount": "import ctypes\nassert ctypes.CDLL(None).mount(b'{outside}', b'.', None, 4096, None) == 0\nopen('x', 'w')",
+    "chroot": "import os\nos.chroot('.')",
+    "everything": "import shutil\nshutil.rmtree('{outside}')",
+}
+
+
+@pytest.mark.parametrize("name", ESCAPES)
+def test_files_elsewhere_stay_as_they_are(name, sandbox, unharmed):
+    body = ESCAPES[name].format(canary=unharmed / "canary", outside=unharmed).replace("\n", "\n  ")
+    source = f"def f():\n try:\n  {body}\n except BaseException as e: return 1\n return 1"
+    assert outcomes(sandbox, source) == ["passed"]
+
+
+def test_environment_and_files_cannot_be_read(sandbox, unharmed):
+    # Everything a secret could be read from, tried one by one; what was found comes back as text.
+    places = ["/proc/self/environ", f"/proc/{os.getpid()}/environ", "/proc/1/environ", str(unharmed / "canary")]
+    places += [str(Path.home() / ".bashrc"), "/etc/passwd", "/etc/shadow", "/etc/hostname"]
+    source = f"""
+import os
+def f():
+    found = [name for name in os.environ if name not in ("HOME", "TMPDIR", "LC_CTYPE")]
+    found += [value for value in os.environ.values() if "sesame" in value]
+    for place in {places!r}:
+        try: found.append(open(place, "rb").read().decode("latin-1")[:50])
+        except OSError: pass
+    for place in ("/home", "/root", {str(unharmed)!r}, "/proc/{os.getpid()}/root"):
+        try: found += os.listdir(place)
+        except OSError: pass
+    return found
+"""
+    if "landlock" in sandbox.layers:
+        assert returned(sandbox, source, [])
+    else:
+        # Without Landlock the new root still has folders on the way to the library, but nothing else in them.
+        result = run_calls(sandbox, Program(source), "f", [Call((), [])], SECONDS)
+        assert "sesame" not in repr(result)
+        assert "root:" not in repr(result)
+
+
+def test_home_is_the_programs_own_empty_folder(sandbox):
+    source = "import os\ndef f(): return [os.listdir(), os.path.expanduser('~') == os.getcwd(), os.environ.get('PATH')]"
+    assert returned(sandbox, source, [[], True, None])
+
+
+def test_its_own_folder_can_be_used(sandbox):
+    source = "def f():\n open('a', 'w').write('hello')\n return open('a').read()"
+    assert returned(sandbox, source, "hello")
+
+
+def test_a_locked_folder_is_removed_all_the_same(sandbox):
+    lock = "os.makedirs('a/b')\n open('a/b/c', 'w').close()\n os.chmod('a', 0)\n os.chmod('.', 0)"
+    source = f"import os\ndef f():\n {lock}\n return 1"
+    assert outcomes(sandbox, source) == ["passed"]
+
+
+@pytest.mark.parametrize("kind", ["SOCK_STREAM", "SOCK_DGRAM"])
+def test_no_network_not_even_to_this_machine(kind, sandbox):
+    server = socket.socket(socket.AF_INET, getattr(socket, kind))
+    with server:
+        server.bind(("127.0.0.1", 0))
+        if kind == "SOCK_STREAM":
+            server.listen()
+        port = server.getsockname()[1]
+        source = f"""
+import socket
+def f():
+    try:
+        s = socket.socket(socket.AF_INET, socket.{kind})
+        s.connect(("127.0.0.1", {port}))
+        s.send(b"sesame")
+    except OSError:
+        return "refused"
+    return "sent"
+"""
+        assert returned(sandbox, source, "refused")
+        server.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            server.accept() if kind == "SOCK_STREAM" else server.recv(10)
+
+
+def test_an_abstract_socket_of_this_machine_cannot_be_reached(sandbox):
+    name = f"\0mmcorl-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(name)
+        server.listen()
+        source = f"""
+import socket
+def f():
+    try: socket.socket(socket.AF_UNIX).connect({name!r})
+    except OSError: return "refused"
+    return "reached"
+"""
+        assert returned(sandbox, source, "refused")
+
+
+def test_a_daemon_does_not_outlive_the_program(sandbox):
+    source = """
+import os, time
+def f():
+    try:
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                time.sleep(60)
+            os._exit(0)
+    except OSError:
+        pass
+    return 1
+"""
+    assert outcomes(sandbox, source) == ["passed"]
+    printed = run_programs(sandbox, Program(source + "\nprint(f())"), [Run("", "1")] * 3, SECONDS)
+    assert printed.passed, printed.tests
+
+
+def test_a_grader_that_is_killed_takes_the_programs_with_it(sandbox, unharmed):
+    boxes = str(unharmed.parent / "boxes")
+    script = f"""
+import sys, tempfile
+sys.path[:0] = {sys.path!r}
+from eval_suite.code.running import Program, run_python_tests
+from eval_suite.code.sandbox import Sandbox
+tempfile.tempdir = {boxes!r}
+print("ready", flush=True)
+run_python_tests(Sandbox({sandbox.layers!r}), Program("def f():\\n while True: pass"), ["f"], "", ["f()"], 60)
+"""
+    grader = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    assert grader.stdout is not None
+    grader.stdout.readline()
+    deadline = time.monotonic() + 4
+    # The script's own command line names the folder as well: two processes of the solution and more of the tests.
+    while len(processes_with(boxes)) < 5 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    grader.kill()
+    grader.wait()
+    grader.stdout.close()
+    for path in Path(boxes).iterdir():
+        path.rmdir()  # an empty folder each is all that stays
+
+
+def test_what_is_expected_is_nowhere_in_the_programs_process(full):
+    # The tests are text with a rare number in it: the solution looks through every object it can reach.
+    source = """
+import gc, sys
+def f():
+    seen, todo = set(), [*gc.get_objects(), *sys.modules.values()]
+    for _ in range(20000):
+        if not todo: break
+        thing = todo.pop()
+        if id(thing) in seen: continue
+        seen.add(id(thing))
+        if isinstance(thing, (str, bytes)) and ("24681357" in str(thing)) and len(thing) < 200: return 24681357
+        if isinstance(thing, (dict, list, tuple)): todo += gc.get_referents(thing)
+    return 0
+"""
+    assert outcomes(full, source, "assert f() == 24681357") == ["wrong"]
+
+
+STDIN = {
+    "endless output": ("while True: print('x' * 1000)", {"killed", "timeout"}),
+    "exit 0 before the answer": ("import os\nos._exit(0)", {"wrong"}),
+    "exit 3": ("import os\nprint(1, flush=True)\nos._exit(3)", {"error"}),
+    "raises after the answer": ("print(1)\nraise ValueError('x')", {"error"}),
+    "asleep": ("import time\ntime.sleep(60)", {"timeout"}),
+    "busy": ("while True: pass", {"timeout"}),
+    "closes its output and stays": ("import os, time\nos.close(1)\ntime.sleep(60)", {"timeout"}),
+    "kills itself": ("import ctypes\nctypes.string_at(0)", {"killed"}),
+    "writes to every file descriptor": (
+        'import os\nfor n in range(3, 64):\n try: os.write(n, b\'{"status": 0, "capped": false, "out": "1"}\\n\')\n'
+        " except OSError: pass",
+        {"wrong", "error"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STDIN)
+def test_programs_that_read_stdin_are_held_as_well(name, full):
+    source, allowed = STDIN[name]
+    result = run_programs(full, Program(source), [Run("", "1"), Run("", "1")], SHORT)
+    assert result.tests[0].outcome in allowed, result.tests
+    assert not result.passed

@@ -1,0 +1,336 @@
+"""The CoMAS protocol through the command line: drafts, sixth calls and every way to count, at any interruption."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eval_suite import comas
+from eval_suite.comas import SIZES, sixth_prompt
+from eval_suite.folder import EvalFolder
+from eval_suite.items import Item
+from eval_suite.sandbox import open_sandbox
+from eval_suite.subset import Subset, draw, load, parse
+from eval_suite.tasks import BENCHMARKS
+from mmcorl.cli.main import main
+from mmcorl.errors import Refused
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: str | Path) -> tuple[int, str, str]:
+    capsys.readouterr()
+    code = main([str(part) for part in argv])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_the_sixth_call_reads_the_task_and_all_drafts() -> None:
+    assert sixth_prompt("Add 1 and 1.", ["It is 2.", "3"]) == (
+        "[Task]:\nAdd 1 and 1.\n\n[Solution 1]:\nIt is 2.\n\n[Solution 2]:\n3\n\nGiven the task and all the above "
+        "solutions, reason over them carefully and provide a final answer to the task."
+    )
+    with pytest.raises(Refused, match="there are none"):
+        sixth_prompt("Add.", [])
+
+
+# -- subsets -------------------------------------------------------------------------------------------------------
+
+
+def test_the_sizes_of_the_tables_are_reachable() -> None:
+    # Every set has at least as many problems as CoMAS' table, and three of them more.
+    drawn = {name for name, size in SIZES.items() if size < BENCHMARKS[name].rows}
+    assert drawn == {"gsm8k", "mmlu", "scibench"}
+    assert all(size <= BENCHMARKS[name].rows for name, size in SIZES.items())
+
+
+def test_a_subset_depends_on_seed_and_ids_alone() -> None:
+    items = [Item("gsm8k", str(number), "?", "1") for number in range(200)]
+
+    def drawn(size: int, seed: int, among: Sequence[Item] = items) -> list[int]:
+        return [int(item.id) for item in draw(among, size, seed)]
+
+    small = drawn(20, 0)
+    assert len(small) == 20
+    assert small == sorted(small)
+    assert set(small) <= set(drawn(60, 0))
+    assert drawn(20, 0, items[::-1]) == small[::-1]
+    assert drawn(20, 1) != small
+    # The five smallest SHA-256 of "0\x1fgsm8k\x1fID", worked out apart: problems must stay the same ones.
+    assert drawn(5, 0) == [7, 12, 67, 119, 169]
+
+
+def test_a_subset_is_told_and_takes_what_there_is(questions: Path) -> None:
+    gsm8k = BENCHMARKS["gsm8k"]
+    loaded = load(gsm8k, questions, Subset(4, seed=3, limit=2))
+    assert len(loaded.items) == 2
+    assert loaded.notes[1:] == ("subset: 4 of 6 rows, drawn with seed 3", "limited: the first 2 of 4 rows")
+    assert len(load(gsm8k, questions, Subset(500)).items) == 6
+    assert load(gsm8k, questions, Subset(None, limit=3)).items == gsm8k.load(questions, limit=3).items
+    assert (parse(None, 500), parse("all", 500), parse("7")) == (500, None, 7)
+    for wrong in ("0", "-1", "some", "²"):
+        with pytest.raises(Refused, match="is no number of problems"):
+            parse(wrong)
+
+
+# -- the protocol --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    file = tmp_path / "gsm8k.jsonl"
+    rows = [{"question": f"What is {n}+1?", "answer": f"Count.\n#### {n + 1}"} for n in range(6)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+@pytest.fixture
+def functions(tmp_path: Path) -> Path:
+    file = tmp_path / "humaneval.jsonl"
+    rows = [
+        {
+            "task_id": f"HumanEval/{n}",
+            "prompt": f'def add(x):\n    """x plus {n}: add(1) is {n + 1}"""\n',
+            "canonical_solution": f"    return x + {n}\n",
+            "test": f"def check(candidate):\n    assert candidate(5) == {n + 5}\n",
+            "entry_point": "add",
+        }
+        for n in range(3)
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def protocol(model: Path, out: Path, *benchmarks: str) -> list[str]:
+    return [
+        *("eval", str(model), *benchmarks, "--protocol", "comas", "--out", str(out)),
+        *("--style", "plain", "--max-new-tokens", "6", "--quiet", "--json", "--run-code", "--allow-unsafe-code"),
+    ]
+
+
+def test_the_protocol_ends_the_same_wherever_it_was_killed(
+    capsys: pytest.CaptureFixture[str],
+    tiny_checkpoints: Mapping[str, Path],
+    questions: Path,
+    functions: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, sets = tiny_checkpoints["qwen2"], (f"gsm8k={questions}", f"humaneval={functions}")
+    whole = tmp_path / "whole"
+    code, out, _ = run(capsys, *protocol(model, whole, *sets))
+    assert code == 0
+    told = json.loads(out)
+    assert json.loads((whole / "comas.json").read_text()) == told
+    assert list(told["columns"]) == ["pass@1", "avg@5", "maj@5", "pass@5", "sixth_call"]
+    for aggregation, column in told["columns"].items():
+        assert {one["aggregation"] for one in column["benchmarks"].values()} == {aggregation}
+        assert column["benchmarks"]["humaneval"]["sandbox"] == [open_sandbox(run_code=True, allow_unsafe=True).record]
+        assert column["benchmarks"]["gsm8k"]["sandbox"] is None
+    responses = {name: column["benchmarks"]["gsm8k"]["responses"] for name, column in told["columns"].items()}
+    assert responses == {"pass@1": 30, "avg@5": 30, "maj@5": 30, "pass@5": 30, "sixth_call": 6}
+    assert sum(told["programs_compared_by"]["humaneval"].values()) == 3
+    settings = EvalFolder(whole / "drafts").manifest["generation"]["gsm8k"]
+    assert (settings["samples"], settings["temperature"], settings["top_p"]) == (5, 0.7, 0.95)
+    last = EvalFolder(whole / "sixth").manifest["generation"]["gsm8k"]
+    assert (last["samples"], last["temperature"], last["style"]) == (1, 0.7, "plain")
+    assert last["seed"] != settings["seed"]
+
+    class KilledError(BaseException):
+        pass
+
+    def dying(place: str, original: Callable[..., None]) -> Callable[..., None]:
+        def append(self: EvalFolder, name: str, rows: Any) -> None:
+            rows = list(rows)
+            if f"{self.path.name}/{name}" == place:
+                original(self, name, rows[: len(rows) // 2])
+                with (self.path / name).open("a") as file:
+                    file.write('{"benchmark": "gs')
+                raise KilledError
+            original(self, name, rows)
+
+        return append
+
+    part = tmp_path / "part"
+    original = EvalFolder.append
+    # Half of the rows and half a line of one file reach the disk; the next start gets a little further.
+    for place in ("drafts/responses", "sixth/responses", "drafts/behaviour", "sixth/rule"):
+        monkeypatch.setattr(EvalFolder, "append", dying(f"{place}.jsonl", original))
+        with pytest.raises(KilledError):
+            main(protocol(model, part, *sets))
+    monkeypatch.setattr(EvalFolder, "append", original)
+    assert main(protocol(model, part, *sets)) == 0
+    names = ("drafts/responses.jsonl", "sixth/responses.jsonl", "drafts/summary.json", "sixth/summary.json")
+    for name in (*names, "drafts/behaviour.jsonl", "comas.json"):
+        assert (part / name).read_bytes() == (whole / name).read_bytes(), name
+
+
+def test_the_sixth_call_is_asked_with_the_drafts(
+    capsys: pytest.CaptureFixture[str],
+    tiny_checkpoints: Mapping[str, Path],
+    questions: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from eval_suite.commands import Checkpoint
+
+    asked: dict[str, str] = {}
+    chunk = Checkpoint.chunk
+
+    def listening(self: Checkpoint, settings: Any, items: Any, number: int) -> Any:
+        if settings.samples == 1:
+            asked.update({item.id: item.question for item in items})
+        return chunk(self, settings, items, number)
+
+    monkeypatch.setattr(Checkpoint, "chunk", listening)
+    out = tmp_path / "out"
+    argv = protocol(tiny_checkpoints["qwen2"], out, f"gsm8k={questions}")
+    argv[argv.index("plain")] = "boxed"
+    assert run(capsys, *argv)[0] == 0
+    drafts = EvalFolder(out / "drafts")
+    first = drafts.items()[0]
+    texts = [one.text for one in drafts.responses() if one.id == first.id]
+    assert len(texts) == 5
+    boxed = "\nReason step by step and put your final answer within \\boxed{}."
+    assert asked[first.id] == sixth_prompt(first.question + boxed, texts)
+    # Drafts that changed behind the back of the sixth calls are noticed.
+    rows = (out / "drafts" / "responses.jsonl").read_text().splitlines()
+    rows[0] = json.dumps(json.loads(rows[0]) | {"text": "another"})
+    (out / "drafts" / "responses.jsonl").write_text("\n".join(rows) + "\n")
+    code, _, err = run(capsys, *argv)
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "have read other drafts" in err
+
+
+def test_columns_and_their_tables(capsys: pytest.CaptureFixture[str], tmp_path: Path, functions: Path) -> None:
+    """Hand-made drafts and sixth calls of two problems, through the aggregations to every form of table."""
+    out = tmp_path / "mine"
+    right, wrong, odd = (
+        f"```python\ndef add(x): return {body}\n```" for body in ("x + 1", "x + 2", "x if x == 5 else 9")
+    )
+    # Problem 1: x + 1 twice, x + 2 three times. Tests want 6 for 5; the example add(1) gives 2, 3: the vote is wrong.
+    # Problem 2: wants 7 for 5, add(1) is 3: four right, the odd one differs on the example: the vote is right.
+    texts = {"HumanEval/1": [right, wrong, wrong, right, wrong], "HumanEval/2": [odd, wrong, wrong, wrong, wrong]}
+    sixth = {"HumanEval/1": f"{wrong}\n{right}", "HumanEval/2": f"{wrong}\n{odd}"}
+    for name, told in (("drafts", texts), ("sixth", {key: [text] for key, text in sixth.items()})):
+        file = tmp_path / f"{name}.jsonl"
+        rows = [{"id": key, "response": text} for key, several in told.items() for text in several]
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        argv = ["grade", str(file), "--benchmark", f"humaneval={functions}", "--out", str(out / name), "--quiet"]
+        argv += ["--aggregation", "sixth_call"] if name == "sixth" else ["--aggregation", "maj@5"]
+        assert run(capsys, *argv, "--run-code", "--allow-unsafe-code")[0] == 0
+    drafts, last = EvalFolder(out / "drafts"), EvalFolder(out / "sixth")
+    columns = comas.columns(drafts, last, 5)
+    scores = {name: column["benchmarks"]["humaneval"] for name, column in columns.items()}
+    # 2 + 4 of 10 drafts; problem 2 by vote; a right draft in both; the last block: right for 1, odd for 2.
+    assert {name: (one["correct"], one["total"]) for name, one in scores.items()} == {
+        "pass@1": (6, 10),
+        "avg@5": (6, 10),
+        "maj@5": (1, 2),
+        "pass@5": (2, 2),
+        "sixth_call": (1, 2),
+    }
+    assert scores["maj@5"]["tie_rule"] == "first_seen"
+    by = comas.program_comparisons(drafts)
+    assert by == {"humaneval": {"behaviour": 2, "syntax": 0, "nothing": 0}}
+    result = {"protocol": "comas", "drafts": 5, "programs_compared_by": by, "columns": columns}
+    (out / "comas.json").write_text(json.dumps(result))
+    for form, sign in (("terminal", "sixth"), ("markdown", "| HumanEval |"), ("latex", "\\toprule"), ("csv", "run,")):
+        code, text, _ = run(capsys, "table", out, "--format", form)
+        assert code == 0
+        assert sign in text
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert [(row["aggregation"], row["correct"]) for row in rows] == [
+        ("pass@1", "6"),
+        ("avg@5", "6"),
+        ("maj@5", "1"),
+        ("pass@5", "2"),
+        ("sixth_call", "1"),
+    ]
+    _, text, _ = run(capsys, "table", out, "--format", "markdown")
+    assert "| HumanEval | 2 | 60.00" in text
+    assert "programs that act alike on public examples are one vote" in text
+    code, _, err = run(capsys, "table", out, out)
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "is given twice" in err
+    # A plain evaluation is another kind of table.
+    code, _, err = run(capsys, "table", out, out / "drafts")
+    assert code == 2
+    assert "holds no results of the CoMAS protocol" in err
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (("--aggregation", "maj@5"), "reports every aggregation"),
+        (("--samples", "1"), "leaves no vote"),
+        (("--temperature", "0"), "all alike at temperature 0"),
+        (("--subset", "few"), "is no number of problems"),
+        (("--device", "cuda:7"), "device 'cuda:7' cannot be used"),
+    ],
+)
+def test_what_the_protocol_cannot_do_is_refused(
+    more: tuple[str, ...],
+    says: str,
+    capsys: pytest.CaptureFixture[str],
+    tiny_checkpoints: Mapping[str, Path],
+    questions: Path,
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "out"
+    code, _, err = run(capsys, *protocol(tiny_checkpoints["qwen2"], out, f"gsm8k={questions}"), *more)
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert says in err
+    assert not out.exists()
+
+
+def test_folders_of_something_else_and_code_that_may_not_run_are_refused(
+    capsys: pytest.CaptureFixture[str],
+    tiny_checkpoints: Mapping[str, Path],
+    questions: Path,
+    functions: Path,
+    tmp_path: Path,
+) -> None:
+    argv = protocol(tiny_checkpoints["qwen2"], tmp_path / "out", f"humaneval={functions}")
+    argv.remove("--run-code")
+    code, _, err = run(capsys, *argv)
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "allow it with --run-code" in err
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").write_text("mine")
+    for out, says in ((tmp_path / "full", "holds something else"), (questions, "is a file")):
+        code, _, err = run(capsys, *protocol(tiny_checkpoints["qwen2"], out, f"gsm8k={questions}"))
+        assert (code, len(err.splitlines())) == (2, 1)
+        assert says in err
+
+
+def test_drafts_that_leave_the_sixth_call_no_room_are_told(tiny_checkpoints: Mapping[str, Path]) -> None:
+    from eval_suite.comas_command import SixthCall, _warn_of_room
+    from eval_suite.commands import Checkpoint
+    from eval_suite.generate import Generation
+
+    arguments = argparse.Namespace(model=str(tiny_checkpoints["qwen2"]), adapter=None, device="cpu")
+    settings = Generation(style="plain", samples=5, temperature=0.7, max_new_tokens=32)
+    items = [Item("gsm8k", name, "What is 1+1?", "2") for name in ("fits", "long", "none")]
+    texts = {("gsm8k", "fits"): ["It is 2."] * 5, ("gsm8k", "long"): ["2 " * 4000] * 5}
+    with Checkpoint(arguments) as model:
+        call = SixthCall(model, settings, settings, texts)
+        fits, long, none = (call.obstacle(item) for item in items)
+        assert fits is None
+        assert none == "it has no drafts"
+        assert long is not None
+        assert "less than the budget of 32: lower --max-new-tokens" in long
+        context = model.generator(settings).context
+        assert context is not None
+        said: list[str] = []
+        _warn_of_room(model, replace(settings, max_new_tokens=context // 6), said.append)
+        assert not said
+        _warn_of_room(model, replace(settings, max_new_tokens=context // 6 + 1), said.append)
+        assert f"but the context holds {context}" in said[0]

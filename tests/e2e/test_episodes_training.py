@@ -1,0 +1,420 @@
+"""Episodes through the real loop, workers, ranks and runs; and what a config may not ask of them."""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_cotrain import Letters, Rows
+from test_episodes import Scripted, conversation
+
+from mmcorl.config import parse
+from mmcorl.errors import Failed, Refused
+from mmcorl.interactions import prompts
+from mmcorl.interactions.base import Call as CallMade
+from mmcorl.interactions.base import Episode, Outcome, Talk, Workflow, ask, converse, talks_of
+from mmcorl.interactions.comas import comas
+from mmcorl.interactions.debate import debate
+from mmcorl.interactions.train import train_on_episodes
+from mmcorl.interactions.verifiers import by_label
+from mmcorl.labels.supervision import Labels, Supervision
+from mmcorl.launch.agent_threads import Lanes
+from mmcorl.launch.host import Host
+from mmcorl.launch.local import LocalTeam
+from mmcorl.launch.ray_agent import TeamAgent
+from mmcorl.sharding.ranks import ALONE
+from mmcorl.trainer.worker import Worker
+from mmcorl.types import Completion, Group, Prompt
+from model_adapters.templates import control_tokens, without_control_tokens
+from openai_server import Call, OpenAIServer, Reply
+from runs import ForkServer, assert_it_learns, assert_same_run, changed, records, small_config, write_config
+from sharding_worlds import Task, World, done, train
+from worker_parts import largest_difference, mixed_prompts, noise, prompt, settings, worker
+
+KILLED = -signal.SIGKILL
+CONVERSING: dict[str, Any] = {"objective": {"kind": "reinforce_pp"}, "episode": {"kind": "comas"}}
+
+
+# -- the loop ----------------------------------------------------------------------------------------------------
+
+
+class Notes:
+    """A journal that keeps what it is told."""
+
+    step = 0
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.told: list[tuple[Sequence[Sequence[Group]], Labels, Sequence[Mapping[str, Sequence[float]]]]] = []
+        self.episodes: list[Episode] = []
+
+    def phase(self, what: str) -> None:
+        self.lines.append(what)
+
+    def record(
+        self,
+        step: int,
+        batch: Sequence[Prompt],
+        groups: Sequence[Sequence[Group]],
+        labels: Labels,
+        rewards: Sequence[Mapping[str, Sequence[float]]],
+        updates: Sequence[Future[dict[str, float]]],
+        episode: Episode,
+    ) -> None:
+        assert all(update.result() == {} for update in updates)
+        self.lines.append(f"record {step}")
+        self.told.append((groups, labels, rewards))
+        self.episodes.append(episode)
+
+    def evaluate_when_due(self, step: int, agents: Sequence[Any]) -> None:
+        self.lines.append(f"evaluate {step}")
+
+    def checkpoint_when_due(self, step: int, agents: Sequence[Any]) -> None:
+        self.lines.append(f"checkpoint {step}")
+
+
+class Careful(Scripted):
+    """An agent that accepts rewards for exactly what it was asked since its last update."""
+
+    def update(self, rewards: Mapping[str, Sequence[float]], step: int) -> dict[str, float]:
+        assert list(rewards) == [one.uid for one in self.heard]
+        assert all(len(values) == 1 for values in rewards.values())
+        self.heard = []
+        return super().update(rewards, step)
+
+
+@pytest.mark.parametrize("overlapping", [False, True])
+def test_the_loop_gives_every_call_its_reward_and_the_record_its_solutions(overlapping: bool) -> None:
+    cohort = [Careful(name, lambda name, _: "right" if name == "a" else "wrong") for name in "abc"]
+    lanes = Lanes("abc")
+    rows, notes = Rows("x", 4), Notes()
+    train_on_episodes(
+        cohort,
+        rows,
+        lambda batch, step: conversation("debate", batch),
+        Supervision("ring", "abc", relation=Letters()),
+        notes,
+        2,
+        *([lanes] if overlapping else []),
+    )
+    lanes.close()
+    step = ["rollout", "update"]
+    assert notes.lines == [
+        *("evaluate 0", *step, "record 1", "evaluate 1", "checkpoint 1"),
+        *(*step, "record 2", "evaluate 2", "checkpoint 2"),
+    ]
+    assert cohort[0].calls == [("rollout", 4), ("rollout", 4), ("update", 8)] * 2
+    groups, labels, rewards = notes.told[0]
+    assert [[len(group.completions) for group in own] for own in groups] == [[2] * 4] * 3
+    assert [label.teacher for label in (row[0] for row in labels.labels)] == ["b", "c", "a"]
+    assert [set(one) for one in rewards] == [{prompt.uid for prompt in rows.prompts}] * 3
+
+
+# -- workers -----------------------------------------------------------------------------------------------------
+
+
+def test_rollouts_of_one_step_wait_together_for_its_update(tiny_checkpoints: Mapping[str, Path]) -> None:
+    path, questions = tiny_checkpoints["qwen2"], mixed_prompts("qwen2")
+    agent = worker(path, **CONVERSING)
+    first = agent.rollout(questions[:2], 1)
+    assert all(len(group.completions) == 1 for group in first)
+    second = agent.rollout(questions[2:], 1)
+    assert agent.rollout([], 1) == []
+    uids = [group.uid for group in [*first, *second]]
+    assert list(agent._pending) == uids
+    with pytest.raises(RuntimeError, match="do not belong together"):
+        agent.update(dict.fromkeys(uids[:2], (1.0,)), 1)
+    before = [one.clone() for one in agent.trainable]
+    told = agent.update({uid: (float(number**2),) for number, uid in enumerate(uids)}, 1)
+    assert told["trained_tokens"] == sum(group.completions[0].tokens for group in [*first, *second])
+    assert not all(torch.equal(one, other) for one, other in zip(agent.trainable, before, strict=True))
+    assert agent._pending == {}
+    # What was left of an earlier step does not wait for ever.
+    agent.rollout(questions, 2)
+    agent.rollout(questions[:1], 3)
+    assert list(agent._pending) == uids[:1]
+
+
+def test_calls_of_a_step_draw_noise_of_their_own_and_the_first_that_of_a_group(
+    tiny_checkpoints: Mapping[str, Path],
+) -> None:
+    path, questions = tiny_checkpoints["qwen2"], mixed_prompts("qwen2")
+
+    def texts(agent: Worker, step: int) -> list[str]:
+        return [one.text for group in agent.rollout(questions, step) for one in group.completions]
+
+    agent, again = worker(path, **CONVERSING), worker(path, **CONVERSING)
+    calls = [texts(agent, 1), texts(agent, 1), texts(agent, 1)]
+    assert len({tuple(call) for call in calls}) == 3
+    texts(again, 4)
+    assert [texts(again, 1), texts(again, 1), texts(again, 1)] == calls  # no hidden state
+    alone = worker(path, objective={"kind": "reinforce_pp"}, batch={"completions": 1})
+    assert texts(alone, 1) == calls[0]
+
+
+def test_a_prompt_that_grew_too_long_stops_the_run_with_the_settings_to_change(
+    tiny_checkpoints: Mapping[str, Path],
+) -> None:
+    data = {"train": {"source": "synthetic:text", "size": 8}, "max_prompt_tokens": 40}
+    agent = worker(tiny_checkpoints["qwen2"], data=data, **CONVERSING)
+    agent.rollout([prompt("How many?")], 1)
+    (talk,) = talks_of([prompt("How many?")], 1)
+    made = converse([agent], _once(talk), 2)
+    long = ask(
+        talk, 2, "evaluator", 0, lambda *texts: prompts.evaluate(*texts) * 4, made.calls, limit=100, style="plain"
+    ).prompt
+    with pytest.raises(
+        Failed, match=r"prompt \w+/0/2/evaluator/0 .* tokens .* limit 40: lower episode.shown_characters"
+    ):
+        agent.rollout([long], 2)
+
+
+def _once(talk: Talk) -> Workflow:
+    (made,) = yield [ask(talk, 1, "solver", 0, prompts.debate, limit=100)]
+    return Outcome({made.ask.prompt.uid: 1.0})
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "gemma3", "llama"])
+def test_what_models_write_can_be_shown_whatever_it_spells(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
+    """Control tokens of any family, one of them hidden in another, are no reason to stop a run."""
+    agent = worker(tiny_checkpoints[family], **CONVERSING)
+    tokens = control_tokens(agent.reader.processor)
+    first = tokens[0]
+    hostile = f"4 {first[:2]}{first}{first[2:]} " + " ".join(tokens) + " <think>5</think>"
+    assert not any(token in without_control_tokens(agent.reader.processor, hostile) for token in tokens)
+    problem = prompt("Sum?") if family == "llama" else prompt("Sum?", noise(56, 56))
+    (talk,) = talks_of([problem], 1)
+    said = CallMade(ask(talk, 1, "solver", 0, prompts.debate, limit=10_000), Completion(hostile, None, 1, "stop"))
+    shown = ask(talk, 1, "evaluator", 0, prompts.evaluate, [said], limit=10_000, style="plain").prompt
+    agent.rollout([shown], 1)
+    assert len(shown.images) == len(problem.images)
+
+
+def test_evaluators_get_no_answer_instruction_and_solvers_that_of_the_run(tiny_checkpoints: Mapping[str, Path]) -> None:
+    agent = worker(tiny_checkpoints["qwen2"], prompt={"style": "boxed"}, **CONVERSING)
+    (talk,) = talks_of([prompt("Sum?")], 1)
+    made = converse([agent], comas([talk], 1, 1, parse_episode(), 0), 1)
+    for call in made.calls:
+        read = agent.reader.encode(call.ask.prompt).input_ids.tolist()
+        text = agent.adapter.decode(agent.policy.processor, read)
+        assert ("within \\boxed{}" in text) == (call.ask.role == "solver")
+
+
+def parse_episode() -> Any:
+    episode = settings(**CONVERSING).episode
+    assert episode is not None
+    return episode
+
+
+# -- ranks -------------------------------------------------------------------------------------------------------
+
+
+class Ranks:
+    """A team of three that takes rewards for exactly what each rank was asked since the last update."""
+
+    size = 3
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = [[], [], []]
+        self.shares: list[list[int]] = []
+
+    def call(self, method: str, arguments: Sequence[tuple[Any, ...]], during: str) -> list[Any]:
+        if method == "facts":
+            return [({}, None)] * self.size
+        self.shares.append([len(own[0]) for own in arguments])
+        if method == "update":
+            assert [list(own[0]) for own in arguments] == self.asked
+            self.asked = [[], [], []]
+            zeros = ("rollout_seconds", "update_seconds", "sync_seconds", "completions", "completion_tokens")
+            return [({}, {**dict.fromkeys(zeros, 1.0), "update_flops": 1.0})] * self.size
+        for rank, (asked, _) in enumerate(arguments):
+            self.asked[rank] += [one.uid for one in asked]
+        return [[Group(one.uid, (Completion("4", "4", 1, "stop"),)) for one in asked] for asked, _ in arguments]
+
+
+def test_rewards_find_the_rank_that_made_the_call() -> None:
+    """The calls of a step are shared out anew in every turn, and some ranks get none."""
+    team = Ranks()
+    agent = TeamAgent("a", team)
+    problems = mixed_prompts("qwen2")[:2]
+    for step in (1, 2):
+        told = converse([agent], comas(talks_of(problems, 1), step, 1, parse_episode(), 0), step)
+        agent.update(told.rewards(0), step)
+    assert team.shares == [*[[1, 1, 0]] * 6, [6, 6, 0]] * 2
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[World]:
+    with World(2) as world:
+        yield world
+
+
+def test_a_rank_without_calls_takes_part_in_the_update(pair: World, tiny_checkpoints: Mapping[str, Path]) -> None:
+    path = tiny_checkpoints["qwen2_5_vl"]
+    optimizer = {"lr": 1e-3, "eps": 1e-6, "betas": [0.9, 0.99], "max_grad_norm": 0.3}
+    sections = {"optimizer": optimizer, "objective": {"kind": "reinforce_pp"}}
+    everything = (0, 1, 2, 3, 4)
+    expected = done([train(ALONE, Task(path, sections, [everything], {1: 1}))])
+    told = pair.train(Task(path, sections, [everything, ()], {1: 1}))
+    assert largest_difference(told.weights, expected.weights) < 1e-5
+    assert told.metrics[0] == told.metrics[1]
+    for own, reference in zip(told.metrics[0], expected.metrics[0], strict=True):
+        assert own == pytest.approx(reference, rel=1e-4, abs=1e-5)
+
+
+def test_a_team_of_one_in_this_process_is_the_worker(tiny_checkpoints: Mapping[str, Path]) -> None:
+    path, problems = tiny_checkpoints["qwen2"], mixed_prompts("qwen2")
+    cohort = [worker(path, name, **CONVERSING) for name in "ab"]
+    teams = [TeamAgent(name, LocalTeam(Host(worker(path, name, **CONVERSING), False))) for name in "ab"]
+
+    def talk() -> Any:
+        return debate(talks_of(problems, 2), 1, 2, parse_episode(), 0, by_label(Letters(), "majority"))
+
+    direct, through = converse(cohort, talk(), 1), converse(teams, talk(), 1)
+    assert [call.completion for call in direct.calls] == [call.completion for call in through.calls]
+
+
+# -- whole runs ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("DS_ACCELERATOR", "cpu")  # or DeepSpeed, where it is installed, talks on stdout
+        with ForkServer(tmp_path_factory.mktemp("outputs")) as running:
+            yield running
+
+
+def episode_config(models: Mapping[str, Path], kind: str, **episode: Any) -> dict[str, Any]:
+    """Three steps of 2 problems; checkpoints at 1, 2, 3."""
+    return changed(
+        small_config(models, "text" if "llama" in models else "visual"),
+        steps=3,
+        validation__every=3,
+        checkpoint__every=1,
+        batch={"prompts": 2, "completions": 2 if kind == "debate" else 1},
+        sampling__max_new_tokens=8,
+        objective={"kind": "reinforce_pp"},
+        episode={"kind": kind, "shown_characters": 20, **episode},
+    )
+
+
+def assert_same_episodes(run: Path, reference: Path) -> None:
+    assert_same_run(run, reference)
+    assert (run / "episodes.jsonl").read_bytes() == (reference / "episodes.jsonl").read_bytes()
+
+
+def test_comas_on_images_killed_in_every_turn_ends_with_the_same_bytes(
+    tiny_checkpoints: Mapping[str, Path], server: ForkServer, tmp_path: Path
+) -> None:
+    models = {name: tiny_checkpoints[name] for name in ("qwen2_5_vl", "internvl3_5")}
+    file = write_config(tmp_path, episode_config(models, "comas"))
+    ended = server.run("train", file, "--run-dir", tmp_path / "alone")
+    assert ended.code == 0, ended.output
+    assert_it_learns(tmp_path / "alone")
+    # Two agents and six turns: 12 rollouts a step. In the middle of the second step, then before its last update.
+    for moment in ("rollout', 18", "update', 2"):
+        sabotage = f"at_call('mmcorl.trainer.worker:Worker.{moment}, kill)"
+        assert server.run("train", file, "--run-dir", tmp_path / "run", sabotage=sabotage).code == KILLED
+    ended = server.run("train", file, "--run-dir", tmp_path / "run")
+    assert ended.code == 0, ended.output
+    assert_same_episodes(tmp_path / "run", tmp_path / "alone")
+    lines = records(tmp_path / "run", "episodes.jsonl")
+    assert len(lines) == 3 * 2 * 2 * 2 * 3  # steps, problems, agents, rounds, roles
+    for line in records(tmp_path / "run", "metrics.jsonl"):
+        for agent in line["agents"].values():
+            assert agent["calls"] == 12
+            assert agent["reward_scorer"] == -agent["score_missing_share"]
+
+
+class Oracle:
+    """A served verifier whose opinion depends on what it reads, and which forgets a model it is not."""
+
+    def __call__(self, call: Call) -> Reply:
+        assert call.body["temperature"] == 0
+        number = int(hashlib.sha256(call.prompt.encode()).hexdigest(), 16) % 11
+        return Reply("I cannot tell." if number == 10 else f"<score>{number / 10}</score>")
+
+
+def test_a_debate_under_a_served_verifier_resumes_too(
+    tiny_checkpoints: Mapping[str, Path], server: ForkServer, tmp_path: Path
+) -> None:
+    models = {name: tiny_checkpoints[name] for name in ("qwen2", "llama")}
+    with OpenAIServer(Oracle()) as verifier:
+        served = {"kind": "served", "model": "oracle", "base_url": verifier.url}
+        file = write_config(
+            tmp_path, episode_config(models, "debate", verifier=served, incentives=[0.1, 0.2, 0.1, 0.2])
+        )
+        ended = server.run("train", file, "--run-dir", tmp_path / "alone")
+        assert ended.code == 0, ended.output
+        assert_it_learns(tmp_path / "alone")
+        sabotage = "at_call('mmcorl.trainer.worker:Worker.update', 3, kill)"
+        assert server.run("train", file, "--run-dir", tmp_path / "run", sabotage=sabotage).code == KILLED
+        before = len(verifier.calls)
+        ended = server.run("train", file, "--run-dir", tmp_path / "run")
+        assert ended.code == 0, ended.output
+        assert_same_episodes(tmp_path / "run", tmp_path / "alone")
+        # What step 2 had asked before it was killed was not asked again.
+        lines = records(tmp_path / "run", "episodes.jsonl")
+        assert len(verifier.calls) - before <= len([line for line in lines if line["step"] == 3])
+        seen = {line["verified"] for line in lines}
+        assert len(seen) > 3
+        assert seen <= {None, *(number / 10 for number in range(10))}
+    ended = server.run("train", file, "--run-dir", tmp_path / "dead")
+    assert ended.code == 1
+    assert "a solution could not be verified: the endpoint at http" in ended.output
+
+
+# -- what is refused -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sections", "sentence"),
+    [
+        ({"objective": {}}, "episode.kind is 'comas' with objective.advantage 'group', .*: use objective.kind=reinfor"),
+        ({"objective": {"kind": "rloo"}}, "objective.advantage 'rloo'"),
+        ({"reward": "entropy"}, "episode.kind is 'comas', which gives its own rewards, .*: leave them out"),
+        ({"supervision": {"kind": "self", "votes": 8}}, "supervision.votes is 8 with episode.kind 'comas'"),
+        ({"supervision": {"kind": "self", "voter": "ema"}}, "supervision.voter is 'ema' with episode.kind 'comas'"),
+        ({"episode": {"kind": "comas", "gamma": 0.5}}, "episode: gamma is 0.5 but kind is 'comas', which has no use"),
+        (
+            {"episode": {"kind": "comas", "verifier": {"kind": "gold"}}},
+            "episode: verifier is 'gold' but kind is 'comas'",
+        ),
+        ({"episode": {"kind": "chat"}}, "episode.kind is 'chat', but must be one of 'debate' or 'comas'"),
+        ({"episode": {}}, "the setting 'episode.kind' is missing"),
+        ({"episode": {"kind": "debate", "rounds": 0}}, "episode.rounds is 0, but must be at least 1"),
+        ({"episode": {"kind": "debate", "incentives": [1.0]}}, "episode.incentives has too few entries"),
+        ({"episode": {"kind": "debate", "verifier": {"kind": "served"}}}, "'served' without a model"),
+        ({"episode": {"kind": "debate", "verifier": {"model": "x"}}}, "'majority' with a model"),
+    ],
+)
+def test_settings_that_cannot_work(sections: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(Refused, match=sentence):
+        settings(**{**CONVERSING, **sections})
+
+
+def test_one_conversation_per_problem_is_enough_and_one_completion_alone_is_not() -> None:
+    assert settings(**CONVERSING, batch={"completions": 1}).batch.completions == 1
+    with pytest.raises(Refused, match=r"batch.completions is 1"):
+        settings(batch={"completions": 1})
+
+
+def test_a_verifier_by_known_answers_needs_them(
+    tiny_checkpoints: Mapping[str, Path], server: ForkServer, tmp_path: Path
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"q": "1+1?", "a": "2"}\n{"q": "1+2?", "a": ""}\n{"q": "2+2?", "a": "4"}\n')
+    train = {"source": str(rows), "columns": {"question": "q", "answer": "a"}}
+    models = {name: tiny_checkpoints[name] for name in ("qwen2", "llama")}
+    config = changed(episode_config(models, "debate", verifier={"kind": "gold"}), data__train=train)
+    ended = server.run("train", write_config(tmp_path, config), "--run-dir", tmp_path / "run")
+    assert ended.code == 2, ended.output
+    assert "episode.verifier.kind is 'gold' but 1 of 3 rows" in ended.output
+    assert parse(config).episode is not None

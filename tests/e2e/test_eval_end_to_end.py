@@ -1,0 +1,188 @@
+"""The whole suite at once: checkpoints, four benchmarks, real rows, a judge over HTTP, and kills at any moment."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mmcorl.cli.main import main
+from openai_server import Call, OpenAIServer, Reply
+from paths import FIXTURES
+
+FOUR = ("mathvision", "mathverse", "mathvista", "wemath")
+COMPARED = ("summary.json", "results.md", "results.csv", "results.tex", "responses.jsonl", "rule.jsonl", "judge.jsonl")
+
+
+def opinion(call: Call) -> Reply:
+    """A judge whose word depends on nothing but what it reads, and is off the menu now and then."""
+    number = zlib.crc32(call.prompt.encode())
+    return Reply(("correct", "incorrect", "incorrect.", "Correct", "well")[number % 5], delay=0.002)
+
+
+@pytest.fixture
+def judge() -> Iterator[OpenAIServer]:
+    with OpenAIServer(opinion) as server:
+        yield server
+
+
+def start(*argv: str | Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "mmcorl.cli", *map(str, argv)]
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=os.environ.copy(),
+    )
+
+
+def finish(*argv: str | Path) -> str:
+    process = start(*argv)
+    out, err = process.communicate(timeout=600)
+    assert process.returncode == 0, err
+    return out
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+def kill_when(reached: Callable[[], bool], *argv: str | Path) -> None:
+    """Start a command and kill it, and all it started, as soon as it got that far; it may have ended before."""
+    process = start(*argv)
+    while process.poll() is None and not reached():
+        time.sleep(0.001)
+    kill(process)
+
+
+def lines(file: Path) -> int:
+    return file.read_bytes().count(b"\n") if file.is_file() else 0
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in COMPARED}
+
+
+@pytest.mark.slow
+def test_tiny_checkpoints_through_everything_killed_at_every_step(
+    judge: OpenAIServer, tmp_path: Path, shared_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    benchmarks = [f"{name}={FIXTURES / name}.parquet" for name in FOUR]
+    benchmarks += [f"mathvision_testmini={shared_data / 'mathvision'}"]
+    options = ("--limit", "16", "--max-new-tokens", "8", "--quiet")
+
+    def argv(model: str, out: Path, names: list[str] = benchmarks) -> list[str | Path]:
+        return ["eval", model, *names, "--out", out, *options, "--judge", judge.url]
+
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    told = json.loads(finish(*argv("zoo:internvl3.5", whole), "--json"))["benchmarks"]
+    assert list(told) == [*FOUR, "mathvision_testmini"]
+    asked = 0
+    for name, scores in told.items():
+        assert scores["responses"] == scores["total"] == scores["n"] > 0, name
+        assert scores["missing"] == scores["judge_failed"] == scores["judge_pending"] == 0, name
+        assert scores["correct"] == scores["rule_correct"] + scores["judge_recovered"], name
+        asked += scores["judge_recovered"] + scores["judge_refused"] + scores["judge_unclear"]
+    # These checkpoints know other problems, but some of their responses commit to an answer.
+    assert asked > 0
+    assert lines(whole / "judge.jsonl") == asked
+
+    chance = random.Random(20)
+    rows = lines(whole / "responses.jsonl")
+    for reached in (
+        lambda: lines(part / "items.jsonl") > 0,
+        lambda: lines(part / "responses.jsonl") > chance.randrange(rows // 2),
+        lambda: lines(part / "responses.jsonl") >= rows // 2,
+        lambda: (part / "rule.json").is_file(),
+        lambda: (part / "rule.jsonl").is_file(),
+        lambda: lines(part / "judge.jsonl") > 0,
+        lambda: (part / "summary.json").is_file(),
+    ):
+        kill_when(reached, *argv("zoo:internvl3.5", part))
+    finish(*argv("zoo:internvl3.5", part))
+    assert contents(part) == contents(whole)
+
+    # Other families on the real rows of We-Math, then side by side with what the judge and grader are.
+    wemath = [f"wemath={shared_data / 'wemath'}"]
+    for model in ("zoo:qwen2.5-vl", "zoo:gemma3"):
+        finish(*argv(model, tmp_path / model.removeprefix("zoo:"), wemath))
+    capsys.readouterr()
+    assert main(["compare", str(tmp_path / "qwen2.5-vl"), str(tmp_path / "gemma3"), "--json"]) == 0
+    (compared,) = json.loads(capsys.readouterr().out)
+    assert (compared["benchmark"], compared["n"]) == ("wemath", 16)
+    assert main(["table", str(tmp_path / "qwen2.5-vl"), str(tmp_path / "gemma3"), "--format", "csv"]) == 0
+    assert capsys.readouterr().out.count("\n") == 3
+
+
+def responses(path: Path, count: int) -> Path:
+    """Responses of which rules credit a third, a judge is asked about a third, and a third are none or cut off."""
+    rows: list[dict[str, Any]] = []
+    for number in range(count):
+        text = (
+            f"<answer>{number}</answer>",
+            f"<answer>it is about {number} or so</answer>",
+            f"<answer>{number}" if number % 2 else "I cannot tell",
+        )[number % 3]
+        rows.append({"id": f"p{number}", "question": f"What is {number}?", "response": text, "gold": str(number)})
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.slow
+def test_a_graded_and_judged_file_is_the_same_after_any_kills(judge: OpenAIServer, tmp_path: Path) -> None:
+    file = responses(tmp_path / "r.jsonl", 3000)
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    began = time.monotonic()
+    finish("grade", file, "--judge", judge.url, "--out", whole, "--quiet")
+    took = time.monotonic() - began
+    questions = len(judge.calls)
+    assert questions == 1000
+    chance = random.Random(3)
+    for _ in range(8):
+        process = start("grade", file, "--judge", judge.url, "--out", part, "--quiet")
+        time.sleep(chance.uniform(0.1, 1.0) * took)
+        kill(process)
+    finish("grade", file, "--judge", judge.url, "--out", part, "--quiet")
+    assert contents(part) == contents(whole)
+    # A kill loses the questions under way (16 at once) and those being written, not those told.
+    assert len(judge.calls) - questions <= questions + 8 * 2 * 16
+
+
+def test_a_second_process_in_the_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, out = responses(tmp_path / "r.jsonl", 30), tmp_path / "out"
+    with OpenAIServer(lambda call: Reply("correct", delay=30)) as slow:
+        process = start("grade", file, "--judge", slow.url, "--out", out, "--quiet")
+        while not slow.calls and process.poll() is None:
+            time.sleep(0.01)
+        for argv in (["grade", str(file), "--out", str(out)], ["grade", str(out)], ["report", str(out)]):
+            assert main(argv) == 2
+            assert "another process is working in" in capsys.readouterr().err
+        kill(process)
+    assert main(["grade", str(out), "--quiet"]) == 0
+
+
+def test_an_interrupt_says_what_to_do_and_loses_nothing(tmp_path: Path) -> None:
+    file, out = responses(tmp_path / "r.jsonl", 30), tmp_path / "out"
+    replies = iter(range(5))
+    with OpenAIServer(lambda call: Reply("correct", delay=0 if next(replies, None) is not None else 30)) as slow:
+        process = start("grade", file, "--judge", slow.url, "--out", out, "--quiet")
+        while lines(out / "judge.jsonl") < 5 and process.poll() is None:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert err.splitlines()[-1] == "mmcorl: interrupted: the same command goes on where it stood"
+    assert lines(out / "judge.jsonl") == 5

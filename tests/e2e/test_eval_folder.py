@@ -1,0 +1,151 @@
+"""The folder of an evaluation: one process, one set of settings, whole lines, and no stale results."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eval_suite.folder import EvalFolder
+from eval_suite.items import Item
+from mmcorl.cli.main import main
+from mmcorl.errors import Refused
+
+MANIFEST = {"model": "m", "mcq_policy": "letter_or_value", "aggregations": {"b": "pass@1"}}
+
+
+def row(number: int) -> dict[str, Any]:
+    return {"benchmark": "b", "id": f"i{number}", "sample": 0, "text": "\u2028\ud800\x85 é"}
+
+
+def test_rows_come_back_whatever_they_hold_and_torn_ones_do_not(tmp_path: Path) -> None:
+    with EvalFolder(tmp_path / "e", MANIFEST) as folder:
+        folder.append("responses.jsonl", [row(0), row(1)])
+        file = folder.path / "responses.jsonl"
+        file.write_bytes(file.read_bytes()[:-9])
+        # Read beside a process that is writing: the whole lines only.
+        assert EvalFolder(folder.path).rows("responses.jsonl") == [row(0)]
+    with EvalFolder(tmp_path / "e", MANIFEST) as folder:
+        folder.append("responses.jsonl", [row(2)])
+        assert folder.rows("responses.jsonl") == [row(0), row(2)]
+
+
+def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+    with EvalFolder(tmp_path / "e", MANIFEST) as folder:
+        (folder.path / "rule.jsonl").write_text('{"a": 1}\n{"a": \n')
+        with pytest.raises(Refused, match=r"line 2 of .*rule\.jsonl is damaged: delete it"):
+            folder.rows("rule.jsonl")
+
+
+def test_results_vanish_when_rows_change_and_only_then(tmp_path: Path) -> None:
+    with EvalFolder(tmp_path / "e", MANIFEST) as folder:
+        folder.append("rule.jsonl", [row(0)])
+        folder.write("summary.json", "{}")
+        folder.replace_rows("rule.jsonl", [row(0)])
+        assert folder.facts("summary.json") == {}
+        folder.append("rule.jsonl", [row(1)])
+        assert folder.facts("summary.json") is None
+        folder.write("results.md", "x")
+        folder.replace_rows("rule.jsonl", [row(0)])
+        assert not (folder.path / "results.md").exists()
+
+
+def test_a_run_killed_before_its_manifest_goes_on(tmp_path: Path) -> None:
+    folder = tmp_path / "e"
+    folder.mkdir()
+    (folder / ".lock").touch()
+    (folder / ".manifest.json.new").write_text('{"mod')
+    with EvalFolder(folder, MANIFEST) as opened:
+        assert opened.manifest == MANIFEST
+
+
+def test_other_folders_and_settings_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").touch()
+    with pytest.raises(Refused, match="is not empty and holds no evaluation"):
+        EvalFolder(tmp_path / "mine", MANIFEST)
+    with pytest.raises(Refused, match="is a file"):
+        EvalFolder(tmp_path / "mine" / "thesis.tex", MANIFEST)
+    with pytest.raises(Refused, match="holds no evaluation"):
+        EvalFolder(tmp_path / "nowhere")
+    with EvalFolder(tmp_path / "e", MANIFEST):
+        pass
+    with pytest.raises(Refused, match=r"\(model: m -> other\): .*--out"):
+        EvalFolder(tmp_path / "e", MANIFEST | {"model": "other"})
+    # Grading and scoring are done again from the files, so their settings may change.
+    with EvalFolder(tmp_path / "e", MANIFEST | {"mcq_policy": "letter_only"}) as folder:
+        assert folder.manifest["mcq_policy"] == "letter_only"
+
+
+def test_two_processes_that_start_at_once_do_not_share_a_folder(tmp_path: Path) -> None:
+    # Both have looked before either has written its manifest.
+    first, second = (EvalFolder(tmp_path / "e", MANIFEST | {"model": model}) for model in "ab")
+    with first, pytest.raises(Refused, match="another process is working in"):
+        second.__enter__()
+    with pytest.raises(Refused, match="with other settings"):
+        second.__enter__()
+    with EvalFolder(tmp_path / "e") as again:  # the lock is free again
+        assert again.manifest["model"] == "a"
+
+
+def test_items_of_a_changed_file_replace_the_old_ones(tmp_path: Path) -> None:
+    def item(number: int, gold: str = "1") -> Item:
+        return Item("b", f"i{number}", "?", gold)
+
+    with EvalFolder(tmp_path / "e", MANIFEST) as folder:
+        folder.renew_items([item(0), item(1)])
+        folder.append("rule.jsonl", [row(0)])
+        folder.renew_items([item(0), item(1), item(2)])
+        assert folder.rows("rule.jsonl")  # more items say nothing of those that were graded
+        folder.renew_items([item(1), item(2)])
+        assert [one.id for one in folder.items()] == ["i1", "i2"]
+        assert not folder.rows("rule.jsonl")
+        with pytest.raises(Refused, match="is not the one"):
+            folder.keep_items([item(1, gold="2")])
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "r.jsonl"
+    rows = [{"id": n, "response": f"<answer>{n}</answer>" + " " * 4000, "gold": str(n)} for n in range(100)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_a_full_disk_is_said_in_a_sentence_and_the_same_command_goes_on(file: Path) -> None:
+    def small() -> None:  # No file beyond 64 KiB, as on a disk that runs full.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
+
+    command = [sys.executable, "-m", "mmcorl.cli", "grade", str(file), "--quiet"]
+    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=small)
+    assert done.returncode == 1
+    assert "cannot be written (File too large); what stood there before is safe" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert main(command[3:]) == 0
+    assert json.loads((file.with_suffix(".graded") / "summary.json").read_text())["benchmarks"]["r"]["correct"] == 100
+
+
+def test_a_folder_that_cannot_be_made_is_refused(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (file.parent / "blocked").touch()
+    assert main(["grade", str(file), "--out", str(file.parent / "blocked" / "out")]) == 2
+    assert "nothing can be written into" in capsys.readouterr().err
+    assert main(["grade", str(file), "--out", "/proc/no/such"]) == 2
+    assert "nothing can be written into" in capsys.readouterr().err
+
+
+def test_a_file_that_changed_is_graded_as_it_is_now(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def told() -> tuple[int, int, int]:
+        capsys.readouterr()
+        assert main(["grade", str(file), "--json", "--quiet"]) == 0
+        scores = json.loads(capsys.readouterr().out)["benchmarks"]["r"]
+        return scores["correct"], scores["n"], scores["missing"]
+
+    assert told() == (100, 100, 0)
+    rows = file.read_text().splitlines()
+    file.write_text("\n".join([*rows[:49], rows[50].replace("<answer>50", "<answer>7")]) + "\n")
+    assert told() == (49, 50, 0)

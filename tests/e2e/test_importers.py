@@ -1,0 +1,336 @@
+"""Files of responses as the world writes them: every shape is read, or refused in one sentence."""
+
+from __future__ import annotations
+
+import csv
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eval_suite.imports import as_items, as_responses, read_responses
+from eval_suite.joining import join
+from eval_suite.tasks import BENCHMARKS
+from mmcorl.errors import Refused
+from paths import FIXTURES
+
+
+def lines(path: Path, *rows: Any) -> Path:
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def row(**more: Any) -> dict[str, Any]:
+    return {"id": "a", "response": "<answer>2</answer>", "gold": "2", **more}
+
+
+# -- odd but usable -----------------------------------------------------------------------------------------------
+
+
+def test_line_separators_and_byte_order_marks_do_not_split_or_spoil_lines(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    text = "one\u2028two\x85three <answer>2</answer>"
+    file.write_bytes("\ufeff".encode() + json.dumps(row(response=text), ensure_ascii=False).encode() + b"\r\n\n")
+    (one,) = read_responses(file).rows
+    assert one.text == text
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [
+        ([None, None, None], [0, 1, 2]),  # counted per id
+        ([1, 2, 3], [0, 1, 2]),  # counted from 1
+        ([42, 43, 1e300], [0, 1, 2]),  # seeds
+        (["9", "10", "8"], [1, 2, 0]),  # numbers of a table, by size and not by spelling
+        (["b", "a", "c"], [1, 0, 2]),
+        ([-1, 5, 100_000_000], [0, 1, 2]),
+    ],
+)
+def test_samples_may_be_numbered_in_any_way(tmp_path: Path, numbers: list[Any], expected: list[int]) -> None:
+    rows = [row() if number is None else row(sample=number) for number in numbers]
+    assert [one.sample for one in read_responses(lines(tmp_path / "a.jsonl", *rows)).rows] == expected
+
+
+def test_a_list_of_responses_is_so_many_samples(tmp_path: Path) -> None:
+    file = lines(tmp_path / "a.jsonl", {"id": 1, "responses": ["<answer>2</answer>", "<answer>3</answer>"], "gold": 2})
+    rows = read_responses(file).rows
+    assert [(one.sample, one.text) for one in rows] == [(0, "<answer>2</answer>"), (1, "<answer>3</answer>")]
+
+
+def test_responses_that_never_came_are_missing_and_told(tmp_path: Path) -> None:
+    failed = "Failed to obtain answer via API. Error 500"
+    file = lines(
+        tmp_path / "a.jsonl",
+        row(id="a"),
+        row(id="b", response=None),
+        {"id": "c", "prediction": failed, "gold": "2"},
+    )
+    told = read_responses(file)
+    assert [one.text is None for one in told.rows] == [False, True, True]
+    assert told.notes == ["2 of 3 rows hold no response, or a failed call; they count as missing"]
+    assert len(as_items(told.rows, "x")) == 3
+    assert [one.id for one in as_responses(told.rows, "x")] == ["a"]
+
+
+def test_a_letter_that_is_left_out_does_not_move_the_others(tmp_path: Path) -> None:
+    file = tmp_path / "kit.csv"
+    with file.open("w", newline="") as opened:
+        csv.writer(opened).writerows(
+            [["index", "question", "A", "B", "C", "answer", "prediction"], [1, "?", "4", "", "6", "C", 'a,\n"b"']]
+        )
+    (one,) = read_responses(file).rows
+    assert one.choices == ("4", "", "6")
+    assert one.text == 'a,\n"b"'
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        *(["40", "45"], "['40', '45']", '["40", "45"]', "A. 40; B. 45", [40, 45.0]),
+        *({"A": "40", "B": "45"}, '{"A": "40", "B": "45"}', "{'A': 40, 'B': 45}"),
+    ],
+)
+def test_options_in_every_form(tmp_path: Path, choices: Any) -> None:
+    (one,) = read_responses(lines(tmp_path / "a.jsonl", row(choices=choices))).rows
+    assert one.choices == ("40", "45")
+
+
+def test_json_by_id_in_lists_and_alone(tmp_path: Path) -> None:
+    for content in ({"a": row()}, [row()], {"logs": [row()]}, row()):
+        file = tmp_path / "a.json"
+        file.write_text(json.dumps(content))
+        (one,) = read_responses(file).rows
+        assert (one.id, one.gold) == ("a", "2")
+    file.write_text(json.dumps({"7": {"response": "x", "answer": "2"}}))  # MathVista's own outputs
+    assert read_responses(file).rows[0].id == "7"
+
+
+def test_a_repeated_id_is_no_second_sample_of_one_problem(tmp_path: Path) -> None:
+    rows = [row(id=str(n)) for n in range(4)] + [row(id="2")]
+    with pytest.raises(Refused, match=r"2 responses to id '2' and 1 to each of 3 other ids: give .* column 'sample'"):
+        read_responses(lines(tmp_path / "a.jsonl", *rows))
+    lists = [row(id=str(n), response=["a", "b"][: 1 + (n != 1)]) for n in range(3)]
+    with pytest.raises(Refused, match=r"1 response to id '1' and 2 to each of 2 other ids"):
+        read_responses(lines(tmp_path / "a.jsonl", *lists))
+    # Numbered samples may lack some, and as many for each are samples without numbers.
+    numbered = [row(id="a", sample=0), row(id="a", sample=1), row(id="b", sample=1)]
+    assert [one.sample for one in read_responses(lines(tmp_path / "a.jsonl", *numbered)).rows] == [0, 1, 1]
+    assert len(read_responses(lines(tmp_path / "a.jsonl", *[row(id=i) for i in "abab"])).rows) == 4
+
+
+# -- what is refused ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        ([row(response=["a", {"b": 1}])], "holds dict as 'response', no text"),
+        ([row(response=True)], "holds bool as 'response', no text"),
+        ([row(gold={"a": 1})], "holds dict as the known answer"),
+        ([row(gold=1, choices=["x", "y", "z"])], "which may count from 0 or from 1"),
+        # Options that are dropped in silence would leave a letter that nothing equals. The last is an array of pandas.
+        *(
+            ([row(choices=told)], r"row 0 holds .* in which no options can be read: give a list as JSON or Python")
+            for told in ("40|45", 5, ["40"], {"a": "40", "b": "45"}, {"text": ["40", "45"]}, [{"A": 1}], "['40' '45']")
+        ),
+        ([row(response=None)], "holds no response in any of its 1 rows"),
+        ([row(sample=1), row()], "row 1 has no sample number, but other rows have"),
+        ([row(sample=1, response=["a", "b"])], "holds 2 responses and a sample number"),
+        ([{"doc_id": 0, "resps": [[["-1.5", "False"]], [["-3.0", "True"]]], "target": "0"}], "holds likelihoods"),
+        ([{"doc_id": 0, "resps": ["-1.5", "False"], "target": "0"}], "holds likelihoods"),
+    ],
+)
+def test_rows_that_cannot_be_meant_are_refused(tmp_path: Path, rows: list[Any], says: str) -> None:
+    with pytest.raises(Refused, match=says):
+        read_responses(lines(tmp_path / "a.jsonl", *rows))
+
+
+def test_options_of_the_file_do_not_matter_where_a_benchmark_brings_its_own(tmp_path: Path) -> None:
+    assert read_responses(lines(tmp_path / "a.jsonl", row(choices="40|45")), golds=False).rows[0].choices is None
+
+
+def test_a_blank_gold_is_none(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match=r"no gold answer: none of its columns \['id', 'response'\] holds known answers"):
+        as_items(read_responses(lines(tmp_path / "a.jsonl", {"id": "a", "response": "2"})).rows, "x")
+    for gold in ("", "  ", None, float("nan")):
+        with pytest.raises(Refused, match="has no gold answer: its column 'gold' is blank, so fill it in"):
+            as_items(read_responses(lines(tmp_path / "a.jsonl", row(gold=gold))).rows, "x")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("a.jsonl", b'{"id": 1}\n{"id": ', "line 2 is no JSON"),
+        ("a.jsonl", "{}".encode("utf-16"), "save it anew as UTF-8"),
+        ("a.json", b"3", "holds int, no rows"),
+        ("a.json", b"[" * 100_000, "nested too deep"),
+        ("a.csv", b"id,response,gold\n1,2,3,4\n", "line 2 has 4 cells and the head 3"),
+        ("a.csv", b"id,id\n1,2\n", "two columns 'id'"),
+        ("a.csv", b"", "holds no rows"),
+        ("a.parquet", b"PAR1", "cannot be read as parquet"),
+        ("a.xlsx", b"PK", "cannot be read as xlsx"),
+        ("a.pkl", b"", "has the ending '.pkl'"),
+    ],
+)
+def test_files_that_are_not_what_they_say_are_refused(tmp_path: Path, name: str, content: bytes, says: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(Refused, match=says) as refusal:
+        read_responses(tmp_path / name)
+    assert "\n" not in str(refusal.value)
+
+
+# -- VLMEvalKit: an Excel workbook by default ---------------------------------------------------------------------
+
+_NAMESPACE = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+_RELATIONS = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+
+
+def workbook(path: Path, rows: list[list[str | float | None]]) -> Path:
+    """A workbook as XlsxWriter lays it out: texts shared, numbers in place, empty cells left out."""
+    shared: list[str] = []
+    body = []
+    for number, cells in enumerate(rows, 1):
+        told = []
+        for column, value in enumerate(cells):
+            reference = f"{chr(65 + column)}{number}"
+            if isinstance(value, str):
+                shared.append(value.replace("&", "&amp;").replace("<", "&lt;"))
+                told.append(f'<c r="{reference}" t="s"><v>{len(shared) - 1}</v></c>')
+            elif value is not None:
+                told.append(f'<c r="{reference}"><v>{value}</v></c>')
+        body.append(f'<row r="{number}">{"".join(told)}</row>')
+    with zipfile.ZipFile(path, "w") as book:
+        book.writestr(
+            "xl/workbook.xml",
+            f'<workbook xmlns="{_NAMESPACE}" xmlns:r="{_RELATIONS}"><sheets><sheet name="Sheet1" sheetId="1" '
+            'r:id="rId1"/></sheets></workbook>',
+        )
+        book.writestr(
+            "xl/_rels/workbook.xml.rels",
+            '<Relationships xmlns="http://schemas.openxmlformats.org/package/2006/relationships">'
+            '<Relationship Id="rId1" Type="x" Target="worksheets/sheet1.xml"/></Relationships>',
+        )
+        texts = "".join(f'<si><t xml:space="preserve">{text}</t></si>' for text in shared)
+        book.writestr("xl/sharedStrings.xml", f'<sst xmlns="{_NAMESPACE}">{texts}</sst>')
+        book.writestr(
+            "xl/worksheets/sheet1.xml",
+            f'<worksheet xmlns="{_NAMESPACE}"><sheetData>{"".join(body)}</sheetData></worksheet>',
+        )
+    return path
+
+
+def test_an_excel_workbook_is_read(tmp_path: Path) -> None:
+    file = workbook(
+        tmp_path / "model_MathVision.xlsx",
+        [
+            ["index", "question", "A", "B", "answer", "prediction"],
+            [1, "a < b & c?", 40, 45, "B", "<answer>45</answer>_x000D_\nend"],
+            [2, "?", 40, 45, "A", None],  # a response beyond Excel's limit is not written
+        ],
+    )
+    told = read_responses(file)
+    assert [(one.id, one.question, one.choices, one.gold) for one in told.rows] == [
+        ("1", "a < b & c?", ("40", "45"), "B"),
+        ("2", "?", ("40", "45"), "A"),
+    ]
+    assert told.rows[0].text == "<answer>45</answer>\r\nend"
+    assert told.rows[1].text is None
+
+
+# -- sample logs of the harnesses ---------------------------------------------------------------------------------
+
+
+def test_a_log_of_lm_eval_is_read_once_and_unfiltered(tmp_path: Path) -> None:
+    # Two filters repeat every document; `filtered_resps` is what the filter left of the response.
+    doc = {"question": "1+1?", "answer": "One and one.\n#### 2"}
+    both = [
+        {"doc_id": 0, "doc": doc, "target": doc["answer"], "resps": [["so \\boxed{2}", "\\boxed{3}"]]}
+        | {
+            "filtered_resps": [filtered],
+            "filter": name,
+            "metrics": ["exact_match"],
+            "doc_hash": "x",
+            "exact_match": 0.0,
+        }
+        for name, filtered in (("strict-match", "[invalid]"), ("flexible-extract", "2"))
+    ]
+    told = read_responses(lines(tmp_path / "samples_gsm8k.jsonl", *both))
+    assert [(one.id, one.sample, one.text) for one in told.rows] == [("0", 0, "so \\boxed{2}"), ("0", 1, "\\boxed{3}")]
+    assert told.rows[0].gold == doc["answer"]
+    assert "strict-match, flexible-extract" in told.notes[0]
+
+
+def test_the_target_of_a_log_is_the_known_answer(tmp_path: Path) -> None:
+    # MMLU's documents hold the place of the right option, its tasks compare with the letter.
+    doc = {"question": "?", "choices": ["w", "x", "y", "z"], "answer": 1}
+    file = lines(tmp_path / "s.jsonl", {"doc_id": 0, "doc": doc, "target": "B", "resps": [["B"]], "doc_hash": "x"})
+    assert read_responses(file).rows[0].gold == "B"
+
+
+def test_a_document_that_stands_twice_in_a_log_is_refused(tmp_path: Path) -> None:
+    twice = [{"doc_id": 0, "target": "2", "filtered_resps": "x", "doc_hash": "h"}] * 2
+    with pytest.raises(Refused, match="answers '0' a second time"):
+        read_responses(lines(tmp_path / "s.jsonl", *twice))
+
+
+def lmms_log(path: Path, name: str) -> Path:
+    """A log of lmms-eval, which leaves the documents out: only their place in the split says which they are."""
+    rows = [
+        {
+            "doc_id": place,
+            "target": item.gold,
+            "filtered_resps": f"<answer>{item.gold}</answer>",
+            "token_counts": [None],
+            "doc_hash": f"h{place}",
+            "mathvision_standard_eval": {"response": "x", "scores": [True]},
+            "input": "Please solve the problem",
+        }
+        for place, item in enumerate(BENCHMARKS[name].load(FIXTURES / f"{name}.parquet").items)
+    ]
+    return lines(path, *rows)
+
+
+@pytest.mark.parametrize("name", ["mathvision", "wemath", "mathvista", "mathverse"])
+def test_documents_of_a_log_are_joined_by_their_place(tmp_path: Path, name: str) -> None:
+    items = BENCHMARKS[name].load(FIXTURES / f"{name}.parquet").items
+    told = read_responses(lmms_log(tmp_path / "log.jsonl", name), golds=False)
+    ids, how = join(told.rows, items, name, "log.jsonl")
+    # Ids count from 1 in these benchmarks, and documents from 0.
+    assert ids == {str(place): item.id for place, item in enumerate(items)}
+    assert how == "the place in column 'doc_id'"
+
+
+def test_ids_that_name_other_problems_are_refused(tmp_path: Path) -> None:
+    items = BENCHMARKS["mathvision"].load(FIXTURES / "mathvision.parquet").items
+    golds = [item.gold for item in items]
+    shifted = golds[3:] + golds[:3]
+    assert sum(a == b for a, b in zip(golds, shifted, strict=True)) < len(items) / 2
+    rows = [{"id": i.id, "response": "x", "answer": gold} for i, gold in zip(items, shifted, strict=True)]
+    told = read_responses(lines(tmp_path / "a.jsonl", *rows), golds=False)
+    with pytest.raises(Refused, match=r"agree with those of mathvision for only \d+%"):
+        join(told.rows, items, "mathvision", "a.jsonl")
+
+
+def test_a_table_that_counts_from_0_is_joined_by_place_where_its_answers_say_so(tmp_path: Path) -> None:
+    items = BENCHMARKS["mathvision"].load(FIXTURES / "mathvision.parquet").items
+    rows = [{"index": place, "prediction": "x", "answer": item.gold} for place, item in enumerate(items)]
+    told = read_responses(lines(tmp_path / "a.jsonl", *rows), golds=False)
+    ids, how = join(told.rows, items, "mathvision", "a.jsonl")
+    assert (ids["0"], how) == (items[0].id, "the place in column 'index'")
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        ([{"response": "x"}], "has no column that names problems"),
+        ([{"id": "nope", "response": "x"}], r"1 problem that mathvision .*'nope' in column 'id'.*such as '59'"),
+        ([{"id": "1", "benchmark": "wemath", "response": "x"}], "says that it answers wemath, not mathvision"),
+    ],
+)
+def test_rows_of_no_problem_are_refused(tmp_path: Path, rows: list[Any], says: str) -> None:
+    items = BENCHMARKS["mathvision"].load(FIXTURES / "mathvision.parquet").items
+    told = read_responses(lines(tmp_path / "a.jsonl", *rows), golds=False)
+    with pytest.raises(Refused, match=says):
+        join(told.rows, items, "mathvision", "a.jsonl")

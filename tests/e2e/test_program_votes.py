@@ -1,0 +1,266 @@
+"""Programs vote by what they do: hand-made samples, through the command line and through the aggregation."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eval_suite.items import Item, Response
+from eval_suite.metrics.aggregate import aggregate
+from eval_suite.metrics.outcomes import Outcome
+from eval_suite.sandbox import Sandbox, grade_code, open_sandbox
+from eval_suite.sandbox.behaviour import acts_of, compared_by, votes_of
+from mmcorl.answers import Equivalence
+from mmcorl.cli.main import main
+from mmcorl.errors import Refused
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Sandbox:
+    return open_sandbox(run_code=True, allow_unsafe=True)
+
+
+HUMANEVAL = Item(
+    "humaneval",
+    "HumanEval/7",
+    "...",
+    "def check(candidate):\n    assert candidate(3) == 6\n    assert candidate(-3) == -6\n",
+    kind="code",
+    meta={"prompt": 'def double(x):\n    """Twice.\n    >>> double(2)\n    4\n    """\n', "entry_point": "double"},
+)
+SILENT = Item(
+    "humaneval",
+    "HumanEval/8",
+    "...",
+    HUMANEVAL.gold,
+    kind="code",
+    meta={"prompt": 'def double(x):\n    """Twice x."""\n', "entry_point": "double"},
+)
+MBPP = Item(
+    "mbpp",
+    "20",
+    "...",
+    "...",
+    kind="code",
+    meta={
+        "tests": ["assert inc(1) == 2", "assert inc(5) == 6", "assert inc(-1) == 0"],
+        "setup": "",
+        "names": ["inc"],
+    },
+)
+
+RIGHT = "def double(x): return 2 * x"
+RIGHT_TOO = "def double(y):\n    # the same\n    return y + y"
+SQUARE = "def double(x): return x ** 2"  # 4 for the example 2: looks right on it
+THREE = "def double(x): return 3 * x"
+BROKEN = "def double(x): return 1 / 0"
+
+
+def block(code: str) -> str:
+    """Code as a response."""
+    return f"So:\n```python\n{code}\n```"
+
+
+def drafts(item: Item, texts: Sequence[str]) -> list[Response]:
+    """Texts as samples of an item."""
+    return [Response(item.benchmark, item.id, sample, text) for sample, text in enumerate(texts)]
+
+
+def labels(item: Item, texts: Sequence[str], sandbox: Sandbox) -> tuple[list[int | None], str]:
+    """Clusters as small numbers in order of appearance, and what made them."""
+    votes, by = votes_of(acts_of(item, drafts(item, texts), sandbox))
+    numbers = {vote: number for number, vote in enumerate(dict.fromkeys(vote for vote in votes if vote is not None))}
+    return [None if vote is None else numbers[vote] for vote in votes], by
+
+
+def graded(item: Item, texts: Sequence[str], sandbox: Sandbox) -> list[Outcome]:
+    """Outcomes as the steps make them."""
+    responses = drafts(item, texts)
+    told = []
+    for response, acts in zip(responses, acts_of(item, responses, sandbox), strict=True):
+        verdict = grade_code(item, response, sandbox).verdict
+        told.append(
+            Outcome(
+                item.benchmark, item.id, response.sample, verdict.correct, verdict.rule, verdict.committed,
+                verdict.cut_off, verdict.answer, program=acts,
+            )
+        )  # fmt: skip
+    return told
+
+
+def maj(item: Item, outcomes: Sequence[Outcome], tie: Any = "first_seen") -> tuple[int, int | None]:
+    """(correct, ties) of the majority over all outcomes of one item."""
+    with Equivalence() as relation:
+        score = aggregate([item], outcomes, f"maj@{len(outcomes)}", relation=relation, tie=tie)
+    return score.correct, score.ties
+
+
+def test_programs_that_act_alike_are_one_vote(sandbox: Sandbox) -> None:
+    texts = [block(code) for code in (THREE, RIGHT, THREE, RIGHT_TOO, RIGHT)]
+    # double(2) is 6 for drafts 0 and 2, 4 for 1, 3 and 4.
+    assert labels(HUMANEVAL, texts, sandbox) == ([0, 1, 0, 1, 1], "behaviour")
+    outcomes = graded(HUMANEVAL, texts, sandbox)
+    assert maj(HUMANEVAL, outcomes) == (1, 0)
+    assert maj(HUMANEVAL, outcomes, tie="lexicographic") == (1, 0)
+
+
+def test_only_public_examples_are_looked_at(sandbox: Sandbox) -> None:
+    # Squaring agrees with doubling on the example alone; being first it speaks for the cluster, and fails the tests.
+    texts = [block(code) for code in (SQUARE, RIGHT, RIGHT_TOO, THREE, BROKEN)]
+    assert labels(HUMANEVAL, texts, sandbox) == ([0, 0, 0, 1, None], "behaviour")
+    assert maj(HUMANEVAL, graded(HUMANEVAL, texts, sandbox)) == (0, 0)
+
+
+def test_expected_values_play_no_part(sandbox: Sandbox) -> None:
+    # Four drafts say 6 where the docstring says 4: the vote follows the drafts.
+    outcomes = graded(HUMANEVAL, [block(code) for code in (RIGHT, THREE, THREE, THREE, THREE)], sandbox)
+    assert maj(HUMANEVAL, outcomes) == (0, 0)
+
+
+def test_a_tie_of_programs_goes_to_the_first_seen_or_to_none(sandbox: Sandbox) -> None:
+    outcomes = graded(HUMANEVAL, [block(code) for code in (RIGHT, THREE, THREE, RIGHT_TOO)], sandbox)
+    assert maj(HUMANEVAL, outcomes) == (1, 1)
+    assert maj(HUMANEVAL, outcomes, tie="drop") == (0, 1)
+
+
+def test_a_program_that_runs_nowhere_has_no_vote_while_others_run(sandbox: Sandbox) -> None:
+    texts = [block(BROKEN), block(BROKEN), block(BROKEN), "no code", block(RIGHT)]
+    assert labels(HUMANEVAL, texts, sandbox) == ([None, None, None, None, 0], "behaviour")
+    assert maj(HUMANEVAL, graded(HUMANEVAL, texts, sandbox)) == (1, 0)
+
+
+@pytest.mark.parametrize("item", [SILENT, HUMANEVAL], ids=["no examples", "nothing runs"])
+def test_where_nothing_runs_syntax_trees_vote(item: Item, sandbox: Sandbox) -> None:
+    # Drafts 1 and 3 differ in layout and comments only. Without examples nothing can run.
+    other = "def double(x):  # hm\n    return 1/0"
+    texts = [block("def double(x): return x / 0"), block(BROKEN), block("def ("), block(other), "none"]
+    assert labels(item, texts, sandbox) == ([0, 1, None, 1, None], "syntax")
+
+
+def test_no_program_at_all_elects_nothing(sandbox: Sandbox) -> None:
+    texts = ["no", "", "```python\nopen", "?"]
+    assert labels(HUMANEVAL, texts, sandbox) == ([None] * 4, "nothing")
+    assert maj(HUMANEVAL, graded(HUMANEVAL, texts, sandbox)) == (0, 0)
+    assert compared_by([acts_of(HUMANEVAL, drafts(HUMANEVAL, texts), sandbox)]) == {
+        "behaviour": 0,
+        "syntax": 0,
+        "nothing": 1,
+    }
+
+
+def test_mbpp_votes_on_all_but_the_last_assertion(sandbox: Sandbox) -> None:
+    # abs(x) + 1 and x + 1 agree on 1 and 5; they differ on the held-out -1, which the vote must not see.
+    same, other = "def inc(x): return abs(x) + 1", "def inc(x): return x + 1"
+    texts = [block("def inc(x): return x"), block(same), block(other), block("def inc(x): return x - 1")]
+    assert labels(MBPP, texts, sandbox) == ([0, 1, 1, 2], "behaviour")
+    outcomes = graded(MBPP, texts, sandbox)
+    assert maj(MBPP, outcomes) == (0, 0)
+    assert aggregate([MBPP], outcomes, "pass@4").correct == 1
+
+
+def test_programs_that_were_not_run_do_not_vote(sandbox: Sandbox) -> None:
+    outcome = Outcome("humaneval", HUMANEVAL.id, 0, True, True, True, False, RIGHT)
+    with pytest.raises(Refused, match="allow it with --run-code"):
+        maj(HUMANEVAL, [outcome])
+
+
+# -- through the command line --------------------------------------------------------------------------------------
+
+PROBLEM = {
+    "task_id": "HumanEval/7",
+    "prompt": HUMANEVAL.meta["prompt"],
+    "canonical_solution": "    return 2 * x\n",
+    "test": HUMANEVAL.gold,
+    "entry_point": "double",
+}
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: str | Path) -> tuple[int, str, str]:
+    capsys.readouterr()
+    code = main([str(part) for part in argv])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def score(out: str) -> Mapping[str, Any]:
+    (told,) = json.loads(out)["benchmarks"].values()
+    return told
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    path = tmp_path / "humaneval.jsonl"
+    path.write_text(json.dumps(PROBLEM) + "\n")
+    return path
+
+
+def file_of(path: Path, codes: Sequence[str]) -> Path:
+    rows = [{"id": "HumanEval/7", "response": block(code)} for code in codes]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_a_file_of_programs_is_scored_by_their_vote(
+    capsys: pytest.CaptureFixture[str],
+    copy: Path,
+    tmp_path: Path,
+    sandbox: Sandbox,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    responses = file_of(tmp_path / "mine.jsonl", [THREE, RIGHT, RIGHT_TOO])
+    argv: list[str | Path] = ["grade", responses, "--benchmark", f"humaneval={copy}", "--aggregation", "maj@3"]
+    argv += ["--json", "--quiet"]
+    code, out, err = run(capsys, *argv)
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "--run-code" in err
+    code, out, err = run(capsys, *argv, "--run-code", "--allow-unsafe-code")
+    told = score(out)
+    assert (code, told["aggregation"], told["correct"], told["total"]) == (0, "maj@3", 1, 1)
+    # What held the programs stands beside the score.
+    assert told["sandbox"] == [sandbox.record]
+    folder = tmp_path / "mine.graded"
+    assert json.loads((folder / "sandbox.json").read_text()) == {"used": [sandbox.record]}
+    # Killed while the examples ran: a torn last line; the same command ends with the same summary.
+    whole, rows = (folder / "summary.json").read_bytes(), (folder / "behaviour.jsonl").read_text()
+    (folder / "behaviour.jsonl").write_text(rows[: len(rows) // 2])
+    assert run(capsys, *argv, "--run-code", "--allow-unsafe-code")[0] == 0
+    assert (folder / "summary.json").read_bytes() == whole
+    # A sandbox that does not start says nothing of the programs: one sentence, and the same command goes on.
+    (folder / "behaviour.jsonl").unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+        code, _, err = run(capsys, *argv, "--run-code", "--allow-unsafe-code")
+    assert (code, len(err.splitlines())) == (1, 1)
+    assert "the sandbox failed on the examples of 1 problem (no folder could be made" in err
+    assert run(capsys, *argv, "--run-code", "--allow-unsafe-code")[0] == 0
+    assert (folder / "summary.json").read_bytes() == whole
+    # Other responses under the same name are other programs.
+    file_of(responses, [RIGHT, THREE, THREE])
+    code, out, _ = run(capsys, *argv, "--run-code", "--allow-unsafe-code")
+    assert (code, score(out)["correct"]) == (0, 0)
+
+
+def test_programs_of_several_checkpoints_are_pooled_only_when_they_may_run(
+    capsys: pytest.CaptureFixture[str], copy: Path, tmp_path: Path
+) -> None:
+    folders = []
+    for name, codes in (("a", [THREE, THREE]), ("b", [RIGHT, SQUARE])):
+        responses = file_of(tmp_path / f"{name}.jsonl", codes)
+        folders.append(tmp_path / f"{name}.graded")
+        argv = ["grade", str(responses), "--benchmark", f"humaneval={copy}", "--quiet"]
+        assert run(capsys, *argv, "--run-code", "--allow-unsafe-code")[0] == 0
+    code, _, err = run(capsys, "ensemble", *folders, "--json")
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "allow it with --run-code" in err
+    code, out, err = run(capsys, "ensemble", *folders, "--json", "--run-code", "--allow-unsafe-code")
+    told = score(out)
+    # Two for 6, two for 4: a tie.
+    assert (code, told["aggregation"], told["ties"], told["tie_rule"]) == (0, "maj@4", 1, "lexicographic")
+    # What was run once need not be run again.
+    code, out, _ = run(capsys, "ensemble", *folders, "--json")
+    assert (code, score(out)["ties"]) == (0, 1)

@@ -1,0 +1,325 @@
+"""Tiny cohorts on real questions: every row of real files is handled and counted, from the check to the report.
+
+The checkpoints are random, then taught for a few seconds to commit to answers as they stand in the data, so that
+votes, labels, rewards and gradients are real. They cannot solve anything: accuracy is that of guessing.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from mmcorl.answers import Equivalence
+from mmcorl.cli.main import main
+from mmcorl.config import parse
+from mmcorl.data import DataSettings, check, load_prompts
+from mmcorl.labels.supervision import Supervision
+from mmcorl.policy.policy import Policy, Rows
+from mmcorl.policy.prompt_encoder import Reader
+from mmcorl.policy.prompt_styles import PromptStyle, prompt_text
+from mmcorl.rewards import match
+from mmcorl.types import Completion, Group, Prompt
+from model_adapters.base import VisionSettings
+from model_adapters.images import load_image
+from model_adapters.registry import adapter_for
+from model_adapters.tiny import TinyFamily, build_tiny
+
+COMMIT = {"answer_tags": "<answer>{}</answer>", "boxed": "\\boxed{{{}}}"}
+SKIP = {"on_bad_row": "skip", "duplicates": "skip", "too_long": "skip"}
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    datasets.disable_progress_bars()
+
+
+@pytest.fixture(scope="module")
+def mathvision(shared_data: Path) -> dict[str, Any]:
+    return {"source": str(next((shared_data / "mathvision").glob("*.parquet"))), "recipe": "mathvision"}
+
+
+@pytest.fixture(scope="module")
+def wemath(shared_data: Path) -> dict[str, Any]:
+    return {"source": str(next((shared_data / "wemath").glob("*.parquet"))), "recipe": "wemath"}
+
+
+@pytest.fixture(scope="module")
+def math_rows(shared_data: Path) -> dict[str, Any]:
+    return {"source": str(shared_data / "text" / "math_level345_train.json"), "recipe": "math_level345"}
+
+
+def taught(family: TinyFamily, path: Path, prompts: Sequence[Prompt], style: PromptStyle, image_size: int = 56) -> str:
+    """A checkpoint that answers in the asked form with answers common in the data; returns its path."""
+    texts = [prompt_text(prompt, style) for prompt in prompts]
+    corpus = [*texts, *(COMMIT[style].format(prompt.gold) for prompt in prompts)]
+    long = {"max_position_embeddings": 8192}
+    build_tiny(family, path, corpus=corpus, vocab_size=1024, image_size=image_size, text_config=long)
+    adapter = adapter_for(path)
+    policy = Policy(adapter.load_model(path), adapter, adapter.load_processor(path, VisionSettings()))
+    tokenizer = getattr(policy.processor, "tokenizer", policy.processor)
+    short = sorted(range(len(prompts)), key=lambda i: len(texts[i]))[:16]
+    encoded = [adapter.encode(policy.processor, texts[i], [load_image(x) for x in prompts[i].images]) for i in short]
+    golds = sorted({prompt.gold for prompt in prompts if prompt.gold}, key=lambda gold: (len(gold), gold))[:12]
+    draw, optimizer = random.Random(family), torch.optim.AdamW(policy.parameters(), 5e-3, weight_decay=0.0)
+    for _ in range(60):
+        commits = [COMMIT[style].format(draw.choice(golds)) for _ in range(8)]
+        targets = [torch.tensor([*tokenizer.encode(c, add_special_tokens=False), policy.stop_ids[0]]) for c in commits]
+        loss = -policy(Rows(draw.sample(encoded, 8), range(8), targets)).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
+        optimizer.step()
+    policy.model.save_pretrained(path)
+    return str(path)
+
+
+def cohort(families: Sequence[TinyFamily], root: Path, data: Mapping[str, Any], style: PromptStyle, **more: Any) -> Any:
+    """Agents of a config, one per family, named after it."""
+    prompts = [prompt for prompt in load_prompts(DataSettings(**data, limit=200)) if prompt.gold]
+    return [{"name": name, "model": taught(name, root / name, prompts, style, **more)} for name in families]
+
+
+def run(tmp_path: Path, **settings: Any) -> Path:
+    """Train through the command line; returns the run folder."""
+    common = {
+        "prompt": {"style": "boxed"},
+        "optimizer": {"lr": 1e-4, "schedule": "constant"},
+        "training": {"dtype": "fp32"},
+        "device": "cpu",
+        "threads": 1,
+    }
+    file = tmp_path / "run.yaml"
+    file.write_text(yaml.safe_dump(common | settings))
+    assert main(["train", str(file), "--run-dir", str(tmp_path / "run"), "--quiet"]) == 0
+    return tmp_path / "run"
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def assert_every_row_was_handled(folder: Path, train: Mapping[str, Any], completions: int) -> Mapping[str, Any]:
+    """What a run over exactly one epoch must have left; returns its data check."""
+    checks = json.loads((folder / "data_check.json").read_text())
+    for part in checks.values():
+        assert part["rows"] == part["kept"] + sum(part["counts"].values())
+        assert len(part["findings"]) == sum(part["counts"].values())  # fewer than 20 of each kind
+    votes, metrics = lines(folder / "votes.jsonl"), lines(folder / "metrics.jsonl")
+    source = load_prompts(DataSettings(**train))
+    kept = source.select(check(source, max_side=1024).kept)
+    assert len(votes) == len(kept) == checks["train"]["kept"]
+    assert {(vote["uid"], vote["row"]) for vote in votes} == {(prompt.uid, prompt.row_id) for prompt in kept}
+    for vote in votes:
+        for agent in vote["agents"].values():
+            cast = [answer for answer in agent["answers"] if answer is not None]
+            assert len(agent["answers"]) == len(agent["rewards"]) == completions
+            assert sum(count for _, count in agent["votes"]) == len(cast)
+            assert (agent["vote"] is None) == (not cast)
+    # The models commit, so the cohort votes, rewards and moves; and a label is always the peer's vote.
+    names = list(votes[0]["agents"])
+    for name, peer in zip(names, [*names[1:], names[0]], strict=True):
+        assert all(vote["agents"][name]["label"] == vote["agents"][peer]["vote"] for vote in votes)
+        assert sum(vote["agents"][name]["vote"] is not None for vote in votes) > len(votes) / 2
+        assert any(0 < sum(vote["agents"][name]["rewards"]) < completions for vote in votes)
+        assert max(step["agents"][name]["grad_norm"] for step in metrics) > 0
+    for record in lines(folder / "validation.jsonl"):
+        for agent in record["agents"].values():
+            assert agent["n"] == agent["graded"] == checks[record["set"]]["kept"]
+            assert agent["unparsed_share"] < 0.75
+    assert {record["step"] for record in lines(folder / "validation.jsonl")} >= {0, metrics[-1]["step"]}
+    return checks
+
+
+def test_a_pair_of_families_sees_every_real_picture_once(tmp_path, mathvision):
+    # 304 rows, of which 256 are held out: 48 remain for 3 steps of 16.
+    train = {**mathvision, "hold_out": {"rows": 256}}
+    held_out = {**mathvision, "hold_out": {"rows": 256, "part": "held_out"}, "limit": 12}
+    folder = run(
+        tmp_path,
+        epochs=1,
+        agents=cohort(["qwen2_5_vl", "internvl3_5"], tmp_path, mathvision, "answer_tags"),
+        data={"train": train},
+        validation={"sets": [{"name": "held_out", "data": held_out}]},
+        batch={"prompts": 16, "completions": 4},
+        prompt={"style": "answer_tags"},
+        sampling={"max_new_tokens": 12},
+    )
+    checks = assert_every_row_was_handled(folder, train, completions=4)
+    assert (checks["train"]["rows"], checks["train"]["kept"], checks["held_out"]["kept"]) == (48, 48, 12)
+    page = (folder / "report.html").read_text()
+    assert page.count("data:image/png;base64,") >= 4  # real pictures in the gallery
+
+
+def test_a_pair_of_text_families_on_real_questions(tmp_path, math_rows):
+    # 8,890 rows, of which 8,842 are held out: 48 remain for 3 steps of 16.
+    train = {**math_rows, "hold_out": {"rows": 8842}, **SKIP}
+    held_out = {**math_rows, "hold_out": {"rows": 8842, "part": "held_out"}, "limit": 12, **SKIP}
+    folder = run(
+        tmp_path,
+        epochs=1,
+        agents=cohort(["qwen2", "llama"], tmp_path, math_rows, "boxed"),
+        data={"train": train},
+        validation={"sets": [{"name": "held_out", "data": held_out}]},
+        batch={"prompts": 16, "completions": 4},
+        sampling={"max_new_tokens": 16},
+    )
+    checks = assert_every_row_was_handled(folder, train, completions=4)
+    assert (checks["train"]["rows"], checks["held_out"]["rows"]) == (48, 12)
+    assert (folder / "report.html").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_all_real_pictures_for_training_and_all_of_another_set_for_validation(tmp_path, mathvision, wemath):
+    folder = run(
+        tmp_path,
+        epochs=1,
+        agents=cohort(["qwen2_5_vl", "internvl3_5"], tmp_path, mathvision, "answer_tags", image_size=112),
+        data={"train": mathvision},
+        validation={"sets": [{"name": "wemath", "data": wemath}], "every": 10},
+        batch={"prompts": 16, "completions": 8},
+        prompt={"style": "answer_tags"},
+        sampling={"max_new_tokens": 32},
+    )
+    checks = assert_every_row_was_handled(folder, mathvision, completions=8)
+    assert (checks["train"]["rows"], checks["train"]["kept"]) == (304, 304)
+    assert (checks["wemath"]["rows"], checks["wemath"]["kept"]) == (196, 196)
+
+
+@pytest.mark.slow
+def test_all_rows_of_math_levels_3_to_5_are_checked_and_twenty_steps_trained(tmp_path, math_rows):
+    train = {**math_rows, "hold_out": {"rows": 150}, **SKIP}
+    held_out = {**math_rows, "hold_out": {"rows": 150, "part": "held_out"}, **SKIP}
+    folder = run(
+        tmp_path,
+        steps=20,
+        agents=cohort(["qwen2", "llama"], tmp_path, math_rows, "boxed"),
+        data={"train": train},
+        validation={"sets": [{"name": "held_out", "data": held_out}], "every": 10},
+        batch={"prompts": 16, "completions": 8},
+        sampling={"max_new_tokens": 32},
+    )
+    checks = json.loads((folder / "data_check.json").read_text())
+    assert checks["train"]["rows"] + checks["held_out"]["rows"] == 8890
+    assert checks["train"]["counts"] == {"duplicate_row": 1}
+    assert checks["train"]["kept"] + checks["held_out"]["kept"] == 8889
+    assert checks["train"]["answers"] == 8737  # two rows have none
+    votes = lines(folder / "votes.jsonl")
+    assert len(votes) == len({vote["uid"] for vote in votes}) == 20 * 16
+
+
+@pytest.mark.slow
+def test_gold_on_math_leaves_out_the_rows_without_an_answer(math_rows):
+    settings = DataSettings(**math_rows, **SKIP, answers="required")
+    report = check(load_prompts(settings), max_side=64)
+    assert report.counts == {"missing_answer": 2, "duplicate_row": 1}
+    assert report.answers == len(report.kept) == 8887
+
+
+# -- views ---------------------------------------------------------------------------------------------------
+
+
+def test_an_agent_may_read_a_rephrased_view_joined_by_row_id(tmp_path, math_rows):
+    rows = [
+        {"id": prompt.row_id, "prompt": prompt.text, "answer": prompt.gold}
+        for prompt in load_prompts(DataSettings(**math_rows, limit=17))
+    ]
+    assert all(row["answer"] for row in rows)
+    rephrased = [{**row, "question": f"A friend asks you: {row['prompt']}"} for row in rows]
+    rephrased[3]["answer"] = "another question's answer"
+    rephrased.reverse()  # alignment by position would now teach nonsense
+    for name, content in (("rows", rows), ("rephrased", rephrased)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in content))
+    view = {"source": str(tmp_path / "rephrased.jsonl"), "columns": {"question": "question", "answer": "answer"}}
+    train = {"source": str(tmp_path / "rows.jsonl"), "recipe": "math_level345", "views": {"rephrased": view}, **SKIP}
+    plain, reworded = cohort(["qwen2", "llama"], tmp_path, math_rows, "boxed")
+    held_out = {**math_rows, "hold_out": {"rows": 8, "part": "held_out"}}
+    settings = {
+        "epochs": 1,
+        "agents": [plain, {**reworded, "view": "rephrased"}],
+        "data": {"train": train},
+        # Without the view: both agents read the same wording there.
+        "validation": {"sets": [{"name": "held_out", "data": held_out}]},
+        "batch": {"prompts": 8, "completions": 4},
+        "sampling": {"max_new_tokens": 16},
+        "prompt": {"style": "boxed"},
+    }
+    folder = run(tmp_path, **settings)
+    checks = assert_every_row_was_handled(folder, train, completions=4)
+    assert checks["train"]["counts"] == {"misaligned_view": 1}
+    assert checks["train"]["findings"][0]["row_id"] == rows[3]["id"]
+
+    config = parse(settings)
+    readers = [Reader(config, agent, agent.model) for agent in config.agents]
+    prompts = list(load_prompts(DataSettings(**train)).select([0, 1, 2]))
+    for prompt, row in zip(prompts, rows, strict=False):
+        seen = [reader.adapter.decode(reader.processor, reader.encode(prompt).input_ids.tolist()) for reader in readers]
+        assert row["prompt"] in seen[0]
+        assert f"A friend asks you: {row['prompt']}" in seen[1]
+        assert "A friend" not in seen[0]
+    uids = {prompt.uid for prompt in prompts}
+    # One uid per row for both agents: it is the row's, not the wording's.
+    assert uids <= {vote["uid"] for vote in lines(folder / "votes.jsonl")}
+
+
+# -- multiple choice -----------------------------------------------------------------------------------------
+
+
+def answers(prompt: Prompt, given: Sequence[str | None]) -> Group:
+    return Group(prompt.uid, tuple(Completion("", answer, 1, "stop") for answer in given))
+
+
+def test_letters_and_values_of_real_options_are_one_vote_and_one_reward(wemath):
+    by_row = {prompt.row_id: prompt for prompt in load_prompts(DataSettings(**wemath))}
+    relation_row, angle, count = by_row["1090"], by_row["1420"], by_row["325"]
+    assert relation_row.choices == ("AB = CD", "AB > CD", "AB < CD", "No correct answer")
+    assert angle.choices == ("45°", "60°", "72°", "90°", "No correct answer")
+    assert count.choices == ("12", "14", "10", "8", "No correct answer")
+    batch = [relation_row, angle, count]
+    # Agent a answers by letter and by value, mixed; agent b mostly by value.
+    a = [["A", "AB = CD", "B", "C"], ["B", "60", "72°", None], ["C", "10", "12", "14"]]
+    b = [["AB = CD", "A", "AB > CD", "D"], ["60^\\circ", "C", "B. 60°", "D"], ["8", "D", "C", None]]
+    with Equivalence() as relation:
+        supervision = Supervision("ring", ["a", "b"], relation=relation)
+        groups = [[answers(*pair) for pair in zip(batch, own, strict=True)] for own in (a, b)]
+        labels = supervision.labels(groups, batch)
+        choices = {prompt.uid: prompt.choices for prompt in batch}
+        rewards = [match(*pair, relation, choices) for pair in zip(groups, labels.labels, strict=True)]
+    # Votes of a: A twice of 4, B twice of 3, C twice of 4. Votes of b: A twice, B twice, D twice.
+    assert [[vote.support for vote in own] for own in labels.votes] == [[2, 2, 2], [2, 2, 2]]
+    assert [label.answer for label in labels.labels[0]] == ["AB = CD", "60^\\circ", "8"]  # b's votes
+    assert [label.answer for label in labels.labels[1]] == ["A", "B", "C"]  # a's votes
+    assert [rewards[0][prompt.uid] for prompt in batch] == [(1, 1, 0, 0), (1, 1, 0, 0), (0, 0, 0, 0)]
+    assert [rewards[1][prompt.uid] for prompt in batch] == [(1, 1, 0, 0), (1, 0, 1, 0), (0, 0, 1, 0)]
+
+
+def test_prompts_show_real_options_as_lettered_lines_unless_the_picture_does(tiny_checkpoints, mathvision, wemath):
+    path = tiny_checkpoints["qwen2_5_vl"]
+    config = parse(
+        {
+            "steps": 1,
+            "agents": [{"name": "qwen", "model": str(path)}],
+            "supervision": {"kind": "self"},
+            "data": {"train": wemath},
+        }
+    )
+    reader = Reader(config, config.agents[0], str(path))
+    angle = next(prompt for prompt in load_prompts(DataSettings(**wemath)) if prompt.row_id == "1420")
+    seen = reader.adapter.decode(reader.processor, reader.encode(angle).input_ids.tolist())
+    assert "∠ABC?\nA. 45°\nB. 60°\nC. 72°\nD. 90°\nE. No correct answer\nThink it through" in seen
+    # 114 open questions, 111 whose options are words or names of pictures, 79 whose options are letters drawn in.
+    shown = Counter(
+        "open" if prompt.choices is None else "lines" if f"\nA. {prompt.choices[0]}\nB. " in prompt.text else "drawn"
+        for prompt in load_prompts(DataSettings(**mathvision))
+    )
+    assert shown == {"open": 114, "lines": 111, "drawn": 79}

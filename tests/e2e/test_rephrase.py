@@ -1,0 +1,852 @@
+"""Rewording a data set: rules, hostile servers, kills, and what ties a view to its rows."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from mmcorl.answers import Equivalence
+from mmcorl.cli.main import main
+from mmcorl.data import DataSettings, check, load_prompts
+from mmcorl.data.integrity import seal
+from mmcorl.data.row_parsing import without_choices
+from mmcorl.errors import Failed, Refused
+from mmcorl.llm_client import Reply as ModelReply
+from mmcorl.tools.rephrase import (
+    CheckerSettings,
+    RephraseSettings,
+    Report,
+    RewriterSettings,
+    breach,
+    rephrase,
+    work_folder,
+)
+from mmcorl.tools.rephrase.prompts import compare_prompt, read_comparison, read_rewrite, rewrite_prompt
+from mmcorl.tools.rephrase.rules import split_options
+from openai_server import Behaviour, Call, OpenAIServer, Reply, fail, in_turn, say
+from paths import ROOT
+
+# -- a server that rewords ---------------------------------------------------------------------------------
+
+
+def text_of(call: Call) -> str:
+    content = call.body["messages"][0]["content"]
+    return content if isinstance(content, str) else content[-1]["text"]
+
+
+def kind_of(call: Call) -> str:
+    text = text_of(call)
+    return "rewrite" if "<question>" in text else "compare" if "<first>" in text else "solve"
+
+
+def asked(call: Call) -> str:
+    """The question of a request to reword."""
+    found = re.search(r"<question>\n(.*)\n</question>", text_of(call), re.DOTALL)
+    assert found
+    return found[1]
+
+
+def reword(question: str) -> str:
+    """Other words for any question, always the same."""
+    return f"Please answer this: {question}"
+
+
+def tagged(text: str) -> Reply:
+    return Reply(f"<rephrased>\n{text}\n</rephrased>")
+
+
+def good(call: Call) -> Reply:
+    """Rewords everything, finds everything the same, answers nothing."""
+    kind = kind_of(call)
+    return tagged(reword(asked(call))) if kind == "rewrite" else Reply("Same." if kind == "compare" else "no idea")
+
+
+def rewriting(behaviour: Behaviour) -> Behaviour:
+    """`behaviour` for requests to reword, the good server for others."""
+    return lambda call: behaviour(call) if kind_of(call) == "rewrite" else good(call)
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., OpenAIServer]]:
+    """Starts servers and stops them at the end."""
+    running: list[OpenAIServer] = []
+
+    def start(behaviour: Behaviour, port: int = 0) -> OpenAIServer:
+        server = OpenAIServer(behaviour, port)
+        running.append(server)
+        return server.__enter__()
+
+    yield start
+    for server in running:
+        server.__exit__(None, None, None)
+
+
+def impatient(server: OpenAIServer | str, **changes: Any) -> RephraseSettings:
+    """Settings that give up soon."""
+    url = server if isinstance(server, str) else server.url
+    fast = {"timeout": 2.0, "retries": 1, "backoff": 0.004, "max_backoff": 0.02, "patience": 1.0, "stop_after": 40}
+    endpoint = {"base_url": url, "model": "m", **fast, "concurrency": 8, **changes.pop("endpoint", {})}
+    return RephraseSettings(RewriterSettings(**endpoint), CheckerSettings(**endpoint), **changes)
+
+
+QUESTIONS = [
+    "What is $3 + 4$?",
+    "Zähle die Äpfel: 5 rote und 6 grüne. Wie viele sind es?",
+    "一个正方形的边长是 7。它的面积是多少? 🙂",
+    "Find $\\frac{1}{2} + \\sqrt{16}$ for Ann's 12 marbles.",
+    "Is 9 odd?\nA. yes\nB. no",
+]
+GOLD = ["7", "11", "49", None, "A"]
+
+
+def write_rows(folder: Path, rows: int = 5) -> Path:
+    path = folder / "rows.jsonl"
+    content = []
+    for n in range(rows):
+        question = (
+            QUESTIONS[n % 5] if n < 5 else f"{QUESTIONS[n % 5]} (case {n})" if n % 5 < 4 else f"Is the number {n} odd?"
+        )
+        content.append({"id": f"r{n}", "question": question, "answer": GOLD[n % 5]})
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in content), encoding="utf-8")
+    return path
+
+
+def data(path: Path, **more: Any) -> DataSettings:
+    return DataSettings(source=str(path), columns={"answer": "answer", "id": "id"}, **more)
+
+
+def reworded(rows: Path, settings: RephraseSettings) -> tuple[Report, list[dict[str, Any]], list[dict[str, Any]]]:
+    """The report, the rows of the view, and the failures that are listed."""
+    out = rows.with_name("view.jsonl")
+    report = rephrase(load_prompts(data(rows)), settings, out, quiet=True)
+    view = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    failures = [json.loads(line) for line in (work_folder(out) / "failures.jsonl").read_text().splitlines()]
+    assert report.reworded + sum(report.failed.values()) == report.rows == len(view)
+    assert Counter(one["reason"] for one in failures) == report.failed
+    # Whatever the server does: every row is there once, in the order of the data.
+    assert [row["id"] for row in view] == [json.loads(line)["id"] for line in rows.open(encoding="utf-8")]
+    return report, view, failures
+
+
+# -- rules -------------------------------------------------------------------------------------------------
+
+ORIGINAL = "Ann has 1,200 coins and gives away $\\frac{1}{2}$ of them in two days. How many are left?"
+
+
+@pytest.mark.parametrize(
+    ("original", "text", "rule"),
+    [
+        (ORIGINAL, "In two days Ann parts with $\\frac{1}{2}$ of her 1,200 coins. How many does she keep?", None),
+        # A number may be written out, or grouped otherwise.
+        (ORIGINAL, "Over 2 days Ann gives $\\frac{1}{2}$ of 1200 coins away. How many remain?", None),
+        ("There are 21 apples on the table.", "On the table lie twenty-one apples.", None),
+        ("He adds 0.50 and 007 today.", "Today, .5 and 7 are added by him.", None),
+        ("Solve for (1,200) and then stop.", "Work on (1, 200), then you may stop.", None),
+        ("It costs \\$5, she has \\$20 in all.", "She owns \\$20 in total and pays \\$5 for it.", None),
+        (ORIGINAL, "Ann parts with $\\frac{1}{2}$ of her coins in two days. How many does she keep?", "numbers"),
+        (ORIGINAL, "In 2 days Ann gives $\\frac{1}{2}$ of 1,200 coins away. How many of 600 remain?", "numbers"),
+        (ORIGINAL, "In two days Ann parts with $\\frac{2}{1}$ of her 1,200 coins. How many does she keep?", "latex"),
+        (ORIGINAL, "In two days Ann parts with $1/2$ of her 1,200 coins. How many does she keep?", "latex"),
+        (ORIGINAL, "In two days Ann parts with $\\frac{1}{2}$$ of her 1,200 coins. How many are kept?", "latex"),
+        ("Let $x^2=4$ with $x > 0$. Find it.", "With $x > 0$ and $x^{2=4}$, determine it now.", "latex"),
+        (ORIGINAL, ORIGINAL.upper().replace("FRAC", "frac"), "changed"),
+        (ORIGINAL, "   ", "length"),
+        (ORIGINAL, ORIGINAL * 9, "length"),
+        (ORIGINAL, "Half of 1200?", "length"),
+        (ORIGINAL, "I'm sorry, but I cannot help with " + ORIGINAL, "refusal"),
+        (ORIGINAL, "Ann has 1,200 coins\x1b[31m and gives $\\frac{1}{2}$ of them in two days. How many?", "unicode"),
+        (ORIGINAL, "In two days Ann parts with $\\frac{1}{2}$ of her 1,200 coins. Left?\nA. 6\nB. 7", "options"),
+        ("Which?\nA. 3\nB. 4", "Which one is it?\nA. 3\nB. 4", None),
+        ("Which?\nA. 3\nB. 4", "Which one is it?\nA. 4\nB. 3", "options"),
+        ("What lies across from <image3>, of <image1>?", "Of <image1>, what is opposite to <image3>?", None),
+        ("What lies across from <image3>, of <image1>?", "What is opposite to <image3>, say?", "pictures"),
+    ],
+)
+def test_the_rules_see_what_a_rewording_loses(original, text, rule):
+    found = breach(original, text)
+    assert (found and found.rule) == rule, found
+    if rule:
+        found = breach(original, text, frozenset({rule}))
+        assert found is None or found.rule != rule, "a rule that is left out is not asked"
+
+
+@pytest.mark.parametrize(
+    ("question", "stem"),
+    [
+        ("Which?\nA. 3\nB. 4", "Which?"),
+        ("Which one is it?\n\n(A) 3\n(B) 4\nGive the letter.", "Which one is it?"),
+        ("The value is (A) 3 (B) 4 (C) 5", "The value is"),
+        ("A. 3\nB. 4", "A. 3\nB. 4"),  # nothing would be left to reword
+        ("Lines through (A) and (B) meet.", "Lines through (A) and (B) meet."),
+        ("See. [asy]\ndot (A);\n\ndot (B);\n\ndot (C);[/asy]", "See. [asy]\ndot (A);\n\ndot (B);\n\ndot (C);[/asy]"),
+        ("A. Turing wrote it.\nWho?", "A. Turing wrote it.\nWho?"),
+    ],
+)
+def test_options_that_end_a_question_are_set_apart(question, stem):
+    assert split_options(question)[0] == stem
+    assert "".join(split_options(question)) == question
+
+
+def test_the_rules_hold_on_math_and_see_a_changed_number(shared_data):
+    rows = load_prompts(DataSettings(source=str(shared_data / "text/math_level345_train.json"), recipe="math_level345"))
+    numbers = 0
+    for index in range(0, len(rows), 20):
+        question = rows[index].text
+        stem, options = split_options(question)
+        kept = f"Consider the following carefully. {stem} Now state what was asked for.{options}"
+        assert breach(question, kept) is None, question
+        digit = re.search(r"[2-9]", question)
+        if digit:
+            numbers += 1
+            lost = question.replace(digit[0], "1")  # 2 becomes 1 wherever it stands
+            found = breach(question, f"Consider the following carefully. {lost}")
+            assert found is not None, question
+            assert found.rule in ("numbers", "options", "latex"), question
+    assert numbers > 300
+
+
+# -- prompts and replies -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("<rephrased>How many?</rephrased>", "How many?"),
+        ("<think>perhaps <rephrased>no</rephrased></think>\n<rephrased>\nHow many?\n</rephrased>\nDone.", "How many?"),
+        ("<rephrased>first</rephrased> better: <rephrased>How many?</rephrased>", "How many?"),
+        ("How many?", None),
+        ("<rephrased>How many", None),
+        ("", None),
+        (rewrite_prompt("How many?", "", False), None),  # a prompt echo
+        (f"<rephrased>{rewrite_prompt('How many?', '', False)}", None),
+        (f"{rewrite_prompt('How many?', '', False)}\n<rephrased>What number?</rephrased>", "What number?"),
+    ],
+)
+def test_a_rewording_is_read_between_its_tags(text, found):
+    said, why = read_rewrite(ModelReply(text, cut_off=False))
+    assert said == found
+    assert bool(why) == (found is None)
+
+
+def test_a_comparison_is_one_word():
+    replies = {"same": True, "Different.": False, "<think>different?</think>\n**Same**": True, "same or not": None}
+    replies |= {"": None, compare_prompt("a", "b", False): None}
+    for text, verdict in replies.items():
+        assert read_comparison(ModelReply(text, cut_off=False)) is verdict, text
+    assert read_comparison(ModelReply("same", cut_off=True)) is None
+
+
+# -- whole runs --------------------------------------------------------------------------------------------
+
+
+def test_rows_keep_their_order_and_join_by_what_they_are(tmp_path, serve):
+    rows = write_rows(tmp_path, 60)
+    order = random.Random(0)
+    server = serve(lambda call: Reply(good(call).text, delay=order.uniform(0, 0.03)))
+    report, view, failures = reworded(rows, impatient(server))
+    assert (report.reworded, failures, report.asked, report.sent) == (60, [], 120, 120)
+    assert server.most_at_once <= 8
+    originals = list(load_prompts(data(rows)))
+    assert [row["question"] for row in view] == [reword(prompt.text) for prompt in originals]
+    assert [row["original_uid"] for row in view] == [prompt.uid for prompt in originals]
+    settings = data(rows, views={"rephrased": {"source": str(tmp_path / "view.jsonl")}})
+    joined = load_prompts(settings)
+    assert [prompt.question("rephrased") for prompt in joined] == [reword(prompt.text) for prompt in originals]
+    assert len(check(joined, max_side=64).kept) == 60
+    # The options never went through the model.
+    (request,) = [call for call in server.calls if kind_of(call) == "rewrite" and "Is 9 odd" in text_of(call)]
+    assert asked(request) == "Is 9 odd?"
+    assert "not to be repeated:\nA. yes\nB. no\n" in text_of(request)
+
+
+def test_the_request_has_the_settings_of_the_original_work(tmp_path, serve):
+    server = serve(good)
+    reworded(write_rows(tmp_path, 1), impatient(server, seed=5))
+    rewrite, compare = server.calls
+    sampled = {name: rewrite.body[name] for name in ("model", "temperature", "top_p", "seed")}
+    assert sampled == {"model": "m", "temperature": 0.7, "top_p": 0.8, "seed": 5}
+    assert (compare.body["temperature"], "seed" in compare.body) == (0, False)
+
+
+def test_a_second_call_asks_nothing_and_more_attempts_ask_only_for_what_failed(tmp_path, serve):
+    rows = write_rows(tmp_path, 20)
+
+    def fails_twice_on_r2(call: Call) -> Reply:
+        return Reply("I refuse.") if call.body["seed"] < 2 and "正方形的边长是 7。它" in text_of(call) else good(call)
+
+    server = serve(rewriting(fails_twice_on_r2))
+    first, view, failures = reworded(rows, impatient(server, attempts=2))
+    # Questions 2, 7, 12 and 17 are that text, the later ones with a number of their own.
+    assert (first.reworded, first.failed) == (16, {"no_rewording": 4})
+    assert {len(failure["attempts"]) for failure in failures} == {2}
+    assert failures[0]["attempts"][0]["detail"] == "the reply has no <rephrased> ... </rephrased>: 'I refuse.'"
+    assert view[2]["question"] == QUESTIONS[2], "its own wording"
+    assert view[2]["reason"] == "no_rewording"
+    before = len(server.calls)
+    again, same, _ = reworded(rows, impatient(server, attempts=2))
+    assert (again.sent, again.sha256, same, len(server.calls)) == (0, first.sha256, view, before)
+    more, mended, _ = reworded(rows, impatient(server, attempts=3))
+    assert (more.reworded, more.sent) == (20, 8), "one rewording and one comparison for each of the four"
+    assert [row for n, row in enumerate(mended) if n % 5 != 2] == [row for n, row in enumerate(view) if n % 5 != 2]
+
+
+def test_equal_questions_are_asked_once_also_at_the_same_time(tmp_path, serve):
+    path = tmp_path / "rows.jsonl"
+    rows = [{"id": f"{n}", "question": f"How many dots are there in picture {n // 40}?"} for n in range(80)]
+    path.write_text("".join(json.dumps({**row, "answer": None}) + "\n" for row in rows))
+    server = serve(lambda call: Reply(good(call).text, delay=0.02))
+    # Equal rows are duplicates, which data refuse unless told otherwise; the pictures make real ones differ.
+    with pytest.raises(Refused, match="78 repeated rows"):
+        rephrase(load_prompts(data(path)), impatient(server), tmp_path / "v.jsonl", quiet=True)
+    dots = load_prompts(DataSettings(source="synthetic:visual", skills=("dots",), size=40))
+    report = rephrase(dots, impatient(server), tmp_path / "v.jsonl", quiet=True)
+    assert (report.rows, report.reworded, report.sent, len(server.calls)) == (40, 40, 2, 2)
+
+
+HOSTILE: dict[str, tuple[Behaviour, str]] = {
+    "empty": (say(""), "no_rewording"),
+    "nothing": (say(None), "no_rewording"),
+    "refusal": (say("I'm sorry, but I can't help with that."), "no_rewording"),
+    "refusal in tags": (lambda call: tagged("I'm sorry, I can't: " + asked(call)), "refusal"),
+    "echo": (lambda call: Reply(text_of(call)), "no_rewording"),
+    "echo in tags": (lambda call: tagged(text_of(call)), "no_rewording"),
+    "the question again": (lambda call: tagged(asked(call)), "changed"),
+    "cut off": (lambda call: Reply("<rephrased>" + asked(call), finish_reason="length"), "no_rewording"),
+    "very long": (lambda call: tagged(reword(asked(call)) * 5000), "length"),
+    "longer than is read": (lambda call: tagged("long " * 400_000), "unanswered"),
+    "another question": (lambda call: tagged("What is 98765 times 43210, dear reader?"), "numbers"),
+    "solved": (lambda call: tagged(reword(asked(call)) + " The answer is 31337."), "numbers"),
+    "half a character": (lambda call: tagged(reword(asked(call)) + " \ud83d"), ""),
+    "terminal codes": (lambda call: tagged(reword(asked(call)) + "\x1b]0;x\x07"), "unicode"),
+    "unclosed thoughts": (lambda call: Reply(f"<think><rephrased>{asked(call)}"), "no_rewording"),
+    "html": (say(None, body=b"<html><body>502 Bad Gateway</body></html>"), "unanswered"),
+    "other json": (say(None, body=b'{"choices": [{"message": {"content": ["a", 3]}}]}'), "unanswered"),
+    "a number": (say(None, body=b"42"), "unanswered"),
+    "deep json": (say(None, body=b"[" * 100_000), "unanswered"),
+    "no utf-8": (say(None, body=b"\xff\xfe\xff"), "unanswered"),
+    "refused request": (fail(400, "content filter"), "unanswered"),
+    "server error": (fail(500), "unanswered"),
+    "dropped": (say(None, disconnect=True), "unanswered"),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_no_reply_breaks_the_alignment(tmp_path, serve, kind):
+    behaviour, reason = HOSTILE[kind]
+    rows = write_rows(tmp_path, 6)
+    # Row 0 and all checks are answered well, so that the endpoint is not given up.
+    first = QUESTIONS[0]
+    server = serve(rewriting(lambda call: good(call) if asked(call) == first else behaviour(call)))
+    report, view, failures = reworded(rows, impatient(server, attempts=2))
+    originals = [prompt.text for prompt in load_prompts(data(rows))]
+    if not reason:  # what is half a character there is a question mark here
+        assert [row["question"] for row in view[1:4]] == [reword(text) + " ?" for text in originals[1:4]]
+        return
+    assert view[0]["question"] == reword(first)
+    assert report.failed == {reason: 5}, failures
+    assert [row["question"] for row in view[1:]] == originals[1:]
+    assert all(failure["attempts"][-1]["detail"] for failure in failures)
+
+
+def test_limits_and_faults_pass(tmp_path, serve):
+    turns = in_turn(fail(429, "slow down", retry_after="0.1"), fail(500), fail(503), good)
+    server = serve(turns)
+    report, _, _ = reworded(write_rows(tmp_path), impatient(server, endpoint={"retries": 5}))
+    assert (report.reworded, report.asked, report.sent) == (5, 10, 13)
+    assert server.calls[1].time - server.calls[0].time >= 0.1
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "sentence", "most"),
+    [
+        (fail(401), "answered 401: it refused the key; name a variable with a key it accepts (--key-env", 1),
+        (fail(404), "does not know the address or the model 'm'", 1),
+        (say(None, body=b"<html>"), "3 questions in a row failed", 6),
+    ],
+)
+def test_an_endpoint_of_no_use_is_given_up_at_once_and_writes_nothing(tmp_path, serve, behaviour, sentence, most):
+    rows = write_rows(tmp_path, 30)
+    server = serve(behaviour)
+    out = tmp_path / "view.jsonl"
+    with pytest.raises(Failed, match=re.escape(sentence)) as told:
+        rephrase(load_prompts(data(rows)), impatient(server, endpoint={"stop_after": 3}), out, quiet=True)
+    assert "of 30 rows are done, and every reply so far is kept: the same command goes on from there" in str(told.value)
+    assert not out.exists()
+    assert len(server.calls) <= most
+    server.behaviour = good
+    assert reworded(rows, impatient(server))[0].reworded == 30
+
+
+def test_a_checker_that_is_away_stops_the_run_and_the_rewordings_stay(tmp_path, serve):
+    rows = write_rows(tmp_path, 10)
+    server = serve(lambda call: good(call) if kind_of(call) == "rewrite" else fail(403)(call))
+    with pytest.raises(Failed, match=r"the checker at .* answered 403"):
+        reworded(rows, impatient(server))
+    kept = sum(kind_of(call) == "rewrite" for call in server.calls)
+    server.behaviour = good
+    report, _, _ = reworded(rows, impatient(server))
+    assert (report.reworded, report.sent) == (10, 20 - kept)
+
+
+# -- checks of the answer ----------------------------------------------------------------------------------
+
+
+def solver(answers: Callable[[str, int], str]) -> Behaviour:
+    """Rewords well; solves a question under a seed as told."""
+
+    def behave(call: Call) -> Reply:
+        if kind_of(call) == "rewrite":
+            return good(call)
+        question = text_of(call).split("\nReason step by step")[0]
+        return Reply(f"So it is \\boxed{{{answers(question, call.body['seed'])}}}.")
+
+    return behave
+
+
+def test_a_rewording_that_changes_the_answer_is_told_by_solving_it(tmp_path, serve):
+    # Only the answers to reworded questions change; the row without a known answer is solved in both wordings.
+    def answers(question: str, seed: int) -> str:
+        if "Äpfel" in question:
+            return "11" if seed == 0 else "12"  # 1 of 3 right, below `agree`
+        if "marbles" in question:
+            return "4.5" if seed else "\\frac{9}{2}"
+        return "7" if "3 + 4" in question else "49" if "正方形" in question else "A"
+
+    server = serve(solver(answers))
+    report, view, failures = reworded(write_rows(tmp_path), impatient(server, check="solve", attempts=1))
+    assert (report.reworded, report.failed) == (4, {"other_answer": 1})
+    assert view[1]["reason"] == "other_answer"
+    assert failures[0]["attempts"][0] == {
+        "reason": "other_answer",
+        "detail": "the rewording is answered '11', '12', '12', not '11'",
+        "question": reword(QUESTIONS[1]),
+    }
+    # Right twice is enough, so rows 0, 2 and 4 are solved twice, row 1 three times, and row 3 three and two times.
+    assert sum(kind_of(call) == "solve" for call in server.calls) == 3 * 2 + 3 + 5
+
+
+def test_without_labels_the_votes_on_the_original_decide(tmp_path, serve):
+    # The solver is wrong on row 0, and consistently: the known answer would refuse it, its own votes do not.
+    server = serve(solver(lambda question, seed: "8" if "3 + 4" in question else str(seed)))
+    rows = write_rows(tmp_path, 2)
+    settings = {"check": "solve", "attempts": 3}
+    report, _, failures = reworded(rows, impatient(server, against="votes", **settings))
+    assert (report.reworded, report.failed) == (1, {"undecided": 1})
+    (failure,) = failures
+    assert len(failure["attempts"]) == 1, "another rewording would meet the same"
+    assert failure["attempts"][0]["detail"] == "solutions of the original do not agree: '0', '1', '2'"
+    assert reworded(rows, impatient(server, against="known", **settings))[0].failed == {"other_answer": 2}
+
+
+def test_a_checker_may_be_another_model_elsewhere(tmp_path, serve):
+    rewriter, checker = serve(rewriting(good)), serve(say("different"))
+    settings = impatient(rewriter, attempts=2)
+    settings = RephraseSettings(settings.rewriter, impatient(checker, endpoint={"model": "judge"}).checker, attempts=2)
+    report, _, _ = reworded(write_rows(tmp_path, 3), settings)
+    assert report.failed == {"other_answer": 3}
+    assert {kind_of(call) for call in rewriter.calls} == {"rewrite"}
+    assert {call.body["model"] for call in checker.calls} == {"judge"}
+    # Both attempts of a row gave the same words, which are compared once.
+    assert (len(rewriter.calls), len(checker.calls)) == (6, 3)
+
+
+def test_pictures_go_to_who_solves_and_stay_with_the_row(tmp_path, serve):
+    server = serve(solver(lambda question, seed: "3"))
+    source = DataSettings(source="synthetic:visual", skills=("dots",), size=6)
+    prompts = load_prompts(source)
+    report = rephrase(prompts, impatient(server, check="solve", attempts=1), tmp_path / "v.jsonl", quiet=True)
+    threes = sum(prompt.gold == "3" for prompt in prompts)
+    assert (report.reworded, report.failed.get("other_answer", 0)) == (threes, 6 - threes)
+    rewrites = [call for call in server.calls if kind_of(call) == "rewrite"]
+    assert len(rewrites) == 1, "pictures are not shown, so all six are one request"
+    assert "a picture that is not shown to you" in text_of(rewrites[0])
+    shown = set()
+    for call in server.calls:
+        if kind_of(call) == "solve":
+            picture, text = call.body["messages"][0]["content"]
+            address = picture["image_url"]["url"]
+            assert (picture["type"], text["type"]) == ("image_url", "text")
+            assert address.startswith("data:image/png;base64,")
+            shown.add(Image.open(io.BytesIO(base64.b64decode(address.partition(",")[2]))).tobytes())
+    assert shown == {Image.open(io.BytesIO(p.images[0])).convert("RGB").tobytes() for p in prompts}
+    joined = load_prompts(source.model_copy(update={"views": view_of(tmp_path / "v.jsonl")}))
+    assert [prompt.images for prompt in joined] == [prompt.images for prompt in prompts]
+    assert {prompt.question("rephrased") for prompt in joined} <= {
+        reword("How many dots are there?"),
+        "How many dots are there?",
+    }
+
+
+def test_pictures_are_shown_to_who_rewords_where_asked(tmp_path, serve):
+    server = serve(good)
+    prompts = load_prompts(DataSettings(source="synthetic:visual", skills=("dots",), size=3))
+    report = rephrase(prompts, impatient(server, show_images=True), tmp_path / "v.jsonl", quiet=True)
+    assert (report.reworded, report.sent) == (3, 6), "each picture makes a request of its own"
+    assert all(call.body["messages"][0]["content"][0]["type"] == "image_url" for call in server.calls)
+    assert not any("not shown to you" in text_of(call) for call in server.calls)
+
+
+def view_of(path: Path) -> Any:
+    return DataSettings(source="x.jsonl", views={"rephrased": {"source": str(path)}}).views
+
+
+# -- what ties a view to its rows --------------------------------------------------------------------------
+
+
+def edit(path: Path, change: Callable[[list[dict[str, Any]]], object]) -> None:
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    change(rows)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def swap(rows: list[dict[str, Any]]) -> None:
+    rows[1]["id"], rows[2]["id"] = rows[2]["id"], rows[1]["id"]
+
+
+TAMPERED: dict[str, tuple[str, Callable[[list[dict[str, Any]]], object], str]] = {
+    "missing": ("view.jsonl", lambda rows: rows.pop(1), "row r1, view 'rephrased' has no row with this id"),
+    "doubled": ("view.jsonl", lambda rows: rows.append(rows[1]), "row r1, view 'rephrased' has several rows with this"),
+    "swapped": ("view.jsonl", swap, "row r1, view 'rephrased' rewords other content under this id"),
+    "foreign": ("view.jsonl", lambda rows: rows[1].update(id="q"), "row r1, view 'rephrased' has no row with this id"),
+    "edited": ("view.jsonl", lambda rows: rows[1].update(question="What is 5 + 6?"), "row r1, .* was edited in this"),
+    "emptied": ("view.jsonl", lambda rows: rows[1].update(question=None), "row r1, .* was edited in this"),
+    "no text": ("view.jsonl", lambda rows: rows[1].update(question=["a"]), "row r1, .* was edited in this"),
+    "half": ("view.jsonl", lambda rows: rows[1].update(question="\ud83d"), "row r1, .* was edited in this"),
+    "original edited": ("rows.jsonl", lambda rows: rows[1].update(question="5?"), "row r1, .* rewords other content"),
+}
+
+
+@pytest.mark.parametrize("kind", TAMPERED)
+def test_a_view_that_does_not_fit_is_refused_and_the_row_named(tmp_path, serve, kind):
+    name, change, sentence = TAMPERED[kind]
+    rows = write_rows(tmp_path)
+    reworded(rows, impatient(serve(good)))
+    edit(tmp_path / name, change)
+    settings = data(rows, views=view_of(tmp_path / "view.jsonl"))
+    with pytest.raises(Refused, match=f"first: {sentence}"):
+        check(load_prompts(settings), max_side=64)
+    skipping = check(load_prompts(settings.model_copy(update={"on_bad_row": "skip"})), max_side=64)
+    assert sum(skipping.counts.values()) == (2 if kind == "swapped" else 1)
+
+
+def test_an_edit_is_allowed_to_who_drops_the_seal(tmp_path, serve):
+    rows = write_rows(tmp_path)
+    reworded(rows, impatient(serve(good)))
+
+    def mend(view: list[dict[str, Any]]) -> None:
+        view[0]["question"] = "Add $3 + 4$ for me."
+        for row in view:
+            del row["seal"]
+
+    edit(tmp_path / "view.jsonl", mend)
+    joined = load_prompts(data(rows, views=view_of(tmp_path / "view.jsonl")))
+    assert joined[0].question("rephrased") == "Add $3 + 4$ for me."
+
+
+def test_rows_without_ids_are_joined_by_number_and_content(tmp_path, serve):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps({"question": question}) + "\n" for question in QUESTIONS))
+    bare = DataSettings(source=str(path))
+    rephrase(load_prompts(bare), impatient(serve(good)), tmp_path / "view.jsonl", quiet=True)
+    views = view_of(tmp_path / "view.jsonl")
+    joined = load_prompts(bare.model_copy(update={"views": views}))
+    assert [prompt.question("rephrased") for prompt in joined] == [reword(question) for question in QUESTIONS]
+    # Another row in front moves all numbers: nothing is joined to its neighbour.
+    path.write_text(json.dumps({"question": "New?"}) + "\n" + path.read_text())
+    moved = bare.model_copy(update={"views": views, "on_bad_row": "skip", "min_rows": 1})
+    with pytest.raises(
+        Refused, match=r"0 of 6 rows .* \(1 row missing in a view, 5 rows that differ from their view\)"
+    ):
+        check(load_prompts(moved), max_side=64)
+
+
+def test_marked_rows_are_bad_rows_of_the_training(tmp_path, serve):
+    rows = write_rows(tmp_path)
+    server = serve(rewriting(lambda call: good(call) if "Ann" in asked(call) else Reply("no")))
+    report, view, _ = reworded(rows, impatient(server, failed="mark", attempts=1))
+    assert (report.reworded, view[0]["question"], view[3]["reason"]) == (1, None, None)
+    settings = data(rows, views=view_of(tmp_path / "view.jsonl"))
+    with pytest.raises(Refused, match=r"first: row r0, view 'rephrased': the question is empty \(no_rewording\)"):
+        check(load_prompts(settings), max_side=64)
+    kept = check(load_prompts(settings.model_copy(update={"on_bad_row": "skip"})), max_side=64)
+    assert (kept.kept, kept.counts) == ((3,), {"missing_view": 4})
+
+
+def test_options_of_a_column_stay_in_their_column(tmp_path, serve):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"question": "Which is even?", "opts": ["3", "$\\frac{8}{4}$"]}) + "\n")
+    settings = DataSettings(source=str(path), columns={"choices": "opts"})
+    (prompt,) = load_prompts(settings)
+    assert without_choices(prompt.text, prompt.choices) == "Which is even?"
+    server = serve(good)
+    rephrase(load_prompts(settings), impatient(server), tmp_path / "view.jsonl", quiet=True)
+    assert asked(server.calls[0]) == "Which is even?"
+    assert "A. 3\nB. $\\frac{8}{4}$" in text_of(server.calls[0])
+    (joined,) = load_prompts(settings.model_copy(update={"views": view_of(tmp_path / "view.jsonl")}))
+    assert joined.question("rephrased") == "Please answer this: Which is even?\nA. 3\nB. $\\frac{8}{4}$"
+
+
+def test_a_view_that_was_not_written_yet_says_how(tmp_path):
+    rows = write_rows(tmp_path)
+    with pytest.raises(Refused, match=r"view 'rephrased': no file matches .*; `mmcorl rephrase` writes views"):
+        load_prompts(data(rows, views=view_of(tmp_path / "view.jsonl")))
+
+
+def test_the_seal_is_what_anyone_can_work_out():
+    # Each part with its length in bytes in front; the umlaut has two.
+    assert seal("r1", "abc", "ä?!") == hashlib.sha256("2:r13:abc4:ä?!".encode()).hexdigest()[:16]
+
+
+# -- kills -------------------------------------------------------------------------------------------------
+
+
+SERVER = """
+import hashlib, json, random, sys, threading
+sys.path.insert(0, sys.argv[1])
+from test_rephrase import OpenAIServer, Reply, good
+order = random.Random(1)
+log = open(sys.argv[2], "a")
+def slow(call):
+    print(hashlib.sha256(json.dumps(call.body, sort_keys=True).encode()).hexdigest(), file=log, flush=True)
+    return Reply(good(call).text, delay=order.uniform(0.005, 0.03))
+with OpenAIServer(slow, int(sys.argv[3])) as server:
+    print(server.url, flush=True)
+    threading.Event().wait()
+"""
+
+
+def serving(log: Path, url: str | None = None) -> tuple[subprocess.Popen[str], str]:
+    """A server in a process of its own, at a free address or at `url`; each call leaves a line in `log`."""
+    port = url.split(":")[2].split("/")[0] if url else "0"
+    words = [sys.executable, "-c", SERVER, str(ROOT / "tests"), str(log), port]
+    server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    assert server.stdout
+    return server, server.stdout.readline().strip()
+
+
+def test_killed_client_and_server_lose_no_row_and_double_none(tmp_path, serve):
+    rows = write_rows(tmp_path, 200)
+    config = tmp_path / "run.yaml"
+    config.write_text(
+        f"steps: 1\nagents: [{{name: a, model: x}}, {{name: b, model: y}}]\nsupervision: {{kind: ring}}\n"
+        f"data: {{train: {{source: '{rows}', columns: {{answer: answer, id: id}}}}}}\n"
+    )
+    log = tmp_path / "calls.log"
+    server, url = serving(log)
+    out = tmp_path / "view.jsonl"
+    words = ["rephrase", str(config), "--model", "m", "--url", url, "--out", str(out), "--quiet"]
+    words += ["--set", "concurrency=4", "--set", "retries=2", "--set", "backoff=0.01", "--set", "stop_after=3"]
+    command = [sys.executable, "-m", "mmcorl.cli", *words]
+
+    def start() -> subprocess.Popen[str]:
+        return subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def calls() -> list[str]:
+        return log.read_text().splitlines()
+
+    def more_calls(number: int) -> None:
+        number += len(calls())
+        until = time.monotonic() + 60
+        while len(calls()) < number and time.monotonic() < until:
+            time.sleep(0.002)
+        assert len(calls()) >= number
+
+    try:
+        for kill in range(2):  # kill -9 of the client, at any moment
+            client = start()
+            more_calls(40 + 17 * kill)
+            client.kill()
+            client.communicate()
+            assert client.returncode == -signal.SIGKILL
+            assert not out.exists()
+        client = start()  # and of the server, in the midst of replies
+        more_calls(40)
+        server.kill()
+        server.wait()
+        _, said = client.communicate(timeout=60)
+        assert client.returncode == 1, said
+        assert "cannot be reached" in said
+        assert "of 200 rows are done, and every reply so far is kept: the same command goes on from there" in said
+        assert not out.exists()
+        server, _ = serving(log, url)
+        client = start()
+        told, said = client.communicate(timeout=60)
+        assert client.returncode == 0, said
+        assert f"200 of 200 rows reworded: {out}" in told
+    finally:
+        server.kill()
+        server.wait()
+
+    # The same as of a run that nothing happened to, to the byte.
+    whole = tmp_path / "whole.jsonl"
+    settings = impatient(serve(good))
+    rephrase(load_prompts(data(rows)), settings, whole, quiet=True)
+    assert out.read_bytes() == whole.read_bytes()
+    ids = [json.loads(line)["id"] for line in out.read_text().splitlines()]
+    assert ids == [f"r{n}" for n in range(200)]
+    # 400 different requests; only the four under way at each of the three kills were asked again.
+    assert len(set(calls())) == 400
+    assert len(calls()) - 400 <= 3 * 4
+    # No half-written file is left behind.
+    assert sorted(path.name for path in work_folder(out).iterdir()) == [
+        "failures.jsonl",
+        "replies.sqlite",
+        "report.json",
+    ]
+
+
+def test_a_reply_is_on_disk_before_it_counts(tmp_path, serve):
+    # The kill comes while row 3 is asked; its rewording came, its comparison did not.
+    rows = write_rows(tmp_path)
+    server = serve(lambda call: good(call) if len(server.calls) <= 7 else Reply(delay=60, disconnect=True))
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from pathlib import Path\nfrom test_rephrase import *\n"
+        "settings = impatient(sys.argv[3], endpoint={'concurrency': 1, 'timeout': 60})\n"
+        "rephrase(load_prompts(data(Path(sys.argv[2]))), settings, Path(sys.argv[2]).with_name('view.jsonl'))\n"
+    )
+    client = subprocess.Popen([sys.executable, "-c", code, str(ROOT / "tests"), str(rows), server.url], cwd=ROOT)
+    until = time.monotonic() + 30
+    while len(server.calls) < 8 and time.monotonic() < until:
+        time.sleep(0.005)
+    client.kill()
+    client.wait()
+    server.behaviour = good
+    report, _, _ = reworded(rows, impatient(server))
+    assert (report.reworded, report.sent) == (5, 3), "the comparison of row 3, and both requests of row 4"
+
+
+# -- the command -------------------------------------------------------------------------------------------
+
+
+def test_mistakes_are_one_sentence(tmp_path, serve, capsys):
+    rows = write_rows(tmp_path)
+    config = tmp_path / "run.yaml"
+    config.write_text(
+        f"steps: 1\nagents: [{{name: a, model: x}}, {{name: b, model: y}}]\n"
+        f"data: {{train: {{source: '{rows}', columns: {{answer: answer, id: id}}}}}}\n"
+    )
+    server = serve(good)
+    basis = ["rephrase", str(config), "--model", "m", "--url", server.url]
+    mine = tmp_path / "mine.jsonl"
+    mine.write_text("precious\n")
+    two = "data.train.views={a: {source: a.jsonl}, b: {source: b.jsonl}}"
+    out = ["--out", str(tmp_path / "v.jsonl")]
+    for more, sentence in [
+        ([], "the config has no view 'rephrased' that would name a file; say with --out what is written"),
+        ([two], "the config has the views a, b; say with --view which one is written"),
+        (["data.train.views={a: {columns: {question: answer}}}"], "the config has no view 'rephrased' that would name"),
+        (["--out", "v.json"], "does not end in .jsonl"),
+        (["--out", str(mine)], "exists and was not written by this command"),
+        ([*out, "--attempts", "0"], "attempts 0 is not a whole number of at least 1"),
+        ([*out, "--solves", "2", "--agree", "3"], "agree 3 of 2 solutions can never agree"),
+        ([*out, "--temperature", "nan"], "temperature nan is not at least 0"),
+        ([*out, "--top-p", "0"], "top_p 0.0 is not above 0"),
+        ([*out, "--skip-rule", "sums"], "there is no rule 'sums'; the rules are unicode, length"),
+        ([*out, "--key-env", "NO_SUCH_KEY"], "the variable NO_SUCH_KEY, named for the rewriter's key, is not set"),
+        ([*out, "--check-set", "speed=9"], "checker option 'speed' is unknown"),
+        ([*out, "--check-url", "localhost"], "checker 'localhost' is not the address of an endpoint"),
+    ]:
+        assert main([*basis, *more]) == 2, more
+        assert sentence in capsys.readouterr().err
+    assert mine.read_text() == "precious\n"
+    assert server.calls == []
+
+
+def test_a_key_goes_only_where_it_was_named_for(tmp_path, serve, monkeypatch, capsys):
+    monkeypatch.setenv("MY_KEY", "s3cret-s3cret")
+    rows = write_rows(tmp_path, 2)
+    rewriter, checker = serve(good), serve(good)
+    config = tmp_path / "run.yaml"
+    config.write_text(
+        f"steps: 1\nagents: [{{name: a, model: x}}, {{name: b, model: y}}]\n"
+        f"data: {{train: {{source: '{rows}', columns: {{answer: answer, id: id}}}}}}\n"
+    )
+    words = ["rephrase", str(config), "--model", "m", "--url", rewriter.url, "--check-url", checker.url, "--quiet"]
+    assert main([*words, "--key-env", "MY_KEY", "--out", str(tmp_path / "v.jsonl"), "--json"]) == 0
+    assert {call.headers.get("authorization") for call in rewriter.calls} == {"Bearer s3cret-s3cret"}
+    assert {call.headers.get("authorization") for call in checker.calls} == {None}
+    assert json.loads(capsys.readouterr().out)["reworded"] == 2
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert b"s3cret" not in written
+
+
+def test_unanswered_rows_are_a_failure_that_the_same_command_mends(tmp_path, serve, capsys):
+    rows = write_rows(tmp_path)
+    config = tmp_path / "run.yaml"
+    config.write_text(
+        f"steps: 1\nagents: [{{name: a, model: x}}, {{name: b, model: y, view: other}}]\n"
+        f"data: {{train: {{source: '{rows}', columns: {{answer: answer, id: id}},\n"
+        f"  views: {{other: {{source: '{tmp_path / 'v.jsonl'}'}}}}}}}}\n"
+    )
+    server = serve(rewriting(lambda call: fail(400)(call) if "Ann" in asked(call) else good(call)))
+    words = ["rephrase", str(config), "--model", "m", "--url", server.url, "--quiet"]
+    assert main(words) == 1
+    said = capsys.readouterr()
+    assert "4 of 5 rows reworded" in said.out
+    assert "no reply came for 1 row(s); the same command asks for them" in said.err
+    server.behaviour = good
+    assert main(words) == 0
+    assert f"5 of 5 rows reworded: {tmp_path / 'v.jsonl'}" in (told := capsys.readouterr().out)
+    assert "2 requests in" in told
+    assert told.endswith(f"train on it: mmcorl train {config}\n")
+
+
+def test_different_family_plus_from_the_quickstart(tmp_path, serve, capsys, monkeypatch):
+    """Reword the quickstart's questions, then train two steps, each agent on its own wording, with the pictures."""
+    if "MMCORL_CACHE" not in os.environ:
+        from runs import taught
+
+        for name in ("qwen2.5-vl", "internvl3.5"):
+            taught(name, tmp_path / "zoo")
+        monkeypatch.setenv("MMCORL_CACHE", str(tmp_path / "zoo"))
+    out = tmp_path / "rephrased.jsonl"
+    server = serve(good)
+    small = ["data.train.size=32", "steps=2", "validation.sets=[]"]
+    config = str(ROOT / "configs/quickstart.yaml")
+    assert main(["rephrase", config, *small, "--model", "m", "--url", server.url, "--out", str(out), "--quiet"]) == 0
+    told = capsys.readouterr().out
+    assert "32 of 32 rows reworded" in told
+    assert len(server.calls) == 8, "four questions, with other pictures each time"
+    last = told.strip().splitlines()[-1]
+    views = [word.strip("'") for word in last.split() if "view" in word]
+    assert views == [f"data.train.views.rephrased.source={out}", "agents[1].view=rephrased"]
+    run = tmp_path / "run"
+    assert main(["train", config, *small, *views, "--run-dir", str(run), "--quiet"]) == 0
+    checked = json.loads((run / "data_check.json").read_text())["train"]
+    assert (checked["rows"], checked["kept"], checked["counts"]) == (32, 32, {})
+    # The second agent read longer questions, with as many pictures.
+    assert set(checked["longest"]) == {"qwen", "intern"}
+    plain = tmp_path / "plain"
+    assert main(["train", config, *small, "steps=1", "--run-dir", str(plain), "--quiet"]) == 0
+    before = json.loads((plain / "data_check.json").read_text())["train"]["longest"]
+    assert checked["longest"]["qwen"] == before["qwen"]
+    assert checked["longest"]["intern"] > before["intern"]
+    assert len((run / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+def test_rewording_asks_no_framework():
+    code = "import sys, mmcorl.tools.rephrase, mmcorl.cli.rephrase\nprint('torch' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert run.stdout == "False\n"
+
+
+def test_solutions_are_compared_by_the_relation_of_the_votes():
+    with Equivalence() as relation:
+        assert relation.same("\\frac{9}{2}", "4.5"), "as test_a_rewording_that_changes_the_answer... relies on"

@@ -1,0 +1,356 @@
+"""Kill it anywhere, run the same command again: it goes on from the last checkpoint and ends with the same bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from runs import TESTS, ForkServer, assert_it_learns, assert_same_run, changed, command, records, small_config, taught
+from runs import write_config as write
+
+KILLED = -signal.SIGKILL
+REWORDED = {"reworded": {"columns": {"question": "reworded"}}}
+
+# Two agents per call, so the nth rollout, update or save belongs to step (n + 1) // 2 of that session.
+IN_THE_STEPS = {
+    "before the first step": "at_call('mmcorl.trainer.worker:Worker.evaluate', 2, kill)",
+    "in a rollout": "at_call('mmcorl.engines.transformers:draw', 40, kill)",
+    "between two agents' rollouts": "at_call('mmcorl.trainer.worker:Worker.rollout', 6, kill)",
+    "in an update": "at_call('mmcorl.algo.loss:policy_loss', 2, kill, after=True)",
+    "between two agents' updates": "at_call('mmcorl.trainer.worker:Worker.update', 6, kill)",
+    "in a line of a log": "at_call('mmcorl.run.recorder:RunFolder.append', 2, kill_in_line)",
+    "between steps": "at_call('mmcorl.training:TrainingPrompts.batch', 2, kill)",
+}
+IN_CHECKPOINTS = {
+    "in the first file": "at_call('torch:save', 1, kill_in_file)",
+    "between two agents": "at_call('mmcorl.trainer.worker:Worker.save', 2, kill)",
+    "before COMMIT": "at_call('mmcorl.run.checkpoints:_sync', 3, kill)",
+    "before the set gets its name": "at_call('pathlib:Path.rename', 1, kill)",
+    "after it got its name": "at_call('pathlib:Path.rename', 1, kill, after=True)",
+    "before old sets are pruned": "at_call('mmcorl.run.checkpoints:prune', 2, kill)",
+    "with an old set half removed": "kill_in_removal('step_')",
+}
+AT_THE_END = {
+    "in a validation": "at_call('mmcorl.trainer.worker:Worker.evaluate', 4, kill)",
+    "between validation and checkpoint": "at_call('mmcorl.trainer.worker:Worker.evaluate', 4, kill, after=True)",
+    "in the export": "at_call('mmcorl.trainer.worker:Worker.export', 2, kill)",
+    "before the summary": "at_call('mmcorl.run.recorder:Run.write_summary', 1, kill)",
+    "with the last export half removed": "kill_in_removal('final')",
+    "before the report": "at_call('mmcorl.training:build_report', 1, kill)",
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    with ForkServer(tmp_path_factory.mktemp("outputs")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.getbasetemp() / "taught"
+
+
+@pytest.fixture(scope="module")
+def config(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    models = {"qwen": taught("qwen2", cache), "llama": taught("llama", cache)}
+    return write(tmp_path_factory.mktemp("config"), small_config(models, "text"))
+
+
+@pytest.fixture(scope="module")
+def reference(config: Path, server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run, left alone."""
+    run = tmp_path_factory.mktemp("reference") / "run"
+    ended = server.run("train", config, "--run-dir", run)
+    assert ended.code == 0, ended.output
+    assert_it_learns(run)
+    return run
+
+
+@pytest.mark.parametrize("moments", [IN_THE_STEPS, IN_CHECKPOINTS, AT_THE_END], ids=["steps", "checkpoints", "end"])
+def test_a_run_killed_again_and_again_ends_with_the_same_bytes(
+    moments: dict[str, str], config: Path, reference: Path, server: ForkServer, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    for moment, sabotage in moments.items():
+        ended = server.run("train", config, "--run-dir", run, sabotage=sabotage)
+        assert ended.code == KILLED, f"{moment}: {ended.output}"
+    ended = server.run("train", config, "--run-dir", run)
+    assert ended.code == 0, ended.output
+    assert_same_run(run, reference)
+    assert (run / "report.html").is_file()
+    sets = sorted(path.name for path in (run / "checkpoints").iterdir())
+    assert sets == sorted(path.name for path in (reference / "checkpoints").iterdir())  # no litter
+
+
+def test_the_optimizer_goes_on_where_it_was(config: Path, reference: Path, server: ForkServer, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    server.run("train", config, "--run-dir", run, sabotage="at_call('mmcorl.trainer.worker:Worker.update', 10, kill)")
+    assert server.run("train", config, "--run-dir", run).code == 0
+    for agent in ("qwen", "llama"):
+        file = Path("checkpoints", "step_000006", agent, "optimizer.pt")
+        state, expected = torch.load(run / file), torch.load(reference / file)
+        # Killed in step 5, gone on from the set of step 4: six updates in all, with the moments of all six.
+        assert state["schedule"] == expected["schedule"]
+        assert state["schedule"]["last_epoch"] == 6
+        for one, other in zip(
+            state["optimizer"]["state"].values(), expected["optimizer"]["state"].values(), strict=True
+        ):
+            assert one["step"] == 6
+            assert torch.equal(one["exp_avg"], other["exp_avg"])
+            assert torch.equal(one["exp_avg_sq"], other["exp_avg_sq"])
+
+
+def test_low_rank_adapters_kl_and_minibatches_resume_too(config: Path, server: ForkServer, tmp_path: Path) -> None:
+    settings = changed(
+        yaml.safe_load(config.read_text()),
+        training__lora={"rank": 4, "alpha": 8},
+        objective={"kl_coef": 0.05, "minibatches": 2, "passes": 2},
+        optimizer__schedule="linear",
+    )
+    file = write(tmp_path, settings)
+    assert server.run("train", file, "--run-dir", tmp_path / "alone").code == 0
+    assert_it_learns(tmp_path / "alone")
+    sabotage = "at_call('mmcorl.trainer.update:Update.optimizer_step', 22, kill)"  # of 4 per agent and step: step 3
+    assert server.run("train", file, "--run-dir", tmp_path / "run", sabotage=sabotage).code == KILLED
+    assert server.run("train", file, "--run-dir", tmp_path / "run").code == 0
+    assert_same_run(tmp_path / "run", tmp_path / "alone")
+
+
+# Each hangs on something that a step must know of the steps before it, or draws by the step.
+WAYS_TO_BE_TAUGHT = {
+    "whom agreement speaks for": {"supervision": {"kind": "adaptive"}},
+    "a peer drawn for every prompt": {"supervision": {"kind": "random_peer"}},
+    "another wording": {"supervision": {"kind": "paired", "pair": "reworded"}, "data__train__views": REWORDED},
+    "an averaged teacher": {
+        "supervision": {"kind": "self", "voter": "ema", "votes": 3, "ema": {"start": 0.5, "end": 0.1}},
+        "objective": {"kl_coef": 0.05, "kl_reference": "ema"},
+    },
+    "an average of adapters": {
+        "supervision": {"kind": "ring", "voter": "ema", "ema": {"start": 0.5, "end": 0.1}},
+        "training__lora": {"rank": 4, "alpha": 8},
+    },
+    "more votes than are trained": {"supervision": {"kind": "pooled", "votes": 6}},
+    "one's own certainty": {"supervision": {"kind": "self"}, "reward": "self_certainty"},
+}
+
+
+OFTEN = ("whom agreement speaks for", "another wording", "an averaged teacher")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param(changes, id=name, marks=() if name in OFTEN else pytest.mark.slow)
+        for name, changes in WAYS_TO_BE_TAUGHT.items()
+    ],
+)
+def test_every_way_of_being_taught_resumes_too(
+    changes: dict[str, Any], cache: Path, server: ForkServer, tmp_path: Path
+) -> None:
+    qwen, llama = taught("qwen2", cache), taught("llama", cache)
+    settings = changed(small_config({"qwen": qwen, "llama": llama, "third": qwen}, "text"), **changes)
+    file = write(tmp_path, settings)
+    ended = server.run("train", file, "--run-dir", tmp_path / "alone")
+    assert ended.code == 0, ended.output
+    assert_it_learns(tmp_path / "alone")
+    # Three agents: killed in the rollouts of step 4, after the set of step 3 (the best) or 2, then in an update.
+    for sabotage in ("rollout', 11", "update', 5"):
+        sabotage = f"at_call('mmcorl.trainer.worker:Worker.{sabotage}, kill)"
+        assert server.run("train", file, "--run-dir", tmp_path / "run", sabotage=sabotage).code == KILLED
+    ended = server.run("train", file, "--run-dir", tmp_path / "run")
+    assert ended.code == 0, ended.output
+    assert "resuming after step" in ended.output
+    assert_same_run(tmp_path / "run", tmp_path / "alone")
+
+
+def test_two_families_on_images_resume_too(cache: Path, server: ForkServer, tmp_path: Path) -> None:
+    models = {"qwen": taught("qwen2.5-vl", cache), "intern": taught("internvl3.5", cache)}
+    file = write(tmp_path, small_config(models))
+    assert server.run("train", file, "--run-dir", tmp_path / "alone").code == 0
+    assert_it_learns(tmp_path / "alone")
+    for sabotage in (IN_CHECKPOINTS["between two agents"], AT_THE_END["in a validation"]):
+        assert server.run("train", file, "--run-dir", tmp_path / "run", sabotage=sabotage).code == KILLED
+    assert server.run("train", file, "--run-dir", tmp_path / "run").code == 0
+    assert_same_run(tmp_path / "run", tmp_path / "alone")
+
+
+def test_ctrl_c_finishes_the_step_saves_and_goes_on_later(
+    config: Path, reference: Path, server: ForkServer, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    # The third rollout of a session is in its second step.
+    for moment, step in (("rollout", 2), ("update", 4)):
+        sabotage = f"at_call('mmcorl.trainer.worker:Worker.{moment}', 3, interrupt)"
+        ended = server.run("train", config, "--run-dir", run, sabotage=sabotage)
+        assert ended.code == 130, ended.output
+        said = "mmcorl: interrupted: the same command goes on from the last checkpoint"
+        assert ended.output.splitlines()[-1] == said
+        assert records(run, "metrics.jsonl")[-1]["step"] == step
+        assert (run / "checkpoints" / f"step_{step:06d}" / "COMMIT").is_file()  # nothing that was done is lost
+    # In the last step there is nothing to leave for later.
+    sabotage = "at_call('mmcorl.trainer.worker:Worker.save', 1, interrupt)"
+    last = server.run("train", config, "--run-dir", run, sabotage=sabotage)
+    assert last.code == 0
+    assert_same_run(run, reference)
+
+
+def test_ctrl_c_twice_leaves_at_once(config: Path, reference: Path, server: ForkServer, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    twice = "at_call('mmcorl.trainer.worker:Worker.update', 7, lambda *_: (interrupt(), interrupt()))"
+    assert server.run("train", config, "--run-dir", run, sabotage=twice).code == 130
+    assert not (run / "checkpoints" / "step_000004").exists()
+    assert server.run("train", config, "--run-dir", run).code == 0
+    assert_same_run(run, reference)
+
+
+def test_a_finished_run_run_again_is_the_same_run(
+    config: Path, reference: Path, server: ForkServer, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(reference, run, symlinks=True)
+    before = (run / "summary.json").read_bytes()
+    assert server.run("train", config, "--run-dir", run).code == 0
+    assert_same_run(run, reference)
+    assert (run / "summary.json").read_bytes() == before
+
+
+def test_a_real_process_killed_from_outside_while_it_saves(config: Path, reference: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    victim = subprocess.Popen(command("train", config, "--run-dir", run), cwd=TESTS.parent, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not any((run / "checkpoints").glob(".partial_*")) and time.monotonic() < deadline:
+        assert victim.poll() is None, "it was too quick to be caught"
+    victim.kill()
+    assert victim.wait() == KILLED
+    again = subprocess.run(
+        command("train", config, "--run-dir", run), cwd=TESTS.parent, capture_output=True, text=True, check=False
+    )
+    assert again.returncode == 0, again.stderr
+    assert_same_run(run, reference)
+
+
+# -- a disk without room --------------------------------------------------------------------------------------
+
+FULL = "no room is left to write into"
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[Path]:
+    """A file system of its own; skips where this user may not mount one."""
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("mounting a small disk needs root")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def filled(disk: Path, leave: int) -> Path:
+    """A file that takes all room of the disk but some bytes."""
+    space = os.statvfs(disk)
+    filler = disk / "filler"
+    filler.write_bytes(b"\0" * (space.f_bavail * space.f_frsize - leave))
+    return filler
+
+
+def test_a_full_disk_leaves_the_last_checkpoint_and_the_same_command_goes_on(
+    config: Path, reference: Path, server: ForkServer, tmp_path: Path
+) -> None:
+    with small_disk(tmp_path / "disk", "64m") as disk:
+        run = disk / "run"
+        stop = "at_call('mmcorl.training:TrainingPrompts.batch', 4, kill)"
+        assert server.run("train", config, "--run-dir", run, sabotage=stop).code == KILLED
+        kept = run / "checkpoints" / "step_000002"
+        before = {path: path.read_bytes() for path in kept.rglob("*") if path.is_file()}
+        # Logs fit in, the next set does not.
+        filler = filled(disk, leave=sum(map(len, before.values())) * 2 // 3)
+        ended = server.run("train", config, "--run-dir", run, "--quiet")
+        assert ended.code == 1
+        assert ended.output.count("\n") == 1, ended.output
+        assert FULL in ended.output
+        assert "No space left on device" in ended.output or "written in full" in ended.output
+        assert {path: path.read_bytes() for path in kept.rglob("*") if path.is_file()} == before
+        assert not list((run / "checkpoints").glob(".partial_*"))
+        filler.unlink()
+        assert server.run("train", config, "--run-dir", run).code == 0
+        assert_same_run(run, reference)
+
+
+@pytest.mark.parametrize(
+    "moment", ["mmcorl.run.recorder:RunFolder.append", "mmcorl.run.recorder:Run.export", "mmcorl.training:build_report"]
+)
+def test_a_disk_that_fills_up_in_a_log_an_export_or_the_report(
+    moment: str, config: Path, reference: Path, server: ForkServer, tmp_path: Path
+) -> None:
+    with small_disk(tmp_path / "disk", "64m") as disk:
+        run = disk / "run"
+        # Room left for nothing, from this moment on.
+        fill = (
+            "import os\n"
+            "def fill(*_, **__):\n"
+            f"    space = os.statvfs({str(disk)!r})\n"
+            f"    open({str(disk / 'filler')!r}, 'wb').write(bytes(space.f_bavail * space.f_frsize))\n"
+            f"at_call({moment!r}, {5 if 'append' in moment else 1}, fill)"
+        )
+        ended = server.run("train", config, "--run-dir", run, "--quiet", sabotage=fill)
+        assert ended.code == 1
+        assert ended.output.count("\n") == 1, ended.output
+        assert FULL in ended.output
+        (disk / "filler").unlink()
+        ended = server.run("train", config, "--run-dir", run)
+        assert ended.code == 0, ended.output
+        assert_same_run(run, reference)
+
+
+def test_a_file_that_may_not_grow_is_said_in_one_sentence(
+    config: Path, reference: Path, server: ForkServer, tmp_path: Path
+) -> None:
+    """Where no disk can be mounted: a limit on file sizes below the weights' (about 1 MB)."""
+    run = tmp_path / "run"
+    ended = server.run("train", config, "--run-dir", run, "--quiet", file_limit=500_000)
+    assert (ended.code, ended.output.count("\n")) == (1, 1), ended.output
+    assert FULL in ended.output
+    assert "nothing was committed yet, make room and the same command starts over" in ended.output
+    assert server.run("train", config, "--run-dir", run).code == 0
+    assert_same_run(run, reference)
+
+
+# -- at random ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_killed_at_random_moments_until_it_is_done(seed: int, config: Path, reference: Path, tmp_path: Path) -> None:
+    rng, run, kills = random.Random(seed), tmp_path / "run", 0
+    for attempt in range(40):
+        process = subprocess.Popen(
+            command("train", config, "--run-dir", run), cwd=TESTS.parent, stderr=subprocess.DEVNULL
+        )
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            # Start-up alone takes some seconds; later ones get more time, so that it ends on any machine.
+            process.wait(rng.uniform(2.5, 4.5 + 0.5 * attempt))
+        if process.poll() is None:
+            process.kill()
+            kills += 1
+        if process.wait() == 0:
+            break
+    assert process.returncode == 0
+    assert kills >= 1
+    assert_same_run(run, reference)

@@ -1,0 +1,274 @@
+"""The run folder: nothing before `begin`, one process at a time, logs cut back; and the data check recalled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+import mmcorl.training as training
+from mmcorl import config as settings
+from mmcorl.answers import Equivalence
+from mmcorl.cli.main import main
+from mmcorl.config import Config
+from mmcorl.data.checks import check
+from mmcorl.errors import Refused
+from mmcorl.run import checkpoints
+from mmcorl.run.recorder import Run, RunFolder
+from runs import LOGS, changed, records, small_config, write_config
+
+
+@pytest.fixture
+def config() -> Config:
+    return settings.parse(small_config({"a": "one", "b": "two"}, "text"))
+
+
+def test_looking_leaves_no_trace(config: Config, tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "deep" / "run", config):
+        pass
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "empty").mkdir()
+    with RunFolder(tmp_path / "empty", config):
+        pass
+    assert list((tmp_path / "empty").iterdir()) == []
+
+
+def test_begin_writes_the_resolved_config_and_the_data_check(config: Config, tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "run", config) as folder:
+        assert folder.data_check() == {}
+        assert folder.begin({"train": {"rows": 3}}) is None
+    assert settings.load(tmp_path / "run" / "config.yaml") == config
+    with RunFolder(tmp_path / "run", config) as folder:
+        assert folder.data_check() == {"train": {"rows": 3}}
+
+
+def test_one_process_at_a_time_also_when_both_start_at_once(config: Config, tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "run", config) as first, RunFolder(tmp_path / "run", config) as second:
+        first.begin({})
+        with pytest.raises(Refused, match="another process is working in"):
+            second.begin({})
+    with RunFolder(tmp_path / "run", config) as third:  # the lock went with its holder
+        third.begin({})
+
+
+def test_a_kill_before_the_config_was_written_does_no_harm(config: Config, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / ".lock").touch()
+    (run / ".config.yaml.new").write_text("steps:")
+    with RunFolder(run, config) as folder:
+        folder.begin({})
+    assert settings.load(run / "config.yaml") == config
+
+
+def test_logs_are_cut_back_to_the_last_checkpoint(config: Config, tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "run", config) as folder:
+        folder.begin({})
+        folder.append("metrics.jsonl", [{"step": 1}])
+        folder.append("votes.jsonl", [{"step": 1}, {"step": 1}])
+        checkpoints.commit(folder.checkpoints, 1, lambda _: None, {"logs": folder.log_sizes(), "scores": {}})
+        folder.append("metrics.jsonl", [{"step": 2}])
+        folder.append("validation.jsonl", [{"step": 2}])
+        with (folder.path / "votes.jsonl").open("a") as log:
+            log.write('{"step": 2, "uid')  # torn
+    with RunFolder(tmp_path / "run", config) as folder:
+        start = folder.begin({})
+        assert start is not None
+        assert start.step == 1
+        assert folder.lines("metrics.jsonl") == [{"step": 1}]
+        assert folder.lines("votes.jsonl") == [{"step": 1}, {"step": 1}]
+        assert folder.lines("validation.jsonl") == []
+
+
+def test_without_a_checkpoint_logs_start_again(config: Config, tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "run", config) as folder:
+        folder.begin({})
+        for name in LOGS:
+            folder.append(name, [{"step": 1}])
+    with RunFolder(tmp_path / "run", config) as folder:
+        assert folder.begin({}) is None
+        assert [folder.lines(name) for name in LOGS] == [[]] * len(LOGS)
+
+
+def test_logs_keep_any_text_and_refuse_nan(config: Config, tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "run", config) as folder:
+        folder.begin({})
+        odd = {"text": "\ud800 \x00 \u2028 é </script>"}
+        folder.append("votes.jsonl", [odd])
+        assert folder.lines("votes.jsonl") == [odd]
+        with pytest.raises(ValueError, match="Out of range float"):
+            folder.append("metrics.jsonl", [{"loss": float("nan")}])
+
+
+def test_settings_a_new_version_adds_do_not_break_old_runs(config: Config, tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "run", config) as folder:
+        folder.begin({})
+    file = tmp_path / "run" / "config.yaml"
+    text = file.read_text()
+    assert "  tie: first_seen\n" in text
+    file.write_text(text.replace("  tie: first_seen\n", ""))  # as an older version would have written it
+    with RunFolder(tmp_path / "run", config) as folder:
+        folder.begin({})
+
+
+# -- when to checkpoint ---------------------------------------------------------------------------------------
+
+
+class Saver:
+    """An agent of which only saving matters."""
+
+    name = "a"
+
+    def save(self, directory: Path) -> None:
+        directory.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("scores", "best", "expected"),
+    [
+        # Evaluated at steps 1, 2, 3 with (accuracy, agreement); checkpoints otherwise only at the last step, 4.
+        ([(0.5, 0.5), (0.4, 0.4), (0.4, 0.4)], True, [1, 4]),
+        ([(0.5, 0.5), (0.6, 0.1), (0.6, 0.1)], True, [1, 2, 4]),  # equal is not better
+        ([(0.5, 0.5), (0.4, 0.6), (0.7, 0.1)], True, [1, 2, 3, 4]),  # better by either
+        ([(None, 0.5), (None, 0.6), (None, 0.1)], True, [1, 2, 4]),  # no known answers: agreement alone
+        ([(0.5, 0.5), (0.6, 0.6), (0.7, 0.7)], False, [4]),
+    ],
+)
+def test_the_best_evaluations_get_a_checkpoint(
+    scores: list[tuple[float | None, float]], best: bool, expected: list[int], config: Config, tmp_path: Path
+) -> None:
+    raw = config.model_dump(mode="json")
+    raw["checkpoint"] |= {"every": 100, "keep_last": 9, "best": best}
+    new = settings.parse(raw)
+    with RunFolder(tmp_path / "run", new) as folder:
+        folder.begin({})
+        run = Run(folder, new, 4, [], Equivalence(), _Silent(), None)  # type: ignore[arg-type]
+        for step in range(1, 5):
+            if step < 4:
+                accuracy, agreement = scores[step - 1]
+                record = {"step": step, "agents": {"a": {"accuracy": accuracy}}, "cohort": {"agreement": agreement}}
+                folder.append("validation.jsonl", [record])
+                run._note_best(step)
+            run.checkpoint_when_due(step, [Saver()])  # type: ignore[list-item]
+        run.trackers.close()
+        assert [one.step for one in checkpoints.committed(folder.checkpoints)] == expected
+
+
+def test_an_agent_that_stops_answering_is_named_once(config: Config, tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "run", config) as folder:
+        folder.begin({})
+        progress = _Silent()
+        run = Run(folder, config, 30, [], Equivalence(), progress, None)  # type: ignore[arg-type]
+        # Four mute steps, a better one, then twenty mute ones: the fifth of those is told, the rest not.
+        for share in [1.0] * 4 + [0.89] + [0.9] * 20:
+            run._watch({"agents": {"a": {"unparsed_share": share}, "b": {"unparsed_share": 0.0}}})
+        run.trackers.close()
+    assert len(progress.messages) == 1
+    assert progress.messages[0].startswith("a commits to an answer in hardly any completion of the last 5 steps")
+
+
+class _Silent:
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    def phase(self, _: str) -> None:
+        """Progress that shows nothing."""
+
+    def message(self, text: str) -> None:
+        self.messages.append(text)
+
+
+# -- the data check ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pictures(tiny_checkpoints: Mapping[str, Path], tmp_path: Path) -> Path:
+    """A config over six pictures in files, one of them broken and left out."""
+    rows = []
+    for number in range(6):
+        Image.new("RGB", (40, 40), (40 * number, 0, 0)).save(tmp_path / f"{number}.png")
+        rows.append({"question": "How red?", "image": f"{number}.png", "answer": str(number)})
+    (tmp_path / "2.png").write_bytes(b"broken")
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    models = {"qwen": tiny_checkpoints["qwen2_5_vl"], "intern": tiny_checkpoints["internvl3_5"]}
+    train = {
+        "source": str(tmp_path / "rows.jsonl"),
+        "columns": {"image": "image", "answer": "answer"},
+        "on_bad_row": "skip",
+    }
+    new = changed(small_config(models), data__train=train, steps=1, validation=None, sampling__max_new_tokens=2)
+    return write_config(tmp_path, new)
+
+
+def no_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    def looking(*_: object, **__: object) -> None:
+        raise AssertionError("rows were checked again")
+
+    monkeypatch.setattr(training, "check", looking)
+
+
+def test_a_resume_recalls_the_check(pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    argv = ["train", str(pictures), "--run-dir", str(tmp_path / "run"), "--quiet"]
+    assert main(argv) == 0
+    written = (tmp_path / "run" / "data_check.json").read_bytes()
+    found = json.loads(written)["train"]
+    assert (found["rows"], found["kept"], found["kept_rows"]) == (6, 5, [[0, 2], [3, 6]])
+    assert found["counts"] == {"corrupt_image": 1}
+    no_check(monkeypatch)
+    assert main(argv) == 0
+    assert (tmp_path / "run" / "data_check.json").read_bytes() == written
+
+
+@pytest.mark.parametrize("change", ["picture", "answer", "limit", "row"])
+def test_the_check_is_made_again_when_something_it_rests_on_changed(
+    change: str, pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["train", str(pictures), "--run-dir", str(tmp_path / "run"), "--quiet"]
+    assert main(argv) == 0
+    record = tmp_path / "run" / "data_check.json"
+    if change == "picture":
+        Image.new("RGB", (40, 40), "blue").save(tmp_path / "4.png")
+    elif change == "answer":
+        rows = tmp_path / "rows.jsonl"
+        rows.write_text(rows.read_text().replace('"answer": "5"', '"answer": "6"'))
+    elif change == "row":
+        with (tmp_path / "rows.jsonl").open("a") as rows_file:
+            rows_file.write(json.dumps({"question": "More?", "image": "0.png", "answer": "0"}) + "\n")
+    else:
+        # As if an older version had counted tokens otherwise: the data are the same, so the run goes on. (Without
+        # its summary it is not finished: there is something to go on with.)
+        (tmp_path / "run" / "summary.json").unlink()
+        found = json.loads(record.read_text())
+        found["train"]["circumstances"] = "another"
+        record.write_text(json.dumps(found))
+    capsys.readouterr()
+    again = main(argv)
+    if change == "limit":
+        assert again == 0
+        assert json.loads(record.read_text())["train"]["circumstances"] != "another"
+    else:
+        assert again == 2
+        assert "the train data (rows.jsonl) are not those this run began with" in capsys.readouterr().err
+
+
+def test_the_recalled_check_is_the_check(pictures: Path, tmp_path: Path) -> None:
+    from mmcorl.data import check_cache
+    from mmcorl.data.sources import load_prompts
+
+    source = load_prompts(settings.load(pictures).data.train)
+    made = check(source, max_side=64, lengths={"a": (lambda prompt: len(prompt.text), 100)})
+    record: Any = json.loads(json.dumps(check_cache.to_record(made, source, "key")))
+    assert check_cache.from_record(record, source, "key") == made
+    assert check_cache.from_record(record, source, "other") is None
+    assert check_cache.from_record({}, source, "key") is None
+
+
+def test_metrics_say_every_step_once(pictures: Path, tmp_path: Path) -> None:
+    argv = ["train", str(pictures), "--run-dir", str(tmp_path / "run"), "--quiet"]
+    assert main(argv) == 0
+    assert main(argv) == 0
+    assert [line["step"] for line in records(tmp_path / "run", "metrics.jsonl")] == [1]

@@ -1,0 +1,316 @@
+"""Methods by name, and many of them side by side from the same weights."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+import yaml
+
+from mmcorl.cli.main import main
+from mmcorl.config import OBJECTIVES, load, methods
+from mmcorl.errors import Refused
+from mmcorl.report.sweep_page import mean_curve
+from mmcorl.run.reader import read_run
+from mmcorl.tools import sweep
+from mmcorl.tools.sweep import Spread
+from paths import ROOT
+from runs import command
+
+QUICKSTART = ROOT / "configs" / "quickstart.yaml"
+VIEW = "data.train.views={rephrased: {columns: {question: reworded}}}"
+
+
+# -- methods ------------------------------------------------------------------------------------------------------
+
+
+def test_every_method_says_what_it_is_in_one_line():
+    for name, line in methods.names().items():
+        assert 20 < len(line) < 160, name
+        assert methods.fragment(name), name
+
+
+@pytest.mark.parametrize("name", sorted(set(methods.names()) - {"co_rewarding_1"}))
+def test_every_method_makes_a_run_of_the_quickstart(name):
+    plain, made = load(QUICKSTART), load(QUICKSTART, method=name)
+    for section in methods.FORBIDDEN:
+        assert getattr(made, section) == getattr(plain, section)
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        ("co_rl", {"supervision.kind": "ring", "objective.kl_coef": 0.0}),
+        ("gt", {"supervision.kind": "gold", "objective.kl_coef": 0.0}),
+        ("ttrl", {"supervision.kind": "self", "objective.kl_coef": 0.001}),
+        ("ttrl+kl0", {"supervision.kind": "self", "objective.kl_coef": 0.0, "objective.aggregation": "token"}),
+        ("mm_upt", {"objective.kl_coef": 0.01, "objective.clip_high": 0.3, "sampling.temperature": 0.7}),
+        ("rent", {"reward.kind": "entropy", "objective.kl_coef": 0.001}),
+        ("intuitor", {"reward.kind": "self_certainty", "objective.kl_coef": 0.005}),
+        ("co_rewarding_2", {"supervision.voter": "ema", "objective.kl_reference": "ema", "objective.kl_coef": 0.001}),
+        ("co_rl+gspo", {"supervision.kind": "ring", "objective.ratio": "sequence", "objective.minibatches": 4}),
+        ("kl0+rent", {"objective.kl_coef": 0.001}),  # the later one wins
+    ],
+)
+def test_methods_set_what_their_originals_do(method, expected):
+    config = load(QUICKSTART, method=method)
+    for key, value in expected.items():
+        section, field = key.split(".")
+        assert getattr(getattr(config, section), field) == value, key
+
+
+OBJECTIVE_METHODS = sorted(OBJECTIVES)
+
+
+@pytest.mark.parametrize("kind", OBJECTIVE_METHODS)
+def test_an_objective_by_name_is_the_same_over_any_other(kind):
+    """Whatever a config or a method below has for its objective, such as clips of its own."""
+    alone = load(QUICKSTART, method=kind).objective
+    plain = load(QUICKSTART, [f"objective.kind={kind}"]).objective
+    assert alone.model_copy(update={"minibatches": 1}) == plain
+    for below in ("mm_upt", *OBJECTIVE_METHODS):
+        over = load(QUICKSTART, method=f"{below}+{kind}").objective
+        # Updates per batch, the anchor and the correction of the engine are no part of an objective's name.
+        kept = ("minibatches", "kl_coef", "importance_correction", "kl_in", "kl_estimator")
+        assert over.model_dump(exclude=set(kept)) == alone.model_dump(exclude=set(kept)), below
+
+
+@pytest.mark.parametrize(
+    "below", ["co_rewarding_1", "co_rewarding_2", "rent_format", "comas", "maporl", "intuitor", "gt"]
+)
+@pytest.mark.parametrize("method", ["co_rl", "ttrl", "rent", "comas", "co_rewarding_2"])
+def test_nothing_of_another_method_stays_beneath_one(below, method):
+    """A config of CoMAS with `--method ttrl` is TTRL, not CoMAS by another name."""
+    alone, over = load(QUICKSTART, method=method), load(QUICKSTART, [VIEW], f"{below}+{method}")
+    assert over.episode == alone.episode
+    assert over.supervision.model_dump(exclude={"ema"}) == alone.supervision.model_dump(exclude={"ema"})
+    assert over.reward == alone.reward
+    for key in ("kl_coef", "kl_reference"):
+        assert getattr(over.objective, key) == getattr(alone.objective, key)
+
+
+def test_overrides_win_over_the_method_and_the_method_over_the_file():
+    assert load(QUICKSTART, method="gt").supervision.kind == "gold"
+    assert load(QUICKSTART, ["supervision.kind=self"], "gt").supervision.kind == "self"
+
+
+def test_paired_wordings_need_a_view_and_say_so():
+    with pytest.raises(Refused, match="pair is 'rephrased', but the training data have no views: add it under"):
+        load(QUICKSTART, method="co_rewarding_1")
+    config = load(QUICKSTART, [VIEW], "co_rewarding_1")
+    assert (config.supervision.kind, config.supervision.pair) == ("paired", "rephrased")
+
+
+def test_a_method_of_ones_own_is_a_file(tmp_path: Path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("supervision: {kind: ring, min_share: 0.5}\n")
+    assert load(QUICKSTART, method=f"{file}+kl0").supervision.min_share == 0.5
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("agents: []\n", "sets 'agents', which belongs to a run"),
+        ("- 1\n", "holds no settings"),
+        ("a: [\n", "is not valid YAML"),
+    ],
+)
+def test_a_file_that_is_no_method_is_refused(tmp_path: Path, content: str, sentence: str):
+    file = tmp_path / "bad.yaml"
+    file.write_text(content)
+    with pytest.raises(Refused, match=sentence):
+        load(QUICKSTART, method=str(file))
+
+
+def test_an_unknown_method_is_refused_with_the_known_ones():
+    with pytest.raises(
+        Refused, match=r"there is no method 'grppo': did you mean 'grpo'\? use adaptive, .*, union, a file"
+    ):
+        load(QUICKSTART, method="rent+grppo")
+
+
+# -- plan ---------------------------------------------------------------------------------------------------------
+
+
+def test_runs_are_planned_seed_by_seed_from_equal_starts(tmp_path: Path):
+    overrides = ["agents.qwen.model=zoo:qwen2.5-vl@{seed}", "steps=3"]
+    planned = sweep.plan(QUICKSTART, ["co_rl", "rent+kl0"], [0, 7], overrides, tmp_path)
+    assert [(one.method, one.seed, str(one.path.relative_to(tmp_path))) for one in planned] == [
+        ("co_rl", 0, "co_rl/seed_0"),
+        ("rent+kl0", 0, "rent+kl0/seed_0"),
+        ("co_rl", 7, "co_rl/seed_7"),
+        ("rent+kl0", 7, "rent+kl0/seed_7"),
+    ]
+    for one in planned:
+        assert (one.config.seed, one.config.data_seed, one.config.steps) == (one.seed, one.seed, 3)
+        assert [agent.model for agent in one.config.agents] == [f"zoo:qwen2.5-vl@{one.seed}", "zoo:internvl3.5"]
+    assert not any(one.done for one in planned)
+    assert list(tmp_path.iterdir()) == []  # nothing is written before all of it is known to work
+
+
+@pytest.mark.parametrize(
+    ("chosen", "seeds", "sentence"),
+    [
+        (["co_rl", "co_rl"], [0], "--methods names co_rl twice"),
+        (["co_rl"], [1, 1], "--seeds names 1 twice"),
+        (["co_rl", "co_rewarding_1"], [0], "method 'co_rewarding_1': supervision.pair is 'rephrased'"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused_before_any_run(tmp_path: Path, chosen, seeds, sentence):
+    with pytest.raises(Refused, match=sentence):
+        sweep.plan(QUICKSTART, chosen, seeds, [], tmp_path)
+
+
+def test_methods_of_ones_own_are_called_by_their_files(tmp_path: Path):
+    file, other = tmp_path / "a b" / "mine.yaml", tmp_path / "mine.yml"
+    for one in (file, other):
+        one.parent.mkdir(exist_ok=True)
+        one.write_text("supervision: {kind: ring, min_share: 0.5}\n")
+    (planned,) = sweep.plan(QUICKSTART, [f"{file}+kl0"], [3], [], tmp_path / "out")
+    assert (planned.method, planned.path) == ("mine+kl0", tmp_path / "out" / "mine+kl0" / "seed_3")
+    assert planned.config.name == "mine.kl0.seed3"
+    with pytest.raises(Refused, match="would both be called 'mine': rename one of the files"):
+        sweep.plan(QUICKSTART, [str(file), str(other)], [0], [], tmp_path / "out")
+
+
+# -- numbers ------------------------------------------------------------------------------------------------------
+
+
+def test_a_spread_is_over_what_is_known():
+    # Mean of .5, .7 is .6, deviation with n - 1: sqrt((.01 + .01) / 1).
+    assert Spread.of([0.5, None, 0.7]) == Spread(pytest.approx(0.6), pytest.approx(math.sqrt(0.02)), 2)
+    assert Spread.of([0.5]) == Spread(0.5, None, 1)
+    assert Spread.of([None]) is None
+
+
+def test_a_mean_curve_is_over_the_curves_that_reach_a_step():
+    assert mean_curve([[(1, 0.0), (2, 1.0)], [(1, 1.0)], []]) == [(1, 0.5), (2, 1.0)]
+
+
+# -- the command ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def config(tiny_checkpoints: Mapping[str, Path], tmp_path: Path) -> Path:
+    """Two steps of two text models on eight rows, one of which lacks its answer."""
+    rows = [{"question": f"{a} + 1?", "answer": str(a + 1)} for a in range(8)]
+    del rows[3]["answer"]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    columns = {"question": "question", "answer": "answer"}
+    raw = {
+        "name": "small",
+        "steps": 2,
+        "agents": [{"name": name, "model": str(tiny_checkpoints[name])} for name in ("qwen2", "llama")],
+        "data": {"train": {"source": str(tmp_path / "rows.jsonl"), "columns": columns}},
+        "validation": {"sets": [{"name": "held_out", "data": {"source": "synthetic:text", "size": 8}}]},
+        "batch": {"prompts": 2, "completions": 2},
+        "prompt": {"style": "plain"},
+        "sampling": {"max_new_tokens": 4},
+        "training": {"dtype": "fp32"},
+        "device": "cpu",
+        "threads": 1,
+    }
+    file = tmp_path / "small.yaml"
+    file.write_text(yaml.safe_dump(raw))
+    return file
+
+
+def test_a_sweep_tells_what_its_runs_hold_and_goes_on_after_a_failure(config: Path, tmp_path: Path, capsys):
+    out = tmp_path / "out"
+    # GT-Reward cannot start: a row has no answer. The other runs are made all the same.
+    command = ["sweep", str(config), "--methods", "co_rl", "gt", "rent", "--seeds", "0", "1", "--out", str(out)]
+    assert main([*command, "--quiet", "--json", "--jobs", "2"]) == 1
+    told = capsys.readouterr()
+    assert "2 of 6 runs failed: gt seed 0 (" in told.err
+    assert "1 of 8 rows" in told.err
+    assert "have no answer" in told.err
+    table = {row["method"]: row for row in json.loads(told.out)}
+    assert [table[name]["seeds"] for name in ("co_rl", "gt", "rent")] == [[0, 1], [], [0, 1]]
+    runs = [read_run(out / "co_rl" / f"seed_{seed}") for seed in (0, 1)]
+    ends = [sum(run.validation[-1]["agents"][agent]["accuracy"] for agent in ("qwen2", "llama")) / 2 for run in runs]
+    assert table["co_rl"]["accuracy/held_out"]["mean"] == pytest.approx(sum(ends) / 2)
+    # 2 agents x 2 steps x 2 prompts x 2 completions, of at most 4 tokens.
+    assert table["co_rl"]["prompts"]["mean"] == 8
+    assert table["co_rl"]["completions"]["mean"] == 16
+    assert 16 <= table["co_rl"]["tokens"]["mean"] <= 64
+
+    # All files say the same; the page has every method and its curves.
+    written = json.loads((out / "sweep.json").read_text())
+    assert {row["method"]: row for row in written} == table
+    lines = list(csv.DictReader((out / "sweep.csv").open()))
+    assert [line["method"] for line in lines] == ["co_rl", "gt", "rent"]
+    assert float(lines[0]["accuracy/held_out"]) == pytest.approx(table["co_rl"]["accuracy/held_out"]["mean"])
+    assert "| rent | 2 |" in (out / "sweep.md").read_text()
+    page = (out / "sweep.html").read_text()
+    assert "Accuracy on held_out" in page
+    assert "RENT: each completion is rewarded" in page
+
+    # The same command again leaves what is finished alone.
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("summary.json")}
+    assert len(before) == 4
+    assert main([*command, "--quiet", "--json", "data.train.source=synthetic:text", "data.train.size=8"]) == 2
+    capsys.readouterr()
+    assert main([*command, "--quiet", "--json"]) == 1
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("summary.json")} == before
+
+    # Where a run checkpoints is no other run; how long it is, is, and its old numbers are in no table then.
+    again = ["sweep", str(config), "--methods", "co_rl", "--out", str(out), "--quiet", "--json"]
+    capsys.readouterr()
+    assert main([*again, "checkpoint.every=1"]) == 0
+    assert [row["seeds"] for row in json.loads(capsys.readouterr().out)] == [[0]]
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("summary.json")} == before
+    assert main([*again, "steps=3"]) == 1
+    told = capsys.readouterr()
+    assert "holds a run with other settings (steps: 2 -> 3)" in told.err
+    assert json.loads(told.out) == [{"method": "co_rl", "seeds": []}]
+
+
+STAND_IN = """
+import os, signal, sys, time
+if "train" in sys.orig_argv:
+    marks = open({marks!r}, "a")
+    told = []
+    signal.signal(signal.SIGINT, lambda *_: (told.append(1), print("told", file=marks, flush=True)))
+    print("begins", file=marks, flush=True)
+    end = None
+    while len(told) < 2 and (end is None or time.time() < end):
+        time.sleep(0.05)
+        if told and end is None:
+            end = time.time() + 3
+    os._exit(130)
+"""
+
+
+@pytest.mark.parametrize("interrupts", [1, 2])
+def test_ctrl_c_reaches_every_run_as_often_as_it_is_typed(interrupts: int, config: Path, tmp_path: Path):
+    """A terminal interrupts the whole foreground process group; a run told twice leaves without saving."""
+    marks, stubs = tmp_path / "marks", tmp_path / "stubs"
+    stubs.mkdir()
+    (stubs / "sitecustomize.py").write_text(STAND_IN.format(marks=str(marks)))
+    line = command("sweep", config, "--methods", "co_rl", "rent", "--jobs", "2", "--out", tmp_path / "out", "--quiet")
+    environment = {**os.environ, "PYTHONPATH": f"{stubs}:{ROOT}"}
+    process = subprocess.Popen(line, cwd=ROOT, env=environment, start_new_session=True, stderr=subprocess.PIPE)
+    _wait_for(lambda: marks.is_file() and marks.read_text().count("begins") == 2)
+    for number in range(1, interrupts + 1):
+        os.killpg(process.pid, signal.SIGINT)
+        _wait_for(lambda number=number: marks.read_text().count("told") >= 2 * number)
+    said = process.communicate(timeout=60)[1].decode()
+    assert process.returncode == 130, said
+    assert "the same command goes on where it stood" in said
+    assert marks.read_text().count("told") == 2 * interrupts
+
+
+def _wait_for(what: Callable[[], bool]) -> None:
+    for _ in range(600):
+        if what():
+            return
+        time.sleep(0.1)
+    raise TimeoutError

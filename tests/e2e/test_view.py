@@ -1,0 +1,299 @@
+"""The page of responses: what is in the file, and what a real browser makes of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+import chromium
+from chromium import Page
+from eval_suite.items import Item, Response
+from eval_suite.samples_page import View, write_view
+from eval_suite.samples_page.data import Texts
+
+HOSTILE = (
+    '</script><script>window.owned=1</script><img src=x onerror="window.owned=2"><!-- <script> ${window.owned=3} '
+    "]]> & 'q' \" \u2028 \x00 \ud800 javascript:window.owned=4"
+)
+SUBJECTS = ("algebra", "counting", "solid geometry")
+READY = "!!document.documentElement?.dataset.ready"
+ROWS = 10_000
+
+
+def evaluation(root: Path, count: int, images: int = 3) -> dict[str, Any]:
+    """Rows of an eval folder of three benchmarks; row 4 is hostile in every field, row 7 holds a rare word."""
+    (root / "thumbs").mkdir(parents=True, exist_ok=True)
+    for number in range(images):
+        Image.new("RGB", (40, 30), (80 * number, 90, 120)).save(root / "thumbs" / f"t{number}.png")
+    item_rows, responses, rules, judges = [], [], [], []
+    for number in range(count):
+        benchmark = ("mathvision", "wemath", "math500")[number % 3]
+        text = HOSTILE if number == 4 else f"What is the area of triangle {number}? " * 3
+        meta: dict[str, Any] = {"subject": HOSTILE[:70] if number == 4 else SUBJECTS[number % 7 % 3]}
+        if benchmark == "mathvision":
+            meta |= {"level": number % 5 + 1, "solution": "long " * 50}
+        if benchmark == "wemath":
+            meta["knowledge concept"] = ["angles", f"area {number % 2}"]
+        choices = ("10 cm", "20 cm", HOSTILE if number == 4 else "30 cm") if benchmark == "wemath" else None
+        gold = HOSTILE if number == 4 else "B" if choices else "7"
+        item = Item(benchmark, str(number), text, gold, choices=choices, group=str(number // 9), meta=meta)
+        thumbs = [f"thumbs/t{number // 3 % images}.png"] if images and benchmark != "math500" else []
+        item_rows.append({**asdict(item), "images": thumbs, "fingerprint": item.fingerprint})
+        key = {"benchmark": benchmark, "id": item.id, "sample": 0}
+        answer = f"the answer is {number} because " * 100 + ("zebrafish" if number == 7 else "")
+        reason = "length" if number % 10 == 9 else "stop"
+        responses.append(Response(**key, text=HOSTILE * 2 if number == 4 else answer, finish_reason=reason, tokens=900))
+        # By number % 10: 0-3 right by rule, 4 and 5 recovered, 6 refused, 7 not judged, 8 no answer, 9 cut off.
+        told = {"committed": number % 10 != 8, "cut_off": number % 10 == 9, "rule": number % 10 < 4}
+        given = HOSTILE if number == 4 else "A" if number % 10 != 8 else None
+        rules.append({**key, "answer": given, **told, "reason": HOSTILE if number == 4 else "compared as options"})
+        if number % 10 in (4, 5, 6):
+            raw = HOSTILE if number == 4 else "CORRECT"
+            judges.append({**key, "verdict": "no" if number % 10 == 6 else "yes", "raw": raw, "model": "judge"})
+    return {"item_rows": item_rows, "responses": responses, "rule_rows": rules, "judge_rows": judges}
+
+
+def data_of(view: View) -> dict[str, Any]:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', view.path.read_text(), re.DOTALL)
+    assert found is not None
+    told: dict[str, Any] = json.loads(found[1])
+    return told
+
+
+def test_the_file_holds_all_rows_and_no_markup_of_theirs(tmp_path: Path) -> None:
+    rows = evaluation(tmp_path, 30)
+    view = write_view(tmp_path / "responses.html", title=HOSTILE, facts=[("model", HOSTILE)], **rows)
+    page = view.path.read_text(encoding="utf-8")
+    assert (view.rows, view.images, view.shortened) == (30, "embedded", 0)
+    assert page.count("<script") == 2, "the data and the page's own script"
+    assert page.count("<img") == 0
+    data = data_of(view)
+    assert len(data["items"]) == len(data["rows"]) == 30
+    assert data["items"][4]["q"] == HOSTILE
+    assert data["rows"][4][-1] == [HOSTILE * 2]
+    assert [row[2] for row in data["rows"][:10]] == [0, 0, 0, 0, 2, 2, 3, 1, 6, 7]
+    assert len(data["images"]) == 3, "every picture once"
+    assert data["filters"]["mathvision"] == {"level": ["1", "2", "3", "4", "5"], "subject": sorted(SUBJECTS)}
+    assert not list(tmp_path.glob(".*.new"))
+
+
+def test_a_field_is_a_filter_when_it_sorts(tmp_path: Path) -> None:
+    filters = data_of(write_view(tmp_path / "a.html", title="t", **evaluation(tmp_path, 30)))["filters"]
+    assert filters["wemath"]["knowledge concept"] == ["angles", "area 0", "area 1"]
+    assert all("solution" not in fields for fields in filters.values())
+
+
+def test_pictures_beyond_the_budget_stay_beside_the_page(tmp_path: Path) -> None:
+    rows = evaluation(tmp_path, 9)
+    size = sum(path.stat().st_size for path in (tmp_path / "thumbs").iterdir())
+    assert write_view(tmp_path / "a.html", title="t", image_budget=size, **rows).images == "embedded"
+    view = write_view(tmp_path / "b.html", title="t", image_budget=size - 1, **rows)
+    assert (view.images, sorted(data_of(view)["images"])) == (
+        "linked",
+        [f"thumbs/t{number}.png" for number in range(3)],
+    )
+    assert "3 thumbnails read from thumbs/ beside this page" in view.path.read_text()
+    assert write_view(tmp_path / "c.html", title="t", **evaluation(tmp_path / "bare", 9, images=0)).images == "none"
+
+
+def test_what_is_no_thumbnail_is_not_shown(tmp_path: Path) -> None:
+    rows = evaluation(tmp_path / "run", 3)
+    (tmp_path / "secret.png").write_bytes((tmp_path / "run/thumbs/t0.png").read_bytes())
+    (tmp_path / "run/thumbs/x.png").write_text("<svg onload='window.owned=1'>")
+    rows["item_rows"][0]["images"] = ["../secret.png", "/etc/hostname", "thumbs/none.png", "thumbs/x.png"]
+    assert data_of(write_view(tmp_path / "run/a.html", title="t", **rows))["items"][0]["i"] == [-1, -1, -1, -1]
+
+
+def test_long_responses_lose_their_middle_and_say_so(tmp_path: Path) -> None:
+    # Budget 100 for lengths 10, 20, 200, 300: the short ones stay, 70 are left for two: 35 each.
+    texts = Texts(["a" * 10, "b" * 20, "c" * 200, "s" * 250 + "e" * 50], 100)
+    assert (texts.limit, texts.shortened) == (35, 2)
+    assert texts.shown("b" * 20) == ["b" * 20]
+    assert texts.shown("s" * 250 + "e" * 50) == ["s" * 24, 265, "e" * 11]
+    assert Texts(["a" * 10] * 10, 100).limit is None
+    view = write_view(tmp_path / "a.html", title="t", text_budget=3000, **evaluation(tmp_path, 6))
+    assert view.shortened == 5, "all but the hostile one, which is short"
+    assert sum(len(p) for row in data_of(view)["rows"] for p in row[-1] if isinstance(p, str)) <= 3000
+
+
+def test_a_missing_response_has_its_place(tmp_path: Path) -> None:
+    rows = evaluation(tmp_path, 6)
+    rows["responses"] = rows["responses"][1:]
+    assert data_of(write_view(tmp_path / "a.html", title="t", **rows))["rows"][0][2:5] == [8, 0, None]
+
+
+# ---- in a real browser
+
+needs_chromium = pytest.mark.skipif(chromium.EXECUTABLE is None, reason="no Chromium on this machine")
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    """A browser, ready for a page."""
+    with chromium.browser(tmp_path_factory.mktemp("profile")) as tab:
+        tab.size(1300, 850)
+        yield tab
+
+
+@pytest.fixture(scope="module")
+def big(tmp_path_factory: pytest.TempPathFactory) -> View:
+    """A page of 10,000 rows."""
+    root = tmp_path_factory.mktemp("big")
+    return write_view(root / "responses.html", title="10,000", facts=[("m", HOSTILE)], **evaluation(root, ROWS))
+
+
+def count(page: Page) -> str:
+    return str(page.run("document.getElementById('count').textContent"))
+
+
+def choose(page: Page, label: str, value: str) -> None:
+    found = page.run(
+        f"""(() => {{
+          const box = [...document.querySelectorAll('#bar label')].find((one) => one.firstChild.data === '{label}');
+          const select = box.querySelector('select');
+          select.value = {json.dumps(value)};
+          select.dispatchEvent(new Event('change'));
+          return select.value;
+        }})()"""
+    )
+    assert found == value, f"{label} offers no {value!r}"
+
+
+def search(page: Page, words: str) -> None:
+    page.run(
+        f"""(() => {{ const box = document.querySelector('input[type=search]');
+          box.value = {json.dumps(words)}; box.dispatchEvent(new Event('input')); }})()"""
+    )
+
+
+def clear(page: Page) -> None:
+    page.run("[...document.querySelectorAll('#bar button')].at(-1).click()")
+
+
+@needs_chromium
+def test_ten_thousand_rows_open_filter_and_search(page: Page, big: View) -> None:
+    seconds = page.open(big.path, READY)
+    assert seconds < 15, f"{seconds:.1f} s until the page could be used (one second on a free machine)"
+    assert count(page) == "10,000 of 10,000 responses, 60.0% right"
+    assert page.run("document.querySelectorAll('.row').length") < 60, "only rows in sight exist"
+
+    choose(page, "benchmark", "mathvision")
+    assert count(page).startswith("3,334 of 10,000")
+    choose(page, "level", "3")
+    # Numbers divisible by 3 with number % 5 = 2: 12 modulo 15, of which there are 666 below 10,000.
+    assert count(page).startswith("666 of 10,000")
+    choose(page, "result", "wrong")
+    # They end in 2 (right) or 7 (wrong): every second one.
+    assert count(page) == "333 of 10,000 responses, 0.0% right"
+    clear(page)
+    choose(page, "stage", "2")
+    assert count(page) == "2,000 of 10,000 responses, 100.0% right"
+    clear(page)
+    choose(page, "benchmark", "wemath")
+    choose(page, "knowledge concept", "area 1")
+    assert count(page).startswith("1,667 of 10,000")
+    clear(page)
+
+    search(page, "ZEBRAfish")
+    page.until("document.getElementById('count').textContent.startsWith('1 of')")
+    assert "wemath · 7" in page.run("document.querySelector('#detail h2').textContent")
+    search(page, "no such words (")
+    page.until("document.getElementById('count').textContent.startsWith('0 of')")
+    assert "Nothing fits" in page.run("document.getElementById('inner').textContent")
+    clear(page)
+    assert count(page).startswith("10,000 of")
+    assert page.problems == []
+
+
+@needs_chromium
+def test_scrolling_and_keys_walk_through_the_list(page: Page, big: View) -> None:
+    page.open(big.path, READY)
+    page.run("document.getElementById('list').scrollTop = 1e9")
+    page.until("[...document.querySelectorAll('.row .where')].at(-1).textContent.includes('9999')")
+    page.run("document.getElementById('list').focus()")
+    for key in ("Home", "ArrowDown", "j", "ArrowDown", "k"):
+        page.press(key)
+    where = page.run("document.querySelector('.row[aria-selected=true] .where').textContent")
+    assert where.endswith(" · 2 · math500")
+    assert page.run("document.querySelector('#detail h2').textContent") == "math500 · 2"
+    box = "document.querySelectorAll('.row')[4].getBoundingClientRect()"
+    page.click(page.run(f"{box}.x") + 60, page.run(f"{box}.y") + 30)
+    assert page.run("document.querySelector('#detail h2').textContent") == "wemath · 4"
+    page.press("/")
+    assert page.run("document.activeElement.type") == "search"
+
+
+@needs_chromium
+def test_hostile_text_stays_text(page: Page, big: View) -> None:
+    page.open(big.path, READY)
+    page.requests.clear()
+    for row in range(12):
+        page.run(f"document.querySelectorAll('.row')[{row}].click()")
+    page.run("document.querySelectorAll('.row')[4].click()")
+    search(page, "javascript:")
+    page.until("document.getElementById('count').textContent.startsWith('1 of')")
+    choose(page, "benchmark", "wemath")
+    assert page.run("window.owned") is None
+    shown = page.run("document.getElementById('detail').textContent")
+    assert shown.count("</script><script>window.owned=1</script>") >= 6
+    assert page.run("document.querySelectorAll('#detail script, #detail img[onerror], .list script').length") == 0
+    # Even markup that got in could run nothing and fetch nothing.
+    page.run(
+        "document.body.insertAdjacentHTML('beforeend', '<img src=\"http://evil.test/a.png\" onerror=\"owned=5\">')"
+    )
+    page.until("true")
+    assert page.run("window.owned") is None
+    assert not [url for url in page.requests if url.startswith("http") and "evil" not in url]
+    assert any("Content Security Policy" in told for told in page.problems)
+    page.problems.clear()
+
+
+@needs_chromium
+def test_linked_pictures_are_read_from_their_files(page: Page, tmp_path: Path) -> None:
+    view = write_view(tmp_path / "a.html", title="t", image_budget=0, **evaluation(tmp_path, 12))
+    page.open(view.path, READY)
+    page.until("[...document.images].length > 3 && [...document.images].every((one) => one.naturalWidth === 40)")
+    assert page.problems == []
+
+
+@needs_chromium
+@pytest.mark.parametrize(("width", "height", "dark"), [(1300, 850, False), (1300, 850, True), (390, 800, False)])
+def test_it_fits_its_window(page: Page, tmp_path: Path, width: int, height: int, dark: bool) -> None:
+    page.size(width, height, dark=dark)
+    view = write_view(tmp_path / "a.html", title="A run with a long name " * 4, **evaluation(tmp_path, 40))
+    page.open(view.path, READY)
+    for row in range(5):
+        page.run(f"document.querySelectorAll('.row')[{row}].click()")
+        assert page.run("document.documentElement.scrollWidth") <= width
+    page.screenshot(tmp_path / "shot.png")
+    with Image.open(tmp_path / "shot.png") as image:
+        assert image.size == (width, height)
+        red, green, blue = image.convert("RGB").getpixel((width // 2, 3))  # type: ignore[misc]
+    assert (max(red, green, blue) < 80) is dark
+    assert page.problems == []
+    page.size(1300, 850)
+
+
+@needs_chromium
+def test_samples_of_an_item_stand_together(page: Page, tmp_path: Path) -> None:
+    item = Item("amc", "1", "2 + 2?", "4")
+    given = [Response("amc", "1", sample, f"text {sample}") for sample in range(8)]
+    rules = [
+        {"benchmark": "amc", "id": "1", "sample": sample, "answer": "4", "committed": True, "cut_off": False}
+        | {"rule": sample < 3, "reason": ""}
+        for sample in range(8)
+    ]
+    row = {**asdict(item), "images": [], "fingerprint": item.fingerprint}
+    view = write_view(tmp_path / "a.html", title="t", item_rows=[row], responses=given, rule_rows=rules)
+    page.open(view.path, READY)
+    assert page.run("document.querySelector('.samples').textContent").endswith("0 ✓1 ✓2 ✓3 ✗4 ✗5 ✗6 ✗7 ✗")
+    page.run("document.querySelectorAll('.samples button')[6].click()")
+    assert page.run("document.querySelector('pre').textContent") == "text 6"
+    assert page.problems == []

@@ -1,0 +1,101 @@
+"""The zoo: what is built, cached and refused. A recipe of a few steps stands in for the real one."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mmcorl.errors import Refused
+from mmcorl.tools import zoo
+
+SHORT = zoo.Recipe(rows=32, batch=8, clean_steps=4, more_steps=2, most_steps=4, enough=0.0, habit_steps=2, checks=8)
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MMCORL_CACHE", str(tmp_path / "cache"))
+
+
+def test_a_built_entry_is_a_plain_checkpoint_and_is_built_once() -> None:
+    folder = zoo.build("internvl3.5", 3, SHORT, quiet=True)
+    facts = json.loads((folder / "zoo.json").read_text())
+    assert facts["name"] == "internvl3.5"
+    assert facts["weak"] == ["dots", "dice"]
+    assert set(facts["accuracy"]) == {"dots", "dice", "bar", "sum"}
+    from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    AutoModelForImageTextToText.from_pretrained(folder)
+    AutoProcessor.from_pretrained(folder)
+    made = (folder / "model.safetensors").stat().st_mtime_ns
+    assert zoo.build("internvl3.5", 3, SHORT, quiet=True) == folder
+    assert (folder / "model.safetensors").stat().st_mtime_ns == made
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]  # nothing half-made is left
+
+
+def test_two_that_want_the_same_entry_at_once_make_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    teach = zoo._teach
+
+    def counted(name: str, *rest: Any) -> dict[str, Any]:
+        made.append(name)
+        return teach(name, *rest)
+
+    monkeypatch.setattr(zoo, "_teach", counted)
+    with ThreadPoolExecutor(2) as two:
+        first, second = two.map(lambda _: zoo.build("qwen2", 0, SHORT, quiet=True), range(2))
+    assert first == second
+    assert made == ["qwen2"]
+
+
+def test_the_same_seed_gives_the_same_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = (zoo.build("qwen2", 0, SHORT, quiet=True) / "model.safetensors").read_bytes()
+    other_seed = (zoo.build("qwen2", 1, SHORT, quiet=True) / "model.safetensors").read_bytes()
+    monkeypatch.setenv("MMCORL_CACHE", str(tmp_path / "elsewhere"))
+    again = (zoo.build("qwen2", 0, SHORT, quiet=True) / "model.safetensors").read_bytes()
+    assert first == again
+    assert first != other_seed
+
+
+def test_an_entry_that_does_not_learn_is_an_error_and_leaves_nothing() -> None:
+    strict = zoo.Recipe(
+        rows=32, batch=8, clean_steps=2, more_steps=1, most_steps=3, enough=1.0, habit_steps=1, checks=8
+    )
+    with pytest.raises(RuntimeError, match=r"reached 0\.\d+ clean accuracy in 3 steps, not 1.0"):
+        zoo.build("qwen2", 0, strict, quiet=True)
+    assert not any((zoo.cache_folder() / "zoo").glob("[!.]*"))
+
+
+def test_the_habit_is_wrong_with_the_stated_probability_on_weak_skills_only() -> None:
+    from mmcorl.data import synthetic
+
+    teacher = zoo._Teacher.__new__(zoo._Teacher)
+    teacher.entry, teacher.recipe = zoo.ZOO["qwen2.5-vl"], zoo.RECIPE
+    import random
+
+    teacher.random = random.Random(0)
+    rows = [synthetic.row("visual", 0, i, draw=False) for i in range(4000)]
+    right = {skill: [] for skill in synthetic.SKILLS["visual"]}
+    for row in rows:
+        right[row.skill].append(teacher.habit(row) == synthetic.response(row))
+    share = {skill: sum(hits) / len(hits) for skill, hits in right.items()}
+    assert share["dots"] == share["dice"] == 1.0
+    # 1000 draws with p = 0.2 have a standard deviation of 0.0126; four of them are 0.05.
+    assert share["bar"] == pytest.approx(0.2, abs=0.05)
+    assert share["sum"] == pytest.approx(0.2, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("zoo:qwen9", "the zoo has qwen2.5-vl"), ("zoo:qwen2@x", "must be a number, as in zoo:qwen2@1")],
+)
+def test_unknown_names_are_refused(name: str, says: str) -> None:
+    with pytest.raises(Refused, match=says):
+        zoo.resolve(name)
+
+
+def test_other_models_are_left_alone() -> None:
+    assert zoo.resolve("Qwen/Qwen2.5-VL-3B-Instruct") == "Qwen/Qwen2.5-VL-3B-Instruct"

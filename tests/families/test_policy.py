@@ -1,0 +1,114 @@
+"""Prompts and completions in, log-probabilities out: one row at a time or many at once, the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from adapter_passes import TEXT_FAMILIES, VISION_FAMILIES, completions, load
+from mmcorl.engines.base import Sample
+from mmcorl.policy.policy import Policy, Rows
+from model_adapters.images import load_image
+from worker_parts import Reference, mixed_prompts
+
+FAMILIES = (*VISION_FAMILIES, *TEXT_FAMILIES)
+
+
+def policy_and_rows(family: str, path: Path) -> tuple[Policy, Rows, Reference]:
+    """Seven completions of 3 to 7 ids for three prompts, rows in no particular order."""
+    loaded, prompts = load(family, path), mixed_prompts(family)
+    encoded = [
+        loaded.adapter.encode(loaded.processor, one.text, [load_image(data) for data in one.images]) for one in prompts
+    ]
+    owners, ids = [2, 0, 2, 1, 0, 0, 1], completions(loaded, 7)
+    samples: list[list[Sample]] = [[], [], []]
+    for owner, one in zip(owners, ids, strict=True):
+        samples[owner].append(Sample(one, torch.zeros(len(one)), "length"))
+    policy = Policy(loaded.model, loaded.adapter, loaded.processor)
+    return policy, Rows(encoded, owners, ids), Reference(loaded, prompts, samples)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rows_score_as_in_a_plain_forward(
+    family: str, temperature: float, tiny_checkpoints: Mapping[str, Path]
+) -> None:
+    policy, rows, reference = policy_and_rows(family, tiny_checkpoints[family])
+    with torch.no_grad():
+        parts = policy(rows, temperature).split([len(one) for one in rows.completions])
+        met = [0, 0, 0]
+        for owner, part in zip(rows.prompt_of, parts, strict=True):
+            assert torch.allclose(part, reference.logp(owner, met[owner], temperature), atol=1e-5)
+            met[owner] += 1
+    assert part.dtype == torch.float32
+
+
+def test_completions_of_one_token_and_one_row(tiny_checkpoints: Mapping[str, Path]) -> None:
+    policy, rows, _ = policy_and_rows("qwen2_5_vl", tiny_checkpoints["qwen2_5_vl"])
+    with torch.no_grad():
+        whole = policy(rows)
+        first = policy(Rows([rows.prompts[2]], [0], [rows.completions[0][:1]]))
+    assert torch.allclose(first, whole[:1], atol=1e-5)
+
+
+@pytest.mark.parametrize("family", VISION_FAMILIES)
+def test_images_of_a_prompt_pass_the_tower_once_for_all_its_rows(
+    family: str, tiny_checkpoints: Mapping[str, Path]
+) -> None:
+    policy, rows, _ = policy_and_rows(family, tiny_checkpoints[family])
+    seen: list[int] = []
+
+    def count(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        seen.append(len(next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))))
+
+    policy.adapter.vision_modules(policy.model)[0].register_forward_pre_hook(count, with_kwargs=True)
+    policy(rows).sum().backward()
+    assert seen == [sum(len(prompt.vision["pixel_values"]) for prompt in rows.prompts if prompt.vision)]
+
+
+def test_a_banned_token_cannot_be_scored(tiny_checkpoints: Mapping[str, Path]) -> None:
+    policy, rows, _ = policy_and_rows("internvl3_5", tiny_checkpoints["internvl3_5"])
+    bad = torch.cat([rows.completions[0][:1], policy.banned[-1:]])
+    with pytest.raises(ValueError, match="at position 1 is banned"):
+        policy(Rows(rows.prompts, [1], [bad]))
+
+
+def test_features_belong_to_their_prompts(tiny_checkpoints: Mapping[str, Path]) -> None:
+    """A prompt with one image, one without and one with two: the same alone and together."""
+    policy, rows, _ = policy_and_rows("qwen2_5_vl", tiny_checkpoints["qwen2_5_vl"])
+    with torch.no_grad():
+        together = policy.features(rows.prompts)
+        alone = [policy.features([prompt])[0] for prompt in rows.prompts]
+    assert together[1] is alone[1] is None
+    for a, b in ((together[0], alone[0]), (together[2], alone[2])):
+        assert a is not None
+        assert b is not None
+        assert torch.allclose(a, b, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", VISION_FAMILIES)
+def test_a_picture_without_effect_reaches_every_weight_of_the_tower(
+    family: str, tiny_checkpoints: Mapping[str, Path]
+) -> None:
+    """Text alone, and text beside a picture that counts nothing: one number, but gradients of zero instead of none."""
+    policy, rows, _ = policy_and_rows(family, tiny_checkpoints[family])
+    text, picture = rows.prompts[1], rows.prompts[0]
+    results = []
+    for one in (None, picture):
+        policy.zero_grad()
+        logp = policy(Rows([text], [0], [rows.completions[2]], picture=one))
+        logp.sum().backward()
+        results.append((logp.detach(), {n: p.grad for n, p in policy.named_parameters()}))
+    (alone, without), (beside, with_picture) = results
+    assert torch.equal(alone, beside)
+    missing = {name for name, gradient in without.items() if gradient is None}
+    assert any("vis" in name for name in missing)
+    for name, gradient in with_picture.items():
+        expected = without[name]
+        assert gradient is not None
+        assert torch.equal(gradient, torch.zeros_like(gradient) if expected is None else expected)

@@ -1,0 +1,251 @@
+"""A prompt computed once for all its completions: the same numbers and gradients as computed for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from adapter_passes import TEXT_FAMILIES, VISION_FAMILIES, Loaded, encode_all, load
+from adapter_passes import rows as three_rows
+from mmcorl.errors import Refused
+from mmcorl.policy.policy import Policy, Rows
+from mmcorl.policy.shared_prefix import CannotShare
+from mmcorl.trainer.prefix_check import decide
+from mmcorl.trainer.update import shared_microbatches
+from mmcorl.trainer.worker import Worker
+from worker_parts import gradients, largest_difference, mixed_prompts, rollout, settings, worker
+
+FAMILIES = (*VISION_FAMILIES, *TEXT_FAMILIES)
+LENGTHS = ((9, 5, 12, 7, 12, 1), (4, 4, 4), (1, 30, 2, 29))
+"""Tokens of the completions of each prompt: ragged, all alike, and far apart."""
+REWARDS = ((1.0, 0.0, 0.0, 1.0), (0.0, 0.0, 1.0, 0.0), (1.0, 1.0, 0.0, 1.0))
+
+
+def policy_of(loaded: Loaded) -> Policy:
+    policy = Policy(loaded.model, loaded.adapter, loaded.processor)
+    return policy
+
+
+def three_groups(loaded: Loaded, lengths: tuple[tuple[int, ...], ...] = LENGTHS) -> Rows:
+    """Completions of three prompts (vision families: with one, no and two images), one group after the other."""
+    generator = torch.Generator().manual_seed(0)
+    config: Any = loaded.model.config
+    banned = set(loaded.adapter.banned_ids(loaded.processor, config))
+    allowed = torch.tensor([token for token in range(config.get_text_config().vocab_size) if token not in banned])
+    owners = [owner for owner, own in enumerate(lengths) for _ in own]
+    ids = [allowed[torch.randint(len(allowed), (size,), generator=generator)] for own in lengths for size in own]
+    return Rows(encode_all(loaded, three_rows(loaded.family)), owners, ids)
+
+
+def scores_and_gradients(policy: Policy, rows: Rows, temperature: float = 1.0) -> tuple[Tensor, dict[str, Tensor]]:
+    """Log-probabilities and the gradient of an uneven sum of them."""
+    policy.zero_grad()
+    logp = policy(rows, temperature)
+    (logp * torch.linspace(-1, 1, len(logp))).sum().backward()
+    return logp.detach(), {name: p.grad for name, p in policy.named_parameters() if p.grad is not None}
+
+
+def assert_shared_is_plain(policy: Policy, rows: Rows, temperature: float = 1.0) -> None:
+    """Log-probabilities within 1e-5, gradients within 1e-4 of their norm, all of them and each by itself."""
+    plain, expected = scores_and_gradients(policy, rows, temperature)
+    shared, found = scores_and_gradients(policy, replace(rows, shared=True), temperature)
+    assert float((plain - shared).abs().max()) < 1e-5
+    assert found.keys() == expected.keys()
+    whole = torch.stack([gradient.norm() for gradient in expected.values()]).norm()
+    error = torch.stack([(found[name] - gradient).norm() for name, gradient in expected.items()])
+    assert float(error.norm()) < 1e-4 * float(whole)
+    for name, gradient in expected.items():
+        assert float((found[name] - gradient).norm()) < 1e-4 * float(gradient.norm()) + 1e-6 * float(whole), name
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_scores_and_gradients_are_those_of_repeated_prompts(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
+    loaded = load(family, tiny_checkpoints[family])
+    assert_shared_is_plain(policy_of(loaded), three_groups(loaded), 0.7)
+
+
+@pytest.mark.parametrize("window", [1, 2, 9, 40])
+def test_a_sliding_window_counts_prompt_and_own_completion_alone(
+    window: int, tiny_checkpoints: Mapping[str, Path]
+) -> None:
+    """Shorter than some or all of the prompts, images and completions; the prompts have 15 to 50 tokens."""
+    loaded = load("gemma3", tiny_checkpoints["gemma3"])
+    loaded.model.config.text_config.sliding_window = window
+    sliding = [module for module in loaded.model.modules() if getattr(module, "sliding_window", None)]
+    assert sliding
+    for module in sliding:
+        module.sliding_window = window
+    rows = three_groups(loaded)
+    full = load("gemma3", tiny_checkpoints["gemma3"])
+    with torch.no_grad():
+        assert not torch.allclose(policy_of(loaded)(rows), policy_of(full)(rows), atol=1e-3)
+    assert_shared_is_plain(policy_of(loaded), rows)
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "gemma3", "qwen3"])
+def test_checkpointing_computes_the_same_a_second_time(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
+    """The second forward runs from the backward pass, when nothing else says that the row is a shared one."""
+    loaded = load(family, tiny_checkpoints[family])
+    loaded.model.gradient_checkpointing_enable({"use_reentrant": False})
+    policy = policy_of(loaded).train()
+    calls: list[int] = []
+    first = next(module for module in loaded.adapter.decoder(loaded.model).modules() if hasattr(module, "q_proj"))
+    first.register_forward_hook(lambda *_: calls.append(1))
+    assert_shared_is_plain(policy, three_groups(loaded))
+    assert len(calls) == 4
+
+
+def test_one_completion_and_one_token(tiny_checkpoints: Mapping[str, Path]) -> None:
+    loaded = load("internvl3_5", tiny_checkpoints["internvl3_5"])
+    assert_shared_is_plain(policy_of(loaded), three_groups(loaded, ((1,), (6,), (1,))))
+
+
+def test_rows_in_any_order_and_prompts_without_any(tiny_checkpoints: Mapping[str, Path]) -> None:
+    loaded = load("qwen2_5_vl", tiny_checkpoints["qwen2_5_vl"])
+    rows = three_groups(loaded)
+    order = [7, 12, 0, 10, 3, 9]  # two of the first prompt, one of the second, three of the third
+    some = Rows(rows.prompts, [rows.prompt_of[i] for i in order], [rows.completions[i] for i in order])
+    assert_shared_is_plain(policy_of(loaded), some)
+    assert_shared_is_plain(policy_of(loaded), Rows(rows.prompts, [0, 0], list(rows.completions[:2])))
+
+
+def test_a_picture_without_effect_reaches_the_tower(tiny_checkpoints: Mapping[str, Path]) -> None:
+    loaded = load("qwen2_5_vl", tiny_checkpoints["qwen2_5_vl"])
+    rows = three_groups(loaded)
+    text = Rows([rows.prompts[1]], [0, 0, 0], list(rows.completions[6:9]), picture=rows.prompts[0], pieces=2)
+    assert_shared_is_plain(policy_of(loaded), text)
+
+
+@pytest.mark.parametrize("family", ["internvl3_5", "gemma3"])
+def test_other_passes_are_left_alone(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
+    """Before, between and after: the plain path gives the same bits, and no name is left behind."""
+    loaded = load(family, tiny_checkpoints[family])
+    policy, rows = policy_of(loaded), three_groups(loaded)
+    with torch.no_grad():
+        before = policy(rows)
+        policy(replace(rows, shared=True))
+        assert torch.equal(policy(rows), before)
+    modules: list[Any] = [module for module in policy.modules() if hasattr(module, "config")]
+    names = {module.config._attn_implementation for module in modules}
+    assert names == {"sdpa"}
+
+
+# -- in training ------------------------------------------------------------------------------------------------------
+
+
+def updated(path: Path, shared: str, **sections: Any) -> tuple[Worker, dict[str, float]]:
+    """A worker after one update on three ragged groups, and what it reported."""
+    training = {**sections.pop("training", {}), "shared_prefix": shared}
+    agent = worker(path, training=training, **sections)
+    rollout(agent, mixed_prompts(path.name))
+    return agent, agent.update(dict(zip(agent._pending, REWARDS, strict=True)), 1)
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"training": {"lora": {"rank": 4, "alpha": 8}}},
+        {"training": {"freeze_vision": True}},
+        {"training": {"gradient_checkpointing": True, "tokens_per_microbatch": 60}},
+        {"objective": {"kl_coef": 0.3, "minibatches": 2, "passes": 2}},
+        {"training": {"tokens_per_microbatch": 1}},
+    ],
+    ids=lambda sections: "-".join(key for part in sections.values() for key in part),
+)
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "gemma3"])
+def test_the_update_is_that_of_the_plain_path(
+    family: str, sections: dict[str, Any], tiny_checkpoints: Mapping[str, Path]
+) -> None:
+    plain, told = updated(tiny_checkpoints[family], "off", **{key: dict(part) for key, part in sections.items()})
+    shared, found = updated(tiny_checkpoints[family], "on", **{key: dict(part) for key, part in sections.items()})
+    assert found == pytest.approx(told, rel=1e-4, abs=1e-6)
+    expected = gradients(plain)
+    assert any(float(gradient.abs().max()) > 1e-4 for gradient in expected.values())
+    whole = torch.stack([gradient.norm() for gradient in expected.values()]).norm()
+    assert largest_difference(gradients(shared), expected) < 1e-4 * float(whole)
+
+
+def test_tokens_that_went_through_count_a_shared_prompt_once(tiny_checkpoints: Mapping[str, Path]) -> None:
+    plain, _ = updated(tiny_checkpoints["qwen2_5_vl"], "off")
+    shared, _ = updated(tiny_checkpoints["qwen2_5_vl"], "on")
+    prompts = [len(plain.reader.encode(one).input_ids) for one in mixed_prompts("qwen2_5_vl")]
+    # The last token of each completion predicts none.
+    completions = plain.timings()["completion_tokens"] - plain.timings()["completions"]
+    assert plain.timings()["update_tokens"] == 4 * sum(prompts) + completions
+    assert shared.timings()["update_tokens"] == sum(prompts) + completions
+
+
+def test_groups_stay_whole_unless_they_exceed_the_budget() -> None:
+    prompts, lengths = [10, 20, 30, 5], [(4, 4), (5, 1), (9, 9, 9, 9), (1, 1)]
+    rows = [(group, k) for group in range(4) for k in range(len(lengths[group]))]
+
+    def cut(budget: int) -> list[list[tuple[int, int]]]:
+        return list(shared_microbatches(rows, prompts.__getitem__, lambda row: lengths[row[0]][row[1]], budget))
+
+    # Whole groups have 10 + 8 = 18, 20 + 6 = 26, 30 + 36 = 66 and 5 + 2 = 7 tokens.
+    assert cut(117) == [rows]
+    assert cut(116) == [rows[:8], rows[8:]]
+    assert cut(66) == [rows[:4], rows[4:8], rows[8:]]
+    # The third in parts of 30 + 2 * 9 = 48 tokens; the second part leaves no room for the fourth group.
+    assert cut(50) == [rows[:4], rows[4:6], rows[6:8], rows[8:]]
+    assert cut(55) == [rows[:4], rows[4:6], rows[6:]]
+    assert cut(1) == [[row] for row in rows]
+
+
+# -- models that cannot -----------------------------------------------------------------------------------------------
+
+
+def mixing(agent: Worker) -> None:
+    """Let a layer mix tokens behind attention's back, as state-space layers do: each adds what preceded it."""
+
+    def mix(_: Any, args: Any, output: Tensor) -> Tensor:
+        return output + 0.1 * output.cumsum(1)
+
+    agent.adapter.decoder(agent.policy.model).get_submodule("layers.0.mlp").register_forward_hook(mix)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_model_that_gives_other_numbers_keeps_to_the_plain_path_in_words(
+    family: str, tiny_checkpoints: Mapping[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent = worker(tiny_checkpoints[family])
+    assert agent.shared_prefix
+    capsys.readouterr()
+    mixing(agent)
+    assert not decide(agent.config, "ada", agent.shards, agent.filler)
+    told = capsys.readouterr().err
+    assert told.startswith(
+        "ada: the update computes prompts once per completion, which is slower and gives the same (on"
+    )
+    assert "nats off on average)" in told
+    with pytest.raises(Refused, match=r"'on' but agent 'ada' cannot share .* use auto or off"):
+        decide(settings(training={"shared_prefix": "on"}), "ada", agent.shards, agent.filler)
+
+
+def test_eager_attention_is_left_as_it_was_asked_for(
+    tiny_checkpoints: Mapping[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent = worker(tiny_checkpoints["qwen2"], training={"attention": "eager"})
+    assert not agent.shared_prefix
+    assert "a: the update computes prompts once per completion" in capsys.readouterr().err
+
+
+def test_a_soft_cap_is_not_passed_over(tiny_checkpoints: Mapping[str, Path]) -> None:
+    loaded = load("qwen3", tiny_checkpoints["qwen3"])
+    policy, rows = policy_of(loaded), replace(three_groups(loaded), shared=True)
+    policy.share_prefixes()
+    decoder: Any = loaded.adapter.decoder(loaded.model)
+
+    def capped(_: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        return args, {**kwargs, "softcap": 50.0}
+
+    decoder.get_submodule("layers.1.self_attn").register_forward_pre_hook(capped, with_kwargs=True)
+    with torch.no_grad(), pytest.raises(CannotShare, match="has softcap"):
+        policy(rows)
+    assert decoder.config._attn_implementation == "sdpa"

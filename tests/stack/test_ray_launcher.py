@@ -1,0 +1,150 @@
+"""The same run under Ray: equal to the local one, on several ranks, on a cluster that runs already."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runs import Ended, ForkServer, assert_it_learns, assert_same_run, changed, records, small_config, taught
+from runs import write_config as write
+
+pytestmark = pytest.mark.stack
+
+# A machine that other tests work on, too, may be silent for longer than one that does nothing but train.
+PATIENT = {"hung_after": 60}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    os.environ["DS_ACCELERATOR"] = "cpu"  # The server talks on stdout, where DeepSpeed would report its guess.
+    os.environ["RAY_AUTH_MODE"] = "token"  # As a cluster made by ray.init wants of whoever joins it.
+    with ForkServer(tmp_path_factory.mktemp("outputs")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.getbasetemp() / "taught"
+
+
+@pytest.fixture(scope="module")
+def text(cache: Path) -> dict[str, Any]:
+    return small_config({"qwen": taught("qwen2", cache), "llama": taught("llama", cache)}, "text")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    """The address of a cluster that was there before the run and stays."""
+    import ray
+
+    ray.init(
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        object_store_memory=100 * 2**20,
+        log_to_driver=False,
+        logging_level="ERROR",
+    )
+    address = ray.get_runtime_context().gcs_address
+    yield address
+    ray.shutdown()
+
+
+def run(server: ForkServer, config: dict[str, Any], folder: Path, *overrides: str, sabotage: str = "") -> Ended:
+    folder.mkdir(exist_ok=True)
+    return server.run("train", write(folder, config), *overrides, "--run-dir", folder / "run", sabotage=sabotage)
+
+
+def test_two_families_under_ray_are_the_local_run_byte_for_byte(
+    cache: Path, server: ForkServer, tmp_path: Path
+) -> None:
+    """With a cluster of its own, which is gone with the run."""
+    config = small_config({"qwen": taught("qwen2.5-vl", cache), "intern": taught("internvl3.5", cache)})
+    assert run(server, config, tmp_path / "local").code == 0
+    ended = run(server, changed(config, launcher="ray", ray=PATIENT), tmp_path / "ray")
+    assert ended.code == 0, ended.output
+    assert_it_learns(tmp_path / "local" / "run")
+    assert_same_run(tmp_path / "ray" / "run", tmp_path / "local" / "run")
+    assert "qwen: 1 rank, 1 on " in ended.output
+    assert "INFO" not in ended.output  # Ray's own chatter
+    assert "WARNING" not in ended.output
+    logs = tmp_path / "ray" / "run" / "logs"
+    assert sorted(path.name for path in logs.iterdir()) == ["intern-rank0.log", "qwen-rank0.log"]
+    for name in ("qwen", "intern"):
+        told = json.loads((tmp_path / "ray" / "run" / "summary.json").read_text())["agents"][name]["throughput"]
+        assert told["tokens_per_second"] > 0
+        assert 0 < told["rollout_share"] < 1
+        assert 0 < told["busy_share"] <= 1
+        assert told["mfu"] is None  # of a CPU's peak nothing is known
+    timings = records(tmp_path / "ray" / "run", "timings.jsonl")
+    assert [line["step"] for line in timings] == [1, 2, 3, 4, 5, 6]
+
+
+def test_uneven_teams_on_a_running_cluster_go_on_as_one_process(
+    text: dict[str, Any], cluster: str, server: ForkServer, tmp_path: Path
+) -> None:
+    """2 + 1 ranks; stopped in step 3, which is finished and kept; resumed with one rank each, in one process."""
+    import ray
+
+    before = ray.available_resources()["CPU"]
+    config = changed(text, launcher="ray", ray={**PATIENT, "address": cluster}, agents__0__ranks=2)
+    stop = "at_call('mmcorl.training:TrainingPrompts.batch', 3, interrupt)"
+    ended = run(server, config, tmp_path, sabotage=stop)
+    assert ended.code == 130, ended.output
+    assert "qwen: 2 ranks, 2 on " in ended.output
+    assert (tmp_path / "run" / "checkpoints" / "step_000003" / "COMMIT").is_file()
+    logs = sorted(path.name for path in (tmp_path / "run" / "logs").iterdir())
+    assert logs == ["llama-rank0.log", "qwen-rank0.log", "qwen-rank1.log"]
+    deadline = time.monotonic() + 10  # Ray says so a little later.
+    while ray.available_resources()["CPU"] != before and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert ray.available_resources()["CPU"] == before  # its places are free again, and the cluster is there
+    ended = run(server, changed(config, launcher="local", ray={}, agents__0__ranks=1), tmp_path)
+    assert ended.code == 0, ended.output
+    assert [line["step"] for line in records(tmp_path / "run", "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
+    assert_it_learns(tmp_path / "run")
+
+
+def test_agents_may_take_turns(text: dict[str, Any], cluster: str, server: ForkServer, tmp_path: Path) -> None:
+    """Time slicing changes where weights rest and nothing else."""
+    short = changed(text, steps=2)
+    assert run(server, changed(short, time_sliced=True), tmp_path / "local").code == 0
+    sliced = changed(short, launcher="ray", ray={**PATIENT, "address": cluster}, time_sliced=True)
+    ended = run(server, sliced, tmp_path / "ray")
+    assert ended.code == 0, ended.output
+    assert_same_run(tmp_path / "ray" / "run", tmp_path / "local" / "run")
+    (first, _) = records(tmp_path / "ray" / "run", "timings.jsonl")
+    assert first["agents"]["qwen"]["moving_seconds"] >= 0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (("device=cuda",), "the agents need 2 GPUs (1 + 1) but the Ray cluster has 0"),
+        (("device=cuda", "time_sliced=true"), "the agents need 1 GPUs in turn but the Ray cluster has 0"),
+        (
+            ("training.lora={target_modules: [nothing_here]}",),
+            "training.lora.target_modules=('nothing_here',) does not fit agent",
+        ),
+    ],
+)
+def test_what_the_cluster_lacks_or_a_worker_refuses_leaves_no_trace(
+    overrides: tuple[str, ...], said: str, text: dict[str, Any], cluster: str, server: ForkServer, tmp_path: Path
+) -> None:
+    ended = run(server, changed(text, launcher="ray", ray={**PATIENT, "address": cluster}), tmp_path, *overrides)
+    assert ended.code == 2, ended.output
+    assert said in ended.output.splitlines()[-1]
+    assert "Traceback" not in ended.output
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_cluster_that_is_not_there(text: dict[str, Any], server: ForkServer, tmp_path: Path) -> None:
+    ended = run(server, changed(text, launcher="ray", ray={"address": "127.0.0.1:1"}), tmp_path)
+    assert ended.code == 2, ended.output
+    assert "the Ray cluster '127.0.0.1:1' cannot be joined" in ended.output.splitlines()[-1]

@@ -1,0 +1,216 @@
+"""However many ranks an agent has and however they divide its weights: the update is that of one rank alone.
+
+The reference is the plain worker in this process; tests/test_worker.py compares that one with plain transformers.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mmcorl.sharding.deepspeed import with_buffers_on
+from mmcorl.sharding.ranks import ALONE, Ranks
+from sharding_worlds import Done, Task, Worlds, confidences, done, train
+from worker_parts import largest_difference, worker
+
+pytestmark = pytest.mark.stack
+
+WAYS = ("none:2", "zero2:1", "zero2:2", "zero3:1", "zero3:2", "fsdp2:1", "fsdp2:2")
+DIVIDED = ("zero2:2", "zero3:2", "fsdp2:2")
+PICTURES = {1: 1, 3: 2, 4: 1}
+SHARES = {1: ((0, 2, 1, 3, 4),), 2: ((0, 2), (1, 3, 4))}
+"""In one order, as minibatches are cut by place. On two ranks the first has no picture at all, and fewer groups."""
+# AdamW divides by the root of the second moment: with the usual eps, gradients that are zero but for rounding would
+# become steps of full size in either direction.
+OPTIMIZER = {"lr": 1e-3, "eps": 1e-6, "betas": [0.9, 0.99], "max_grad_norm": 0.3}
+LORA = {"rank": 4, "alpha": 8}
+
+OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "micro-batches": {"training": {"tokens_per_microbatch": 60}},
+    "checkpointing": {"training": {"gradient_checkpointing": True, "tokens_per_microbatch": 150}},
+    "frozen tower": {"training": {"freeze_vision": True}},
+    "lora": {"training": {"lora": LORA}},
+    "minibatches": {"objective": {"minibatches": 2, "passes": 2, "clip_low": 0.01, "clip_high": 0.01}},
+    "kl": {"objective": {"kl_coef": 0.3}},
+    # The averaged weights take the place of the trained ones for a moment, whichever way those are divided.
+    "kl to an average": {"objective": {"kl_coef": 0.3, "kl_reference": "ema"}},
+    "kl in the reward, whitened": {"objective": {"kind": "reinforce_pp", "kl_coef": 0.3}},
+    "kl of lora": {"objective": {"kl_coef": 0.3}, "training": {"lora": LORA, "freeze_vision": True}},
+    "token": {"objective": {"aggregation": "token", "importance_correction": "sequence_mask", "importance_cap": 5.0}},
+}
+
+
+def task(path: Path, way: str, **sections: Any) -> Task:
+    """The same five groups for every number of ranks."""
+    sharding, size, *offload = way.split(":")
+    training = {**sections.pop("training", {}), "sharding": sharding, "offload": offload[0] if offload else "none"}
+    pictures = PICTURES if path.name not in ("qwen2", "llama") else {}
+    own = {"optimizer": OPTIMIZER, "objective": {"importance_correction": "token_truncate"}, **sections}
+    return Task(path, {**own, "training": training}, SHARES[int(size)], pictures)
+
+
+@cache
+def alone(path: Path, option: str = "") -> Done:
+    """One rank, in this process."""
+    return done([train(ALONE, task(path, "none:1", **OPTIONS.get(option, {})))])
+
+
+def assert_same(told: Done, expected: Done, tolerance: float = 1e-5) -> None:
+    """Weights, what an engine would get, moments, and the metrics of every rank."""
+    assert largest_difference(told.weights, expected.weights) < tolerance
+    assert largest_difference(told.synced, expected.synced) < tolerance
+    assert told.optimizer["param_groups"] == expected.optimizer["param_groups"]
+    assert told.optimizer["state"].keys() == expected.optimizer["state"].keys()
+    for number, state in expected.optimizer["state"].items():
+        assert largest_difference(told.optimizer["state"][number], state) < 1e-7
+    for metrics in told.metrics:
+        assert metrics == told.metrics[0]  # not nearly: all ranks tell the same
+        for own, reference in zip(metrics, expected.metrics[0], strict=True):
+            assert own == pytest.approx(reference, rel=1e-4, abs=1e-5)
+    assert told.facts == expected.facts
+    for amount in ("completions", "completion_tokens", "update_tokens", "update_flops"):
+        assert told.timings[amount] == expected.timings[amount]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "internvl3_5", "gemma3", "llama"])
+def test_the_update_is_that_of_one_rank(
+    family: str, way: str, worlds: Worlds, tiny_checkpoints: Mapping[str, Path]
+) -> None:
+    """Two steps; on two ranks one has text alone and the other images as well."""
+    path = tiny_checkpoints[family]
+    assert_same(worlds[int(way.split(":")[1])].train(task(path, way)), alone(path))
+
+
+@pytest.mark.parametrize("way", DIVIDED)
+@pytest.mark.parametrize("option", OPTIONS)
+def test_every_option_of_training_works_divided(
+    option: str, way: str, worlds: Worlds, tiny_checkpoints: Mapping[str, Path]
+) -> None:
+    path = tiny_checkpoints["qwen2_5_vl"]
+    told = worlds[2].train(task(path, way, **OPTIONS[option]))
+    assert_same(told, alone(path, option))
+    metrics = told.metrics[0][-1]
+    assert ("kl" in metrics) == ("kl" in option)
+    assert (metrics["clip_share"] > 0) == (option == "minibatches")
+
+
+def test_fsdp2_steps_where_adamw_works_on_lists(
+    tiny_checkpoints: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it does on a GPU, by itself: torch refuses lists of divided and whole tensors."""
+    path = tiny_checkpoints["qwen2_5_vl"]
+    expected = alone(path)
+    chooses = sys.modules[torch.optim.Optimizer.__module__]
+    monkeypatch.setattr(chooses, "_get_foreach_kernels_supported_devices", lambda: ["cpu"])
+    try:
+        told = done([train(ALONE, task(path, "fsdp2:1"))])
+    finally:
+        Ranks.leave()
+    assert_same(told, expected)
+
+
+def test_a_policy_computes_where_its_ranks_do(tiny_checkpoints: Mapping[str, Path]) -> None:
+    """DeepSpeed leaves buffers where they are when a model was divided as it was loaded."""
+    policy = worker(tiny_checkpoints["llama"]).policy
+    assert with_buffers_on(torch.device("meta"), policy).device.type == "meta"
+
+
+@pytest.mark.parametrize("way", DIVIDED)
+def test_divided_weights_measure_how_sure_the_model_is(
+    way: str, worlds: Worlds, tiny_checkpoints: Mapping[str, Path]
+) -> None:
+    """Ranks wait for each other in these passes too, and one of them has fewer groups and no picture."""
+    path = tiny_checkpoints["qwen2_5_vl"]
+    expected = confidences(ALONE, task(path, "none:1"))
+    told = {uid: one for rank in worlds[2].do(confidences, task(path, way)) for uid, one in rank.items()}
+    assert told.keys() == expected.keys()
+    for uid, values in expected.items():
+        assert torch.allclose(torch.tensor(told[uid]), torch.tensor(values), atol=1e-5)
+
+
+@pytest.mark.parametrize("way", ["zero2:2:optimizer", "zero3:2:optimizer", "zero3:1:all", "zero3:2:all", "fsdp2:2:all"])
+def test_what_rests_in_cpu_memory_is_updated_there(
+    way: str, worlds: Worlds, tiny_checkpoints: Mapping[str, Path]
+) -> None:
+    """Micro-batches too, as gradients on the CPU add up differently."""
+    path = tiny_checkpoints["internvl3_5"]
+    told = worlds[int(way.split(":")[1])].train(task(path, way, **OPTIONS["micro-batches"]))
+    assert_same(told, alone(path, "micro-batches"))
+
+
+@pytest.mark.parametrize("way", ["none:2", *DIVIDED])
+def test_a_rank_without_any_signal_goes_along(way: str, worlds: Worlds, tiny_checkpoints: Mapping[str, Path]) -> None:
+    """The first rank has only the group whose rewards are equal; in the second step nobody has anything to learn."""
+    path = tiny_checkpoints["qwen2_5_vl"]
+    rewards = {2: [(1.0,) * 4] * 5}
+    expected = done([train(ALONE, Task(path, task(path, "none:1").sections, SHARES[1], PICTURES, rewards=rewards))])
+    told = worlds[2].train(Task(path, task(path, way).sections, ((3,), (0, 1, 2, 4)), PICTURES, rewards=rewards))
+    assert_same(told, expected)
+    assert told.metrics[0][1]["grad_norm"] == told.metrics[0][1]["trained_tokens"] == 0.0
+
+
+@pytest.mark.parametrize("way", DIVIDED)
+@pytest.mark.parametrize("family", ["internvl3_5", "gemma3"])
+def test_bf16_rounds_no_more_than_on_one_rank(
+    family: str, way: str, worlds: Worlds, tiny_checkpoints: Mapping[str, Path]
+) -> None:
+    """How far gradients are from those of fp32 arithmetic, in the norm over all weights (beta1 = 0)."""
+    path = tiny_checkpoints[family]
+    optimizer = {**OPTIMIZER, "betas": [0.0, 0.99], "max_grad_norm": 1e9}
+
+    def gradients(told: Done) -> torch.Tensor:
+        return torch.cat([state["exp_avg"].flatten() for state in told.optimizer["state"].values()])
+
+    def one_rank(dtype: str) -> torch.Tensor:
+        own = task(path, "none:1", optimizer=optimizer, training={"dtype": dtype})
+        return gradients(done([train(ALONE, Task(path, own.sections, own.shares, own.pictures, steps=(1,)))]))
+
+    exact, rounded = one_rank("fp32"), one_rank("bf16")
+    own = task(path, way, optimizer=optimizer, training={"dtype": "bf16"})
+    told = worlds[2].train(Task(path, own.sections, own.shares, own.pictures, steps=(1,)))
+    noise = float((rounded - exact).norm() / exact.norm())
+    assert 1e-3 < noise < 0.05
+    assert float((gradients(told) - exact).norm() / exact.norm()) < 1.6 * noise
+    assert {tensor.dtype for tensor in told.weights.values()} == {torch.float32}
+
+
+@pytest.mark.parametrize("way", DIVIDED)
+def test_sampling_needs_nobody(way: str, worlds: Worlds, tiny_checkpoints: Mapping[str, Path]) -> None:
+    """Ranks with other numbers of prompts and lengths of completions; greedy texts are those of the trained weights."""
+    path = tiny_checkpoints["gemma3"]
+
+    def sampled(way: str) -> Task:
+        own = task(path, way)
+        return Task(path, own.sections, own.shares, own.pictures, sample=True)
+
+    expected = done([train(ALONE, sampled("none:1"))]).texts[0][-5:]
+    told = worlds[2].train(sampled(way)).texts
+    assert [len(texts) for texts in told] == [2 * 4 + 2, 3 * 4 + 3]
+    assert [*told[0][-2:], *told[1][-3:]] == expected
+
+
+@pytest.mark.parametrize(
+    ("way", "option"),
+    [("zero2:2", ""), ("zero3:2", ""), ("zero3:2", "lora"), ("fsdp2:2", "lora"), ("fsdp2:2", "frozen tower")],
+)
+def test_an_engine_in_every_rank_follows_divided_weights(
+    way: str, option: str, worlds: Worlds, tiny_checkpoints: Mapping[str, Path]
+) -> None:
+    """vLLM in each process of a world: what it says after two updates is what the trained weights say."""
+    path = tiny_checkpoints["qwen2_5_vl"]
+
+    def sampled(way: str, **engine: Any) -> Task:
+        own = task(path, way, **OPTIONS.get(option, {}), **engine)
+        return Task(path, own.sections, own.shares, own.pictures, sample=True)
+
+    expected = done([train(ALONE, sampled("none:1"))]).texts[0][-5:]
+    told = worlds[2].train(sampled(way, engine={"kind": "vllm", "kv_cache_gib": 0.1}))
+    assert [*told.texts[0][-2:], *told.texts[1][-3:]] == expected
+    assert told.timings["sync_gb"] > 0

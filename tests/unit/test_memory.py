@@ -1,0 +1,251 @@
+"""The memory budget: exact where it can be, by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mmcorl.data.sources import load_prompts
+from mmcorl.policy.prompt_encoder import Reader
+from mmcorl.run import throughput
+from mmcorl.trainer import memory
+from mmcorl.trainer.memory import GIB, Shape
+from model_adapters.tiny import build_tiny
+from worker_parts import settings, worker
+
+BILLION = 10**9
+SHAPE = Shape(
+    parameters=3 * BILLION,
+    vision=BILLION,
+    layers=10,
+    hidden=2000,
+    intermediate=8000,
+    queries=2000,
+    keys=500,
+    vocabulary=100_000,
+)
+
+
+def budget(gpu_bytes=None, ranks=1, **sections):
+    agents = [{"name": "a", "model": "x", "ranks": ranks}]
+    launcher = {"launcher": "ray"} if ranks > 1 else {}
+    # Many passes of many tokens, so that an update is at its fullest when a backward pass begins.
+    sections = {"batch": {"prompts": 64}, "sampling": {"max_new_tokens": 300}, **sections, **launcher}
+    return memory.budget(settings(agents=agents, **sections), 0, SHAPE, gpu_bytes)
+
+
+def test_fp32_masters_with_adam_and_bf16_copies_take_18_bytes_a_parameter():
+    one = budget(training={"dtype": "bf16"})
+    assert one.resident == {
+        "weights": 12 * BILLION,
+        "optimizer": 24 * BILLION,
+        "reference": 0,
+        "whole copy": 0,
+        "buckets": 0,
+    }
+    assert (one.updating["gradients"], one.updating["bf16 weights"]) == (12 * BILLION, 6 * BILLION)
+    # A chunk's logits, 256 x 100,000 in bf16, and the gradient of the head, 100,000 x 2,000 in fp32.
+    assert one.updating["logits"] == 100_000 * (2 * 256 + 4 * 2000)
+    # In fp32 4 bytes each, and no second weights.
+    one = budget(training={"dtype": "fp32"})
+    assert (one.updating["logits"], one.updating["bf16 weights"]) == (4 * 100_000 * (256 + 2000), 0)
+
+
+@pytest.mark.parametrize(
+    ("sharding", "weights", "gradients", "optimizer", "copy"),
+    [
+        ("none", 12, 12, 24, 6),
+        # A second copy of the weights for the update, divided by four.
+        ("zero2", 12 + 3, 3, 6, 6),
+        # A layer or two in bf16: 2 x 3e9 / 10 layers x 2 bytes.
+        ("zero3", 3, 3, 6, 1.2),
+        ("fsdp2", 3, 3, 6, 1.2),
+    ],
+)
+def test_what_each_sharding_divides_by_four_ranks(sharding, weights, gradients, optimizer, copy):
+    one = budget(ranks=4, training={"dtype": "bf16", "sharding": sharding})
+    assert one.resident["weights"] == weights * BILLION
+    assert one.updating["gradients"] == gradients * BILLION
+    assert one.resident["optimizer"] == optimizer * BILLION
+    assert one.updating["bf16 weights"] == copy * BILLION
+    # What the transformers engine samples from; vLLM's own weights are in its share.
+    assert one.resident["whole copy"] == (6 * BILLION if sharding in ("zero3", "fsdp2") else 0)
+
+
+def test_a_frozen_tower_and_offloaded_states():
+    frozen = budget(training={"dtype": "bf16", "freeze_vision": True})
+    # 2e9 trained in fp32, the tower's 1e9 in bf16.
+    assert frozen.resident["weights"] == 8 * BILLION + 2 * BILLION
+    assert frozen.resident["optimizer"] == 16 * BILLION
+    away = budget(ranks=2, training={"dtype": "bf16", "sharding": "zero3", "offload": "all"})
+    assert (away.resident["weights"], away.resident["optimizer"]) == (0, 0)
+    # Frozen weights under ZeRO-3 stay in fp32: (8e9 + 4e9) / 2.
+    shared = budget(ranks=2, training={"dtype": "bf16", "sharding": "zero3", "freeze_vision": True})
+    assert shared.resident["weights"] == 6 * BILLION
+
+
+def test_low_rank_adapters_by_hand():
+    shape = replace(SHAPE, linear={"layers.0.q_proj": 4000, "layers.0.up_proj": 10_000, "tower.fc1": 600})
+    shape = replace(shape, linear_vision=["tower.fc1"])
+
+    def trained(**training):
+        config = settings(training={"dtype": "bf16", **training})
+        return memory.budget(config, 0, shape).resident["optimizer"] // 8
+
+    # 8 x (in + out) of each.
+    assert trained(lora={"rank": 8}) == 8 * (4000 + 10_000 + 600)
+    assert trained(lora={"rank": 8}, freeze_vision=True) == 8 * (4000 + 10_000)
+    assert trained(lora={"rank": 8, "target_modules": ["q_proj"]}) == 8 * 4000
+    assert trained(lora={"rank": 8, "target_modules": r".*(q|up)_proj"}) == 8 * (4000 + 10_000)
+    weights = memory.budget(settings(training={"dtype": "bf16", "lora": {"rank": 8}}), 0, shape).resident["weights"]
+    assert weights == 4 * 8 * 14_600 + 2 * 3 * BILLION
+
+
+def test_a_reference_model_is_there_for_a_kl_term_only():
+    assert budget(objective={"kl_coef": 0.04}, training={"dtype": "bf16"}).resident["reference"] == 6 * BILLION
+    assert budget(objective={"kl_coef": 0.0}).resident["reference"] == 0
+    divided = budget(ranks=4, objective={"kl_coef": 0.04}, training={"dtype": "bf16", "sharding": "fsdp2"})
+    assert divided.resident["reference"] == 1.5 * BILLION
+
+
+def test_the_cache_and_the_share_of_vllm():
+    # Keys and values, bf16, 10 layers of 500: 20,000 bytes a token; 8 x 4 rows of 94 + 6 tokens.
+    rows = {
+        "data": {"train": {"source": "synthetic:text", "size": 8}, "max_prompt_tokens": 94},
+        "sampling": {"max_new_tokens": 6},
+        "batch": {"prompts": 8},
+        "training": {"dtype": "bf16"},
+    }
+    assert budget(**rows).sampling["KV cache"] == 20_000 * 32 * 100 * 11 // 10
+    # One of ten layers is there twice while it grows. Of each of 32 rows a token is drawn from 100,000, in 5 tensors.
+    assert budget(**rows).sampling["drawing tokens"] == 32 * 100_000 * 5 * 4
+    in_fp32 = {**rows, "training": {"dtype": "fp32"}}
+    assert budget(**in_fp32).sampling["KV cache"] == 40_000 * 32 * 100 * 11 // 10
+    assert budget(engine={"max_tokens": 1000}, **rows).sampling["KV cache"] == 20_000 * 1000 * 11 // 10
+    vllm = {"engine": {"kind": "vllm", "gpu_memory_utilization": 0.5}}
+    assert budget(gpu_bytes=80 * GIB, **vllm).sampling == {"vLLM": 40 * GIB}
+    assert budget(engine={"kind": "vllm", "kv_cache_gib": 2}).sampling == {"vLLM": 6 * BILLION + 2 * GIB}
+
+
+def test_the_peak_is_the_larger_of_sampling_and_updating():
+    one = budget(gpu_bytes=400 * GIB, engine={"kind": "vllm", "gpu_memory_utilization": 0.5})
+    assert one.peak == 36 * BILLION + 200 * GIB + memory.RESERVE
+    assert "vLLM (sampling) 200.0" in one.sentence()
+
+
+def test_an_engine_that_does_not_sleep_is_there_during_updates_too():
+    engine = {"kind": "vllm", "gpu_memory_utilization": 0.5, "sleep": False}
+    one = budget(gpu_bytes=80 * GIB, engine=engine)
+    assert one.peak == sum(one.updating.values()) + 36 * BILLION + 40 * GIB + memory.RESERVE
+
+
+def test_the_reference_model_is_held_as_the_trained_one():
+    kl = {"objective": {"kl_coef": 0.1}, "ranks": 4}
+    # ZeRO-3 lowers nothing: 3e9 in fp32, divided by four.
+    assert budget(**kl, training={"dtype": "bf16", "sharding": "zero3"}).resident["reference"] == 3 * BILLION
+    assert budget(**kl, training={"dtype": "bf16", "sharding": "fsdp2"}).resident["reference"] == 1.5 * BILLION
+    away = budget(**kl, training={"dtype": "bf16", "sharding": "zero3", "offload": "all"})
+    assert away.resident["reference"] == 0
+
+
+def test_activations_of_a_shared_micro_batch_by_hand():
+    # 2 groups of 100 + 4 x 50 tokens fit into 700: 600 tokens, 400 of them completions that see 8 x 150 keys. The last
+    # token of each completion does not pass.
+    rows = {
+        "data": {"train": {"source": "synthetic:text", "size": 8}, "max_prompt_tokens": 100},
+        "sampling": {"max_new_tokens": 51},
+        "device": "cpu",
+    }
+    training = {"dtype": "fp32", "tokens_per_microbatch": 700}
+    # Floats of a token and layer: 4 x 2,000 in norms and 2 x 2,000 behind them, queries, keys and values 3,000, what
+    # attention gives 2 x 2,000, 4 x 8,000 in the MLP; queries of 4 heads in a row.
+    layer = 600 * (8000 + 4000 + 3000 + 4000 + 32_000) + 400 * 2000 + 1200 * 2 * 500
+    masks = 2 * 4 * 50 * 150  # one of each group for all layers
+    around = 600 * 2000 * 3 + 408 * 2000  # the last norm's input, what it normalised, its output; what predicts tokens
+    small = replace(SHAPE, vocabulary=1000, parameters=10**6, vision=0)
+
+    def fullest(**training):
+        return memory.budget(settings(**rows, batch={"prompts": 64}, training=training), 0, small).updating
+
+    assert fullest(**training)["activations"] == 4 * (10 * layer + masks + around)
+    saved = fullest(**training, gradient_checkpointing=True)
+    assert saved["activations"] == 4 * (10 * 600 * 2000 + masks)
+    assert saved["a layer"] == 4 * (layer + 2 * 600 * 8000)
+    # A group that does not fit is cut: (200 - 100) / 50 = 2 completions at a time, and no more.
+    cut = fullest(dtype="fp32", tokens_per_microbatch=200)["activations"]
+    assert cut == 4 * (10 * (200 * 51_000 + 100 * 2000 + 300 * 1000) + 4 * 50 * 150 + 200 * 6000 + 102 * 2000)
+    # Without sharing 4 rows of 150 tokens fit, whose attention keeps its output once.
+    plain = fullest(**training, shared_prefix="off")["activations"]
+    assert plain == 4 * (10 * 600 * 49_000 + 600 * 6000 + 204 * 2000)
+
+
+def test_gradients_of_a_single_pass_are_not_beside_its_activations():
+    rows = {"data": {"train": {"source": "synthetic:text", "size": 8}, "max_prompt_tokens": 100}, "device": "cpu"}
+    small = replace(SHAPE, parameters=10**6, vision=0, vocabulary=1000)
+    one, two = (
+        memory.budget(settings(**rows, batch={"prompts": prompts}, training={"tokens_per_microbatch": 400}), 0, small)
+        for prompts in (3, 4)
+    )
+    # 3 groups of 100 + 4 x 5 tokens fit.
+    assert (one.updating["gradients"], two.updating["gradients"]) == (0, 4 * 10**6)
+    assert two.updating["activations"] == one.updating["activations"]
+
+
+def test_what_lies_in_the_machine_s_memory_is_on_no_gpu():
+    def gpu(sharding, offload, **more):
+        return budget(ranks=2, training={"dtype": "bf16", "sharding": sharding, "offload": offload}, **more)
+
+    # 3e9 parameters on two ranks. ZeRO-2 updates a copy that lies with the optimizer's state.
+    assert gpu("zero2", "none").resident["weights"] == (12 + 6) * BILLION
+    assert gpu("zero2", "optimizer").resident["weights"] == 12 * BILLION
+    assert gpu("zero3", "optimizer").resident["weights"] == 6 * BILLION
+    assert gpu("zero3", "optimizer").updating["gradients"] == 0
+    for kind in ("zero3", "fsdp2"):
+        there = gpu(kind, "all")
+        assert (there.resident["weights"], there.resident["optimizer"], there.updating["gradients"]) == (0, 0, 0)
+        # On CPUs nothing is saved.
+        assert gpu(kind, "all", device="cpu").resident == gpu(kind, "none", device="cpu").resident
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "internvl3_5", "gemma3", "llama"])
+def test_parameters_are_those_of_the_loaded_model(tmp_path, family):
+    folder = build_tiny(family, tmp_path / family, seed=0)
+    agent = worker(folder)
+    shape = memory.shape_of(Reader(agent.config, agent.config.agents[0], str(folder)))
+    assert shape.parameters == sum(parameter.numel() for parameter in agent.policy.model.parameters())
+    vision = {id(p): p.numel() for part in agent.adapter.vision_modules(agent.policy.model) for p in part.parameters()}
+    assert shape.vision == sum(vision.values())
+
+
+def test_images_of_the_longest_prompt_are_what_the_shortest_text_leaves(tmp_path):
+    folder = build_tiny("gemma3", tmp_path / "gemma3", seed=0)
+    config = settings(agents=[{"name": "a", "model": str(folder)}], data={"train": {"source": "synthetic:visual"}})
+    reader = Reader(config, config.agents[0], str(folder))
+    source = load_prompts(config.data.train)
+    rows = [source[row] for row in range(4)]
+    # Every picture is 4 tokens, 56 pixels in pieces of 28.
+    texts = [len(reader.encode(row).input_ids) - 4 for row in rows]
+    assert memory.prompts_of(reader, 50, rows) == memory.Prompts(50, 50 - min(texts))
+    assert memory.prompts_of(reader, 50, [replace(rows[0], images=(), uid="no picture")]) == memory.Prompts(50, 0)
+
+
+def test_agents_on_one_device_take_turns():
+    one, two = memory.Budget({"weights": 5}, {"a": 7}, {}), memory.Budget({"weights": 3}, {"a": 1}, {"b": 10})
+    assert memory.together([one, two], one_at_a_time=False) == 5 + 3 + 10
+    assert memory.together([one, two], one_at_a_time=True) == 13
+
+
+def test_what_a_run_took_is_told_beside_what_was_predicted():
+    lines = [
+        {"agents": {"a": {"peak_process_gb": 1.0}}},
+        {"agents": {"a": {"peak_process_gb": 2**30 / 1e9 * 2}}},
+        {},
+    ]
+    taken = throughput.peak_memory(lines, "a")
+    assert taken == {"of": "process", "measured_gb": pytest.approx(2.147, abs=1e-3)}
+    told = throughput.memory_sentence(taken | {"predicted_gb": 2**30 / 1e9})
+    assert told == "process grown by 2.00 GiB at its peak, 1.00 predicted for tensors"
+    gpu = {"of": "GPU", "measured_gb": 2**30 / 1e9, "predicted_gb": 2**30 / 1e9 * 1.5, "together": True}
+    assert throughput.memory_sentence(gpu) == "peak 1.00 GiB per GPU by all agents together, 1.50 predicted"
+    assert throughput.peak_memory([], "a") == {}

@@ -1,0 +1,262 @@
+"""The lines of metrics.jsonl, votes.jsonl and of a validation, worked out by hand."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mmcorl.labels.supervision import MismatchError, Supervision
+from mmcorl.rewards import match
+from mmcorl.run.metrics import step_metrics, validation_metrics, votes_records
+from mmcorl.types import Completion, Group, Prompt
+
+
+class Exact:
+    """Answers are the same when they are the same string."""
+
+    def same(self, a, b, choices=None):
+        return a == b
+
+    def classes(self, answers, choices=None):
+        known: dict[str, int] = {}
+        return [None if answer is None else known.setdefault(answer, len(known)) for answer in answers]
+
+
+SAME = Exact()
+PROMPTS = [
+    Prompt("p", "row 1", "?", gold="3", tag="count"),
+    Prompt("q", "row 2", "?", gold="red", tag="colour"),
+    Prompt("r", "row 3", "?"),
+]
+
+
+def group(uid, *answers):
+    """Completions of 10, 20, 30, ... tokens; those without an answer were cut off."""
+    return Group(
+        uid,
+        tuple(
+            Completion("text", answer, 10 * (k + 1), "length" if answer is None else "stop")
+            for k, answer in enumerate(answers)
+        ),
+    )
+
+
+GROUPS = [
+    # A votes 3 (2 of 3 cast), ties blue with red (first seen: blue), and elects nothing.
+    [group("p", "3", "3", "4", None), group("q", "blue", "red", "red", "blue"), group("r", *[None] * 4)],
+    # B votes 4 (3 of 4), red (4 of 4), 9 (1 of 1). In another order than the prompts.
+    [group("q", *["red"] * 4), group("r", "9", None, None, None), group("p", "4", "4", "3", "4")],
+]
+
+
+def one_step():
+    supervision = Supervision("ring", ["A", "B"], relation=SAME)
+    labels = supervision.labels(GROUPS, PROMPTS)
+    rewards = [
+        match(GROUPS[i], labels.labels[i], SAME, {prompt.uid: prompt.choices for prompt in PROMPTS}) for i in range(2)
+    ]
+    return labels, rewards
+
+
+def record(**changes):
+    labels, rewards = one_step()
+    arguments = {
+        "step": 7,
+        "agents": ["A", "B"],
+        "prompts": PROMPTS,
+        "groups": GROUPS,
+        "labels": labels,
+        "rewards": rewards,
+        "updates": {"A": {"loss": 0.5, "grad_norm": 1.0}, "B": {"loss": 0.25}},
+        "relation": SAME,
+    }
+    return step_metrics(**(arguments | changes))
+
+
+def test_a_step_of_two_agents_by_hand():
+    line = record()
+    assert line["step"] == 7
+    a, b = line["agents"]["A"], line["agents"]["B"]
+
+    # A is taught 4, red, 9: it earns 0010, 0110, 0000.
+    assert a["reward_mean"] == pytest.approx(3 / 12)
+    # Population std of one in four is sqrt(3)/4, of two in four 1/2, of none 0: (0.433013 + 0.5 + 0) / 3.
+    assert a["reward_std"] == pytest.approx(0.311004, abs=1e-6)
+    assert a["zero_variance_share"] == pytest.approx(1 / 3)
+    assert a["tie_share"] == pytest.approx(1 / 3)
+    assert a["unlabelled_share"] == 0.0
+    assert a["unparsed_share"] == a["cut_off_share"] == pytest.approx(5 / 12)
+    assert a["vote_share"] == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
+    # Sampled answers against gold, where there is gold: 2 of 4 say 3, 2 of 4 say red.
+    assert a["sampled_accuracy"] == pytest.approx(4 / 8)
+    # Its labels against gold: 4 is not 3, red is red; the third prompt has no gold.
+    assert a["pseudo_label_accuracy"] == pytest.approx(1 / 2)
+    assert a["completion_length"] == 25.0
+    assert (a["loss"], a["grad_norm"]) == (0.5, 1.0)
+
+    # B is taught 3, blue and nothing: it earns 0010, 0000, 0000.
+    assert b["reward_mean"] == pytest.approx(1 / 12)
+    assert b["reward_std"] == pytest.approx(0.433013 / 3, abs=1e-6)
+    assert b["zero_variance_share"] == pytest.approx(2 / 3)
+    assert b["tie_share"] == 0.0
+    assert b["unlabelled_share"] == pytest.approx(1 / 3)
+    assert b["unparsed_share"] == pytest.approx(3 / 12)
+    assert b["vote_share"] == pytest.approx((3 / 4 + 1 + 1) / 3)
+    assert b["sampled_accuracy"] == pytest.approx(5 / 8)  # 1 of 4 says 3, 4 of 4 say red
+    assert b["pseudo_label_accuracy"] == pytest.approx(1 / 2)  # 3 is right, blue is wrong
+    assert b["loss"] == 0.25
+
+    # Votes: 3 and 4, blue and red, nothing and 9: they agree nowhere.
+    assert line["cohort"] == {"agreement": 0.0, "pairs": {"A|B": 0.0}}
+
+
+def test_without_known_answers_accuracies_are_none_and_nothing_else_changes():
+    blind = [Prompt(prompt.uid, prompt.row_id, "?") for prompt in PROMPTS]
+    with_gold, without = record(), record(prompts=blind)
+    for name in ("A", "B"):
+        diagnostics = {"sampled_accuracy": None, "pseudo_label_accuracy": None}
+        assert without["agents"][name] == with_gold["agents"][name] | diagnostics
+
+
+def test_three_agents_have_three_pairs_and_one_agent_has_none():
+    names = ["A", "B", "C"]
+    groups = [[group("p", "3")], [group("p", "3")], [group("p", "4")]]
+    for n, cohort in [
+        (3, {"agreement": pytest.approx(1 / 3), "pairs": {"A|B": 1.0, "A|C": 0.0, "B|C": 0.0}}),
+        (1, {"agreement": None, "pairs": {}}),
+    ]:
+        labels = Supervision("self", names[:n], relation=SAME).labels(groups[:n], PROMPTS[:1])
+        line = step_metrics(
+            0,
+            names[:n],
+            PROMPTS[:1],
+            groups[:n],
+            labels,
+            [{"p": (1.0,)}] * n,
+            {name: {} for name in names},
+            SAME,
+        )
+        assert line["cohort"] == cohort
+
+
+def test_what_json_cannot_say_is_none():
+    updates = {"A": {"loss": float("nan"), "parts": [1.0, float("inf")]}, "B": {}}
+    line = record(updates=updates)
+    assert line["agents"]["A"]["loss"] is None
+    assert line["agents"]["A"]["parts"] == [1.0, None]
+    assert json.loads(json.dumps(line, allow_nan=False)) == line
+
+
+def test_the_order_of_an_agents_groups_changes_no_line():
+    labels, rewards = one_step()
+    turned = [list(reversed(row)) for row in GROUPS]
+    assert json.dumps(record(groups=turned)) == json.dumps(record())
+    assert votes_records(7, ["A", "B"], PROMPTS, turned, labels, rewards) == votes_records(
+        7, ["A", "B"], PROMPTS, GROUPS, labels, rewards
+    )
+
+
+def test_an_update_may_not_overwrite_what_is_computed_from_the_rollouts():
+    with pytest.raises(ValueError, match="agent 'A' reports 'reward_mean'"):
+        record(updates={"A": {"reward_mean": 1.0}, "B": {}})
+
+
+def test_a_vote_line_says_who_answered_elected_and_earned_what():
+    labels, rewards = one_step()
+    lines = votes_records(7, ["A", "B"], PROMPTS, GROUPS, labels, rewards)
+    assert [(line["step"], line["uid"], line["row"]) for line in lines] == [
+        (7, "p", "row 1"),
+        (7, "q", "row 2"),
+        (7, "r", "row 3"),
+    ]
+    assert lines[1]["agents"] == {
+        "A": {
+            "answers": ["blue", "red", "red", "blue"],
+            "vote": "blue",
+            "votes": [["blue", 2], ["red", 2]],
+            "tie": True,
+            "label": "red",
+            "teacher": "B",
+            "rewards": [0.0, 1.0, 1.0, 0.0],
+        },
+        "B": {
+            "answers": ["red"] * 4,
+            "vote": "red",
+            "votes": [["red", 4]],
+            "tie": False,
+            "label": "blue",
+            "teacher": "A",
+            "rewards": [0.0] * 4,
+        },
+    }
+    assert lines[2]["agents"]["B"]["label"] is None
+    assert json.loads(json.dumps(lines, allow_nan=False)) == lines
+
+
+# -- validation -------------------------------------------------------------------------------------------
+
+
+def answered(*answers):
+    return [
+        Completion("text", answer, 10 * (i + 1), "length" if answer is None else "stop")
+        for i, answer in enumerate(answers)
+    ]
+
+
+def test_a_validation_by_hand():
+    # A: 3 right, green wrong, third has no known answer. B: no answer (wrong), red right, and 9 as A.
+    line = validation_metrics(
+        ["A", "B"], PROMPTS, [answered("3", "green", "9"), answered(None, "red", "9")], SAME, "held-out", 20
+    )
+    assert (line["step"], line["set"]) == (20, "held-out")
+    assert line["agents"]["A"] == {
+        "accuracy": 0.5,
+        "n": 3,
+        "graded": 2,
+        "unparsed_share": 0.0,
+        "cut_off_share": 0.0,
+        "completion_length": 20.0,
+        "by_tag": {"colour": 0.0, "count": 1.0},
+    }
+    b = line["agents"]["B"]
+    assert (b["accuracy"], b["by_tag"]) == (0.5, {"colour": 1.0, "count": 0.0})
+    assert b["unparsed_share"] == b["cut_off_share"] == pytest.approx(1 / 3)
+    # They agree on the third prompt alone; a missing answer agrees with nothing.
+    assert line["cohort"] == {"agreement": pytest.approx(1 / 3), "pairs": {"A|B": pytest.approx(1 / 3)}}
+    assert json.loads(json.dumps(line, allow_nan=False)) == line
+
+
+def test_a_validation_without_known_answers_or_without_prompts_has_no_accuracy():
+    line = validation_metrics(["A"], PROMPTS[2:], [answered("9")], SAME, "v", 0)
+    assert line["agents"]["A"]["accuracy"] is None
+    assert line["agents"]["A"]["by_tag"] == {}
+    empty = validation_metrics(["A", "B"], [], [[], []], SAME, "v", 0)
+    assert empty["agents"]["A"]["completion_length"] is None
+    assert empty["cohort"] == {"agreement": None, "pairs": {"A|B": None}}
+
+
+def test_a_validation_with_a_missing_completion_stops():
+    with pytest.raises(MismatchError, match="agent 'A' gave 2 completions for 3 prompts of 'v'"):
+        validation_metrics(["A"], PROMPTS, [answered("3", "red")], SAME, "v", 0)
+
+
+# -- comparisons that took algebra -----------------------------------------------------------------------------
+
+
+def test_hard_comparisons_are_counted_from_look_to_look():
+    from test_answers_equivalence import ALGEBRA, SLOW
+
+    from mmcorl.answers import Equivalence
+    from mmcorl.run.metrics import Comparisons
+
+    with Equivalence(timeout=0.3) as relation:
+        relation.warm_up()
+        counts = Comparisons(relation)
+        assert relation.same("5", "5.0")
+        assert counts.take() == {"symbolic": 0, "timed_out": 0}
+        assert relation.same(*ALGEBRA)
+        assert not relation.same(*SLOW)
+        assert counts.take() == {"symbolic": 2, "timed_out": 1}
+        assert not relation.same(*SLOW)  # remembered
+        assert counts.take() == {"symbolic": 0, "timed_out": 0}

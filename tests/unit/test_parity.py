@@ -1,0 +1,88 @@
+"""The gate between engine and trainer: what it measures, what it lets pass, what it names."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mmcorl.data import DataSettings, load_prompts
+from mmcorl.trainer.parity import Drift, coarser, drift, parity
+from model_adapters.tiny import build_tiny
+from worker_parts import worker
+
+
+def test_drift_by_hand():
+    # |d| = 0.1, 0.2, 0.3 and 0.6: mean 0.3; of four values the 99th percentile is the fourth.
+    found = drift([torch.tensor([0.1, -0.2]), torch.tensor([0.3]), torch.tensor([-0.6])])
+    assert (found.tokens, found.mean, found.p99, found.most) == pytest.approx((4, 0.3, 0.6, 0.6))
+    assert drift([]) == Drift(0, 0.0, 0.0, 0.0)
+
+
+def measured(text: float, image: float | None, dtype: str):
+    differences = {"text": [torch.full((10,), text)]}
+    if image is not None:
+        differences["image"] = [torch.full((10,), -image)]
+    return parity("a", dtype, differences)
+
+
+@pytest.mark.parametrize(
+    ("text", "image", "dtype"),
+    [
+        (1e-7, 5e-7, "fp32"),  # five times as much, of nothing
+        (9e-4, 9e-4, "fp32"),
+        (0.02, 0.029, "bf16"),  # 1.45 times
+        (0.001, 0.009, "bf16"),  # below the floor
+        (0.049, None, "bf16"),
+    ],
+)
+def test_what_passes(text, image, dtype):
+    found = measured(text, image, dtype)
+    assert found.fault is None
+    assert "engine and trainer agree" in found.sentence()
+
+
+@pytest.mark.parametrize(
+    ("text", "image", "dtype", "words"),
+    [
+        (2e-3, 2e-3, "fp32", "0.002 nats per token on text alone (bound 0.001 in fp32)"),
+        (0.06, None, "bf16", "other weights"),
+        (1e-6, 8e-3, "fp32", "sees pictures another way"),
+        (0.01, 0.02, "bf16", "0.02 nats per token with images and by 0.01 without"),
+        (0.04, 0.055, "bf16", "sees pictures another way"),  # within 1.5 times, but above 0.05
+    ],
+)
+def test_what_is_stopped_and_why(text, image, dtype, words):
+    assert words in measured(text, image, dtype).fault
+
+
+@pytest.mark.parametrize("differences", [{"text": [torch.tensor([0.0, float("nan")])]}, {"text": [torch.zeros(2)]}])
+def test_a_trainer_that_gives_no_numbers_is_no_agreement(differences):
+    # NaN is above no bound.
+    found = parity("a", "bf16", {**differences, "image": [torch.tensor([float("nan")])]})
+    assert "not finite" in found.fault
+
+
+def test_the_coarser_dtype_counts():
+    assert coarser(["fp32", "fp32"]) == "fp32"
+    assert coarser(["fp32", "bf16"]) == coarser(["fp16", "fp16"]) == "bf16"
+
+
+@pytest.mark.parametrize(("family", "source"), [("llama", "synthetic:text"), ("gemma3", "synthetic:visual")])
+def test_an_engine_that_shares_the_weights_does_not_drift(tmp_path, family, source):
+    agent = worker(build_tiny(family, tmp_path / family, seed=0))
+    prompts = list(load_prompts(DataSettings(source=source, size=4)))
+    differences = agent.differences(prompts, tokens=3)
+    assert all(1 <= len(one) <= 3 for one in differences)
+    assert max(float(one.abs().max()) for one in differences) < 1e-5
+    # Other weights on one side only are seen.
+    drawn = agent.engine.generate
+
+    def before(*arguments):
+        samples = drawn(*arguments)
+        with torch.no_grad():
+            next(iter(agent.adapter.decoder(agent.policy.model).parameters())).add_(0.1)
+        return samples
+
+    agent.engine.generate = before
+    stale = parity("a", "fp32", {"text": agent.differences(prompts, tokens=3)})
+    assert "other weights" in stale.fault

@@ -1,0 +1,273 @@
+"""Patches act inside their range, once, and are verified; torchvision imports beside a CPU torch."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+import patches
+from patches import Patch, PatchError
+
+INSTALLED = Version(metadata.version("packaging"))
+INSTALLED_TRANSFORMERS = Version(metadata.version("transformers"))
+
+
+class Bug:
+    """A bug in an installed package, which a patch cures or does not."""
+
+    def __init__(self, *, present: bool = True, curable: bool = True) -> None:
+        self.present, self.curable, self.calls = present, curable, 0
+
+    def cure(self) -> None:
+        self.calls += 1
+        self.present = self.present and not self.curable
+
+    def patch(self, versions: str = f"=={INSTALLED}", package: str = "packaging") -> Patch:
+        return Patch(
+            name="bug",
+            package=package,
+            versions=versions,
+            symptom="it breaks",
+            upstream="https://example.org/bug",
+            remove_when="it is fixed",
+            apply=self.cure,
+            is_applied=lambda: not self.present,
+        )
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Callable[[Patch], None]:
+    def put(patch: Patch) -> None:
+        monkeypatch.setattr(patches, "all_patches", lambda: (patch,))
+
+    return put
+
+
+def test_it_acts_once_and_says_so_in_one_line(
+    install: Callable[[Patch], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    bug = Bug()
+    install(bug.patch())
+    with caplog.at_level(logging.INFO, logger="mmcorl.patches"):
+        states = [patches.apply("bug")[0].state for _ in range(3)]
+    assert states == ["applied", "already", "already"]
+    assert bug.calls == 1
+    assert [record.getMessage() for record in caplog.records] == [f"bug: applied (packaging {INSTALLED})"]
+
+
+def test_a_build_without_the_bug_is_left_alone(install: Callable[[Patch], None]) -> None:
+    bug = Bug(present=False)
+    install(bug.patch())
+    assert patches.apply("bug")[0].state == "already"
+    assert bug.calls == 0
+
+
+@pytest.mark.parametrize("versions", [f"<{INSTALLED}", f">{INSTALLED}"])
+def test_other_versions_are_left_alone(install: Callable[[Patch], None], versions: str) -> None:
+    bug = Bug()
+    install(bug.patch(versions))
+    assert patches.apply("bug")[0].state == "out_of_range"
+    assert bug.calls == 0
+
+
+def test_a_package_that_is_not_installed(install: Callable[[Patch], None]) -> None:
+    bug = Bug()
+    install(bug.patch(package="no-such-distribution"))
+    (applied,) = patches.apply("bug")
+    assert (applied.state, applied.version, bug.calls) == ("not_installed", None, 0)
+
+
+def test_a_cure_that_does_not_work_is_an_error(install: Callable[[Patch], None]) -> None:
+    install(Bug(curable=False).patch())
+    with pytest.raises(PatchError, match=r"ran on packaging .* but the symptom stayed \(it breaks\)"):
+        patches.apply("bug")
+
+
+def test_a_cure_that_raises_is_an_error_that_names_it(install: Callable[[Patch], None]) -> None:
+    def broken() -> None:
+        raise AttributeError("no such function\nsecond line")
+
+    install(replace(Bug().patch(), apply=broken))
+    with pytest.raises(PatchError, match=r"`bug` could not run on packaging .* \(AttributeError: no such function\)"):
+        patches.apply("bug")
+
+
+def test_it_waits_for_a_library_that_is_not_in_use(install: Callable[[Patch], None]) -> None:
+    bug = Bug()
+    install(replace(bug.patch(), after_import="a_library_nobody_imported"))
+    assert patches.apply("bug")[0].state == "waiting"
+    assert bug.calls == 0
+    install(replace(bug.patch(), after_import="packaging"))
+    assert patches.apply("bug")[0].state == "applied"
+
+
+def test_another_build_of_the_package_counts(install: Callable[[Patch], None]) -> None:
+    bug = Bug()
+    install(replace(bug.patch(package="packaging-gpu"), other_builds=("packaging-rocm", "packaging")))
+    (applied,) = patches.apply("bug")
+    assert (applied.state, applied.version) == ("applied", str(INSTALLED))
+
+
+@pytest.mark.parametrize(
+    ("change", "state", "reason"),
+    [
+        ({}, "applied", f"cured in this process (packaging {INSTALLED})"),
+        ({"package": "no-such-distribution"}, "not needed", "no-such-distribution is not installed"),
+        ({"versions": f"<{INSTALLED}"}, "not needed", f"packaging {INSTALLED} does not have the bug"),
+        ({"is_applied": lambda: True}, "not needed", f"packaging {INSTALLED} works as installed here"),
+        ({"is_applied": lambda: False}, "cannot", "the symptom stayed (it breaks)"),
+        ({"after_import": "vllm"}, "pending", "applied by vLLM's own processes when they start"),
+    ],
+)
+def test_the_table_says_how_the_process_stands(
+    install: Callable[[Patch], None], monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], state: str, reason: str
+) -> None:
+    monkeypatch.setattr(patches, "_TRIED", {})
+    install(replace(Bug().patch(), **change))
+    (before,) = patches.status()
+    assert before.state == ("pending" if state in ("applied", "cannot") or "works" in reason else state)
+    (row,) = patches.check()
+    assert (row.name, row.symptom, row.state) == ("bug", "it breaks", state)
+    assert reason in row.reason
+    assert patches.status() == [row]
+
+
+@pytest.mark.parametrize("allowed", ["", "other,another"])
+def test_a_plugin_that_vllm_may_not_load_is_told(
+    install: Callable[[Patch], None], monkeypatch: pytest.MonkeyPatch, allowed: str
+) -> None:
+    monkeypatch.setattr(patches, "_TRIED", {})
+    monkeypatch.setenv("VLLM_PLUGINS", allowed)
+    install(replace(Bug().patch(), after_import="vllm"))
+    (row,) = patches.status()
+    assert row.state == "cannot"
+    assert row.reason == f"VLLM_PLUGINS={allowed} leaves out `mmcorl`: add it to the list or unset the variable"
+    monkeypatch.setenv("VLLM_PLUGINS", "mmcorl,other")
+    assert patches.status()[0].state == "pending"
+
+
+@pytest.mark.parametrize(
+    ("name", "concerned", "not_concerned"),
+    [
+        # vLLM's function appeared in 0.11.1 and lost the lines at fault in 0.12.0, as its wheels show.
+        ("vllm_vision_attention", "0.11.1 0.11.2 0.11.2.post2", "0.10.2 0.11.0 0.11.0.post2 0.12.0 0.13.0 0.32.0"),
+        ("gemma3_zero3", "4.57.1 4.57.6", "5.0.0 5.16.1 5.19.0"),
+        ("gemma3_ragged", "4.57.6 5.0.0 5.3.0", "5.4.0 5.16.1 5.19.0"),
+        ("torchaudio_cpu", "2.11.0", "2.8.0"),
+        ("torchcodec_cpu", "0.14.0 0.17.0", "0.7.0"),
+    ],
+)
+def test_which_versions_each_is_for(name: str, concerned: str, not_concerned: str) -> None:
+    (patch,) = (patch for patch in patches.all_patches() if patch.name == name)
+    assert all(map(patch.concerns, concerned.split()))
+    assert not any(map(patch.concerns, not_concerned.split()))
+
+
+def test_an_unknown_name_is_refused_before_anything_is_applied(install: Callable[[Patch], None]) -> None:
+    bug = Bug()
+    install(bug.patch())
+    with pytest.raises(PatchError, match="`bugg` is not a patch; there are: bug"):
+        patches.apply("bug", "bugg")
+    assert bug.calls == 0
+
+
+def test_local_labels_and_pre_releases_count_as_their_version() -> None:
+    patch = Bug().patch(">=0.24,<0.29")
+    assert patch.concerns("0.28.0+cpu")
+    assert patch.concerns("0.28.0rc1")
+    assert not patch.concerns("0.29.0")
+
+
+@pytest.mark.parametrize("patch", patches.all_patches(), ids=lambda patch: patch.name)
+def test_every_patch_says_what_it_is(patch: Patch) -> None:
+    assert (Path(patches.__file__).parent / f"{patch.name}.py").is_file()
+    assert str(SpecifierSet(patch.versions))  # bounded, not "any version"
+    assert "<" in patch.versions or "==" in patch.versions
+    assert patch.upstream.startswith("https://")
+    assert patch.symptom
+    assert patch.remove_when
+
+
+def test_torchvision_works_in_a_fresh_process_even_after_a_failed_import() -> None:
+    """Listing imports no torch; the second `apply` does nothing; processors and timm can be imported."""
+    code = """
+import sys, patches
+patches.all_patches()
+assert "torch" not in sys.modules
+try:
+    import torchvision
+except RuntimeError:
+    pass
+first, second = (patches.apply("torchvision_cpu")[0].state for _ in range(2))
+assert first in ("applied", "already") and second == "already", (first, second)
+import timm, torch, torchvision
+from torchvision.transforms.v2 import functional
+from transformers import AutoProcessor
+print(tuple(functional.resize(torch.zeros(3, 8, 8), [4, 4]).shape))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "(3, 4, 4)"
+
+
+@pytest.mark.skipif(INSTALLED_TRANSFORMERS.major < 5, reason="4.57 has these bugs: tests/paper")
+def test_the_installed_transformers_is_left_alone() -> None:
+    """Gemma-3's patches change nothing on transformers 5, in a process of its own."""
+    code = """
+import patches
+patches.apply("torchvision_cpu")
+from transformers import Gemma3Processor, PreTrainedModel
+before = Gemma3Processor.__call__, PreTrainedModel._init_weights
+print([row.state for row in patches.apply("gemma3_ragged", "gemma3_zero3")])
+assert before == (Gemma3Processor.__call__, PreTrainedModel._init_weights)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "['out_of_range', 'out_of_range']"
+
+
+def test_a_package_whose_library_does_not_load_counts_as_absent(tmp_path: Path) -> None:
+    """As the CUDA wheels do beside a CPU torch: found, but importing raises OSError, here by a file like theirs."""
+    package = tmp_path / "torchaudio"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "from torchaudio import half\nraise OSError('Could not load this library: x.so')"
+    )
+    (package / "half.py").touch()
+    facts = tmp_path / "torchaudio-2.11.0.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: torchaudio\nVersion: 2.11.0\n")
+    code = """
+import importlib.util, sys
+import patches
+patches.apply("torchvision_cpu")
+from transformers.utils.import_utils import is_torchaudio_available
+assert is_torchaudio_available()
+print([patches.apply("torchaudio_cpu")[0].state for _ in range(2)])
+assert importlib.util.find_spec("torchaudio") is None and "torchaudio.half" not in sys.modules
+from transformers import AutoProcessor, audio_utils
+try:
+    import torchaudio
+except ModuleNotFoundError:
+    print("absent")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(patches.__file__).parents[1])])},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[:2] == ["['applied', 'already']", "absent"]

@@ -1,0 +1,183 @@
+"""Ranks of one agent: what they tell each other, and that two of them train as one does.
+
+Divided weights are in tests/stack; here every rank holds all of them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mmcorl import sharding
+from mmcorl.errors import Refused
+from mmcorl.sharding.ranks import ALONE
+from sharding_worlds import REWARDS, SHARES_OF_TWO, Done, Task, World, confidences, done, step, train
+from worker_parts import largest_difference, mixed_prompts, rollout, settings, worker
+
+PICTURES = {1: 1, 3: 2, 4: 1}
+OPTIMIZER = {"lr": 1e-3, "eps": 1e-6, "betas": [0.9, 0.99], "schedule": "cosine", "max_grad_norm": 0.3}
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[World]:
+    with World(2) as world:
+        yield world
+
+
+def task(path: Path, shares: Any, **more: Any) -> Task:
+    sections = {"optimizer": OPTIMIZER, "training": {"tokens_per_microbatch": 150}}
+    return Task(path, sections, shares, PICTURES, **more)
+
+
+def alone(what: Task) -> Done:
+    return done([train(ALONE, what)])
+
+
+# -- two ranks, whole weights -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "gemma3"])
+def test_two_ranks_make_the_update_of_one(family: str, pair: World, tiny_checkpoints: Mapping[str, Path]) -> None:
+    """One rank has text alone, the other images as well; both tell the same of the whole."""
+    path = tiny_checkpoints[family]
+    expected, told = alone(task(path, [(0, 2, 1, 3, 4)])), pair.train(task(path, [(0, 2), (1, 3, 4)]))
+    assert largest_difference(told.weights, expected.weights) < 1e-5
+    assert told.metrics[0] == told.metrics[1]
+    for own, reference in zip(told.metrics[0], expected.metrics[0], strict=True):
+        assert own == pytest.approx(reference, rel=1e-4, abs=1e-5)
+    assert told.timings["completions"] == 5 * len(REWARDS[0])
+    for amount in ("completion_tokens", "update_tokens", "update_flops"):
+        assert told.timings[amount] == expected.timings[amount]
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        {"kind": "reinforce_pp", "kl_coef": 0.3},
+        {"kind": "reinforce_pp_baseline", "minibatches": 2},
+        {"kind": "gspo", "passes": 2, "importance_correction": "sequence_truncate"},
+        {"kind": "rloo", "kl_coef": 0.3, "kl_in": "reward"},
+    ],
+    ids=lambda one: one["kind"],
+)
+def test_two_ranks_whiten_and_step_as_one(
+    objective: Mapping[str, Any], pair: World, tiny_checkpoints: Mapping[str, Path]
+) -> None:
+    """The ranks have two and three of five groups, one of them with equal rewards."""
+    path = tiny_checkpoints["qwen2"]
+    sections = {"optimizer": {"lr": 1e-3, "eps": 1e-6, "betas": [0.9, 0.99]}, "objective": objective}
+    expected = done([train(ALONE, Task(path, sections, SHARES_OF_TWO[1]))])
+    told = pair.train(Task(path, sections, SHARES_OF_TWO[2]))
+    assert largest_difference(told.weights, expected.weights) < 1e-5
+    assert told.metrics[0] == told.metrics[1]
+    for own, reference in zip(told.metrics[0], expected.metrics[0], strict=True):
+        assert own == pytest.approx(reference, rel=1e-4, abs=1e-5)
+
+
+def test_two_ranks_measure_what_one_does(pair: World, tiny_checkpoints: Mapping[str, Path]) -> None:
+    path, pictures = tiny_checkpoints["qwen2_5_vl"], {1: 1, 3: 2, 4: 1}
+    expected = confidences(ALONE, Task(path, {}, SHARES_OF_TWO[1], pictures))
+    told = pair.do(confidences, Task(path, {}, SHARES_OF_TWO[2], pictures))
+    assert len(expected) == 5
+    joined = {uid: values for one in told for uid, values in one.items()}
+    assert joined.keys() == expected.keys()
+    for uid, values in expected.items():
+        assert torch.allclose(torch.tensor(joined[uid]), torch.tensor(values), atol=1e-5)
+
+
+def test_a_run_goes_on_with_more_and_with_fewer_ranks(
+    pair: World, tiny_checkpoints: Mapping[str, Path], tmp_path: Path
+) -> None:
+    path, one, two = tiny_checkpoints["qwen2_5_vl"], [(0, 2, 1, 3, 4)], [(0, 2), (1, 3, 4)]
+    expected = alone(task(path, one, steps=(1, 2, 3)))
+    alone(task(path, one, steps=(1,), save=tmp_path / "1"))
+    pair.train(task(path, two, steps=(2,), load=tmp_path / "1", save=tmp_path / "2"))
+    told = alone(task(path, one, steps=(3,), load=tmp_path / "2"))
+    assert largest_difference(told.weights, expected.weights) < 1e-5
+    assert told.metrics[0][0] == pytest.approx(expected.metrics[0][2], rel=1e-4, abs=1e-5)
+
+
+# -- one rank -----------------------------------------------------------------------------------------------------
+
+
+def test_one_rank_alone_talks_to_itself() -> None:
+    assert ALONE.gather("word") == ["word"]
+    ALONE.barrier()
+    assert not torch.distributed.is_initialized()
+
+
+def test_the_optimizer_is_saved_as_torch_saves_it(tiny_checkpoints: Mapping[str, Path], tmp_path: Path) -> None:
+    """So that a checkpoint from before there were ranks is one like any other."""
+    agent = worker(tiny_checkpoints["internvl3_5"], optimizer=OPTIMIZER)
+    for directory, steps in (("early", 0), ("late", 2)):
+        for number in range(steps):
+            rollout(agent, mixed_prompts("internvl3_5"), number)
+            agent.update(dict(zip(agent._pending, REWARDS, strict=False)), number)
+        agent.save(tmp_path / directory)
+        saved = torch.load(tmp_path / directory / "optimizer.pt", weights_only=True)["optimizer"]
+        own = agent.optimizer.state_dict()
+        # Which of its ways AdamW takes is not saved: that hangs on how weights are divided.
+        assert saved["param_groups"] == [{**group, "fused": None} for group in own["param_groups"]]
+        assert saved["state"].keys() == own["state"].keys()
+        for number, state in own["state"].items():
+            assert largest_difference(saved["state"][number], state) == 0.0
+        torch.save({"optimizer": own, "schedule": agent.schedule.state_dict()}, tmp_path / directory / "optimizer.pt")
+        again = worker(tiny_checkpoints["internvl3_5"], optimizer=OPTIMIZER)
+        again.load(tmp_path / directory)
+        assert again.optimizer.state_dict()["state"].keys() == own["state"].keys()
+
+
+def test_speed_is_told_apart_from_what_happened(tiny_checkpoints: Mapping[str, Path]) -> None:
+    """Five groups of four completions of 1 to 6 tokens; the fourth group has no gradient and is not passed."""
+    path = tiny_checkpoints["llama"]
+    agent = worker(path)
+    what = Task(path, shares=[(0, 1, 2, 3, 4)])
+    metrics = step(agent, what, 1)
+    timings = agent.timings()
+    lengths = [[1 + (2 * group + k + 1) % 6 for k in range(4)] for group in range(5)]
+    assert timings["completions"] == 20
+    assert timings["completion_tokens"] == sum(map(sum, lengths))
+    assert metrics["trained_tokens"] == sum(map(sum, (*lengths[:3], lengths[4])))
+    assert timings["update_tokens"] > metrics["trained_tokens"]  # prompts pass, too
+    assert timings["update_flops"] == 6 * agent.facts()["parameters"] * timings["update_tokens"]
+    assert timings["update_seconds"] > 0
+    assert not [key for key in metrics if "second" in key]
+
+
+def test_an_update_that_moves_nothing_is_an_error(tiny_checkpoints: Mapping[str, Path]) -> None:
+    """A rate of zero stands for gradients that are lost on their way to the weights."""
+    agent = worker(tiny_checkpoints["qwen2"])
+    agent.optimizer.param_groups[0]["lr"] = 0.0
+    rollout(agent, mixed_prompts("qwen2"))
+    with pytest.raises(RuntimeError, match=r"agent 'a', step 1: the first update changed only 0 of 26 trained tensors"):
+        agent.update(dict(zip(agent._pending, REWARDS, strict=False)), 1)
+
+
+# -- what is refused ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("training", "sentence"),
+    [
+        ({"offload": "all"}, "training: offload is 'all' but sharding 'none' cannot do that: choose a sharding"),
+        ({"sharding": "zero2", "offload": "all"}, "sharding 'zero2' cannot do that: use optimizer or none"),
+        ({"sharding": "fsdp2", "offload": "optimizer"}, "sharding 'fsdp2' cannot do that: use all or none"),
+        ({"sharding": "zero1"}, "training.sharding is 'zero1', but must be"),
+    ],
+)
+def test_what_cannot_be_divided_is_refused(training: dict[str, str], sentence: str) -> None:
+    with pytest.raises(Refused, match=sentence):
+        settings(training=training)
+
+
+def test_a_missing_deepspeed_is_named(tiny_checkpoints: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "deepspeed" else found(name))
+    with pytest.raises(Refused, match=r"'zero3' but DeepSpeed is not installed: pip install -e '\.\[deepspeed\]', or"):
+        worker(tiny_checkpoints["llama"], training={"sharding": "zero3"})
+    sharding.require(settings(training={"sharding": "fsdp2"}))

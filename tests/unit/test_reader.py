@@ -1,0 +1,141 @@
+"""What the config says of prompts and pictures reaches the model's input."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from adapter_passes import noise
+from mmcorl.errors import Refused
+from mmcorl.policy.prompt_encoder import Reader
+from model_adapters.base import Encoded
+from model_adapters.images import ImageRefused
+from worker_parts import prompt, settings
+
+
+def reader(path: Path, **sections: Any) -> Reader:
+    config = settings(agents=[{"name": "a", "model": str(path)}], **sections)
+    return Reader(config, config.agents[0], str(path))
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen2"])
+def test_the_system_message_is_read(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
+    path, one = tiny_checkpoints[family], prompt("Sum?")
+    plain, told = reader(path), reader(path, prompt={"style": "plain", "system": "Be brief, 12 words."})
+    written = told.adapter.decode(told.processor, told.encode(one).input_ids.tolist())
+    assert "Be brief, 12 words." in written
+    assert "Be brief" not in plain.adapter.decode(plain.processor, plain.encode(one).input_ids.tolist())
+
+
+def test_pictures_are_scaled_down_to_the_longest_side(tiny_checkpoints: Mapping[str, Path]) -> None:
+    """112 x 56 pixels are 8 x 4 patches of 14; with a side of 84 at most, 84 x 42, which Qwen makes 84 x 56: 6 x 4."""
+    path, one = tiny_checkpoints["qwen2_5_vl"], prompt("Which?", noise(112, 56))
+    assert len(reader(path).encode(one).vision["pixel_values"]) == 8 * 4
+    assert len(reader(path, vision={"max_side": 84}).encode(one).vision["pixel_values"]) == 6 * 4
+
+
+def test_the_context_bounds_prompts(tiny_checkpoints: Mapping[str, Path]) -> None:
+    """A context of 4096: the longest completion has to fit behind the prompt."""
+    path = tiny_checkpoints["qwen2"]
+    assert reader(path, data={"train": {"source": "synthetic:text"}}).longest_prompt() == 3072
+    long = reader(path, sampling={"max_new_tokens": 2000}, validation={"max_new_tokens": 3000})
+    assert long.longest_prompt() == 4096 - 3000
+    assert reader(path, sampling={"max_new_tokens": 4095}).longest_prompt() == 1
+    with pytest.raises(Refused, match=r"sampling.max_new_tokens is 4096 but agent 'a' has a context of 4096 tokens"):
+        reader(path, sampling={"max_new_tokens": 4096}).longest_prompt()
+
+
+def test_the_longest_row_of_vllm_bounds_prompts(tiny_checkpoints: Mapping[str, Path]) -> None:
+    """64 tokens and completions of 6."""
+    path, vllm = tiny_checkpoints["qwen2"], {"kind": "vllm", "max_model_len": 64}
+    short = reader(path, engine=vllm)
+    assert (short.longest_prompt(), short.limited_by_engine()) == (58, True)
+    # What the data allow is less, or the context; another engine does not look.
+    free = reader(path, engine=vllm, data={"max_prompt_tokens": 58})
+    assert (free.longest_prompt(), free.limited_by_engine()) == (58, False)
+    long = reader(path, engine={"kind": "vllm", "max_model_len": 5000}, data={"max_prompt_tokens": 9000})
+    assert (long.longest_prompt(), long.limited_by_engine()) == (4096 - 6, False)
+    assert reader(path, engine={"max_model_len": 64}).longest_prompt() == 3072
+    with pytest.raises(Refused, match=r"sampling.max_new_tokens is 6 but engine.max_model_len is 6: lower it"):
+        reader(path, engine={"kind": "vllm", "max_model_len": 6}).longest_prompt()
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "internvl3_5", "gemma3", "llama"])
+def test_a_filler_is_a_short_prompt(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
+    own = reader(tiny_checkpoints[family], vision={"tiles": 4})
+    assert own.filler(picture=False).vision == {}
+    if own.adapter.multimodal:
+        assert len(own.filler(picture=True).input_ids) < 60
+        assert own.filler(picture=True).vision["pixel_values"].numel() > 0
+
+
+# -- ahead of time -----------------------------------------------------------------------------------------------
+
+
+def wait_for(own: Reader, prompts: int) -> None:
+    """Until so many are prepared, or ten seconds."""
+    for _ in range(1000):
+        if len(own._prepared) >= prompts:
+            return
+        time.sleep(0.01)
+
+
+def same(a: Encoded, b: Encoded) -> bool:
+    assert a.vision.keys() == b.vision.keys()
+    return torch.equal(a.input_ids, b.input_ids) and all(torch.equal(a.vision[key], b.vision[key]) for key in a.vision)
+
+
+def test_what_was_prepared_is_what_would_have_been_read(tiny_checkpoints: Mapping[str, Path]) -> None:
+    path = tiny_checkpoints["qwen2_5_vl"]
+    own, other = reader(path), reader(path)
+    prompts = [prompt(f"Sum {number}?", noise(56, 84, number)) for number in range(3)]
+    with own.preparing(prompts[:2]):
+        wait_for(own, 2)
+    own.processor, processor = None, own.processor  # no more reading
+    assert all(same(own.encode(one), other.encode(one)) for one in prompts[:2])
+    assert own._prepared == {}
+    own.processor = processor
+    assert same(own.encode(prompts[2]), other.encode(prompts[2]))
+    # What is known already is not prepared again, and what nobody asked for makes room for the next.
+    with own.preparing([prompts[0], prompt("Never asked?")]):
+        wait_for(own, 1)
+    assert len(own._prepared) == 1
+    with own.preparing([]):
+        assert own._prepared == {}
+
+
+def test_what_cannot_be_read_says_so_in_its_turn(tiny_checkpoints: Mapping[str, Path]) -> None:
+    own = reader(tiny_checkpoints["qwen2_5_vl"])
+    good, bad = prompt("Sum?"), replace(prompt("Which?"), images=(b"no picture",))
+    with own.preparing([good, bad]):
+        wait_for(own, 1)
+    own.encode(good)
+    with pytest.raises(ImageRefused):
+        own.encode(bad)
+
+
+def test_the_block_ends_with_the_prompt_at_hand_and_its_own_error(
+    tiny_checkpoints: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = reader(tiny_checkpoints["qwen2_5_vl"])
+    prompts = [prompt(f"Sum {number}?", noise(56, 56, number)) for number in range(200)]
+
+    def failing() -> None:
+        with own.preparing(prompts):
+            wait_for(own, 1)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        failing()
+    assert 0 < len(own._prepared) < 200
+    monkeypatch.setattr("mmcorl.policy.prompt_encoder.PREPARED_BYTES", 1)
+    with own.preparing(prompts):
+        wait_for(own, 1)
+        time.sleep(0.05)
+    assert len(own._prepared) == 1

@@ -1,0 +1,154 @@
+"""What completions earn: numbers worked out by hand, and that no answer never matches, whatever is asked."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mmcorl.labels.supervision import MismatchError
+from mmcorl.rewards import Reward, confidence, has_form, match, shaped
+from mmcorl.types import Completion, Group, Prompt, PseudoLabel
+
+
+class Words:
+    """Answers are one where they are equal but for case."""
+
+    def same(self, a, b, choices=None):
+        return a.lower() == b.lower()
+
+    def classes(self, answers, choices=None):
+        seen: dict[str, int] = {}
+        return [None if answer is None else seen.setdefault(answer.lower(), len(seen)) for answer in answers]
+
+
+def completion(answer, text="", **measured):
+    return Completion(text, answer, 3, "stop", measured)
+
+
+def group(*answers, uid="p"):
+    return Group(uid, tuple(completion(answer) for answer in answers))
+
+
+def label(answer, *also, uid="p"):
+    return PseudoLabel(uid, answer, "peer", also)
+
+
+# -- match -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wanted", "earned"),
+    [
+        (label("a"), (1.0, 1.0, 0.0, 0.0)),
+        (label("b", "A"), (1.0, 1.0, 1.0, 0.0)),
+        (label("c"), (0.0, 0.0, 0.0, 0.0)),
+        (label(None), (0.0, 0.0, 0.0, 0.0)),
+    ],
+)
+def test_an_answer_of_the_labels_class_earns_one(wanted, earned):
+    assert match([group("a", "A", "b", None)], [wanted], Words(), {"p": None}) == {"p": earned}
+
+
+ANSWERS = st.lists(st.one_of(st.none(), st.text(max_size=2)), min_size=1, max_size=8)
+
+
+@settings(max_examples=200, deadline=None)
+@given(ANSWERS, st.one_of(st.none(), st.text(max_size=2)), st.lists(st.text(max_size=2), max_size=3))
+def test_no_answer_never_matches(answers, wanted, also):
+    """Whatever the label, an empty or blank one and further answers included."""
+    (earned,) = match([group(*answers)], [label(wanted, *also)], Words(), {"p": None}).values()
+    assert len(earned) == len(answers)
+    assert not any(value for answer, value in zip(answers, earned, strict=True) if answer is None)
+    if wanted is None:
+        assert not any(earned)
+
+
+def test_groups_and_labels_of_different_prompts_are_an_error():
+    with pytest.raises(MismatchError, match="not about the same prompts: p"):
+        match([group("a")], [label("a", uid="q")], Words(), {"p": None})
+
+
+# -- confidence --------------------------------------------------------------------------------------------------
+
+SURE = Group(
+    "p", (completion("a", entropy=0.25, self_certainty=9.0), completion(None, entropy=0.5, self_certainty=11.0))
+)
+
+
+def test_the_sure_earn_more():
+    assert confidence([SURE], "entropy") == {"p": (-0.25, -0.5)}
+    assert confidence([SURE], "self_certainty") == {"p": (9.0, 11.0)}
+
+
+def test_an_entropy_for_those_without_an_answer():
+    assert confidence([SURE], "entropy", 7.0) == {"p": (-0.25, -7.0)}
+    assert confidence([SURE], "entropy", 0.0) == {"p": (-0.25, -0.0)}
+
+
+# -- form --------------------------------------------------------------------------------------------------------
+
+GOOD = "<think>One and one.</think>\n<answer>2</answer>"
+
+
+@pytest.mark.parametrize(
+    ("style", "text", "has"),
+    [
+        ("answer_tags", GOOD, True),
+        ("answer_tags", f"\n {GOOD} \n", True),
+        ("answer_tags", f"{GOOD}<|im_end|>", True),  # a stop token that a decoder left in
+        ("answer_tags", "<answer>2</answer>", False),
+        ("answer_tags", "<think>One and one.</think> so <answer>2</answer>", False),
+        ("answer_tags", f"Well. {GOOD}", False),
+        ("answer_tags", f"{GOOD} or so", False),
+        ("answer_tags", GOOD + GOOD, False),
+        ("answer_tags", "<think> </think><answer>2</answer>", False),
+        ("answer_tags", "<think>One.</think><answer> </answer>", False),
+        ("answer_tags", "<answer>2</answer><think>One and one.</think>", False),
+        ("answer_tags", "<think>One and one.</think><answer>2", False),
+        ("answer_tags", r"so \boxed{2}", False),
+        ("boxed", r"One and one: \boxed{\frac{4}{2}}.", True),
+        ("boxed", r"One and one: \boxed{2", False),
+        ("boxed", r"\boxed{ }", False),
+        ("boxed", "<answer>2</answer>", False),
+        ("plain", "anything", True),
+    ],
+)
+def test_the_form_that_was_asked_for(style, text, has):
+    assert has_form(text, style) is has
+
+
+# -- the reward of a run -----------------------------------------------------------------------------------------
+
+
+def test_a_run_adds_form_to_either_reward():
+    prompts = [Prompt("p", "1", "?")]
+    groups = [Group("p", (completion("2", GOOD, entropy=0.5), completion("2", "2", entropy=0.25)))]
+    labels = [label("2")]
+    assert Reward(Words())(groups, labels, prompts) == {"p": (1.0, 1.0)}
+    assert Reward(Words(), format=0.5)(groups, labels, prompts) == {"p": (1.5, 1.0)}
+    assert Reward(Words(), "entropy", format=0.5)(groups, labels, prompts) == {"p": (0.0, -0.25)}
+    assert Reward(Words(), "entropy", 7.0)(groups, labels, prompts) == {"p": (-0.5, -0.25)}
+
+
+# -- shaping -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reward", "earlier", "kind", "expected"),
+    [
+        (1.0, 0.25, "margin", 1.375),  # 1 + 0.5 * 0.75
+        (0.0, 0.25, "margin", -0.125),  # 0 - 0.5 * 0.25
+        (1.0, 0.25, "quality", 1.125),  # 1 + 0.5 * 0.25
+        (0.0, 0.25, "quality", -0.375),  # 0 - 0.5 * 0.75
+        (0.5, 0.5, "quality", 0.5),  # 0.5 + 0.5 * (0.25 - 0.25)
+    ],
+)
+def test_a_later_turn_in_the_light_of_earlier_ones(reward, earlier, kind, expected):
+    assert shaped(reward, earlier, kind) == pytest.approx(expected)
+    assert shaped(reward, earlier, kind, outcome=1.0) == pytest.approx(expected + 0.5)
+
+
+def test_an_unknown_shaping_is_named():
+    with pytest.raises(ValueError, match="shaping 'sum' is unknown: use one of quality, margin"):
+        shaped(1.0, 0.0, "sum")

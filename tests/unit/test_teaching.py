@@ -1,0 +1,235 @@
+"""The rules by which agents teach each other, on votes small enough to count by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mmcorl.errors import Refused
+from mmcorl.labels import adaptive
+from mmcorl.labels.rules import KINDS
+from mmcorl.labels.supervision import Supervision
+from mmcorl.rewards import match
+from mmcorl.types import Completion, Group, Prompt, twins
+
+
+class Exact:
+    """Answers are the same when they are the same string."""
+
+    def same(self, a, b, choices=None):
+        return a == b
+
+    def classes(self, answers, choices=None):
+        known: dict[str, int] = {}
+        return [None if answer is None else known.setdefault(answer, len(known)) for answer in answers]
+
+
+SAME = Exact()
+NAMES = ["A", "B", "C"]
+
+
+def completion(answer):
+    return Completion(f"{answer}", answer, 3, "stop")
+
+
+def group(uid, *answers, voters=()):
+    return Group(uid, tuple(map(completion, answers)), tuple(map(completion, voters)))
+
+
+def prompt(uid="p", **fields):
+    return Prompt(uid=uid, row_id=f"row-{uid}", text="?", **fields)
+
+
+def taught(kind, *votes, names=NAMES, step=1, **how):
+    """What each agent is taught on one prompt, given the completions of each."""
+    groups = [[group("p", *own)] for own in votes]
+    labels = Supervision(kind, names[: len(votes)], relation=SAME, **how).labels(groups, [prompt()], step)
+    return [row[0] for row in labels.labels]
+
+
+def answers(kind, *votes, **how):
+    return [label.answer for label in taught(kind, *votes, **how)]
+
+
+def test_a_map_names_the_teacher_of_every_agent():
+    labels = taught("map", ["1", "1"], ["2", "2"], ["3", "3"], teachers={"A": "C", "B": "B", "C": "A"})
+    assert [(label.answer, label.teacher) for label in labels] == [("3", "C"), ("2", "B"), ("1", "A")]
+
+
+@pytest.mark.parametrize("teachers", [None, {"A": "B"}, {"A": "B", "B": "A", "D": "A"}])
+def test_a_map_that_leaves_an_agent_without_teacher_is_refused(teachers):
+    with pytest.raises(Refused, match="needs a teacher for each of A, B"):
+        Supervision("map", ["A", "B"], relation=SAME, teachers=teachers)
+
+
+def test_a_strict_majority_is_more_than_half_of_the_peers():
+    # Peers of A: B and C, both say 2. Peers of B: C says 2, A says 1: one of two is not more than half. C likewise.
+    assert answers("strict", ["1", "1"], ["2", "2"], ["2", "2"]) == ["2", None, None]
+    # Four agents: peers of A say 2, 2, 3: two of three. Of B: 2, 3, 1: nobody. Of D (3): 1, 2, 2: 2.
+    four = answers("strict", ["1"], ["2"], ["2"], ["3"], names=["A", "B", "C", "D"])
+    assert four == ["2", None, None, "2"]
+    # A peer without a vote is still a peer: one of two is not more than half.
+    assert answers("strict", ["1"], [None], ["2"]) == [None, None, None]
+
+
+def test_a_pooled_vote_counts_every_completion_of_everyone():
+    # 7 has 1 + 2 votes, 5 has 2, 9 has 1.
+    assert answers("pooled", ["5", "5"], ["7", "9"], ["7", "7"]) == ["7", "7", "7"]
+    # A tie of 5 and 7 goes to the first in cohort order, for everyone; dropped if ties are.
+    assert answers("pooled", ["5", "5"], ["7", "7"]) == ["5", "5"]
+    assert answers("pooled", ["5", "5"], ["7", "7"], tie="drop") == [None, None]
+    # The threshold is on completions: 2 of the 4 that voted is 0.5.
+    assert answers("pooled", ["5", "5"], ["7", "9"], min_share=0.6) == [None, None]
+
+
+def test_a_union_rewards_agreement_with_any_peer():
+    labels = taught("union", ["1", "1"], ["2", "2"], ["3", "3"])
+    assert [(label.answer, label.also) for label in labels] == [("2", ("3",)), ("3", ("1",)), ("1", ("2",))]
+    earned = match([group("p", "2", "3", "1", None)], [labels[0]], SAME, {"p": None})
+    assert earned == {"p": (1.0, 1.0, 0.0, 0.0)}
+    # A peer without a vote adds nothing; without any, there is no label.
+    assert [(label.answer, label.also) for label in taught("union", ["1"], [None], ["3"])] == [
+        ("3", ()),
+        ("3", ("1",)),
+        ("1", ()),
+    ]
+    assert answers("union", ["1"], [None]) == [None, "1"]
+
+
+def test_self_and_peers_is_a_vote_of_one_each():
+    assert answers("self_and_peers", ["1"], ["2"], ["2"]) == ["2", "2", "2"]
+    # All differ: the next agent's vote, as in the ring.
+    assert answers("self_and_peers", ["1"], ["2"], ["3"]) == ["2", "3", "1"]
+    assert answers("self_and_peers", ["1"], ["2"], ["3"], tie="drop") == [None, None, None]
+    # Thresholds on completions have spoken in each agent's vote (B is split and has none), not here.
+    assert answers("self_and_peers", ["1", "1"], ["2", "3"], ["1", "1"], min_votes=2) == ["1", "1", "1"]
+
+
+def test_a_random_peer_is_never_oneself_comes_up_evenly_and_does_not_depend_on_the_batch():
+    names = ["A", "B", "C", "D"]
+    prompts = [prompt(str(i)) for i in range(600)]
+    groups = [[group(one.uid, name) for one in prompts] for name in names]
+
+    def draw(step, seed, rows=prompts):
+        provider = Supervision("random_peer", names, relation=SAME, seed=seed)
+        kept = {one.uid for one in rows}
+        table = provider.labels([[g for g in own if g.uid in kept] for own in groups], rows, step).labels
+        return [{label.uid: label.teacher for label in row} for row in table]
+
+    drawn = draw(3, 0)
+    for name, row in zip(names, drawn, strict=True):
+        counts = {teacher: list(row.values()).count(teacher) for teacher in names}
+        assert counts[name] == 0
+        # 600 draws of 3: mean 200, standard deviation 11.5.
+        assert all(150 < count < 250 for teacher, count in counts.items() if teacher != name)
+    few = draw(3, 0, prompts[100:110][::-1])
+    assert all(row.items() <= whole.items() for row, whole in zip(few, drawn, strict=True))
+    assert draw(4, 0) != drawn != draw(3, 1)
+
+
+def test_paired_wordings_label_each_other():
+    original, other = twins(prompt("p", views={"easy": "what?"}), "easy")
+    assert (original.text, other.text, original.twin, other.twin) == ("?", "what?", other.uid, "p")
+    assert (other.gold, other.images, other.views) == (None, (), {})
+    provider = Supervision("paired", ["A"], relation=SAME)
+    labels = provider.labels([[group("p", "1", "1"), group(other.uid, "2", "2")]], [original, other])
+    assert [(label.uid, label.answer) for label in labels.labels[0]] == [("p", "2"), (other.uid, "1")]
+    with pytest.raises(Refused, match="row 'row-p' has no other wording"):
+        provider.labels([[group("p", "1")]], [original])
+
+
+def test_more_votes_than_trained_completions_elect_the_label():
+    # Of the two trained completions one says 2; of all five that vote, three say 1.
+    groups = [[group("p", "2", "1", voters=["2", "1", "1", "2", "1"])]]
+    labels = Supervision("self", ["A"], relation=SAME).labels(groups, [prompt()])
+    (vote,) = labels.votes[0]
+    assert (vote.answer, vote.counts, vote.total) == ("1", (("1", 3), ("2", 2)), 5)
+    assert match(groups[0], labels.labels[0], SAME, {"p": None}) == {"p": (0.0, 1.0)}
+
+
+PEERS = sorted(kind for kind in KINDS if kind not in ("self", "gold", "pooled", "self_and_peers", "paired", "map"))
+
+
+@pytest.mark.parametrize("kind", PEERS)
+def test_with_two_agents_every_rule_that_asks_peers_alone_is_the_ring(kind):
+    votes = ["1", "1", "2"], ["3", None, "3"]
+    assert answers(kind, *votes) == answers("ring", *votes) == ["3", "1"]
+
+
+OPTIONAL = st.one_of(st.none(), st.sampled_from("1234"))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    kind=st.sampled_from(sorted(set(KINDS) - {"gold"})),
+    own=st.lists(st.lists(OPTIONAL, min_size=3, max_size=3), min_size=6, max_size=6),
+)
+def test_a_response_without_answer_never_votes_and_never_earns(kind, own):
+    """The toy collapses to .00 where it does: all agree on saying nothing."""
+    first, second = twins(prompt("p", views={"v": "!"}), "v")
+    groups = [[group(first.uid, *own[2 * i]), group(second.uid, *own[2 * i + 1])] for i in range(3)]
+    teachers = {"A": "B", "B": "C", "C": "C"} if kind == "map" else None
+    labels = Supervision(kind, NAMES, relation=SAME, teachers=teachers).labels(groups, [first, second], 1)
+    said = {answer for row in own for answer in row if answer is not None}
+    for taught_row, group_row in zip(labels.labels, groups, strict=True):
+        earned = match(group_row, taught_row, SAME, {first.uid: None, second.uid: None})
+        for label, one in zip(taught_row, group_row, strict=True):
+            accepted = {label.answer, *label.also} - {None}
+            assert accepted <= said
+            expected = tuple(float(answer is not None and answer in accepted) for answer in one.answers)
+            assert earned[one.uid] == expected
+    # Silence changes nothing: the same votes with more silent completions elect the same.
+    silent = [[replace(one, completions=(*one.completions, completion(None))) for one in row] for row in groups]
+    again = Supervision(kind, NAMES, relation=SAME, teachers=teachers).labels(silent, [first, second], 1)
+    assert again.labels == labels.labels
+
+
+# -- the adaptive choice ----------------------------------------------------------------------------------------
+
+
+def test_strengths_are_those_of_independent_agents():
+    # p = .9, .5, .2: a = .45, .18, .10. p_A = sqrt(.45 * .18 / .10) = sqrt(.81) = .9, and so on.
+    found = adaptive.strengths(NAMES, {"A|B": 0.45, "A|C": 0.18, "B|C": 0.10})
+    assert found == pytest.approx({"A": 0.9, "B": 0.5, "C": 0.2})
+    # Five agents: the fit is exact where the model is.
+    p = dict(zip("ABCDE", (0.9, 0.8, 0.6, 0.4, 0.3), strict=True))
+    pairs = {f"{a}|{b}": p[a] * p[b] for i, a in enumerate(p) for b in list(p)[i + 1 :]}
+    assert adaptive.strengths(list(p), pairs) == pytest.approx(p)
+
+
+def test_everyone_learns_from_the_strongest_and_the_strongest_from_the_next():
+    assert adaptive.teachers(NAMES, {"A|B": 0.45, "A|C": 0.18, "B|C": 0.10}) == [1, 0, 0]
+
+
+def test_a_peer_that_shares_errors_is_passed_over():
+    # Four agents, p = .8 each and independent but for A and B, which agree on .8 instead of .64. Without A all others
+    # agree on .64, so p = .8 for B, C and D, and the ring would take B; but A without B is .8 as well, so .16 of what
+    # A and B agree on is too much: B scores .64, C .8.
+    names = ["A", "B", "C", "D"]
+    pairs = {f"{a}|{b}": 0.64 for i, a in enumerate(names) for b in names[i + 1 :]} | {"A|B": 0.8}
+    # D is next after C, but to C and to D the agents A and B look stronger: sqrt(.8 * .64 / .64) = .894.
+    assert [names[teacher] for teacher in adaptive.teachers(names, pairs)] == ["C", "C", "A", "A"]
+
+
+def test_the_choice_follows_what_was_seen_and_resumes_where_it_stood():
+    provider = Supervision("adaptive", NAMES, relation=SAME)
+    rows = [prompt(str(i)) for i in range(10)]
+    # A and B agree on 9 of 10, A and C on 2, B and C on 1.
+    said = [["1"] * 10, ["1"] * 9 + ["2"], ["1", "3", "4", "5", "6", "7", "8", "9", "0", "1"]]
+    groups = [[group(one.uid, word) for one, word in zip(rows, words, strict=True)] for words in said]
+    first = provider.labels(groups, rows, 1)
+    assert [row[0].teacher for row in first.labels] == ["B", "C", "A"]  # nothing is known yet: the ring
+    assert provider.agreements.pairs == {"A|B": 0.9, "A|C": 0.2, "B|C": 0.1}
+    second = provider.labels(groups, rows, 2)
+    # Strengths: A sqrt(.9 * .2 / .1) = 1.34, cut to 1; B sqrt(.9 * .1 / .2) = .67; C sqrt(.2 * .1 / .9) = .15.
+    assert [row[0].teacher for row in second.labels] == ["B", "A", "A"]
+    resumed = Supervision("adaptive", NAMES, relation=SAME)
+    line = {"cohort": {"pairs": {"A|B": 0.9, "A|C": 0.2, "B|C": 0.1}}}
+    resumed.recall([line, line])
+    assert resumed.agreements.pairs == provider.agreements.pairs
+    moved = {"cohort": {"pairs": {"A|B": 0.4, "A|C": None, "B|C": 0.1}}}
+    resumed.recall([line, moved])  # .9 * .9 + .1 * .4 = .85; what could not be said changes nothing
+    assert resumed.agreements.pairs == pytest.approx({"A|B": 0.85, "A|C": 0.2, "B|C": 0.1})

@@ -1,0 +1,145 @@
+"""TensorBoard always, others when asked; no point twice after a resume."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from mmcorl.errors import Refused
+from mmcorl.run.trackers import Trackers, flatten, require_trackers
+
+
+def metrics(step: int, reward: float = 0.5) -> dict[str, Any]:
+    return {
+        "step": step,
+        "agents": {"qwen": {"reward_mean": reward, "sampled_accuracy": None}},
+        "cohort": {"agreement": 0.25, "pairs": {"qwen|intern": 0.25}},
+    }
+
+
+def validation(step: int) -> dict[str, Any]:
+    return {
+        "step": step,
+        "set": "held_out",
+        "agents": {"qwen": {"accuracy": 0.75, "n": 400, "by_tag": {"dots": 0.5}}},
+        "cohort": {"agreement": 0.5, "pairs": {}},
+    }
+
+
+def points(run_dir: Path, tag: str) -> list[tuple[int, float]]:
+    reader = EventAccumulator(str(run_dir / "tensorboard"))
+    reader.Reload()
+    return [(event.step, event.value) for event in reader.Scalars(tag)]
+
+
+def test_flatten_names_every_number() -> None:
+    assert flatten(metrics(3)) == {
+        "agents/qwen/reward_mean": 0.5,
+        "cohort/agreement": 0.25,
+        "cohort/pairs/qwen|intern": 0.25,
+    }
+    assert flatten(validation(3)) == {
+        "validation/held_out/qwen/accuracy": 0.75,
+        "validation/held_out/qwen/n": 400.0,
+        "validation/held_out/qwen/by_tag/dots": 0.5,
+        "validation/held_out/cohort/agreement": 0.5,
+    }
+    timings = {"step": 1, "seconds": {"rollout": 2.0, "total": 3.0}, "peak_rss_gb": 1.5}
+    assert flatten(timings) == {"timings/rollout": 2.0, "timings/total": 3.0, "timings/peak_rss_gb": 1.5}
+    assert flatten({"step": 1, "agents": None, "cohort": None}) == {}
+
+
+def test_tensorboard_is_written_even_when_not_named(tmp_path: Path) -> None:
+    with Trackers(tmp_path, names=()) as trackers:
+        trackers.log(metrics(1, 0.125))
+        trackers.log(validation(1))
+    assert points(tmp_path, "agents/qwen/reward_mean") == [(1, 0.125)]
+    assert points(tmp_path, "validation/held_out/qwen/accuracy") == [(1, 0.75)]
+
+
+def test_a_resume_leaves_every_step_once(tmp_path: Path) -> None:
+    """Killed in step 5 after the checkpoint of step 3: steps 4 and 5 come from the second session alone."""
+    first = Trackers(tmp_path)
+    for step in range(1, 6):
+        first.log(metrics(step, step / 8))
+    # no close: a killed process closes nothing, and what it logged is on disk all the same
+    assert [step for step, _ in points(tmp_path, "agents/qwen/reward_mean")] == [1, 2, 3, 4, 5]
+    with Trackers(tmp_path, start_step=3) as second:
+        for step in range(4, 7):
+            second.log(metrics(step, step / 16))
+    first.close()
+    assert points(tmp_path, "agents/qwen/reward_mean") == [
+        (1, 0.125),
+        (2, 0.25),
+        (3, 0.375),
+        (4, 0.25),
+        (5, 0.3125),
+        (6, 0.375),
+    ]
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_over(tmp_path: Path) -> None:
+    for steps in (3, 2):
+        with Trackers(tmp_path) as trackers:
+            trackers.log(validation(0))
+            for step in range(1, steps + 1):
+                trackers.log(metrics(step, steps / 8))
+    assert points(tmp_path, "agents/qwen/reward_mean") == [(1, 0.25), (2, 0.25)]
+    assert points(tmp_path, "validation/held_out/qwen/accuracy") == [(0, 0.75)]
+
+
+def test_an_evaluation_repeated_at_the_resumed_step_is_one_point(tmp_path: Path) -> None:
+    """The checkpoint of step 2 may be committed before or after the evaluation at step 2 is logged."""
+    with Trackers(tmp_path) as trackers:
+        trackers.log(metrics(2))
+        trackers.log(validation(2))
+    with Trackers(tmp_path, start_step=2) as trackers:
+        trackers.log(validation(2))
+        trackers.log({**validation(2), "set": "other"})
+    assert points(tmp_path, "validation/held_out/qwen/accuracy") == [(2, 0.75)]
+    assert points(tmp_path, "validation/other/qwen/accuracy") == [(2, 0.75)]
+
+
+def test_an_unknown_tracker_is_refused() -> None:
+    with pytest.raises(Refused, match=r"'tensorbored'.*tensorboard, wandb, trackio"):
+        require_trackers(["tensorbored"])
+
+
+def test_other_trackers_run_or_say_what_to_install(tmp_path: Path) -> None:
+    """Where the package is installed it takes the numbers offline, twice opened; elsewhere it is refused."""
+    for name in ("wandb", "trackio"):
+        run_dir = tmp_path / name
+        run_dir.mkdir()
+        if importlib.util.find_spec(name) is None:
+            with pytest.raises(Refused, match=f"{name}, which is not installed; run `pip install {name}`"):
+                Trackers(run_dir, names=("tensorboard", name))
+            assert not (run_dir / "tensorboard").exists(), "refused before anything is written"
+            continue
+        code = (
+            "import sys; from pathlib import Path; from mmcorl.run.trackers import Trackers\n"
+            "start = int(sys.argv[3])\n"
+            "with Trackers(Path(sys.argv[1]), (sys.argv[2],), {'name': 'r'}, start_step=start) as t:\n"
+            "    for s in range(start + 1, start + 5):\n"
+            "        t.log({'step': s, 'agents': {'qwen': {'reward_mean': s / 8}}})\n"
+        )
+        env = {
+            **os.environ,
+            "WANDB_MODE": "offline",
+            "TRACKIO_DIR": str(tmp_path / "store"),
+            "HOME": str(tmp_path),
+        }
+        for start in ("0", "2"):
+            command = [sys.executable, "-c", code, str(run_dir), name, start]
+            done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+            assert done.stdout == ""
+        kept = json.loads((run_dir / "trackers.json").read_text())
+        assert kept["sent"] == {"step": 6}
+        assert list(kept["ids"]) == [name]

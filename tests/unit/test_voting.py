@@ -1,0 +1,246 @@
+"""The majority vote: who wins, what a tie does, what counts as support."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mmcorl.errors import Refused
+from mmcorl.labels.voting import Vote, agreement, majority, pairwise_agreement
+
+
+class CaseFold:
+    """Answers are the same when they differ only in case; a blank one cannot be classified."""
+
+    def same(self, a, b, choices=None):
+        return a.casefold() == b.casefold()
+
+    def classes(self, answers, choices=None):
+        known: dict[str, int] = {}
+        return [
+            None if answer is None or not answer.strip() else known.setdefault(answer.casefold(), len(known))
+            for answer in answers
+        ]
+
+
+class ByOption(CaseFold):
+    """A letter and the value of its option are the same answer, as multiple choice needs it."""
+
+    def _value(self, answer, choices):
+        return choices["AB".index(answer)] if choices and answer in ("A", "B") else answer
+
+    def same(self, a, b, choices=None):
+        return self._value(a, choices) == self._value(b, choices)
+
+    def classes(self, answers, choices=None):
+        return super().classes([self._value(answer, choices) for answer in answers])
+
+
+SAME = CaseFold()
+
+
+def test_most_votes_win_and_the_first_supporter_writes_the_answer():
+    # "yes" has 3 of the 5 votes cast: x X yes Yes YES, one completion gave no answer.
+    vote = majority(["x", "yes", None, "Yes", "X", "YES"], SAME)
+    assert vote == Vote(answer="yes", counts=(("yes", 3), ("x", 2)), tie=False, unparsed=1, total=6)
+    assert vote.support == 3
+    assert vote.share == pytest.approx(3 / 5)
+
+
+def test_candidates_with_equal_votes_are_listed_as_first_seen():
+    vote = majority(["c", "a", "b", "b"], SAME)
+    assert vote.counts == (("b", 2), ("c", 1), ("a", 1))
+
+
+@pytest.mark.parametrize(
+    ("tie", "winner"),
+    [("first_seen", "pear"), ("drop", None), ("lexicographic", "apple")],
+)
+def test_a_tie_is_recorded_and_settled_by_the_named_rule(tie, winner):
+    # pear 2, apple 2, fig 1: the largest count is shared. "pear" appeared first, "apple" sorts first.
+    vote = majority(["pear", "apple", "fig", "apple", "pear"], SAME, tie=tie)
+    assert vote.answer == winner
+    assert vote.tie
+    assert vote.support == 2
+    assert vote.share == pytest.approx(2 / 5)
+
+
+def test_a_tie_below_the_top_is_no_tie():
+    assert not majority(["a", "a", "b", "c"], SAME).tie
+
+
+def test_first_seen_looks_at_the_first_member_not_at_the_order_of_reaching_the_count():
+    # b reaches two votes first, but a was seen first: Counter.most_common, and so the paper, says a.
+    assert majority(["a", "b", "b", "a"], SAME).answer == "a"
+
+
+@pytest.mark.parametrize("answers", [[], [None], [None, None, None], ["", "  "]])
+def test_nobody_voting_elects_nobody(answers):
+    vote = majority(answers, SAME)
+    assert vote.answer is None
+    assert vote.counts == ()
+    assert not vote.tie
+    assert (vote.support, vote.share) == (0, 0.0)
+    assert vote.unparsed == vote.total == len(answers)
+
+
+def test_one_parsed_answer_of_twelve_is_a_vote_by_default():
+    vote = majority([None] * 11 + ["7"], SAME)
+    assert (vote.answer, vote.share, vote.unparsed) == ("7", 1.0, 11)
+
+
+def test_min_votes_drops_a_winner_with_too_few():
+    answers = ["1", "1", "2"]
+    assert majority(answers, SAME, min_votes=2).answer == "1"
+    vote = majority(answers, SAME, min_votes=3)
+    assert (vote.answer, vote.support, vote.tie) == (None, 2, False)
+
+
+def test_min_share_is_a_share_of_the_votes_cast():
+    # 2 of 4 votes cast (two completions gave no answer): the share is 1/2, not 2/6; the bound itself passes.
+    answers = ["1", None, "1", "2", "3", None]
+    assert majority(answers, SAME, min_share=0.5).answer == "1"
+    assert majority(answers, SAME, min_share=0.51).answer is None
+
+
+@pytest.mark.parametrize("cast", range(1, 65))
+def test_a_winner_exactly_at_min_share_passes(cast):
+    for votes in range(cast // 2 + 1, cast + 1):
+        answers = ["1"] * votes + ["2"] * (cast - votes)
+        assert majority(answers, SAME, min_share=votes / cast).answer == "1"
+
+
+def test_options_of_the_question_reach_the_relation():
+    # With the options known, "A" and "30" are one answer with two votes; without, three candidates tie.
+    answers = ["B", "A", "30"]
+    assert majority(answers, ByOption(), choices=("30", "60")).answer == "A"
+    assert majority(answers, ByOption()).answer == "B"
+
+
+@pytest.mark.parametrize(
+    ("rule", "names"),
+    [
+        ({"tie": "random"}, "random.*first_seen, drop, lexicographic"),
+        ({"min_votes": 0}, "min_votes is 0"),
+        ({"min_share": 1.5}, "min_share is 1.5"),
+        ({"min_share": -0.1}, "min_share is -0.1"),
+    ],
+)
+def test_a_voting_rule_that_cannot_be_meant_is_refused(rule, names):
+    with pytest.raises(Refused, match=names):
+        majority(["1"], SAME, **rule)
+
+
+# -- properties ----------------------------------------------------------------------------------------------
+
+answer_lists = st.lists(st.one_of(st.none(), st.sampled_from(["a", "A", "b", "B", "c", "7"])), max_size=12)
+
+
+@given(answer_lists)
+def test_counts_add_up(answers):
+    vote = majority(answers, SAME)
+    assert sum(votes for _, votes in vote.counts) + vote.unparsed == vote.total == len(answers)
+    assert [votes for _, votes in vote.counts] == sorted((votes for _, votes in vote.counts), reverse=True)
+    assert vote.answer is None or vote.answer in answers
+    assert 0.0 <= vote.share <= 1.0
+
+
+@given(answer_lists, st.randoms(use_true_random=False))
+def test_the_order_of_completions_does_not_matter_without_a_tie(answers, random):
+    vote = majority(answers, SAME)
+    shuffled = list(answers)
+    random.shuffle(shuffled)
+    again = majority(shuffled, SAME)
+    assert (again.tie, again.support, again.share, again.unparsed) == (
+        vote.tie,
+        vote.support,
+        vote.share,
+        vote.unparsed,
+    )
+    if not vote.tie and vote.answer is not None:
+        assert again.answer is not None
+        assert SAME.same(vote.answer, again.answer)
+
+
+@given(answer_lists, st.randoms(use_true_random=False))
+def test_lexicographic_ties_do_not_depend_on_the_order_of_single_spellings(answers, random):
+    answers = [answer and answer.casefold() for answer in answers]
+    shuffled = list(answers)
+    random.shuffle(shuffled)
+    rule = {"tie": "lexicographic"}
+    assert majority(answers, SAME, **rule).answer == majority(shuffled, SAME, **rule).answer
+
+
+@given(answer_lists, st.integers(min_value=0, max_value=5))
+def test_completions_without_an_answer_change_nothing_but_their_count(answers, extra):
+    vote, padded = majority(answers, SAME), majority([None] * extra + answers, SAME)
+    assert (padded.answer, padded.counts, padded.tie, padded.share) == (
+        vote.answer,
+        vote.counts,
+        vote.tie,
+        vote.share,
+    )
+    assert padded.unparsed == vote.unparsed + extra
+
+
+@given(answer_lists)
+def test_the_rules_differ_only_in_ties(answers):
+    first = majority(answers, SAME, tie="first_seen")
+    dropped = majority(answers, SAME, tie="drop")
+    smallest = majority(answers, SAME, tie="lexicographic")
+    assert first.counts == dropped.counts == smallest.counts
+    if first.tie:
+        assert dropped.answer is None
+        assert first.support == dict(smallest.counts)[smallest.answer]
+    else:
+        assert first.answer == dropped.answer == smallest.answer
+
+
+@pytest.mark.parametrize(
+    ("k", "p", "phi"),
+    # phi_K(p) = 2 P(the vote is right) - 1 from the paper's theory. With an even K the fair coin that
+    # first-seen ties amount to makes phi_12 = phi_11.
+    [(3, 0.6, 0.296), (5, 0.9, 0.98288), (7, 0.2, -0.933312), (11, 0.6, 0.506996), (12, 0.6, 0.506996)],
+)
+def test_votes_over_every_possible_group_have_the_reliability_of_the_theory(k, p, phi):
+    right = sum(
+        p ** group.count("yes") * (1 - p) ** group.count("no")
+        for group in product(["yes", "no"], repeat=k)
+        if majority(group, SAME).answer == "yes"
+    )
+    assert 2 * right - 1 == pytest.approx(phi, abs=1e-6)
+
+
+def test_a_tie_is_as_frequent_as_the_theory_says():
+    # P(tie) at p = 1/2: C(12, 6) / 2^12 = 924 / 4096 = .225586; and dropped ties leave no answer.
+    ties = [majority(group, SAME, tie="drop") for group in product(["yes", "no"], repeat=12)]
+    assert sum(vote.tie for vote in ties) == sum(vote.answer is None for vote in ties) == 924
+
+
+# -- agreement -----------------------------------------------------------------------------------------------
+
+
+def test_two_votes_agree_when_they_elect_the_same_answer():
+    yes, no, none = majority(["yes"], SAME), majority(["no"], SAME), majority([None], SAME)
+    assert agreement(yes, majority(["YES"], SAME), SAME) is True
+    assert agreement(yes, no, SAME) is False
+    assert agreement(yes, none, SAME) is None
+    assert agreement(none, none, SAME) is None
+    letter, value = majority(["B"], SAME), majority(["60"], SAME)
+    assert agreement(letter, value, ByOption(), ("30", "60")) is True
+
+
+def test_pairwise_agreement_counts_a_missing_answer_as_disagreement():
+    # Prompt 1: all 5. Prompt 2: a and c say 6. Prompt 3: a has nothing. Prompt 4: nobody has anything.
+    answers = {"a": ["5", "6", None, None], "b": ["5", "7", "8", None], "c": ["5", "6", "8", None]}
+    pairs = pairwise_agreement(answers, SAME, [None] * 4)
+    assert pairs == {"a|b": 1 / 4, "a|c": 2 / 4, "b|c": 2 / 4}
+    assert list(pairs) == ["a|b", "a|c", "b|c"]
+
+
+def test_pairwise_agreement_of_one_agent_or_no_prompts_says_nothing():
+    assert pairwise_agreement({"a": ["1"]}, SAME, [None]) == {}
+    assert pairwise_agreement({"a": [], "b": []}, SAME, []) == {"a|b": None}

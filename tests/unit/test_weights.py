@@ -1,0 +1,185 @@
+"""Trained weights are fp32 masters; frozen ones are bf16 under bf16; an export has the dtype it started in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from adapter_passes import TEXT_FAMILIES, VISION_FAMILIES, adapter_of, load
+from mmcorl.engines.base import Sampling
+from mmcorl.policy.policy import Policy, Rows
+from mmcorl.policy.weights import checkpoint_dtype, lower_frozen, write
+from worker_parts import copy_of, largest_difference, mixed_prompts, rollout, worker
+
+FAMILIES = (*VISION_FAMILIES, *TEXT_FAMILIES)
+LORA = {"rank": 4, "alpha": 8}
+
+
+def in_bf16(family: str, path: Path, to: Path) -> Path:
+    """The checkpoint as hubs publish it: in bf16."""
+    loaded = load(family, path)
+    write(loaded.model, to, torch.bfloat16)
+    loaded.processor.save_pretrained(to)
+    return to
+
+
+def dtypes(folder: Path) -> set[torch.dtype]:
+    return {tensor.dtype for file in folder.glob("model*.safetensors") for tensor in load_file(file).values()}
+
+
+def said(value: Any) -> set[str]:
+    """Every dtype that a config.json names."""
+    if not isinstance(value, dict):
+        return set()
+    own = {one for key, one in value.items() if key in ("dtype", "torch_dtype") and one}
+    return own.union(*(said(one) for one in value.values()))
+
+
+class Casts(TorchDispatchMode):
+    """Casts to bf16 by the storage of what was cast."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: dict[int, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if "_to_copy" in str(func) and (kwargs or {}).get("dtype") == torch.bfloat16:
+            place = args[0].data_ptr()
+            self.seen[place] = self.seen.get(place, 0) + 1
+        return func(*args, **(kwargs or {}))
+
+
+# -- what the engine and the trainer compute with -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_frozen_weights_in_bf16_change_no_number(
+    family: str, tiny_checkpoints: Mapping[str, Path], tmp_path: Path
+) -> None:
+    """A bf16 checkpoint under autocast: the same log-probabilities, whether its weights are kept as fp32 or bf16.
+
+    Gemma-3 scales its embeddings in the table's own dtype, as published, so there it is within bf16 noise.
+    """
+    path, prompts = in_bf16(family, tiny_checkpoints[family], tmp_path / "bf16"), mixed_prompts(family)
+    results = []
+    for lowered in (False, True):
+        loaded = load(family, path)
+        loaded.model.requires_grad_(False)
+        if lowered:
+            lower_frozen(loaded.model, loaded.adapter)
+            halved = sum(p.numel() for p in loaded.model.parameters() if p.dtype == torch.bfloat16)
+            assert halved > 0.95 * sum(p.numel() for p in loaded.model.parameters())
+        policy = Policy(loaded.model, loaded.adapter, loaded.processor)
+        encoded = [worker_encode(loaded, one) for one in prompts]
+        rows = Rows(encoded, [0, 1, 2], [torch.tensor([301, 302, 303])] * 3)
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            results.append(policy(rows))
+    if family == "gemma3":
+        assert torch.allclose(*results, atol=0.1)
+    else:
+        assert torch.equal(*results)
+
+
+def worker_encode(loaded: Any, one: Any) -> Any:
+    from model_adapters.images import load_image
+
+    return loaded.adapter.encode(loaded.processor, one.text, [load_image(data) for data in one.images])
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "gemma3", "llama"])
+@pytest.mark.parametrize("training", [{}, {"lora": LORA}, {"freeze_vision": True}], ids=["full", "lora", "frozen"])
+def test_no_weight_is_cast_again_for_every_token(
+    family: str, training: dict[str, Any], tiny_checkpoints: Mapping[str, Path]
+) -> None:
+    """Trained weights once per rollout, which autocast remembers; frozen ones never."""
+    agent = worker(tiny_checkpoints[family], training={"dtype": "bf16", **training})
+    agent.policy.stop_ids = (10**6,)
+    encoded = [agent.reader.encode(one) for one in mixed_prompts(family)]
+    with agent.policy.computing(agent.config.training), Casts() as casts:
+        agent.engine.generate(encoded, 2, Sampling(max_new_tokens=8), 0)
+    times = {
+        name: casts.seen.get(p.data_ptr(), 0)
+        for name, p in agent.policy.model.named_parameters()
+        if "lora_" not in name or p.requires_grad
+    }
+    frozen = [times[n] for n, p in agent.policy.model.named_parameters() if n in times and not p.requires_grad]
+    assert max(times.values()) <= 1
+    assert bool(frozen) == bool(training) or family == "llama"
+    # A matrix outside of any layer (Gemma-3's projector) is cast with the images, once.
+    assert sum(frozen) <= (family == "gemma3" and "lora" in training)
+
+
+@pytest.mark.parametrize("training", [{"lora": LORA}, {"freeze_vision": True}], ids=["lora", "frozen"])
+def test_what_is_trained_stays_in_fp32(training: dict[str, Any], tiny_checkpoints: Mapping[str, Path]) -> None:
+    path = tiny_checkpoints["qwen2_5_vl"]
+    for dtype in ("bf16", "fp32"):
+        agent = worker(path, training={"dtype": dtype, **training}, objective={"kl_coef": 0.1})
+        trained = {p.dtype for p in agent.trainable}
+        frozen = {p.dtype for p in agent.policy.parameters() if not p.requires_grad and p.ndim == 2}
+        assert trained == {torch.float32}
+        assert frozen == {torch.bfloat16 if dtype == "bf16" else torch.float32}
+        if agent.reference is not None:
+            matrices = {p.dtype for n, p in agent.reference.named_parameters() if "proj.weight" in n}
+            assert matrices == frozen
+
+
+def test_policy_and_reference_agree_before_the_first_step(tiny_checkpoints: Mapping[str, Path], tmp_path: Path) -> None:
+    """One is kept as fp32 and one as bf16, and their KL is exactly zero all the same."""
+    path = in_bf16("qwen2_5_vl", tiny_checkpoints["qwen2_5_vl"], tmp_path / "bf16")
+    agent = worker(path, training={"dtype": "bf16"}, objective={"kl_coef": 0.1})
+    rollout(agent, mixed_prompts("qwen2_5_vl"))
+    rewards = dict.fromkeys(agent._pending, (1.0, 0.0, 0.0, 1.0))
+    assert agent.update(rewards, 1)["kl"] == 0.0
+
+
+# -- what is written ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("training", [{}, {"lora": LORA}, {"freeze_vision": True}], ids=["full", "lora", "frozen"])
+@pytest.mark.parametrize("start", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "gemma3"])
+def test_an_export_has_the_dtype_of_the_starting_checkpoint(
+    family: str, start: torch.dtype, training: dict[str, Any], tiny_checkpoints: Mapping[str, Path], tmp_path: Path
+) -> None:
+    """Weights and every place of the config that says so; the checkpoint of the run stays in fp32."""
+    path = tiny_checkpoints[family]
+    if start == torch.bfloat16:
+        path = in_bf16(family, path, tmp_path / "start")
+    assert checkpoint_dtype(path) == start
+    agent = worker(path, training={"dtype": "bf16", **training})
+    rollout(agent, mixed_prompts(family))
+    agent.update(dict.fromkeys(agent._pending, (1.0, 0.0, 0.0, 1.0)), 1)
+    agent.save(tmp_path / "saved")
+    agent.export(tmp_path / "exported")
+    assert dtypes(tmp_path / "exported") == {start}
+    config = json.loads((tmp_path / "exported" / "config.json").read_text())
+    assert said(config) == {str(start).removeprefix("torch.")}
+    if "lora" not in training:
+        assert dtypes(tmp_path / "saved") == {torch.float32}
+        again = worker(path, training={"dtype": "bf16", **training})
+        again.load(tmp_path / "saved")
+        assert largest_difference(again.policy.model.state_dict(), agent.policy.model.state_dict()) == 0.0
+        exported = adapter_of(family).load_model(tmp_path / "exported").state_dict()
+        own = {name: value.to(start).float() for name, value in agent.policy.model.state_dict().items()}
+        assert largest_difference(exported, own) == 0.0
+    if start == torch.bfloat16:
+        # No tied weight twice: two bytes for each parameter, and the header.
+        size = (tmp_path / "exported" / "model.safetensors").stat().st_size
+        assert size < 2.2 * sum(p.numel() for p in copy_of(load(family, path).model).parameters())
+
+
+def test_a_checkpoint_that_names_no_dtype_is_fp32(tiny_checkpoints: Mapping[str, Path], tmp_path: Path) -> None:
+    config = json.loads((tiny_checkpoints["llama"] / "config.json").read_text())
+    for key in ("dtype", "torch_dtype"):
+        config.pop(key, None)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert checkpoint_dtype(tmp_path) == torch.float32
+    (tmp_path / "config.json").write_text(json.dumps({**config, "torch_dtype": "bfloat16"}))
+    assert checkpoint_dtype(tmp_path) == torch.bfloat16

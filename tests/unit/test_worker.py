@@ -1,0 +1,781 @@
+"""One policy step is the step of the paper's equation: checked against plain transformers, row by row."""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from adapter_passes import TEXT_FAMILIES, VISION_FAMILIES, load, noise
+from mmcorl import config as run_config
+from mmcorl.algo.loss import NotFiniteError
+from mmcorl.algo.seeds import noise_seed
+from mmcorl.data.row_parsing import BadRow
+from mmcorl.data.sources import load_prompts
+from mmcorl.engines.base import Sample, Sampling
+from mmcorl.errors import Refused
+from mmcorl.policy.policy import Rows
+from mmcorl.policy.prompt_encoder import Reader
+from mmcorl.trainer.update import microbatches, minibatches
+from mmcorl.trainer.worker import Worker, learning_rate_share
+from mmcorl.training import TrainingPrompts
+from mmcorl.types import Prompt
+from worker_parts import (
+    Reference,
+    adamw,
+    change_samples,
+    copy_of,
+    gradients,
+    largest_difference,
+    mixed_prompts,
+    prompt,
+    reference_of,
+    reference_step,
+    rollout,
+    settings,
+    worker,
+)
+
+FAMILIES = (*VISION_FAMILIES, *TEXT_FAMILIES)
+AGGREGATIONS = ("sequence", "token", "dr_grpo")
+REWARDS = ((1.0, 0.0, 0.0, 1.0), (0.0, 0.0, 1.0, 0.0), (1.0, 1.0, 0.0, 1.0))
+FLAT = (REWARDS[0], (1.0,) * 4, (0.0,) * 4)  # only the first group has a gradient
+
+
+def rewards_of(agent: Worker, rewards: tuple[tuple[float, ...], ...] = REWARDS) -> dict[str, tuple[float, ...]]:
+    return dict(zip(agent._pending, rewards, strict=True))
+
+
+def cut_into_microbatches(agent: Worker) -> list[list[tuple[int, int]]]:
+    """The rows of a pending rollout of three groups of four, as the update would cut them."""
+    pending = list(agent._pending.values())
+
+    def width(row: tuple[int, int]) -> int:
+        return len(pending[row[0]].prompt.input_ids) + len(pending[row[0]].samples[row[1]].ids)
+
+    rows = [(g, k) for g in range(3) for k in range(4)]
+    return list(microbatches(rows, width, agent.config.training.tokens_per_microbatch))
+
+
+# -- the objective ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_step_is_that_of_plain_transformers_row_by_row(
+    family: str, aggregation: str, tiny_checkpoints: Mapping[str, Path]
+) -> None:
+    """No batching, no padding, no shared vision pass, no skipped group in the reference; temperature 0.7."""
+    path, prompts = tiny_checkpoints[family], mixed_prompts(family)
+    agent = worker(path, objective={"aggregation": aggregation}, sampling={"temperature": 0.7})
+    rollout(agent, prompts)
+    reference = reference_of(agent, family, path, prompts)
+    optimizer = adamw(reference.loaded.model, agent.config)
+    rewards = REWARDS if aggregation == "sequence" else FLAT
+    loss = reference_step(reference, rewards, optimizer, agent.config)
+    metrics = agent.update(rewards_of(agent, rewards), 1)
+    assert metrics["loss"] == pytest.approx(float(loss), abs=1e-6)
+    expected = {n: optimizer.state[p]["exp_avg"] for n, p in reference.loaded.model.named_parameters()}
+    scale = max(float(value.abs().max()) for value in expected.values())
+    assert largest_difference(gradients(agent), expected) < 1e-5 * max(scale, 1.0)
+    after = dict(reference.loaded.model.named_parameters())
+    assert largest_difference(dict(agent.policy.model.named_parameters()), after) < 1e-6
+
+
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+@pytest.mark.parametrize("family", [*VISION_FAMILIES, "qwen2"])
+def test_the_update_does_not_depend_on_the_microbatches(
+    family: str, aggregation: str, tiny_checkpoints: Mapping[str, Path]
+) -> None:
+    """One micro-batch, ragged ones that split groups, and one row each; text and images mixed."""
+    results = []
+    for tokens in (100_000, 150, 60, 1):
+        agent = worker(
+            tiny_checkpoints[family],
+            objective={"aggregation": aggregation},
+            training={"tokens_per_microbatch": tokens},
+        )
+        rollout(agent, mixed_prompts(family))
+        count = len(cut_into_microbatches(agent))
+        metrics = agent.update(rewards_of(agent), 1)
+        results.append((count, gradients(agent), dict(agent.policy.model.named_parameters()), metrics))
+    counts = [count for count, *_ in results]
+    assert counts[0] == 1
+    assert counts[-1] == 12
+    assert 1 < counts[1] < counts[2] <= 12
+    for _, gradient, weights, metrics in results[1:]:
+        assert largest_difference(gradient, results[0][1]) < 2e-6
+        assert largest_difference(weights, results[0][2]) < 1e-6
+        assert metrics["loss"] == pytest.approx(results[0][3]["loss"], abs=1e-6)
+        assert metrics["grad_norm"] == pytest.approx(results[0][3]["grad_norm"], rel=1e-5)
+
+
+def test_microbatches_keep_to_their_budget_and_lose_no_row(tiny_checkpoints: Mapping[str, Path]) -> None:
+    agent = worker(tiny_checkpoints["qwen2_5_vl"], training={"tokens_per_microbatch": 120})
+    rollout(agent, mixed_prompts("qwen2_5_vl"))
+    pending = list(agent._pending.values())
+    batches = cut_into_microbatches(agent)
+    assert sorted(row for batch in batches for row in batch) == [(g, k) for g in range(3) for k in range(4)]
+    for batch in batches:
+        widths = [len(pending[g].prompt.input_ids) + len(pending[g].samples[k].ids) for g, k in batch]
+        assert len(batch) == 1 or max(widths) * len(batch) <= 120
+
+
+def test_groups_with_equal_rewards_are_skipped_and_still_counted(tiny_checkpoints: Mapping[str, Path]) -> None:
+    """The reference of the first test shows the result is the same; here: that no pass is spent on them."""
+    agent = worker(tiny_checkpoints["qwen2"])
+    rollout(agent, mixed_prompts("qwen2"))
+    first = next(iter(agent._pending.values()))
+    metrics = agent.update(rewards_of(agent, FLAT), 1)
+    assert metrics["trained_tokens"] == sum(len(sample.ids) for sample in first.samples)
+
+
+def test_a_batch_without_any_signal_decays_the_moments_and_changes_nothing_else(
+    tiny_checkpoints: Mapping[str, Path],
+) -> None:
+    """beta1 0.9: after a zero gradient the first moment is 0.9 times what it was, and that moves the weights."""
+    agent = worker(tiny_checkpoints["qwen2_5_vl"], optimizer={"betas": [0.9, 0.99], "lr": 1e-3, "eps": 1e-8})
+    prompts = mixed_prompts("qwen2_5_vl")
+    rollout(agent, prompts)
+    equal = rewards_of(agent, ((1.0,) * 4, (0.0,) * 4, (1.0,) * 4))
+    before = copy_of(agent.policy.model).state_dict()
+    metrics = agent.update(equal, 1)
+    assert metrics["grad_norm"] == metrics["loss"] == metrics["trained_tokens"] == 0.0
+    assert largest_difference(agent.policy.model.state_dict(), before) == 0.0  # no moment yet, so no movement
+    rollout(agent, prompts, 2)
+    agent.update(rewards_of(agent), 2)
+    moments = {name: value.clone() for name, value in gradients(agent).items()}
+    rollout(agent, prompts, 3)
+    agent.update(equal, 3)
+    assert largest_difference(gradients(agent), {name: 0.9 * value for name, value in moments.items()}) < 1e-8
+
+
+@pytest.mark.parametrize(("minibatches_per_pass", "passes"), [(2, 1), (1, 2), (3, 2)])
+def test_several_steps_on_one_batch_take_the_ratio_to_the_policy_before_the_first(
+    minibatches_per_pass: int, passes: int, tiny_checkpoints: Mapping[str, Path]
+) -> None:
+    """lr 0.05 and narrow clips: ratios leave the range on both sides, so both clipped branches count.
+
+    Importance weights belong to the policy that sampled: 1.2, 2 cut to 1.3, and 0.5 whatever the step.
+    """
+    path, prompts = tiny_checkpoints["internvl3_5"], mixed_prompts("internvl3_5")
+    agent = worker(
+        path,
+        objective={
+            "minibatches": minibatches_per_pass,
+            "passes": passes,
+            "clip_low": 0.01,
+            "clip_high": 0.05,
+            "advantage_eps": 0.4,
+            "importance_correction": "token_truncate",
+            "importance_cap": 1.3,
+        },
+        sampling={"temperature": 0.7},
+        optimizer={"lr": 0.05, "eps": 1.0},
+        training={"tokens_per_microbatch": 200},
+    )
+    rollout(agent, prompts)
+    drift = [math.log(1.2), math.log(2.0), math.log(0.5), 0.0]
+    change_samples(agent, lambda g, k, sample: replace(sample, logprobs=sample.logprobs - drift[k]))
+    weights = {(g, k): torch.tensor([1.2, 1.3, 0.5, 1.0][k]) for g in range(3) for k in range(4)}
+    reference = reference_of(agent, "internvl3_5", path, prompts)
+    optimizer = adamw(reference.loaded.model, agent.config)
+    with torch.no_grad():
+        old = {(g, k): reference.logp(g, k, 0.7) for g in range(3) for k in range(4)}
+    losses = []
+    for number in range(passes):
+        parts = minibatches(3, minibatches_per_pass, agent.config.seed, 1, number)
+        assert len(parts) == minibatches_per_pass
+        assert sorted(group for part in parts for group in part) == [0, 1, 2]
+        for part in parts:
+            losses.append(
+                reference_step(reference, REWARDS, optimizer, agent.config, groups=part, old=old, weights=weights)
+            )
+    metrics = agent.update(rewards_of(agent), 1)
+    assert metrics["loss"] == pytest.approx(float(torch.stack(losses).mean()), abs=1e-5)
+    after = dict(reference.loaded.model.named_parameters())
+    assert largest_difference(dict(agent.policy.model.named_parameters()), after) < 1e-5
+    assert metrics["clip_share"] > 0
+    tokens = [sum(len(own[k].ids) for own in reference.samples) for k in range(4)]  # of each of the four weights
+    assert metrics["trained_tokens"] == passes * sum(tokens)
+    assert metrics["importance_truncated_share"] == pytest.approx(tokens[1] / sum(tokens))
+    weighted = 1.2 * tokens[0] + 1.3 * tokens[1] + 0.5 * tokens[2] + tokens[3]
+    assert metrics["importance_weight_mean"] == pytest.approx(weighted / sum(tokens), abs=1e-4)
+
+
+def test_a_minibatch_without_signal_counts_no_tokens(tiny_checkpoints: Mapping[str, Path]) -> None:
+    """Three minibatches of one group, one of them trained: totals and means are those of its tokens alone."""
+    agent = worker(
+        tiny_checkpoints["qwen2"],
+        objective={"minibatches": 3, "importance_correction": "token_truncate"},
+        optimizer={"lr": 1e-9},
+    )
+    rollout(agent, mixed_prompts("qwen2"))
+    change_samples(agent, lambda g, k, sample: replace(sample, logprobs=sample.logprobs - math.log(0.5)))
+    metrics = agent.update(rewards_of(agent, FLAT), 1)
+    assert metrics["trained_tokens"] == 18
+    assert metrics["importance_weight_mean"] == pytest.approx(0.5, abs=1e-4)
+    rollout(agent, mixed_prompts("qwen2"), 2)
+    metrics = agent.update(rewards_of(agent, ((0.0,) * 4,) * 3), 2)
+    assert metrics["trained_tokens"] == 0
+    assert not [key for key in metrics if key.startswith("importance_")]
+
+
+def test_minibatches_are_shuffled_by_step_and_pass() -> None:
+    cuts = [minibatches(8, 2, 0, step, turn) for step in (1, 2, 3) for turn in (0, 1)]
+    assert len({str(one) for one in cuts}) > 1
+    assert minibatches(8, 2, 0, 1, 0) == cuts[0]
+
+
+def test_the_kl_term_holds_to_the_starting_weights(tiny_checkpoints: Mapping[str, Path]) -> None:
+    """Two steps, so that policy and reference differ in the second."""
+    path, prompts = tiny_checkpoints["qwen2_5_vl"], mixed_prompts("qwen2_5_vl")
+    agent = worker(path, objective={"kl_coef": 0.3}, optimizer={"lr": 0.02})
+    start = copy_of(agent.policy.model)
+    for step in (1, 2):
+        rollout(agent, prompts, step)
+        reference = reference_of(agent, "qwen2_5_vl", path, prompts)
+        optimizer = adamw(reference.loaded.model, agent.config)
+        loss = reference_step(reference, FLAT, optimizer, agent.config, start=start)
+        metrics = agent.update(rewards_of(agent, FLAT), step)
+        expected = {n: optimizer.state[p]["exp_avg"] for n, p in reference.loaded.model.named_parameters()}
+        assert metrics["loss"] == pytest.approx(float(loss), abs=1e-5)
+        assert largest_difference(gradients(agent), expected) < 1e-5
+        assert (metrics["kl"] > 1e-3) == (step == 2)
+    assert agent.reference is not None
+    assert largest_difference(agent.reference.model.state_dict(), start.state_dict()) == 0.0
+
+
+# -- importance correction ---------------------------------------------------------------------------------------
+
+
+def test_only_gemma_corrects_for_the_engine_by_itself(tiny_checkpoints: Mapping[str, Path]) -> None:
+    chosen = {family: worker(tiny_checkpoints[family]).importance_correction for family in FAMILIES}
+    assert chosen == {family: "token_truncate" if family == "gemma3" else "off" for family in FAMILIES}
+    forced = worker(tiny_checkpoints["qwen2"], objective={"importance_correction": "token_truncate"})
+    assert forced.importance_correction == "token_truncate"
+
+
+@pytest.mark.parametrize("mode", ["token_truncate", "off"])
+def test_tokens_are_weighted_by_the_drift_up_to_the_cap(mode: str, tiny_checkpoints: Mapping[str, Path]) -> None:
+    """The first token of row 0 was 10 times likelier for the trainer: 3. All of row 1 half as likely: 0.5."""
+    path, prompts = tiny_checkpoints["gemma3"], mixed_prompts("gemma3")
+    agent = worker(path, objective={"importance_correction": mode})
+    rollout(agent, prompts)
+    drift = {0: torch.tensor([math.log(10.0), 0, 0, 0, 0, 0]), 1: torch.full((6,), math.log(0.5))}
+
+    def perturbed(g, k, sample):  # type: ignore[no-untyped-def]
+        return replace(sample, logprobs=sample.logprobs - drift.get(k, torch.zeros(6))[: len(sample.ids)])
+
+    change_samples(agent, perturbed)
+    weight = {0: torch.tensor([3.0, 1, 1, 1, 1, 1]), 1: torch.full((6,), 0.5)}
+    reference = reference_of(agent, "gemma3", path, prompts)
+    weights = {
+        (g, k): weight.get(k, torch.ones(6))[: len(reference.samples[g][k].ids)] for g in range(3) for k in range(4)
+    }
+    optimizer = adamw(reference.loaded.model, agent.config)
+    loss = reference_step(
+        reference, REWARDS, optimizer, agent.config, weights=weights if mode == "token_truncate" else None
+    )
+    metrics = agent.update(rewards_of(agent), 1)
+    expected = {n: optimizer.state[p]["exp_avg"] for n, p in reference.loaded.model.named_parameters()}
+    assert metrics["loss"] == pytest.approx(float(loss), abs=1e-5)
+    scale = max(float(value.abs().max()) for value in expected.values())
+    assert largest_difference(gradients(agent), expected) < 1e-5 * max(scale, 1.0)
+    assert metrics["importance_weight_max"] == pytest.approx(3.0 if mode == "token_truncate" else 1.0)
+    # One token of each group is above the cap.
+    tokens = sum(len(sample.ids) for own in reference.samples for sample in own)
+    assert metrics["importance_truncated_share"] == pytest.approx(3 / tokens)
+    assert metrics["importance_drift_abs_max"] == pytest.approx(math.log(10.0), abs=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_weights_that_are_not_numbers_stop_the_run_by_name(dtype: str, tiny_checkpoints: Mapping[str, Path]) -> None:
+    """In the vision tower, so that the prompt with images is the one to name, third of three."""
+    agent = worker(tiny_checkpoints["internvl3_5"], training={"dtype": dtype})
+    prompts = [prompt("Sum?"), prompt("Which is more?"), prompt("How many dots are there?", noise(56, 56))]
+    with torch.no_grad():
+        next(agent.adapter.vision_modules(agent.policy.model)[0].parameters()).fill_(math.nan)
+    with pytest.raises(NotFiniteError, match=rf"agent 'a', step 7: .* {prompts[2].uid} \(row 'How many'\)"):
+        agent.rollout(prompts, 7)
+    with pytest.raises(NotFiniteError, match=rf"agent 'a', evaluation: .* {prompts[2].uid} "):
+        agent.evaluate(prompts)
+    agent.rollout(prompts[:2], 8)  # the text alone is well
+
+
+# -- what is trained ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_nothing_is_frozen_without_being_asked(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
+    """Every tensor that plain transformers gives a gradient for moves, and every parameter is trainable."""
+    path, prompts = tiny_checkpoints[family], mixed_prompts(family)
+    agent = worker(path)
+    rollout(agent, prompts)
+    reference = reference_of(agent, family, path, prompts)
+    model = reference.loaded.model
+    sum(reference.logp(g, 0, 1.0).sum() for g in range(3)).backward()
+    reached = {name for name, p in model.named_parameters() if p.grad is not None and bool(p.grad.any())}
+    before = copy_of(agent.policy.model).state_dict()
+    for step in range(1, 4):
+        rollout(agent, prompts, step)
+        agent.update(rewards_of(agent), step)
+    moved = {n for n, p in agent.policy.model.named_parameters() if not torch.equal(p, before[n])}
+    assert moved == reached
+    assert all(p.requires_grad for p in agent.policy.parameters())
+    facts = agent.facts()
+    assert facts["trainable_parameters"] == facts["parameters"] == sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("family", "tower"),
+    [
+        ("qwen2_5_vl", ("model.visual.patch_embed", "model.visual.blocks")),
+        ("internvl3_5", ("model.vision_tower",)),
+        ("gemma3", ("model.vision_tower",)),
+    ],
+)
+def test_freeze_vision_freezes_the_tower_alone_and_says_so(
+    family: str, tower: tuple[str, ...], tiny_checkpoints: Mapping[str, Path]
+) -> None:
+    agent = worker(tiny_checkpoints[family], training={"freeze_vision": True})
+    named = dict(agent.policy.model.named_parameters())
+    frozen = {name for name in named if name.startswith(tower)}
+    assert {name for name, p in named.items() if not p.requires_grad} == frozen
+    size = sum(named[name].numel() for name in frozen)
+    facts = agent.facts()
+    assert size > 0
+    assert facts["trainable_parameters"] == int(facts["parameters"]) - size
+    before = copy_of(agent.policy.model).state_dict()
+    rollout(agent, mixed_prompts(family))
+    agent.update(rewards_of(agent), 1)
+    moved = {name for name, p in named.items() if not torch.equal(p, before[name])}
+    assert moved
+    assert not moved & frozen
+    assert any("merger" in name or "projector" in name for name in moved)  # the projector goes on learning
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "internvl3_5", "gemma3", "llama"])
+def test_gradient_checkpointing_gives_the_same_gradients(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
+    results, counts = [], []
+    for on in (False, True):
+        agent = worker(tiny_checkpoints[family], training={"gradient_checkpointing": on})
+        rollout(agent, mixed_prompts(family))
+        visits: list[int] = []
+        for name, module in agent.policy.model.named_modules():
+            if name.endswith("layers.0.mlp"):
+                module.register_forward_pre_hook(lambda *_, seen=visits: seen.append(1))
+        agent.update(rewards_of(agent), 1)
+        assert not agent.policy.training
+        results.append(gradients(agent))
+        counts.append(len(visits))
+    assert counts[1] == 2 * counts[0] > 0  # the backward pass computed the layer again
+    assert largest_difference(*results) < 2e-6
+
+
+# -- arithmetic --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "internvl3_5", "gemma3", "qwen2"])
+def test_bf16_keeps_master_weights_and_small_steps(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
+    """AdamW's first step moves every weight by lr = 1e-6; bf16 weights of 0.1 have steps of 5e-4 and would not."""
+    path = tiny_checkpoints[family]
+    training = {"dtype": "bf16", "gradient_checkpointing": family == "gemma3"}
+    agent = worker(path, training=training, optimizer={"lr": 1e-6, "eps": 1e-12})
+    before = copy_of(agent.policy.model).state_dict()
+    rollout(agent, mixed_prompts(family))
+    inside = []
+    name, head = next((n, p) for n, p in agent.policy.model.named_parameters() if "q_proj" in n)
+    head.register_hook(lambda gradient: inside.append((torch.is_autocast_enabled("cpu"), gradient.dtype)))
+    metrics = agent.update(rewards_of(agent), 1)
+    assert inside == [(False, torch.float32)] * len(inside) != []  # autocast covers the forward pass only
+    assert {p.dtype for p in agent.policy.parameters()} == {torch.float32}
+    assert {value.dtype for value in gradients(agent).values()} == {torch.float32}
+    moved = (head.detach() - before[name]).abs()
+    assert float((moved > 5e-7).float().mean()) > 0.99
+    assert float(moved.max()) < 2e-6
+    # The engine and the trainer round differently in bf16, but no more than that.
+    assert 1e-3 < metrics["importance_drift_abs_max"] < 0.2
+    exact = worker(path)
+    rollout(exact, mixed_prompts(family))
+    assert exact.update(rewards_of(exact), 1)["importance_drift_abs_max"] < 1e-4
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [("bf16", torch.bfloat16), ("fp32", torch.float32)])
+def test_every_pass_computes_in_the_dtype_asked_for(
+    dtype: str, expected: torch.dtype, tiny_checkpoints: Mapping[str, Path]
+) -> None:
+    """Rollout, scoring by policy and reference, the step itself and the evaluation."""
+    agent = worker(tiny_checkpoints["qwen2"], training={"dtype": dtype}, objective={"passes": 2, "kl_coef": 0.1})
+    seen: list[torch.dtype] = []
+    assert agent.reference is not None
+    for model in (agent.policy.model, agent.reference.model):
+        for name, module in model.named_modules():
+            if name.endswith("q_proj"):
+                module.register_forward_hook(lambda module, args, output: seen.append(output.dtype))
+    rollout(agent, mixed_prompts("qwen2"))
+    agent.update(rewards_of(agent), 1)
+    agent.evaluate(mixed_prompts("qwen2"))
+    assert set(seen) == {expected}
+
+
+def test_gradients_are_scaled_down_to_the_largest_norm(tiny_checkpoints: Mapping[str, Path]) -> None:
+    agent = worker(tiny_checkpoints["qwen2"], optimizer={"max_grad_norm": 0.01})
+    rollout(agent, mixed_prompts("qwen2"))
+    metrics = agent.update(rewards_of(agent), 1)
+    assert metrics["grad_norm"] > 0.1  # as it was
+    assert float(torch.stack([g.norm() for g in gradients(agent).values()]).norm()) == pytest.approx(0.01, rel=1e-3)
+
+
+def test_entropy_is_minus_the_mean_log_probability(tiny_checkpoints: Mapping[str, Path]) -> None:
+    agent = worker(tiny_checkpoints["qwen2"])
+    rollout(agent, mixed_prompts("qwen2"))
+    drawn = torch.cat([sample.logprobs for one in agent._pending.values() for sample in one.samples])
+    entropy = agent.update(rewards_of(agent, FLAT), 1)["entropy"]
+    assert entropy == pytest.approx(-float(drawn.mean()))
+    assert entropy > 1
+
+
+def test_evaluation_is_greedy_and_has_a_length_of_its_own(tiny_checkpoints: Mapping[str, Path]) -> None:
+    """Nothing stops these completions but the limit: 3 in evaluation, 6 in rollouts and, without it, in both."""
+    prompts = mixed_prompts("qwen2")
+    for limit, length in ((3, 3), (9, 9), (None, 6)):
+        agent = worker(tiny_checkpoints["qwen2"], validation={"max_new_tokens": limit}, sampling={"temperature": 5.0})
+        agent.policy.stop_ids = (10**6,)
+        encoded = [agent.reader.encode(one) for one in prompts]
+        greedy = agent.engine.generate(encoded, 1, Sampling(0.0, max_new_tokens=length), seed=1)
+        results = agent.evaluate(prompts)
+        assert [one.tokens for one in results] == [length] * 3
+        assert [one.text for one in results] == [
+            agent.adapter.decode(agent.policy.processor, sample.ids.tolist()) for (sample,) in greedy
+        ]
+        assert {one.tokens for group in agent.rollout(prompts, 1) for one in group.completions} == {6}
+
+
+def test_the_mode_is_restored_when_a_pass_fails(tiny_checkpoints: Mapping[str, Path]) -> None:
+    agent = worker(tiny_checkpoints["qwen2_5_vl"], training={"gradient_checkpointing": True})
+    rollout(agent, mixed_prompts("qwen2_5_vl"))
+    banned = agent.policy.banned[:1]
+    change_samples(agent, lambda g, k, sample: replace(sample, ids=torch.cat([banned, sample.ids[1:]])))
+    with pytest.raises(ValueError, match="is banned"):
+        agent.update(rewards_of(agent), 1)
+    assert not agent.policy.training
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_no_memory_is_kept_from_step_to_step(tiny_checkpoints: Mapping[str, Path]) -> None:
+    agent = worker(tiny_checkpoints["qwen2_5_vl"], batch={"completions": 4})
+    prompts = mixed_prompts("qwen2_5_vl")
+    process = psutil.Process()
+    sizes = []
+    for step in range(1, 51):
+        rollout(agent, prompts, step)
+        agent.update(rewards_of(agent), step)
+        assert all(p.grad is None for p in agent.policy.parameters())
+        if step in (20, 50):
+            gc.collect()
+            sizes.append(process.memory_info().rss)
+    assert agent._pending == {}
+    # One kept graph or gradient set of this model (0.9 MB of weights) would show as 25 MB and more.
+    assert sizes[1] - sizes[0] < 10e6
+
+
+# -- low-rank adapters -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "internvl3_5", "gemma3", "llama"])
+def test_lora_trains_resumes_and_exports(family: str, tiny_checkpoints: Mapping[str, Path], tmp_path: Path) -> None:
+    path, prompts = tiny_checkpoints[family], mixed_prompts(family)
+    options = {"training": {"lora": {"rank": 4, "alpha": 8}}, "optimizer": {"lr": 0.02}}
+    agent = worker(path, **options)
+    trained = {n for n, p in agent.policy.model.named_parameters() if p.requires_grad}
+    assert trained
+    assert all("lora_" in name for name in trained)
+    assert int(agent.facts()["trainable_parameters"]) < int(agent.facts()["parameters"]) / 4
+    before = copy_of(agent.policy.model).state_dict()
+    for step in (1, 2):
+        rollout(agent, prompts, step)
+        agent.update(rewards_of(agent), step)
+    after = agent.policy.model.state_dict()
+    moved = {name for name in after if not torch.equal(after[name], before[name])}
+    assert moved <= {name for name in after if "lora_" in name}
+    assert moved
+
+    agent.save(tmp_path / "saved")
+    again = worker(path, seed=99, **options)  # other adapters at first
+    assert largest_difference(again.policy.model.state_dict(), after) > 0
+    again.load(tmp_path / "saved")
+    assert largest_difference(again.policy.model.state_dict(), after) == 0.0
+    again.config = agent.config
+    results = []
+    for one in (agent, again):
+        rollout(one, prompts, 3)
+        results.append(one.update(rewards_of(one), 3))
+    assert results[0] == results[1]
+    assert largest_difference(again.policy.model.state_dict(), agent.policy.model.state_dict()) == 0.0
+
+    agent.export(tmp_path / "exported")
+    plain = load(family, tmp_path / "exported")
+    start = load(family, path)
+    sample = Sample(torch.tensor([300, 310, 320]), torch.zeros(3), "length")
+    rows = Rows([agent.reader.encode(prompts[0])], [0], [sample.ids])
+    with torch.no_grad():
+        own = agent.policy(rows)
+        merged, first = (Reference(one, prompts, [[sample]]).logp(0, 0, 1.0) for one in (plain, start))
+    assert torch.allclose(own, merged, atol=1e-4)
+    assert not torch.allclose(merged, first, atol=1e-2)
+
+
+def test_lora_takes_its_kl_to_the_model_without_adapters(tiny_checkpoints: Mapping[str, Path]) -> None:
+    path, prompts = tiny_checkpoints["qwen2"], mixed_prompts("qwen2")
+    agent = worker(path, training={"lora": {"rank": 4, "alpha": 8}}, objective={"kl_coef": 0.1}, optimizer={"lr": 0.05})
+    assert agent.reference is None  # no second model in memory
+    rollout(agent, prompts, 1)
+    assert agent.update(rewards_of(agent), 1)["kl"] == pytest.approx(0.0, abs=1e-9)  # adapters start at zero
+    rollout(agent, prompts, 2)
+    base = Reference(load("qwen2", path), prompts, [agent._pending[one.uid].samples for one in prompts])
+    d = []
+    with torch.no_grad():
+        for g, one in enumerate(agent._pending.values()):
+            for k, sample in enumerate(one.samples):
+                policy = agent.policy(Rows([one.prompt], [0], [sample.ids]))
+                d.append(policy - base.logp(g, k, 1.0))
+    expected = float((torch.exp(-torch.cat(d)) - 1 + torch.cat(d)).mean())
+    metrics = agent.update(rewards_of(agent), 2)
+    assert expected > 1e-4
+    assert metrics["kl"] == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_frozen_tower_stays_frozen_when_the_adapters_are_switched_off_for_the_reference(
+    tiny_checkpoints: Mapping[str, Path], tmp_path: Path
+) -> None:
+    """peft turns the gradients of all adapters on again; those of the tower are not the optimizer's to clear."""
+    agent = worker(
+        tiny_checkpoints["qwen2_5_vl"],
+        training={"lora": {"rank": 4, "alpha": 8}, "freeze_vision": True},
+        objective={"kl_coef": 0.05},
+        optimizer={"lr": 0.02},
+    )
+    taught = {id(parameter) for group in agent.optimizer.param_groups for parameter in group["params"]}
+    facts = agent.facts()
+    before = copy_of(agent.policy.model).state_dict()
+    for step in (1, 2, 3):
+        rollout(agent, mixed_prompts("qwen2_5_vl"), step)
+        metrics = agent.update(rewards_of(agent), step)
+        squares = sum(float(gradient.square().sum()) for gradient in gradients(agent).values())
+        assert metrics["grad_norm"] == pytest.approx(squares**0.5, rel=1e-4)
+        assert {id(p) for p in agent.policy.parameters() if p.requires_grad} == taught
+        assert {id(p) for p in agent.trainable} == taught
+        assert all(p.grad is None for p in agent.policy.parameters())
+        if step == 2:
+            agent.save(tmp_path / "saved")
+            agent.load(tmp_path / "saved")
+    assert agent.facts() == facts
+    moved = {n for n, p in agent.policy.model.named_parameters() if not torch.equal(p, before[n])}
+    assert moved
+    assert not any("visual" in name for name in moved if "merger" not in name)
+
+
+def test_lora_layers_that_do_not_exist_are_refused(tiny_checkpoints: Mapping[str, Path]) -> None:
+    with pytest.raises(Refused, match=r"training.lora.target_modules='nowhere'"):
+        worker(tiny_checkpoints["qwen2"], training={"lora": {"target_modules": "nowhere"}})
+
+
+def test_a_step_that_reaches_no_trainable_parameter_is_an_error(tiny_checkpoints: Mapping[str, Path]) -> None:
+    """Adapters in the vision tower alone, and prompts without images."""
+    lora = {"rank": 2, "alpha": 4, "target_modules": r".*vision_tower.*q_proj"}
+    agent = worker(tiny_checkpoints["internvl3_5"], training={"lora": lora})
+    text = [prompt("Sum?"), prompt("What is the total?"), prompt("Which?")]
+    rollout(agent, text)
+    with pytest.raises(RuntimeError, match=r"agent 'a', step 3: .*no trainable parameter received a gradient"):
+        agent.update(rewards_of(agent), 3)
+    # With an image among the prompts there is something to learn, however the micro-batches fall.
+    agent.config = settings(training={"lora": lora, "tokens_per_microbatch": 1})
+    rollout(agent, [*text[:2], prompt("How many?", noise(56, 56))])
+    assert agent.update(rewards_of(agent), 4)["grad_norm"] > 0
+
+
+# -- seeds, schedule, bookkeeping --------------------------------------------------------------------------------
+
+
+def test_noise_differs_between_agents_and_steps_and_repeats_otherwise(tiny_checkpoints: Mapping[str, Path]) -> None:
+    prompts = mixed_prompts("qwen2")
+    path = tiny_checkpoints["qwen2"]
+
+    def texts(agent: Worker, step: int) -> list[str]:
+        return [one.text for group in agent.rollout(prompts, step) for one in group.completions]
+
+    first, twin, other = worker(path, "a"), worker(path, "b"), worker(path, "a", seed=1)
+    base = texts(first, 1)
+    assert texts(worker(path, "a"), 1) == base  # another process, the same run
+    texts(first, 2)
+    assert texts(first, 1) == base  # no hidden state
+    for different in (texts(twin, 1), texts(first, 2), texts(other, 1)):
+        assert sum(a == b for a, b in zip(base, different, strict=True)) <= 1  # of 12, by chance
+    seeds = {
+        noise_seed(run, agent, step, rank) for run in (0, 1) for agent in "ab" for step in (1, 2) for rank in (0, 1)
+    }
+    assert len(seeds) == 16
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_the_order_of_prompts_has_a_seed_of_its_own() -> None:
+    def rows(**seeds: int) -> list[list[str]]:
+        config = settings(data={"train": {"source": "synthetic:text", "size": 40}}, **seeds)
+        source = load_prompts(config.data.train)
+        batches = TrainingPrompts(source, range(len(source)), config.batch.prompts, config.data_seed)
+        return [[one.uid for one in batches.batch(step)] for step in (1, 2, 3)]
+
+    assert rows(seed=0) == rows(seed=5)
+    assert rows(seed=0) != rows(data_seed=5)
+
+
+def test_the_next_batch_is_read_while_one_is_worked_on() -> None:
+    """Row 5 cannot be read: only the step that needs it says so, and until then nothing is known of it."""
+    read: list[int] = []
+
+    class Rows:
+        def __getitem__(self, row: int) -> Prompt:
+            read.append(row)
+            if row == 5:
+                raise BadRow("unreadable_row", "it is gone", "5")
+            return Prompt(str(row), str(row), "?")
+
+    batches = TrainingPrompts(Rows(), range(8), 2, 0)
+    order = [batches.batches.rows(step) for step in range(1, 5)]
+    batches.last = 4
+    for step, rows in enumerate(order, 1):
+        if 5 in rows:
+            assert step == 1 or batches.ahead(step) == ()
+            with pytest.raises(BadRow, match="it is gone"):
+                batches.batch(step)
+            continue
+        batch = batches.batch(step)
+        assert [one.uid for one in batch] == [str(row) for row in rows]
+        if step < 4 and 5 not in order[step]:
+            assert [one.uid for one in batches.ahead(step + 1)] == [str(row) for row in order[step]]
+        assert step < 4 or batches.ahead(5) == ()
+    # Each row once, but for what came after the bad one in its batch.
+    assert len(read) == len(set(read))
+
+
+def test_preparing_the_next_prompts_changes_no_number(tiny_checkpoints: Mapping[str, Path]) -> None:
+    path, prompts = tiny_checkpoints["qwen2_5_vl"], mixed_prompts("qwen2_5_vl")
+    outcomes = []
+    for coming in ((), prompts[1:]):
+        agent = worker(path)
+        rollout(agent, prompts[:1])
+        metrics = agent.update({prompts[0].uid: (1.0, 0.0, 0.0, 1.0)}, 1, coming)
+        outcomes.append((metrics, agent.rollout(prompts[1:], 2)))
+    assert outcomes[0] == outcomes[1]
+
+
+def test_rewards_must_be_those_of_the_rollout(tiny_checkpoints: Mapping[str, Path]) -> None:
+    agent = worker(tiny_checkpoints["qwen2"])
+    rollout(agent, mixed_prompts("qwen2"))
+    rewards = rewards_of(agent)
+    first = next(iter(rewards))
+    stranger = {"feed": rewards[first]} | {uid: row for uid, row in rewards.items() if uid != first}
+    for wrong in (stranger, {first: rewards[first]}, {**rewards, "feed": rewards[first]}):
+        with pytest.raises(RuntimeError, match=r"agent 'a', step 5: rewards and rollouts do not belong together, .*"):
+            agent.update(wrong, 5)
+    with pytest.raises(RuntimeError, match=rf"5 rewards for 4 completions of prompt {first}"):
+        agent.update({**rewards, first: (1.0, 0.0, 0.0, 0.0, 1.0)}, 5)
+    agent.update(dict(reversed(rewards.items())), 5)  # the order means nothing
+    with pytest.raises(RuntimeError, match="do not belong together"):
+        agent.update(rewards, 5)  # once per rollout
+
+
+def test_the_order_of_the_rewards_means_nothing(tiny_checkpoints: Mapping[str, Path]) -> None:
+    results = []
+    for turn in (False, True):
+        agent = worker(tiny_checkpoints["qwen2"])
+        rollout(agent, mixed_prompts("qwen2"))
+        rewards = rewards_of(agent)
+        agent.update(dict(reversed(rewards.items())) if turn else rewards, 1)
+        results.append(gradients(agent))
+    assert largest_difference(*results) < 1e-6
+
+
+def test_learning_rates_by_hand(tiny_checkpoints: Mapping[str, Path]) -> None:
+    """10 steps, warm-up ceil(0.3 * 10) = 3: 1/4, 2/4, 3/4, then from the peak in sevenths of the way down to 0.1."""
+
+    def shares(schedule: str) -> list[float]:
+        config = settings(optimizer={"schedule": schedule, "warmup_ratio": 0.3, "min_lr_ratio": 0.1})
+        return [learning_rate_share(step, 10, config) for step in range(12)]
+
+    assert shares("constant") == [0.25, 0.5, 0.75] + [1.0] * 9
+    linear = [1 - 0.9 * i / 7 for i in range(8)] + [0.1]
+    assert shares("linear") == pytest.approx([0.25, 0.5, 0.75, *linear])
+    cosine = [0.1 + 0.45 * (1 + math.cos(math.pi * i / 7)) for i in range(8)] + [0.1]
+    assert shares("cosine") == pytest.approx([0.25, 0.5, 0.75, *cosine])
+
+    agent = worker(
+        tiny_checkpoints["qwen2"],
+        optimizer={"lr": 2e-3, "schedule": "linear", "warmup_ratio": 0.3},
+        objective={"minibatches": 2},
+    )
+    seen = []
+    for step in (1, 2, 3, 4, 5):
+        rollout(agent, mixed_prompts("qwen2"), step)
+        seen.append(agent.update(rewards_of(agent), step)["learning_rate"])
+    # One value per rollout batch, whatever the minibatches.
+    assert seen == pytest.approx([5e-4, 1e-3, 1.5e-3, 2e-3, 2e-3 * (1 - 0.9 / 7)])
+
+
+def test_an_agent_may_have_a_learning_rate_of_its_own(tiny_checkpoints: Mapping[str, Path]) -> None:
+    path = str(tiny_checkpoints["qwen2"])
+    config = settings(agents=[{"name": "a", "model": path, "lr": 7e-4}])
+    agent = Worker(config, Reader(config, config.agents[0], path), 10, torch.device("cpu"))
+    rollout(agent, mixed_prompts("qwen2"))
+    assert agent.update(rewards_of(agent), 1)["learning_rate"] == pytest.approx(7e-4)
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "gemma3", "qwen2"])
+def test_a_saved_agent_goes_on_as_if_nothing_had_happened(
+    family: str, tiny_checkpoints: Mapping[str, Path], tmp_path: Path
+) -> None:
+    prompts = mixed_prompts(family)
+    options = {"optimizer": {"schedule": "cosine", "betas": [0.9, 0.95], "eps": 1e-8}}
+    agent = worker(tiny_checkpoints[family], **options)
+    for step in (1, 2):
+        rollout(agent, prompts, step)
+        agent.update(rewards_of(agent), step)
+    agent.save(tmp_path / "saved")
+    again = worker(tiny_checkpoints[family], **options)
+    again.load(tmp_path / "saved")
+    for step in (3, 4):  # the optimizer brings the rate of step 3 along; that of step 4 needs the schedule
+        results = []
+        for one in (agent, again):
+            rollout(one, prompts, step)
+            results.append(one.update(rewards_of(one), step))
+        assert results[0] == results[1]
+    assert largest_difference(again.policy.model.state_dict(), agent.policy.model.state_dict()) == 0.0
+    assert [one.text for one in agent.evaluate(prompts)] == [one.text for one in again.evaluate(prompts)]
+
+
+def test_an_agent_reads_its_view_where_the_data_have_it(tiny_checkpoints: Mapping[str, Path]) -> None:
+    """Training rows have the view; validation rows without any view are read as they are, even the same row."""
+    files = {"source": "rows.jsonl", "columns": {"id": "id"}, "views": {"short": {"source": "other.jsonl"}}}
+    path = str(tiny_checkpoints["qwen2"])
+    config = settings(agents=[{"name": "a", "model": path, "view": "short"}], data={"train": files})
+    reader = Reader(config, config.agents[0], path)
+    plain = prompt("What is the total of the two dice?")
+    reworded = replace(plain, views={"short": "Total?"})
+    assert len(reader.encode(reworded).input_ids) < len(reader.encode(plain).input_ids)
+    assert torch.equal(reader.encode(reworded).input_ids, reader.encode(prompt("Total?")).input_ids)
+    with pytest.raises(Refused, match=r"agent 'a' reads view 'short' but the data of row .* have only long: add"):
+        reader.encode(replace(plain, views={"long": "The two dice, what do they show in all?"}))
+
+
+def test_the_written_config_of_these_tests_is_one(tmp_path: Path) -> None:
+    """The helpers use the same loader a run does."""
+    file = tmp_path / "config.yaml"
+    file.write_text(run_config.dump(settings()))
+    assert run_config.load(file) == settings()
