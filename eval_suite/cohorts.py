@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from eval_suite.evaluations import is_evaluation, labels_of
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 
 Evaluating = Callable[[str, Path], argparse.Namespace]
 """The arguments of `mmcorl eval` for a checkpoint and the folder of its evaluation."""
@@ -22,12 +22,12 @@ def parse_teams(texts: Sequence[str]) -> list[tuple[str, list[Path]]]:
         name, equals, paths = text.partition("=")
         folders = [Path(part) for part in paths.split(",") if part]
         if not (name and equals and folders):
-            raise Refused(f"--table {text!r} is no team: write NAME=DIR,DIR with the folder of each of its agents")
+            raise UserError(f"--table {text!r} is no team: write NAME=DIR,DIR with the folder of each of its agents")
         teams.append((name, folders))
     names = [name for name, _ in teams]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise Refused(f"--table names the team {twice!r} twice: give each its own name")
+        raise UserError(f"--table names the team {twice!r} twice: give each its own name")
     return teams
 
 
@@ -53,7 +53,7 @@ def evaluated(
     already answered stays; a folder of evaluations stands for these.
 
     Raises:
-        Refused: a checkpoint, and no word on how to evaluate it or where to.
+        UserError: a checkpoint, and no word on how to evaluate it or where to.
     """
     found = []
     for team, paths in teams:
@@ -64,7 +64,7 @@ def evaluated(
                 members.append(part)
                 continue
             if evaluation is None or out is None:
-                raise Refused(
+                raise UserError(
                     f"{str(part)!r} is a checkpoint that has not been evaluated: say how and where, as in "
                     "--evaluate 'math500 --samples 4 --temperature 0.6' --out evals/matched"
                 )

@@ -21,7 +21,7 @@ from eval_suite.metrics.summary import summarise_outcomes
 from eval_suite.sandbox.behaviour import Acts, By, compared_by
 from eval_suite.tasks import BENCHMARKS
 from mmcorl.answers import Equivalence
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.labels.voting import TieRule
 
 DRAFTS = 5
@@ -47,7 +47,7 @@ def sixth_prompt(question: str, drafts: Sequence[str]) -> str:
     `question` is the whole prompt the drafts answered, with its request for a format.
     """
     if not drafts:
-        raise Refused("a sixth call reads drafts, and there are none: sample some first")
+        raise UserError("a sixth call reads drafts, and there are none: sample some first")
     solutions = "".join(f"[Solution {number}]:\n{draft}\n\n" for number, draft in enumerate(drafts, 1))
     return (
         f"[Task]:\n{question}\n\n{solutions}Given the task and all the above solutions, reason over them carefully "

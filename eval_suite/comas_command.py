@@ -32,7 +32,7 @@ from eval_suite.folder import PARTS, EvalFolder
 from eval_suite.items import Item, Response
 from eval_suite.metrics.aggregate import SIXTH_CALL
 from eval_suite.tasks import BENCHMARKS
-from mmcorl.errors import Failed, Refused
+from mmcorl.errors import RunError, UserError
 from mmcorl.policy.prompt_styles import INSTRUCTIONS
 from mmcorl.report import table
 
@@ -135,7 +135,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
 def _fill_in(arguments: argparse.Namespace) -> None:
     """The protocol's own numbers where the options say nothing."""
     if arguments.aggregation is not None:
-        raise Refused(
+        raise UserError(
             f"--protocol comas reports every aggregation of its drafts and the sixth call, so --aggregation "
             f"{arguments.aggregation} has no place beside it: leave it out"
         )
@@ -148,7 +148,7 @@ def _fill_in(arguments: argparse.Namespace) -> None:
         if getattr(arguments, name) is None:
             setattr(arguments, name, value)
     if arguments.samples < 2:
-        raise Refused(f"--protocol comas votes over several drafts, and --samples {arguments.samples} leaves no vote")
+        raise UserError(f"--protocol comas votes over several drafts, and --samples {arguments.samples} leaves no vote")
 
 
 def _check_out(out: Path) -> None:
@@ -156,11 +156,11 @@ def _check_out(out: Path) -> None:
     if out.is_dir() and (
         strange := sorted(path.name for path in out.iterdir() if path.name not in ours and path.name[0] != ".")
     ):
-        raise Refused(
+        raise UserError(
             f"{str(out)!r} holds something else than this protocol's results ({strange[0]!r}): choose another folder"
         )
     if out.exists() and not out.is_dir():
-        raise Refused(f"{str(out)!r} is a file: choose a folder for the results")
+        raise UserError(f"{str(out)!r} is a file: choose a folder for the results")
 
 
 def _sixth(drafts: Generation) -> Generation:
@@ -194,7 +194,7 @@ class SixthCall:
             return "it has no drafts"
         try:
             return self.model.check(self.settings, self.asked(item))
-        except Refused as error:
+        except UserError as error:
             return str(error)
 
     def asked(self, item: Item) -> Item:
@@ -238,7 +238,7 @@ def _same_drafts(drafts: EvalFolder, sixth: EvalFolder) -> None:
     if read is None or not sixth.rows("responses.jsonl"):
         sixth.write("read.json", json.dumps({"drafts": digest}) + "\n")
     elif read["drafts"] != digest:
-        raise Refused(
+        raise UserError(
             f"the sixth calls in {str(sixth.path)!r} have read other drafts than now stand in {str(drafts.path)!r}: "
             "remove both folders, or choose another one"
         )
@@ -263,7 +263,7 @@ def _write(out: Path, told: Mapping[str, Any]) -> None:
             fresh.write_text(text, encoding="utf-8")
             fresh.replace(out / name)
         except OSError as error:
-            raise Failed(
+            raise RunError(
                 f"{out / name} cannot be written ({error.strerror}): free space or mend the permissions, and give the "
                 "same command again"
             ) from error

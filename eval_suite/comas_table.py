@@ -11,7 +11,7 @@ from typing import Any
 from eval_suite.evaluations import labels_of
 from eval_suite.metrics.aggregate import SIXTH_CALL
 from eval_suite.tables import DASH, check_one_table, csv_text, mean, percent, score_grids, shown_interval, title
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.report import table
 from mmcorl.report.table import Align, Cell, Grid
 
@@ -24,7 +24,7 @@ def read_results(folders: Sequence[Path]) -> Results:
     """The results of protocol folders; refuses a folder that holds none."""
     without = [folder for folder in folders if not (folder / FILE).is_file()]
     if without:
-        raise Refused(
+        raise UserError(
             f"{str(without[0])!r} holds no results of the CoMAS protocol, and its tables stand alone: make another "
             "table of plain evaluations (of a protocol's folder these are DIR/drafts and DIR/sixth)"
         )
@@ -35,7 +35,7 @@ def _read(file: Path) -> Mapping[str, Any]:
     try:
         told: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise Refused(f"{str(file)!r} cannot be read ({error}): give the command that made it again") from error
+        raise UserError(f"{str(file)!r} cannot be read ({error}): give the command that made it again") from error
     return told
 
 
@@ -43,7 +43,7 @@ def comas_grids(results: Results, *, digits: int = 2) -> list[Grid]:
     """The scores of every checkpoint, then how its drafts and its sixth calls came about.
 
     Raises:
-        Refused: checkpoints that differ in grader, judge, items or number of drafts.
+        UserError: checkpoints that differ in grader, judge, items or number of drafts.
     """
     _check(results)
     grids = []
@@ -74,7 +74,7 @@ def show(results: Results, form: str) -> None:
 def _check(results: Results) -> None:
     shapes = {tuple(told["columns"]) for _, told in results}
     if len(shapes) > 1:
-        raise Refused("the evaluations differ in their number of drafts: sample as many for all, or make two tables")
+        raise UserError("the evaluations differ in their number of drafts: sample as many for all, or make two tables")
     for aggregation in next(iter(shapes)):
         check_one_table([(label, told["columns"][aggregation]) for label, told in results])
 

@@ -18,7 +18,7 @@ from eval_suite.items import Item, Response
 from eval_suite.joining import join
 from eval_suite.metrics.aggregate import default_aggregation, parse_aggregation
 from eval_suite.tasks import BENCHMARKS, Loaded
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 
 if TYPE_CHECKING:
     from eval_suite.generate import Generation, Generator
@@ -72,7 +72,7 @@ def check_early(arguments: argparse.Namespace, out: Path, settings: Mapping[str,
         torch.empty(0, device=arguments.device)
     except (RuntimeError, AssertionError) as error:  # the latter where torch was built without CUDA
         reason = str(error).splitlines()[0].rstrip(".")
-        raise Refused(f"device {arguments.device!r} cannot be used ({reason}): give cpu or cuda:N") from error
+        raise UserError(f"device {arguments.device!r} cannot be used ({reason}): give cpu or cuda:N") from error
 
 
 def check_adapter(arguments: argparse.Namespace) -> None:
@@ -147,7 +147,7 @@ def settings_of(arguments: argparse.Namespace, names: Iterable[str]) -> dict[str
             chunk=256 if arguments.engine == "vllm" else 32,
         )
         if sampled > 1 and temperature == 0:
-            raise Refused(f"{name} asks for {sampled} samples, all alike at temperature 0: raise --temperature")
+            raise UserError(f"{name} asks for {sampled} samples, all alike at temperature 0: raise --temperature")
     return settings
 
 
@@ -223,7 +223,7 @@ def grade(arguments: argparse.Namespace) -> int:
 
 def _refuse_unfinished(folder: EvalFolder) -> None:
     if left := unfinished(folder):
-        raise Refused(left)
+        raise UserError(left)
 
 
 def _amend(folder: EvalFolder, arguments: argparse.Namespace) -> None:
@@ -248,7 +248,7 @@ def compare(arguments: argparse.Namespace) -> int:
         first, second = (one.scored(relation) for one in open_evaluations([arguments.a, arguments.b]))
     shared = [name for name in first if name in second]
     if not shared:
-        raise Refused(
+        raise UserError(
             f"{arguments.a} and {arguments.b} have no benchmark in common: they hold {list(first)} and {list(second)}"
         )
     compared = [paired(first[name], second[name]) for name in shared]
@@ -269,12 +269,12 @@ def ensemble(arguments: argparse.Namespace) -> int:
     from mmcorl.report.table import terminal
 
     if bool(arguments.table) == bool(arguments.folders):
-        raise Refused("give the folders of one pool, or teams to compare: --table NAME=DIR,DIR NAME=DIR,DIR")
+        raise UserError("give the folders of one pool, or teams to compare: --table NAME=DIR,DIR NAME=DIR,DIR")
     if arguments.table:
         return _matched(arguments, parse_teams(arguments.table))
     for option in ("votes", "format"):
         if getattr(arguments, option):
-            raise Refused(f"--{option} {getattr(arguments, option)} is for --table NAME=DIR,DIR: leave it out")
+            raise UserError(f"--{option} {getattr(arguments, option)} is for --table NAME=DIR,DIR: leave it out")
     ((_, members),) = evaluated([("cohort", arguments.folders)], arguments.evaluation, arguments.out)
     evaluations = open_evaluations(members)
     folders = [one.folder for one in evaluations]
@@ -307,7 +307,7 @@ def _matched(arguments: argparse.Namespace, teams: Sequence[tuple[str, Sequence[
     from mmcorl.report import table as grid
 
     if arguments.aggregation:
-        raise Refused(f"--aggregation {arguments.aggregation} does not fit a table of avg and maj: leave it out")
+        raise UserError(f"--aggregation {arguments.aggregation} does not fit a table of avg and maj: leave it out")
     opened = matched.open_teams(cohorts.evaluated(teams, arguments.evaluation, arguments.out))
     _let_programs_vote([one.folder for team in opened for one in team.members], arguments)
     with Equivalence() as relation:
@@ -381,12 +381,12 @@ def judge_of(arguments: argparse.Namespace) -> Any:
 
     judge = choose(arguments.judge, arguments.judge_model, arguments.judge_key_env, arguments.judge_gpus)
     if judge is None and arguments.judge_again:
-        raise Refused(f"--judge-again {arguments.judge_again} needs a judge to ask: add --judge")
+        raise UserError(f"--judge-again {arguments.judge_again} needs a judge to ask: add --judge")
     if isinstance(judge, JudgeSettings):
         judge = with_options(judge, arguments.judge_set)
         judge.api_key()
     elif arguments.judge_set:
-        raise Refused(f"--judge-set {arguments.judge_set[0]} is for a judge at an endpoint: add --judge URL")
+        raise UserError(f"--judge-set {arguments.judge_set[0]} is for a judge at an endpoint: add --judge URL")
     return judge
 
 
@@ -432,9 +432,9 @@ def sources_of(names: Sequence[str]) -> dict[str, str | None]:
         name, equals, path = text.partition("=")
         BENCHMARKS[name]  # refuses an unknown name
         if name in sources:
-            raise Refused(f"{name} is named twice: evaluate one copy of it, or two into two folders")
+            raise UserError(f"{name} is named twice: evaluate one copy of it, or two into two folders")
         if equals and not path:
-            raise Refused(f"{text!r} names no path: write {name}=PATH, or {name} alone for the hub")
+            raise UserError(f"{text!r} names no path: write {name}=PATH, or {name} alone for the hub")
         sources[name] = path if equals else None
     return sources
 

@@ -30,7 +30,7 @@ from mmcorl.analysis.diversity import (
     wilson,
 )
 from mmcorl.answers import Equivalence
-from mmcorl.errors import Failed, Refused
+from mmcorl.errors import RunError, UserError
 from mmcorl.report import diversity_page
 from mmcorl.report.table import Align, Cell, Grid, markdown, terminal
 
@@ -79,7 +79,7 @@ def pair(arguments: argparse.Namespace) -> int:
             seen.add(draw.model)
             candidates.append(draw)
     if not candidates:
-        raise Refused(f"{anchor.name} is the only model: give candidates for it, or draw it twice with --repeat 2")
+        raise UserError(f"{anchor.name} is the only model: give candidates for it, or draw it twice with --repeat 2")
     rank = pairing.labelled if found.labelled else pairing.label_free
     with Equivalence() as relation:
         ranking = rank(anchor, candidates, relation, found.choices)
@@ -260,7 +260,7 @@ def _write(folder: Path, name: str, text: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise Failed(f"{folder / name} cannot be written ({error.strerror}): choose another --out") from error
+        raise RunError(f"{folder / name} cannot be written ({error.strerror}): choose another --out") from error
 
 
 def _print(grids: Sequence[Grid]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from eval_suite import pipeline
 from eval_suite.folder import EvalFolder, key_of
 from eval_suite.metrics.paired import Scored, scored_benchmarks
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.labels.voting import Relation
 
 _NEEDED = ("items", "total", "wilson", "judge_pending", "unasked", "sub_scores")
@@ -66,19 +66,19 @@ def open_evaluations(paths: Sequence[Path]) -> list[Evaluation]:
     """The evaluations in folders, in order.
 
     Raises:
-        Refused: a folder that holds none, or one that is unfinished or not summed up; a folder given twice.
+        UserError: a folder that holds none, or one that is unfinished or not summed up; a folder given twice.
     """
     evaluations = []
     for label, path in zip(labels_of(paths), paths, strict=True):
         folder = EvalFolder(path)
         if left := unfinished(folder):
-            raise Refused(left)
+            raise UserError(left)
         summary = folder.facts("summary.json")
         if summary is None:
-            raise Refused(f"{str(path)!r} holds no summary.json: finish it, or grade it with `mmcorl grade {path}`")
+            raise UserError(f"{str(path)!r} holds no summary.json: finish it, or grade it with `mmcorl grade {path}`")
         scores = summary.get("benchmarks", {}).values()
         if any(entry not in told for told in scores for entry in _NEEDED):
-            raise Refused(f"{str(path)!r} was summed up by another version: do it again with `mmcorl grade {path}`")
+            raise UserError(f"{str(path)!r} was summed up by another version: do it again with `mmcorl grade {path}`")
         evaluations.append(Evaluation(label, folder, summary))
     return evaluations
 
@@ -88,7 +88,7 @@ def labels_of(paths: Sequence[Path]) -> list[str]:
     places = [path.resolve() for path in paths]
     twice = next((path for path, place in zip(paths, places, strict=True) if places.count(place) > 1), None)
     if twice is not None:
-        raise Refused(f"{str(twice)!r} is given twice: name every evaluation once")
+        raise UserError(f"{str(twice)!r} is given twice: name every evaluation once")
     for parts in range(1, max(len(place.parts) for place in places)):
         labels = ["/".join(place.parts[-parts:]) for place in places]
         if len(set(labels)) == len(labels):

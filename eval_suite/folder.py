@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from eval_suite.items import Item, Response
-from mmcorl.errors import Failed, Refused
+from mmcorl.errors import RunError, UserError
 
 Key = tuple[str, str, int]
 """(benchmark, item id, sample)."""
@@ -55,18 +55,18 @@ class EvalFolder:
         if self._given is None and not held.is_file():
             parts = [str(self.path / part) for part in PARTS if (self.path / part / "manifest.json").is_file()]
             if parts:
-                raise Refused(
+                raise UserError(
                     f"{str(self.path)!r} holds the CoMAS protocol, whose evaluations are {' and '.join(parts)}: give "
                     "one of these (`mmcorl table` takes the whole)"
                 )
-            raise Refused(
+            raise UserError(
                 f"{str(self.path)!r} holds no evaluation: give a folder that `mmcorl eval` or `mmcorl grade` wrote"
             )
         if self.path.exists() and not self.path.is_dir():
-            raise Refused(f"{str(self.path)!r} is a file: choose a folder for the results")
+            raise UserError(f"{str(self.path)!r} is a file: choose a folder for the results")
         # A run that was killed before it wrote its manifest leaves hidden files at most.
         if not held.is_file() and self.path.is_dir() and any(not p.name.startswith(".") for p in self.path.iterdir()):
-            raise Refused(f"{str(self.path)!r} is not empty and holds no evaluation: choose another folder")
+            raise UserError(f"{str(self.path)!r} is not empty and holds no evaluation: choose another folder")
         if self._given is not None and held.is_file():
             _same_manifest(self.path, self.manifest, self._given)
 
@@ -75,7 +75,7 @@ class EvalFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = (self.path / ".lock").open("w")
         except OSError as error:
-            raise Refused(
+            raise UserError(
                 f"nothing can be written into {str(self.path)!r} ({error.strerror}): choose another folder for the "
                 "results, or mend its permissions"
             ) from error
@@ -106,7 +106,7 @@ class EvalFolder:
     def rows(self, name: str) -> list[dict[str, Any]]:
         """All whole lines of one file; none when the step has not begun.
 
-        Raises Refused for a line that is no JSON object.
+        Raises UserError for a line that is no JSON object.
         """
         file = self.path / name
         if not file.is_file():
@@ -154,7 +154,7 @@ class EvalFolder:
         try:
             yield
         except OSError as error:
-            raise Failed(
+            raise RunError(
                 f"{self.path / name} cannot be written ({error.strerror}); what stood there before is safe: free "
                 "space or mend the permissions, and give the same command again"
             ) from error
@@ -171,7 +171,7 @@ class EvalFolder:
             if fingerprint is None:
                 fresh.append(item)
             elif fingerprint != item.fingerprint:
-                raise Refused(
+                raise UserError(
                     f"item {item.id!r} of {item.benchmark} is not the one {str(self.path)!r} was begun with: "
                     "restore the data, or choose another folder"
                 )
@@ -252,7 +252,7 @@ def _object(text: str, file: Path, line: int | None = None) -> dict[str, Any]:
         told = None
     if not isinstance(told, dict):
         where = str(file) if line is None else f"line {line} of {file}"
-        raise Refused(f"{where} is damaged: delete it and give the same command again, which makes it anew")
+        raise UserError(f"{where} is damaged: delete it and give the same command again, which makes it anew")
     return told
 
 
@@ -282,8 +282,8 @@ def refuse_early(path: Path, told: Mapping[str, Any]) -> None:
             raise _at_work(path) from None
 
 
-def _at_work(path: Path) -> Refused:
-    return Refused(f"another process is working in {str(path)!r}: wait for it or choose another folder")
+def _at_work(path: Path) -> UserError:
+    return UserError(f"another process is working in {str(path)!r}: wait for it or choose another folder")
 
 
 def _same_manifest(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
@@ -304,7 +304,7 @@ def _same_manifest(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -
                 name = " ".join(place[1:] if place[0] == "benchmarks" else place[2:] or place)
                 changed[f"{name}: {was} -> {now}"] = None
     if changed:
-        raise Refused(
+        raise UserError(
             f"{str(path)!r} holds an evaluation with other settings ({'; '.join(list(changed)[:3])}): "
             "give back the old ones to go on with it, or choose another folder with --out"
         )

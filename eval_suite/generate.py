@@ -23,7 +23,7 @@ from mmcorl.config import EngineSettings
 from mmcorl.engines import engine_for
 from mmcorl.engines.base import Sampling
 from mmcorl.engines.vllm import require_installed
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.policy.policy import Policy
 from mmcorl.policy.prompt_styles import INSTRUCTIONS, PromptStyle
 from mmcorl.tools.zoo import resolve
@@ -72,7 +72,7 @@ class Generation:
             ("--max-new-tokens", self.max_new_tokens, self.max_new_tokens >= 1, "at least 1"),
         ):
             if not fits:
-                raise Refused(f"{option} {value} cannot be: it must be {rule}")
+                raise UserError(f"{option} {value} cannot be: it must be {rule}")
 
 
 def trained_with(model: str) -> dict[str, Any]:
@@ -140,7 +140,7 @@ class Generator:
     def check(self, item: Item) -> str | None:
         """Why an item cannot be put to this model, such as a question that would end its own turn; None if it can.
 
-        Raises Refused where the prompt leaves no room for the whole budget.
+        Raises UserError where the prompt leaves no room for the whole budget.
         """
         try:
             text, images, how = self._prompt(item)
@@ -149,7 +149,7 @@ class Generator:
             return str(error)
         room = None if self.context is None else self.context - length
         if room is not None and room < self.settings.max_new_tokens:
-            raise Refused(
+            raise UserError(
                 f"item {item.id!r} of {item.benchmark} has {length} tokens, which leaves {room} of the context of "
                 f"{self.context}, less than the budget of {self.settings.max_new_tokens}: lower --max-new-tokens"
             )

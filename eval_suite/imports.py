@@ -21,7 +21,7 @@ from eval_suite.grading.given import plain as _plain
 from eval_suite.grading.options import parse_options
 from eval_suite.items import Item, Response
 from eval_suite.row_files import read_rows
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 
 RESPONSE_COLUMNS = (
     *("response", "prediction", "output", "completion", "model_output", "generation", "text"),
@@ -74,12 +74,12 @@ def read_responses(path: Path, *, golds: bool = True) -> ResponseFile:
     """All responses of a file; without `golds`, known answers that cannot be used are passed over.
 
     Raises:
-        Refused: nothing in the file is a response, what should be a text, a number or options is not, or some
+        UserError: nothing in the file is a response, what should be a text, a number or options is not, or some
             problems have more responses than others and nothing numbers them; names the row and the columns found.
     """
     rows = read_rows(path)
     if not rows:
-        raise Refused(f"{path} holds no rows: give a file with one response per row")
+        raise UserError(f"{path} holds no rows: give a file with one response per row")
     rows, notes = _one_filter(rows)
     numbers = _sample_numbers(rows, path)
     drawn: dict[str, int] = {}
@@ -92,9 +92,9 @@ def read_responses(path: Path, *, golds: bool = True) -> ResponseFile:
         names = {column: _plain(merged[column]) for column in ID_COLUMNS if _is_plain(merged.get(column))}
         identity = next(iter(names.values()), str(place))
         if len(texts) > 1 and numbers is not None:
-            raise Refused(f"{where} holds {len(texts)} responses and a sample number: give one of them")
+            raise UserError(f"{where} holds {len(texts)} responses and a sample number: give one of them")
         if "doc_hash" in row and numbers is None and identity in drawn:
-            raise Refused(
+            raise UserError(
                 f"{where} answers {identity!r} a second time: keep one filter of a sample log, or number the rows of "
                 "several runs in a column 'sample'"
             )
@@ -104,7 +104,7 @@ def read_responses(path: Path, *, golds: bool = True) -> ResponseFile:
         choices, unread = _choices(merged)
         gold, trouble = _gold(merged, choices)
         if golds and (unread or trouble):
-            raise Refused(f"{where} {unread or trouble}")
+            raise UserError(f"{where} {unread or trouble}")
         for number, text in enumerate(texts):
             imported.append(
                 Imported(
@@ -124,7 +124,7 @@ def read_responses(path: Path, *, golds: bool = True) -> ResponseFile:
         _check_even(imported, path)
     absent = sum(row.text is None for row in imported)
     if absent == len(imported):
-        raise Refused(f"{path} holds no response in any of its {len(rows)} rows: every call seems to have failed")
+        raise UserError(f"{path} holds no response in any of its {len(rows)} rows: every call seems to have failed")
     if absent:
         hold = "hold no response, or a failed call; they count" if absent > 1 else "holds no response; it counts"
         notes.append(f"{absent} of {len(imported)} rows {hold} as missing")
@@ -134,29 +134,31 @@ def read_responses(path: Path, *, golds: bool = True) -> ResponseFile:
 def as_items(rows: Sequence[Imported], name: str) -> list[Item]:
     """Items for a file that brings its own golds; the rows of one id are samples of one item.
 
-    Raises Refused for a row without a gold, and where samples of one id disagree about it.
+    Raises UserError for a row without a gold, and where samples of one id disagree about it.
     """
     items: dict[str, Item] = {}
     for row in rows:
         if row.gold is None:
-            raise Refused(f"row {row.id!r} has no gold answer: {row.no_gold}, or say which benchmark with --benchmark")
+            raise UserError(
+                f"row {row.id!r} has no gold answer: {row.no_gold}, or say which benchmark with --benchmark"
+            )
         item = Item(name, row.id, row.question, row.gold, choices=row.choices)
         if items.setdefault(row.id, item) != item:
-            raise Refused(f"id {row.id!r} stands for different questions or golds: give every problem its own id")
+            raise UserError(f"id {row.id!r} stands for different questions or golds: give every problem its own id")
     return list(items.values())
 
 
 def as_responses(rows: Sequence[Imported], benchmark: str, ids: Mapping[str, str] | None = None) -> list[Response]:
     """The responses of a file, those that never came left out; `ids` gives the problem of each row's id.
 
-    Raises Refused where a problem and sample stand twice.
+    Raises UserError where a problem and sample stand twice.
     """
     seen: set[tuple[str, int]] = set()
     responses = []
     for row in rows:
         key = (row.id if ids is None else ids[row.id], row.sample)
         if key in seen:
-            raise Refused(f"id {row.id!r}, sample {row.sample} stands twice: number the samples of one problem")
+            raise UserError(f"id {row.id!r}, sample {row.sample} stands twice: number the samples of one problem")
         seen.add(key)
         if row.text is not None:
             responses.append(Response(benchmark, *key, row.text, row.finish_reason))
@@ -173,7 +175,7 @@ def _check_even(rows: Sequence[Imported], path: Path) -> None:
     odd = next(((id, count) for id, count in held.items() if count != usual), None)
     if odd is not None:
         id, count = odd
-        raise Refused(
+        raise UserError(
             f"{path} holds {counted(count, 'response', 'responses')} to id {id!r} and {usual} to each of "
             f"{counted(others, 'other id', 'other ids')}: give every problem an id of its own, number repeated "
             "responses in a column 'sample', or give as many responses to each"
@@ -196,7 +198,7 @@ def _sample_numbers(rows: Sequence[Mapping[str, Any]], path: Path) -> list[int] 
         return None
     lacking = next((place for place, value in enumerate(given) if not _is_plain(value)), None)
     if lacking is not None:
-        raise Refused(f"{path}, row {lacking} has no sample number, but other rows have: number all or none")
+        raise UserError(f"{path}, row {lacking} has no sample number, but other rows have: number all or none")
     names = [_plain(value) for value in given]
     known = set(names)
     order = sorted(known, key=float) if all(map(_is_number, known)) else sorted(known)
@@ -215,7 +217,7 @@ def _texts(row: Mapping[str, Any], where: str) -> list[str | None]:
         if not listed:
             return [None]
         if _is_likelihood(listed) or not all(isinstance(text, str) for text in listed):
-            raise Refused(
+            raise UserError(
                 f"{where} holds likelihoods of given answers instead of a response: grade a task that generates text"
             )
         return list(listed)
@@ -223,7 +225,7 @@ def _texts(row: Mapping[str, Any], where: str) -> list[str | None]:
     if column is None:
         if any(name in row for name in RESPONSE_COLUMNS):
             return [None]
-        raise Refused(
+        raise UserError(
             f"{where} holds no response among the columns {sorted(map(str, row))}: name it {RESPONSE_COLUMNS[0]!r}"
         )
     value = row[column]
@@ -235,7 +237,7 @@ def _text(value: Any, column: str, where: str) -> str | None:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
     if not isinstance(value, str | int | float) or isinstance(value, bool):
-        raise Refused(f"{where} holds {type(value).__name__} as {column!r}, no text: give the text of the response")
+        raise UserError(f"{where} holds {type(value).__name__} as {column!r}, no text: give the text of the response")
     text = _plain(value)
     return None if column == "prediction" and text.startswith(_FAILED) else text
 

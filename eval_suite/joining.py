@@ -13,7 +13,7 @@ from eval_suite.counting import counted
 from eval_suite.grading import Grader
 from eval_suite.imports import ID_COLUMNS, Imported
 from eval_suite.items import Item, Response
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 
 _PLACES = ("doc_id", "index")
 """Columns that may count rows from 0: those of the harnesses and of VLMEvalKit."""
@@ -32,11 +32,13 @@ def join(rows: Sequence[Imported], items: Sequence[Item], name: str, where: str)
         where: what a sentence calls the file.
 
     Raises:
-        Refused: no column names problems of the benchmark, or their known answers are not the benchmark's.
+        UserError: no column names problems of the benchmark, or their known answers are not the benchmark's.
     """
     other = next((row.benchmark for row in rows if row.benchmark not in (None, name)), None)
     if other is not None:
-        raise Refused(f"{where} says that it answers {other}, not {name}: keep the rows of one benchmark and name that")
+        raise UserError(
+            f"{where} says that it answers {other}, not {name}: keep the rows of one benchmark and name that"
+        )
     known = {item.id: item for item in items}
     closest: tuple[float, str] | None = None
     for how, find in _ways(rows, items):
@@ -49,15 +51,17 @@ def join(rows: Sequence[Imported], items: Sequence[Item], name: str, where: str)
         if closest is None or agreement > closest[0]:
             closest = agreement, how
     if closest is not None:
-        raise Refused(
+        raise UserError(
             f"the known answers in {where} agree with those of {name} for only {closest[0]:.0%} of the problems that "
             f"{closest[1]} names: give it a column 'id' with the benchmark's own ids, or the right benchmark"
         )
     if not any(row.names for row in rows):
-        raise Refused(f"{where} has no column that names problems: add one, {ID_COLUMNS[0]!r}, with the ids of {name}")
+        raise UserError(
+            f"{where} has no column that names problems: add one, {ID_COLUMNS[0]!r}, with the ids of {name}"
+        )
     unknown = sorted({row.id for row in rows} - known.keys())
     column = next((c for row in rows for c, id in row.names.items() if id == row.id), ID_COLUMNS[0])
-    raise Refused(
+    raise UserError(
         f"{where} answers {counted(len(unknown), 'problem', 'problems')} that {name} does not have (first: "
         f"{unknown[0]!r} in column {column!r}): its ids must be those of the benchmark, such as {items[0].id!r}"
         if unknown

@@ -20,7 +20,7 @@ from eval_suite.metrics.aggregate import aggregate
 from eval_suite.metrics.outcomes import Outcome, pool
 from eval_suite.metrics.paired import Paired, Scored, compare
 from eval_suite.tables import DASH, bounds, check_one_table, mean, percent, shown_interval, title
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.labels.voting import Relation
 from mmcorl.report.table import Align, Cell, Grid
 
@@ -109,7 +109,7 @@ def matched(teams: Sequence[Team], relation: Relation, votes: int | None = None)
     have given as many responses as the whole pool, each also votes alone with that many: the same cost at inference.
 
     Raises:
-        Refused: teams whose pools are not of one size, responses that were sampled differently or are too few, other
+        UserError: teams whose pools are not of one size, responses that were sampled differently or are too few, other
             problems or graders, runs of other budgets.
     """
     everyone = [one for team in teams for one in team.members]
@@ -218,7 +218,7 @@ def _benchmarks(everyone: Sequence[Evaluation]) -> list[str]:
     for one in everyone[1:]:
         if set(one.summary["benchmarks"]) != set(names):
             others = ", ".join(one.summary["benchmarks"])
-            raise Refused(
+            raise UserError(
                 f"{everyone[0].label!r} holds {', '.join(names)} and {one.label!r} {others}: one table "
                 "needs the same benchmarks everywhere"
             )
@@ -230,12 +230,12 @@ def _responses(everyone: Sequence[Evaluation], names: Sequence[str], votes: int 
     given = {(one.label, name): int(one.summary["benchmarks"][name]["samples"]) for one in everyone for name in names}
     (least, few), (most, many) = (pick(given.items(), key=lambda pair: pair[1]) for pick in (min, max))
     if votes is None and few != many:
-        raise Refused(
+        raise UserError(
             f"budgets do not match: {least[0]!r} has {few} responses per problem of {least[1]} and {most[0]!r} {many} "
             f"of {most[1]}: evaluate both with the same --samples, or let each put in {few} with --votes {few}"
         )
     if votes is not None and not 1 <= votes <= few:
-        raise Refused(f"--votes {votes} cannot be put in: {least[0]!r} has {few} responses per problem of {least[1]}")
+        raise UserError(f"--votes {votes} cannot be put in: {least[0]!r} has {few} responses per problem of {least[1]}")
     return votes or few, few
 
 
@@ -244,7 +244,7 @@ def _same_size(teams: Sequence[Team], each: int) -> None:
     for team in pools[1:]:
         first = pools[0]
         if len(team.members) != len(first.members):
-            raise Refused(
+            raise UserError(
                 f"budgets do not match: {first.name!r} pools {len(first.members)} models × {each} responses and "
                 f"{team.name!r} {len(team.members)} × {each}: give each team as many agents"
             )
@@ -260,7 +260,7 @@ def _same_sampling(everyone: Sequence[Evaluation], names: Sequence[str]) -> None
             known = known or (one.label, how)
             for key in SAMPLED:
                 if how[key] != known[1][key]:
-                    raise Refused(
+                    raise UserError(
                         f"{key} of {name} is {known[1][key]} in {known[0]!r} and {how[key]} in {one.label!r}: budgets "
                         "match only where all responses are sampled alike"
                     )
@@ -270,7 +270,7 @@ def _same_training(training: Mapping[str, Training | None]) -> None:
     known = [(label, one) for label, one in training.items() if one is not None]
     for label, one in known[1:]:
         if one != known[0][1]:
-            raise Refused(
+            raise UserError(
                 f"budgets do not match: {known[0][0]!r} was trained for {known[0][1].sentence()} and {label!r} for "
                 f"{one.sentence()}: compare runs of one budget"
             )

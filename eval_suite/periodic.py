@@ -8,7 +8,7 @@ from eval_suite.grading import GRADER, Grader
 from eval_suite.items import Item, Response
 from eval_suite.tasks import BENCHMARKS
 from mmcorl.config import BenchmarkSet
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.run.recorder import HeldOut
 from mmcorl.types import Completion, Prompt
 
@@ -16,11 +16,11 @@ from mmcorl.types import Completion, Prompt
 def held_out(settings: BenchmarkSet) -> HeldOut:
     """Load one benchmark for evaluation during training; its responses are graded by the rule stage.
 
-    Raises Refused for an unknown benchmark, a copy that cannot be read, and coding benchmarks, which run code.
+    Raises UserError for an unknown benchmark, a copy that cannot be read, and coding benchmarks, which run code.
     """
     items = BENCHMARKS[settings.name].load(settings.source, limit=settings.limit).items
     if any(item.kind == "code" for item in items):
-        raise Refused(
+        raise UserError(
             f"validation.benchmarks names {settings.name}, which runs code that a model wrote: evaluate checkpoints "
             "with `mmcorl eval ... --run-code` instead"
         )

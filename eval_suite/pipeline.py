@@ -22,7 +22,7 @@ from eval_suite.program_votes import note_sandbox
 from eval_suite.results import facts, write_tables
 from eval_suite.samples_page import write_view
 from eval_suite.tasks import BENCHMARKS
-from mmcorl.errors import Failed, Refused
+from mmcorl.errors import RunError, UserError
 from mmcorl.run.progress import task
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def askable(
     told, and count as wrong: a benchmark is scored over all its items.
 
     Raises:
-        Refused: not one item can be put to the model. What `check` raises comes through.
+        UserError: not one item can be put to the model. What `check` raises comes through.
     """
     name = items[0].benchmark
     answered = {(row["benchmark"], row["id"]) for row in folder.rows("responses.jsonl")}
@@ -93,7 +93,7 @@ def askable(
         if found:
             first = f"the first is {found[0]['id']!r}: {found[0]['reason']}"
             if len(found) == len(items):
-                raise Refused(f"no item of {name} can be put to this model; {first}")
+                raise UserError(f"no item of {name} can be put to this model; {first}")
             verbs = "cannot be put to this model and", "counts" if len(found) == 1 else "count"
             print(f"{name}: {len(found)} of {len(items)} items {' '.join(verbs)} as wrong; {first}", file=sys.stderr)
             folder.append("unasked.jsonl", found)
@@ -133,7 +133,7 @@ def grade(
                 bar.advance()
             folder.append("rule.jsonl", rows)
     if not_run:
-        raise Failed(
+        raise RunError(
             f"the sandbox failed on {not_run} programs, which says nothing of them: the rest is graded, give the same "
             "command again for these"
         )
@@ -152,7 +152,7 @@ def _rule_row(item: Item, response: Response, grader: Grader, sandbox: Sandbox |
             "reason": result.reason,
         }
     if sandbox is None:
-        raise Refused(f"{item.benchmark} runs code that a model wrote, which is off: allow it with --run-code")
+        raise UserError(f"{item.benchmark} runs code that a model wrote, which is off: allow it with --run-code")
     from eval_suite.sandbox.code_task import grade_code
 
     graded = grade_code(item, response, sandbox)

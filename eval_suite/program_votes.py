@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from eval_suite.folder import EvalFolder, key_of
 from eval_suite.items import Item, Response
-from mmcorl.errors import Failed
+from mmcorl.errors import RunError
 from mmcorl.run.progress import task
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def observe(folder: EvalFolder, sandbox: Sandbox, *, benchmarks: set[str] | None
     Returns whether anything was added, which makes a summary stale.
 
     Raises:
-        Failed: the sandbox itself failed on some problems; the rest is kept, and the same command does these again.
+        RunError: the sandbox itself failed on some problems; the rest is kept, and the same command does these again.
     """
     from eval_suite.sandbox.behaviour import acts_of
     from eval_suite.sandbox.process import HarnessError
@@ -60,7 +60,7 @@ def observe(folder: EvalFolder, sandbox: Sandbox, *, benchmarks: set[str] | None
                 ])  # fmt: skip
             bar.advance()
     if failed:
-        raise Failed(
+        raise RunError(
             f"the sandbox failed on the examples of {_problems(len(failed))} ({failed[0]}), which says nothing of the "
             "programs: the rest is kept, give the same command again for these"
         )

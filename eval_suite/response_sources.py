@@ -35,7 +35,7 @@ from eval_suite.tasks import BENCHMARKS, Loaded
 from mmcorl.algo.seeds import noise_seed
 from mmcorl.analysis.diversity import Draw
 from mmcorl.answers import Equivalence
-from mmcorl.errors import Failed, Refused
+from mmcorl.errors import RunError, UserError
 from mmcorl.labels.voting import Choices
 from mmcorl.run.progress import task
 from mmcorl.tools import zoo
@@ -102,7 +102,7 @@ class Gathered:
 def gather(arguments: argparse.Namespace, *, labels: bool) -> Gathered:
     """Sample or read every source of a command line and join them.
 
-    `labels`: whether known answers are needed. Raises Refused for sources that cannot be compared.
+    `labels`: whether known answers are needed. Raises UserError for sources that cannot be compared.
     """
     sources = [parse_source(text) for text in arguments.sources]
     _check_sources(sources, arguments)
@@ -127,7 +127,7 @@ def parse_source(text: str) -> Source:
     name = _SEED.sub("", name)
     where = where if Path(where).exists() else _SEED.sub("", where)
     if equals and not name:
-        raise Refused(f"{text!r} has nothing before the `=`: write NAME=SOURCE, or the source alone")
+        raise UserError(f"{text!r} has nothing before the `=`: write NAME=SOURCE, or the source alone")
     path = Path(where)
     kind: Literal["checkpoint", "evaluation", "file"] = "checkpoint"
     if path.is_file():
@@ -135,7 +135,7 @@ def parse_source(text: str) -> Source:
     elif is_evaluation(path):
         kind = "evaluation"
     elif path.suffix in (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".xlsx"):
-        raise Refused(f"there is no file {where!r}: give a file of responses, an evaluation folder or a checkpoint")
+        raise UserError(f"there is no file {where!r}: give a file of responses, an evaluation folder or a checkpoint")
     label = name or (path.stem if kind == "file" else path.resolve().name if path.exists() else where.split("/")[-1])
     return Source(label.removeprefix("zoo:"), where, kind, seed)
 
@@ -146,7 +146,7 @@ def _check_sources(sources: Sequence[Source], arguments: argparse.Namespace) -> 
     for source in sources:
         twin = seen.setdefault((source.label, source.seed), source)
         if twin is not source:
-            raise Refused(
+            raise UserError(
                 f"two sources are called {source.label!r}: name them apart (a={source.where}), or, where they are two "
                 f"draws of one model, by their seeds ({source.label}@seed1={twin.where})"
             )
@@ -155,25 +155,25 @@ def _check_sources(sources: Sequence[Source], arguments: argparse.Namespace) -> 
     for source in sampled:
         other = places.setdefault(source.label, source)
         if other.where != source.where:
-            raise Refused(
+            raise UserError(
                 f"{other.where!r} and {source.where!r} are both called {source.label!r}, which says that they are one "
                 f"model: name them apart, as in a={source.where}"
             )
         zoo.parse(source.where)  # refuses a name that the zoo does not have
     repeat = arguments.repeat if sampled else 1
     if len(sources) == len(sampled) == 1 and repeat < 2:
-        raise Refused(f"{sources[0].label} is one draw, and a pair takes two: name another model, or add --repeat 2")
+        raise UserError(f"{sources[0].label} is one draw, and a pair takes two: name another model, or add --repeat 2")
     if sampled and bool(arguments.data) == bool(arguments.benchmark):
-        raise Refused(
+        raise UserError(
             f"{sampled[0].where!r} is to be sampled, but on what: give --data SOURCE or --benchmark NAME, one of them"
         )
     if sampled and arguments.out is None:
-        raise Refused(f"the responses of {sampled[0].where!r} need a place to stay: give a folder with --out")
+        raise UserError(f"the responses of {sampled[0].where!r} need a place to stay: give a folder with --out")
     if arguments.repeat < 1 or arguments.problems < 1:
-        raise Refused(f"--repeat {arguments.repeat} and --problems {arguments.problems} must each be at least 1")
+        raise UserError(f"--repeat {arguments.repeat} and --problems {arguments.problems} must each be at least 1")
     again = repeat > 1 or any(source.seed is not None for source in sampled)
     if sampled and again and arguments.temperature == 0:
-        raise Refused("at temperature 0 a second draw is the first again: raise --temperature, or leave --repeat out")
+        raise UserError("at temperature 0 a second draw is the first again: raise --temperature, or leave --repeat out")
 
 
 def _families(told: Sequence[str], sources: Sequence[Source]) -> dict[str, str]:
@@ -182,9 +182,11 @@ def _families(told: Sequence[str], sources: Sequence[Source]) -> dict[str, str]:
     for text in told:
         name, equals, family = text.partition("=")
         if not (equals and name and family):
-            raise Refused(f"--family {text} is not of the form NAME=FAMILY, such as {next(iter(known))}=qwen")
+            raise UserError(f"--family {text} is not of the form NAME=FAMILY, such as {next(iter(known))}=qwen")
         if name not in known:
-            raise Refused(f"--family names {name!r}, but the sources are {', '.join(sorted(known))}: use one of these")
+            raise UserError(
+                f"--family names {name!r}, but the sources are {', '.join(sorted(known))}: use one of these"
+            )
         families[name] = family
     return families
 
@@ -213,7 +215,7 @@ def _sampled(sources: Sequence[Source], arguments: argparse.Namespace, labels: b
                 try:
                     process.submit(_answer, *job).result()
                 except BrokenProcessPool as error:
-                    raise Failed(
+                    raise RunError(
                         f"the process that samples {source.label} died, for want of memory as a rule; what it answered "
                         "is kept: give the same command again, or lower --max-new-tokens"
                     ) from error
@@ -276,7 +278,7 @@ def problems_of(arguments: argparse.Namespace, labels: bool) -> tuple[str, Loade
         ((name, where),) = commands.sources_of([arguments.benchmark]).items()
         loaded = subset.load(BENCHMARKS[name], where, subset.Subset(arguments.problems, arguments.problems_seed))
         if any(item.kind == "code" for item in loaded.items):
-            raise Refused(f"{name} asks for programs, of which no two are the same wrong answer: take another one")
+            raise UserError(f"{name} asks for programs, of which no two are the same wrong answer: take another one")
         return name, loaded
     settings = data_settings(arguments.data, arguments.data_set)
 
@@ -296,7 +298,7 @@ def problems_of(arguments: argparse.Namespace, labels: bool) -> tuple[str, Loade
     items = [_item(name, prompt) for prompt in prompts.select(found.kept)]
     unknown = sum(not item.gold for item in items)
     if labels and unknown:
-        raise Refused(
+        raise UserError(
             f"{unknown} of {len(items)} problems of {name} have no known answer: name the column that holds them "
             "(--data-set columns.answer=NAME), or compare without any by `mmcorl pair --label-free`"
         )
@@ -325,18 +327,18 @@ def data_settings(source: str, changes: Sequence[str]) -> Any:
     for change in changes:
         key, equals, value = change.partition("=")
         if not equals or not key:
-            raise Refused(f"--data-set {change} is not of the form KEY=VALUE, such as columns.answer=solution")
+            raise UserError(f"--data-set {change} is not of the form KEY=VALUE, such as columns.answer=solution")
         *parents, last = key.split(".")
         inner = raw
         for parent in parents:
             inner = inner.setdefault(parent, {})
             if not isinstance(inner, dict):
-                raise Refused(f"--data-set {change} looks for settings in {parent!r}, which has none")
+                raise UserError(f"--data-set {change} looks for settings in {parent!r}, which has none")
         inner[last] = yaml.safe_load(value)
     try:
         return DataSettings.model_validate(raw)
     except ValidationError as error:
-        raise Refused(sentence(error, raw, DataSettings)) from error
+        raise UserError(sentence(error, raw, DataSettings)) from error
 
 
 def _item(name: str, prompt: Any) -> Item:
@@ -350,13 +352,15 @@ def _item(name: str, prompt: Any) -> Item:
 def _read_evaluation(source: Source, path: Path | None = None) -> Sheet:
     folder = EvalFolder(path or Path(source.where))
     if left := unfinished(folder):
-        raise Refused(left)
+        raise UserError(left)
     items = [item for item in folder.items() if item.kind != "code"]
     left_out = len(folder.items()) - len(items)
     # Pictures are not kept in full, so questions about them cannot be told apart.
     pictured = {(row["benchmark"], row["id"]) for row in folder.rows("items.jsonl") if row["images"]}
     if not items:
-        raise Refused(f"{source.where!r} holds programs only, of which no two are the same wrong answer: give another")
+        raise UserError(
+            f"{source.where!r} holds programs only, of which no two are the same wrong answer: give another"
+        )
     names = list(dict.fromkeys(item.benchmark for item in items))
     several = len(names) > 1
     key = {(item.benchmark, item.id): f"{item.benchmark}/{item.id}" if several else item.id for item in items}
@@ -425,7 +429,7 @@ def _joined(sheets: Sequence[Sheet], families: Mapping[str, str], *, shared: boo
     if shared and any(len(common) < len(sheet.items) for sheet in sheets):
         sizes = ", ".join(f"{sheet.source.label} {len(sheet.items)}" for sheet in sheets)
         if not common:
-            raise Refused(f"the sources have no problem in common ({sizes}): give responses to the same problems")
+            raise UserError(f"the sources have no problem in common ({sizes}): give responses to the same problems")
         problems = [problem for problem in problems if problem in common]
         notes.append(f"{len(problems)} problems that all sources answer; they have {sizes}")
         sheets = [replace(sheet, items={problem: sheet.items[problem] for problem in problems}) for sheet in sheets]
@@ -434,7 +438,9 @@ def _joined(sheets: Sequence[Sheet], families: Mapping[str, str], *, shared: boo
     families = {**_lineages(sheets), **families}
     draws = _draws(sheets, families, labels)
     if len(draws) < 2:
-        raise Refused(f"{draws[0].name} holds one response to each problem, and a pair takes two: name another source")
+        raise UserError(
+            f"{draws[0].name} holds one response to each problem, and a pair takes two: name another source"
+        )
     silent = {draw.name: draw.unanswered for draw in draws if draw.unanswered}
     if silent:
         told = ", ".join(f"{name} {count}" for name, count in silent.items())
@@ -470,11 +476,11 @@ def _check_alike(sheets: Sequence[Sheet], notes: list[str]) -> None:
         where = f"{first.source.label} and {other.source.label}"
         for part, a, b in (("grader", first.grader, other.grader), ("judge", first.judge, other.judge)):
             if (difference := facts_difference(a, b)) is not None:
-                raise Refused(f"{part} differs between {where} ({difference}): grade both again with the same one")
+                raise UserError(f"{part} differs between {where} ({difference}): grade both again with the same one")
         told = [{item.benchmark for item in sheet.items.values()} & BENCHMARKS.keys() for sheet in (first, other)]
         if all(told) and told[0] != told[1]:
             names = [", ".join(sorted(one)) for one in told]
-            raise Refused(f"{where} are about {names[0]} and {names[1]}: let both answer the same problems")
+            raise UserError(f"{where} are about {names[0]} and {names[1]}: let both answer the same problems")
     for key in ("temperature", "top_p", "style", "max_new_tokens"):
         values = {sheet.source.label: sheet.asked[key] for sheet in sheets if key in sheet.asked}
         if len(set(values.values())) > 1:
@@ -497,7 +503,7 @@ def _check_golds(sheets: Sequence[Sheet], relation: Equivalence) -> list[str]:
         problem, one, two = differ[0]
         where = f"{first.source.label} and {other.source.label}"
         if len(differ) > (1 - ALIKE) * len(pairs):
-            raise Refused(
+            raise UserError(
                 f"{where} are not about the same problems: the known answers differ for {len(differ)} of {len(pairs)} "
                 f"ids (first {problem!r}: {one.gold!r} and {two.gold!r}); give both the same ids for the same problems"
             )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 
 KINDS = (".jsonl", ".json", ".csv", ".tsv", ".xlsx", ".parquet")
 _LISTS = ("logs", "samples", "rows", "data")
@@ -25,13 +25,13 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     """All rows of a file by its ending, a byte order mark skipped.
 
     Raises:
-        Refused: there is no such file, another ending, or content that does not fit it; names the line or the row.
+        UserError: there is no such file, another ending, or content that does not fit it; names the line or the row.
     """
     if not path.is_file():
-        raise Refused(f"there is no file {str(path)!r}: give a file of responses")
+        raise UserError(f"there is no file {str(path)!r}: give a file of responses")
     kind = path.suffix.lower()
     if kind not in KINDS:
-        raise Refused(f"{path} has the ending {kind!r}: give {', '.join(KINDS[:-1])} or {KINDS[-1]}")
+        raise UserError(f"{path} has the ending {kind!r}: give {', '.join(KINDS[:-1])} or {KINDS[-1]}")
     try:
         if kind == ".jsonl":
             return _json_lines(path)
@@ -44,9 +44,11 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         return _separated(path, "\t" if kind == ".tsv" else ",")
     except (UnicodeDecodeError, RecursionError, csv.Error, zipfile.BadZipFile, ElementTree.ParseError) as error:
         reason = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
-        raise Refused(f"{path} cannot be read as {kind[1:]} ({reason}): repair it, or save it anew as UTF-8") from error
+        raise UserError(
+            f"{path} cannot be read as {kind[1:]} ({reason}): repair it, or save it anew as UTF-8"
+        ) from error
     except OSError as error:
-        raise Refused(
+        raise UserError(
             f"{path} cannot be read ({error.strerror or error}): repair the file or its permissions"
         ) from error
 
@@ -59,7 +61,7 @@ def _json_lines(path: Path) -> list[dict[str, Any]]:
             try:
                 row = json.loads(line)
             except json.JSONDecodeError as error:
-                raise Refused(f"{path}, line {number} is no JSON ({error.msg}): repair or remove the line") from error
+                raise UserError(f"{path}, line {number} is no JSON ({error.msg}): repair or remove the line") from error
             rows.append(_object(row, path, f"line {number}"))
     return rows
 
@@ -69,7 +71,7 @@ def _json(path: Path) -> list[dict[str, Any]]:
     try:
         told = json.loads(path.read_text(encoding="utf-8-sig"))
     except json.JSONDecodeError as error:
-        raise Refused(f"{path} is no JSON ({error}): repair it") from error
+        raise UserError(f"{path} is no JSON ({error}): repair it") from error
     if isinstance(told, dict):
         listed = next((told[key] for key in _LISTS if isinstance(told.get(key), list)), None)
         if listed is not None:
@@ -79,13 +81,13 @@ def _json(path: Path) -> list[dict[str, Any]]:
         else:
             told = [told]
     if not isinstance(told, list):
-        raise Refused(f"{path} holds {type(told).__name__}, no rows: give a list of objects")
+        raise UserError(f"{path} holds {type(told).__name__}, no rows: give a list of objects")
     return [_object(row, path, f"row {number}") for number, row in enumerate(told)]
 
 
 def _object(row: Any, path: Path, where: str) -> dict[str, Any]:
     if not isinstance(row, dict):
-        raise Refused(f"{path}, {where} is no JSON object: give one object per response")
+        raise UserError(f"{path}, {where} is no JSON object: give one object per response")
     return row
 
 
@@ -96,11 +98,11 @@ def _separated(path: Path, delimiter: str) -> list[dict[str, Any]]:
         head = next(reader, [])
         if len(set(head)) < len(head):
             twice = next(name for name in head if head.count(name) > 1)
-            raise Refused(f"{path} has two columns {twice!r}: give every column a name of its own")
+            raise UserError(f"{path} has two columns {twice!r}: give every column a name of its own")
         rows = []
         for cells in reader:
             if cells and len(cells) != len(head):
-                raise Refused(
+                raise UserError(
                     f"{path}, line {reader.line_num} has {len(cells)} cells and the head {len(head)}: put texts that "
                     "hold separators or line ends into quotes"
                 )
@@ -116,7 +118,7 @@ def _parquet(path: Path) -> list[dict[str, Any]]:
     try:
         table: list[dict[str, Any]] = pyarrow.parquet.read_table(path).to_pylist()
     except pyarrow.ArrowException as error:
-        raise Refused(f"{path} cannot be read as parquet ({str(error).splitlines()[0]}): save it anew") from error
+        raise UserError(f"{path} cannot be read as parquet ({str(error).splitlines()[0]}): save it anew") from error
     return table
 
 
@@ -124,9 +126,9 @@ def _workbook(path: Path) -> list[dict[str, Any]]:
     try:
         return list(_excel(path))
     except (LookupError, ValueError, NotImplementedError) as error:
-        if isinstance(error, Refused):
+        if isinstance(error, UserError):
             raise
-        raise Refused(f"{path} is no Excel workbook that can be read: save it anew as .xlsx or .tsv") from error
+        raise UserError(f"{path} is no Excel workbook that can be read: save it anew as .xlsx or .tsv") from error
 
 
 def _excel(path: Path) -> Iterator[dict[str, Any]]:
@@ -135,7 +137,7 @@ def _excel(path: Path) -> Iterator[dict[str, Any]]:
         names = set(book.namelist())
         sheet = _first_sheet(book) if "xl/workbook.xml" in names else ""
         if sheet not in names:
-            raise Refused(f"{path} is no Excel workbook: save it anew as .xlsx or .tsv")
+            raise UserError(f"{path} is no Excel workbook: save it anew as .xlsx or .tsv")
         shared = list(_shared_texts(book)) if "xl/sharedStrings.xml" in names else []
         head: list[str] = []
         with book.open(sheet) as file:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from eval_suite.items import Item
 from eval_suite.tasks.base import Benchmark, Loaded
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def parse(text: str | None, otherwise: int | None = None) -> int | None:
     if text == "all":
         return None
     if not text.isdecimal() or int(text) < 1:
-        raise Refused(f"--subset {text} is no number of problems: give 1 or more, or `all`")
+        raise UserError(f"--subset {text} is no number of problems: give 1 or more, or `all`")
     return int(text)
 
 
@@ -43,7 +43,7 @@ def load(benchmark: Benchmark, source: str | Path | None, subset: Subset) -> Loa
     if subset.size is None:
         return benchmark.load(source, limit=subset.limit)
     if subset.limit is not None and subset.limit < 1:
-        raise Refused(f"limit {subset.limit} leaves nothing of {benchmark.name}; it must be at least 1")
+        raise UserError(f"limit {subset.limit} leaves nothing of {benchmark.name}; it must be at least 1")
     loaded = benchmark.load(source)
     items, notes = loaded.items, list(loaded.notes)
     if subset.size < len(items):

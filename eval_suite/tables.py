@@ -15,7 +15,7 @@ from typing import Any, Literal
 from eval_suite.counting import counted
 from eval_suite.metrics.intervals import wilson
 from eval_suite.metrics.paired import Paired, facts_difference
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.report.table import Align, Cell, Grid
 
 Layout = Literal["columns", "rows"]
@@ -61,7 +61,7 @@ def score_grids(summaries: Summaries, *, layout: Layout = "columns", digits: int
     `rows`. `digits`: decimals of a percentage (the paper: 2 for vision, 1 for text).
 
     Raises:
-        Refused: the evaluations differ in grader, multiple-choice policy, judge or items.
+        UserError: the evaluations differ in grader, multiple-choice policy, judge or items.
     """
     check_one_table(summaries)
     columns = _columns(summaries)
@@ -156,7 +156,7 @@ def csv_text(summaries: Summaries) -> str:
     """All evaluations as CSV, one row per evaluation and benchmark, unrounded.
 
     Raises:
-        Refused: as for `score_grids`.
+        UserError: as for `score_grids`.
     """
     check_one_table(summaries)
     counts = ["samples", "aggregation", "tie_rule", "n", "full_n", "correct", "total", "accuracy"]
@@ -193,10 +193,10 @@ def check_one_table(summaries: Summaries) -> None:
     """Refuse to put evaluations side by side that were not graded alike or not on the same items.
 
     Raises:
-        Refused: naming the first difference and both evaluations.
+        UserError: naming the first difference and both evaluations.
     """
     if not any(summary["benchmarks"] for _, summary in summaries):
-        raise Refused("no scores to show: grade some responses first")
+        raise UserError("no scores to show: grade some responses first")
     graders: dict[str, tuple[str, Mapping[str, Any]]] = {}
     policies: list[tuple[str, str]] = []
     seen: dict[str, tuple[str, Mapping[str, Any]]] = {}
@@ -221,7 +221,7 @@ def check_one_table(summaries: Summaries) -> None:
                 "judge both or neither",
             )
             if known["items"] != told["items"]:
-                raise Refused(
+                raise UserError(
                     f"{name} has other items in {other!r} ({known['n']}) than in {label!r} ({told['n']}): "
                     "evaluate both on the same items, or make two tables"
                 )
@@ -260,7 +260,7 @@ def shown_interval(told: Mapping[str, Any]) -> Sequence[float] | None:
 def _refuse_if(what: str, difference: str | None, a: str, b: str, way_out: str) -> None:
     if difference is not None:
         where = f"inside {a!r}" if a == b else f"between {a!r} and {b!r}"
-        raise Refused(f"{what} differs {where} ({difference}): {way_out}, or make two tables")
+        raise UserError(f"{what} differs {where} ({difference}): {way_out}, or make two tables")
 
 
 Column = tuple[str, str]

@@ -1,16 +1,16 @@
-"""The exceptions a user is meant to read: a sentence each, which the command line prints alone."""
+"""Exceptions whose message is meant for the user: one sentence, printed without a stack trace."""
 
 
-class Refused(ValueError):
-    """Input that cannot work, said in one sentence: the value, the rule, the way out.
+class UserError(ValueError):
+    """Invalid input. One sentence: the value, the rule, the way out.
 
-    Raised before work starts. The command line prints the sentence alone and exits with 2.
+    Raised before work starts. The command line prints the sentence and exits with 2.
     """
 
 
-class Failed(RuntimeError):
-    """Work that had to stop through no fault of the input, such as on a full disk.
+class RunError(RuntimeError):
+    """Work that stopped through no fault of the input, such as a full disk.
 
-    One sentence: what happened, what is safe, what next. The command line prints it alone and exits with 1;
-    anything unexpected keeps its stack trace instead.
+    One sentence: what happened, what is safe, what to do next. The command line prints it and exits with 1.
+    Any other exception keeps its stack trace.
     """

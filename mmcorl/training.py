@@ -24,17 +24,17 @@ from mmcorl.config import BenchmarkSet, Config
 from mmcorl.cotrain import cotrain
 from mmcorl.data import check_cache
 from mmcorl.data.batches import Batches
-from mmcorl.data.checks import DataCheck, DataRefused, check
+from mmcorl.data.checks import DataCheck, DataError, check
 from mmcorl.data.overlap import warnings as overlap_warnings
 from mmcorl.data.row_parsing import BadRow
 from mmcorl.data.sources import PromptSource, load_prompts
 from mmcorl.engines import require_engine
-from mmcorl.errors import Failed, Refused
+from mmcorl.errors import RunError, UserError
 from mmcorl.interactions.train import train_on_episodes
 from mmcorl.interactions.workflows import workflows
 from mmcorl.labels.supervision import Supervision
 from mmcorl.launch import launcher
-from mmcorl.launch.health import RankFailed
+from mmcorl.launch.health import RankError
 from mmcorl.launch.host import prepare
 from mmcorl.launch.local import LocalTeam
 from mmcorl.launch.ray_agent import Cohort, TeamAgent
@@ -49,7 +49,7 @@ from mmcorl.run.trackers import require_trackers
 from mmcorl.tools.zoo import parse, resolve
 from mmcorl.trainer import memory, parity
 from mmcorl.types import Prompt, twins
-from model_adapters.images import ImageRefused, load_image
+from model_adapters.images import ImageError, load_image
 
 # Python's last collection would look through all of torch and transformers, a second or two after all is done.
 atexit.register(gc.freeze)
@@ -94,8 +94,8 @@ Suite = Callable[[BenchmarkSet], HeldOut]
 def train(config: Config, run_dir: Path, *, quiet: bool = False, suite: Suite | None = None) -> dict[str, Any]:
     """Run or resume `config` in `run_dir`; returns the summary.
 
-    Raises Refused before work starts on anything that cannot work, and leaves the folder then as it was; raises
-    Failed where the disk has no room.
+    Raises UserError before work starts on anything that cannot work, and leaves the folder then as it was; raises
+    RunError where the disk has no room.
     """
     prepare(config)
     require_engine(config)
@@ -131,9 +131,9 @@ def train(config: Config, run_dir: Path, *, quiet: bool = False, suite: Suite | 
             )
         except Exception as error:
             reason = no_room(error)
-            if reason is None and not isinstance(error, RankFailed):
+            if reason is None and not isinstance(error, RankError):
                 raise
-            raise Failed(_stopped(run_dir, committed(folder.checkpoints), reason, error)) from error
+            raise RunError(_stopped(run_dir, committed(folder.checkpoints), reason, error)) from error
 
 
 def _stopped(run_dir: Path, safe: Sequence[Committed], no_room: str | None, error: Exception) -> str:
@@ -269,7 +269,7 @@ def _compare_engines(
     write_file(folder.path / "engines.json", json.dumps([one.record() for one in measured], indent=1) + "\n")
     for one in measured:
         if one.fault and config.engine.parity == "stop":
-            raise Failed(f"{one.fault}; engine.parity=warn goes on all the same")
+            raise RunError(f"{one.fault}; engine.parity=warn goes on all the same")
         progress.message(one.fault or one.sentence())
 
 
@@ -324,10 +324,10 @@ def _check(
                     known = check(
                         source, max_side=config.vision.max_side, lengths=lengths, on_progress=lambda *_: bar.advance()
                     )
-                except DataRefused as refused:
+                except DataError as refused:
                     raise _with_engine_limit(refused, readers) from refused
             if name in before and check_cache.is_of_other_data(before[name], known, source):
-                raise Refused(
+                raise UserError(
                     f"the {name} data ({source.name}) are not those this run began with: restore them, or choose "
                     "another --run-dir"
                 )
@@ -339,13 +339,13 @@ def _check(
     return checks, record
 
 
-def _with_engine_limit(refused: DataRefused, readers: Sequence[Reader]) -> DataRefused:
+def _with_engine_limit(refused: DataError, readers: Sequence[Reader]) -> DataError:
     """The same refusal; where rows are too long for the engine alone, it says so."""
     tight = next((reader for reader in readers if reader.limited_by_engine()), None)
     if tight is None or "too_long" not in refused.report.counts:
         return refused
     setting = tight.config.engine.max_model_len
-    return DataRefused(f"{refused}; engine.max_model_len is {setting}: raise it, or leave it out", refused.report)
+    return DataError(f"{refused}; engine.max_model_len is {setting}: raise it, or leave it out", refused.report)
 
 
 def _longest(reader: Reader, pair: str | None, prompt: Prompt) -> int:
@@ -360,7 +360,7 @@ def _images_have_readers(sources: Mapping[str, PromptSource], readers: Sequence[
     for name, source in sources.items() if blind else ():
         first = next((prompt for row in range(min(8, len(source))) if (prompt := _readable(source, row))), None)
         if first is not None and first.images:
-            raise Refused(
+            raise UserError(
                 f"agent {blind[0]!r} is a text model but the {name} data ({source.name}) have images: "
                 "give it a vision-language model, or leave data.train.columns.image out"
             )
@@ -372,7 +372,7 @@ def _readable(source: PromptSource, row: int) -> Prompt | None:
         prompt = source[row]
         for image in prompt.images:
             load_image(image)
-    except (BadRow, ImageRefused):
+    except (BadRow, ImageError):
         return None
     return prompt
 
@@ -380,14 +380,14 @@ def _readable(source: PromptSource, row: int) -> Prompt | None:
 def _benchmarks(config: Config, readers: Sequence[Reader], suite: Suite | None) -> list[HeldOut]:
     """The benchmarks among the validation sets; each of their problems must fit every agent."""
     if config.validation.benchmarks and suite is None:
-        raise Refused("validation.benchmarks needs the evaluation suite: start the run with `mmcorl train`")
+        raise UserError("validation.benchmarks needs the evaluation suite: start the run with `mmcorl train`")
     loaded = [suite(one) for one in config.validation.benchmarks] if suite else []
     for held_out in loaded:
         for reader in readers:
             limit = reader.longest_prompt()
             for prompt in held_out.prompts:
                 if (length := reader.length(prompt)) > limit:
-                    raise Refused(
+                    raise UserError(
                         f"problem {prompt.row_id!r} of {held_out.name} has {length} tokens for agent {reader.name!r}, "
                         f"limit {limit}: raise data.max_prompt_tokens or engine.max_model_len, or lower "
                         "sampling.max_new_tokens"
@@ -401,19 +401,19 @@ def _prompts(
     """The usable rows: training batches, read when their step comes, and validation sets in memory."""
     kept, answers = checks["train"].kept, checks["train"].answers
     if config.supervision.kind == "gold" and answers < len(kept):
-        raise Refused(
+        raise UserError(
             f"supervision.kind is 'gold' but {len(kept) - answers} of {len(kept)} rows of {sources['train'].name} have "
             "no answer: name the answer column in data.train.columns, leave those rows out with "
             "data.train.answers=required data.train.on_bad_row=skip, or use supervision.kind=ring, which needs none"
         )
     if config.episode and config.episode.verifier.kind == "gold" and answers < len(kept):
-        raise Refused(
+        raise UserError(
             f"episode.verifier.kind is 'gold' but {len(kept) - answers} of {len(kept)} rows of {sources['train'].name} "
             "have no answer: name the answer column in data.train.columns, leave those rows out with "
             "data.train.answers=required data.train.on_bad_row=skip, or use episode.verifier.kind=majority"
         )
     if len(kept) < config.batch.prompts:
-        raise Refused(
+        raise UserError(
             f"{checks['train'].summary()}, too few to fill a batch of {config.batch.prompts} prompts: "
             "lower batch.prompts or mend the rows"
         )

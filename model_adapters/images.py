@@ -48,7 +48,7 @@ _ORIENTATION = 0x0112
 _OPENING = threading.Lock()
 
 
-class ImageRefused(AdapterError):
+class ImageError(AdapterError):
     """An image no model should be shown, said in one sentence."""
 
 
@@ -63,7 +63,7 @@ def load_image(
     but a side below `MIN_SIDE` is brought up to it: proportionally as far as `max_side` allows, then by
     stretching, as every family does on its own to so thin an image. Applying it twice changes nothing.
 
-    Raises ImageRefused for what is missing, truncated, corrupt, of another format, empty, thinner than
+    Raises ImageError for what is missing, truncated, corrupt, of another format, empty, thinner than
     1:`MAX_RATIO`, or declares more than `max_pixels` pixels or oversized compressed text.
     """
     if max_side < MIN_SIDE:
@@ -92,7 +92,7 @@ def _name(source: Any) -> str:
         return f"The PIL image (mode {source.mode}, {source.width}x{source.height})"
     if isinstance(source, str | Path):
         return f"The image `{source}`"
-    raise ImageRefused(
+    raise ImageError(
         f"An image came as {type(source).__name__}; give the bytes of an image file, a path or a PIL image."
     )
 
@@ -106,12 +106,12 @@ def _opened(source: bytes | str | Path | Image.Image, name: str, max_pixels: int
         yield _open(BytesIO(source), name, max_pixels)
     else:
         if str(source).startswith(("http://", "https://", "data:")):
-            raise ImageRefused(f"{name} is an address, not a file; download it first and give its path.")
+            raise ImageError(f"{name} is an address, not a file; download it first and give its path.")
         try:
             stream: Any = Path(source).open("rb")  # noqa: SIM115  (closed below, where errors are the image's)
         except (OSError, ValueError) as error:  # ValueError: a null byte in the path
             reason = getattr(error, "strerror", None) or str(error)
-            raise ImageRefused(f"{name} cannot be read ({reason}); correct the path.") from error
+            raise ImageError(f"{name} cannot be read ({reason}); correct the path.") from error
         with stream:
             yield _open(stream, name, max_pixels)
 
@@ -131,13 +131,13 @@ def _open(stream: Any, name: str, max_pixels: int) -> Image.Image:
         try:
             return Image.open(stream, formats=_formats())
         except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-            raise ImageRefused(_too_large(name, max_pixels)) from error
+            raise ImageError(_too_large(name, max_pixels)) from error
         except Image.UnidentifiedImageError as error:
-            raise ImageRefused(
+            raise ImageError(
                 f"{name} is no readable image; use one of {', '.join(_formats())} or drop the row."
             ) from error
         except Exception as error:  # plugins raise whatever malformed bytes lead them into
-            raise ImageRefused(_broken(name, error)) from error
+            raise ImageError(_broken(name, error)) from error
         finally:
             Image.MAX_IMAGE_PIXELS = limit
 
@@ -154,11 +154,11 @@ def _broken(name: str, error: Exception) -> str:
 def _check_shape(image: Image.Image, name: str, max_pixels: int) -> None:
     width, height = image.size
     if width == 0 or height == 0:
-        raise ImageRefused(f"{name} is {width}x{height} pixels and so holds nothing; drop the row.")
+        raise ImageError(f"{name} is {width}x{height} pixels and so holds nothing; drop the row.")
     if width * height > max_pixels:
-        raise ImageRefused(_too_large(name, max_pixels))
+        raise ImageError(_too_large(name, max_pixels))
     if max(width, height) > MAX_RATIO * min(width, height):
-        raise ImageRefused(f"{name} is {width}x{height} pixels, thinner than the allowed 1:{MAX_RATIO}; crop it first.")
+        raise ImageError(f"{name} is {width}x{height} pixels, thinner than the allowed 1:{MAX_RATIO}; crop it first.")
 
 
 def _first_frame(image: Image.Image, name: str) -> Image.Image:
@@ -174,7 +174,7 @@ def _first_frame(image: Image.Image, name: str) -> Image.Image:
         if frame:
             image.seek(frame)
     except Exception as error:  # plugins raise whatever malformed bytes lead them into
-        raise ImageRefused(_broken(name, error)) from error
+        raise ImageError(_broken(name, error)) from error
     return first
 
 
@@ -200,7 +200,7 @@ def _rgb(image: Image.Image, name: str) -> Image.Image:
             return image.convert("RGB")
         layer = image.convert("RGBA")
     except ValueError as error:
-        raise ImageRefused(f"{name} has colours that cannot be turned into RGB ({error}); convert it.") from error
+        raise ImageError(f"{name} has colours that cannot be turned into RGB ({error}); convert it.") from error
     white = Image.new("RGBA", layer.size, "white")
     return Image.alpha_composite(white, layer).convert("RGB")
 
@@ -213,7 +213,7 @@ def _grey(image: Image.Image, name: str) -> Image.Image:
     """
     values = np.asarray(image, dtype=np.float64)
     if not np.isfinite(values).all():
-        raise ImageRefused(f"{name} holds values that are not finite; replace them or drop the row.")
+        raise ImageError(f"{name} holds values that are not finite; replace them or drop the row.")
     low, high = float(values.min()), float(values.max())
     if image.mode == "F" and low >= 0 and high <= 255:
         top = 1.0 if high <= 1 else 255.0

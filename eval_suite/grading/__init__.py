@@ -19,7 +19,7 @@ from eval_suite.grading.rules import AnswerType, RuleResult, Rules, Task
 from eval_suite.grading.verdict import GRADER, McqPolicy, Stage, Verdict
 from eval_suite.items import Item, Response
 from mmcorl.answers import Equivalence
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 
 __all__ = [
     "GRADER",
@@ -48,7 +48,7 @@ class Grader:
         relation: the equivalence to compare with; the grader makes and closes its own when None.
 
     Raises:
-        Refused: the policy is not known.
+        UserError: the policy is not known.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ def grade(
         relation: an equivalence of your own; by default one is shared by all calls.
 
     Raises:
-        Refused: the policy is not known.
+        UserError: the policy is not known.
         TypeError: the response is no text, the gold is neither text nor number, or `choices` is no list of these.
     """
     return _grader(mcq_policy, relation).grade(
@@ -184,7 +184,7 @@ def _grader(policy: McqPolicy, relation: Equivalence | None) -> Grader:
     if relation is not None:
         return Grader(policy, relation)
     if not isinstance(policy, str):
-        raise Refused(f"mcq_policy {policy!r} is not known; use letter_or_value or letter_only.")
+        raise UserError(f"mcq_policy {policy!r} is not known; use letter_or_value or letter_only.")
     with _lock:
         if policy not in _shared:
             # Both policies share one relation, whose process is ready by the time it is needed.

@@ -20,7 +20,7 @@ from eval_suite.items import Item
 from mmcorl.answers import Equivalence, extract
 from mmcorl.answers.numbers import approximate
 from mmcorl.answers.parse import Reading, read
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 
 AnswerType = Literal["integer", "float", "list", "text"]
 MCQ_POLICIES: tuple[McqPolicy, ...] = ("letter_or_value", "letter_only")
@@ -87,7 +87,7 @@ class Rules:
 
     def __init__(self, mcq_policy: McqPolicy = "letter_or_value", relation: Equivalence | None = None) -> None:
         if mcq_policy not in MCQ_POLICIES:
-            raise Refused(f"mcq_policy {mcq_policy!r} is not known; use one of {', '.join(MCQ_POLICIES)}.")
+            raise UserError(f"mcq_policy {mcq_policy!r} is not known; use one of {', '.join(MCQ_POLICIES)}.")
         self.mcq_policy: McqPolicy = mcq_policy
         self._owned = relation is None
         self.relation = Equivalence(timeout=TIMEOUT) if relation is None else relation

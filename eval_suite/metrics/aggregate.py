@@ -11,7 +11,7 @@ from eval_suite.items import Item
 from eval_suite.metrics.intervals import Cluster
 from eval_suite.metrics.outcomes import Outcome
 from eval_suite.sandbox.behaviour import Acts, votes_of
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.labels.voting import Choices, Relation, TieRule, majority
 
 SIXTH_CALL = "sixth_call"
@@ -73,7 +73,7 @@ def aggregate(
         by_rule: score what the rules alone credit.
 
     Raises:
-        Refused: an unknown aggregation, fewer responses per item than it needs, or a vote of programs that were
+        UserError: an unknown aggregation, fewer responses per item than it needs, or a vote of programs that were
             not run.
     """
     items = list(items)
@@ -113,14 +113,14 @@ def parse_aggregation(aggregation: str, samples: int) -> tuple[str, int]:
     """Kind and k of an aggregation's name; refused when unknown or when `samples` do not suffice."""
     if aggregation == SIXTH_CALL:
         if samples != 1:
-            raise Refused(f"sixth_call grades one response per item, but there are {samples}: keep the sixth only")
+            raise UserError(f"sixth_call grades one response per item, but there are {samples}: keep the sixth only")
         return "avg", 1
     match = _NAME.fullmatch(aggregation)
     if match is None:
-        raise Refused(f"aggregation {aggregation!r} is unknown: use pass@K, avg@K, maj@K or {SIXTH_CALL}")
+        raise UserError(f"aggregation {aggregation!r} is unknown: use pass@K, avg@K, maj@K or {SIXTH_CALL}")
     k = int(match[2])
     if k > samples:
-        raise Refused(f"{aggregation} needs {k} responses per item, but there are {samples}: sample more or lower K")
+        raise UserError(f"{aggregation} needs {k} responses per item, but there are {samples}: sample more or lower K")
     return match[1], k
 
 
@@ -137,7 +137,7 @@ class _Identical:
 
 def _program_votes(outcomes: Sequence[Outcome]) -> list[str | None]:
     if any(outcome.vote is not None and outcome.program is None for outcome in outcomes):
-        raise Refused(
+        raise UserError(
             f"programs vote by what they do on public examples, and those of {outcomes[0].benchmark} have not been run "
             "on them: allow it with --run-code, or score by pass@K or avg@K"
         )

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from eval_suite.grading.verdict import Stage
 from eval_suite.items import Item, Response
 from eval_suite.sandbox.behaviour import Acts
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 
 Key = tuple[str, str, int]
 JudgeWord = Literal["yes", "no", "unclear", "failed"]
@@ -78,7 +78,7 @@ def outcomes_of(
     the largest number that any item of the benchmark has.
 
     Raises:
-        Refused: a response of an unknown item, two responses under one key, or a response without a line in
+        UserError: a response of an unknown item, two responses under one key, or a response without a line in
             rule.jsonl.
     """
     items = list(items)
@@ -90,7 +90,7 @@ def outcomes_of(
     programs = {_key(row): Acts(row["outputs"], row["tree"]) for row in behaviour_rows}
     ungraded = sum(key not in rules for key in given)
     if ungraded:
-        raise Refused(f"{ungraded} of {len(given)} responses have not been graded: run `mmcorl grade` on the folder")
+        raise UserError(f"{ungraded} of {len(given)} responses have not been graded: run `mmcorl grade` on the folder")
     outcomes = []
     for item in items:
         for sample in range(due.get(item.benchmark, 1)):
@@ -109,14 +109,14 @@ def pool(runs: Sequence[Sequence[Outcome]]) -> list[Outcome]:
     numbered run after run, so a tie that the first answer seen decides favours the first checkpoint.
 
     Raises:
-        Refused: fewer than two runs, or runs that differ in items or in responses per item.
+        UserError: fewer than two runs, or runs that differ in items or in responses per item.
     """
     if len(runs) < 2:
-        raise Refused("an ensemble needs the responses of two checkpoints or more: give another evaluation")
+        raise UserError("an ensemble needs the responses of two checkpoints or more: give another evaluation")
     first = [(outcome.benchmark, outcome.id, outcome.sample) for outcome in runs[0]]
     for number, run in enumerate(runs[1:], 2):
         if sorted(outcome.key for outcome in run) != sorted(first):
-            raise Refused(
+            raise UserError(
                 f"evaluations 1 and {number} of the ensemble differ in items or in responses per item "
                 f"({len(first)} and {len(run)} responses): evaluate both with the same items and samples"
             )
@@ -158,13 +158,13 @@ def _by_key(responses: Iterable[Response], known: set[tuple[str, str]]) -> dict[
     given: dict[Key, Response] = {}
     for response in responses:
         if (response.benchmark, response.id) not in known:
-            raise Refused(
+            raise UserError(
                 f"a response answers item {response.id!r} of {response.benchmark}, which is not among the items: "
                 "score the responses with the items they were made for"
             )
         key = (response.benchmark, response.id, response.sample)
         if key in given:
-            raise Refused(f"sample {key[2]} of item {key[1]!r} of {key[0]} stands twice: number samples 0, 1, 2, ...")
+            raise UserError(f"sample {key[2]} of item {key[1]!r} of {key[0]} stands twice: number samples 0, 1, 2, ...")
         given[key] = response
     return given
 

@@ -13,7 +13,7 @@ from eval_suite.items import Item
 from eval_suite.metrics.aggregate import Score, aggregate
 from eval_suite.metrics.intervals import LEVEL, RESAMPLES, Interval, percentile_interval, resampled_ratios
 from eval_suite.metrics.outcomes import Outcome
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.labels.voting import Relation
 
 MAX_WORK = 2_000_000_000
@@ -128,7 +128,7 @@ def compare(a: Scored, b: Scored, *, seed: int = 0, resamples: int = RESAMPLES, 
     groups where the benchmark has them, since five versions of one problem are not five independent items.
 
     Raises:
-        Refused: the two differ in items, aggregation, grader, multiple-choice policy or judge.
+        UserError: the two differ in items, aggregation, grader, multiple-choice policy or judge.
     """
     check_comparable(a, b)
     ids = list(a.score.by_item)
@@ -183,7 +183,7 @@ def sign_flip_p(differences: Iterable[int]) -> float:
     """Exact two-sided p of |sum| when every unit's difference keeps or flips its sign with equal chance.
 
     For differences of -1, 0 and 1 it is McNemar's exact test. The distribution is built unit by unit, not
-    sampled. Raises Refused when the differences are too large for that (pass@k of very many samples).
+    sampled. Raises UserError when the differences are too large for that (pass@k of very many samples).
     """
     changes = [change for change in differences if change]
     if not changes:
@@ -194,7 +194,7 @@ def sign_flip_p(differences: Iterable[int]) -> float:
         return mcnemar_p(sum(change < 0 for change in changes), sum(change > 0 for change in changes))
     whole = sum(sizes)
     if len(sizes) * whole > MAX_WORK:
-        raise Refused(
+        raise UserError(
             f"{len(sizes)} differences that add up to {whole} are too many for an exact test: compare avg@k or maj@k"
         )
     # The sum of the differences that end up positive; the signed sum is twice that minus `whole`.
@@ -213,9 +213,9 @@ def check_comparable(a: Scored, b: Scored) -> None:
     """Refuse to compare evaluations that differ in more than the responses."""
     where = f"{a.label!r} and {b.label!r}"
     if a.benchmark != b.benchmark:
-        raise Refused(f"{where} are about {a.benchmark} and {b.benchmark}: compare one benchmark with itself")
+        raise UserError(f"{where} are about {a.benchmark} and {b.benchmark}: compare one benchmark with itself")
     if a.score.aggregation != b.score.aggregation:
-        raise Refused(
+        raise UserError(
             f"{a.benchmark} is {a.score.aggregation} in {a.label!r} and {b.score.aggregation} in {b.label!r}: "
             "score both with one aggregation"
         )
@@ -229,7 +229,7 @@ def check_alike(a: Scored, b: Scored) -> None:
     for part, told_a, told_b in (("grader", a.grader, b.grader), ("judge", a.judge, b.judge)):
         difference = facts_difference(told_a, told_b)
         if difference is not None:
-            raise Refused(
+            raise UserError(
                 f"{part} of {a.benchmark} differs between {where} ({difference}): "
                 "grade the responses of both again with the same one"
             )
@@ -240,13 +240,13 @@ def check_same_items(a: Scored, b: Scored) -> None:
     ids_a, ids_b = set(a.score.by_item), set(b.score.by_item)
     if ids_a != ids_b:
         first = min(ids_a ^ ids_b)
-        raise Refused(
+        raise UserError(
             f"{a.benchmark} has {len(ids_a)} items in {a.label!r} and {len(ids_b)} in {b.label!r} (item {first!r} "
             "is in one only): evaluate both on the same items"
         )
     changed = sorted(id for id in ids_a if a.fingerprints[id] != b.fingerprints[id])
     if changed:
-        raise Refused(
+        raise UserError(
             f"{len(changed)} items of {a.benchmark} read differently in {a.label!r} and {b.label!r} (the first is "
             f"{changed[0]!r}): evaluate both on one revision of the data"
         )

@@ -15,7 +15,7 @@ from eval_suite.metrics.aggregate import Score, aggregate, default_aggregation
 from eval_suite.metrics.intervals import Cluster, clustered_interval, wilson
 from eval_suite.metrics.outcomes import Outcome, outcomes_of
 from mmcorl.answers import Equivalence
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.labels.voting import Relation, TieRule
 
 SubScores = Callable[[Iterable[Item], Mapping[str, float]], Mapping[str, Any]]
@@ -55,7 +55,7 @@ def summarise(
         more: further arguments of `summarise_outcomes`.
 
     Raises:
-        Refused: responses that do not fit the items, are not graded, or are too few for the aggregation;
+        UserError: responses that do not fit the items, are not graded, or are too few for the aggregation;
             verdicts of several judges.
     """
     items, judge_rows = list(items), list(judge_rows)
@@ -163,7 +163,7 @@ def _one_judge(rows: Iterable[Mapping[str, Any]], named: Mapping[str, Any] | Non
         seen = {tuple(named.get(fact) for fact in JUDGE_FACTS): None, **seen}
     if len(seen) > 1:
         said = ", ".join(" ".join(map(str, facts)) for facts in seen)
-        raise Refused(f"verdicts of {len(seen)} judges are mixed ({said}): judge again with one of them")
+        raise UserError(f"verdicts of {len(seen)} judges are mixed ({said}): judge again with one of them")
     return dict(zip(JUDGE_FACTS, next(iter(seen)), strict=True)) if seen else None
 
 
@@ -178,7 +178,7 @@ def _scores(
 ) -> dict[str, Any]:
     twice = [id for id, count in Counter(item.id for item in items).items() if count > 1]
     if twice:
-        raise Refused(f"item {twice[0]!r} of {items[0].benchmark} stands twice: give every item an id of its own")
+        raise UserError(f"item {twice[0]!r} of {items[0].benchmark} stands twice: give every item an id of its own")
     drawn = len(outcomes) // len(items)
     aggregation = aggregation or default_aggregation(drawn)
     score = aggregate(items, outcomes, aggregation, relation=relation, tie=tie)

@@ -72,7 +72,7 @@ def write_view(
         text_budget: characters of responses in the page; above it the longest lose their middle, marked.
 
     Raises:
-        Refused: responses that do not fit the items or are not graded.
+        UserError: responses that do not fit the items or are not graded.
     """
     responses, judge_rows = list(responses), list(judge_rows)
     items = [item_from_row(row) for row in item_rows]

@@ -12,7 +12,7 @@ from eval_suite.items import Item, Response
 from eval_suite.sandbox.extract import CodeAnswer
 from eval_suite.sandbox.process import Sandbox
 from eval_suite.sandbox.run_tests import Behaviour, CodeResult, Program
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ _PLACES = {
 def task_of(item: Item) -> CodeTask:
     """The task of an item's benchmark; refuses benchmarks that are not about code."""
     if item.benchmark not in _PLACES:
-        raise Refused(f"{item.benchmark} is no coding benchmark; those are {', '.join(_PLACES)}")
+        raise UserError(f"{item.benchmark} is no coding benchmark; those are {', '.join(_PLACES)}")
     module, _, name = _PLACES[item.benchmark].partition(":")
     task: CodeTask = getattr(import_module(module), name)
     return task

@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from eval_suite.sandbox.values import ValueProblem, loads
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 
 Layer = Literal["namespaces", "uid", "landlock", "seccomp"]
 Outcome = Literal["passed", "wrong", "error", "timeout", "killed", "harness_error"]
@@ -107,12 +107,12 @@ def open_sandbox(*, run_code: bool = False, allow_unsafe: bool = False, limits: 
     reach the network, other files or other processes unless `allow_unsafe` accepts that.
     """
     if not run_code:
-        raise Refused(
+        raise UserError(
             "this benchmark runs code that a model wrote, which is off: allow it with --run-code (run_code=True), "
             "best on a machine without data you would miss"
         )
     if os.name != "posix":
-        raise Refused(f"model-written code runs on Linux or another POSIX system, not on {sys.platform}: grade there")
+        raise UserError(f"model-written code runs on Linux or another POSIX system, not on {sys.platform}: grade there")
     layers = detect()
     if not layers:
         _check_start()
@@ -126,7 +126,7 @@ def _check_start() -> None:
         with Sandbox(()).start({"kind": "serve", "prelude": "", "source": ""}, 10):
             pass
     except HarnessError as problem:
-        raise Refused(
+        raise UserError(
             f"model-written code cannot run here, as the sandbox does not start ({problem}): mend that, or grade on "
             "another machine"
         ) from problem
@@ -136,7 +136,7 @@ def check_layers(layers: Sequence[Layer], allow_unsafe: bool) -> None:
     """Refuse layers that leave something open, unless that is accepted."""
     gaps = missing(layers)
     if gaps and not allow_unsafe:
-        raise Refused(
+        raise UserError(
             f"model-written code could reach {' and '.join(gaps)} here, because none of the layers that stop it is "
             "available: use a machine with user namespaces, or with seccomp and Landlock, or accept it with "
             "--allow-unsafe-code (allow_unsafe=True)"

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 
 from eval_suite.tasks.base import Benchmark, Loaded, SubScores
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 
 _HERE = "eval_suite.tasks"
 _PLACES = {
@@ -46,7 +46,7 @@ class _Table(Mapping[str, Benchmark]):
 
     def __getitem__(self, name: str) -> Benchmark:
         if name not in _PLACES:
-            raise Refused(f"benchmark {name!r} is unknown; the benchmarks are {', '.join(_PLACES)}")
+            raise UserError(f"benchmark {name!r} is unknown; the benchmarks are {', '.join(_PLACES)}")
         module, _, attribute = _PLACES[name].partition(":")
         benchmark: Benchmark = getattr(import_module(module), attribute)
         return benchmark

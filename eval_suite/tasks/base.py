@@ -16,7 +16,7 @@ from typing import Any
 from eval_suite.items import Item
 from eval_suite.tasks.source import Copy, open_copy
 from mmcorl.data.row_parsing import RowError, image_bytes, lookup
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.policy.prompt_styles import PromptStyle
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -187,11 +187,11 @@ class Benchmark:
             images: False leaves images out: grading saved responses needs none. Fingerprints then differ.
 
         Raises:
-            Refused: no such copy, columns missing, rows unreadable, repeated or more than the split has, or
+            UserError: no such copy, columns missing, rows unreadable, repeated or more than the split has, or
                 fewer from the hub than the split has.
         """
         if limit is not None and limit < 1:
-            raise Refused(f"limit {limit} leaves nothing of {self.name}; it must be at least 1")
+            raise UserError(f"limit {limit} leaves nothing of {self.name}; it must be at least 1")
         copy = open_copy(self.name, source, self.hub_id, self.config, self.split, revision)
         notes = self._check_rows(copy)
         renamed = self._renamed(copy)
@@ -211,15 +211,15 @@ class Benchmark:
     def _check_rows(self, copy: Copy) -> list[str]:
         count = len(copy.table)
         if count == 0:
-            raise Refused(f"{copy.where} has no rows; {self.name} has {self.rows}")
+            raise UserError(f"{copy.where} has no rows; {self.name} has {self.rows}")
         if count > self.rows:
-            raise Refused(
+            raise UserError(
                 f"{copy.where} has {count} rows but {self.name} has {self.rows}; give the split {self.split!r} alone"
             )
         if count == self.rows:
             return []
         if copy.from_hub:
-            raise Refused(
+            raise UserError(
                 f"{copy.where} has {count} rows but {self.name} has {self.rows}, so its scores would not compare; "
                 "give a revision that is whole, or a local copy if a part is meant"
             )
@@ -241,7 +241,7 @@ class Benchmark:
                 missing.append(column)
         if missing:
             names, all_names = ", ".join(map(repr, missing)), ", ".join(map(repr, copy.table.columns))
-            raise Refused(
+            raise UserError(
                 f"{copy.where} has no column {names}, which {self.name} needs; its columns are {all_names}: "
                 f"give a copy in the schema of {self.hub_id}"
             )
@@ -277,7 +277,7 @@ class Benchmark:
         try:
             return list(self.arrange(rows))
         except RowError as error:
-            raise Refused(f"{copy.where} is no whole copy of {self.name}: {error}") from error
+            raise UserError(f"{copy.where} is no whole copy of {self.name}: {error}") from error
 
     def _item(self, row: Row, where: str, images: bool) -> Item:
         if not images:
@@ -285,7 +285,7 @@ class Benchmark:
         try:
             item = self.read(row)
         except RowError as error:
-            raise Refused(
+            raise UserError(
                 f"row {row.number} of {where} cannot be read as {self.name}: {error}; repair or replace the copy"
             ) from error
         return item if images else _without_images(item)
@@ -294,7 +294,7 @@ class Benchmark:
         seen: set[str] = set()
         for item in items:
             if item.id in seen:
-                raise Refused(f"{where} has the {self.name} row {item.id!r} twice; give a copy that has it once")
+                raise UserError(f"{where} has the {self.name} row {item.id!r} twice; give a copy that has it once")
             seen.add(item.id)
 
 

@@ -48,7 +48,7 @@ from eval_suite.sandbox.run_tests import (
 )
 from eval_suite.tasks.base import Benchmark, Loaded, Row, schema_hash
 from mmcorl.data.row_parsing import RowError
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 
 SECONDS = 6.0
 TEMPERATURE = 0.2
@@ -196,14 +196,16 @@ def stored_tests(item: Item) -> Tests:
             file.seek(item.meta["tests_offset"])
             values = json.loads(file.readline())
     except (OSError, ValueError, RecursionError) as error:
-        raise Refused(f"the tests of livecodebench {item.id} cannot be read from {path} ({error}): {again}") from error
+        raise UserError(
+            f"the tests of livecodebench {item.id} cannot be read from {path} ({error}): {again}"
+        ) from error
     row = Row(0, values if isinstance(values, dict) else {}, lambda column: ())
     try:
         if digest_of(row) == item.gold:
             return tests_of(row)
     except RowError as error:
-        raise Refused(f"the tests of livecodebench {item.id} in {path} are unreadable ({error}): {again}") from error
-    raise Refused(f"the tests of livecodebench {item.id} in {path} are not those the item was made with: {again}")
+        raise UserError(f"the tests of livecodebench {item.id} in {path} are unreadable ({error}): {again}") from error
+    raise UserError(f"the tests of livecodebench {item.id} in {path} are not those the item was made with: {again}")
 
 
 def program(item: Item, response: Response) -> Reading:
@@ -226,12 +228,12 @@ def _values(item: Item, *lines: str) -> tuple[Any, ...]:
     try:
         return tuple(map(json.loads, lines))
     except (ValueError, RecursionError) as error:
-        raise Refused(f"a test of livecodebench {item.id} is no JSON ({error}): replace the copy") from error
+        raise UserError(f"a test of livecodebench {item.id} is no JSON ({error}): replace the copy") from error
 
 
 def _with_entry(solution: Program, function: str) -> Program:
     if not function.isidentifier():
-        raise Refused(f"the data set names {function!r} as a function to call: replace the copy")
+        raise UserError(f"the data set names {function!r} as a function to call: replace the copy")
     owner = "Solution()." if re.search(r"\bclass Solution\b", solution.source) else ""
     return Program(f"{solution.source}\n\n{_ENTRY} = {owner}{function}\n", solution.prelude)
 
@@ -263,23 +265,25 @@ class LiveCodeBench(Benchmark):
     ) -> Loaded:
         """Read the items from the hub's files, from a folder of test*.jsonl, a glob or one such file.
 
-        Arguments as for every benchmark; it has no images. Raises Refused.
+        Arguments as for every benchmark; it has no images. Raises UserError.
         """
         if limit is not None and limit < 1:
-            raise Refused(f"limit {limit} leaves nothing of {self.name}; it must be at least 1")
+            raise UserError(f"limit {limit} leaves nothing of {self.name}; it must be at least 1")
         commit = None
         if source is None:
             folder, commit = self._from_hub(revision)
             paths = _files(folder)
         elif revision is not None:
-            raise Refused(
+            raise UserError(
                 f"revision {revision!r} is for the hub, but {self.name} is read from {str(source)!r}; remove one"
             )
         else:
             paths = _files(Path(source).expanduser())
         where = str(source or self.hub_id)
         if not paths:
-            raise Refused(f"{where!r} holds no test*.jsonl file; download those of {self.hub_id} and give their folder")
+            raise UserError(
+                f"{where!r} holds no test*.jsonl file; download those of {self.hub_id} and give their folder"
+            )
         items: list[Item] = []
         columns: set[str] = set()
         total = 0
@@ -290,11 +294,11 @@ class LiveCodeBench(Benchmark):
             columns.update(name for name in row.values if not name.startswith("_"))
             items.append(self._item(row, where, images=True))
         if total > self.rows:
-            raise Refused(
+            raise UserError(
                 f"{where} has {total} rows but {self.name} (release v6) has {self.rows}; leave later files out"
             )
         if commit is not None and total < self.rows:
-            raise Refused(f"{where} has {total} rows but {self.name} has {self.rows}; give a revision that is whole")
+            raise UserError(f"{where} has {total} rows but {self.name} has {self.rows}; give a revision that is whole")
         self._check_ids(items, where)
         notes = [f"partial: {total} of {self.rows} rows"] if total < self.rows else []
         if len(items) < total:
@@ -310,7 +314,7 @@ class LiveCodeBench(Benchmark):
             folder = snapshot_download(self.hub_id, repo_type="dataset", revision=revision, allow_patterns=names)
         except (OSError, ValueError, HfHubHTTPError, LocalEntryNotFoundError) as error:
             cause = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")[:200]
-            raise Refused(
+            raise UserError(
                 f"{self.name} cannot be loaded from the hub as {self.hub_id} ({cause}); check the network, or give "
                 "the folder of its test*.jsonl files"
             ) from error
@@ -338,9 +342,9 @@ def _rows(paths: list[Path]) -> Iterator[Row]:
         try:
             values = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise Refused(f"row {number} at byte {offset} of {path} is no JSON ({error}): replace it") from error
+            raise UserError(f"row {number} at byte {offset} of {path} is no JSON ({error}): replace it") from error
         if not isinstance(values, dict):
-            raise Refused(f"row {number} at byte {offset} of {path} is no JSON object: replace it")
+            raise UserError(f"row {number} at byte {offset} of {path} is no JSON object: replace it")
         yield Row(number, {**values, "_file": str(path.resolve()), "_offset": offset}, lambda column: ())
 
 
@@ -355,7 +359,7 @@ def _lines(paths: list[Path]) -> Iterator[tuple[Path, int, bytes]]:
                         yield path, offset, line
                     offset += len(line)
         except OSError as error:
-            raise Refused(f"{path} of livecodebench cannot be read ({error.strerror}): replace it") from error
+            raise UserError(f"{path} of livecodebench cannot be read ({error.strerror}): replace it") from error
 
 
 LIVECODEBENCH = LiveCodeBench(

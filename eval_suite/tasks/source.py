@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mmcorl.data.tables import ArrowTable, Table, UnreadableRowError, open_table
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SUFFIXES = (".parquet", ".jsonl", ".json")
@@ -43,7 +43,7 @@ class Copy:
         try:
             return self.table.row(number, columns)
         except UnreadableRowError as error:
-            raise Refused(f"row {number} of {self.where} is unreadable: {error}; replace the copy") from error
+            raise UserError(f"row {number} of {self.where} is unreadable: {error}; replace the copy") from error
 
 
 def open_copy(
@@ -53,7 +53,7 @@ def open_copy(
     if source is None:
         return _open_hub(name, hub_id, config, split, revision)
     if revision is not None:
-        raise Refused(f"revision {revision!r} is for the hub, but {name} is read from {str(source)!r}; remove one")
+        raise UserError(f"revision {revision!r} is for the hub, but {name} is read from {str(source)!r}; remove one")
     path = Path(source).expanduser()
     table = _open_local(name, str(source), path, config, split)
     folder = table.folder
@@ -71,7 +71,7 @@ def _open_local(name: str, source: str, path: Path, config: str | None, split: s
             return open_table(source, split, config)  # a snapshot of the hub repository
         return _open_files(name, path, config, split)
     if not path.exists() and not glob.has_magic(source):
-        raise Refused(f"{source!r}, given for {name}, does not exist; check the path (relative to {Path.cwd()})")
+        raise UserError(f"{source!r}, given for {name}, does not exist; check the path (relative to {Path.cwd()})")
     if path.suffix == ".json":
         rows = _rows_by_key(path)
         if rows is not None:
@@ -90,7 +90,7 @@ def _open_files(name: str, folder: Path, config: str | None, split: str) -> Tabl
                 return _open_local(name, found[0], Path(found[0]), config, split)
             if found:
                 return open_table(pattern)
-    raise Refused(f"folder {folder}, given for {name}, holds no {', '.join(_SUFFIXES)} file; name the file itself")
+    raise UserError(f"folder {folder}, given for {name}, holds no {', '.join(_SUFFIXES)} file; name the file itself")
 
 
 class _KeyedRows:
@@ -130,7 +130,7 @@ def _open_hub(name: str, hub_id: str, config: str | None, split: str, revision: 
         dataset = builder.as_dataset(split=split)
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
         cause = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")[:200]
-        raise Refused(
+        raise UserError(
             f"{name} cannot be loaded from the hub as {hub_id} ({cause}); "
             "check the network and your access to it, or give the path of a local copy"
         ) from error
@@ -138,5 +138,7 @@ def _open_hub(name: str, hub_id: str, config: str | None, split: str, revision: 
     commit = builder.hash if builder.hash and _COMMIT.fullmatch(builder.hash) else revision
     if revision is not None and _COMMIT.fullmatch(revision) and commit != revision:
         # Without a network the latest copy in the cache is opened, whatever was asked for.
-        raise Refused(f"{name} at revision {revision} is not in the cache, which has {commit}; go online or name that")
+        raise UserError(
+            f"{name} at revision {revision} is not in the cache, which has {commit}; go online or name that"
+        )
     return Copy(ArrowTable(dataset, Path()), hub_id, commit or "unknown", (Path(),))

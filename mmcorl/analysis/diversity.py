@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.labels.voting import Choices, Relation
 
 Kind = Literal["seed", "same_family", "different_family", "unstated"]
@@ -193,7 +193,7 @@ def measure(a: Draw, b: Draw, relation: Relation, choices: Mapping[str, Choices]
 
     `relation` declares when two wrong answers are the same, and is the only thing that does; `choices` are the
     options of multiple-choice problems. A missing answer agrees with nothing, not even with another missing one.
-    Raises Refused where the two do not answer the same problems.
+    Raises UserError where the two do not answer the same problems.
     """
     check_aligned([a, b])
     same = {
@@ -229,13 +229,13 @@ def check_aligned(draws: Sequence[Draw]) -> None:
         lone = sorted(first.answers.keys() ^ other.answers.keys())
         if lone:
             holder = first if lone[0] in first.answers else other
-            raise Refused(
+            raise UserError(
                 f"{first.name} answers {len(first.answers)} problems and {other.name} {len(other.answers)}, of which "
                 f"{len(first.answers.keys() & other.answers.keys())} are the same (problem {lone[0]!r} is in "
                 f"{holder.name} only): let both answer the same problems, or add --shared to use those both answer"
             )
     if not first.answers:
-        raise Refused(f"{first.name} answers no problem: give responses to some")
+        raise UserError(f"{first.name} answers no problem: give responses to some")
 
 
 def kind_of(a: Draw, b: Draw) -> Kind:
@@ -250,7 +250,7 @@ def kind_of(a: Draw, b: Draw) -> Kind:
 def all_pairs(draws: Sequence[Draw], relation: Relation, choices: Mapping[str, Choices] | None = None) -> list[Pair]:
     """Every two models by their first draws, and of each model the first draw with each later one.
 
-    In the order of the paper's table: by kind, the least alike first. Raises Refused, see `measure`.
+    In the order of the paper's table: by kind, the least alike first. Raises UserError, see `measure`.
     """
     check_aligned(draws)
     leaders: dict[str, Draw] = {}

@@ -8,7 +8,7 @@ from pathlib import Path
 from mmcorl.config import load
 from mmcorl.data.row_parsing import BadRow
 from mmcorl.data.sources import load_prompts
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.types import Prompt
 
 
@@ -18,11 +18,11 @@ def training_prompts(run_dir: Path, uids: Collection[str]) -> dict[str, Prompt]:
     Rows that cannot be read were not trained on and are passed over.
 
     Raises:
-        Refused: no config, data that cannot be opened, or data that hold none of these prompts any more.
+        UserError: no config, data that cannot be opened, or data that hold none of these prompts any more.
     """
     config = run_dir / "config.yaml"
     if not config.is_file():
-        raise Refused(f"{str(run_dir)!r} holds no config.yaml: give the folder of a run of `mmcorl train`")
+        raise UserError(f"{str(run_dir)!r} holds no config.yaml: give the folder of a run of `mmcorl train`")
     source = load_prompts(load(config).data.train)
     found: dict[str, Prompt] = {}
     for row in range(len(source)):
@@ -35,7 +35,7 @@ def training_prompts(run_dir: Path, uids: Collection[str]) -> dict[str, Prompt]:
             if len(found) == len(uids):
                 break
     if uids and not found:
-        raise Refused(
+        raise UserError(
             f"the training data of {str(run_dir)!r} ({source.name}) hold none of the prompts in its votes: restore the "
             "data it was trained on"
         )

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from mmcorl.analysis.diversity import Cells, Draw, Interval, Pair, measure
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.labels.adaptive import log_strengths
 from mmcorl.labels.voting import Choices, Relation
 
@@ -104,7 +104,7 @@ def labelled(
     """Rank partners where answers are known, by corrected minus confirmed errors of the anchor.
 
     The anchor's own further draw may be among the candidates: it is what co-training two copies begins with.
-    Raises Refused where the draws answer different problems, see `measure`; ValueError where one has no labels.
+    Raises UserError where the draws answer different problems, see `measure`; ValueError where one has no labels.
     """
     pairs = [measure(anchor, candidate, relation, choices) for candidate in candidates]
     problems = list(anchor.answers)
@@ -131,14 +131,14 @@ def label_free(
 ) -> Ranking:
     """Rank partners from pairwise agreement alone, by estimated strength minus agreement with the anchor.
 
-    Raises Refused for fewer than three models, for which strength and dependence are one number, and where two
+    Raises UserError for fewer than three models, for which strength and dependence are one number, and where two
     models never agree.
     """
     models: dict[str, Draw] = {anchor.model: anchor}
     for candidate in candidates:
         models.setdefault(candidate.model, candidate)
     if len(models) < 3:
-        raise Refused(
+        raise UserError(
             f"{len(models)} models are given ({', '.join(models)}), and without known answers it takes at least 3 to "
             "tell a strong model from one that merely agrees: add candidates, or give known answers"
         )
@@ -153,7 +153,7 @@ def label_free(
     agreement = agreeing.mean(axis=0)
     never = next((pair for pair, share in zip(between, agreement, strict=False) if share == 0), None)
     if never is not None:
-        raise Refused(
+        raise UserError(
             f"{places[never[0]]} and {places[never[1]]} agree on none of {len(problems)} problems, so nothing follows "
             "about how good either is: leave one out, or check that their answers can be read"
         )

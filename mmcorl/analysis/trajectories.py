@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import Any, Literal
 
 from mmcorl.analysis.dynamics import Dynamics
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.labels.voting import Relation, same_answer
 from mmcorl.types import Prompt
 
@@ -100,13 +100,13 @@ def read_votes(run_dir: Path, prompts: Mapping[str, Prompt], relation: Relation)
     A line that was cut off by a kill is left out; of a step written twice, by a run that was resumed, the last holds.
 
     Raises:
-        Refused: no votes, votes without a fixed teacher among the agents, or no known answer for any of them.
+        UserError: no votes, votes without a fixed teacher among the agents, or no known answer for any of them.
     """
     lines: dict[tuple[int, str], Mapping[str, Any]] = {}
     for line in _lines(run_dir / "votes.jsonl"):
         lines[line["step"], line["uid"]] = line
     if not lines:
-        raise Refused(f"{str(run_dir)!r} has no votes yet: let the run reach its first step")
+        raise UserError(f"{str(run_dir)!r} has no votes yet: let the run reach its first step")
     agents = tuple(next(iter(lines.values()))["agents"])
     taught: dict[str, set[str]] = {agent: set() for agent in agents}
     visits, completions = [], 0
@@ -123,12 +123,12 @@ def read_votes(run_dir: Path, prompts: Mapping[str, Prompt], relation: Relation)
     teachers = [next(iter(names)) if len(names) == 1 else None for names in taught.values()]
     if any(teacher not in agents for teacher in teachers):
         kinds = ", ".join(sorted({name for names in taught.values() for name in names}))
-        raise Refused(
+        raise UserError(
             f"{str(run_dir)!r} was taught by {kinds}: the theory is about own votes or one fixed peer per agent, so "
             "give a run with supervision.kind self or ring"
         )
     if not visits:
-        raise Refused(
+        raise UserError(
             f"the training data of {str(run_dir)!r} hold no known answer, without which nobody can say who was right: "
             "name the answer column in data.train.columns, or leave --run out"
         )
@@ -157,7 +157,7 @@ def measured(votes: VotesFile, prompts: Mapping[str, Prompt], by: By | None = No
         if by != "prompt" or len(points) > 1:
             paths.append(Measured(name, points))
     if not paths:
-        raise Refused("no prompt was drawn in two windows of steps: take them together with --by tag or --by all")
+        raise UserError("no prompt was drawn in two windows of steps: take them together with --by tag or --by all")
     return paths
 
 
@@ -236,7 +236,7 @@ def _remembered(relation: Relation) -> Callable[[str | None, Prompt], bool]:
 
 def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
     if not path.is_file():
-        raise Refused(f"{str(path)!r} is missing: give the folder of a run of `mmcorl train` that has begun")
+        raise UserError(f"{str(path)!r} is missing: give the folder of a run of `mmcorl train` that has begun")
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
@@ -244,7 +244,9 @@ def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
             try:
                 record = json.loads(line)
             except ValueError as error:
-                raise Refused(f"line {number} of {str(path)!r} is not JSON ({error}): restore or delete it") from error
+                raise UserError(
+                    f"line {number} of {str(path)!r} is not JSON ({error}): restore or delete it"
+                ) from error
             if not isinstance(record, dict) or not {"step", "uid", "agents"} <= record.keys():
-                raise Refused(f"line {number} of {str(path)!r} is not a line of votes: restore or delete it")
+                raise UserError(f"line {number} of {str(path)!r} is not a line of votes: restore or delete it")
             yield record

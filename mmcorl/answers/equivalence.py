@@ -18,7 +18,7 @@ from mmcorl.answers.options import LETTERS, Options, read_options, same_spelling
 from mmcorl.answers.parse import Reading, key, read
 from mmcorl.answers.polynomials import same_equation, same_form
 from mmcorl.answers.symbolic import MAX_EXPRESSION, SymbolicPool, admissible
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 
 _DEGREES = re.compile(r"(?<![\d.])(\d{1,16}(?:\.\d{1,16})?)°")
 _PLAIN = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{1,5})?")
@@ -50,11 +50,13 @@ class Equivalence:
 
     def __init__(self, timeout: float = 3.0, memory_mb: int = 1024, workers: int = 1) -> None:
         if not timeout > 0:
-            raise Refused(f"answers timeout {timeout!r} is not above 0 seconds; the default is 3.0.")
+            raise UserError(f"answers timeout {timeout!r} is not above 0 seconds; the default is 3.0.")
         if memory_mb < 256:
-            raise Refused(f"answers memory_mb {memory_mb!r} is too small to load the algebra system; use 256 or more.")
+            raise UserError(
+                f"answers memory_mb {memory_mb!r} is too small to load the algebra system; use 256 or more."
+            )
         if workers < 1:
-            raise Refused(f"answers workers {workers!r} is not at least 1; use 1.")
+            raise UserError(f"answers workers {workers!r} is not at least 1; use 1.")
         self.timeout = timeout
         self.symbolic = 0
         """Pairs that math-verify was asked about."""

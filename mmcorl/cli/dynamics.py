@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mmcorl.cli.options import command
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 
 if TYPE_CHECKING:
     from mmcorl.analysis.dynamics import Dynamics
@@ -59,7 +59,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from mmcorl.report.phase_portrait import portrait
 
     if arguments.by and not arguments.runs:
-        raise Refused(f"--by {arguments.by} takes a run's prompts together: add --run DIR")
+        raise UserError(f"--by {arguments.by} takes a run's prompts together: add --run DIR")
     tables, panels, told, lead = _of_runs(arguments) if arguments.runs else _of_theory(arguments)
     if arguments.points:
         table, told["points"] = _of_points(arguments.points)
@@ -92,7 +92,7 @@ def _of_theory(arguments: argparse.Namespace) -> tuple[list[Told], list[Panel], 
     try:
         own, pair = (Dynamics(who, count, arguments.votes, rates) for who in ((0, 1), (1, 0)))
     except ValueError as error:
-        raise Refused(f"{error}: change --completions, --votes or --rates") from error
+        raise UserError(f"{error}: change --completions, --votes or --rates") from error
     told = {
         "completions": count,
         "votes": pair.ballots,
@@ -124,7 +124,7 @@ def _of_runs(arguments: argparse.Namespace) -> tuple[list[Told], list[Panel], di
 
     for option in ("start", "rates"):
         if getattr(arguments, option):
-            raise Refused(f"--{option} is for the theory alone, a run brings its own: leave it out, or --run")
+            raise UserError(f"--{option} is for the theory alone, a run brings its own: leave it out, or --run")
     tables: list[Told] = []
     panels: list[Panel] = []
     records: list[dict[str, Any]] = []
@@ -134,7 +134,7 @@ def _of_runs(arguments: argparse.Namespace) -> tuple[list[Told], list[Panel], di
         try:
             cohort = Dynamics(votes.teachers, arguments.completions or votes.completions, arguments.votes)
         except ValueError as error:
-            raise Refused(f"{error}: change --completions or --votes") from error
+            raise UserError(f"{error}: change --completions or --votes") from error
         judged = [judge(path, cohort) for path in paths]
         tables.append(page.run_table(name, judged, votes.agents, cohort.is_pair))
         lead = f"{name}: {page.verdict(judged)}"
@@ -167,7 +167,7 @@ def _read_run(run_dir: Path, arguments: argparse.Namespace) -> tuple[VotesFile, 
     from mmcorl.answers import Equivalence
 
     if arguments.windows < 2:
-        raise Refused(f"--windows {arguments.windows} leaves no path: give 2 or more")
+        raise UserError(f"--windows {arguments.windows} leaves no path: give 2 or more")
     prompts = training_prompts(run_dir, trajectories.voted_on(run_dir))
     with Equivalence() as relation:
         votes = trajectories.read_votes(run_dir, prompts, relation)
@@ -220,17 +220,17 @@ def _two(text: str, option: str, most: float = 1.0) -> tuple[float, float]:
     try:
         first, second = (float(part) for part in text.split(","))
     except ValueError as error:
-        raise Refused(f"{option} {text!r} is not two numbers: write them as 0.9,0.2") from error
+        raise UserError(f"{option} {text!r} is not two numbers: write them as 0.9,0.2") from error
     if not (0 < first < most and 0 < second < most):
         bound = "above 0" if math.isinf(most) else "strictly between 0 and 1, which training never leaves"
-        raise Refused(f"{option} {text} must lie {bound}")
+        raise UserError(f"{option} {text} must lie {bound}")
     return first, second
 
 
 def _points(path: Path) -> tuple[list[tuple[float, float]], list[float]]:
     """Rows of a CSV file as points and weights; a first row of names is passed over."""
     if not path.is_file():
-        raise Refused(f"--points {str(path)!r} is no file: give a CSV of p_A,p_B[,weight], one prompt per line")
+        raise UserError(f"--points {str(path)!r} is no file: give a CSV of p_A,p_B[,weight], one prompt per line")
     points, weights = [], []
     with path.open(newline="", encoding="utf-8") as file:
         for number, row in enumerate(csv.reader(file), 1):
@@ -242,14 +242,14 @@ def _points(path: Path) -> tuple[list[tuple[float, float]], list[float]]:
                     continue
                 good = False
             if not good:
-                raise Refused(
+                raise UserError(
                     f"line {number} of {str(path)!r} is {','.join(row)!r}: write p_A,p_B with both in [0, 1], and "
                     "perhaps a weight of 0 or more"
                 )
             points.append((a, b))
             weights.append(weight[0] if weight else 1.0)
     if not sum(weights):
-        raise Refused(f"{str(path)!r} holds no prompt with a weight: give one line p_A,p_B per prompt")
+        raise UserError(f"{str(path)!r} holds no prompt with a weight: give one line p_A,p_B per prompt")
     return points, weights
 
 

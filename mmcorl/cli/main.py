@@ -20,7 +20,7 @@ from typing import Any
 from mmcorl import __version__
 from mmcorl.cli import diversity, dynamics, pair, rephrase, sweep
 from mmcorl.cli.options import command
-from mmcorl.errors import Failed, Refused
+from mmcorl.errors import RunError, UserError
 
 WITH_OPTIONS: tuple[Any, ...] = (sweep, diversity, dynamics, pair, rephrase)
 _EVALUATIONS = ("manifest.json", "comas.json", "drafts/manifest.json")
@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"mmcorl: interrupted{arguments.after_interrupt}", file=sys.stderr)
         return 130
-    except Failed as error:
+    except RunError as error:
         print(f"mmcorl: {error}", file=sys.stderr)
         return 1
     except Exception as error:
@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _is_for_the_user(error: Exception) -> bool:
     """Whether an error is a sentence about the input. Adapters import torch, so theirs is looked up late."""
-    if isinstance(error, Refused):
+    if isinstance(error, UserError):
         return True
     base = sys.modules.get("model_adapters.base")
     return base is not None and isinstance(error, base.AdapterError)
@@ -328,13 +328,13 @@ def _train(arguments: argparse.Namespace) -> int:
 def _report(arguments: argparse.Namespace) -> int:
     for path in arguments.runs:
         if not any((path / name).is_file() for name in ("config.yaml", "metrics.jsonl", *_EVALUATIONS)):
-            raise Refused(
+            raise UserError(
                 f"{str(path)!r} is neither a run nor an evaluation: give a folder of `mmcorl train`, `eval` or `grade` "
                 "(of a sweep, METHOD/seed_S in it; its own page is sweep.html)"
             )
     if any((path / name).is_file() for path in arguments.runs for name in _EVALUATIONS):
         if arguments.png:
-            raise Refused(
+            raise UserError(
                 f"--png {arguments.png} draws training runs, and {arguments.runs[0]} is an evaluation: leave it out"
             )
         return _suite("report")(arguments)

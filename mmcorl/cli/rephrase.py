@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mmcorl.cli.options import command
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 
 if TYPE_CHECKING:
     from mmcorl.config import Config
@@ -115,10 +115,10 @@ def _view(config: Config, name: str | None, out: Path | None) -> tuple[str, Path
     # Views without a source are columns of the data.
     files = {view: settings.source for view, settings in config.data.train.views.items() if settings.source}
     if name is None and len(files) > 1 and out is None:
-        raise Refused(f"the config has the views {', '.join(files)}; say with --view which one is written")
+        raise UserError(f"the config has the views {', '.join(files)}; say with --view which one is written")
     name = name or (next(iter(files)) if len(files) == 1 else "rephrased")
     if out is None and name not in files:
-        raise Refused(f"the config has no view {name!r} that would name a file; say with --out what is written")
+        raise UserError(f"the config has no view {name!r} that would name a file; say with --out what is written")
     return name, (out or Path(files[name])).expanduser()
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mmcorl.cli.options import command
 from mmcorl.config import methods
-from mmcorl.errors import Failed, Refused
+from mmcorl.errors import RunError, UserError
 
 if TYPE_CHECKING:
     from mmcorl.tools.sweep import Planned
@@ -53,7 +53,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
     from mmcorl.tools import sweep
 
     if arguments.jobs < 1:
-        raise Refused(f"--jobs is {arguments.jobs}, but work needs a process: give 1 or more")
+        raise UserError(f"--jobs is {arguments.jobs}, but work needs a process: give 1 or more")
     name = settings.load(arguments.config, _first_seed(arguments)).name
     out: Path = arguments.out or Path("sweeps") / name
     planned = sweep.plan(arguments.config, arguments.methods, arguments.seeds, arguments.overrides, out)
@@ -78,7 +78,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
         print(f"table: {out / 'sweep.md'}, {out / 'sweep.csv'}, {out / 'sweep.json'}\npage: {page}")
     if failed:
         told = "; ".join(f"{one.method} seed {one.seed} ({sweep.last_words(one)})" for one in failed)
-        raise Failed(f"{len(failed)} of {len(planned)} runs failed: {told}")
+        raise RunError(f"{len(failed)} of {len(planned)} runs failed: {told}")
     return 0
 
 

@@ -1,7 +1,7 @@
 """Every setting of a run, with its meaning beside it, and the sentences that refuse mistakes.
 
 A run is one YAML file plus `key.sub=value` overrides. `load` returns a frozen `Config`; anything unknown,
-misspelt or impossible raises `Refused` before a model is touched. No torch here: `mmcorl --help` and
+misspelt or impossible raises `UserError` before a model is touched. No torch here: `mmcorl --help` and
 config errors answer at once.
 """
 
@@ -19,7 +19,7 @@ from mmcorl.config import methods
 from mmcorl.config.errors import sentence
 from mmcorl.config.yaml_loader import Loader, complaint
 from mmcorl.data.settings import DataSettings
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.labels.rules import KINDS
 
 RESERVED_NAMES = ("gold", "commit")
@@ -785,26 +785,26 @@ class Config(Section):
 def load(path: str | Path, overrides: Sequence[str] = (), method: str | None = None) -> Config:
     """Read a YAML file, lay a named method over it, apply `key.sub=value` overrides, validate.
 
-    Raises Refused with one sentence on anything wrong.
+    Raises UserError with one sentence on anything wrong.
     """
     path = Path(path)
     if path.is_dir():
-        raise Refused(f"{str(path)!r} is a folder: give the config file in it, such as {str(path / 'config.yaml')!r}")
+        raise UserError(f"{str(path)!r} is a folder: give the config file in it, such as {str(path / 'config.yaml')!r}")
     if not path.is_file():
-        raise Refused(f"there is no config file {str(path)!r}: see configs/ for examples to start from")
+        raise UserError(f"there is no config file {str(path)!r}: see configs/ for examples to start from")
     try:
         raw = yaml.load(path.read_text(encoding="utf-8-sig"), Loader)
     except yaml.YAMLError as error:
-        raise Refused(f"{path} is not valid YAML: {complaint(error)}") from error
+        raise UserError(f"{path} is not valid YAML: {complaint(error)}") from error
     except UnicodeDecodeError as error:
-        raise Refused(
+        raise UserError(
             f"{path} is not text in UTF-8 ({error.reason} at byte {error.start}): save it as UTF-8"
         ) from error
     except OSError as error:
-        raise Refused(f"{path} cannot be read ({error.strerror}): check its permissions") from error
+        raise UserError(f"{path} cannot be read ({error.strerror}): check its permissions") from error
     if not isinstance(raw, dict):
         holds = "nothing" if raw is None else f"a {type(raw).__name__}"
-        raise Refused(f"{path} holds {holds} where `key: value` settings are needed: see configs/ for examples")
+        raise UserError(f"{path} holds {holds} where `key: value` settings are needed: see configs/ for examples")
     if method is not None:
         raw = methods.merge(raw, methods.fragment(method))
     for override in overrides:
@@ -817,7 +817,7 @@ def parse(raw: dict[str, Any]) -> Config:
     try:
         return Config.model_validate(raw)
     except ValidationError as error:
-        raise Refused(sentence(error, raw, Config)) from error
+        raise UserError(sentence(error, raw, Config)) from error
 
 
 def dump(config: Config) -> str:
@@ -846,11 +846,11 @@ def _override(raw: dict[str, Any], text: str) -> None:
     key, equals, value = text.partition("=")
     key = key.strip()
     if not equals or not key:
-        raise Refused(f"{text!r} is not an override: write key.sub=value, for example optimizer.lr=1e-5")
+        raise UserError(f"{text!r} is not an override: write key.sub=value, for example optimizer.lr=1e-5")
     try:
         parsed = yaml.load(value, Loader)
     except yaml.YAMLError as error:
-        raise Refused(f"the value of {text!r} is not valid YAML: {complaint(error)}") from error
+        raise UserError(f"the value of {text!r} is not valid YAML: {complaint(error)}") from error
     node: Any = raw
     parts = re.sub(r"\[(\d+)\]", r".\1", key).split(".")
     while parts:
@@ -881,4 +881,4 @@ def _item(items: list[Any], parts: list[str], key: str) -> tuple[int, list[str]]
     if parts[0].isdigit() and int(parts[0]) < len(items):
         return int(parts[0]), parts[1:]
     known = ", ".join([*(name for name in names if name), *map(str, range(len(items)))])
-    raise Refused(f"{key!r} names no entry of its list, which has {known}: correct {parts[0]!r}")
+    raise UserError(f"{key!r} names no entry of its list, which has {known}: correct {parts[0]!r}")

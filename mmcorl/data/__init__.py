@@ -1,7 +1,7 @@
 """Prompts: where they come from, how they are checked, in which order they are drawn. No torch in here."""
 
 from mmcorl.data.batches import Batches
-from mmcorl.data.checks import DataCheck, DataRefused, Finding, check
+from mmcorl.data.checks import DataCheck, DataError, Finding, check
 from mmcorl.data.overlap import overlap
 from mmcorl.data.settings import Columns, DataSettings, HoldOut, View, ViewColumns
 from mmcorl.data.sources import PromptSource, load_prompts
@@ -10,7 +10,7 @@ __all__ = [
     "Batches",
     "Columns",
     "DataCheck",
-    "DataRefused",
+    "DataError",
     "DataSettings",
     "Finding",
     "HoldOut",

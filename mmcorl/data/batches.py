@@ -6,7 +6,7 @@ import hashlib
 
 import numpy as np
 
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 
 
 class Batches:
@@ -20,9 +20,9 @@ class Batches:
     def __init__(self, n_rows: int, batch_size: int, seed: int) -> None:
         """Set up batches of `batch_size` out of `n_rows`; more than there are rows is refused."""
         if batch_size < 1:
-            raise Refused(f"batch size {batch_size} is not positive; set at least 1 prompt per step")
+            raise UserError(f"batch size {batch_size} is not positive; set at least 1 prompt per step")
         if n_rows < batch_size:
-            raise Refused(
+            raise UserError(
                 f"{n_rows} usable rows cannot fill a batch of {batch_size} prompts without repeating one; "
                 "lower batch.prompts or add rows"
             )

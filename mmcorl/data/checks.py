@@ -13,7 +13,7 @@ from typing import Any
 from mmcorl.data.row_parsing import BadRow
 from mmcorl.data.settings import DataSettings
 from mmcorl.data.sources import PromptSource
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.types import Prompt
 
 Lengths = Mapping[str, tuple[Callable[[Prompt], int], int]]
@@ -89,7 +89,7 @@ class DataCheck:
         return f"{self.source}: {len(self.kept)} of {self.rows} rows usable{faults}{notes}"
 
 
-class DataRefused(Refused):
+class DataError(UserError):
     """Data that the settings do not allow to be used; `report` holds the whole finding."""
 
     def __init__(self, sentence: str, report: DataCheck) -> None:
@@ -107,7 +107,7 @@ def check(
     """Read every row once, decode its images as the agents will, and measure its prompt for every agent.
 
     A length function picks the view its agent reads. `on_progress` gets rows done and rows in all. Raises
-    DataRefused, one sentence with the counts, when `source.settings` refuses what was found. Images are
+    DataError, one sentence with the counts, when `source.settings` refuses what was found. Images are
     decoded in threads, a few rows ahead; lengths are measured in the calling thread.
     """
     settings = source.settings
@@ -156,7 +156,7 @@ def fingerprint(uids: Iterable[str]) -> str:
 
 
 def _read_all(source: PromptSource, max_side: int) -> Iterator[tuple[Prompt, tuple[str, ...]] | BadRow]:
-    from model_adapters.images import ImageRefused, load_image
+    from model_adapters.images import ImageError, load_image
 
     def read(index: int) -> tuple[Prompt, tuple[str, ...]] | BadRow:
         try:
@@ -166,7 +166,7 @@ def _read_all(source: PromptSource, max_side: int) -> Iterator[tuple[Prompt, tup
         for image in prompt.images:
             try:
                 load_image(image, max_side)
-            except ImageRefused as error:
+            except ImageError as error:
                 return BadRow("corrupt_image", str(error), prompt.row_id)
         return prompt, notes
 
@@ -208,7 +208,7 @@ def _refuse(report: DataCheck, settings: DataSettings) -> None:
             settings_to_change.append(f"{name}: skip")
     if refused:
         first = next(finding for finding in report.findings if finding.kind in refused)
-        raise DataRefused(
+        raise DataError(
             f"{sum(refused.values())} of {report.rows} rows of {report.source} cannot be used: "
             f"{_count_words(refused)} (first: row {first.row_id}, {first.reason}); "
             f"mend them, or leave them out with {' and '.join(settings_to_change)}",
@@ -216,7 +216,7 @@ def _refuse(report: DataCheck, settings: DataSettings) -> None:
         )
     if len(report.kept) < settings.min_rows:
         skipped = _count_words(report.counts) or "none skipped"
-        raise DataRefused(
+        raise DataError(
             f"{len(report.kept)} of {report.rows} rows of {report.source} are usable ({skipped}), "
             f"fewer than min_rows {settings.min_rows}; mend the data or lower min_rows",
             report,

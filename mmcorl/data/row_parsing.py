@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 
 _MARKER_LINE = re.compile(r"(?m)^[ \t]*(?:<image\d*>[ \t]*)+(?:\n|\Z)")
 _MARKER = re.compile(r"[ \t]*<image\d*>")
@@ -18,7 +18,7 @@ _NUMBERED_MARKER = re.compile(r"<image\d+>")
 _OPTION_END = r"\s*[.．:：、)](?!\s*;)\s*"
 
 
-class BadRow(Refused):
+class BadRow(UserError):
     """A row that cannot become a prompt: which one, what kind of fault, and why."""
 
     def __init__(self, kind: str, reason: str, row_id: str) -> None:

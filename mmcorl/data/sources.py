@@ -15,7 +15,7 @@ from mmcorl.data.recipes import RECIPES, Recipe
 from mmcorl.data.row_parsing import BadRow, RowError
 from mmcorl.data.settings import Columns, DataSettings, HoldOut, View
 from mmcorl.data.tables import SyntheticTable, Table, UnreadableRowError, open_table
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.types import Prompt
 
 
@@ -190,14 +190,14 @@ class _ViewTexts:
         self._name, self._view = name, view
         try:
             table = open_table(source, view.split, view.config)
-        except Refused as error:
-            raise Refused(f"view {name!r}: {error}; `mmcorl rephrase` writes views") from error
+        except UserError as error:
+            raise UserError(f"view {name!r}: {error}; `mmcorl rephrase` writes views") from error
         columns = view.columns
         self._tied = integrity.ORIGINAL in table.columns
         """Each row says which content it rewords."""
         if not (ids or self._tied):
             # Row numbers alone would join whatever stands at the same place.
-            raise Refused(
+            raise UserError(
                 f"views are joined by row id, but data.columns.id is not set; name the id column, or write view "
                 f"{name!r} with `mmcorl rephrase`, which ties it to the content of the rows"
             )
@@ -274,7 +274,7 @@ def load_prompts(settings: DataSettings) -> PromptSource:
     recipe = RECIPES[settings.recipe] if settings.recipe else None
     table = open_table(settings.source, settings.split, settings.config)
     if len(table) == 0:
-        raise Refused(f"data source {settings.source!r} has no rows; give one that has")
+        raise UserError(f"data source {settings.source!r} has no rows; give one that has")
     columns = _columns(settings, recipe, table)
     return PromptSource(
         settings, table, columns, recipe, _views(settings, columns, table), _chosen_rows(settings, len(table))
@@ -323,7 +323,7 @@ def _require_columns(table: Table, wanted: Mapping[str, str | None], where: str)
     if missing:
         names = ", ".join(f"{column!r} ({field})" for field, column in missing.items())
         have = ", ".join(map(repr, table.columns)) or "none"
-        raise Refused(f"{where} has no column {names}; its columns are {have}: set `columns` accordingly")
+        raise UserError(f"{where} has no column {names}; its columns are {have}: set `columns` accordingly")
 
 
 def _stored(named: Sequence[str | None], table: Table) -> list[str]:
@@ -340,7 +340,7 @@ def _chosen_rows(settings: DataSettings, rows: int) -> Sequence[int]:
 
 def _part(hold_out: HoldOut, rows: int) -> list[int]:
     if hold_out.rows >= rows:
-        raise Refused(f"hold_out.rows {hold_out.rows} leaves nothing of {rows} rows to train on; lower it")
+        raise UserError(f"hold_out.rows {hold_out.rows} leaves nothing of {rows} rows to train on; lower it")
     # The first places of this permutation are the test rows of datasets.Dataset.train_test_split.
     order = np.random.default_rng(hold_out.seed).permutation(rows)
     part = order[: hold_out.rows] if hold_out.part == "held_out" else order[hold_out.rows :]

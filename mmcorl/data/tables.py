@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mmcorl.data import synthetic
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 
 _FILE_SUFFIXES = (".jsonl", ".json", ".parquet")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
@@ -104,25 +104,27 @@ def open_table(source: str, split: str | None = None, config: str | None = None)
     if path.suffix in _FILE_SUFFIXES or glob.has_magic(source):
         return _open_files(source, path, split, config)
     if path.exists():
-        raise Refused(f"{source} is neither {', '.join(_FILE_SUFFIXES)} nor a folder; convert it to one of these")
+        raise UserError(f"{source} is neither {', '.join(_FILE_SUFFIXES)} nor a folder; convert it to one of these")
     if not _HUB_ID.fullmatch(source):
-        raise Refused(f"data source {source!r} does not exist; check the path (relative to {Path.cwd()})")
+        raise UserError(f"data source {source!r} does not exist; check the path (relative to {Path.cwd()})")
     return ArrowTable(_load_hub(source, split, config), Path())
 
 
 def _open_files(source: str, path: Path, split: str | None, config: str | None) -> Table:
     if split is not None or config is not None:
-        raise Refused(f"split and config are for folders and hub ids, not for {source!r}; remove them")
+        raise UserError(f"split and config are for folders and hub ids, not for {source!r}; remove them")
     files = sorted(Path(name) for name in glob.glob(str(path), recursive=True)) or [path]
     files = [file for file in files if file.is_file()]
     if not files:
-        raise Refused(f"no file matches the data source {source!r}; check the path (relative to {Path.cwd()})")
+        raise UserError(f"no file matches the data source {source!r}; check the path (relative to {Path.cwd()})")
     suffixes = {file.suffix for file in files}
     if suffixes == {".parquet"}:
         return ArrowTable(_load_parquet(source, files), files[0].parent)
     if suffixes <= {".json", ".jsonl"}:
         return JsonTable(files)
-    raise Refused(f"{source!r} matches files of kinds {sorted(suffixes)}; name only .parquet, or only .json and .jsonl")
+    raise UserError(
+        f"{source!r} matches files of kinds {sorted(suffixes)}; name only .parquet, or only .json and .jsonl"
+    )
 
 
 def _json_lines(file: Path) -> list[Mapping[str, Any] | UnreadableRowError]:
@@ -145,9 +147,9 @@ def _json_list(file: Path) -> list[Mapping[str, Any] | UnreadableRowError]:
         values = json.loads(file.read_bytes())
     except (ValueError, RecursionError) as error:
         way_out = "rename it to .jsonl if it holds one object per line, else repair it"
-        raise Refused(f"{file} is not JSON ({_first_line(error)}); {way_out}") from error
+        raise UserError(f"{file} is not JSON ({_first_line(error)}); {way_out}") from error
     if not isinstance(values, list):
-        raise Refused(f"{file} holds a JSON {type(values).__name__}; it must be a list of objects, one per row")
+        raise UserError(f"{file} holds a JSON {type(values).__name__}; it must be a list of objects, one per row")
     return [_as_row(value, f"entry {number} of {file.name}") for number, value in enumerate(values)]
 
 
@@ -162,7 +164,7 @@ def _load_parquet(source: str, files: Sequence[Path]) -> Any:
         return datasets.load_dataset("parquet", data_files=[str(file) for file in files], split="train")
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
         cause = _first_line(error.__cause__ or error)
-        raise Refused(f"{source!r} cannot be read as parquet ({cause}); replace the damaged file") from error
+        raise UserError(f"{source!r} cannot be read as parquet ({cause}); replace the damaged file") from error
 
 
 def _load_folder(path: Path, split: str | None, config: str | None) -> Any:
@@ -177,11 +179,11 @@ def _load_folder(path: Path, split: str | None, config: str | None) -> Any:
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
         cause = _first_line(error.__cause__ or error)
         way_out = "name the file inside it, or save it with Dataset.save_to_disk"
-        raise Refused(f"folder {path} cannot be read as a data set ({cause}); {way_out}") from error
+        raise UserError(f"folder {path} cannot be read as a data set ({cause}); {way_out}") from error
     if saved and config is not None:
-        raise Refused(f"{path} was saved by datasets and has no configurations; remove config {config!r}")
+        raise UserError(f"{path} was saved by datasets and has no configurations; remove config {config!r}")
     if saved and split is not None and not isinstance(loaded, datasets.DatasetDict):
-        raise Refused(f"{path} holds a single data set without splits; remove split {split!r}")
+        raise UserError(f"{path} holds a single data set without splits; remove split {split!r}")
     return _pick_split(loaded, str(path), split)
 
 
@@ -190,10 +192,10 @@ def _load_hub(name: str, split: str | None, config: str | None) -> Any:
 
     try:
         return _pick_split(datasets.load_dataset(name, name=config, split=split), name, split)
-    except Refused:
+    except UserError:
         raise
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
-        raise Refused(
+        raise UserError(
             f"data source {name!r} is no file or folder here and cannot be loaded from the hub "
             f"({_first_line(error)}); check its name, split and the network, or give the path of a local copy"
         ) from error
@@ -206,7 +208,7 @@ def _pick_split(loaded: Any, name: str, split: str | None) -> Any:
         return loaded
     chosen = split if split is not None else next(iter(loaded)) if len(loaded) == 1 else "train"
     if chosen not in loaded:
-        raise Refused(f"{name!r} has the splits {', '.join(loaded)}; set `split` to one of them")
+        raise UserError(f"{name!r} has the splits {', '.join(loaded)}; set `split` to one of them")
     return loaded[chosen]
 
 

@@ -21,7 +21,7 @@ __all__ = ["Engine", "Sample", "Sampling", "Voice", "build_engine", "engine_for"
 
 
 def require_engine(config: Config) -> None:
-    """Raise Refused, before anything is loaded, where a run's engine is not installed or cannot sample as asked."""
+    """Raise UserError, before anything is loaded, where a run's engine is not installed or cannot sample as asked."""
     if config.engine.kind == "vllm":
         from mmcorl.engines.vllm import require_installed, require_temperature
 
@@ -41,7 +41,7 @@ def build_engine(
 
     On several `ranks`, joined before, each makes its own, all at the same time; in this process, unless there are
     actors for `separate` ones (`mmcorl.launch.engine_actor`). Requests that went wrong are written into `dumps`.
-    Raises Refused where the machine cannot have it.
+    Raises UserError where the machine cannot have it.
     """
     require_engine(config)
     if separate and not isinstance(policy, Voice):

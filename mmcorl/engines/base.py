@@ -72,7 +72,7 @@ class Engine(Protocol):
         ...
 
     def check(self, weights: Weights) -> None:
-        """Raise Failed unless the engine computes with exactly these, all weights of the trainer; when awake."""
+        """Raise RunError unless the engine computes with exactly these, all weights of the trainer; when awake."""
         ...
 
     def sleep(self, until_sync: bool = False) -> None:

@@ -70,7 +70,7 @@ class RemoteEngine:
         self.ranks.barrier()
 
     def check(self, weights: Weights) -> None:
-        """Raise Failed unless the engine computes with exactly these, all weights of the trainer; all ranks."""
+        """Raise RunError unless the engine computes with exactly these, all weights of the trainer; all ranks."""
         check_weights(self, weights)
 
     def fingerprints(self) -> dict[str, Tensor]:

@@ -33,7 +33,7 @@ from mmcorl.config import EngineSettings
 from mmcorl.config.install_hints import install_vllm
 from mmcorl.engines.base import Sample, Sampling, Voice, Weights
 from mmcorl.engines.weight_check import check_weights, fingerprints
-from mmcorl.errors import Failed, Refused
+from mmcorl.errors import RunError, UserError
 from mmcorl.policy.policy import Policy
 from mmcorl.system import scratch_dirs
 from model_adapters.base import Encoded, VisionSettings
@@ -136,13 +136,13 @@ class VllmEngine:
     def generate(self, prompts: Sequence[Encoded], n: int, sampling: Sampling, seed: int) -> list[list[Sample]]:
         """n samples of each prompt, in order; the noise of each depends on seed, prompt number and sample number.
 
-        Raises Failed where vLLM reads a prompt differently or answers with what are not numbers.
+        Raises RunError where vLLM reads a prompt differently or answers with what are not numbers.
         """
         if self._asleep:
             raise RuntimeError(f"agent {self.name!r}: generate before wake, {sorted(self._asleep)} are asleep")
         for number, prompt in enumerate(prompts):
             if (length := len(prompt.input_ids) + sampling.max_new_tokens) > self.max_model_len:
-                raise Failed(
+                raise RunError(
                     f"agent {self.name!r}: prompt {number} and its completion may have {length} tokens, above "
                     f"engine.max_model_len {self.max_model_len}: raise it, or leave it out to fit the run"
                 )
@@ -194,7 +194,7 @@ class VllmEngine:
             return
         place = next((i for i, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), None)
         place = min(len(ours), len(theirs)) if place is None else place
-        raise Failed(
+        raise RunError(
             f"agent {self.name!r}: vLLM reads prompt {number} ({self._words(prompt)!r}) as {len(theirs)} tokens and "
             f"the trainer as {len(ours)}, first different at position {place}: images or template are treated in two "
             "ways, so compare the adapter's engine_options with its processor, or use engine.kind=transformers"
@@ -209,14 +209,14 @@ class VllmEngine:
         if not bool(logprobs.isfinite().all()):
             place = int((~logprobs.isfinite()).nonzero()[0])
             file = self._dump(number, prompt, sampling, seed, ids, told.logprobs)
-            raise Failed(
+            raise RunError(
                 f"agent {self.name!r}: vLLM gives token {place} of a completion of prompt {number} "
                 f"({self._words(prompt)!r}) the log-probability {told.logprobs[place]}, so its weights or its "
                 f"arithmetic are broken: the request is in {file}; go back to an earlier checkpoint"
             )
         if (forbidden := torch.isin(torch.tensor(ids), self.policy.banned.cpu())).any():
             token = ids[int(forbidden.nonzero()[0])]
-            raise Failed(
+            raise RunError(
                 f"agent {self.name!r}: vLLM sampled token {token}, which is banned, for prompt {number} "
                 f"({self._words(prompt)!r}): its logits are beyond any bias, so go back to an earlier checkpoint"
             )
@@ -257,7 +257,7 @@ class VllmEngine:
         """Take over these weights in place, as they come; what is not given stays.
 
         What vLLM computes with one matrix must come together: of the q, k and v projections of a layer, or of its
-        gate and up, all or none. Raises Failed otherwise. Caches of what older weights computed are emptied.
+        gate and up, all or none. Raises RunError otherwise. Caches of what older weights computed are emptied.
         Low-rank adapters (`adapters`) come under peft's names, all of them, and are laid over weights that stay.
         """
         if "weights" in self._asleep:
@@ -271,7 +271,7 @@ class VllmEngine:
                 if stream.adapters:
                     self._lay_over(stream.adapters)
         except (ValueError, KeyError) as error:
-            raise Failed(
+            raise RunError(
                 f"agent {self.name!r}: vLLM cannot place the weight {stream.last!r} ({_first_line(error)}), and holds "
                 "now some old and some new ones: its class names layers differently, so use engine.kind=transformers"
             ) from error
@@ -282,7 +282,7 @@ class VllmEngine:
         self.last_sync = Sync(len(stream.names), stream.bytes, time.perf_counter() - started)
 
     def check(self, weights: Weights) -> None:
-        """Raise Failed unless vLLM computes with exactly these, all weights of the trainer; see `fingerprints`."""
+        """Raise RunError unless vLLM computes with exactly these, all weights of the trainer; see `fingerprints`."""
         if "weights" in self._asleep:
             raise RuntimeError(f"agent {self.name!r}: weights are asleep, wake or sync before the check")
         check_weights(self, weights)
@@ -323,7 +323,7 @@ class VllmEngine:
                 continue  # kept apart in this module
             siblings = [".".join([*parents, one, kind]) for one in parts]
             if missing := [one for one in siblings if one not in given]:
-                raise Failed(
+                raise RunError(
                     f"agent {self.name!r}: the weights {name} came without {missing[0]}, which vLLM keeps in one "
                     "matrix with them: give all of its parts at every sync"
                 )
@@ -373,9 +373,9 @@ class VllmEngine:
 
 
 def require_temperature(temperature: float) -> None:
-    """Raises Refused for one that vLLM does not take."""
+    """Raises UserError for one that vLLM does not take."""
     if temperature > HOTTEST:
-        raise Refused(
+        raise UserError(
             f"the temperature is {temperature:g}, but vLLM takes {HOTTEST:g} at most: lower it, or use "
             "engine.kind=transformers"
         )
@@ -424,20 +424,20 @@ def _slots(rank: int) -> int:
 
 
 def require_installed() -> None:
-    """Raise Refused where there is no vLLM; does not import it, which takes seconds."""
+    """Raise UserError where there is no vLLM; does not import it, which takes seconds."""
     try:
         found = importlib.util.find_spec("vllm") is not None
     except ValueError:  # imported already, or hidden, by a module without a spec
         found = sys.modules["vllm"] is not None
     if not found:
-        raise Refused(
+        raise UserError(
             f"engine.kind is 'vllm', which is not installed: {install_vllm(torch.cuda.is_available())}, or use "
             "engine.kind=transformers"
         )
 
 
 def _prepare(device: torch.device) -> None:
-    """Import vLLM as this process needs it; raises Refused where it is missing or built for other hardware."""
+    """Import vLLM as this process needs it; raises UserError where it is missing or built for other hardware."""
     require_installed()
     patches.apply(*patches.BEFORE_VLLM)
     # Read when an engine is made: the engine core in this process, no binding of threads, no chatter.
@@ -447,13 +447,13 @@ def _prepare(device: torch.device) -> None:
     from vllm.platforms import current_platform
 
     if current_platform.device_type != device.type:
-        raise Refused(
+        raise UserError(
             f"the installed vLLM is built for {current_platform.device_type or 'no hardware found here'} but this run "
             f"is on {device.type}: {install_vllm(device.type == 'cuda')} in an environment of its own, or use "
             "engine.kind=transformers"
         )
     if device.type == "cuda" and device.index:
-        raise Refused(
+        raise UserError(
             f"engine.kind is 'vllm', which uses the first GPU it sees, but device is {str(device)!r}: set "
             f"CUDA_VISIBLE_DEVICES={device.index} and device=cuda"
         )
@@ -470,7 +470,7 @@ def _start(options: Mapping[str, Any], name: str) -> LLM:
         with torch.random.fork_rng(), _quiet():
             llm = LLM(**options)
     except (ValueError, AssertionError, torch.cuda.OutOfMemoryError) as error:
-        raise Refused(refusal(name, error)) from error
+        raise UserError(refusal(name, error)) from error
     finally:
         random.setstate(python)
         np.random.set_state(numpy)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from mmcorl.engines.base import Weights
-from mmcorl.errors import Failed
+from mmcorl.errors import RunError
 
 _BLOCK = 2**22
 
@@ -34,7 +34,7 @@ class Checkable(Protocol):
 
 
 def check_weights(engine: Checkable, weights: Weights) -> None:
-    """Raise Failed unless the engine computes with exactly these weights and a sync reaches all of its own.
+    """Raise RunError unless the engine computes with exactly these weights and a sync reaches all of its own.
 
     On several ranks each calls it for its own engine at the same time. Takes two syncs.
     """
@@ -47,7 +47,7 @@ def check_weights(engine: Checkable, weights: Weights) -> None:
     wrong = _differing(before, after, same=False)
     for names, fault in ((left, "are reached by no sync"), (wrong, "were not the trainer's")):
         if names:
-            raise Failed(
+            raise RunError(
                 f"agent {engine.name!r}: {len(names)} of {len(before)} parameters of the sampling engine {fault}, "
                 f"{names[0]} first, so it samples from another model than the one trained: use "
                 "engine.kind=transformers, and report the model family"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mmcorl.config import VerifierSettings
-from mmcorl.errors import Failed
+from mmcorl.errors import RunError
 from mmcorl.interactions import prompts
 from mmcorl.interactions.base import Call
 from mmcorl.interactions.debate import Verifier
@@ -58,7 +58,7 @@ class Served:
     """A model behind an OpenAI-compatible endpoint gives each solution a probability of being right.
 
     Its replies are kept in a file of the run folder: a run that is killed and resumed hears the same. A reply without
-    a probability gives None. Raises Failed where the endpoint does not answer.
+    a probability gives None. Raises RunError where the endpoint does not answer.
     """
 
     def __init__(self, settings: VerifierSettings, cache: Path):
@@ -75,7 +75,7 @@ class Served:
                 try:
                     known |= cache.put(to_the_end(self._asked(missing)))
                 except Unanswered as error:
-                    raise Failed(f"a solution could not be verified: {error}") from error
+                    raise RunError(f"a solution could not be verified: {error}") from error
         return [prompts.read_probability(known[key]) for key in keys]
 
     async def _asked(self, contents: dict[str, Content]) -> dict[str, str]:
@@ -103,7 +103,7 @@ class Served:
 
 
 def endpoint_of(settings: VerifierSettings) -> EndpointSettings:
-    """Where the verifier is served; Refused for an address or a name that cannot work."""
+    """Where the verifier is served; UserError for an address or a name that cannot work."""
     return EndpointSettings(
         base_url=settings.base_url,
         model=settings.model or "",

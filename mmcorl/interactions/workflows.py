@@ -17,7 +17,7 @@ from mmcorl.types import Prompt
 def workflows(config: Config, relation: Relation, folder: Path) -> Workflows:
     """What agents do with the problems of each step; `folder` is the run's, where a served verifier's replies are kept.
 
-    Raises Refused where the verifier's endpoint cannot be meant.
+    Raises UserError where the verifier's endpoint cannot be meant.
     """
     settings = config.episode
     assert settings is not None

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.labels.adaptive import Agreements
 from mmcorl.labels.rules import KINDS, LabelTable, Round
 from mmcorl.labels.voting import Relation, TieRule, Vote, check_rule, majority, pairwise_agreement
@@ -38,7 +38,7 @@ class Supervision:
 
     `kind` is a row of `mmcorl.labels.rules.KINDS`, `agents` the names in cohort order, `relation` the run's one
     equivalence of answers; `tie`, `min_votes` and `min_share` are the voting rule (see `majority`), `teachers` is the
-    map of `kind` `map`, `seed` that of `random_peer`. Raises Refused for settings that cannot work.
+    map of `kind` `map`, `seed` that of `random_peer`. Raises UserError for settings that cannot work.
     """
 
     def __init__(
@@ -54,18 +54,18 @@ class Supervision:
         seed: int = 0,
     ) -> None:
         if kind not in KINDS:
-            raise Refused(f"supervision {kind!r} is unknown: use one of {', '.join(KINDS)}")
+            raise UserError(f"supervision {kind!r} is unknown: use one of {', '.join(KINDS)}")
         twice = {name for name in agents if list(agents).count(name) > 1}
         if twice:
-            raise Refused(f"two agents are named {min(twice)!r}: labels are joined by agent, give each its own name")
+            raise UserError(f"two agents are named {min(twice)!r}: labels are joined by agent, give each its own name")
         if len(agents) < KINDS[kind].min_agents:
-            raise Refused(
+            raise UserError(
                 f"supervision {kind!r} needs {KINDS[kind].min_agents} agents or more and this run has "
                 f"{len(agents)}: add an agent, or use 'self' to let an agent learn from its own vote"
             )
         check_rule(tie, min_votes, min_share)
         if kind == "map" and set(teachers or ()) != set(agents):
-            raise Refused(f"supervision 'map' needs a teacher for each of {', '.join(agents)}: give `teachers`")
+            raise UserError(f"supervision 'map' needs a teacher for each of {', '.join(agents)}: give `teachers`")
         self.kind = kind
         self.agents = tuple(agents)
         self.relation = relation
@@ -85,7 +85,7 @@ class Supervision:
         if KINDS[self.kind].needs_gold:
             for prompt in prompts:
                 if prompt.gold is None:
-                    raise Refused(
+                    raise UserError(
                         f"row {prompt.row_id!r} has no answer, but supervision {self.kind!r} needs one on "
                         "every row: add the answers, or use 'ring' or 'self', which need none"
                     )
@@ -93,7 +93,7 @@ class Supervision:
             uids = {prompt.uid for prompt in prompts}
             for prompt in prompts:
                 if prompt.twin not in uids:
-                    raise Refused(
+                    raise UserError(
                         f"row {prompt.row_id!r} has no other wording in its batch, which supervision 'paired' needs: "
                         "name the view that holds it in supervision.pair"
                     )

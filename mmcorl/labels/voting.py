@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal, Protocol, get_args
 
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 
 TieRule = Literal["first_seen", "drop", "lexicographic"]
 Choices = Sequence[str] | None
@@ -64,11 +64,11 @@ class Vote:
 def check_rule(tie: str, min_votes: int, min_share: float) -> None:
     """Refuse a voting rule that cannot be meant."""
     if tie not in get_args(TieRule):
-        raise Refused(f"tie rule {tie!r} is unknown: use one of {', '.join(get_args(TieRule))}")
+        raise UserError(f"tie rule {tie!r} is unknown: use one of {', '.join(get_args(TieRule))}")
     if min_votes < 1:
-        raise Refused(f"min_votes is {min_votes}, but a label needs a vote: use 1 or more")
+        raise UserError(f"min_votes is {min_votes}, but a label needs a vote: use 1 or more")
     if not 0.0 <= min_share <= 1.0:
-        raise Refused(f"min_share is {min_share}, but it is a share of the votes cast: use 0 to 1")
+        raise UserError(f"min_share is {min_share}, but it is a share of the votes cast: use 0 to 1")
 
 
 def majority(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def launcher(config: Config) -> LocalLauncher | RayLauncher:
     """The launcher that a config names: a context manager whose `cohort` places agents and loads their models.
 
-    Raises Refused where machine or cluster lack what the config asks for.
+    Raises UserError where machine or cluster lack what the config asks for.
     """
     if config.launcher == "ray":
         from mmcorl.launch.ray_cluster import RayLauncher

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mmcorl.errors import Failed, Refused
+from mmcorl.errors import RunError, UserError
 
 if TYPE_CHECKING:
     from mmcorl.config import AgentSettings, Config
@@ -92,7 +92,7 @@ class Seated:
 
         def keep() -> None:
             if not file.parent.parent.is_dir():
-                raise Failed(
+                raise RunError(
                     f"there is no folder {str(file.parent.parent)!r} on this machine: put the run folder on a file "
                     "system that all machines share"
                 )
@@ -165,13 +165,13 @@ def caught(call: Callable[[], Any]) -> Any:
         if isinstance(error, EngineBroke):
             return error.broke
         said = " ".join(str(error).split())
-        user = isinstance(error, Refused) or any(kind.__name__ == "AdapterError" for kind in type(error).__mro__)
+        user = isinstance(error, UserError) or any(kind.__name__ == "AdapterError" for kind in type(error).__mro__)
         room = None
         with contextlib.suppress(ImportError):
             from mmcorl.run.checkpoints import no_room
 
             room = no_room(error)
-        plain = user or isinstance(error, Failed)
+        plain = user or isinstance(error, RunError)
         return Broke(
             said if plain else f"{type(error).__name__}: {said}" if said else type(error).__name__,
             echo=not user and isinstance(error, RuntimeError | OSError) and bool(ECHO.search(said)),

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from mmcorl.launch.health import RankFailed
+from mmcorl.launch.health import RankError
 from mmcorl.launch.host import Host
 
 _DIES_WITH_ITS_PARENT = 1
@@ -76,7 +76,7 @@ class ForkedTeam:
             code = self._branch.exitcode or 0
             how = f"{signal.Signals(-code).name} ended it" if code < 0 else f"it left with exit code {code}"
             more = ", as happens where memory runs out" if code == -signal.SIGKILL else ""
-            raise RankFailed(f"the process of agent {self.name!r} died during {during}: {how}{more}") from None
+            raise RankError(f"the process of agent {self.name!r} died during {during}: {how}{more}") from None
         for error, cause in itertools.pairwise(errors):
             error.__cause__ = cause
         if errors:

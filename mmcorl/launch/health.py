@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from mmcorl.errors import Failed, Refused
+from mmcorl.errors import RunError, UserError
 from mmcorl.launch.actor import Broke, Place
 from mmcorl.launch.process_monitor import Sign
 
@@ -33,7 +33,7 @@ IDLE_CPU, IDLE_IO = 0.02, 2**16
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
 
 
-class RankFailed(Failed):
+class RankError(RunError):
     """A rank that died, raised or hung: one sentence that names agent, rank, machine, what happened and the log."""
 
 
@@ -117,7 +117,7 @@ class Watch:
     def gather(self, seats: Sequence[Seat], refs: Sequence[Any], during: str, limit: float | None = None) -> list[Any]:
         """The results of one call per rank, in order.
 
-        Raises RankFailed as soon as any rank of the run fails, Refused where a rank refuses the user's input, OSError
+        Raises RankError as soon as any rank of the run fails, UserError where a rank refuses the user's input, OSError
         where one finds no room on a disk. After `limit` seconds a rank without a result has failed.
         """
         waiting, replies = dict(zip(refs, seats, strict=True)), dict.fromkeys(refs)
@@ -180,12 +180,12 @@ class Watch:
         first = min(faults, key=lambda fault: fault.echo)  # The earliest of equals.
         seat, broke = first.seat, first.broke
         if broke is not None and broke.refused:
-            raise Refused(broke.error)
+            raise UserError(broke.error)
         if broke is not None and broke.no_room is not None:
             raise OSError(errno.ENOSPC, broke.no_room)
         rank = f", {seat.role} {seat.number} of {seat.of}" if seat.of > 1 or seat.role == "engine" else ""
         during = f" during {first.during}" if first.during else ""
-        raise RankFailed(f"agent {seat.agent!r}{rank} on {seat.place.node}{during} {first.what} (its log: {seat.log})")
+        raise RankError(f"agent {seat.agent!r}{rank} on {seat.place.node}{during} {first.what} (its log: {seat.log})")
 
     # -- looking from outside ----------------------------------------------------------------------------------
 

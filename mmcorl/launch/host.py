@@ -14,7 +14,7 @@ from transformers.utils import logging as transformers_logging
 import patches
 from mmcorl import sharding
 from mmcorl.config import Config
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.launch.cpu_offload import Resting
 from mmcorl.trainer.profiler import Profiler
 from mmcorl.trainer.worker import Worker
@@ -36,7 +36,7 @@ def prepare(config: Config) -> None:
     if config.threads:
         torch.set_num_threads(config.threads)
     if config.training.attention == "flash_attention_2" and not is_flash_attn_2_available():
-        raise Refused(
+        raise UserError(
             "training.attention is 'flash_attention_2' but the package flash-attn does not work here: install it for "
             "this GPU, or use training.attention=sdpa"
         )

@@ -14,7 +14,7 @@ import torch
 
 from mmcorl.agent import in_turn
 from mmcorl.config import Config
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.launch.agent_threads import Lanes
 from mmcorl.launch.forked import ForkedTeam, may_fork
 from mmcorl.launch.host import Host
@@ -38,7 +38,7 @@ class LocalTeam:
 
 
 class LocalLauncher:
-    """Raises Refused where this machine lacks the device that the config asks for."""
+    """Raises UserError where this machine lacks the device that the config asks for."""
 
     def __init__(self, config: Config):
         self.config, self.device = config, _device(config.device)
@@ -77,10 +77,10 @@ class LocalLauncher:
 
 
 def require_one_sleeper(config: Config, device: torch.device) -> None:
-    """Raise Refused where several vLLM engines of this process would free memory: vLLM lets one of a process do so."""
+    """Raise UserError where several vLLM engines of this process would free memory: vLLM lets one per process do so."""
     engine, agents = config.engine, len(config.agents)
     if engine.kind == "vllm" and engine.sleep and agents > 1 and device.type == "cuda":
-        raise Refused(
+        raise UserError(
             f"launcher is 'local' and engine.sleep is true, but {agents} agents have a vLLM engine each, and on a GPU "
             "only one engine of a process can sleep: use launcher=ray, with time_sliced=true on one GPU, or "
             "engine.sleep=false"
@@ -92,7 +92,7 @@ def _device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise Refused(f"device is {name!r} but torch sees no GPU: use device=cpu, or device=auto")
+        raise UserError(f"device is {name!r} but torch sees no GPU: use device=cpu, or device=auto")
     if device.index is not None and device.index >= torch.cuda.device_count():
-        raise Refused(f"device is {name!r} but torch sees {torch.cuda.device_count()} GPU(s), from cuda:0 on")
+        raise UserError(f"device is {name!r} but torch sees {torch.cuda.device_count()} GPU(s), from cuda:0 on")
     return device

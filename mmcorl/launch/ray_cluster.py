@@ -23,7 +23,7 @@ from typing import Any, Self
 from mmcorl.agent import Parallel, in_turn
 from mmcorl.config import Config
 from mmcorl.config.install_hints import install
-from mmcorl.errors import Failed, Refused
+from mmcorl.errors import RunError, UserError
 from mmcorl.launch.actor import Place, Rank
 from mmcorl.launch.agent_threads import Lanes
 from mmcorl.launch.engine_actor import Sampler
@@ -47,16 +47,16 @@ OBJECT_STORE = 256 * 2**20
 
 
 def require_ray() -> Any:
-    """The module; Refused where it is not installed or cannot work here."""
+    """The module; UserError where it is not installed or cannot work here."""
     if not sys.platform.startswith("linux"):
-        raise Refused(f"launcher is 'ray', which runs on Linux and not on {sys.platform}: use launcher=local")
+        raise UserError(f"launcher is 'ray', which runs on Linux and not on {sys.platform}: use launcher=local")
     # Before the import. Nothing is reported home, and a worker without a GPU does not see one.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
     try:
         import ray
     except ImportError as error:
-        raise Refused(
+        raise UserError(
             f"launcher is 'ray' but the package ray is not installed: {install('ray')}, or use launcher=local"
         ) from error
     return ray
@@ -65,7 +65,7 @@ def require_ray() -> Any:
 class RayLauncher:
     """Joins or starts a cluster for the length of a run. A context manager; on leaving, nothing of the run is left.
 
-    Raises Refused where the cluster cannot be joined or has fewer GPUs than the agents need.
+    Raises UserError where the cluster cannot be joined or has fewer GPUs than the agents need.
     """
 
     def __init__(self, config: Config):
@@ -99,7 +99,7 @@ class RayLauncher:
             if self._lanes is not None:
                 self._lanes.close()
             # A failure's sentence may name a log.
-            self._end(keep_logs=isinstance(error, Failed))
+            self._end(keep_logs=isinstance(error, RunError))
             self._leave()
 
     def cohort(self, readers: Sequence[Reader], steps: int) -> Cohort:
@@ -138,8 +138,8 @@ class RayLauncher:
         except (OSError, ValueError, RuntimeError, self.ray.exceptions.RayError) as error:
             reason = " ".join(str(error).split())
             if not address:
-                raise Failed(f"a Ray cluster of this machine could not be started: {reason}") from error
-            raise Refused(
+                raise RunError(f"a Ray cluster of this machine could not be started: {reason}") from error
+            raise UserError(
                 f"the Ray cluster {address!r} cannot be joined ({reason}): start one with `ray start --head`, set "
                 "RAY_AUTH_MODE=token if it asks for tokens, or leave ray.address out"
             ) from error
@@ -162,7 +162,7 @@ class RayLauncher:
             engines = f" of which each has {separate} for its engines" if separate else ""
             shown = " + ".join(map(str, sizes.values())) + engines
             rule = f"{needed} GPUs in turn" if self.config.time_sliced else f"{needed} GPUs ({shown})"
-            raise Refused(
+            raise UserError(
                 f"the agents need {rule} but the Ray cluster has {has}: give agents fewer ranks, add machines with "
                 "`ray start`, let agents share GPUs with time_sliced=true, or use device=cpu"
             )
@@ -188,7 +188,7 @@ class RayLauncher:
         waiting = [group.ready() for group in made.values()]
         _, missing = self.ray.wait(waiting, num_returns=len(waiting), timeout=self.config.ray.startup)
         if missing:
-            raise Failed(
+            raise RunError(
                 f"the Ray cluster did not give the agents their {sum(groups)} places within "
                 f"{self.config.ray.startup:g} seconds (ray.startup): others use it, see `ray status`"
             )
@@ -229,7 +229,7 @@ class RayLauncher:
             return list(self.ray.get(list(refs), timeout=self.config.ray.startup))
         except self.ray.exceptions.RayError as error:
             reason = str(error).strip().splitlines()[-1]
-            raise Failed(f"a worker could not be started on the Ray cluster: {reason}") from error
+            raise RunError(f"a worker could not be started on the Ray cluster: {reason}") from error
 
     def _seat(self, agent: str, team: Sequence[tuple[Any, Place]], role: Role) -> None:
         for number, (actor, place) in enumerate(team):

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self
 
-from mmcorl.errors import Failed, Refused
+from mmcorl.errors import RunError, UserError
 
 _WAIT = 60.0
 """Seconds to wait while another process writes."""
@@ -25,8 +25,8 @@ class ReplyCache:
     rollback journal, as SQLite's write-ahead log does not work on network file systems, where home folders live.
 
     Raises:
-        Refused: the file is no such cache, or was written by another version.
-        Failed: it cannot be read or written.
+        UserError: the file is no such cache, or was written by another version.
+        RunError: it cannot be read or written.
     """
 
     NAME: ClassVar[str] = "reply cache"
@@ -106,7 +106,7 @@ class ReplyCache:
             (version,) = self._connection.execute("PRAGMA user_version").fetchone()
             (tables,) = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
             if version != self.SCHEMA and (version or tables):
-                raise Refused(
+                raise UserError(
                     f"the file {self.path} is no {self.NAME} of this version (it says {version}, not {self.SCHEMA}); "
                     "move it away or name another."
                 )
@@ -123,9 +123,11 @@ class ReplyCache:
         try:
             yield
         except (sqlite3.OperationalError, OSError) as error:
-            raise Failed(
+            raise RunError(
                 f"the {self.NAME} {self.path} cannot be used ({error}); what was told already is safe: "
                 "free space, mend its permissions or name another file, and run the same command again."
             ) from error
         except sqlite3.DatabaseError as error:
-            raise Refused(f"the file {self.path} is no {self.NAME} ({error}); move it away or name another.") from error
+            raise UserError(
+                f"the file {self.path} is no {self.NAME} ({error}); move it away or name another."
+            ) from error

@@ -82,7 +82,7 @@ class Endpoint:
     """Asks one OpenAI-compatible endpoint; use it as an async context manager.
 
     Raises:
-        Refused: the key's variable is not set.
+        UserError: the key's variable is not set.
     """
 
     def __init__(self, settings: EndpointSettings) -> None:

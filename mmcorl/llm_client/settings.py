@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 
 _PATH = "/chat/completions"
 _OPTIONS = ("concurrency", "timeout", "retries", "backoff", "max_backoff", "patience", "stop_after", "max_tokens")
@@ -24,7 +24,7 @@ class EndpointSettings:
     """An endpoint that speaks the OpenAI chat-completions protocol, such as `vllm serve`.
 
     Raises:
-        Refused: a setting that cannot work.
+        UserError: a setting that cannot work.
     """
 
     ROLE: ClassVar[str] = "endpoint"
@@ -63,22 +63,22 @@ class EndpointSettings:
     def __post_init__(self) -> None:
         _check_url(self)
         if not self.model.strip():
-            raise Refused(f"{self.ROLE} model '' names no model; give the name under which the endpoint serves it.")
+            raise UserError(f"{self.ROLE} model '' names no model; give the name under which the endpoint serves it.")
         for name, least in (("concurrency", 1), ("retries", 0), ("stop_after", 1), ("max_tokens", 1)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise Refused(f"{self.ROLE} {name} {value!r} is not a whole number of at least {least}.")
+                raise UserError(f"{self.ROLE} {name} {value!r} is not a whole number of at least {least}.")
         for name in ("timeout", "backoff", "max_backoff", "patience"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-                raise Refused(f"{self.ROLE} {name} {value!r} is not a number of seconds above 0.")
+                raise UserError(f"{self.ROLE} {name} {value!r} is not a number of seconds above 0.")
         try:
             json.dumps(dict(self.extra))
         except (TypeError, ValueError) as error:
-            raise Refused(f"{self.ROLE} extra {self.extra!r} cannot be sent as JSON ({error}).") from error
+            raise UserError(f"{self.ROLE} extra {self.extra!r} cannot be sent as JSON ({error}).") from error
         if self.api_key_env is not None and not re.fullmatch("[A-Z_][A-Z0-9_]*", self.api_key_env):
             # Not repeated: it may be the key itself.
-            raise Refused(
+            raise UserError(
                 f"what is given for the {self.ROLE}'s key is not the name of an environment variable (capitals, "
                 f"digits, underscores); put the key into a variable such as {self.ROLE.upper()}_API_KEY and name that."
             )
@@ -108,18 +108,18 @@ class EndpointSettings:
         """The key, read when it is needed and kept nowhere; None when no variable is named.
 
         Raises:
-            Refused: the variable is not set, or holds what cannot be a key.
+            UserError: the variable is not set, or holds what cannot be a key.
         """
         if self.api_key_env is None:
             return None
         value = os.environ.get(self.api_key_env, "").strip()
         if not value:
-            raise Refused(
+            raise UserError(
                 f"the variable {self.api_key_env}, named for the {self.ROLE}'s key, is not set; export it, or name "
                 "none for an endpoint without keys."
             )
         if not (value.isascii() and value.isprintable()) or " " in value:
-            raise Refused(f"the variable {self.api_key_env} holds no API key: spaces or characters outside ASCII.")
+            raise UserError(f"the variable {self.api_key_env} holds no API key: spaces or characters outside ASCII.")
         return value
 
 
@@ -127,14 +127,14 @@ def with_options(settings: Settings, options: Iterable[str]) -> Settings:
     """Settings changed by texts such as `concurrency=64` or `extra.max_completion_tokens=64`; values are JSON or text.
 
     Raises:
-        Refused: a text of another form, an unknown name, or a value that cannot work.
+        UserError: a text of another form, an unknown name, or a value that cannot work.
     """
     changes: dict[str, Any] = {}
     extra = dict(settings.extra)
     for text in options:
         name, equals, value = text.partition("=")
         if not equals:
-            raise Refused(f"{settings.ROLE} option {text!r} sets nothing; write it as NAME=VALUE.")
+            raise UserError(f"{settings.ROLE} option {text!r} sets nothing; write it as NAME=VALUE.")
         try:
             told = json.loads(value)
         except ValueError:
@@ -144,7 +144,7 @@ def with_options(settings: Settings, options: Iterable[str]) -> Settings:
         elif name in _OPTIONS:
             changes[name] = told
         else:
-            raise Refused(
+            raise UserError(
                 f"{settings.ROLE} option {name!r} is unknown; use {', '.join(_OPTIONS)}, or extra.NAME for its "
                 "requests."
             )
@@ -158,12 +158,12 @@ def _check_url(settings: EndpointSettings) -> None:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError as error:
-        raise Refused(f"{role} {url!r} {rule}") from error
+        raise UserError(f"{role} {url!r} {rule}") from error
     if parts.username is not None or parts.query or parts.fragment:
         # Not repeated: what stands there is usually a key.
-        raise Refused(
+        raise UserError(
             f"the {role}'s address at {parts.hostname} holds a user name, a query or a fragment; leave it out, and "
             f"name the variable with the key ({settings.KEY_OPTION})."
         )
     if not usable or not url.isascii() or not url.isprintable() or " " in url:
-        raise Refused(f"{role} {url!r} {rule}")
+        raise UserError(f"{role} {url!r} {rule}")

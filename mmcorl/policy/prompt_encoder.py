@@ -13,7 +13,7 @@ from PIL import Image
 from transformers import AutoConfig
 
 from mmcorl.config import AgentSettings, Config
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.policy.prompt_styles import prompt_text
 from mmcorl.types import Prompt
 from model_adapters.base import Encoded, VisionSettings
@@ -54,7 +54,7 @@ class Reader:
         """Token ids, positions and vision tensors of one prompt in this agent's view.
 
         Prompts from data without any views (a validation set, say) are read in their original wording. Raises
-        Refused where the data have views, but not this agent's.
+        UserError where the data have views, but not this agent's.
         """
         text = self._text(prompt)
         key = prompt.uid, text  # The same row can be in two data sets, of which one has views.
@@ -111,7 +111,7 @@ class Reader:
         if view == "original" or not prompt.views:
             return "original"
         if view not in prompt.views:
-            raise Refused(
+            raise UserError(
                 f"agent {self.name!r} reads view {view!r} but the data of row {prompt.row_id!r} have only "
                 f"{', '.join(sorted(prompt.views))}: add that view under `views` of these data"
             )
@@ -158,12 +158,12 @@ class Reader:
         return self.config.engine.max_model_len if self.config.engine.kind == "vllm" else None
 
     def _beside(self, room: int, whose: str) -> int:
-        """What a completion leaves of a number of tokens; raises Refused where that is nothing."""
+        """What a completion leaves of a number of tokens; raises UserError where that is nothing."""
         lengths = {
             "sampling.max_new_tokens": self.config.sampling.max_new_tokens,
             "validation.max_new_tokens": self.config.validation.max_new_tokens or 0,
         }
         setting, longest = max(lengths.items(), key=lambda item: item[1])
         if longest >= room:
-            raise Refused(f"{setting} is {longest} but {whose}: lower it so that a prompt fits too")
+            raise UserError(f"{setting} is {longest} but {whose}: lower it so that a prompt fits too")
         return room - longest

@@ -28,7 +28,7 @@ def comparison(run_dirs: Sequence[Path]) -> list[dict[str, Any]]:
     finished. Start is the first evaluation, end the LAST one, never the best; it is None until there are two.
 
     Raises:
-        Refused: a folder is not a readable run folder.
+        UserError: a folder is not a readable run folder.
     """
     return comparison_rows([read_run(path) for path in run_dirs])
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.report.charts import agent_colours
 from mmcorl.report.compare import run_labels
 from mmcorl.run.reader import SUPERVISION_LABELS, read_run
@@ -20,7 +20,7 @@ def overview_png(run_dir: Path, others: Sequence[Path], path: Path) -> Path:
     """Draw accuracy and agreement on the first validation set, this run solid and the others dashed.
 
     Raises:
-        Refused: a folder is not a readable run folder, or the run has not been evaluated yet.
+        UserError: a folder is not a readable run folder, or the run has not been evaluated yet.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -28,7 +28,7 @@ def overview_png(run_dir: Path, others: Sequence[Path], path: Path) -> Path:
 
     runs = [read_run(one) for one in [run_dir, *others]]
     if not runs[0].sets:
-        raise Refused(f"{run_dir} has no evaluation to draw; let the run reach its first validation.")
+        raise UserError(f"{run_dir} has no evaluation to draw; let the run reach its first validation.")
     set_name = runs[0].sets[0]
     labels = run_labels(runs)
     colours = agent_colours(runs)

@@ -45,7 +45,7 @@ def build_report(run_dir: Path, others: Sequence[Path] = ()) -> Path:
         others: folders of runs to show beside it, such as self-rewarding and gold from the same start.
 
     Raises:
-        Refused: a folder is not a readable run folder.
+        UserError: a folder is not a readable run folder.
     """
     run_dir = Path(run_dir)
     unlike = [path for path in others if Path(path).resolve() != run_dir.resolve()]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 
 COMMIT = "COMMIT"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -41,7 +41,7 @@ class Committed:
             found = file.stat().st_size if file.is_file() else None
             if found != size:
                 state = "is missing" if found is None else f"has {found} bytes instead of {size}"
-                raise Refused(
+                raise UserError(
                     f"checkpoint {str(self.path)!r} is damaged ({name} {state}): restore it, or remove that folder "
                     "to go on from the checkpoint before it"
                 )
@@ -87,7 +87,7 @@ def committed(directory: Path) -> list[Committed]:
             meta = json.loads(record.read_text())
             sets.append(Committed(path, meta.pop("step"), meta.pop("files"), meta))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Refused(
+            raise UserError(
                 f"{str(record)!r} is damaged ({error}): restore it, or remove its folder to go on from the "
                 "checkpoint before it"
             ) from error

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.labels.rules import KINDS
 
 Record = Mapping[str, Any]
@@ -202,14 +202,14 @@ def read_run(run_dir: Path) -> RunFiles:
     """Read a run folder; files that do not exist yet read as empty.
 
     Raises:
-        Refused: the folder is absent, holds none of a run's files, or a file in it cannot be read.
+        UserError: the folder is absent, holds none of a run's files, or a file in it cannot be read.
     """
     run_dir = Path(run_dir)
     if not run_dir.is_dir():
-        raise Refused(f"{run_dir} is not a folder; give the folder of a run, which holds its metrics.jsonl.")
+        raise UserError(f"{run_dir} is not a folder; give the folder of a run, which holds its metrics.jsonl.")
     known = (*LINE_FILES, "config.yaml", "summary.json", "data_check.json")
     if not any((run_dir / name).exists() for name in known):
-        raise Refused(f"{run_dir} holds none of {', '.join(known)}; give the folder of a run that has been started.")
+        raise UserError(f"{run_dir} holds none of {', '.join(known)}; give the folder of a run that has been started.")
     torn: list[str] = []
     lines = {name: _read_lines(run_dir / name, torn) for name in LINE_FILES}
     config_path = run_dir / "config.yaml"
@@ -268,9 +268,9 @@ def _read_lines(path: Path, torn: list[str]) -> list[Record]:
             if index == len(lines) - 1 and not complete:
                 torn.append(path.name)
                 break
-            raise Refused(f"line {index + 1} of {path} is not JSON ({error}); restore or delete it.") from error
+            raise UserError(f"line {index + 1} of {path} is not JSON ({error}); restore or delete it.") from error
         if not isinstance(record, dict):
-            raise Refused(f"line {index + 1} of {path} is not a JSON object; restore or delete it.")
+            raise UserError(f"line {index + 1} of {path} is not a JSON object; restore or delete it.")
         records.append(record)
     return records
 
@@ -280,7 +280,7 @@ def _last_of_each(records: list[Record], name: str, run_dir: Path, key: tuple[st
     latest: dict[tuple[Any, ...], Record] = {}
     for record in records:
         if any(part not in record for part in key) or not isinstance(record["step"], int):
-            raise Refused(f"{run_dir / name} has a record without {' and '.join(key)}; it is not a run's file.")
+            raise UserError(f"{run_dir / name} has a record without {' and '.join(key)}; it is not a run's file.")
         latest[tuple(record[part] for part in key)] = record
     return sorted(latest.values(), key=lambda record: record["step"])
 
@@ -291,9 +291,9 @@ def _read_json(path: Path) -> Record | None:
     try:
         value = json.loads(path.read_bytes().decode("utf-8", errors="replace"))
     except ValueError as error:
-        raise Refused(f"{path} is not JSON ({error}); delete it and run the report again.") from error
+        raise UserError(f"{path} is not JSON ({error}); delete it and run the report again.") from error
     if not isinstance(value, dict):
-        raise Refused(f"{path} is not a JSON object; delete it and run the report again.")
+        raise UserError(f"{path} is not a JSON object; delete it and run the report again.")
     return value
 
 
@@ -303,7 +303,7 @@ def _parse_config(path: Path, text: str | None) -> Record:
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise Refused(f"{path} is not YAML ({' '.join(str(error).split())}); restore it.") from error
+        raise UserError(f"{path} is not YAML ({' '.join(str(error).split())}); restore it.") from error
     if not isinstance(value, dict):
-        raise Refused(f"{path} is not a mapping of settings; restore it.")
+        raise UserError(f"{path} is not a mapping of settings; restore it.")
     return value

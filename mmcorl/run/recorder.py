@@ -29,7 +29,7 @@ from mmcorl import config as settings
 from mmcorl.agent import Agent, Parallel, in_turn, results
 from mmcorl.answers import RELATION, Equivalence
 from mmcorl.config import Config
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.interactions.base import Episode
 from mmcorl.interactions.records import agent_metrics, call_records
 from mmcorl.labels.supervision import Labels
@@ -120,7 +120,7 @@ class RunFolder:
             if start:
                 checkpoints.prune(self.checkpoints, self.config.checkpoint.keep_last)
         except OSError as error:
-            raise Refused(
+            raise UserError(
                 f"the run folder {str(self.path)!r} cannot be written ({error.strerror}): choose another --run-dir"
             ) from error
         return start
@@ -141,7 +141,7 @@ class RunFolder:
         try:
             return dict(json.loads(file.read_text()))
         except (ValueError, TypeError) as error:
-            raise Refused(f"{str(file)!r} is damaged ({error}): remove it to have the data checked again") from error
+            raise UserError(f"{str(file)!r} is damaged ({error}): remove it to have the data checked again") from error
 
     def append(self, name: str, records: Sequence[Mapping[str, Any]]) -> None:
         """Add lines to one log."""
@@ -171,14 +171,14 @@ class RunFolder:
             _require_room_for(path)
             return
         if not path.is_dir():
-            raise Refused(f"--run-dir {str(path)!r} is a file: choose a folder")
+            raise UserError(f"--run-dir {str(path)!r} is a file: choose a folder")
         if held.is_file():
             self._take()
             self._same_settings(held)
         elif any(file.name not in (LOCK, fresh(held).name) for file in path.iterdir()):
-            raise Refused(f"{str(path)!r} is not empty and holds no run: choose another --run-dir")
+            raise UserError(f"{str(path)!r} is not empty and holds no run: choose another --run-dir")
         if not os.access(path, os.W_OK | os.X_OK):
-            raise Refused(f"the run folder {str(path)!r} may not be written: choose another --run-dir")
+            raise UserError(f"the run folder {str(path)!r} may not be written: choose another --run-dir")
 
     def _take(self) -> None:
         """Lock the folder for as long as this process lives."""
@@ -187,14 +187,14 @@ class RunFolder:
         try:
             lock = (self.path / LOCK).open("a")
         except OSError as error:
-            raise Refused(
+            raise UserError(
                 f"the run folder {str(self.path)!r} cannot be written ({error.strerror}): choose another --run-dir"
             ) from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.close()
-            raise Refused(
+            raise UserError(
                 f"another process is working in {str(self.path)!r}: wait for it or choose another --run-dir"
             ) from None
         self._lock = lock
@@ -203,9 +203,9 @@ class RunFolder:
         try:
             # Through Config, so that a setting added to the program since has its default on both sides.
             old = settings.parse(yaml.safe_load(held.read_text())).model_dump(mode="json")
-        except (yaml.YAMLError, UnicodeDecodeError, Refused) as error:
+        except (yaml.YAMLError, UnicodeDecodeError, UserError) as error:
             reason = " ".join(str(error).split())
-            raise Refused(
+            raise UserError(
                 f"{str(held)!r}, the settings of the run held there, cannot be read ({reason}): restore it, or choose "
                 "another --run-dir"
             ) from error
@@ -216,7 +216,7 @@ class RunFolder:
         ]
         if changed:
             more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
-            raise Refused(
+            raise UserError(
                 f"{str(self.path)!r} holds a run with other settings ({'; '.join(changed[:3])}{more}): "
                 "give back the old ones to resume it, or choose another --run-dir"
             )
@@ -237,7 +237,7 @@ def _require_whole(log: Path, size: int, step: int) -> None:
     """Refuse a log that lost lines its checkpoint has seen, or in which one of them is no JSON."""
     found = log.stat().st_size if log.is_file() else 0
     if found < size:
-        raise Refused(
+        raise UserError(
             f"{str(log)!r} has {found} bytes, fewer than the {size} it had at the checkpoint of step {step}: "
             "restore it, or choose another --run-dir"
         )
@@ -250,7 +250,7 @@ def _require_whole(log: Path, size: int, step: int) -> None:
             try:
                 json.loads(line)
             except ValueError as error:
-                raise Refused(
+                raise UserError(
                     f"line {number} of {str(log)!r} is damaged ({error}): restore it, or choose another --run-dir"
                 ) from error
 
@@ -259,9 +259,11 @@ def _require_room_for(path: Path) -> None:
     """Refuse a folder that cannot be made, without making it."""
     above = next(parent for parent in path.absolute().parents if parent.exists())
     if not above.is_dir():
-        raise Refused(f"--run-dir {str(path)!r} would lie inside the file {str(above)!r}: choose another folder")
+        raise UserError(f"--run-dir {str(path)!r} would lie inside the file {str(above)!r}: choose another folder")
     if not os.access(above, os.W_OK | os.X_OK):
-        raise Refused(f"--run-dir {str(path)!r} cannot be made, {str(above)!r} may not be written: choose another one")
+        raise UserError(
+            f"--run-dir {str(path)!r} cannot be made, {str(above)!r} may not be written: choose another one"
+        )
 
 
 @dataclass(frozen=True)

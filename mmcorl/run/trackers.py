@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.event_pb2 import Event
@@ -28,13 +28,13 @@ def require_trackers(names: Sequence[str]) -> None:
     """Refuse names that are unknown or whose package is not installed; imports none of them.
 
     Raises:
-        Refused: see above.
+        UserError: see above.
     """
     for name in names:
         if name not in NAMES:
-            raise Refused(f"trackers has {name!r}, which is not one of {', '.join(NAMES)}; remove or correct it.")
+            raise UserError(f"trackers has {name!r}, which is not one of {', '.join(NAMES)}; remove or correct it.")
         if importlib.util.find_spec(name) is None:
-            raise Refused(
+            raise UserError(
                 f"trackers asks for {name}, which is not installed; run `pip install {name}` or leave it out."
             )
 
@@ -83,7 +83,7 @@ class Trackers:
         start_step: training steps done when this session starts; 0 for a new run.
 
     Raises:
-        Refused: a name is unknown, its package is missing, or it cannot start.
+        UserError: a name is unknown, its package is missing, or it cannot start.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class _WandbSink:
             )
         except (wandb.errors.UsageError, wandb.errors.CommError, wandb.errors.AuthenticationError) as error:
             said = " ".join(str(error).split())
-            raise Refused(
+            raise UserError(
                 f"wandb cannot start ({said}); run `wandb login`, set WANDB_MODE=offline or do without it."
             ) from error
 
@@ -217,7 +217,7 @@ class _TrackioSink:
                 )
         except ValueError as error:
             said = " ".join(str(error).split())
-            raise Refused(f"trackio cannot start ({said}); correct its settings or do without it.") from error
+            raise UserError(f"trackio cannot start ({said}); correct its settings or do without it.") from error
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         self._run.log(dict(values), step=step)

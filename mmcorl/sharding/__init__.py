@@ -17,7 +17,7 @@ from torch import nn
 
 from mmcorl.config import Config
 from mmcorl.config.install_hints import install
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.policy.policy import Policy
 from mmcorl.sharding.base import Shards, size_of
 from mmcorl.sharding.ranks import Ranks
@@ -31,7 +31,7 @@ def require(config: Config) -> None:
     """Refuse a sharding whose package is not installed; imports nothing."""
     sharding = config.training.sharding
     if sharding.startswith("zero") and importlib.util.find_spec("deepspeed") is None:
-        raise Refused(
+        raise UserError(
             f"training.sharding is {sharding!r} but DeepSpeed is not installed: {install('deepspeed')}, "
             "or use training.sharding=fsdp2"
         )

@@ -22,7 +22,7 @@ from mmcorl.config import AgentSettings, Config
 from mmcorl.data.row_parsing import BadRow
 from mmcorl.data.sources import load_prompts
 from mmcorl.engines import require_engine
-from mmcorl.errors import Failed, Refused
+from mmcorl.errors import RunError, UserError
 from mmcorl.launch import launcher
 from mmcorl.launch.host import prepare
 from mmcorl.launch.ray_cluster import require_ray
@@ -32,7 +32,7 @@ from mmcorl.trainer import parity
 from mmcorl.trainer.memory import GIB, Budget, budget, ram, shape_of, together
 from mmcorl.types import Prompt
 from model_adapters.errors import AdapterError
-from model_adapters.images import ImageRefused, load_image
+from model_adapters.images import ImageError, load_image
 
 Level = Literal["ok", "note", "problem"]
 
@@ -58,7 +58,7 @@ def packages(config: Config) -> Iterator[Finding]:
     for require in (*required, *((require_ray,) if config.launcher == "ray" else ())):
         try:
             require()
-        except (Refused, AdapterError) as error:
+        except (UserError, AdapterError) as error:
             yield Finding("problem", "packages", str(error))
 
 
@@ -130,7 +130,7 @@ def _opened(config: Config, agent: AgentSettings, quiet: bool) -> Reader | Findi
     try:
         reader = Reader(config, agent, resolve(agent.model, quiet=quiet))
         reader.longest_prompt()
-    except (Refused, Failed, AdapterError, OSError) as error:
+    except (UserError, RunError, AdapterError, OSError) as error:
         return Finding("problem", "models", f"{agent.name}: {' '.join(str(error).split())}")
     return reader
 
@@ -141,7 +141,7 @@ def _rows(config: Config, readers: Sequence[Reader]) -> list[Prompt] | Finding:
         for held_out in config.validation.sets:
             load_prompts(held_out.data)
         rows = list(itertools.islice(_readable(load_prompts(config.data.train), readers), parity.PROMPTS))
-    except (Refused, Failed, OSError) as error:
+    except (UserError, RunError, OSError) as error:
         return Finding("problem", "data", str(error))
     return rows or Finding("problem", "data", "no row of the training data can be used")
 
@@ -169,7 +169,7 @@ def _readable(prompts: Iterable[Prompt], readers: Sequence[Reader]) -> Iterator[
             fits = all(reader.length(prompt) <= limit for reader, limit in limits)
         except StopIteration:
             return
-        except (BadRow, ImageRefused, AdapterError):
+        except (BadRow, ImageError, AdapterError):
             continue
         if fits:
             yield prompt
@@ -188,7 +188,7 @@ def examine(config: Config, *, quiet: bool = False) -> Iterator[Finding]:
         return
     try:
         yield from engines(config, readers, rows)
-    except (Refused, Failed, AdapterError, NotFiniteError) as error:
+    except (UserError, RunError, AdapterError, NotFiniteError) as error:
         yield Finding("problem", "engines", str(error))
 
 

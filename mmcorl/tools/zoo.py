@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mmcorl.data import synthetic
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.tools import smollm2
 
 if TYPE_CHECKING:
@@ -97,18 +97,18 @@ def resolve(model: str, *, quiet: bool = False) -> str:
 
 
 def parse(model: str) -> tuple[str, int] | None:
-    """Name and seed of a `zoo:` model, None for any other; raises Refused for a name the zoo does not have."""
+    """Name and seed of a `zoo:` model, None for any other; raises UserError for a name the zoo does not have."""
     if model in (*ZOO, smollm2.NAME) and not Path(model).exists():
-        raise Refused(f"there is no folder {model!r}: for the tiny checkpoint of that name write zoo:{model}")
+        raise UserError(f"there is no folder {model!r}: for the tiny checkpoint of that name write zoo:{model}")
     if not model.startswith("zoo:"):
         return None
     name, _, seed = model.removeprefix("zoo:").partition("@")
     if name not in (*ZOO, smollm2.NAME):
-        raise Refused(f"there is no {model!r}: the zoo has {', '.join((*ZOO, smollm2.NAME))}")
+        raise UserError(f"there is no {model!r}: the zoo has {', '.join((*ZOO, smollm2.NAME))}")
     if name == smollm2.NAME and seed:
-        raise Refused(f"{model!r} is a pretrained model and has no seed: write zoo:{name}")
+        raise UserError(f"{model!r} is a pretrained model and has no seed: write zoo:{name}")
     if seed and not seed.isdigit():
-        raise Refused(f"the seed of {model!r} must be a number, as in zoo:{name}@1")
+        raise UserError(f"the seed of {model!r} must be a number, as in zoo:{name}@1")
     return name, int(seed or 0)
 
 

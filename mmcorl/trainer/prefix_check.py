@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mmcorl.config import Config
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.policy.policy import Rows
 from mmcorl.policy.shared_prefix import CannotShare
 from mmcorl.sharding.base import Shards
@@ -24,7 +24,7 @@ TOLERANCE = {"fp32": 1e-3, "bf16": 5e-2}
 def decide(config: Config, name: str, shards: Shards, filler: Filler) -> bool:
     """Whether to compute prompts once, as `training.shared_prefix` says; under `auto` a reason against it is printed.
 
-    Called on all ranks. Raises Refused where it is `on` and the model cannot.
+    Called on all ranks. Raises UserError where it is `on` and the model cannot.
     """
     setting = config.training.shared_prefix
     if setting == "off":
@@ -34,7 +34,7 @@ def decide(config: Config, name: str, shards: Shards, filler: Filler) -> bool:
         _compare(config, shards, filler)
     except CannotShare as reason:
         if setting == "on":
-            raise Refused(
+            raise UserError(
                 f"training.shared_prefix is 'on' but agent {name!r} cannot share the prompts of its completions "
                 f"({reason}): use auto or off"
             ) from reason

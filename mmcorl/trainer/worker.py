@@ -25,7 +25,7 @@ from mmcorl.answers import extract
 from mmcorl.config import Config
 from mmcorl.engines import build_engine
 from mmcorl.engines.base import Sample, Sampling
-from mmcorl.errors import Failed, Refused
+from mmcorl.errors import RunError, UserError
 from mmcorl.policy import ema
 from mmcorl.policy.policy import Policy
 from mmcorl.policy.prompt_encoder import Reader
@@ -138,7 +138,7 @@ class Worker:
         """Sample K completions of each prompt; their tensors wait here for `update`.
 
         With an episode one completion each, and what several calls of the same step sample waits together; `prompts`
-        may then be empty on some ranks. Raises Failed for a prompt that grew too long.
+        may then be empty on some ranks. Raises RunError for a prompt that grew too long.
 
         Raises NotFiniteError, with agent, step and prompt, where the model's probabilities are not numbers.
         """
@@ -193,10 +193,10 @@ class Worker:
         return self._rolled_out[1]
 
     def _require_room(self, prompts: Sequence[Prompt], encoded: Sequence[Encoded], step: int) -> None:
-        """Raise Failed for the first prompt of an episode that has become longer than prompts may be."""
+        """Raise RunError for the first prompt of an episode that has become longer than prompts may be."""
         for prompt, one in zip(prompts, encoded, strict=True) if self._longest is not None else ():
             if self._longest is not None and (length := len(one.input_ids)) > self._longest:
-                raise Failed(
+                raise RunError(
                     f"agent {self.name!r}, step {step}: prompt {prompt.uid} (row {prompt.row_id!r}) has {length} "
                     f"tokens with what agents said before, limit {self._longest}: lower episode.shown_characters or "
                     "episode.references, or raise data.max_prompt_tokens"
@@ -636,7 +636,7 @@ class Worker:
             )
         except ValueError as error:
             reason = str(error).split(". ")[0]
-            raise Refused(
+            raise UserError(
                 f"training.lora.target_modules={modules!r} does not fit agent {self.name!r} ({reason}): "
                 "name layers of the model, or use all-linear"
             ) from error

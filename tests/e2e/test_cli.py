@@ -42,7 +42,7 @@ def test_help_answers_at_once_without_torch() -> None:
 
 @pytest.mark.parametrize("command", ["train", "doctor"])
 def test_a_config_error_needs_no_torch(command: str, tmp_path: Path) -> None:
-    code = "import sys; from mmcorl.cli.main import main; assert main(sys.argv[1:]) == 2; assert 'torch' not in sys.modules"
+    code = "import sys\nfrom mmcorl.cli.main import main\nassert main(sys.argv[1:]) == 2 and 'torch' not in sys.modules"
     file = tmp_path / "config.yaml"
     file.write_text("stepss: 3\n")
     argv = [sys.executable, "-c", code, command, str(file)]

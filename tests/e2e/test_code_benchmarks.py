@@ -17,7 +17,7 @@ from eval_suite.sandbox import Sandbox, grade_code, open_sandbox
 from eval_suite.sandbox.code_task import CodeGrade
 from eval_suite.tasks import humaneval, livecodebench, mbpp
 from mmcorl.data.row_parsing import RowError
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 
 
 @pytest.fixture(scope="module")
@@ -268,7 +268,7 @@ def test_mbpp_holds_the_last_assertion_out_of_the_vote(shots):
 
 def test_mbpp_rows_without_tests_are_refused(tmp_path):
     row = {**MBPP_ROWS[0], "test_list": ["assert other(1) == 1"]}
-    with pytest.raises(Refused, match="calls nothing that column 'code' defines"):
+    with pytest.raises(UserError, match="calls nothing that column 'code' defines"):
         mbpp.MBPP.load(write(tmp_path / "bad.jsonl", [row]))
 
 
@@ -399,10 +399,10 @@ def test_livecodebench_vote_uses_the_public_inputs_only(problems, sandbox):
 
 def test_livecodebench_tests_that_changed_or_went_are_refused(problems, tmp_path, sandbox):
     write(tmp_path / "test.jsonl", [lcb_row(public_test_cases="[]")])
-    with pytest.raises(Refused, match="are not those the item was made with"):
+    with pytest.raises(UserError, match="are not those the item was made with"):
         grade(problems[0], block("print(1)"), sandbox)
     (tmp_path / "test.jsonl").unlink()
-    with pytest.raises(Refused, match="cannot be read from"):
+    with pytest.raises(UserError, match="cannot be read from"):
         grade(problems[0], block("print(1)"), sandbox)
 
 
@@ -414,11 +414,11 @@ def test_livecodebench_inputs_that_are_no_json_are_refused(tmp_path, sandbox):
     program = livecodebench.TASK.read(item, response).program
     assert program is not None
     for use in (livecodebench.TASK.test, livecodebench.TASK.observe):
-        with pytest.raises(Refused, match="is no JSON"):
+        with pytest.raises(UserError, match="is no JSON"):
             use(item, program, sandbox)
     write(tmp_path / "test.jsonl", [lcb_row(metadata="[]")])
     (item,) = livecodebench.LIVECODEBENCH.load(tmp_path).items
-    with pytest.raises(Refused, match="column 'metadata' is no JSON object"):
+    with pytest.raises(UserError, match="column 'metadata' is no JSON object"):
         livecodebench.stored_tests(item)
 
 
@@ -463,23 +463,23 @@ def test_broken_private_tests_are_refused_in_a_sentence(stored):
 
 
 def test_livecodebench_copies_that_cannot_be_are_refused(tmp_path):
-    with pytest.raises(Refused, match=r"holds no test\*.jsonl file"):
+    with pytest.raises(UserError, match=r"holds no test\*.jsonl file"):
         livecodebench.LIVECODEBENCH.load(tmp_path)
     path = write(tmp_path / "test.jsonl", [lcb_row(), lcb_row()])
-    with pytest.raises(Refused, match="twice"):
+    with pytest.raises(UserError, match="twice"):
         livecodebench.LIVECODEBENCH.load(path)
     (tmp_path / "test7.jsonl").mkdir()
-    with pytest.raises(Refused, match="cannot be read"):
+    with pytest.raises(UserError, match="cannot be read"):
         livecodebench.LIVECODEBENCH.load(tmp_path / "test7*")
     path.write_text("[" * 100_000 + "\n")
-    with pytest.raises(Refused, match="is no JSON"):
+    with pytest.raises(UserError, match="is no JSON"):
         livecodebench.LIVECODEBENCH.load(path)
     path.write_text("{broken\n")
-    with pytest.raises(Refused, match="is no JSON"):
+    with pytest.raises(UserError, match="is no JSON"):
         livecodebench.LIVECODEBENCH.load(path)
     row = lcb_row()
     del row["question_content"]
-    with pytest.raises(Refused, match="question_content"):
+    with pytest.raises(UserError, match="question_content"):
         livecodebench.LIVECODEBENCH.load(write(path, [row]))
-    with pytest.raises(Refused, match="revision"):
+    with pytest.raises(UserError, match="revision"):
         livecodebench.LIVECODEBENCH.load(path, revision="main")

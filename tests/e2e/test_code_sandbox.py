@@ -26,7 +26,7 @@ from eval_suite.sandbox.run_tests import (
     same_output,
 )
 from eval_suite.sandbox.values import ValueProblem, decode, encode, fingerprint, loads, no_handle, same_value
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 
 
 @pytest.fixture(scope="module")
@@ -41,16 +41,16 @@ def outcomes(sandbox: Sandbox, source: str, *tests: str, setup: str = "", names:
 
 
 def test_running_code_is_off_unless_asked():
-    with pytest.raises(Refused, match=r"--run-code \(run_code=True\)"):
+    with pytest.raises(UserError, match=r"--run-code \(run_code=True\)"):
         open_sandbox()
 
 
 def test_a_machine_that_cannot_close_the_network_or_the_files_is_refused():
-    with pytest.raises(Refused, match="could reach the network and your files and other processes here"):
+    with pytest.raises(UserError, match="could reach the network and your files and other processes here"):
         check_layers((), allow_unsafe=False)
-    with pytest.raises(Refused, match="could reach the network"):
+    with pytest.raises(UserError, match="could reach the network"):
         check_layers(("landlock",), allow_unsafe=False)
-    with pytest.raises(Refused, match="could reach your files here"):
+    with pytest.raises(UserError, match="could reach your files here"):
         check_layers(("seccomp",), allow_unsafe=False)
     check_layers((), allow_unsafe=True)
     check_layers(("landlock", "seccomp"), allow_unsafe=False)
@@ -67,7 +67,7 @@ def test_a_sandbox_that_does_not_start_is_a_failure_of_the_sandbox(sandbox, tmp_
     # Layers are tried once per process: on a machine like this one from the start, none is found and that is told.
     detect.cache_clear()
     try:
-        with pytest.raises(Refused, match=r"the sandbox does not start \(no folder could be made"):
+        with pytest.raises(UserError, match=r"the sandbox does not start \(no folder could be made"):
             open_sandbox(run_code=True, allow_unsafe=True)
     finally:
         detect.cache_clear()

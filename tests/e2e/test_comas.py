@@ -21,7 +21,7 @@ from eval_suite.sandbox import open_sandbox
 from eval_suite.subset import Subset, draw, load, parse
 from eval_suite.tasks import BENCHMARKS
 from mmcorl.cli.main import main
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 
 
 def run(capsys: pytest.CaptureFixture[str], *argv: str | Path) -> tuple[int, str, str]:
@@ -36,7 +36,7 @@ def test_the_sixth_call_reads_the_task_and_all_drafts() -> None:
         "[Task]:\nAdd 1 and 1.\n\n[Solution 1]:\nIt is 2.\n\n[Solution 2]:\n3\n\nGiven the task and all the above "
         "solutions, reason over them carefully and provide a final answer to the task."
     )
-    with pytest.raises(Refused, match="there are none"):
+    with pytest.raises(UserError, match="there are none"):
         sixth_prompt("Add.", [])
 
 
@@ -75,7 +75,7 @@ def test_a_subset_is_told_and_takes_what_there_is(questions: Path) -> None:
     assert load(gsm8k, questions, Subset(None, limit=3)).items == gsm8k.load(questions, limit=3).items
     assert (parse(None, 500), parse("all", 500), parse("7")) == (500, None, 7)
     for wrong in ("0", "-1", "some", "²"):
-        with pytest.raises(Refused, match="is no number of problems"):
+        with pytest.raises(UserError, match="is no number of problems"):
             parse(wrong)
 
 

@@ -25,7 +25,7 @@ from mmcorl.analysis.diversity import (
     wilson,
 )
 from mmcorl.answers import Equivalence
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from paper_pairs import ROWS, Row, draws
 
 
@@ -216,7 +216,7 @@ def test_vectors_become_cells() -> None:
 def test_draws_over_other_problems_are_refused_in_a_sentence() -> None:
     a, b = draw("a", ["1", "2"], [True, True]), draw("b", ["1", "2", "3"], [True, True, True])
     with pytest.raises(
-        Refused, match=r"a answers 2 problems and b 3, of which 2 are the same \(problem '2' is in b only"
+        UserError, match=r"a answers 2 problems and b 3, of which 2 are the same \(problem '2' is in b only"
     ):
         measure(a, b, Spelling())
 

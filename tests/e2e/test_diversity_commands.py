@@ -17,7 +17,7 @@ from chromium import EXECUTABLE, browser
 from eval_suite.response_sources import lineage, parse_source
 from mmcorl.analysis.diversity import all_pairs
 from mmcorl.cli.main import main
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.report.diversity_page import page
 from paper_pairs import ROWS, draws
 from runs import taught
@@ -379,5 +379,5 @@ def test_the_page_in_a_browser(tmp_path: Path) -> None:
 
 
 def test_an_unknown_relation_of_name_and_path_is_refused() -> None:
-    with pytest.raises(Refused, match="nothing before the `=`"):
+    with pytest.raises(UserError, match="nothing before the `=`"):
         parse_source("=qwen")

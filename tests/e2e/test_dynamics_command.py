@@ -21,7 +21,7 @@ from mmcorl.answers import Equivalence
 from mmcorl.cli.main import main
 from mmcorl.config import dump, load
 from mmcorl.data.sources import load_prompts
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from paths import ROOT
 
 NAMES = ("qwen", "intern", "gemma")
@@ -207,7 +207,7 @@ def test_data_without_known_answers_are_refused(tmp_path: Path) -> None:
     config = load(run / "config.yaml")
     prompts = {prompt.uid: prompt for prompt in load_prompts(config.data.train)}
     silent = {uid: type(prompt)(uid, prompt.row_id, prompt.text) for uid, prompt in prompts.items()}
-    with Equivalence() as relation, pytest.raises(Refused, match="hold no known answer"):
+    with Equivalence() as relation, pytest.raises(UserError, match="hold no known answer"):
         read_votes(run, silent, relation)
 
 

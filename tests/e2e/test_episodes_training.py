@@ -15,7 +15,7 @@ from test_cotrain import Letters, Rows
 from test_episodes import Scripted, conversation
 
 from mmcorl.config import parse
-from mmcorl.errors import Failed, Refused
+from mmcorl.errors import RunError, UserError
 from mmcorl.interactions import prompts
 from mmcorl.interactions.base import Call as CallMade
 from mmcorl.interactions.base import Episode, Outcome, Talk, Workflow, ask, converse, talks_of
@@ -170,7 +170,7 @@ def test_a_prompt_that_grew_too_long_stops_the_run_with_the_settings_to_change(
         talk, 2, "evaluator", 0, lambda *texts: prompts.evaluate(*texts) * 4, made.calls, limit=100, style="plain"
     ).prompt
     with pytest.raises(
-        Failed, match=r"prompt \w+/0/2/evaluator/0 .* tokens .* limit 40: lower episode.shown_characters"
+        RunError, match=r"prompt \w+/0/2/evaluator/0 .* tokens .* limit 40: lower episode.shown_characters"
     ):
         agent.rollout([long], 2)
 
@@ -396,13 +396,13 @@ def test_a_debate_under_a_served_verifier_resumes_too(
     ],
 )
 def test_settings_that_cannot_work(sections: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(Refused, match=sentence):
+    with pytest.raises(UserError, match=sentence):
         settings(**{**CONVERSING, **sections})
 
 
 def test_one_conversation_per_problem_is_enough_and_one_completion_alone_is_not() -> None:
     assert settings(**CONVERSING, batch={"completions": 1}).batch.completions == 1
-    with pytest.raises(Refused, match=r"batch.completions is 1"):
+    with pytest.raises(UserError, match=r"batch.completions is 1"):
         settings(batch={"completions": 1})
 
 

@@ -14,7 +14,7 @@ import pytest
 from eval_suite.folder import EvalFolder
 from eval_suite.items import Item
 from mmcorl.cli.main import main
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 
 MANIFEST = {"model": "m", "mcq_policy": "letter_or_value", "aggregations": {"b": "pass@1"}}
 
@@ -38,7 +38,7 @@ def test_rows_come_back_whatever_they_hold_and_torn_ones_do_not(tmp_path: Path) 
 def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     with EvalFolder(tmp_path / "e", MANIFEST) as folder:
         (folder.path / "rule.jsonl").write_text('{"a": 1}\n{"a": \n')
-        with pytest.raises(Refused, match=r"line 2 of .*rule\.jsonl is damaged: delete it"):
+        with pytest.raises(UserError, match=r"line 2 of .*rule\.jsonl is damaged: delete it"):
             folder.rows("rule.jsonl")
 
 
@@ -67,15 +67,15 @@ def test_a_run_killed_before_its_manifest_goes_on(tmp_path: Path) -> None:
 def test_other_folders_and_settings_are_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").touch()
-    with pytest.raises(Refused, match="is not empty and holds no evaluation"):
+    with pytest.raises(UserError, match="is not empty and holds no evaluation"):
         EvalFolder(tmp_path / "mine", MANIFEST)
-    with pytest.raises(Refused, match="is a file"):
+    with pytest.raises(UserError, match="is a file"):
         EvalFolder(tmp_path / "mine" / "thesis.tex", MANIFEST)
-    with pytest.raises(Refused, match="holds no evaluation"):
+    with pytest.raises(UserError, match="holds no evaluation"):
         EvalFolder(tmp_path / "nowhere")
     with EvalFolder(tmp_path / "e", MANIFEST):
         pass
-    with pytest.raises(Refused, match=r"\(model: m -> other\): .*--out"):
+    with pytest.raises(UserError, match=r"\(model: m -> other\): .*--out"):
         EvalFolder(tmp_path / "e", MANIFEST | {"model": "other"})
     # Grading and scoring are done again from the files, so their settings may change.
     with EvalFolder(tmp_path / "e", MANIFEST | {"mcq_policy": "letter_only"}) as folder:
@@ -85,9 +85,9 @@ def test_other_folders_and_settings_are_refused(tmp_path: Path) -> None:
 def test_two_processes_that_start_at_once_do_not_share_a_folder(tmp_path: Path) -> None:
     # Both have looked before either has written its manifest.
     first, second = (EvalFolder(tmp_path / "e", MANIFEST | {"model": model}) for model in "ab")
-    with first, pytest.raises(Refused, match="another process is working in"):
+    with first, pytest.raises(UserError, match="another process is working in"):
         second.__enter__()
-    with pytest.raises(Refused, match="with other settings"):
+    with pytest.raises(UserError, match="with other settings"):
         second.__enter__()
     with EvalFolder(tmp_path / "e") as again:  # the lock is free again
         assert again.manifest["model"] == "a"
@@ -105,7 +105,7 @@ def test_items_of_a_changed_file_replace_the_old_ones(tmp_path: Path) -> None:
         folder.renew_items([item(1), item(2)])
         assert [one.id for one in folder.items()] == ["i1", "i2"]
         assert not folder.rows("rule.jsonl")
-        with pytest.raises(Refused, match="is not the one"):
+        with pytest.raises(UserError, match="is not the one"):
             folder.keep_items([item(1, gold="2")])
 
 

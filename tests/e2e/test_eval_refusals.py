@@ -11,7 +11,7 @@ import pytest
 
 from eval_suite.folder import EvalFolder
 from mmcorl.cli.main import main
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 
 Refusal = Callable[..., str]
 
@@ -84,7 +84,7 @@ def test_changed_data_are_told_without_dictionaries(tmp_path: Path) -> None:
 
     with EvalFolder(tmp_path / "e", manifest(6)):
         pass
-    with pytest.raises(Refused, match=r"\(gsm8k notes: none -> limited: the first 2; gsm8k rows: 6 -> 5\)"):
+    with pytest.raises(UserError, match=r"\(gsm8k notes: none -> limited: the first 2; gsm8k rows: 6 -> 5\)"):
         EvalFolder(tmp_path / "e", manifest(5, "limited: the first 2"))
 
 

@@ -15,7 +15,7 @@ from eval_suite.items import Item, Response
 from eval_suite.tables import score_grids, sub_score_grids
 from eval_suite.tasks.wemath import caveats
 from mmcorl.cli.main import main
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 
 HOW = {"temperature": 0, "max_new_tokens": 8, "style": "plain", "dtype": "fp32"}
 MANIFEST = {
@@ -84,7 +84,7 @@ def test_an_item_that_cannot_be_asked_is_refused_only_where_it_is_the_last(tmp_p
     with EvalFolder(tmp_path / "e", MANIFEST) as folder:
         two = items("math500", 2)
         folder.keep_items(two)
-        with pytest.raises(Refused, match="no item of math500 can be put to this model"):
+        with pytest.raises(UserError, match="no item of math500 can be put to this model"):
             pipeline.askable(folder, two, lambda item: "no", quiet=True)
         assert pipeline.askable(folder, two, lambda item: "no" if item.id == "0" else None, quiet=True) == two[1:]
         assert pipeline.askable(folder, two, lambda item: pytest.fail("checked twice"), quiet=True) == two[1:]

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.launch.forked import ForkedTeam, may_fork
-from mmcorl.launch.health import RankFailed
+from mmcorl.launch.health import RankError
 from mmcorl.run.checkpoints import no_room
 from runs import ForkServer, assert_it_learns, assert_same_run, records, small_config, taught
 from runs import write_config as write
@@ -107,7 +107,7 @@ class Odd(Exception):
 
 def test_errors_arrive_as_they_are() -> None:
     def refuses() -> Any:
-        raise Refused("not this one")
+        raise UserError("not this one")
 
     def is_full() -> Any:
         try:
@@ -118,7 +118,7 @@ def test_errors_arrive_as_they_are() -> None:
     def is_odd() -> Any:
         raise Odd(1, 2)
 
-    with pytest.raises(Refused, match="not this one") as refused:
+    with pytest.raises(UserError, match="not this one") as refused:
         _ready(refuses)
     assert str(refused.value) == "not this one"
     assert "in refuses\n" in refused.value.__notes__[0]  # where it was raised
@@ -127,7 +127,7 @@ def test_errors_arrive_as_they_are() -> None:
     assert no_room(full.value) == os.strerror(errno.ENOSPC)
     with pytest.raises(RuntimeError, match=r"^Odd: 1 and 2\n"):
         _ready(is_odd)
-    with pytest.raises(RankFailed, match=r"agent 'a' died during its start: it left with exit code 3"):
+    with pytest.raises(RankError, match=r"agent 'a' died during its start: it left with exit code 3"):
         _ready(lambda: os._exit(3))
 
 

@@ -13,7 +13,7 @@ import pytest
 from eval_suite.imports import as_items, as_responses, read_responses
 from eval_suite.joining import join
 from eval_suite.tasks import BENCHMARKS
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from paths import FIXTURES
 
 
@@ -109,10 +109,10 @@ def test_json_by_id_in_lists_and_alone(tmp_path: Path) -> None:
 
 def test_a_repeated_id_is_no_second_sample_of_one_problem(tmp_path: Path) -> None:
     rows = [row(id=str(n)) for n in range(4)] + [row(id="2")]
-    with pytest.raises(Refused, match=r"2 responses to id '2' and 1 to each of 3 other ids: give .* column 'sample'"):
+    with pytest.raises(UserError, match=r"2 responses to id '2' and 1 to each of 3 other ids: give .* column 'sample'"):
         read_responses(lines(tmp_path / "a.jsonl", *rows))
     lists = [row(id=str(n), response=["a", "b"][: 1 + (n != 1)]) for n in range(3)]
-    with pytest.raises(Refused, match=r"1 response to id '1' and 2 to each of 2 other ids"):
+    with pytest.raises(UserError, match=r"1 response to id '1' and 2 to each of 2 other ids"):
         read_responses(lines(tmp_path / "a.jsonl", *lists))
     # Numbered samples may lack some, and as many for each are samples without numbers.
     numbered = [row(id="a", sample=0), row(id="a", sample=1), row(id="b", sample=1)]
@@ -143,7 +143,7 @@ def test_a_repeated_id_is_no_second_sample_of_one_problem(tmp_path: Path) -> Non
     ],
 )
 def test_rows_that_cannot_be_meant_are_refused(tmp_path: Path, rows: list[Any], says: str) -> None:
-    with pytest.raises(Refused, match=says):
+    with pytest.raises(UserError, match=says):
         read_responses(lines(tmp_path / "a.jsonl", *rows))
 
 
@@ -152,10 +152,12 @@ def test_options_of_the_file_do_not_matter_where_a_benchmark_brings_its_own(tmp_
 
 
 def test_a_blank_gold_is_none(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match=r"no gold answer: none of its columns \['id', 'response'\] holds known answers"):
+    with pytest.raises(
+        UserError, match=r"no gold answer: none of its columns \['id', 'response'\] holds known answers"
+    ):
         as_items(read_responses(lines(tmp_path / "a.jsonl", {"id": "a", "response": "2"})).rows, "x")
     for gold in ("", "  ", None, float("nan")):
-        with pytest.raises(Refused, match="has no gold answer: its column 'gold' is blank, so fill it in"):
+        with pytest.raises(UserError, match="has no gold answer: its column 'gold' is blank, so fill it in"):
             as_items(read_responses(lines(tmp_path / "a.jsonl", row(gold=gold))).rows, "x")
 
 
@@ -176,7 +178,7 @@ def test_a_blank_gold_is_none(tmp_path: Path) -> None:
 )
 def test_files_that_are_not_what_they_say_are_refused(tmp_path: Path, name: str, content: bytes, says: str) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(Refused, match=says) as refusal:
+    with pytest.raises(UserError, match=says) as refusal:
         read_responses(tmp_path / name)
     assert "\n" not in str(refusal.value)
 
@@ -271,7 +273,7 @@ def test_the_target_of_a_log_is_the_known_answer(tmp_path: Path) -> None:
 
 def test_a_document_that_stands_twice_in_a_log_is_refused(tmp_path: Path) -> None:
     twice = [{"doc_id": 0, "target": "2", "filtered_resps": "x", "doc_hash": "h"}] * 2
-    with pytest.raises(Refused, match="answers '0' a second time"):
+    with pytest.raises(UserError, match="answers '0' a second time"):
         read_responses(lines(tmp_path / "s.jsonl", *twice))
 
 
@@ -309,7 +311,7 @@ def test_ids_that_name_other_problems_are_refused(tmp_path: Path) -> None:
     assert sum(a == b for a, b in zip(golds, shifted, strict=True)) < len(items) / 2
     rows = [{"id": i.id, "response": "x", "answer": gold} for i, gold in zip(items, shifted, strict=True)]
     told = read_responses(lines(tmp_path / "a.jsonl", *rows), golds=False)
-    with pytest.raises(Refused, match=r"agree with those of mathvision for only \d+%"):
+    with pytest.raises(UserError, match=r"agree with those of mathvision for only \d+%"):
         join(told.rows, items, "mathvision", "a.jsonl")
 
 
@@ -332,5 +334,5 @@ def test_a_table_that_counts_from_0_is_joined_by_place_where_its_answers_say_so(
 def test_rows_of_no_problem_are_refused(tmp_path: Path, rows: list[Any], says: str) -> None:
     items = BENCHMARKS["mathvision"].load(FIXTURES / "mathvision.parquet").items
     told = read_responses(lines(tmp_path / "a.jsonl", *rows), golds=False)
-    with pytest.raises(Refused, match=says):
+    with pytest.raises(UserError, match=says):
         join(told.rows, items, "mathvision", "a.jsonl")

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from eval_suite.grading.judge import VerdictCache
-from mmcorl.errors import Failed, Refused
+from mmcorl.errors import RunError, UserError
 from paths import ROOT
 
 
@@ -70,22 +70,22 @@ def test_two_processes_start_on_one_file_at_once_and_agree(tmp_path):
 def test_a_file_that_is_no_cache_is_refused_and_left_alone(tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("my notes " * 500)
-    with pytest.raises(Refused, match=r"notes\.txt is no verdict cache .*; move it away or name another\.$"):
+    with pytest.raises(UserError, match=r"notes\.txt is no verdict cache .*; move it away or name another\.$"):
         VerdictCache(path)
     assert path.read_text().startswith("my notes")
     other = tmp_path / "other.sqlite"
     with sqlite3.connect(other) as connection:
         connection.execute("CREATE TABLE things (x)")
     connection.close()
-    with pytest.raises(Refused, match=r"says 0, not 1.*move it away"):
+    with pytest.raises(UserError, match=r"says 0, not 1.*move it away"):
         VerdictCache(other)
 
 
 def test_a_cache_that_cannot_be_written_fails_in_a_sentence(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(Failed, match="cannot be used"):
+    with pytest.raises(RunError, match="cannot be used"):
         VerdictCache(tmp_path / "file" / "j.sqlite")
-    with pytest.raises(Failed, match="cannot be used"):
+    with pytest.raises(RunError, match="cannot be used"):
         VerdictCache(tmp_path)
 
 
@@ -95,6 +95,6 @@ def test_a_full_disk_fails_in_a_sentence_and_keeps_what_was_there(tmp_path):
         cache.put({"a": "correct"})
         (pages,) = cache._connection.execute("PRAGMA page_count").fetchone()
         cache._connection.execute(f"PRAGMA max_page_count={pages}")
-        with pytest.raises(Failed, match="full"):
+        with pytest.raises(RunError, match="full"):
             cache.put({str(n) * 40: "correct" for n in range(500)})
         assert cache.get(["a"]) == {"a": "correct"}

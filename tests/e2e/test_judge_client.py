@@ -27,7 +27,7 @@ from eval_suite.grading.judge import (
     judge_all,
 )
 from eval_suite.grading.judge import Reply as JudgeReply
-from mmcorl.errors import Failed, Refused
+from mmcorl.errors import RunError, UserError
 from openai_server import Call, OpenAIServer, Reply, fail, in_turn, knows, say
 from paths import ROOT
 
@@ -431,9 +431,9 @@ def test_what_the_listener_raises_comes_through_and_ends_the_run(serve):
     server = serve(say("correct", delay=0.01))
 
     def full(number: int, verdict: str, raw: str) -> None:
-        raise Failed("the disk is full")
+        raise RunError("the disk is full")
 
-    with pytest.raises(Failed, match="the disk is full"):
+    with pytest.raises(RunError, match="the disk is full"):
         judge_all([ask(n) for n in range(200)], settings(server, concurrency=2), full)
     assert len(server.calls) < 20
 
@@ -507,7 +507,7 @@ def test_as_callable_is_true_false_or_none(serve):
 def test_as_callable_fails_in_a_sentence_and_at_once_when_the_endpoint_is_down(nobody):
     judge = as_callable(settings(nobody, retries=1))
     for _ in range(2):
-        with pytest.raises(Failed, match="cannot be reached"):
+        with pytest.raises(RunError, match="cannot be reached"):
             judge("What?", None, "5", "five")
 
 
@@ -600,7 +600,7 @@ def test_a_key_that_is_refused_at_the_start_is_not_repeated(serve, monkeypatch):
     ],
 )
 def test_settings_that_cannot_work_are_refused_without_repeating_a_key(changes, sentence):
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         JudgeSettings(**changes)
     assert sentence in str(refused.value)
     assert KEY not in str(refused.value)
@@ -611,7 +611,7 @@ def test_a_variable_without_a_key_is_refused_before_anything_is_sent(monkeypatch
     monkeypatch.delenv("MMCORL_TEST_KEY", raising=False)
     if value is not None:
         monkeypatch.setenv("MMCORL_TEST_KEY", value)
-    with pytest.raises(Refused, match="MMCORL_TEST_KEY") as refused:
+    with pytest.raises(UserError, match="MMCORL_TEST_KEY") as refused:
         judge_all([ask(1)], settings(nobody, api_key_env="MMCORL_TEST_KEY"))
     if value and value.strip():
         assert value not in str(refused.value)

@@ -17,7 +17,7 @@ from eval_suite.sandbox import Sandbox, grade_code, open_sandbox
 from eval_suite.sandbox.behaviour import acts_of, compared_by, votes_of
 from mmcorl.answers import Equivalence
 from mmcorl.cli.main import main
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +165,7 @@ def test_mbpp_votes_on_all_but_the_last_assertion(sandbox: Sandbox) -> None:
 
 def test_programs_that_were_not_run_do_not_vote(sandbox: Sandbox) -> None:
     outcome = Outcome("humaneval", HUMANEVAL.id, 0, True, True, True, False, RIGHT)
-    with pytest.raises(Refused, match="allow it with --run-code"):
+    with pytest.raises(UserError, match="allow it with --run-code"):
         maj(HUMANEVAL, [outcome])
 
 

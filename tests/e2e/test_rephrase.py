@@ -26,7 +26,7 @@ from mmcorl.cli.main import main
 from mmcorl.data import DataSettings, check, load_prompts
 from mmcorl.data.integrity import seal
 from mmcorl.data.row_parsing import without_choices
-from mmcorl.errors import Failed, Refused
+from mmcorl.errors import RunError, UserError
 from mmcorl.llm_client import Reply as ModelReply
 from mmcorl.tools.rephrase import (
     CheckerSettings,
@@ -312,7 +312,7 @@ def test_equal_questions_are_asked_once_also_at_the_same_time(tmp_path, serve):
     path.write_text("".join(json.dumps({**row, "answer": None}) + "\n" for row in rows))
     server = serve(lambda call: Reply(good(call).text, delay=0.02))
     # Equal rows are duplicates, which data refuse unless told otherwise; the pictures make real ones differ.
-    with pytest.raises(Refused, match="78 repeated rows"):
+    with pytest.raises(UserError, match="78 repeated rows"):
         rephrase(load_prompts(data(path)), impatient(server), tmp_path / "v.jsonl", quiet=True)
     dots = load_prompts(DataSettings(source="synthetic:visual", skills=("dots",), size=40))
     report = rephrase(dots, impatient(server), tmp_path / "v.jsonl", quiet=True)
@@ -384,7 +384,7 @@ def test_an_endpoint_of_no_use_is_given_up_at_once_and_writes_nothing(tmp_path, 
     rows = write_rows(tmp_path, 30)
     server = serve(behaviour)
     out = tmp_path / "view.jsonl"
-    with pytest.raises(Failed, match=re.escape(sentence)) as told:
+    with pytest.raises(RunError, match=re.escape(sentence)) as told:
         rephrase(load_prompts(data(rows)), impatient(server, endpoint={"stop_after": 3}), out, quiet=True)
     assert "of 30 rows are done, and every reply so far is kept: the same command goes on from there" in str(told.value)
     assert not out.exists()
@@ -396,7 +396,7 @@ def test_an_endpoint_of_no_use_is_given_up_at_once_and_writes_nothing(tmp_path, 
 def test_a_checker_that_is_away_stops_the_run_and_the_rewordings_stay(tmp_path, serve):
     rows = write_rows(tmp_path, 10)
     server = serve(lambda call: good(call) if kind_of(call) == "rewrite" else fail(403)(call))
-    with pytest.raises(Failed, match=r"the checker at .* answered 403"):
+    with pytest.raises(RunError, match=r"the checker at .* answered 403"):
         reworded(rows, impatient(server))
     kept = sum(kind_of(call) == "rewrite" for call in server.calls)
     server.behaviour = good
@@ -539,7 +539,7 @@ def test_a_view_that_does_not_fit_is_refused_and_the_row_named(tmp_path, serve, 
     reworded(rows, impatient(serve(good)))
     edit(tmp_path / name, change)
     settings = data(rows, views=view_of(tmp_path / "view.jsonl"))
-    with pytest.raises(Refused, match=f"first: {sentence}"):
+    with pytest.raises(UserError, match=f"first: {sentence}"):
         check(load_prompts(settings), max_side=64)
     skipping = check(load_prompts(settings.model_copy(update={"on_bad_row": "skip"})), max_side=64)
     assert sum(skipping.counts.values()) == (2 if kind == "swapped" else 1)
@@ -571,7 +571,7 @@ def test_rows_without_ids_are_joined_by_number_and_content(tmp_path, serve):
     path.write_text(json.dumps({"question": "New?"}) + "\n" + path.read_text())
     moved = bare.model_copy(update={"views": views, "on_bad_row": "skip", "min_rows": 1})
     with pytest.raises(
-        Refused, match=r"0 of 6 rows .* \(1 row missing in a view, 5 rows that differ from their view\)"
+        UserError, match=r"0 of 6 rows .* \(1 row missing in a view, 5 rows that differ from their view\)"
     ):
         check(load_prompts(moved), max_side=64)
 
@@ -582,7 +582,7 @@ def test_marked_rows_are_bad_rows_of_the_training(tmp_path, serve):
     report, view, _ = reworded(rows, impatient(server, failed="mark", attempts=1))
     assert (report.reworded, view[0]["question"], view[3]["reason"]) == (1, None, None)
     settings = data(rows, views=view_of(tmp_path / "view.jsonl"))
-    with pytest.raises(Refused, match=r"first: row r0, view 'rephrased': the question is empty \(no_rewording\)"):
+    with pytest.raises(UserError, match=r"first: row r0, view 'rephrased': the question is empty \(no_rewording\)"):
         check(load_prompts(settings), max_side=64)
     kept = check(load_prompts(settings.model_copy(update={"on_bad_row": "skip"})), max_side=64)
     assert (kept.kept, kept.counts) == ((3,), {"missing_view": 4})
@@ -604,7 +604,7 @@ def test_options_of_a_column_stay_in_their_column(tmp_path, serve):
 
 def test_a_view_that_was_not_written_yet_says_how(tmp_path):
     rows = write_rows(tmp_path)
-    with pytest.raises(Refused, match=r"view 'rephrased': no file matches .*; `mmcorl rephrase` writes views"):
+    with pytest.raises(UserError, match=r"view 'rephrased': no file matches .*; `mmcorl rephrase` writes views"):
         load_prompts(data(rows, views=view_of(tmp_path / "view.jsonl")))
 
 

@@ -18,7 +18,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from fabricated_runs import write_run
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.report.compare import is_within_noise
 from mmcorl.report.run_page import build_report, comparison, comparison_table, overview_png
 from mmcorl.report.svg import nice_ticks
@@ -336,16 +336,16 @@ def test_numbers_that_are_not_finite_are_counted(tmp_path: Path) -> None:
 
 
 def test_folders_and_files_that_are_no_run_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="is not a folder"):
+    with pytest.raises(UserError, match="is not a folder"):
         build_report(tmp_path / "nothing")
-    with pytest.raises(Refused, match=r"holds none of metrics\.jsonl"):
+    with pytest.raises(UserError, match=r"holds none of metrics\.jsonl"):
         build_report(tmp_path)
     run_dir = write_run(tmp_path / "run")
     text = (run_dir / "validation.jsonl").read_text().splitlines(keepends=True)
     (run_dir / "validation.jsonl").write_text("".join([text[0], "{broken\n", *text[1:]]))
-    with pytest.raises(Refused, match=r"line 2 of .*validation\.jsonl is not JSON"):
+    with pytest.raises(UserError, match=r"line 2 of .*validation\.jsonl is not JSON"):
         build_report(run_dir)
-    with pytest.raises(Refused, match="is not a folder"):
+    with pytest.raises(UserError, match="is not a folder"):
         comparison([tmp_path / "nothing"])
 
 
@@ -420,7 +420,7 @@ def test_overview_picture(three_runs: list[Path], tmp_path: Path) -> None:
     empty = write_run(tmp_path / "empty")
     for name in ("validation.jsonl", "summary.json"):
         (empty / name).unlink()
-    with pytest.raises(Refused, match="no evaluation to draw"):
+    with pytest.raises(UserError, match="no evaluation to draw"):
         overview_png(empty, [], tmp_path / "none.png")
 
 

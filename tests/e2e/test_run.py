@@ -16,7 +16,7 @@ from mmcorl.answers import Equivalence
 from mmcorl.cli.main import main
 from mmcorl.config import Config
 from mmcorl.data.checks import check
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.run import checkpoints
 from mmcorl.run.recorder import Run, RunFolder
 from runs import LOGS, changed, records, small_config, write_config
@@ -49,7 +49,7 @@ def test_begin_writes_the_resolved_config_and_the_data_check(config: Config, tmp
 def test_one_process_at_a_time_also_when_both_start_at_once(config: Config, tmp_path: Path) -> None:
     with RunFolder(tmp_path / "run", config) as first, RunFolder(tmp_path / "run", config) as second:
         first.begin({})
-        with pytest.raises(Refused, match="another process is working in"):
+        with pytest.raises(UserError, match="another process is working in"):
             second.begin({})
     with RunFolder(tmp_path / "run", config) as third:  # the lock went with its holder
         third.begin({})

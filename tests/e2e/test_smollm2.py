@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.tools import smollm2, zoo
 from model_adapters.base import VisionSettings
 from model_adapters.errors import AdapterError
@@ -61,7 +61,7 @@ def test_every_example_is_right():
 
 
 def test_a_pretrained_model_has_no_seed():
-    with pytest.raises(Refused, match="has no seed: write zoo:smollm2-135m"):
+    with pytest.raises(UserError, match="has no seed: write zoo:smollm2-135m"):
         zoo.parse("zoo:smollm2-135m@1")
 
 

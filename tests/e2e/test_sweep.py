@@ -17,7 +17,7 @@ import yaml
 
 from mmcorl.cli.main import main
 from mmcorl.config import OBJECTIVES, load, methods
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.report.sweep_page import mean_curve
 from mmcorl.run.reader import read_run
 from mmcorl.tools import sweep
@@ -103,7 +103,7 @@ def test_overrides_win_over_the_method_and_the_method_over_the_file():
 
 
 def test_paired_wordings_need_a_view_and_say_so():
-    with pytest.raises(Refused, match="pair is 'rephrased', but the training data have no views: add it under"):
+    with pytest.raises(UserError, match="pair is 'rephrased', but the training data have no views: add it under"):
         load(QUICKSTART, method="co_rewarding_1")
     config = load(QUICKSTART, [VIEW], "co_rewarding_1")
     assert (config.supervision.kind, config.supervision.pair) == ("paired", "rephrased")
@@ -126,13 +126,13 @@ def test_a_method_of_ones_own_is_a_file(tmp_path: Path):
 def test_a_file_that_is_no_method_is_refused(tmp_path: Path, content: str, sentence: str):
     file = tmp_path / "bad.yaml"
     file.write_text(content)
-    with pytest.raises(Refused, match=sentence):
+    with pytest.raises(UserError, match=sentence):
         load(QUICKSTART, method=str(file))
 
 
 def test_an_unknown_method_is_refused_with_the_known_ones():
     with pytest.raises(
-        Refused, match=r"there is no method 'grppo': did you mean 'grpo'\? use adaptive, .*, union, a file"
+        UserError, match=r"there is no method 'grppo': did you mean 'grpo'\? use adaptive, .*, union, a file"
     ):
         load(QUICKSTART, method="rent+grppo")
 
@@ -165,7 +165,7 @@ def test_runs_are_planned_seed_by_seed_from_equal_starts(tmp_path: Path):
     ],
 )
 def test_a_plan_that_cannot_be_is_refused_before_any_run(tmp_path: Path, chosen, seeds, sentence):
-    with pytest.raises(Refused, match=sentence):
+    with pytest.raises(UserError, match=sentence):
         sweep.plan(QUICKSTART, chosen, seeds, [], tmp_path)
 
 
@@ -177,7 +177,7 @@ def test_methods_of_ones_own_are_called_by_their_files(tmp_path: Path):
     (planned,) = sweep.plan(QUICKSTART, [f"{file}+kl0"], [3], [], tmp_path / "out")
     assert (planned.method, planned.path) == ("mine+kl0", tmp_path / "out" / "mine+kl0" / "seed_3")
     assert planned.config.name == "mine.kl0.seed3"
-    with pytest.raises(Refused, match="would both be called 'mine': rename one of the files"):
+    with pytest.raises(UserError, match="would both be called 'mine': rename one of the files"):
         sweep.plan(QUICKSTART, [str(file), str(other)], [0], [], tmp_path / "out")
 
 

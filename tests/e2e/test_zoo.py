@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.tools import zoo
 
 SHORT = zoo.Recipe(rows=32, batch=8, clean_steps=4, more_steps=2, most_steps=4, enough=0.0, habit_steps=2, checks=8)
@@ -93,7 +93,7 @@ def test_the_habit_is_wrong_with_the_stated_probability_on_weak_skills_only() ->
     [("zoo:qwen9", "the zoo has qwen2.5-vl"), ("zoo:qwen2@x", "must be a number, as in zoo:qwen2@1")],
 )
 def test_unknown_names_are_refused(name: str, says: str) -> None:
-    with pytest.raises(Refused, match=says):
+    with pytest.raises(UserError, match=says):
         zoo.resolve(name)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from adapter_passes import TEXT_FAMILIES, VISION_FAMILIES, Loaded, encode_all, load
 from adapter_passes import rows as three_rows
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.policy.policy import Policy, Rows
 from mmcorl.policy.shared_prefix import CannotShare
 from mmcorl.trainer.prefix_check import decide
@@ -224,7 +224,7 @@ def test_a_model_that_gives_other_numbers_keeps_to_the_plain_path_in_words(
         "ada: the update computes prompts once per completion, which is slower and gives the same (on"
     )
     assert "nats off on average)" in told
-    with pytest.raises(Refused, match=r"'on' but agent 'ada' cannot share .* use auto or off"):
+    with pytest.raises(UserError, match=r"'on' but agent 'ada' cannot share .* use auto or off"):
         decide(settings(training={"shared_prefix": "on"}), "ada", agent.shards, agent.filler)
 
 

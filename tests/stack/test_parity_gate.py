@@ -7,7 +7,7 @@ import json
 import pytest
 
 from mmcorl.config import parse
-from mmcorl.errors import Failed
+from mmcorl.errors import RunError
 from mmcorl.training import train
 from model_adapters.tiny import build_tiny
 
@@ -35,7 +35,7 @@ def settings(model, **engine):
 def test_gemma_with_images_is_another_model_on_the_cpu_engine_and_the_gate_says_so(tmp_path):
     # vLLM's attention on a CPU is causal over image tokens, where Gemma-3's is not.
     model = build_tiny("gemma3", tmp_path / "gemma3", seed=0)
-    with pytest.raises(Failed, match="sees pictures another way"):
+    with pytest.raises(RunError, match="sees pictures another way"):
         train(settings(model), tmp_path / "stopped", quiet=True)
     assert not (tmp_path / "stopped" / "metrics.jsonl").exists()
     (found,) = json.loads((tmp_path / "stopped" / "engines.json").read_text())

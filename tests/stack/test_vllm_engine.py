@@ -18,7 +18,7 @@ from mmcorl.config import EngineSettings
 from mmcorl.engines import engine_for
 from mmcorl.engines.base import Sampling
 from mmcorl.engines.vllm import HOTTEST
-from mmcorl.errors import Failed, Refused
+from mmcorl.errors import RunError, UserError
 from mmcorl.policy.policy import Policy
 from model_adapters.base import ModelAdapter
 from model_adapters.gemma3 import Gemma3Adapter
@@ -144,7 +144,7 @@ def test_media_tokens_are_never_drawn_and_stops_are(family: str, benches: Mappin
 
 
 def test_hotter_than_vllm_takes_is_refused(benches: Mapping[str, Bench]) -> None:
-    with pytest.raises(Refused, match=r"the temperature is 2\.1, but vLLM takes 2 at most: lower it"):
+    with pytest.raises(UserError, match=r"the temperature is 2\.1, but vLLM takes 2 at most: lower it"):
         benches["qwen2"].draw(mixed_prompts("qwen2"), 2, temperature=2.1, max_new_tokens=2)
 
 
@@ -184,7 +184,7 @@ def test_a_prompt_read_in_two_ways_stops_the_run(benches: Mapping[str, Bench]) -
     good = bench.encode(mixed_prompts("qwen2_5_vl")[:1])[0]
     ids = good.input_ids
     longer = replace(good, input_ids=torch.cat([ids[:-3], ids[-3:-2] + 1, ids[-3:]]))
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(RunError) as caught:
         bench.engine.generate([good, longer], 2, Sampling(max_new_tokens=2), 0)
     told = str(caught.value)
     assert told.startswith("agent 'qwen2_5_vl': vLLM reads prompt 1 ('")
@@ -199,7 +199,7 @@ def test_a_row_too_long_is_refused_before_vllm_cuts_it(benches: Mapping[str, Ben
     length = len(bench.encode([one])[0].input_ids)
     fits = LONGEST - length
     assert bench.draw([one], 1, temperature=0.0, max_new_tokens=fits)
-    with pytest.raises(Failed, match=rf"may have {LONGEST + 1} tokens, above engine.max_model_len {LONGEST}"):
+    with pytest.raises(RunError, match=rf"may have {LONGEST + 1} tokens, above engine.max_model_len {LONGEST}"):
         bench.draw([one], 1, temperature=0.0, max_new_tokens=fits + 1)
 
 
@@ -215,7 +215,7 @@ def test_a_probability_that_is_no_number_stops_with_the_request_written_down(
     given, bench.engine.dumps = bench.engine.dumps, tmp_path
     one = with_images("internvl3_5")[0]
     try:
-        with pytest.raises(Failed, match=r"token 0 of a completion of prompt 0 .* log-probability nan") as caught:
+        with pytest.raises(RunError, match=r"token 0 of a completion of prompt 0 .* log-probability nan") as caught:
             bench.draw([one], 2, seed=9, max_new_tokens=3)
     finally:
         bench.engine.dumps = given
@@ -265,7 +265,7 @@ def test_an_engine_that_is_gone_takes_no_process_group_along(
 
 
 def test_what_vllm_cannot_serve_is_refused_in_a_sentence(tiny_checkpoints: Mapping[str, Path]) -> None:
-    with pytest.raises(Refused, match=r"vLLM cannot serve agent 'qwen2' \(.*max_model_len \(9999\).*\): change"):
+    with pytest.raises(UserError, match=r"vLLM cannot serve agent 'qwen2' \(.*max_model_len \(9999\).*\): change"):
         Bench("qwen2", tiny_checkpoints["qwen2"], max_model_len=9999)
 
 
@@ -277,5 +277,5 @@ def test_another_device_than_vllm_was_built_for_is_refused(benches: Mapping[str,
 
     policy = Elsewhere(bench.loaded.model, bench.loaded.adapter, bench.loaded.processor)
     settings = EngineSettings(kind="vllm")
-    with pytest.raises(Refused, match=r"the installed vLLM is built for cpu but this run is on cuda: pip install"):
+    with pytest.raises(UserError, match=r"the installed vLLM is built for cpu but this run is on cuda: pip install"):
         engine_for(settings, policy, name="a", path=str(bench.path), vision=SETTINGS, dtype="fp32", longest=LONGEST)

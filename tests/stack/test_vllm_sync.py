@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mmcorl.engines.base import Sampling
 from mmcorl.engines.weight_check import check_weights, effective, fingerprints
-from mmcorl.errors import Failed
+from mmcorl.errors import RunError
 from mmcorl.policy.weights import hub_named
 from model_adapters.tiny import build_tiny
 from vllm_parts import EXACT, FAMILIES, Bench, long_prompts, with_images, without
@@ -32,7 +32,7 @@ def test_after_a_sync_the_engine_is_the_trainer(family: str, benches: Mapping[st
     check_weights(bench.engine, bench.weights)
     with bench.changed():
         assert torch.cat(bench.drift(prompts)).abs().max() > 0.1
-        with pytest.raises(Failed, match=rf"agent '{family}': \d+ of \d+ parameters .* were not the trainer's"):
+        with pytest.raises(RunError, match=rf"agent '{family}': \d+ of \d+ parameters .* were not the trainer's"):
             check_weights(bench.engine, bench.weights)
         bench.engine.sync(bench.weights())
         assert torch.cat(bench.drift(prompts)).abs().max() < 1e-3
@@ -87,7 +87,7 @@ def test_a_stale_tensor_is_found(part: str, benches: Mapping[str, Bench]) -> Non
     assert any(part in name for name, _ in bench.weights())
     with bench.changed():
         bench.engine.sync(without(bench.weights(), part))
-        with pytest.raises(Failed, match=rf"were not the trainer's, .*{part}"):
+        with pytest.raises(RunError, match=rf"were not the trainer's, .*{part}"):
             check_weights(bench.engine, bench.weights)
 
 
@@ -95,7 +95,7 @@ def test_a_stale_tensor_is_found(part: str, benches: Mapping[str, Bench]) -> Non
 def test_a_tensor_that_no_sync_reaches_is_found(part: str, benches: Mapping[str, Bench]) -> None:
     """Equal by chance, as at the start: nothing is stale, and nothing would ever follow."""
     bench = benches["qwen2_5_vl"]
-    with pytest.raises(Failed, match=rf"are reached by no sync, .*{part}"):
+    with pytest.raises(RunError, match=rf"are reached by no sync, .*{part}"):
         check_weights(bench.engine, lambda: without(bench.weights(), part))
     bench.engine.sync(bench.weights())
 
@@ -114,7 +114,7 @@ def test_tensors_in_each_others_places_are_found(benches: Mapping[str, Bench]) -
             yield name, tensor
 
     assert sum(name not in dict(bench.weights()) for name, _ in swapped()) == 0
-    with pytest.raises(Failed, match=r"were not the trainer's, .*layers\.0\.self_attn\.qkv_proj"):
+    with pytest.raises(RunError, match=r"were not the trainer's, .*layers\.0\.self_attn\.qkv_proj"):
         check_weights(bench.engine, swapped)
     bench.engine.sync(bench.weights())
 
@@ -136,7 +136,7 @@ def test_a_part_of_a_joined_matrix_is_refused(benches: Mapping[str, Bench]) -> N
     for part, missing in (("q_proj", "k_proj"), ("up_proj", "gate_proj")):
         some = [item for item in bench.weights() if f"layers.1.{'self_attn' if part == 'q_proj' else 'mlp'}" in item[0]]
         with pytest.raises(
-            Failed, match=rf"came without model\.layers\.1\..*{missing}\.weight, which vLLM keeps in one"
+            RunError, match=rf"came without model\.layers\.1\..*{missing}\.weight, which vLLM keeps in one"
         ):
             bench.engine.sync(item for item in some if missing not in item[0])
         bench.engine.sync(bench.weights())
@@ -150,7 +150,7 @@ def test_a_name_that_vllm_does_not_know_is_told(benches: Mapping[str, Bench]) ->
     bench = benches["gemma3"]
     named = dict(bench.weights())
     odd = [(name.replace("vision_tower.vision_model", "vision_tower"), tensor) for name, tensor in named.items()]
-    with pytest.raises(Failed, match=r"vLLM cannot place the weight '.*vision_tower\.embeddings"):
+    with pytest.raises(RunError, match=r"vLLM cannot place the weight '.*vision_tower\.embeddings"):
         bench.engine.sync(odd)
     bench.engine.sync(bench.weights())
     check_weights(bench.engine, bench.weights)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from test_answers_canonical import ANSWERS
 
 from mmcorl.answers import Equivalence, canonical, extract
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from paths import DATA, ROOT
 
 # Equal, and nothing in process can tell.
@@ -330,7 +330,7 @@ def test_classes_are_a_partition_whatever_the_order(
 
 def test_settings_are_refused_in_words() -> None:
     for wrong in ({"timeout": 0.0}, {"memory_mb": 10}, {"workers": 0}):
-        with pytest.raises(Refused, match=next(iter(wrong))):
+        with pytest.raises(UserError, match=next(iter(wrong))):
             Equivalence(**wrong)  # type: ignore[arg-type]
 
 

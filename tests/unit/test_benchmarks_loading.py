@@ -12,7 +12,7 @@ from eval_suite.items import Item
 from eval_suite.tasks import BENCHMARKS
 from eval_suite.tasks.base import by_field, cell, labels_of, schema_hash, with_options
 from mmcorl.data.row_parsing import RowError
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from paths import FIXTURES
 
 FILES = {file.stem: file for file in sorted(FIXTURES.iterdir()) if file.suffix in (".parquet", ".jsonl")}
@@ -28,7 +28,7 @@ def write(path: Path, rows: list[dict]) -> Path:
 
 
 def refusal(name: str, source: Path | str | None, **more: object) -> str:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(UserError) as caught:
         BENCHMARKS[name].load(source, **more)
     sentence = str(caught.value)
     assert "\n" not in sentence
@@ -48,7 +48,7 @@ def test_the_table_knows_each_benchmark_under_its_own_name():
 
 
 def test_an_unknown_benchmark_is_refused_with_the_known_ones():
-    with pytest.raises(Refused, match="benchmark 'mathvison' is unknown; the benchmarks are mathvision, "):
+    with pytest.raises(UserError, match="benchmark 'mathvison' is unknown; the benchmarks are mathvision, "):
         BENCHMARKS["mathvison"]
     assert "mathvison" not in BENCHMARKS
 

@@ -12,7 +12,7 @@ from eval_suite.grading.rules import Rules, Task
 from eval_suite.items import Item
 from eval_suite.tasks import BENCHMARKS
 from eval_suite.tasks.mathverse import gold_of
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from paths import FIXTURES
 
 
@@ -171,7 +171,7 @@ def test_mathverse_without_question_for_eval_takes_the_text_of_the_other_version
 
     alone = stored.remove_columns("question_for_eval").filter(lambda row: row["problem_version"] == "Vision Only")
     alone.to_parquet(tmp_path / "alone.parquet")
-    with pytest.raises(Refused, match="column 'question_for_eval' is empty"):
+    with pytest.raises(UserError, match="column 'question_for_eval' is empty"):
         BENCHMARKS["mathverse"].load(tmp_path / "alone.parquet")
 
 
@@ -241,7 +241,7 @@ def test_mathverse_golds_lose_their_dress_and_credit_the_plain_value(stored, gol
 def test_mathverse_text_only_is_a_benchmark_of_its_own():
     text = items_of("mathverse_text_only")
     assert all(not item.images and item.benchmark == "mathverse_text_only" for item in text.values())
-    with pytest.raises(Refused, match="version 'Text Only' belongs to mathverse_text_only"):
+    with pytest.raises(UserError, match="version 'Text Only' belongs to mathverse_text_only"):
         BENCHMARKS["mathverse"].load(FIXTURES / "mathverse_text_only.jsonl")
 
 
@@ -348,7 +348,7 @@ def test_mathvista_rows_with_contradicting_types_are_refused(tmp_path, change, w
         "metadata": metadata | {"split": "testmini", "img_width": 1, "img_height": 1}, "query": "?",
     }  # fmt: skip
     (tmp_path / "rows.json").write_text(json.dumps([row | change]))
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(UserError) as caught:
         BENCHMARKS["mathvista"].load(tmp_path / "rows.json", images=False)
     assert words in str(caught.value)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.run import checkpoints
 
 
@@ -97,7 +97,7 @@ def test_no_scores_no_links(tmp_path: Path) -> None:
 def test_a_damaged_commit_is_refused(content: str, tmp_path: Path) -> None:
     commit(tmp_path, 1)
     (tmp_path / "step_000001" / "COMMIT").write_text(content)
-    with pytest.raises(Refused, match=r"is damaged .* remove its folder to go on from the checkpoint before it"):
+    with pytest.raises(UserError, match=r"is damaged .* remove its folder to go on from the checkpoint before it"):
         checkpoints.committed(tmp_path)
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from mmcorl import config as settings
 from mmcorl.config import Config
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from paths import CONFIGS as CONFIGS_FOLDER
 
 CONFIGS = sorted(CONFIGS_FOLDER.glob("**/*.yaml"))
@@ -113,7 +113,7 @@ def test_a_misspelt_key_comes_before_what_it_left_missing_and_counts_the_rest(sm
     raw = yaml.safe_load(SMALL)
     raw["agents"][0] = {"name": "a", "modle": "m"}
     raw["seed"] = -1
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         settings.parse(raw)
     # Three mistakes: the unknown key, the model it leaves missing, the seed.
     assert str(refused.value) == (
@@ -123,5 +123,5 @@ def test_a_misspelt_key_comes_before_what_it_left_missing_and_counts_the_rest(sm
 
 def test_alternatives_of_a_setting_do_not_show_in_its_place() -> None:
     raw = yaml.safe_load(SMALL) | {"training": {"lora": {"target_modules": 3}}}
-    with pytest.raises(Refused, match=r"^training\.lora\.target_modules is 3, but must be text"):
+    with pytest.raises(UserError, match=r"^training\.lora\.target_modules is 3, but must be text"):
         settings.parse(raw)

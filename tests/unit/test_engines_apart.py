@@ -12,10 +12,10 @@ from torch import Tensor
 
 from mmcorl.config import Config
 from mmcorl.engines.remote import packets, unpacked
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.launch.actor import Broke, EngineBroke, Place, caught
 from mmcorl.launch.engine_actor import Delivery
-from mmcorl.launch.health import RankFailed, Seat, Watch
+from mmcorl.launch.health import RankError, Seat, Watch
 from mmcorl.trainer import memory
 from mmcorl.trainer.memory import GIB, Shape
 from worker_parts import settings
@@ -41,7 +41,7 @@ def config(**sections: Any) -> Config:
     ],
 )
 def test_what_cannot_be_is_refused(sections: dict[str, Any], said: str) -> None:
-    with pytest.raises(Refused, match=said):
+    with pytest.raises(UserError, match=said):
         config(**sections)
 
 
@@ -135,7 +135,7 @@ def test_an_engines_fault_is_told_as_its_own() -> None:
     rank = Seat("a", 0, 2, None, place, "logs/a-rank0.log", during="the rollout of step 3")
     watch.seats = [rank, Seat("a", 0, 1, None, place, "logs/a-engine0.log", "engine")]
     watch._report_broke(rank, broke)
-    with pytest.raises(RankFailed) as told:
+    with pytest.raises(RankError) as told:
         watch.check()
     assert str(told.value) == (
         "agent 'a', engine 0 of 1 on 10.0.0.7 during the rollout of step 3 failed: ValueError: no "

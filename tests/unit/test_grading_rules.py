@@ -11,7 +11,7 @@ import pytest
 from eval_suite.grading import GRADER, Grader, grade
 from eval_suite.items import Item, Response
 from mmcorl.answers import RELATION
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from paths import DATA
 
 ANGLES = ["30°", "45°", "60°", "90°"]
@@ -360,9 +360,9 @@ def test_an_answer_in_another_unit_than_asked_for_is_wrong(grader: Grader) -> No
 
 
 def test_an_unknown_policy_is_refused_in_words() -> None:
-    with pytest.raises(Refused, match="letter_or_value"):
+    with pytest.raises(UserError, match="letter_or_value"):
         Grader("strict")  # type: ignore[arg-type]
-    with pytest.raises(Refused, match="letter_or_value"):
+    with pytest.raises(UserError, match="letter_or_value"):
         grade("", "5", mcq_policy="strict")  # type: ignore[arg-type]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from eval_suite.grading.judge import JudgeSettings, VllmJudge, choose
 from mmcorl.cli.main import main
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 
 URL = "http://localhost:8000/v1"
 
@@ -73,7 +73,7 @@ def test_a_judge_in_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 )
 def test_what_cannot_be(options: tuple[Any, ...], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         choose(*options)
     assert says in str(refused.value)
 

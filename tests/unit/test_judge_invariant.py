@@ -13,7 +13,7 @@ import pytest
 
 from eval_suite.grading import grade
 from eval_suite.grading.judge import JudgeSettings, as_callable
-from mmcorl.errors import Failed, Refused
+from mmcorl.errors import RunError, UserError
 from openai_server import Behaviour, Call, OpenAIServer, Reply, fail, knows, say
 
 CHOICES = ("square", "rectangle", "triangle", "circle")
@@ -111,7 +111,7 @@ def test_an_injected_answer_reaches_the_judge_whole_and_quoted():
 
 def test_a_judge_without_its_key_is_refused_before_anything_is_graded(monkeypatch):
     monkeypatch.delenv("MMCORL_TEST_KEY", raising=False)
-    with pytest.raises(Refused, match="MMCORL_TEST_KEY, named for the judge's key, is not set"):
+    with pytest.raises(UserError, match="MMCORL_TEST_KEY, named for the judge's key, is not set"):
         as_callable(JudgeSettings(api_key_env="MMCORL_TEST_KEY"))
 
 
@@ -124,7 +124,7 @@ def test_the_reason_of_a_failure_says_what_to_do():
             assert "answered 404" in verdict.reason
         # Known to be of no use after the first.
         assert len(server.calls) == 1
-        with pytest.raises(Failed):
+        with pytest.raises(RunError):
             ask(None, None, "5", "five")
 
 

@@ -16,10 +16,10 @@ import pytest
 import torch
 
 from mmcorl import config as settings
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.launch import launcher
 from mmcorl.launch.actor import Broke, Place
-from mmcorl.launch.health import RankFailed, Seat, Watch, _death, _standing
+from mmcorl.launch.health import RankError, Seat, Watch, _death, _standing
 from mmcorl.launch.host import Host
 from mmcorl.launch.local import require_one_sleeper
 from mmcorl.launch.process_monitor import Nurse, Sign
@@ -139,7 +139,7 @@ def test_a_group_takes_one_machine_where_it_fits() -> None:
 
 
 def refusal(**changes: Any) -> str:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         settings.parse(changed(small_config({"a": "one", "b": "two"}, "text"), **changes))
     return str(refused.value)
 
@@ -154,7 +154,7 @@ def test_of_several_engines_in_one_process_none_may_sleep_on_a_gpu() -> None:
     base = small_config({"a": "one", "b": "two"}, "text")
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
     asked = settings.parse(changed(base, engine__kind="vllm"))
-    with pytest.raises(Refused, match=r"2 agents have a vLLM engine each.*launcher=ray.*engine\.sleep=false"):
+    with pytest.raises(UserError, match=r"2 agents have a vLLM engine each.*launcher=ray.*engine\.sleep=false"):
         require_one_sleeper(asked, gpu)
     require_one_sleeper(asked, cpu)
     require_one_sleeper(settings.parse(changed(base, engine={"kind": "vllm", "sleep": False})), gpu)
@@ -180,7 +180,7 @@ def test_time_slices_need_whole_weights() -> None:
 def test_a_missing_ray_is_told_before_anything_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
     config = settings.parse(changed(small_config({"a": "one", "b": "two"}, "text"), launcher="ray"))
-    with pytest.raises(Refused, match=r"the package ray is not installed: pip install -e '\.\[ray\]'"):
+    with pytest.raises(UserError, match=r"the package ray is not installed: pip install -e '\.\[ray\]'"):
         launcher(config)
 
 
@@ -306,7 +306,7 @@ def test_the_first_error_is_named_and_not_its_echo() -> None:
     watch.check()  # others may still have to say something
     watch.report(one, "died without an error of its own: it was killed, or crashed in native code")
     error = failure(watch)
-    assert isinstance(error, RankFailed)
+    assert isinstance(error, RankError)
     assert str(error) == (
         "agent 'a', rank 1 of 2 on 10.0.0.7 during the update of step 4 died without an error of its own: it was "
         "killed, or crashed in native code (its log: logs/a-rank1.log)"
@@ -328,7 +328,7 @@ def test_an_echo_alone_is_told_after_a_while() -> None:
 def test_what_a_rank_refuses_or_finds_full_stays_what_it_is() -> None:
     watch = Watch(None, 4.0)
     watch.report(seat(0, 1), "", broke=Broke("a sentence", echo=False, refused=True))
-    assert isinstance(failure(watch), Refused)
+    assert isinstance(failure(watch), UserError)
     watch = Watch(None, 4.0)
     watch.report(seat(0, 1), "", broke=Broke("OSError", echo=False, no_room="No space left on device"))
     error = failure(watch)

@@ -12,7 +12,7 @@ from eval_suite.items import Item, Response
 from eval_suite.metrics.aggregate import aggregate, default_aggregation, pass_at_k
 from eval_suite.metrics.outcomes import Outcome, outcomes_of, pool
 from mmcorl.answers import Equivalence
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 
 
 @pytest.fixture(scope="module")
@@ -87,11 +87,11 @@ def test_a_missing_response_stands_as_wrong() -> None:
 
 def test_rows_that_do_not_fit_are_refused() -> None:
     response = Response("math500", "1", 0, "text")
-    with pytest.raises(Refused, match="1 of 1 responses have not been graded"):
+    with pytest.raises(UserError, match="1 of 1 responses have not been graded"):
         outcomes_of([item()], [response], [])
-    with pytest.raises(Refused, match="item '9' of math500, which is not among the items"):
+    with pytest.raises(UserError, match="item '9' of math500, which is not among the items"):
         outcomes_of([item()], [Response("math500", "9", 0, "text")], [rule_row()])
-    with pytest.raises(Refused, match="sample 0 of item '1' of math500 stands twice"):
+    with pytest.raises(UserError, match="sample 0 of item '1' of math500 stands twice"):
         outcomes_of([item()], [response, response], [rule_row()])
 
 
@@ -166,9 +166,9 @@ def test_two_checkpoints_vote_together(relation: Equivalence) -> None:
     assert [(one.sample, one.answer) for one in pooled] == [(0, "4"), (1, "5"), (2, "5"), (3, "6")]
     score = aggregate([item()], pooled, "maj@4", relation=relation)
     assert (score.correct, score.aggregation) == (1, "maj@4")
-    with pytest.raises(Refused, match="two checkpoints"):
+    with pytest.raises(UserError, match="two checkpoints"):
         pool([a])
-    with pytest.raises(Refused, match="evaluations 1 and 2 of the ensemble differ"):
+    with pytest.raises(UserError, match="evaluations 1 and 2 of the ensemble differ"):
         pool([a, b[:1]])
 
 
@@ -182,5 +182,5 @@ def test_names_are_checked() -> None:
         ("avg@8", "needs 8 responses per item, but there are 2"),
         ("sixth_call", "one response per item, but there are 2"),
     ]:
-        with pytest.raises(Refused, match=message):
+        with pytest.raises(UserError, match=message):
             aggregate([item()], told, name)

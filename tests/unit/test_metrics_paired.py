@@ -18,7 +18,7 @@ from eval_suite.metrics.outcomes import Outcome
 from eval_suite.metrics.paired import Scored, compare, mcnemar_p, scored_benchmarks, sign_flip_p
 from eval_suite.metrics.summary import summarise_outcomes
 from mmcorl.answers import Equivalence
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 
 GRADER = {"name": "mmcorl-grader", "version": "1", "mcq_policy": "letter_or_value"}
 JUDGE = {"model": "a judge", "prompt_version": "1"}
@@ -54,7 +54,7 @@ def test_the_exact_test_is_all_flips_counted(differences: list[int]) -> None:
 
 
 def test_an_exact_test_that_would_take_hours_is_refused() -> None:
-    with pytest.raises(Refused, match="compare avg@k or maj@k"):
+    with pytest.raises(UserError, match="compare avg@k or maj@k"):
         sign_flip_p([10**9, 1] * 3)
 
 
@@ -121,5 +121,5 @@ def test_a_folder_is_compared_as_its_summary_scores_it() -> None:
     ],
 )
 def test_unlike_evaluations_are_refused(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(Refused, match=message):
+    with pytest.raises(UserError, match=message):
         compare(scored("a", [1, 0]), replace(scored("b", [1, 0]), **change))

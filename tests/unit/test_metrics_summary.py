@@ -11,7 +11,7 @@ import pytest
 from eval_suite.items import Item, Response
 from eval_suite.metrics.intervals import wilson
 from eval_suite.metrics.summary import summarise
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 
 GRADER = {"name": "mmcorl-grader", "version": "1", "mcq_policy": "letter_or_value"}
 JUDGE = {"model": "judge", "prompt_version": "1"}
@@ -87,7 +87,7 @@ def test_what_a_judge_left_undone_is_counted() -> None:
 def test_verdicts_of_two_judges_are_not_mixed() -> None:
     items, responses, rules, judges = rows()
     judges[1]["model"] = "other"
-    with pytest.raises(Refused, match=r"verdicts of 2 judges are mixed \(judge 1, other 1\)"):
+    with pytest.raises(UserError, match=r"verdicts of 2 judges are mixed \(judge 1, other 1\)"):
         summarise(items, responses, rules, judges, {}, GRADER)
 
 
@@ -132,5 +132,5 @@ def test_the_items_leave_their_mark() -> None:
     stored = {("mathvision", item.id): item.fingerprint for item in items}
     again = summarise(changed, responses, rules, judges, {}, GRADER, fingerprints=stored)
     assert again["benchmarks"]["mathvision"]["items"] == mark
-    with pytest.raises(Refused, match="item '0' of mathvision stands twice"):
+    with pytest.raises(UserError, match="item '0' of mathvision stands twice"):
         summarise([*items, items[0]], responses, rules, judges, {}, GRADER)

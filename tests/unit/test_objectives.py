@@ -21,7 +21,7 @@ from torch import Tensor
 from adapter_passes import load
 from mmcorl import config as run_config
 from mmcorl.config import OBJECTIVES, Config
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.rewards import confidence
 from mmcorl.trainer.update import minibatches
 from mmcorl.trainer.worker import Worker
@@ -333,7 +333,7 @@ def test_a_name_sets_what_is_not_written_and_a_resolved_config_is_the_same(kind:
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(sections: Mapping[str, Any], words: Sequence[str]) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         settings(**sections)
     assert [word for word in words if word not in str(refused.value)] == [], str(refused.value)
     assert "\n" not in str(refused.value)
@@ -376,5 +376,5 @@ def test_a_run_from_before_rewards_had_settings_goes_on(tiny_checkpoints: Mappin
         del old["objective"][key]
     held.write_text(yaml.safe_dump(old | {"reward": "match"}))
     run_train(run_config.parse(changed(raw, steps=1)), tmp_path / "run", quiet=True)
-    with pytest.raises(Refused, match=r"reward.kind: 'match' -> 'entropy'"):
+    with pytest.raises(UserError, match=r"reward.kind: 'match' -> 'entropy'"):
         run_train(run_config.parse(changed(raw, steps=1, reward="entropy")), tmp_path / "run", quiet=True)

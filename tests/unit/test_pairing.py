@@ -10,7 +10,7 @@ import pytest
 
 from mmcorl.analysis.diversity import Draw
 from mmcorl.analysis.pairing import label_free, labelled, strengths
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 
 
 class Spelling:
@@ -125,7 +125,7 @@ def test_label_free_ranks_as_the_labels_do_where_errors_are_independent() -> Non
 
 def test_label_free_needs_three_models_and_the_anchors_own_draws_are_not_one() -> None:
     a, again, b = draw("a", "rx", labels=False), draw("a #2", "rx", "a", labels=False), draw("b", "rx", labels=False)
-    with pytest.raises(Refused, match=r"2 models are given \(a, b\).*at least 3"):
+    with pytest.raises(UserError, match=r"2 models are given \(a, b\).*at least 3"):
         label_free(a, [again, b], Spelling())
     ranking = label_free(a, [again, b, draw("c", "ry", labels=False)], Spelling())
     assert {one.name for one in ranking.candidates} == {"a #2", "b", "c"}
@@ -133,7 +133,7 @@ def test_label_free_needs_three_models_and_the_anchors_own_draws_are_not_one() -
 
 def test_models_that_never_agree_say_nothing() -> None:
     told = [draw(name, text, labels=False) for name, text in (("a", "12"), ("b", "32"), ("c", "34"))]
-    with pytest.raises(Refused, match="a and c agree on none of 2 problems"):
+    with pytest.raises(UserError, match="a and c agree on none of 2 problems"):
         label_free(told[0], told[1:], Spelling())
 
 

@@ -12,7 +12,7 @@ import pytest
 from eval_suite.periodic import held_out
 from mmcorl.cli.main import main
 from mmcorl.config import BenchmarkSet
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.types import Completion
 from runs import changed, records, small_config, write_config
 
@@ -64,5 +64,5 @@ def test_code_is_not_run_during_training(tmp_path: Path) -> None:
     (tmp_path / "h.jsonl").write_text(
         json.dumps(problem | {"test": "def check(c):\n    assert c() == 1\n", "entry_point": "f"}) + "\n"
     )
-    with pytest.raises(Refused, match="runs code that a model wrote"):
+    with pytest.raises(UserError, match="runs code that a model wrote"):
         held_out(BenchmarkSet(name="humaneval", source=str(tmp_path / "h.jsonl")))

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from mmcorl import sharding
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.sharding.ranks import ALONE
 from sharding_worlds import REWARDS, SHARES_OF_TWO, Done, Task, World, confidences, done, step, train
 from worker_parts import largest_difference, mixed_prompts, rollout, settings, worker
@@ -171,13 +171,15 @@ def test_an_update_that_moves_nothing_is_an_error(tiny_checkpoints: Mapping[str,
     ],
 )
 def test_what_cannot_be_divided_is_refused(training: dict[str, str], sentence: str) -> None:
-    with pytest.raises(Refused, match=sentence):
+    with pytest.raises(UserError, match=sentence):
         settings(training=training)
 
 
 def test_a_missing_deepspeed_is_named(tiny_checkpoints: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "deepspeed" else found(name))
-    with pytest.raises(Refused, match=r"'zero3' but DeepSpeed is not installed: pip install -e '\.\[deepspeed\]', or"):
+    with pytest.raises(
+        UserError, match=r"'zero3' but DeepSpeed is not installed: pip install -e '\.\[deepspeed\]', or"
+    ):
         worker(tiny_checkpoints["llama"], training={"sharding": "zero3"})
     sharding.require(settings(training={"sharding": "fsdp2"}))

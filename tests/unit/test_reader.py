@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from adapter_passes import noise
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.policy.prompt_encoder import Reader
 from model_adapters.base import Encoded
-from model_adapters.images import ImageRefused
+from model_adapters.images import ImageError
 from worker_parts import prompt, settings
 
 
@@ -47,7 +47,7 @@ def test_the_context_bounds_prompts(tiny_checkpoints: Mapping[str, Path]) -> Non
     long = reader(path, sampling={"max_new_tokens": 2000}, validation={"max_new_tokens": 3000})
     assert long.longest_prompt() == 4096 - 3000
     assert reader(path, sampling={"max_new_tokens": 4095}).longest_prompt() == 1
-    with pytest.raises(Refused, match=r"sampling.max_new_tokens is 4096 but agent 'a' has a context of 4096 tokens"):
+    with pytest.raises(UserError, match=r"sampling.max_new_tokens is 4096 but agent 'a' has a context of 4096 tokens"):
         reader(path, sampling={"max_new_tokens": 4096}).longest_prompt()
 
 
@@ -62,7 +62,7 @@ def test_the_longest_row_of_vllm_bounds_prompts(tiny_checkpoints: Mapping[str, P
     long = reader(path, engine={"kind": "vllm", "max_model_len": 5000}, data={"max_prompt_tokens": 9000})
     assert (long.longest_prompt(), long.limited_by_engine()) == (4096 - 6, False)
     assert reader(path, engine={"max_model_len": 64}).longest_prompt() == 3072
-    with pytest.raises(Refused, match=r"sampling.max_new_tokens is 6 but engine.max_model_len is 6: lower it"):
+    with pytest.raises(UserError, match=r"sampling.max_new_tokens is 6 but engine.max_model_len is 6: lower it"):
         reader(path, engine={"kind": "vllm", "max_model_len": 6}).longest_prompt()
 
 
@@ -116,7 +116,7 @@ def test_what_cannot_be_read_says_so_in_its_turn(tiny_checkpoints: Mapping[str, 
     with own.preparing([good, bad]):
         wait_for(own, 1)
     own.encode(good)
-    with pytest.raises(ImageRefused):
+    with pytest.raises(ImageError):
         own.encode(bad)
 
 

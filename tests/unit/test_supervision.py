@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmcorl.answers import Equivalence
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.labels.rules import KINDS
 from mmcorl.labels.supervision import MismatchError, Supervision
 from mmcorl.labels.voting import majority
@@ -97,7 +97,7 @@ def test_gold_teaches_everyone_by_the_known_answer():
 
 
 def test_a_ring_of_one_is_refused_with_the_way_out():
-    with pytest.raises(Refused, match=r"'ring' needs 2 agents or more and this run has 1: .*'self'"):
+    with pytest.raises(UserError, match=r"'ring' needs 2 agents or more and this run has 1: .*'self'"):
         Supervision("ring", ["A"], relation=SAME)
 
 
@@ -114,21 +114,21 @@ def test_labels_do_not_depend_on_the_gold_answer_unless_named_gold(kind):
 
 def test_a_prompt_without_answer_is_refused_by_gold_naming_the_row():
     provider = Supervision("gold", ["A"], relation=SAME)
-    with pytest.raises(Refused, match=r"row 'row-q' has no answer"):
+    with pytest.raises(UserError, match=r"row 'row-q' has no answer"):
         provider.check([prompt("p", gold="1"), prompt("q")])
-    with pytest.raises(Refused, match=r"row 'row-q'"):
+    with pytest.raises(UserError, match=r"row 'row-q'"):
         provider.labels([[group("q", "1")]], [prompt("q")])
     Supervision("self", ["A"], relation=SAME).check([prompt("q")])  # others need none
 
 
 def test_settings_that_cannot_work_are_refused():
-    with pytest.raises(Refused, match=r"'circle' is unknown: use one of ring, self, gold"):
+    with pytest.raises(UserError, match=r"'circle' is unknown: use one of ring, self, gold"):
         Supervision("circle", ["A", "B"], relation=SAME)
-    with pytest.raises(Refused, match=r"two agents are named 'A'"):
+    with pytest.raises(UserError, match=r"two agents are named 'A'"):
         Supervision("ring", ["A", "A"], relation=SAME)
-    with pytest.raises(Refused, match=r"tie rule 'coin' is unknown"):
+    with pytest.raises(UserError, match=r"tie rule 'coin' is unknown"):
         Supervision("ring", ["A", "B"], relation=SAME, tie="coin")
-    with pytest.raises(Refused, match=r"min_votes is 0"):
+    with pytest.raises(UserError, match=r"min_votes is 0"):
         Supervision("ring", ["A", "B"], relation=SAME, min_votes=0)
 
 

@@ -30,7 +30,7 @@ from eval_suite.tables import (
     sub_score_grids,
 )
 from eval_suite.tasks import BENCHMARKS
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.report.table import Cell, Grid, latex, markdown, terminal
 from paper_rows import ROWS
 
@@ -160,13 +160,13 @@ def test_dependent_items_have_the_wider_interval() -> None:
 def test_graders_policies_and_judges_are_not_mixed(other: dict[str, Any], message: str) -> None:
     pair = [("a", summary({"amc": (1, 2)})), ("b", summary({"amc": (1, 2)}, **other))]
     for table in (score_grids, csv_text):
-        with pytest.raises(Refused, match=message):
+        with pytest.raises(UserError, match=message):
             table(pair)
 
 
 def test_a_policy_is_one_for_the_table_even_in_different_benchmarks() -> None:
     legacy = summary({"gsm8k": (1, 2)}, grader={"name": "other", "version": "1", "mcq_policy": "letter_only"})
-    with pytest.raises(Refused, match="mcq_policy differs between 'a' and 'b'"):
+    with pytest.raises(UserError, match="mcq_policy differs between 'a' and 'b'"):
         score_grids([("a", summary({"amc": (1, 2)})), ("b", legacy)])
     # Tests of code know no policy, so code may stand beside.
     code = summary({"mbpp": (1, 2)}, grader={"name": "tests", "version": "1", "mcq_policy": None})
@@ -174,9 +174,9 @@ def test_a_policy_is_one_for_the_table_even_in_different_benchmarks() -> None:
 
 
 def test_other_items_are_refused() -> None:
-    with pytest.raises(Refused, match=r"amc has other items in 'a' \(2\) than in 'b' \(3\)"):
+    with pytest.raises(UserError, match=r"amc has other items in 'a' \(2\) than in 'b' \(3\)"):
         score_grids([("a", summary({"amc": (1, 2)})), ("b", summary({"amc": (1, 3)}))])
-    with pytest.raises(Refused, match="no scores to show"):
+    with pytest.raises(UserError, match="no scores to show"):
         score_grids([("a", {"benchmarks": {}})])
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.labels import adaptive
 from mmcorl.labels.rules import KINDS
 from mmcorl.labels.supervision import Supervision
@@ -61,7 +61,7 @@ def test_a_map_names_the_teacher_of_every_agent():
 
 @pytest.mark.parametrize("teachers", [None, {"A": "B"}, {"A": "B", "B": "A", "D": "A"}])
 def test_a_map_that_leaves_an_agent_without_teacher_is_refused(teachers):
-    with pytest.raises(Refused, match="needs a teacher for each of A, B"):
+    with pytest.raises(UserError, match="needs a teacher for each of A, B"):
         Supervision("map", ["A", "B"], relation=SAME, teachers=teachers)
 
 
@@ -137,7 +137,7 @@ def test_paired_wordings_label_each_other():
     provider = Supervision("paired", ["A"], relation=SAME)
     labels = provider.labels([[group("p", "1", "1"), group(other.uid, "2", "2")]], [original, other])
     assert [(label.uid, label.answer) for label in labels.labels[0]] == [("p", "2"), (other.uid, "1")]
-    with pytest.raises(Refused, match="row 'row-p' has no other wording"):
+    with pytest.raises(UserError, match="row 'row-p' has no other wording"):
         provider.labels([[group("p", "1")]], [original])
 
 

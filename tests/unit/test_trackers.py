@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.run.trackers import Trackers, flatten, require_trackers
 
 
@@ -109,7 +109,7 @@ def test_an_evaluation_repeated_at_the_resumed_step_is_one_point(tmp_path: Path)
 
 
 def test_an_unknown_tracker_is_refused() -> None:
-    with pytest.raises(Refused, match=r"'tensorbored'.*tensorboard, wandb, trackio"):
+    with pytest.raises(UserError, match=r"'tensorbored'.*tensorboard, wandb, trackio"):
         require_trackers(["tensorbored"])
 
 
@@ -119,7 +119,7 @@ def test_other_trackers_run_or_say_what_to_install(tmp_path: Path) -> None:
         run_dir = tmp_path / name
         run_dir.mkdir()
         if importlib.util.find_spec(name) is None:
-            with pytest.raises(Refused, match=f"{name}, which is not installed; run `pip install {name}`"):
+            with pytest.raises(UserError, match=f"{name}, which is not installed; run `pip install {name}`"):
                 Trackers(run_dir, names=("tensorboard", name))
             assert not (run_dir / "tensorboard").exists(), "refused before anything is written"
             continue

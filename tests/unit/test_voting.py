@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.labels.voting import Vote, agreement, majority, pairwise_agreement
 
 
@@ -130,7 +130,7 @@ def test_options_of_the_question_reach_the_relation():
     ],
 )
 def test_a_voting_rule_that_cannot_be_meant_is_refused(rule, names):
-    with pytest.raises(Refused, match=names):
+    with pytest.raises(UserError, match=names):
         majority(["1"], SAME, **rule)
 
 

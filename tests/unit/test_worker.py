@@ -19,7 +19,7 @@ from mmcorl.algo.seeds import noise_seed
 from mmcorl.data.row_parsing import BadRow
 from mmcorl.data.sources import load_prompts
 from mmcorl.engines.base import Sample, Sampling
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.policy.policy import Rows
 from mmcorl.policy.prompt_encoder import Reader
 from mmcorl.trainer.update import microbatches, minibatches
@@ -583,7 +583,7 @@ def test_a_frozen_tower_stays_frozen_when_the_adapters_are_switched_off_for_the_
 
 
 def test_lora_layers_that_do_not_exist_are_refused(tiny_checkpoints: Mapping[str, Path]) -> None:
-    with pytest.raises(Refused, match=r"training.lora.target_modules='nowhere'"):
+    with pytest.raises(UserError, match=r"training.lora.target_modules='nowhere'"):
         worker(tiny_checkpoints["qwen2"], training={"lora": {"target_modules": "nowhere"}})
 
 
@@ -770,7 +770,7 @@ def test_an_agent_reads_its_view_where_the_data_have_it(tiny_checkpoints: Mappin
     reworded = replace(plain, views={"short": "Total?"})
     assert len(reader.encode(reworded).input_ids) < len(reader.encode(plain).input_ids)
     assert torch.equal(reader.encode(reworded).input_ids, reader.encode(prompt("Total?")).input_ids)
-    with pytest.raises(Refused, match=r"agent 'a' reads view 'short' but the data of row .* have only long: add"):
+    with pytest.raises(UserError, match=r"agent 'a' reads view 'short' but the data of row .* have only long: add"):
         reader.encode(replace(plain, views={"long": "The two dice, what do they show in all?"}))
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from eval_suite.grading.judge.in_process import VllmJudge
 from eval_suite.grading.judge.settings import JudgeSettings
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 
 _HERE = "vllm"
 
@@ -21,17 +21,17 @@ def choose(
     for a bare `vllm`.
 
     Raises:
-        Refused: options that do not belong together, or a judge that cannot work.
+        UserError: options that do not belong together, or a judge that cannot work.
     """
     if judge is None:
         for option, value in (("--judge-model", model), ("--judge-key-env", key_env), ("--judge-gpus", gpus)):
             if value is not None:
-                raise Refused(f"{option} {value} is about a judge, and none is asked: add --judge URL or vllm:MODEL.")
+                raise UserError(f"{option} {value} is about a judge, and none is asked: add --judge URL or vllm:MODEL.")
         return None
     kind, colon, place = judge.partition(":")
     if kind != _HERE:
         if gpus is not None:
-            raise Refused(
+            raise UserError(
                 f"--judge-gpus {gpus} is for a judge in this process (--judge vllm:MODEL), and --judge {judge} is an "
                 "endpoint: leave it out."
             )
@@ -39,7 +39,7 @@ def choose(
         return settings if model is None else replace(settings, model=model)
     if key_env is not None:
         # Its value is not repeated: it may be the key itself.
-        raise Refused(f"--judge-key-env is for an endpoint, and --judge {judge} runs in this process: leave it out.")
+        raise UserError(f"--judge-key-env is for an endpoint, and --judge {judge} runs in this process: leave it out.")
     if not colon:
         place = model or JudgeSettings.model
     return VllmJudge(place, model, gpus=1 if gpus is None else gpus)

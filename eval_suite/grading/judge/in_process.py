@@ -13,7 +13,7 @@ import patches
 from eval_suite.grading.judge.prompt import PROMPT_VERSION
 from eval_suite.grading.judge.settings import JudgeSettings
 from mmcorl.config.install_hints import install_vllm
-from mmcorl.errors import Failed, Refused
+from mmcorl.errors import RunError, UserError
 from mmcorl.llm_client import Reply, Unanswered
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class VllmJudge:
         max_tokens: room for the reply.
 
     Raises:
-        Refused: vLLM is missing, or the model's folder is.
+        UserError: vLLM is missing, or the model's folder is.
     """
 
     def __init__(
@@ -55,12 +55,12 @@ class VllmJudge:
         max_tokens: int = JudgeSettings.max_tokens,
     ) -> None:
         if find_spec("vllm") is None:
-            raise Refused(
+            raise UserError(
                 f"a judge in this process needs vLLM: {install_vllm(gpu=True)} (without a GPU: "
                 f"{install_vllm(gpu=False)}), or give the address of an endpoint."
             )
         if gpus < 1:
-            raise Refused(f"the judge cannot run on {gpus} GPUs: give 1 or more.")
+            raise UserError(f"the judge cannot run on {gpus} GPUs: give 1 or more.")
         self.model = _checked(model)
         self.name = name or self.model
         self.gpus = gpus
@@ -75,8 +75,8 @@ class VllmJudge:
         """A reply to each prompt, greedily decoded; `Unanswered` for one that is too long for the judge.
 
         Raises:
-            Refused: the model is none to chat with.
-            Failed: vLLM cannot load it.
+            UserError: the model is none to chat with.
+            RunError: vLLM cannot load it.
         """
         if self._engine is None:
             self._engine = self._load()
@@ -97,7 +97,7 @@ class VllmJudge:
                 # In a message of plain text only the length can be at fault.
                 refused.add(number)
             except ChatTemplateResolutionError as error:
-                raise Refused(
+                raise UserError(
                     f"the judge {self.name} has no chat template, so it is no model to ask: name an instruct model."
                 ) from error
         # In the order in which they were asked.
@@ -148,7 +148,7 @@ class VllmJudge:
             )
         except (ImportError, OSError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split()) or type(error).__name__
-            raise Failed(
+            raise RunError(
                 f"vLLM cannot load the judge {self.model} ({reason}); what the rules graded is safe: mend that, or "
                 "name another judge, and give the same command again."
             ) from error
@@ -159,10 +159,10 @@ def _checked(model: str) -> str:
     path = Path(model).expanduser()
     if model.strip() and path.is_dir():
         if not (path / "config.json").is_file():
-            raise Refused(f"the folder {model!r} holds no config.json, so no judge: name a checkpoint's folder.")
+            raise UserError(f"the folder {model!r} holds no config.json, so no judge: name a checkpoint's folder.")
         return str(path.resolve())
     if not model.strip() or model.startswith(("/", ".", "~")) or model.count("/") > 1:
-        raise Refused(f"judge {model!r} is neither a folder nor a hub id such as {JudgeSettings.model}.")
+        raise UserError(f"judge {model!r} is neither a folder nor a hub id such as {JudgeSettings.model}.")
     return model
 
 

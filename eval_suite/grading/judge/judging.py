@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 from eval_suite.grading.judge.cache import VerdictCache
 from eval_suite.grading.judge.prompt import JudgeRequest, key, prompt, read_reply
 from eval_suite.grading.judge.settings import JudgeSettings
-from mmcorl.errors import Failed
+from mmcorl.errors import RunError
 from mmcorl.llm_client import Breaker, Endpoint, Reply, Stop, Unanswered, to_the_end
 
 JudgeVerdict = Literal["yes", "no", "unclear", "failed"]
@@ -93,8 +93,8 @@ def judge_all(
     May be called where an event loop runs already, such as in a notebook; it then works in a thread of its own.
 
     Raises:
-        Refused: the judge's key is not set.
-        Failed: the cache cannot be written. What `on_result` raises comes through, too.
+        UserError: the judge's key is not set.
+        RunError: the cache cannot be written. What `on_result` raises comes through, too.
     """
     run = _Run(requests, judge, on_result, cache, on_progress)
     run.tell_known()
@@ -110,11 +110,11 @@ def as_callable(
 ) -> Callable[[str | None, Sequence[str] | None, str, str], bool | None]:
     """A judge of one answer at a time, for `grade(..., judge=)`: question, options, gold, answer to verdict.
 
-    None for a reply off the menu. The callable raises `Failed` when no reply comes, and once an endpoint is known to
+    None for a reply off the menu. The callable raises `RunError` when no reply comes, and once an endpoint is known to
     be of no use (see `judge_all`) it does so at once. Many answers are judged much faster by `judge_all`.
 
     Raises:
-        Refused: the judge's key is not set.
+        UserError: the judge's key is not set.
     """
     if isinstance(judge, JudgeSettings):
         judge.api_key()
@@ -122,7 +122,7 @@ def as_callable(
 
     def ask(question: str | None, options: Sequence[str] | None, gold: str, answer: str) -> bool | None:
         if stopped:
-            raise Failed(stopped[0])
+            raise RunError(stopped[0])
         told: list[tuple[JudgeVerdict, str]] = []
         request = JudgeRequest(question or "", options, gold, answer)
         counts = judge_all([request], judge, lambda _, verdict, raw: told.append((verdict, raw)), cache=cache)
@@ -130,7 +130,7 @@ def as_callable(
             stopped.append(counts.stopped)
         ((verdict, raw),) = told
         if verdict == "failed":
-            raise Failed(raw)
+            raise RunError(raw)
         return {"yes": True, "no": False}.get(verdict)
 
     return ask

@@ -14,7 +14,7 @@ class JudgeSettings(EndpointSettings):
     """An endpoint that serves a judge; the defaults are the paper's judge on vLLM.
 
     Raises:
-        Refused: a setting that cannot work.
+        UserError: a setting that cannot work.
     """
 
     ROLE: ClassVar[str] = "judge"

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from mmcorl.config.yaml_loader import Loader, complaint
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 
 FOLDER = Path(__file__).parent
 FORBIDDEN = ("name", "agents", "data", "validation", "seed", "data_seed", "steps", "epochs")
@@ -41,7 +41,7 @@ def describe(method: str) -> str:
 
 
 def fragment(method: str) -> dict[str, Any]:
-    """The settings of `NAME`, `FILE.yaml` or several joined by `+`; Refused where one is unknown or oversteps."""
+    """The settings of `NAME`, `FILE.yaml` or several joined by `+`; UserError where one is unknown or oversteps."""
     merged: dict[str, Any] = {}
     for part in method.split("+"):
         merged = merge(merged, _read(part.strip()))
@@ -61,26 +61,26 @@ def _read(name: str) -> dict[str, Any]:
     own = name.endswith((".yaml", ".yml"))
     path = Path(name) if own else FOLDER / f"{name}.yaml"
     if own and not path.is_file():
-        raise Refused(f"there is no file {name!r}: correct its path, or use a method by name")
+        raise UserError(f"there is no file {name!r}: correct its path, or use a method by name")
     if "=" in name:
-        raise Refused(f"{name!r} is an override and no method: write overrides before --methods")
+        raise UserError(f"{name!r} is an override and no method: write overrides before --methods")
     if not name or not path.is_file():
         near = get_close_matches(name.lower().replace("-", "_"), names(), 1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        raise Refused(
+        raise UserError(
             f"there is no method {name!r}: {hint}use {', '.join(names())}, a file.yaml, or several joined by +"
         )
     try:
         found = yaml.load(path.read_text(encoding="utf-8"), Loader)
     except yaml.YAMLError as error:
-        raise Refused(f"the method {name!r} is not valid YAML: {complaint(error)}") from error
+        raise UserError(f"the method {name!r} is not valid YAML: {complaint(error)}") from error
     except UnicodeDecodeError as error:
-        raise Refused(f"the method {name!r} is not text in UTF-8: save it as UTF-8") from error
+        raise UserError(f"the method {name!r} is not text in UTF-8: save it as UTF-8") from error
     if not isinstance(found, dict):
-        raise Refused(f"the method {name!r} holds no settings: write `key: value` lines, as in a config")
+        raise UserError(f"the method {name!r} holds no settings: write `key: value` lines, as in a config")
     for key in found:
         if key in FORBIDDEN:
-            raise Refused(f"the method {name!r} sets {key!r}, which belongs to a run: leave it to the config")
+            raise UserError(f"the method {name!r} sets {key!r}, which belongs to a run: leave it to the config")
     said: dict[str, Any] = found
     for (section, key), plain in PLAIN.items():
         if isinstance(found.get(section), Mapping) and key in found[section]:

@@ -107,7 +107,7 @@ class _Writer:
         return self._cache.get([key]).get(key)
 
     async def keep(self, key: str, reply: str) -> str:
-        """The reply that holds once it is on disk; another process may have set it. Raises Failed."""
+        """The reply that holds once it is on disk; another process may have set it. Raises RunError."""
         held: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._waiting.append((key, reply, held))
         if self._writing is None or self._writing.done():

@@ -21,7 +21,7 @@ from mmcorl import __version__
 from mmcorl.answers import RELATION, Equivalence
 from mmcorl.data import DataCheck, PromptSource, check
 from mmcorl.data.integrity import ORIGINAL, REASON, SEAL, seal
-from mmcorl.errors import Failed, Refused
+from mmcorl.errors import RunError, UserError
 from mmcorl.llm_client import Endpoint, ReplyCache, Stop, to_the_end
 from mmcorl.run.progress import Task, task
 from mmcorl.tools.rephrase.asking import Asker
@@ -73,8 +73,8 @@ def rephrase(source: PromptSource, settings: RephraseSettings, out: Path, *, qui
     rewording has its own wording, or none (`settings.failed`); failures.jsonl in `out`.work says why.
 
     Raises:
-        Refused: `out` is a file of another tool, a key is not set, or the data are refused.
-        Failed: a model does not answer any more, or the disk does not take the replies. What came is kept, and
+        UserError: `out` is a file of another tool, a key is not set, or the data are refused.
+        RunError: a model does not answer any more, or the disk does not take the replies. What came is kept, and
             `out` is as it was.
     """
     _may_write(out)
@@ -120,7 +120,7 @@ class _Run:
         self._failed = 0
 
     async def all(self, bar: Task) -> list[Outcome]:
-        """The outcome of every row, in the order of the rows. Raises Failed where no model answers any more."""
+        """The outcome of every row, in the order of the rows. Raises RunError where no model answers any more."""
         settings = self._settings
         async with Endpoint(settings.rewriter) as rewriter, Endpoint(settings.checker) as checker:
             askers = Asker(rewriter, self._cache), Asker(checker, self._cache)
@@ -139,7 +139,7 @@ class _Run:
                 for asker in askers:
                     await asker.settle()
             if why := askers[0].breaker.stopped or askers[1].breaker.stopped:
-                raise Failed(
+                raise RunError(
                     f"{why} {len(self._outcomes)} of {len(self._rows)} rows are done, and every reply so far is kept: "
                     "the same command goes on from there"
                 )
@@ -202,16 +202,18 @@ def _lines(rows: Sequence[Mapping[str, Any]]) -> bytes:
 
 def _may_write(out: Path) -> None:
     if out.suffix != ".jsonl":
-        raise Refused(f"the view is written as JSON Lines, but {str(out)!r} does not end in .jsonl; name one that does")
+        raise UserError(
+            f"the view is written as JSON Lines, but {str(out)!r} does not end in .jsonl; name one that does"
+        )
     if out.exists() and not work_folder(out).is_dir():
-        raise Refused(
+        raise UserError(
             f"{str(out)!r} exists and was not written by this command ({work_folder(out).name} is not beside it); move "
             "it away, or write to another file"
         )
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Replace a file at once; raises Failed."""
+    """Replace a file at once; raises RunError."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
         with fresh.open("wb") as file:
@@ -220,7 +222,7 @@ def _write(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(fresh, path)
     except OSError as error:
-        raise Failed(
+        raise RunError(
             f"{str(path)!r} cannot be written ({error.strerror}); every reply is kept: mend that, and run the same "
             "command again"
         ) from error

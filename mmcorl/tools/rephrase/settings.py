@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
-from mmcorl.errors import Refused
+from mmcorl.errors import UserError
 from mmcorl.llm_client import EndpointSettings
 from mmcorl.tools.rephrase.rules import RULES
 
@@ -42,7 +42,7 @@ class RephraseSettings:
     """Everything that decides what a view holds; two runs with equal settings and replies write equal files.
 
     Raises:
-        Refused: a setting that cannot work.
+        UserError: a setting that cannot work.
     """
 
     rewriter: RewriterSettings
@@ -81,22 +81,22 @@ class RephraseSettings:
         for name, least in self._least.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise Refused(f"{name} {value!r} is not a whole number of at least {least}")
+                raise UserError(f"{name} {value!r} is not a whole number of at least {least}")
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise Refused(f"temperature {self.temperature!r} is not at least 0")
+            raise UserError(f"temperature {self.temperature!r} is not at least 0")
         if not 0 < self.top_p <= 1:
-            raise Refused(f"top_p {self.top_p!r} is not above 0 and at most 1")
+            raise UserError(f"top_p {self.top_p!r} is not above 0 and at most 1")
         if self.agree > self.solves:
-            raise Refused(f"agree {self.agree} of {self.solves} solutions can never agree; lower it or raise solves")
+            raise UserError(f"agree {self.agree} of {self.solves} solutions can never agree; lower it or raise solves")
         for name, value, known in (
             ("check", self.check, get_args(Check)),
             ("against", self.against, get_args(Against)),
             ("failed", self.failed, get_args(OnFailure)),
         ):
             if value not in known:
-                raise Refused(f"{name} {value!r} is none of {', '.join(known)}")
+                raise UserError(f"{name} {value!r} is none of {', '.join(known)}")
         if unknown := sorted(self.without - RULES.keys()):
-            raise Refused(f"there is no rule {unknown[0]!r}; the rules are {', '.join(RULES)}")
+            raise UserError(f"there is no rule {unknown[0]!r}; the rules are {', '.join(RULES)}")
 
     def sampling(self, number: int) -> dict[str, Any]:
         """Fields of the `number`-th sampled request about one thing."""
