@@ -43,7 +43,8 @@ from mmcorl.report.run_page import build_report
 from mmcorl.rewards import Reward
 from mmcorl.run.checkpoints import Committed, committed, no_room
 from mmcorl.run.progress import Progress, task
-from mmcorl.run.recorder import PROFILE, HeldOut, Run, RunFolder, write_file
+from mmcorl.run.recorder import HeldOut, Run
+from mmcorl.run.run_folder import PROFILE, RunFolder
 from mmcorl.run.throughput import memory_sentence
 from mmcorl.run.trackers import require_trackers
 from mmcorl.tools.zoo import parse, resolve
@@ -266,7 +267,7 @@ def _compare_engines(
     """Stop before the first step where an engine samples from something else than its trainer trains."""
     rows = [prompts.source[row] for row in prompts.kept[: parity.PROMPTS]]
     measured = [parity.measure(agent, rows, config) for agent in agents]
-    write_file(folder.path / "engines.json", json.dumps([one.record() for one in measured], indent=1) + "\n")
+    folder.write("engines.json", json.dumps([one.record() for one in measured], indent=1) + "\n")
     for one in measured:
         if one.fault and config.engine.parity == "stop":
             raise RunError(f"{one.fault}; engine.parity=warn goes on all the same")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -26,6 +25,7 @@ from eval_suite.samples_page.data import Texts, filters, item_data, row_data
 from eval_suite.samples_page.images import Images, collect_images
 from eval_suite.tables import title as benchmark_title
 from mmcorl.report.text import clean
+from mmcorl.run.folder import atomic_write
 
 IMAGE_BUDGET = 24 * 2**20
 """Bytes of thumbnails up to which they stand in the page itself: MathVista's fit, MathVision's do not."""
@@ -92,12 +92,7 @@ def write_view(
         "filters": filters(items),
     }
     page = _page(title, facts, _scores(outcomes), data, images, texts)
-    partial = target.with_name(f".{target.name}.new")
-    try:
-        partial.write_text(page, encoding="utf-8")
-        os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
+    atomic_write(target, page)
     return View(target, len(outcomes), images.kind, texts.shortened)
 
 

@@ -129,16 +129,17 @@ def _section_at(location: Sequence[int | str], model: type[BaseModel]) -> type[B
     section = model
     for part in location:
         if isinstance(part, str) and part in section.model_fields:
-            inner = list(_models_in(section.model_fields[part].annotation))
+            inner = list(models_in(section.model_fields[part].annotation))
             section = inner[0] if inner else section
     return section
 
 
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Yield every section class inside a field's annotation."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for part in get_args(annotation):
-        yield from _models_in(part)
+        yield from models_in(part)
 
 
 def _paths(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
@@ -146,5 +147,5 @@ def _paths(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
     for name, field in model.model_fields.items():
         yield f"{prefix}{name}"
         if get_origin(field.annotation) in (None, Union, types.UnionType):
-            for inner in _models_in(field.annotation):
+            for inner in models_in(field.annotation):
                 yield from _paths(inner, f"{prefix}{name}.")

@@ -8,15 +8,15 @@ config errors answer at once.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from mmcorl.config import methods
-from mmcorl.config.errors import sentence
+from mmcorl.config.errors import models_in, sentence
 from mmcorl.config.yaml_loader import Loader, complaint
 from mmcorl.data.settings import DataSettings
 from mmcorl.errors import UserError
@@ -24,6 +24,18 @@ from mmcorl.labels.rules import KINDS
 
 RESERVED_NAMES = ("gold", "commit")
 """Not for agents: `gold` is the teacher in votes.jsonl, COMMIT a file beside the agents' folders."""
+
+
+T = TypeVar("T")
+
+
+class MayChangeOnResume:
+    """Marks a field whose value, or a section whose values, a resumed run may change; see `Resumable`."""
+
+
+Resumable = Annotated[T, MayChangeOnResume()]
+"""A setting that leaves the method alone: a run may be resumed with another value, on another machine or after it ran
+out of memory. A run that changes device, threads, engine or ranks draws other samples from then on."""
 
 
 class Section(BaseModel):
@@ -55,7 +67,7 @@ class AgentSettings(Section):
     """Arguments of this agent's chat template, such as {enable_thinking: false} for Qwen3; unknown ones are refused."""
     lr: float | None = Field(default=None, gt=0)
     """Learning rate of this agent; by default `optimizer.lr`."""
-    ranks: int = Field(default=1, ge=1)
+    ranks: Resumable[int] = Field(default=1, ge=1)
     """Workers of this agent, one per GPU; above 1 with `launcher: ray` only. They share out each batch in order, the
     first ones taking one prompt more where it does not divide evenly, so there are at most `batch.prompts`."""
 
@@ -389,24 +401,24 @@ class TrainingSettings(Section):
     """Arithmetic of forward and backward; master weights and log-probabilities stay in fp32."""
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
     """Attention implementation of transformers."""
-    tokens_per_microbatch: int = Field(default=16384, ge=1)
+    tokens_per_microbatch: Resumable[int] = Field(default=16384, ge=1)
     """Most tokens of one forward and backward, a shared prompt counted once and padding too; changes memory, not the
     update."""
     shared_prefix: Literal["auto", "on", "off"] = "auto"
     """Compute a prompt once for all its completions instead of once for each: the same update, several times faster
     where prompts are long. `auto` does so for models whose log-probabilities it compared at the start, and otherwise
     says why not; `on` refuses other models."""
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: Resumable[bool] = False
     """Recompute activations in backward: less memory, about a third more arithmetic."""
     freeze_vision: bool = False
     """Keep the vision tower fixed. Nothing is ever frozen without this setting."""
     lora: LoraSettings | None = None
     """Train low-rank adapters instead of all weights."""
-    sharding: Literal["none", "zero2", "zero3", "fsdp2"] = "none"
+    sharding: Resumable[Literal["none", "zero2", "zero3", "fsdp2"]] = "none"
     """What the ranks of an agent divide among themselves: nothing; gradients and optimizer state (`zero2`); or weights
     too (`zero3`, DeepSpeed, and `fsdp2`, torch). The update is the same. With weights divided, `engine.kind:
     transformers` samples from a whole copy on every rank, which small models alone leave room for."""
-    offload: Literal["none", "optimizer", "all"] = "none"
+    offload: Resumable[Literal["none", "optimizer", "all"]] = "none"
     """What lies in CPU memory between uses: the optimizer state (ZeRO), or the weights too (`zero3`, `fsdp2`)."""
 
     @model_validator(mode="after")
@@ -484,7 +496,7 @@ class ValidationSettings(Section):
     """Benchmarks evaluated along with the sets."""
     sets: tuple[ValidationSet, ...] = ()
     """Held-out sets; accuracy needs answers, agreement does not."""
-    every: int = Field(default=50, ge=1)
+    every: Resumable[int] = Field(default=50, ge=1)
     """Steps between evaluations; there is always one before the first step and one after the last."""
     max_new_tokens: int | None = Field(default=None, ge=1)
     """Longest greedy completion; by default `sampling.max_new_tokens`."""
@@ -546,7 +558,7 @@ class Config(Section):
 
     name: str = Field(default="run", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")
     """Name of the run, of letters, digits, `_`, `.`, `-`; the default run folder is runs/NAME."""
-    notes: tuple[str, ...] = ()
+    notes: Resumable[tuple[str, ...]] = ()
     """Sentences that the report prints, such as what was planted in a demonstration."""
     seed: int = Field(default=0, ge=0)
     """Seed of sampling noise; each agent, step and rank derives its own from it."""
@@ -571,23 +583,23 @@ class Config(Section):
     objective: ObjectiveSettings = ObjectiveSettings()
     optimizer: OptimizerSettings = OptimizerSettings()
     training: TrainingSettings = TrainingSettings()
-    engine: EngineSettings = EngineSettings()
-    checkpoint: CheckpointSettings = CheckpointSettings()
-    logging: LoggingSettings = LoggingSettings()
-    launcher: Literal["local", "ray"] = "local"
+    engine: Resumable[EngineSettings] = EngineSettings()
+    checkpoint: Resumable[CheckpointSettings] = CheckpointSettings()
+    logging: Resumable[LoggingSettings] = LoggingSettings()
+    launcher: Resumable[Literal["local", "ray"]] = "local"
     """`local` runs every agent in this process, one after the other; without GPUs in sight and with `threads: 1` each
     in a process of its own, at the same time. `ray` gives each agent workers of its own, one per GPU, on one machine
     or many, and lets agents work at the same time."""
-    ray: RaySettings = RaySettings()
+    ray: Resumable[RaySettings] = RaySettings()
     """With `launcher: ray`."""
-    profile: ProfileSettings | None = None
+    profile: Resumable[ProfileSettings | None] = None
     """Find out where the time of a step goes: a table and a trace for each rank, in profile/ of the run folder. `true`
     takes the steps that it has by default. The run's numbers are those that it has without."""
-    time_sliced: bool = False
+    time_sliced: Resumable[bool] = False
     """Agents take turns on the same GPUs: between its calls an agent's weights and optimizer rest in CPU memory."""
-    device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    device: Resumable[str] = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """`auto` (a GPU when there is one), `cpu`, `cuda` or `cuda:N`."""
-    threads: int | None = Field(default=None, ge=1)
+    threads: Resumable[int | None] = Field(default=None, ge=1)
     """Torch threads on the CPU, of each agent; 1 is fastest for tiny models, by default torch decides."""
 
     @field_validator("profile", mode="before")
@@ -835,6 +847,24 @@ def differences(old: Any, new: Any, place: str = "") -> Iterator[str]:
             yield from differences(before, after, f"{place}[{index}]")
     elif old != new:
         yield f"{place}: {_short(old)} -> {_short(new)}"
+
+
+def changes_to_refuse(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Return the differences between two resolved configs that a resumed run may not have."""
+    return [change for change in differences(old, new) if not _may_change(change.partition(": ")[0])]
+
+
+def _may_change(place: str) -> bool:
+    """Whether the setting at `section.key`, or a section around it, is marked `Resumable`."""
+    section: type[BaseModel] = Config
+    for name in re.sub(r"\[\d+\]", "", place).split("."):
+        field = section.model_fields.get(name)
+        if field is None:
+            return False  # a key of a free mapping
+        if any(isinstance(mark, MayChangeOnResume) for mark in field.metadata):
+            return True
+        section = next(models_in(field.annotation), BaseModel)
+    return False
 
 
 def _short(value: Any) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from mmcorl.analysis.dynamics import (
 )
 from mmcorl.analysis.trajectories import Judged, Point, Sides
 from mmcorl.report.text import clean
+from mmcorl.run.folder import atomic_write
 
 LIMITS = (
     "One prompt at a time, right or wrong: a model shares its weights between prompts, and with more than two answers "
@@ -159,12 +159,7 @@ def write_page(path: Path, title: str, lead: str, portrait: Markup | None, table
 def replace(path: Path, text: str) -> None:
     """Write a file in one piece."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.new")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    atomic_write(path, text)
 
 
 def _end(finals: Sequence[float]) -> str:

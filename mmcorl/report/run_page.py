@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from mmcorl.report.gallery import MAX_ENTRIES, gallery_entries
 from mmcorl.report.overview import overview_png
 from mmcorl.report.svg import dumbbell, scale_header, swatch
 from mmcorl.report.text import clean
+from mmcorl.run.folder import atomic_write
 from mmcorl.run.reader import RunFiles, StartEnd, mapping, number, read_run
 from mmcorl.run.throughput import memory_sentence
 
@@ -52,12 +52,7 @@ def build_report(run_dir: Path, others: Sequence[Path] = ()) -> Path:
     runs = [read_run(path) for path in [run_dir, *unlike]]
     page = environment().get_template("report.html").render(**_context(runs))
     target = run_dir / "report.html"
-    partial = run_dir / ".report.html.new"
-    try:
-        partial.write_text(page, encoding="utf-8")
-        os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
+    atomic_write(target, page)
     return target
 
 

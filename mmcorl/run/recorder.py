@@ -7,11 +7,8 @@ resumed ends with the same bytes as one that was not.
 
 from __future__ import annotations
 
-import fcntl
 import io
 import json
-import os
-import re
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,251 +16,31 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any
 
-import yaml
 from PIL import Image
 
-from mmcorl import config as settings
 from mmcorl.agent import Agent, Parallel, in_turn, results
 from mmcorl.answers import RELATION, Equivalence
 from mmcorl.config import Config
-from mmcorl.errors import UserError
 from mmcorl.interactions.base import Episode
 from mmcorl.interactions.records import agent_metrics, call_records
 from mmcorl.labels.supervision import Labels
 from mmcorl.report import profile_table
 from mmcorl.run import checkpoints
+from mmcorl.run.folder import atomic_write
 from mmcorl.run.metrics import Comparisons, step_metrics, validation_metrics, votes_records
 from mmcorl.run.progress import Progress
+from mmcorl.run.run_folder import FINAL, PROFILE, SUMMARY, RunFolder
 from mmcorl.run.throughput import overall, peak_memory
 from mmcorl.run.trackers import Trackers
 from mmcorl.system import rss
 from mmcorl.types import Completion, Group, Prompt
 from model_adapters.images import load_image
 
-LOGS = (
-    "metrics.jsonl",
-    "validation.jsonl",
-    "responses.jsonl",
-    "votes.jsonl",
-    "episodes.jsonl",
-    "gallery.jsonl",
-    "timings.jsonl",
-)
-LOCK, DATA_CHECK, PROFILE = ".lock", "data_check.json", "profile"
-CHANGEABLE = (
-    "logging.",
-    "checkpoint.",
-    "notes",
-    "device",
-    "threads",
-    "validation.every",
-    "training.tokens_per_microbatch",
-    "training.gradient_checkpointing",
-    "training.sharding",
-    "training.offload",
-    "engine.",
-    "launcher",
-    "ray.",
-    "time_sliced",
-    "profile",
-)
-"""Settings that may differ when a run is resumed, so that it can go on after running out of memory or on another
-machine; so may an agent's `ranks`. They leave the method alone; a run that changes device, threads, engine or ranks
-draws other samples from there."""
-CHANGEABLE_OF_AGENTS = re.compile(r"agents\[\d+\]\.ranks:")
 MUTE_SHARE, MUTE_STEPS = 0.9, 5
 """An agent whose completions lack an answer to this share for so many steps is worth a warning."""
 GALLERY_SIDE = 512
-
-
-class RunFolder:
-    """The folder on disk: lock, logs, committed checkpoints. A context manager that holds the lock.
-
-    Opening only looks: it refuses a folder in use by another process, one that holds something else or a run
-    with other settings, and a place that cannot be written. `begin` makes or takes over the folder, so that
-    whatever is refused in between leaves no trace.
-    """
-
-    def __init__(self, path: Path, config: Config):
-        self.path, self.config = path, config
-        self.checkpoints = path / "checkpoints"
-        self._lock: IO[str] | None = None
-        self._look()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._lock is not None:
-            self._lock.close()
-
-    def begin(self, data_check: Mapping[str, Any]) -> checkpoints.Committed | None:
-        """Make the folder, or take it over; returns the last committed set, None where there is none.
-
-        Logs written after that set are cut off, and without one they are emptied.
-        """
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._take()
-            self._look()  # Another process may have begun a run here since.
-            start = self._last_set()
-            write_file(self.path / "config.yaml", settings.dump(self.config))
-            write_file(self.path / DATA_CHECK, json.dumps(data_check, indent=1) + "\n")
-            for name in LOGS:
-                if (self.path / name).exists():
-                    os.truncate(self.path / name, start.meta["logs"].get(name, 0) if start else 0)
-            if start:
-                checkpoints.prune(self.checkpoints, self.config.checkpoint.keep_last)
-        except OSError as error:
-            raise UserError(
-                f"the run folder {str(self.path)!r} cannot be written ({error.strerror}): choose another --run-dir"
-            ) from error
-        return start
-
-    def finished(self, steps: int) -> dict[str, Any] | None:
-        """The summary of a run that has done all its steps and exported its weights; None when work is left."""
-        summary, last = self.path / "summary.json", self._last_set()
-        if last is None or last.step < steps or not summary.is_file() or not (self.path / "final").is_dir():
-            return None
-        told: dict[str, Any] = json.loads(summary.read_text())
-        return told
-
-    def data_check(self) -> dict[str, Any]:
-        """What the run's first check of its data found; empty before there was one."""
-        file = self.path / DATA_CHECK
-        if not file.is_file():
-            return {}
-        try:
-            return dict(json.loads(file.read_text()))
-        except (ValueError, TypeError) as error:
-            raise UserError(f"{str(file)!r} is damaged ({error}): remove it to have the data checked again") from error
-
-    def append(self, name: str, records: Sequence[Mapping[str, Any]]) -> None:
-        """Add lines to one log."""
-        with (self.path / name).open("a", encoding="utf-8") as file:
-            for record in records:
-                # Lone surrogates in a model's text survive as escapes.
-                file.write(json.dumps(record, allow_nan=False) + "\n")
-
-    def log_sizes(self) -> dict[str, int]:
-        """Bytes of each log, all of them on disk, for the COMMIT file."""
-        sizes = {}
-        for name in LOGS:
-            if (self.path / name).exists():
-                with (self.path / name).open("rb") as file:
-                    os.fsync(file.fileno())
-                    sizes[name] = os.fstat(file.fileno()).st_size
-        return sizes
-
-    def lines(self, name: str) -> list[dict[str, Any]]:
-        """Records of one log."""
-        file = self.path / name
-        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-
-    def _look(self) -> None:
-        path, held = self.path, self.path / "config.yaml"
-        if not path.exists():
-            _require_room_for(path)
-            return
-        if not path.is_dir():
-            raise UserError(f"--run-dir {str(path)!r} is a file: choose a folder")
-        if held.is_file():
-            self._take()
-            self._same_settings(held)
-        elif any(file.name not in (LOCK, fresh(held).name) for file in path.iterdir()):
-            raise UserError(f"{str(path)!r} is not empty and holds no run: choose another --run-dir")
-        if not os.access(path, os.W_OK | os.X_OK):
-            raise UserError(f"the run folder {str(path)!r} may not be written: choose another --run-dir")
-
-    def _take(self) -> None:
-        """Lock the folder for as long as this process lives."""
-        if self._lock is not None:
-            return
-        try:
-            lock = (self.path / LOCK).open("a")
-        except OSError as error:
-            raise UserError(
-                f"the run folder {str(self.path)!r} cannot be written ({error.strerror}): choose another --run-dir"
-            ) from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.close()
-            raise UserError(
-                f"another process is working in {str(self.path)!r}: wait for it or choose another --run-dir"
-            ) from None
-        self._lock = lock
-
-    def _same_settings(self, held: Path) -> None:
-        try:
-            # Through Config, so that a setting added to the program since has its default on both sides.
-            old = settings.parse(yaml.safe_load(held.read_text())).model_dump(mode="json")
-        except (yaml.YAMLError, UnicodeDecodeError, UserError) as error:
-            reason = " ".join(str(error).split())
-            raise UserError(
-                f"{str(held)!r}, the settings of the run held there, cannot be read ({reason}): restore it, or choose "
-                "another --run-dir"
-            ) from error
-        changed = [
-            change
-            for change in settings.differences(old, self.config.model_dump(mode="json"))
-            if not (change.startswith(CHANGEABLE) or CHANGEABLE_OF_AGENTS.match(change))
-        ]
-        if changed:
-            more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
-            raise UserError(
-                f"{str(self.path)!r} holds a run with other settings ({'; '.join(changed[:3])}{more}): "
-                "give back the old ones to resume it, or choose another --run-dir"
-            )
-
-    def _last_set(self) -> checkpoints.Committed | None:
-        """The newest committed set, found whole, with the logs that belong to it."""
-        sets = checkpoints.committed(self.checkpoints)
-        if not sets:
-            return None
-        last = sets[-1]
-        last.verify()
-        for name, size in last.meta["logs"].items():
-            _require_whole(self.path / name, size, last.step)
-        return last
-
-
-def _require_whole(log: Path, size: int, step: int) -> None:
-    """Refuse a log that lost lines its checkpoint has seen, or in which one of them is no JSON."""
-    found = log.stat().st_size if log.is_file() else 0
-    if found < size:
-        raise UserError(
-            f"{str(log)!r} has {found} bytes, fewer than the {size} it had at the checkpoint of step {step}: "
-            "restore it, or choose another --run-dir"
-        )
-    read = 0
-    with log.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            read += len(line)
-            if read > size:
-                return
-            try:
-                json.loads(line)
-            except ValueError as error:
-                raise UserError(
-                    f"line {number} of {str(log)!r} is damaged ({error}): restore it, or choose another --run-dir"
-                ) from error
-
-
-def _require_room_for(path: Path) -> None:
-    """Refuse a folder that cannot be made, without making it."""
-    above = next(parent for parent in path.absolute().parents if parent.exists())
-    if not above.is_dir():
-        raise UserError(f"--run-dir {str(path)!r} would lie inside the file {str(above)!r}: choose another folder")
-    if not os.access(above, os.W_OK | os.X_OK):
-        raise UserError(
-            f"--run-dir {str(path)!r} cannot be made, {str(above)!r} may not be written: choose another one"
-        )
 
 
 @dataclass(frozen=True)
@@ -385,7 +162,7 @@ class Run:
         self._timing(step, metrics, rates, late)
         if step == self._profiled:
             told = profile_table.table(self.folder.path / PROFILE, self.folder.lines("timings.jsonl"), self.names)
-            write_file(self.folder.path / PROFILE / "summary.txt", told)
+            atomic_write(self.folder.path / PROFILE / "summary.txt", told)
             self.progress.message(told)
 
     def evaluate_when_due(self, step: int, agents: Sequence[Agent]) -> None:
@@ -431,7 +208,7 @@ class Run:
 
     def export(self, agents: Sequence[Agent]) -> Path:
         """Final weights of every agent under final/, whole or not at all."""
-        final, unfinished = self.folder.path / "final", self.folder.path / ".partial_final"
+        final, unfinished = self.folder.path / FINAL, self.folder.path / ".partial_final"
         shutil.rmtree(unfinished, ignore_errors=True)
         results(self.parallel(partial(agent.export, unfinished / agent.name) for agent in agents))
         shutil.rmtree(final, ignore_errors=True)
@@ -469,7 +246,7 @@ class Run:
         for line in lines:
             known = summary["agreement"].setdefault(line["set"], {"start": line["cohort"]["agreement"]})
             known["end"] = line["cohort"]["agreement"]
-        write_file(self.folder.path / "summary.json", json.dumps(summary, indent=1) + "\n")
+        self.folder.write(SUMMARY, json.dumps(summary, indent=1) + "\n")
         return summary
 
     # -- inside ----------------------------------------------------------------------------------------------
@@ -616,17 +393,3 @@ class Run:
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
-
-
-def write_file(path: Path, text: str) -> None:
-    """Replace a small file at once."""
-    with fresh(path).open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(fresh(path), path)
-
-
-def fresh(path: Path) -> Path:
-    """Where a file is written before it takes its name."""
-    return path.with_name(f".{path.name}.new")

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from mmcorl.errors import UserError
+from mmcorl.run.folder import atomic_write
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.event_pb2 import Event
@@ -252,9 +253,7 @@ class _Memory:
         self._save()
 
     def _save(self) -> None:
-        partial = self._path.with_name(self._path.name + ".part")
-        partial.write_text(json.dumps({"ids": self._ids, "sent": self._sent}))
-        os.replace(partial, self._path)
+        atomic_write(self._path, json.dumps({"ids": self._ids, "sent": self._sent}))
 
 
 def _leaves(value: object, path: str) -> Iterator[tuple[str, float]]:

@@ -21,7 +21,6 @@ from mmcorl import config as settings
 from mmcorl.config import Config
 from mmcorl.errors import UserError
 from mmcorl.run.reader import RunFiles, mapping, number, read_run
-from mmcorl.run.recorder import CHANGEABLE, CHANGEABLE_OF_AGENTS
 
 LAST = 10
 """Training metrics are means over the last so many steps."""
@@ -49,8 +48,7 @@ class Planned:
             held = settings.parse(dict(run.config)).model_dump(mode="json")
         except UserError:
             return False
-        changes = settings.differences(held, self.config.model_dump(mode="json"))
-        return run.finished and all(one.startswith(CHANGEABLE) or CHANGEABLE_OF_AGENTS.match(one) for one in changes)
+        return run.finished and not settings.changes_to_refuse(held, self.config.model_dump(mode="json"))
 
     def command(self) -> list[str]:
         """The config is written beside the run, so that the run can be repeated by hand."""

@@ -33,7 +33,8 @@ from mmcorl.launch.host import prepare
 from mmcorl.policy.prompt_encoder import Reader
 from mmcorl.rewards import Reward
 from mmcorl.run.progress import Progress
-from mmcorl.run.recorder import HeldOut, Run, RunFolder
+from mmcorl.run.recorder import HeldOut, Run
+from mmcorl.run.run_folder import RunFolder
 from mmcorl.training import TrainingPrompts
 from model_adapters.tiny import TinyFamily, build_tiny
 

@@ -36,7 +36,8 @@ from mmcorl.launch.host import prepare
 from mmcorl.policy.prompt_encoder import Reader
 from mmcorl.rewards import Reward, Rewards
 from mmcorl.run.progress import Progress
-from mmcorl.run.recorder import Run, RunFolder
+from mmcorl.run.recorder import Run
+from mmcorl.run.run_folder import RunFolder
 from mmcorl.tools import zoo
 from mmcorl.training import TrainingPrompts
 from tests.bench import results, shapes

@@ -81,7 +81,7 @@ def test_a_dead_agent_is_named_and_the_same_command_goes_on(
     assert "died during the update of step 4: SIGKILL ended it, as happens where memory runs out" in said
     # The run's process is killed with agents at work. They go with it: nobody holds the folder any more.
     ended = server.run(
-        "train", config, TOGETHER, "--run-dir", run, sabotage="at_call('mmcorl.run.recorder:RunFolder.append', 3, kill)"
+        "train", config, TOGETHER, "--run-dir", run, sabotage="at_call('mmcorl.run.folder:Folder.append', 3, kill)"
     )
     assert ended.code == -signal.SIGKILL
     # A Ctrl-C that reaches an agent alone is none; one that reaches the run's process ends it after the step.

@@ -369,7 +369,7 @@ def test_a_folder_of_something_else(
     file = write_config(tmp_path, config)
     before = state(tmp_path)
     assert "is not empty and holds no run: choose another --run-dir" in refusal("train", file, "--run-dir", "thesis")
-    assert "is a file: choose a folder" in refusal("train", file, "--run-dir", file)
+    assert "is a file: choose another --run-dir" in refusal("train", file, "--run-dir", file)
     assert "inside the file" in refusal("train", file, "--run-dir", file / "run")
     assert state(tmp_path) == before
 
@@ -386,8 +386,8 @@ def test_a_place_that_cannot_be_written(config: dict[str, Any], refusal: Callabl
     else:
         closed.chmod(0o500)
     try:
-        assert "may not be written: choose another one" in refusal("train", file, "--run-dir", closed / "run")
-        assert "may not be written: choose another --run-dir" in refusal("train", file, "--run-dir", closed)
+        assert "is not writable: choose another --run-dir" in refusal("train", file, "--run-dir", closed / "run")
+        assert "is not writable: choose another --run-dir" in refusal("train", file, "--run-dir", closed)
     finally:
         if os.geteuid() == 0:
             subprocess.run(["umount", str(closed)], check=True)
@@ -465,7 +465,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     ),
     "config.yaml": (
         lambda run: (run / "config.yaml").write_text("steps: [\n"),
-        ["config.yaml', the settings of the run held there, cannot be read"],
+        ["config.yaml', the settings of the run in this folder, cannot be read"],
     ),
     "data_check.json": (
         lambda run: (run / "data_check.json").write_text("{"),

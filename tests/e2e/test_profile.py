@@ -11,7 +11,7 @@ import torch
 
 from mmcorl.config import parse
 from mmcorl.errors import UserError
-from mmcorl.run.recorder import RunFolder
+from mmcorl.run.run_folder import RunFolder
 from mmcorl.system.timing import Timer, named
 from mmcorl.trainer import profiler
 from mmcorl.training import train

@@ -30,7 +30,7 @@ IN_THE_STEPS = {
     "between two agents' rollouts": "at_call('mmcorl.trainer.worker:Worker.rollout', 6, kill)",
     "in an update": "at_call('mmcorl.algo.loss:policy_loss', 2, kill, after=True)",
     "between two agents' updates": "at_call('mmcorl.trainer.worker:Worker.update', 6, kill)",
-    "in a line of a log": "at_call('mmcorl.run.recorder:RunFolder.append', 2, kill_in_line)",
+    "in a line of a log": "at_call('mmcorl.run.folder:Folder.append', 2, kill_in_line)",
     "between steps": "at_call('mmcorl.training:TrainingPrompts.batch', 2, kill)",
 }
 IN_CHECKPOINTS = {
@@ -294,7 +294,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_and_the_same_command_goes_on(
 
 
 @pytest.mark.parametrize(
-    "moment", ["mmcorl.run.recorder:RunFolder.append", "mmcorl.run.recorder:Run.export", "mmcorl.training:build_report"]
+    "moment", ["mmcorl.run.folder:Folder.append", "mmcorl.run.recorder:Run.export", "mmcorl.training:build_report"]
 )
 def test_a_disk_that_fills_up_in_a_log_an_export_or_the_report(
     moment: str, config: Path, reference: Path, server: ForkServer, tmp_path: Path

@@ -18,7 +18,8 @@ from mmcorl.config import Config
 from mmcorl.data.checks import check
 from mmcorl.errors import UserError
 from mmcorl.run import checkpoints
-from mmcorl.run.recorder import Run, RunFolder
+from mmcorl.run.recorder import Run
+from mmcorl.run.run_folder import RunFolder
 from runs import LOGS, changed, records, small_config, write_config
 
 

@@ -42,9 +42,9 @@ def test_shipped_configs_load_and_resolve_to_configs(file: Path, tmp_path: Path)
 
 def test_every_setting_says_what_it_means() -> None:
     def sections(model: type[BaseModel]) -> list[type[BaseModel]]:
-        from mmcorl.config.errors import _models_in
+        from mmcorl.config.errors import models_in
 
-        inner = [one for field in model.model_fields.values() for one in _models_in(field.annotation)]
+        inner = [one for field in model.model_fields.values() for one in models_in(field.annotation)]
         return [model, *(deeper for one in inner for deeper in sections(one))]
 
     for section in sections(Config):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from mmcorl.data import DataCheck, PromptSource, check
 from mmcorl.data.integrity import ORIGINAL, REASON, SEAL, seal
 from mmcorl.errors import RunError, UserError
 from mmcorl.llm_client import Endpoint, ReplyCache, Stop, to_the_end
+from mmcorl.run.folder import atomic_write
 from mmcorl.run.progress import Task, task
 from mmcorl.tools.rephrase.asking import Asker
 from mmcorl.tools.rephrase.prompts import PROMPT_VERSION
@@ -214,13 +214,8 @@ def _may_write(out: Path) -> None:
 
 def _write(path: Path, content: bytes) -> None:
     """Replace a file at once; raises RunError."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
-        with fresh.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(fresh, path)
+        atomic_write(path, content)
     except OSError as error:
         raise RunError(
             f"{str(path)!r} cannot be written ({error.strerror}); every reply is kept: mend that, and run the same "

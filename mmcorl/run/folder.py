@@ -1,0 +1,201 @@
+"""A folder of results: one process at a time, appended JSON lines, files replaced in one piece.
+
+Runs (`mmcorl.run.run_folder`) and evaluations (`eval_suite.folder`) are such folders. A process that is killed leaves
+at most the last line of a log without its end, and a hidden file that was about to replace another.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, ClassVar, Self
+
+from mmcorl.errors import UserError
+
+LOCK = ".lock"
+REPAIR = "restore or delete it"
+
+
+class Folder:
+    """A folder that one process at a time writes to. As a context manager it releases the lock at the end.
+
+    A subclass names the file that marks the folder as its own (`MARKER`), what the folder holds (`KIND`) and how the
+    user chooses another one (`ELSEWHERE`); these words appear in what is refused. Constructing it touches nothing.
+    """
+
+    MARKER: ClassVar[str]
+    KIND: ClassVar[str]
+    ELSEWHERE: ClassVar[str] = "choose another folder"
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._lock: IO[str] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether the marker file is there."""
+        return (self.path / self.MARKER).is_file()
+
+    def require_usable(self) -> None:
+        """Refuse a path that cannot be written, is a file, or is a folder with other content; leave no trace.
+
+        Hidden files do not count as content: a process that was killed before it wrote the marker leaves those.
+        """
+        path = self.path
+        if not path.exists():
+            above = next(parent for parent in path.absolute().parents if parent.exists())
+            if not above.is_dir():
+                raise UserError(f"{str(path)!r} would lie inside the file {str(above)!r}: {self.ELSEWHERE}")
+            if not os.access(above, os.W_OK | os.X_OK):
+                raise UserError(
+                    f"{str(path)!r} cannot be made, {str(above)!r} is not writable: {self.ELSEWHERE}, or correct its "
+                    "permissions"
+                )
+            return
+        if not path.is_dir():
+            raise UserError(f"{str(path)!r} is a file: {self.ELSEWHERE}")
+        if not self.begun and any(not file.name.startswith(".") for file in path.iterdir()):
+            raise UserError(f"{str(path)!r} is not empty and holds no {self.KIND}: {self.ELSEWHERE}")
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise UserError(f"{str(path)!r} is not writable: {self.ELSEWHERE}, or correct its permissions")
+
+    def lock(self) -> None:
+        """Create the folder and lock it for as long as it is open; refuse it where another process holds the lock."""
+        if self._lock is not None:
+            return
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = (self.path / LOCK).open("a")
+        except OSError as error:
+            raise self.unwritable(error) from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            raise UserError(
+                f"another process is working in {str(self.path)!r}: wait for it, or {self.ELSEWHERE}"
+            ) from None
+        self._lock = lock
+
+    def require_same_settings(self, changes: Sequence[str]) -> None:
+        """Refuse `changes`, each as `key: old -> new`, between the settings of the folder and those given."""
+        if changes:
+            more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
+            raise UserError(
+                f"{str(self.path)!r} holds {_a(self.KIND)} with other settings ({'; '.join(changes[:3])}{more}): "
+                f"restore the old settings to resume it, or {self.ELSEWHERE}"
+            )
+
+    def unwritable(self, error: OSError) -> UserError:
+        """Return the refusal of a folder into which the system cannot write."""
+        return UserError(
+            f"{str(self.path)!r} cannot be written ({error.strerror}): {self.ELSEWHERE}, or correct its permissions"
+        )
+
+    def append(self, name: str, records: Iterable[Mapping[str, Any]], *, sync: bool = False) -> None:
+        """Append records to a log in one write; `sync` waits until they are on disk."""
+        text = "".join(json_line(record) for record in records)
+        with (self.path / name).open("a", encoding="ascii") as file:
+            file.write(text)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        """Return the whole records of a log; none where it does not exist yet."""
+        return read_jsonl(self.path / name)[0]
+
+    def document(self, name: str) -> dict[str, Any] | None:
+        """Return a small JSON file; None where it does not exist."""
+        return read_json(self.path / name)
+
+    def write(self, name: str, text: str) -> None:
+        """Replace a small file in one piece."""
+        atomic_write(self.path / name, text)
+
+
+def atomic_write(path: Path, content: str | bytes) -> None:
+    """Replace a file in one piece: whoever reads it, now or after a crash, sees the old content or the new."""
+    # Of this process alone: two that write the same page must not write into each other's file.
+    partial = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        with partial.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def json_line(record: Mapping[str, Any]) -> str:
+    """Return a record as one line of JSON; ValueError for NaN or infinity, which JSON does not have.
+
+    Everything beyond ASCII is escaped: lone surrogates in a model's text survive, and no line separator splits a line.
+    """
+    return json.dumps(record, allow_nan=False, ensure_ascii=True) + "\n"
+
+
+def read_jsonl(path: Path, repair: str = REPAIR) -> tuple[list[dict[str, Any]], bool]:
+    """Return the objects of a file of JSON lines, and whether its last line is torn; ([], False) where it is absent.
+
+    A torn line, which has no end and is no object yet, is left out: it is being written, or its writer was killed.
+    Refuses any other line that is not a JSON object; `repair` says what the user can do about it.
+    """
+    if not path.is_file():
+        return [], False
+    # Lines end in \n alone: `splitlines` would also split at separators inside a text that others wrote.
+    *lines, rest = path.read_bytes().decode("utf-8", errors="replace").split("\n")
+    records = [
+        _object(line, f"line {number} of {str(path)!r}", repair) for number, line in enumerate(lines, 1) if line.strip()
+    ]
+    if not rest.strip():
+        return records, False
+    try:
+        return [*records, _object(rest, "", "")], False
+    except UserError:
+        return records, True
+
+
+def read_json(path: Path, repair: str = REPAIR) -> dict[str, Any] | None:
+    """Return the JSON object in a file, None where there is no file; refuse anything else in it."""
+    if not path.is_file():
+        return None
+    return _object(path.read_bytes().decode("utf-8", errors="replace"), repr(str(path)), repair)
+
+
+def cut_torn_line(path: Path) -> None:
+    """Remove a last line that has no end, which a killed process left."""
+    if path.is_file():
+        content = path.read_bytes()
+        if content and not content.endswith(b"\n"):
+            os.truncate(path, content.rfind(b"\n") + 1)
+
+
+def _object(text: str, place: str, repair: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise UserError(f"{place} is damaged ({error}): {repair}") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{place} is damaged (not a JSON object): {repair}")
+    return value
+
+
+def _a(noun: str) -> str:
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
