@@ -10,10 +10,10 @@ from typing import Any
 
 from eval_suite.evaluations import labels_of
 from eval_suite.metrics.aggregate import SIXTH_CALL
-from eval_suite.tables import DASH, check_one_table, csv_text, mean, percent, score_grids, shown_interval, title
+from eval_suite.tables import DASH, check_one_table, csv_text, mean, percent, score_tables, shown_interval, title
 from mmcorl.errors import UserError
 from mmcorl.report import table
-from mmcorl.report.table import Align, Cell, Grid
+from mmcorl.report.table import Align, Cell, Table
 
 FILE = "comas.json"
 Results = Sequence[tuple[str, Mapping[str, Any]]]
@@ -39,7 +39,7 @@ def _read(file: Path) -> Mapping[str, Any]:
     return told
 
 
-def comas_grids(results: Results, *, digits: int = 2) -> list[Grid]:
+def comas_grids(results: Results, *, digits: int = 2) -> list[Table]:
     """The scores of every checkpoint, then how its drafts and its sixth calls came about.
 
     Raises:
@@ -79,7 +79,7 @@ def _check(results: Results) -> None:
         check_one_table([(label, told["columns"][aggregation]) for label, told in results])
 
 
-def _scores(label: str, told: Mapping[str, Any], digits: int) -> Grid:
+def _scores(label: str, told: Mapping[str, Any], digits: int) -> Table:
     columns: Mapping[str, Mapping[str, Any]] = told["columns"]
     # pass@1 of several drafts is their mean: one column under both names.
     shown = [name for name in columns if name != "pass@1"]
@@ -93,7 +93,7 @@ def _scores(label: str, told: Mapping[str, Any], digits: int) -> Grid:
     if len(names) > 1:
         means = [mean(list(columns[column]["benchmarks"].values())) for column in shown]
         rows.append([Cell(f"mean of {len(names)}"), Cell(""), *(Cell(percent(one, digits=digits)) for one in means)])
-    return Grid(f"{label}: CoMAS protocol, accuracy %", heads, rows, _notes(label, told))
+    return Table(f"{label}: CoMAS protocol, accuracy %", heads, rows, _notes(label, told))
 
 
 def _head(aggregation: str) -> str:
@@ -112,7 +112,7 @@ def _notes(label: str, told: Mapping[str, Any]) -> list[str]:
     for aggregation, summary in told["columns"].items():
         # What pass@1 and avg@k would say twice is said once.
         if aggregation != "pass@1":
-            notes |= dict.fromkeys(score_grids([(label, summary)])[0].notes)
+            notes |= dict.fromkeys(score_tables([(label, summary)])[0].notes)
     for name, by in told["programs_compared_by"].items():
         notes[
             f"{title(name)} maj: programs that act alike on public examples are one vote (problems: {by['behaviour']:,}"
@@ -126,10 +126,10 @@ def _notes(label: str, told: Mapping[str, Any]) -> list[str]:
     return list(notes)
 
 
-def _origins(label: str, told: Mapping[str, Any], digits: int) -> list[Grid]:
+def _origins(label: str, told: Mapping[str, Any], digits: int) -> list[Table]:
     average = next(name for name in told["columns"] if name.startswith("avg@"))
     titles = {average: f"{label}: how the drafts came about", SIXTH_CALL: f"{label}: how the sixth calls came about"}
     return [
-        replace(score_grids([(label, told["columns"][name])], digits=digits)[1], title=head)
+        replace(score_tables([(label, told["columns"][name])], digits=digits)[1], title=head)
         for name, head in titles.items()
     ]

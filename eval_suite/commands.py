@@ -240,7 +240,7 @@ def _amend(folder: EvalFolder, arguments: argparse.Namespace) -> None:
 def compare(arguments: argparse.Namespace) -> int:
     """Paired comparison of two evaluation folders."""
     from eval_suite.metrics.paired import compare as paired
-    from eval_suite.tables import comparison_grid
+    from eval_suite.tables import comparison_table
     from mmcorl.answers import Equivalence
     from mmcorl.report.table import terminal
 
@@ -255,7 +255,7 @@ def compare(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps([one.as_dict() for one in compared]))
     else:
-        _print(terminal([comparison_grid(compared)]))
+        _print(terminal([comparison_table(compared)]))
     return 0
 
 
@@ -264,7 +264,7 @@ def ensemble(arguments: argparse.Namespace) -> int:
     from eval_suite.cohorts import evaluated, parse_teams
     from eval_suite.metrics.outcomes import pool
     from eval_suite.metrics.paired import check_alike
-    from eval_suite.tables import score_grids
+    from eval_suite.tables import score_tables
     from mmcorl.answers import Equivalence
     from mmcorl.report.table import terminal
 
@@ -295,14 +295,14 @@ def ensemble(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(summary))
     else:
-        _print(terminal(score_grids([(label, summary)])))
+        _print(terminal(score_tables([(label, summary)])))
     return 0
 
 
 def _matched(arguments: argparse.Namespace, teams: Sequence[tuple[str, Sequence[Path]]]) -> int:
     """Teams of agents side by side, alone and pooled, at matched budgets."""
     from eval_suite import cohorts, matched
-    from eval_suite.tables import comparison_grid
+    from eval_suite.tables import comparison_table
     from mmcorl.answers import Equivalence
     from mmcorl.report import table as grid
 
@@ -312,7 +312,7 @@ def _matched(arguments: argparse.Namespace, teams: Sequence[tuple[str, Sequence[
     _let_programs_vote([one.folder for team in opened for one in team.members], arguments)
     with Equivalence() as relation:
         told = matched.matched(opened, relation, arguments.votes)
-    grids = [matched.grid(told), *(comparison_grid(compared) for compared in told.against_first)]
+    grids = [matched.grid(told), *(comparison_table(compared) for compared in told.against_first)]
     if arguments.json:
         print(json.dumps(matched.as_dict(told)))
     elif arguments.format in ("markdown", "latex"):
@@ -337,7 +337,7 @@ def _let_programs_vote(folders: Sequence[EvalFolder], arguments: argparse.Namesp
 def table(arguments: argparse.Namespace) -> int:
     """One table of several evaluations."""
     from eval_suite import comas_table
-    from eval_suite.tables import csv_text, score_grids
+    from eval_suite.tables import csv_text, score_tables
     from mmcorl.report import table as grid
 
     if any((path / comas_table.FILE).is_file() for path in arguments.runs):
@@ -347,11 +347,11 @@ def table(arguments: argparse.Namespace) -> int:
     if arguments.format == "csv":
         print(csv_text(summaries), end="")
     elif arguments.format == "markdown":
-        print(grid.markdown(score_grids(summaries)))
+        print(grid.markdown(score_tables(summaries)))
     elif arguments.format == "latex":
-        print(grid.latex(score_grids(summaries)))
+        print(grid.latex(score_tables(summaries)))
     else:
-        _print(grid.terminal(score_grids(summaries)))
+        _print(grid.terminal(score_tables(summaries)))
     return 0
 
 
@@ -401,10 +401,10 @@ def _finish(folder: EvalFolder, arguments: argparse.Namespace, sandbox: Any, jud
     if arguments.json:
         print(json.dumps(summary))
         return 0
-    from eval_suite.tables import score_grids
+    from eval_suite.tables import score_tables
     from mmcorl.report.table import terminal
 
-    _print(terminal(score_grids([(title, summary)])))
+    _print(terminal(score_tables([(title, summary)])))
     _print_files(folder)
     return 0
 

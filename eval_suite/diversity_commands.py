@@ -32,7 +32,7 @@ from mmcorl.analysis.diversity import (
 from mmcorl.answers import Equivalence
 from mmcorl.errors import RunError, UserError
 from mmcorl.report import diversity_page
-from mmcorl.report.table import Align, Cell, Grid, markdown, terminal
+from mmcorl.report.table import Align, Cell, Table, markdown, terminal
 
 NOT_APART = (
     "c and kappa mix accuracy and dependence, c = (1 - p_e)(1 - kappa) and c >= |p_A - p_B|: a strong with a weak "
@@ -51,7 +51,7 @@ def diversity(arguments: argparse.Namespace) -> int:
     if arguments.out is not None:
         # The cells of what is undefined are empty, as JSON has no NaN.
         _write(arguments.out, "diversity.json", json.dumps(told, indent=1, allow_nan=False) + "\n")
-        asked = Grid("What was measured", [("", "left"), ("", "left")], [[Cell(a), Cell(b)] for a, b in found.facts])
+        asked = Table("What was measured", [("", "left"), ("", "left")], [[Cell(a), Cell(b)] for a, b in found.facts])
         _write(arguments.out, "diversity.md", markdown([*grids, asked]))
         _write(arguments.out, "diversity.csv", csv_text(pairs))
         page = diversity_page.page(found.draws, pairs, found.facts, [*found.notes, NOT_APART, HOW_INTERVALS])
@@ -100,7 +100,7 @@ def pair(arguments: argparse.Namespace) -> int:
 
 def diversity_grids(
     draws: Sequence[Draw], pairs: Sequence[Pair], notes: Sequence[str], *, narrow: bool = False
-) -> list[Grid]:
+) -> list[Table]:
     """The table of pairs, in the order and with the columns of the paper, and that of models.
 
     `narrow` is for terminals: one number tells an interval, the larger distance to its bounds.
@@ -114,8 +114,8 @@ def diversity_grids(
         if count > 1
     ]
     n = pairs[0].problems
-    table = Grid(f"Error decoupling on {n} problems", columns, rows, [*means, *notes, NOT_APART, HOW_INTERVALS])
-    models = Grid(
+    table = Table(f"Error decoupling on {n} problems", columns, rows, [*means, *notes, NOT_APART, HOW_INTERVALS])
+    models = Table(
         "Models",
         [("Draw", "left"), ("Family", "left"), ("Accuracy %", "right"), ("No answer", "right")],
         [
@@ -161,7 +161,7 @@ def pair_name(one: Pair) -> str:
     return f"{one.a} × {one.b}"
 
 
-def ranking_grid(anchor: Draw, ranking: pairing.Ranking, notes: Sequence[str], *, narrow: bool = False) -> Grid:
+def ranking_grid(anchor: Draw, ranking: pairing.Ranking, notes: Sequence[str], *, narrow: bool = False) -> Table:
     """Candidates, the best first; `narrow` leaves out what the sentences below the table say again."""
     head: list[tuple[str, Align]] = [("Partner", "left")] if narrow else [("Partner", "left"), ("Differ in", "left")]
     names: tuple[str, ...] = ("Agree %", "Strength %")
@@ -195,7 +195,7 @@ def ranking_grid(anchor: Draw, ranking: pairing.Ranking, notes: Sequence[str], *
     first = "first: share of resamples of the problems in which the partner has the largest benefit"
     title = f"Partners for {anchor.name}{known} on {problems} problems"
     columns = [*head, ("Benefit", "right"), ("First", "right"), *((name, "right") for name in names)]
-    return Grid(title, columns, rows, [meaning, first, *notes])
+    return Table(title, columns, rows, [meaning, first, *notes])
 
 
 def _paragraphs(ranking: pairing.Ranking) -> list[str]:
@@ -263,5 +263,5 @@ def _write(folder: Path, name: str, text: str) -> None:
         raise RunError(f"{folder / name} cannot be written ({error.strerror}): choose another --out") from error
 
 
-def _print(grids: Sequence[Grid]) -> None:
+def _print(grids: Sequence[Table]) -> None:
     Console().print(terminal(grids))

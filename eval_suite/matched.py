@@ -22,7 +22,7 @@ from eval_suite.metrics.paired import Paired, Scored, compare
 from eval_suite.tables import DASH, bounds, check_one_table, mean, percent, shown_interval, title
 from mmcorl.errors import UserError
 from mmcorl.labels.voting import Relation
-from mmcorl.report.table import Align, Cell, Grid
+from mmcorl.report.table import Align, Cell, Table
 
 SAMPLED = ("temperature", "top_p", "max_new_tokens")
 """Settings of sampling in which responses that are compared must agree."""
@@ -140,7 +140,7 @@ def matched(teams: Sequence[Team], relation: Relation, votes: int | None = None)
     return Matched(tuple(rows), against, training, tuple(tied))
 
 
-def grid(told: Matched, *, digits: int = 2) -> Grid:
+def grid(told: Matched, *, digits: int = 2) -> Table:
     """The table for people."""
     names = list(told.rows[0].summary["benchmarks"])
     columns: list[tuple[str, Align]] = [("", "left"), ("", "left"), ("score", "left"), ("responses", "right")]
@@ -162,7 +162,7 @@ def grid(told: Matched, *, digits: int = 2) -> Grid:
         first = not place or told.rows[place - 1].team != row.team
         budget = f"{row.models} × {row.each}"
         rows.append([Cell(row.team if first else ""), Cell(row.who), Cell(row.how), Cell(budget), *cells])
-    return Grid("Matched budgets", columns, rows, _notes(told))
+    return Table("Matched budgets", columns, rows, _notes(told))
 
 
 def _score(told: Mapping[str, Any], digits: int) -> Cell:

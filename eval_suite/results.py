@@ -6,21 +6,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from eval_suite.folder import EvalFolder
-from eval_suite.tables import csv_text, score_grids, sub_score_grids, title
-from mmcorl.report.table import Cell, Grid, latex, markdown
+from eval_suite.tables import csv_text, score_tables, sub_score_tables, title
+from mmcorl.report.table import Cell, Table, latex, markdown
 
 
-def grids(label: str, summary: Mapping[str, Any]) -> list[Grid]:
+def grids(label: str, summary: Mapping[str, Any]) -> list[Table]:
     """Scores, how they came about, and the official sub-scores of every benchmark."""
-    told = score_grids([(label, summary)])
+    told = score_tables([(label, summary)])
     for name, scores in summary["benchmarks"].items():
-        told += sub_score_grids(label, name, scores)
+        told += sub_score_tables(label, name, scores)
     return told
 
 
 def write_tables(folder: EvalFolder, label: str, summary: Mapping[str, Any]) -> None:
     """results.md with everything, results.tex with the scores, results.csv with one unrounded row per benchmark."""
-    asked = Grid("How they were asked", [("", "left"), ("", "left")], [[Cell(a), Cell(b)] for a, b in facts(folder)])
+    asked = Table("How they were asked", [("", "left"), ("", "left")], [[Cell(a), Cell(b)] for a, b in facts(folder)])
     scores, origins, *parts = grids(label, summary)
     folder.write("results.md", markdown([scores, origins, asked, *parts]))
     folder.write("results.tex", latex([scores, origins]))

@@ -6,8 +6,6 @@ differ for other reasons than the models.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Literal
@@ -16,7 +14,7 @@ from eval_suite.counting import counted
 from eval_suite.metrics.intervals import wilson
 from eval_suite.metrics.paired import Paired, facts_difference
 from mmcorl.errors import UserError
-from mmcorl.report.table import Align, Cell, Grid
+from mmcorl.report.table import Align, Cell, Table, cells, csv
 
 Layout = Literal["columns", "rows"]
 Summaries = Sequence[tuple[str, Mapping[str, Any]]]
@@ -54,7 +52,7 @@ SUITES = {
 DASH = "–"
 
 
-def score_grids(summaries: Summaries, *, layout: Layout = "columns", digits: int = 2) -> list[Grid]:
+def score_tables(summaries: Summaries, *, layout: Layout = "columns", digits: int = 2) -> list[Table]:
     """The tables of one evaluation, or of several side by side: the scores, then how each came about.
 
     One evaluation has its benchmarks as rows. Several have them as `columns` (the paper's tables) or as
@@ -74,7 +72,7 @@ def score_grids(summaries: Summaries, *, layout: Layout = "columns", digits: int
     return [grid, _origins(summaries, columns, digits)]
 
 
-def sub_score_grids(label: str, benchmark: str, scores: Mapping[str, Any], *, digits: int = 2) -> list[Grid]:
+def sub_score_tables(label: str, benchmark: str, scores: Mapping[str, Any], *, digits: int = 2) -> list[Table]:
     """One table per field of a benchmark's sub-scores: subject, level, version, ..."""
     columns: list[tuple[str, Align]] = [("", "left"), ("n", "right"), ("%", "right")]
     grids = []
@@ -84,7 +82,7 @@ def sub_score_grids(label: str, benchmark: str, scores: Mapping[str, Any], *, di
             correct, n = told["correct"], told["n"]
             score = Cell(percent(Fraction(correct), n, digits), bounds(wilson(correct, n))) if n else Cell(DASH)
             rows.append([Cell(_key(value) if field == "official" else value), Cell(f"{n:,}"), score])
-        grids.append(Grid(f"{title(benchmark)} by {field}: {label}", columns, rows))
+        grids.append(Table(f"{title(benchmark)} by {field}: {label}", columns, rows))
     return grids
 
 
@@ -95,7 +93,7 @@ def _key(official: str) -> str:
     return ", ".join(word for word in words if word)
 
 
-def comparison_grid(compared: Sequence[Paired], *, digits: int = 2) -> Grid:
+def comparison_table(compared: Sequence[Paired], *, digits: int = 2) -> Table:
     """The table of a paired comparison, one row per benchmark.
 
     Raises ValueError when there is nothing to compare, or when the rows are about different evaluations.
@@ -149,14 +147,14 @@ def comparison_grid(compared: Sequence[Paired], *, digits: int = 2) -> Grid:
     ]
     if len(compared) > 1:
         notes.append(f"{len(compared)} tests in one table: p is not corrected for their number.")
-    return Grid(f"{b} against {a}", columns, rows, notes)
+    return Table(f"{b} against {a}", columns, rows, notes)
 
 
 def csv_text(summaries: Summaries) -> str:
     """All evaluations as CSV, one row per evaluation and benchmark, unrounded.
 
     Raises:
-        UserError: as for `score_grids`.
+        UserError: as for `score_tables`.
     """
     check_one_table(summaries)
     counts = ["samples", "aggregation", "tie_rule", "n", "full_n", "correct", "total", "accuracy"]
@@ -164,29 +162,26 @@ def csv_text(summaries: Summaries) -> str:
     judged = ["judge_recovered", "judge_refused", "judge_failed", "judge_unclear", "judge_pending"]
     head = ["run", "benchmark", *counts, "wilson_low", "wilson_high", "clustered_low", "clustered_high", "clusters"]
     head += [*rates, *judged, "grader", "grader_version", "mcq_policy", "judge_model", "judge_prompt_version", "items"]
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(head)
+    rows = []
     for label, summary in summaries:
-        for name, told in summary["benchmarks"].items():
-            clustered = told["clustered"] or {"interval": ("", ""), "clusters": ""}
-            grader, judge = told["grader"], told["judge"] or {}
-            writer.writerow(
-                [
-                    label,
-                    name,
-                    *(told[key] for key in counts),
-                    *(told["wilson"] or ("", "")),
-                    *clustered["interval"],
-                    clustered["clusters"],
-                    *(told[key] for key in rates),
-                    *(told[key] for key in judged),
-                    *(grader.get(key) for key in ("name", "version", "mcq_policy")),
-                    *(judge.get(key) for key in ("model", "prompt_version")),
-                    told["items"],
-                ]
-            )
-    return out.getvalue()
+        for name, scores in summary["benchmarks"].items():
+            clustered = scores["clustered"] or {"interval": ("", ""), "clusters": ""}
+            grader, judge = scores["grader"], scores["judge"] or {}
+            values = [
+                label,
+                name,
+                *(scores[key] for key in counts),
+                *(scores["wilson"] or ("", "")),
+                *clustered["interval"],
+                clustered["clusters"],
+                *(scores[key] for key in rates),
+                *(scores[key] for key in judged),
+                *(grader.get(key) for key in ("name", "version", "mcq_policy")),
+                *(judge.get(key) for key in ("model", "prompt_version")),
+                scores["items"],
+            ]
+            rows.append(cells(*("" if value is None else value for value in values)))
+    return csv(Table("", [(name, "left") for name in head], rows))
 
 
 def check_one_table(summaries: Summaries) -> None:
@@ -306,7 +301,7 @@ def _told(summary: Mapping[str, Any], column: Column) -> Mapping[str, Any] | Non
 
 def _one(
     labelled: tuple[str, Mapping[str, Any]], columns: Sequence[Column], means: Mapping[str, Sequence[str]], digits: int
-) -> Grid:
+) -> Table:
     label, summary = labelled
     heads: list[tuple[str, Align]] = [("", "left"), ("aggregation", "left"), ("accuracy %", "right")]
     heads += [("correct", "right"), ("of", "right")]
@@ -318,12 +313,12 @@ def _one(
             rows.append([Cell(title(column[0])), Cell(column[1]), _score(told, digits), *counts])
     for suite, members in means.items():
         rows.append([Cell(suite), Cell(""), _mean(summary, members, digits), Cell(""), Cell("")])
-    return Grid(label, heads, rows, _notes([labelled]))
+    return Table(label, heads, rows, _notes([labelled]))
 
 
 def _several(
     summaries: Summaries, columns: Sequence[Column], means: Mapping[str, Sequence[str]], layout: Layout, digits: int
-) -> Grid:
+) -> Table:
     names = [f"{title(name)} {aggregation}" for name, aggregation in columns]
     cells = [
         [_score(_told(summary, column), digits) for column in columns]
@@ -336,10 +331,10 @@ def _several(
         cells = [list(column) for column in zip(*cells, strict=True)]
     aligned: list[tuple[str, Align]] = [("", "left"), *((head, "right") for head in heads)]
     rows = [[Cell(line), *row] for line, row in zip(lines, cells, strict=True)]
-    return Grid("Accuracy %", aligned, rows, _notes(summaries))
+    return Table("Accuracy %", aligned, rows, _notes(summaries))
 
 
-def _origins(summaries: Summaries, columns: Sequence[Column], digits: int) -> Grid:
+def _origins(summaries: Summaries, columns: Sequence[Column], digits: int) -> Table:
     """Beside each score: what the rules gave, what the judge added, and what could not be scored."""
     heads: list[tuple[str, Align]] = [("", "left")] if len(summaries) == 1 else [("", "left"), ("run", "left")]
     for head in ("n", "rules alone %", "judge recovered", "format %", "cut off %", "judge failed", "judge unclear"):
@@ -360,7 +355,7 @@ def _origins(summaries: Summaries, columns: Sequence[Column], digits: int) -> Gr
                 for key in ("judge_recovered", "judge_failed", "judge_unclear")
             ]
             rows.append([*names, Cell(f"{told['n']:,}"), rule, judged[0], *shares, *judged[1:]])
-    return Grid("How the scores came about", heads, rows, [])
+    return Table("How the scores came about", heads, rows, [])
 
 
 def _notes(summaries: Summaries) -> list[str]:

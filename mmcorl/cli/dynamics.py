@@ -16,8 +16,8 @@ from mmcorl.errors import UserError
 if TYPE_CHECKING:
     from mmcorl.analysis.dynamics import Dynamics
     from mmcorl.analysis.trajectories import Judged, Measured, VotesFile
-    from mmcorl.report.dynamics_page import Told
     from mmcorl.report.phase_portrait import Panel
+    from mmcorl.report.table import Table
 
 COUNTS = (3, 5, 7, 8, 11, 12)
 """Completions whose constants are printed; the paper samples 8 and 12."""
@@ -80,7 +80,7 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _of_theory(arguments: argparse.Namespace) -> tuple[list[Told], list[Panel], dict[str, Any], str]:
+def _of_theory(arguments: argparse.Namespace) -> tuple[list[Table], list[Panel], dict[str, Any], str]:
     """Constants and ends of some starts, with own votes and with a peer's."""
     from mmcorl.analysis.dynamics import Dynamics
     from mmcorl.report import dynamics_page as page
@@ -114,7 +114,7 @@ def _of_theory(arguments: argparse.Namespace) -> tuple[list[Told], list[Panel], 
     return tables, panels, told, lead
 
 
-def _of_runs(arguments: argparse.Namespace) -> tuple[list[Told], list[Panel], dict[str, Any], str]:
+def _of_runs(arguments: argparse.Namespace) -> tuple[list[Table], list[Panel], dict[str, Any], str]:
     """Measured paths of runs, and what the theory says of where they began."""
     from mmcorl.analysis.dynamics import Dynamics, basins
     from mmcorl.analysis.trajectories import judge
@@ -125,7 +125,7 @@ def _of_runs(arguments: argparse.Namespace) -> tuple[list[Told], list[Panel], di
     for option in ("start", "rates"):
         if getattr(arguments, option):
             raise UserError(f"--{option} is for the theory alone, a run brings its own: leave it out, or --run")
-    tables: list[Told] = []
+    tables: list[Table] = []
     panels: list[Panel] = []
     records: list[dict[str, Any]] = []
     leads = []
@@ -153,7 +153,7 @@ def _of_runs(arguments: argparse.Namespace) -> tuple[list[Told], list[Panel], di
     return tables, panels, {"runs": records}, " ".join(leads)
 
 
-def _of_points(path: Path) -> tuple[Told, dict[str, Any]]:
+def _of_points(path: Path) -> tuple[Table, dict[str, Any]]:
     from mmcorl.analysis.dynamics import basins
     from mmcorl.report import dynamics_page as page
 
@@ -253,25 +253,15 @@ def _points(path: Path) -> tuple[list[tuple[float, float]], list[float]]:
     return points, weights
 
 
-def _print(tables: Sequence[Told], lead: str) -> None:
-    from rich import box
+def _print(tables: Sequence[Table], lead: str) -> None:
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
     from mmcorl.report.dynamics_page import LIMITS
+    from mmcorl.report.table import terminal
 
     console = Console()
     console.print(lead, highlight=False, markup=False)
-    for told in tables:
-        table = Table(title=told.title, title_justify="left", title_style="bold", box=box.ROUNDED, border_style="dim")
-        for head in told.columns:
-            table.add_column(Text(head))
-        for row in told.rows:
-            table.add_row(*(Text(cell) for cell in row))
-        console.print(table)
-        for note in told.notes:
-            console.print(note, style="dim", highlight=False, markup=False)
+    console.print(terminal(tables))
     console.print("Limits:", style="bold")
     for limit in LIMITS:
         console.print(f"- {limit}", style="dim", highlight=False, markup=False)

@@ -338,13 +338,15 @@ def _report(arguments: argparse.Namespace) -> int:
                 f"--png {arguments.png} draws training runs, and {arguments.runs[0]} is an evaluation: leave it out"
             )
         return _suite("report")(arguments)
-    from mmcorl.report import run_page as reporting
+    from mmcorl.report.compare import comparison
+    from mmcorl.report.overview import overview_png
+    from mmcorl.report.run_page import build_report
 
-    page = reporting.build_report(arguments.runs[0], arguments.runs[1:])
+    page = build_report(arguments.runs[0], arguments.runs[1:])
     if arguments.png:
-        reporting.overview_png(arguments.runs[0], arguments.runs[1:], arguments.png)
+        overview_png(arguments.runs[0], arguments.runs[1:], arguments.png)
     if arguments.json:
-        print(json.dumps(reporting.comparison(arguments.runs)))
+        print(json.dumps(comparison(arguments.runs)))
     else:
         _print_comparison(arguments.runs)
         print(f"report: {page}")
@@ -354,9 +356,10 @@ def _report(arguments: argparse.Namespace) -> int:
 def _print_comparison(runs: Sequence[Path]) -> None:
     from rich.console import Console
 
-    from mmcorl.report import run_page as reporting
+    from mmcorl.report.compare import comparison, comparison_table
+    from mmcorl.report.table import terminal
 
-    Console().print(reporting.comparison_table(reporting.comparison(runs)))
+    Console().print(terminal([comparison_table(comparison(runs))]))
 
 
 def _families(arguments: argparse.Namespace) -> int:

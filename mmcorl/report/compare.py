@@ -1,27 +1,23 @@
-"""Start and end of every agent of several runs side by side, as rows and as a terminal table."""
+"""Start and end of every agent of several runs: as rows and as a table."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from rich import box
-from rich.cells import cell_len, set_cell_size
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.measure import Measurement
-from rich.table import Table
-from rich.text import Text
-
+from mmcorl.report.table import Align, Cell, Table
 from mmcorl.run.reader import SUPERVISION_LABELS, RunFiles, read_run
 
 SUPERVISION_STYLES = {"ring": "bold cyan", "self": "bold yellow", "gold": "bold magenta"}
+TRACK = 30
+"""Characters of the scale that shows start and end."""
 
 
 def comparison(run_dirs: Sequence[Path]) -> list[dict[str, Any]]:
-    """One row per run, validation set and agent, in the order given.
+    """Return one row per run, validation set and agent, in the order given.
 
     Keys: run, supervision, agent, model, set, start, end, change (accuracies in 0..1 or None), start_step,
     end_step, items (prompts evaluated), agreement_start, agreement_end, steps, steps_planned, seconds, seed,
@@ -34,7 +30,7 @@ def comparison(run_dirs: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def comparison_rows(runs: Sequence[RunFiles]) -> list[dict[str, Any]]:
-    """`comparison` of runs that have been read already."""
+    """Return `comparison` of runs that are already read."""
     labels = run_labels(runs)
     rows = []
     for run, label in zip(runs, labels, strict=True):
@@ -69,7 +65,7 @@ def comparison_rows(runs: Sequence[RunFiles]) -> list[dict[str, Any]]:
 
 
 def run_labels(runs: Sequence[RunFiles]) -> list[str]:
-    """Names that tell the runs apart: the run's name, with its folder where two runs share one."""
+    """Return a distinct label per run: its name, with its folder where two runs share a name."""
     names = [run.name for run in runs]
     return [
         name if names.count(name) == 1 else f"{name} ({run.path.resolve().name})"
@@ -78,9 +74,9 @@ def run_labels(runs: Sequence[RunFiles]) -> list[str]:
 
 
 def is_within_noise(start: float, end: float, items: int | None) -> bool:
-    """Whether a change is below 1.96 standard errors of a difference of two binomial shares of `items`.
+    """Return whether a change is below 1.96 standard errors of a difference of two binomial shares of `items`.
 
-    False when `items` is unknown. Both evaluations answer the same prompts, so this is on the cautious side.
+    False when `items` is unknown. Both evaluations answer the same prompts, so this is conservative.
     """
     if not items:
         return False
@@ -88,180 +84,92 @@ def is_within_noise(start: float, end: float, items: int | None) -> bool:
     return abs(end - start) <= 1.96 * math.sqrt(variance)
 
 
-def comparison_table(rows: Iterable[dict[str, Any]]) -> Table:
-    """The rows as a table for the terminal, grouped by run; it adapts to the width it is printed at."""
-    rows = list(rows)
-    table = Table(
-        box=box.ROUNDED,
-        border_style="dim",
-        show_header=False,
-        title="Accuracy from start to end",
-        title_style="bold",
-        title_justify="left",
-        caption=_caption(rows),
-        caption_justify="left",
-        caption_style="dim",
-    )
-    table.add_column()
-    table.add_row(_Body(rows))
-    return table
-
-
-@dataclass(frozen=True)
-class _Line:
-    """One start → end line: an agent's accuracy or the cohort's agreement."""
-
-    label: str
-    start: float | None
-    end: float | None
-    items: int | None
-    style: str
-    is_accuracy: bool
-
-
-class _Body:
-    """Draws the runs below each other with aligned columns; the track goes first when space is short."""
-
-    FIXED = 26
-    """Cells of a line beside the label and the track: indent, start, arrow, end, change and their gaps."""
-
-    def __init__(self, rows: Sequence[dict[str, Any]]) -> None:
-        self.rows = rows
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        return Measurement(40, min(options.max_width, self._label_width() + self.FIXED + 30))
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        width = options.max_width
-        label_width = max(6, min(self._label_width(), width - self.FIXED, 28))
-        track = min(30, width - label_width - self.FIXED)
-        ascii_only = options.ascii_only
-        several_sets = len({row["set"] for row in self.rows}) > 1
-        if not self.rows:
-            yield Text("No run to compare.", style="dim")
-        for index, ((run, supervision), of_run) in enumerate(self._by_run()):
-            if index:
-                yield Text("")
-            yield from self._heading(run, supervision, of_run[0], width)
-            for set_name, of_set in self._by_set(of_run):
-                if several_sets:
-                    yield Text(f"  {set_name or '–'}", style="italic dim", overflow="ellipsis", no_wrap=True)
-                for line in self._lines(of_set, SUPERVISION_STYLES.get(supervision, "bold")):
-                    yield self._draw(line, label_width, track, ascii_only)
-
-    def _by_run(self) -> list[tuple[tuple[str, str], list[dict[str, Any]]]]:
-        groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-        for row in self.rows:
-            groups.setdefault((row["run"], row["supervision"]), []).append(row)
-        return list(groups.items())
-
-    @staticmethod
-    def _by_set(rows: Sequence[dict[str, Any]]) -> list[tuple[str | None, list[dict[str, Any]]]]:
-        groups: dict[str | None, list[dict[str, Any]]] = {}
-        for row in rows:
-            groups.setdefault(row["set"], []).append(row)
-        return list(groups.items())
-
-    def _label_width(self) -> int:
-        return max([cell_len(row["agent"]) for row in self.rows] + [len("agreement")])
-
-    @staticmethod
-    def _heading(run: str, supervision: str, row: dict[str, Any], width: int) -> Iterable[Text]:
-        steps = row["steps"]
-        if not row["finished"] and row["steps_planned"]:
-            steps = f"{steps} of {row['steps_planned']}"
-        facts = f"{steps} steps"
-        if row["seconds"] is not None:
-            facts += f", {duration(row['seconds'])}"
-        what = SUPERVISION_LABELS.get(supervision, supervision)
-        name = Text.assemble((run, SUPERVISION_STYLES.get(supervision, "bold")), f"  {what}")
-        told = Text(facts, style="dim")
-        gap = width - name.cell_len - told.cell_len
-        if gap >= 2:
-            yield name + Text(" " * gap) + told
-        else:
-            yield name
-            yield Text("  ") + told
-
-    @staticmethod
-    def _lines(rows: Sequence[dict[str, Any]], style: str) -> Iterable[_Line]:
-        for row in rows:
-            yield _Line(row["agent"], row["start"], row["end"], row["items"], style, True)
-        first = rows[0]
+def comparison_table(rows: Sequence[dict[str, Any]]) -> Table:
+    """Return the rows of `comparison` as a table, a group per run and validation set; a wide terminal adds a scale."""
+    several_sets = len({row["set"] for row in rows}) > 1
+    body: list[list[Cell]] = []
+    groups = []
+    for _, of_run in groupby(rows, key=lambda row: (row["run"], row["set"])):
+        members = list(of_run)
+        groups.append(len(body))
+        lines = [_line(row["agent"], row["start"], row["end"], row["items"], row["supervision"]) for row in members]
+        first = members[0]
         if first["agreement_start"] is not None:
-            yield _Line("agreement", first["agreement_start"], first["agreement_end"], None, "dim", False)
-
-    @staticmethod
-    def _draw(line: _Line, label_width: int, track: int, ascii_only: bool) -> Text:
-        text = Text("  ", no_wrap=True, overflow="crop")
-        name = line.label
-        if cell_len(name) > label_width:
-            name = set_cell_size(name, label_width - 1) + ("~" if ascii_only else "…")
-        text.append(set_cell_size(name, label_width), style="" if line.is_accuracy else "dim")
-        dash = "-" if ascii_only else "–"
-        arrow = " > " if ascii_only else " → "
-        text.append(f"  {share(line.start, dash):>5}", style="" if line.is_accuracy else "dim")
-        text.append(arrow, style="dim")
-        text.append(f"{share(line.end, dash):<5}", style="bold" if line.is_accuracy else "dim")
-        change, change_style = _change(line, dash)
-        text.append(f"  {change:>7}", style=change_style)
-        if track >= 8:
-            text.append("   ")
-            text.append_text(_track(line, track - 3, ascii_only))
-        return text
+            lines.append(_line("agreement", first["agreement_start"], first["agreement_end"], None, None))
+        facts = _facts(first, several_sets)
+        while len(facts) > len(lines):
+            facts[-2:] = [", ".join(facts[-2:])]
+        style = SUPERVISION_STYLES.get(first["supervision"], "bold")
+        names = [Cell(fact, style=style if place == 0 else "dim") for place, fact in enumerate(facts)]
+        names += [Cell("")] * (len(lines) - len(names))
+        body += [[name, *line] for name, line in zip(names, lines, strict=True)]
+    scale = f"0{1:>{TRACK - 1}}"
+    columns: list[tuple[str, Align]] = [("run", "left"), ("", "left"), ("start", "right"), ("end", "right")]
+    columns += [("change", "right"), (scale, "left")]
+    return Table("Accuracy from start to end", columns, body, _notes(rows), optional=1, groups=groups)
 
 
-def _change(line: _Line, dash: str) -> tuple[str, str]:
-    if line.start is None or line.end is None:
-        return dash, "dim"
-    change = line.end - line.start
-    told = f"{change:+.3f}"
-    if not line.is_accuracy or is_within_noise(line.start, line.end, line.items):
-        return told, "dim"
-    return told, "green" if change > 0 else "red" if change < 0 else "dim"
+def _facts(row: Mapping[str, Any], several_sets: bool) -> list[str]:
+    steps = str(row["steps"])
+    if not row["finished"] and row["steps_planned"]:
+        steps += f" of {row['steps_planned']}"
+    spent = f"{steps} steps" if row["seconds"] is None else f"{steps} steps, {duration(row['seconds'])}"
+    label = SUPERVISION_LABELS.get(row["supervision"], row["supervision"])
+    return [row["run"], label, *([row["set"] or "–"] if several_sets else []), spent]
 
 
-def _track(line: _Line, cells: int, ascii_only: bool) -> Text:
-    """The scale 0..1 as a line of cells with a ring at the start and a dot at the end."""
-    rest, path, ring, dot = ("-", "=", "o", "*") if ascii_only else ("─", "━", "○", "●")
-    places = [
-        None if value is None else min(cells - 1, max(0, round(value * (cells - 1))))
-        for value in (line.start, line.end)
+def _line(name: str, start: float | None, end: float | None, items: int | None, supervision: str | None) -> list[Cell]:
+    """Return the cells of an agent, or of the cohort's agreement where `supervision` is None."""
+    quiet = "dim" if supervision is None else ""
+    change, style = "–", "dim"
+    if start is not None and end is not None:
+        change = f"{end - start:+.3f}"
+        if supervision is not None and end != start and not is_within_noise(start, end, items):
+            style = "green" if end > start else "red"
+    return [
+        Cell(name, style=quiet),
+        Cell(share(start), style=quiet),
+        Cell(share(end), style=quiet or "bold"),
+        Cell(change, style=style),
+        Cell(_track(start, end), style=quiet or SUPERVISION_STYLES.get(str(supervision), "bold")),
     ]
-    known = [place for place in places if place is not None]
-    text = Text()
-    for cell in range(cells):
-        if cell == places[1]:
-            text.append(dot, style=line.style)
-        elif cell == places[0]:
-            text.append(ring, style=line.style)
-        elif known and min(known) < cell < max(known):
-            text.append(path, style=line.style)
-        else:
-            text.append(rest, style="dim")
-    return text
 
 
-def _caption(rows: Sequence[dict[str, Any]]) -> str:
+def _track(start: float | None, end: float | None) -> str:
+    """Return the scale 0..1 as a line of characters with a ring at the start and a dot at the end."""
+    ring, dot = (None if v is None else min(TRACK - 1, max(0, round(v * (TRACK - 1)))) for v in (start, end))
+    marks = ["─"] * TRACK
+    if ring is not None and dot is not None:
+        low, high = sorted((ring, dot))
+        marks[low:high] = "━" * (high - low)
+    for place, mark in ((ring, "○"), (dot, "●")):
+        if place is not None:
+            marks[place] = mark
+    return "".join(marks)
+
+
+def _notes(rows: Sequence[dict[str, Any]]) -> list[str]:
+    if not rows:
+        return ["No run to compare."]
     if all(row["set"] is None for row in rows):
-        return "No validation set, so no accuracy: name one under validation.sets to see whether anything was learned."
-    told = ["End is the last evaluation, never the best one."]
+        return ["No validation set, so no accuracy: set validation.sets to measure whether the agents learn."]
+    notes = ["End is the last evaluation, never the best one."]
     if any(row["supervision"] == "gold" for row in rows):
-        told.append("Only gold sees answers.")
+        notes.append("Only gold sees answers.")
     items = {row["items"] for row in rows if row["items"]}
     if items:
-        said = str(items.pop()) if len(items) == 1 else f"{min(items)} to {max(items)}"
-        told.append(f"Greedy answers to {said} prompts; a grey change is within their sampling noise.")
-    return " ".join(told)
+        count = str(items.pop()) if len(items) == 1 else f"{min(items)} to {max(items)}"
+        notes.append(f"Greedy answers to {count} prompts; a grey change is within sampling noise.")
+    return [" ".join(notes)]
 
 
-def share(value: float | None, dash: str = "–") -> str:
-    """A share in 0..1 with three decimals, or a dash."""
-    return dash if value is None else f"{value:.3f}"
+def share(value: float | None) -> str:
+    """Return a share in 0..1 with three decimals, or a dash."""
+    return "–" if value is None else f"{value:.3f}"
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds as people say them: 8.4 s, 1 min 05 s, 2 h 03 min."""
+    """Return seconds as text: 8.4 s, 1 min 05 s, 2 h 03 min."""
     if seconds is None:
         return "–"
     if seconds < 60:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import jinja2
@@ -19,6 +18,7 @@ from mmcorl.analysis.dynamics import (
     vote_margin,
 )
 from mmcorl.analysis.trajectories import Judged, Point, Sides
+from mmcorl.report.table import Table, cells
 from mmcorl.report.text import clean
 from mmcorl.run.folder import atomic_write
 
@@ -35,17 +35,7 @@ LIMITS = (
 )
 
 
-@dataclass(frozen=True)
-class Told:
-    """A table with what must be said below it."""
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    notes: Sequence[str] = ()
-
-
-def constants(counts: Sequence[int], votes: int | None) -> Told:
+def constants(counts: Sequence[int], votes: int | None) -> Table:
     """phi, q, G and lambda for several numbers of completions."""
     rows = []
     for count in counts:
@@ -67,17 +57,17 @@ def constants(counts: Sequence[int], votes: int | None) -> Told:
         "(1 + φ) / 2. q: how fast its pupil follows. G: what own votes push by. λ: how fast a pair leaves the saddle "
         "at (½, ½). tie: chance of a tied vote at p = ½."
     ]
-    return Told("What K completions make of an accuracy", columns, rows, notes)
+    return _table("What K completions make of an accuracy", columns, rows, notes)
 
 
-def ends(starts: Sequence[tuple[float, float]], pair: Dynamics) -> Told:
+def ends(starts: Sequence[tuple[float, float]], pair: Dynamics) -> Table:
     """Where own votes and a peer's votes take each start, and what happens on the way."""
     own = Dynamics((0, 1), pair.completions, pair.votes, pair.rates).finals(starts)
     peer = pair.finals(starts)
     rows = []
     for start, alone, together in zip(starts, own, peer, strict=True):
         rows.append([f"{start[0]:g}, {start[1]:g}", _end(alone), _end(together), _way(pair, start, together)])
-    return Told(
+    return _table(
         "Where two agents end",
         ["start: A, B", "own votes", "a peer's votes", "on the way with a peer"],
         rows,
@@ -89,7 +79,7 @@ def ends(starts: Sequence[tuple[float, float]], pair: Dynamics) -> Told:
     )
 
 
-def shares(told: Basins, what: str, names: Sequence[str]) -> Told:
+def shares(told: Basins, what: str, names: Sequence[str]) -> Table:
     """Where a distribution of prompts ends, with both ways of training."""
     a, b = names
     rows = [
@@ -102,10 +92,10 @@ def shares(told: Basins, what: str, names: Sequence[str]) -> Told:
         f"On the line p_A + p_B = 1, counted as one half: {_share(told.undecided)}."
     ]
     count = f"{told.prompts:,} {'prompt' if told.prompts == 1 else 'prompts'}"
-    return Told(f"What becomes of {what} ({count})", ["", "start", "own votes", "a peer's votes"], rows, notes)
+    return _table(f"What becomes of {what} ({count})", ["", "start", "own votes", "a peer's votes"], rows, notes)
 
 
-def run_table(run: str, judged: Sequence[Judged], names: Sequence[str], paired: bool) -> Told:
+def run_table(run: str, judged: Sequence[Judged], names: Sequence[str], paired: bool) -> Table:
     """Measured paths of a run beside what the theory says of their starts."""
     rows = [
         [
@@ -126,7 +116,7 @@ def run_table(run: str, judged: Sequence[Judged], names: Sequence[str], paired: 
         f"up to {error:.2f}. A side is named where it is clear by 1.96 of them. moves: clear changes between windows "
         "that went to the teacher's side, of those whose teacher was clearly on one."
     ]
-    return Told(f"{run}: the theory and what was measured", columns, rows, notes)
+    return _table(f"{run}: the theory and what was measured", columns, rows, notes)
 
 
 def verdict(judged: Sequence[Judged]) -> str:
@@ -140,7 +130,7 @@ def verdict(judged: Sequence[Judged]) -> str:
     return f"{told}; {followed} of {moves} clear moves went to the teacher's side."
 
 
-def write_page(path: Path, title: str, lead: str, portrait: Markup | None, tables: Sequence[Told]) -> None:
+def write_page(path: Path, title: str, lead: str, portrait: Markup | None, tables: Sequence[Table]) -> None:
     """Write one file that loads nothing and has no scripts."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("mmcorl.report", "templates"),
@@ -160,6 +150,10 @@ def replace(path: Path, text: str) -> None:
     """Write a file in one piece."""
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(path, text)
+
+
+def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], notes: Sequence[str] = ()) -> Table:
+    return Table(title, [(column, "left") for column in columns], [cells(*row) for row in rows], notes)
 
 
 def _end(finals: Sequence[float]) -> str:

@@ -12,24 +12,13 @@ from markupsafe import Markup
 
 from mmcorl.report.caveats import caveats
 from mmcorl.report.charts import agent_colours, optimizer_charts, training_charts, validation_charts
-from mmcorl.report.compare import (
-    comparison,
-    comparison_rows,
-    comparison_table,
-    duration,
-    is_within_noise,
-    run_labels,
-    share,
-)
+from mmcorl.report.compare import comparison_rows, duration, is_within_noise, run_labels, share
 from mmcorl.report.gallery import MAX_ENTRIES, gallery_entries
-from mmcorl.report.overview import overview_png
 from mmcorl.report.svg import dumbbell, scale_header, swatch
 from mmcorl.report.text import clean
 from mmcorl.run.folder import atomic_write
 from mmcorl.run.reader import RunFiles, StartEnd, mapping, number, read_run
 from mmcorl.run.throughput import memory_sentence
-
-__all__ = ["build_report", "comparison", "comparison_table", "overview_png"]
 
 MAX_EXAMPLES = 50
 

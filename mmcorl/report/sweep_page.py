@@ -1,22 +1,20 @@
-"""What a sweep found: the table in the terminal and as Markdown, CSV and JSON, and a page with the curves."""
+"""Results of a sweep: one table for the terminal, Markdown, CSV and JSON, and a page with the curves."""
 
 from __future__ import annotations
 
-import csv
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from mmcorl.config import methods
 from mmcorl.report.charts import GROUP_METRICS, LABEL_METRICS
 from mmcorl.report.run_page import environment
 from mmcorl.report.svg import COLOURS, LARGE, Chart, Series, line_chart
+from mmcorl.report.table import Align, Cell, Table, cells, csv, markdown, terminal
 from mmcorl.run.reader import Points, RunFiles, read_run
 from mmcorl.tools import sweep
 from mmcorl.tools.sweep import Planned, Row, Spread
@@ -31,8 +29,6 @@ SHORT = {
     "agent_seconds": "agent-s",
 }
 """Training columns of the table; the page and the JSON have all."""
-WIDTH = 132
-"""Characters that the table needs, however narrow the terminal says it is."""
 NOTES = (
     "Accuracy and agreement are greedy, at the end of training (never the best step), means over the agents; "
     "± is the standard deviation over the seeds.",
@@ -42,70 +38,63 @@ NOTES = (
 )
 
 
-def columns(table: Sequence[Row]) -> dict[str, str]:
-    """Keys of the shown columns with their headings, sets first."""
-    known = dict.fromkeys(key for row in table for key in row)
+def score_table(rows: Sequence[Row]) -> Table:
+    """Return the sweep's numbers, a row per method, in the digits that their size deserves."""
+    shown = _headings(rows)
+    columns: list[tuple[str, Align]] = [("method", "left"), ("seeds", "right")]
+    columns += [(heading, "right") for heading in shown.values()]
+    body = [[*cells(row["method"], len(row["seeds"])), *(_cell(key, row.get(key)) for key in shown)] for row in rows]
+    return Table("", columns, body, NOTES)
+
+
+def print_table(rows: Sequence[Row]) -> None:
+    """Print the table; accuracies of single agents are only in the files."""
+    kept = [{key: value for key, value in row.items() if key.count("/") < 2 and key != "completions"} for row in rows]
+    Console().print(terminal([score_table(kept)]))
+
+
+def write(out: Path, planned: Sequence[Planned], rows: Sequence[Row]) -> Path:
+    """Write sweep.json, sweep.md, sweep.csv and sweep.html into `out`; return the path of the page."""
+    out.mkdir(parents=True, exist_ok=True)
+    shown = _headings(rows)
+    heads = ["method", "seeds", *(head for key in shown for head in (key, f"{key} sd"))]
+    numbers = [cells(r["method"], len(r["seeds"]), *(v for key in shown for v in _numbers(r.get(key)))) for r in rows]
+    (out / "sweep.json").write_text(json.dumps(sweep.record(rows), indent=1) + "\n")
+    (out / "sweep.md").write_text(markdown([score_table(rows)]))
+    (out / "sweep.csv").write_text(csv(Table("", [(head, "left") for head in heads], numbers)))
+    page = out / "sweep.html"
+    page.write_text(_page(planned, score_table(rows)))
+    return page
+
+
+def _headings(rows: Sequence[Row]) -> dict[str, str]:
+    """Return the keys of the shown columns with their headings, validation sets first."""
+    known = dict.fromkeys(key for row in rows for key in row)
     sets = [key.removeprefix("accuracy/") for key in known if key.startswith("accuracy/") and key.count("/") == 1]
     shown: dict[str, str] = {}
     for name in sets:
-        shown[f"start/{name}"] = f"{name}: start"
+        shown[f"start/{name}"] = f"{name} start"
         shown[f"accuracy/{name}"] = "end"
         shown |= {key: key.removeprefix(f"accuracy/{name}/") for key in known if key.startswith(f"accuracy/{name}/")}
         shown[f"agreement/{name}"] = "agreement"
     return shown | {key: heading for key, heading in SHORT.items() if key in known}
 
 
-def cells(row: Row, shown: Iterable[str]) -> list[str]:
-    """The numbers of a row in the digits that their size deserves; accuracies with their spread."""
-    return [_cell(key, row.get(key)) for key in shown]
-
-
-def _cell(key: str, value: Spread | None) -> str:
+def _cell(key: str, value: Spread | None) -> Cell:
     if value is None:
-        return "–"
+        return Cell("–")
     if key in ("completions", "tokens", "agent_seconds"):
-        return f"{value.mean:,.0f}"
+        return Cell(f"{value.mean:,.0f}")
     digits = 1 if key == "completion_length" else 3
-    spread = f" ±{value.deviation:.{digits}f}" if key.startswith("accuracy/") and value.deviation is not None else ""
-    return f"{value.mean:.{digits}f}{spread}"
-
-
-def print_table(table: Sequence[Row]) -> None:
-    """To the terminal: accuracy of each agent stays in the files."""
-    shown = {key: heading for key, heading in columns(table).items() if key.count("/") < 2 and key != "completions"}
-    drawn = Table(caption="\n".join(NOTES), caption_justify="left", box=box.SIMPLE_HEAD)
-    drawn.add_column("method", no_wrap=True)
-    for heading in ("seeds", *shown.values()):
-        drawn.add_column(heading.replace(" ", "\n").replace(":", ""), justify="right", no_wrap=True)
-    for row in table:
-        drawn.add_row(str(row["method"]), str(len(row["seeds"])), *cells(row, shown))
-    Console(width=max(Console().width, WIDTH)).print(drawn)
-
-
-def write(out: Path, planned: Sequence[Planned], table: Sequence[Row]) -> Path:
-    """Write sweep.json, sweep.md, sweep.csv and sweep.html into `out`; returns the page."""
-    out.mkdir(parents=True, exist_ok=True)
-    shown = columns(table)
-    (out / "sweep.json").write_text(json.dumps(sweep.record(table), indent=1) + "\n")
-    lines = [f"| method | seeds | {' | '.join(shown.values())} |", f"|---|{'---:|' * (len(shown) + 1)}"]
-    lines += [f"| {row['method']} | {len(row['seeds'])} | {' | '.join(cells(row, shown))} |" for row in table]
-    (out / "sweep.md").write_text("\n".join([*lines, "", *(f"- {note}" for note in NOTES)]) + "\n")
-    with (out / "sweep.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["method", "seeds", *(part for key in shown for part in (key, f"{key} sd"))])
-        for row in table:
-            numbers = [value for key in shown for value in _numbers(row.get(key))]
-            writer.writerow([row["method"], len(row["seeds"]), *numbers])
-    page = out / "sweep.html"
-    page.write_text(_page(planned, table, shown))
-    return page
+    spread = f"±{value.deviation:.{digits}f}" if key.startswith("accuracy/") and value.deviation is not None else ""
+    return Cell(f"{value.mean:.{digits}f}", spread)
 
 
 def _numbers(value: Spread | None) -> tuple[Any, Any]:
     return ("", "") if value is None else (value.mean, "" if value.deviation is None else value.deviation)
 
 
-def _page(planned: Sequence[Planned], table: Sequence[Row], shown: Mapping[str, str]) -> str:
+def _page(planned: Sequence[Planned], table: Table) -> str:
     runs: dict[str, list[RunFiles]] = {}
     for one in planned:
         if one.done:
@@ -115,10 +104,8 @@ def _page(planned: Sequence[Planned], table: Sequence[Row], shown: Mapping[str, 
         .get_template("sweep.html")
         .render(
             title=_title(planned),
-            notes=NOTES,
             run_notes=planned[0].config.notes,
-            headings=["method", "seeds", *shown.values()],
-            rows=[[row["method"], str(len(row["seeds"])), *cells(row, shown)] for row in table],
+            table=table,
             methods=[(name, methods.describe(name)) for name in runs],
             charts=_charts(runs),
         )

@@ -1,19 +1,22 @@
-"""A small table that can be printed: in the terminal, as markdown, as LaTeX (booktabs)."""
+"""One small table, printed in the terminal, as markdown, as CSV and as LaTeX (booktabs)."""
 
 from __future__ import annotations
 
+import csv as csv_format
+import io
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
+import rich.table
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.table import Table
 from rich.text import Text
 
 Align = Literal["left", "right"]
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_ASCII = str.maketrans({"–": "-", "−": "-", "→": ">", "±": "~", "×": "x", "─": "-", "━": "=", "○": "o", "●": "*"})
 _LATEX = {
     "\\": r"\textbackslash{}",
     "&": r"\&",
@@ -35,96 +38,136 @@ _LATEX = {
 
 @dataclass(frozen=True)
 class Cell:
-    """A value and, set smaller behind it, its interval or a remark."""
+    """A value and, in smaller type behind it, its interval or a remark; `style` is a rich style for the terminal."""
 
     text: str
     small: str = ""
+    style: str = ""
 
 
 @dataclass(frozen=True)
-class Grid:
-    """A table with its title and the notes that belong under it."""
+class Table:
+    """A table with a title, and notes below it."""
 
     title: str
     columns: Sequence[tuple[str, Align]]
     rows: Sequence[Sequence[Cell]]
-    notes: Sequence[str] = field(default_factory=tuple)
+    notes: Sequence[str] = ()
+    optional: int = 0
+    """Number of last columns that only a wide terminal shows."""
+    groups: Sequence[int] = ()
+    """Rows that a rule is drawn above, in the terminal."""
 
 
-def terminal(grids: Sequence[Grid]) -> Group:
-    """Grids for a rich console, each in the widest form that fits it."""
+def cells(*values: object) -> list[Cell]:
+    """Return a row of plain cells."""
+    return [Cell(str(value)) for value in values]
+
+
+def terminal(tables: Sequence[Table]) -> Group:
+    """Return the tables for a rich console, each in the widest form that fits it."""
     parts: list[RenderableType] = []
-    for grid in grids:
-        parts += [_Fitting(grid), *(Text(_plain(note), style="dim") for note in grid.notes)]
+    for table in tables:
+        parts += [_Fitting(table), *(_Note(note) for note in table.notes)]
     return Group(*parts)
 
 
-def markdown(grids: Sequence[Grid]) -> str:
-    """Grids as GitHub-flavoured markdown."""
-    return "\n".join(_markdown(grid) for grid in grids)
+def plain(tables: Sequence[Table], width: int = 118) -> str:
+    """Return the tables as text without colours, for a file."""
+    out = io.StringIO()
+    Console(file=out, width=width, force_terminal=False).print(terminal(tables))
+    return out.getvalue()
 
 
-def latex(grids: Sequence[Grid]) -> str:
-    """Grids as LaTeX `table` environments that need only `\\usepackage{booktabs}`."""
-    return "\n".join(_latex(grid) for grid in grids)
+def markdown(tables: Sequence[Table]) -> str:
+    """Return the tables as GitHub-flavoured markdown."""
+    return "\n".join(_markdown(table) for table in tables)
+
+
+def latex(tables: Sequence[Table]) -> str:
+    """Return the tables as LaTeX `table` environments that need only `\\usepackage{booktabs}`."""
+    return "\n".join(_latex(table) for table in tables)
+
+
+def csv(table: Table) -> str:
+    """Return heads and rows as CSV, without title, notes and the small print of cells."""
+    out = io.StringIO()
+    writer = csv_format.writer(out, lineterminator="\n")
+    writer.writerow([head for head, _ in table.columns])
+    writer.writerows([cell.text for cell in row] for row in table.rows)
+    return out.getvalue()
+
+
+class _Note:
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(_plain(self.text, options.ascii_only), style="dim")
 
 
 class _Fitting:
-    """A grid as a table: one line per row, else intervals below their values; else row by row, as a list."""
+    """One line per row, with optional columns where they fit; else small print below values; else a list of rows."""
 
-    def __init__(self, grid: Grid) -> None:
-        self.grid = grid
+    def __init__(self, table: Table) -> None:
+        self.table = table
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for stacked in (False, True):
-            table = self._table("\n" if stacked else " ")
-            # A table measured at its own width would already have been squeezed.
-            if console.measure(table, options=options.update_width(10_000)).maximum <= options.max_width:
-                yield table
+        ascii_only = options.ascii_only
+        columns = len(self.table.columns)
+        for separator, shown in ((" ", columns), (" ", columns - self.table.optional), ("\n", columns)):
+            drawn = self._drawn(separator, shown - (self.table.optional if separator == "\n" else 0), ascii_only)
+            # Measured at its own width, a table would already have been squeezed.
+            if console.measure(drawn, options=options.update_width(10_000)).maximum <= options.max_width:
+                yield drawn
                 return
-        # Never cropped or broken within a number.
-        yield Text(_plain(self.grid.title), style="bold")
-        for row in self.grid.rows:
-            yield _rich(row[0], " ").append(":", style="dim")
-            for (head, _), cell in zip(self.grid.columns[1:], row[1:], strict=True):
+        # Numbers are never cropped or broken.
+        yield Text(_plain(self.table.title, ascii_only), style="bold")
+        for row in self.table.rows:
+            yield _rich(row[0], " ", ascii_only).append(":", style="dim")
+            for (head, _), cell in list(zip(self.table.columns, row, strict=True))[1 : columns - self.table.optional]:
                 if cell.text:
-                    yield Text(f"  {_plain(head)}: ", style="dim").append_text(_rich(cell, " "))
+                    name = f"  {_plain(head, ascii_only)}: " if head else "  "
+                    yield Text(name, style="dim").append_text(_rich(cell, " ", ascii_only))
 
-    def _table(self, separator: str) -> Table:
-        table = Table(
+    def _drawn(self, separator: str, columns: int, ascii_only: bool) -> rich.table.Table:
+        drawn = rich.table.Table(
             box=box.ROUNDED,
             border_style="dim",
-            title=_plain(self.grid.title),
+            title=_plain(self.table.title, ascii_only),
             title_style="bold",
             title_justify="left",
             header_style="bold",
         )
-        for head, align in self.grid.columns:
-            text = Text(_plain(head).replace(" ", separator))
-            table.add_column(text, justify=align, no_wrap=True)
-        for row in self.grid.rows:
-            table.add_row(*(_rich(cell, separator) for cell in row))
-        return table
+        for head, align in self.table.columns[:columns]:
+            text = Text(_plain(head, ascii_only).replace(" ", separator))
+            drawn.add_column(text, justify=align, no_wrap=True)
+        for number, row in enumerate(self.table.rows):
+            if number in self.table.groups:
+                drawn.add_section()
+            drawn.add_row(*(_rich(cell, separator, ascii_only) for cell in row[:columns]))
+        return drawn
 
 
-def _rich(cell: Cell, separator: str) -> Text:
-    text = Text(_plain(cell.text))
-    return text.append(f"{separator}{_plain(cell.small)}", style="dim") if cell.small else text
+def _rich(cell: Cell, separator: str, ascii_only: bool) -> Text:
+    text = Text(_plain(cell.text, ascii_only), style=cell.style)
+    return text.append(f"{separator}{_plain(cell.small, ascii_only)}", style="dim") if cell.small else text
 
 
-def _plain(text: str) -> str:
-    """The text on one line, without what a terminal would take as a command."""
-    return _CONTROL.sub(" ", text)
+def _plain(text: str, ascii_only: bool = False) -> str:
+    """Return the text on one line, without what a terminal would take as a command."""
+    text = _CONTROL.sub(" ", text)
+    return text.translate(_ASCII).encode("ascii", "replace").decode() if ascii_only else text
 
 
-def _markdown(grid: Grid) -> str:
-    lines = [f"**{_escaped(grid.title)}**", ""]
-    lines.append("| " + " | ".join(_escaped(head) for head, _ in grid.columns) + " |")
-    lines.append("|" + "|".join("---:" if align == "right" else ":---" for _, align in grid.columns) + "|")
-    for row in grid.rows:
+def _markdown(table: Table) -> str:
+    lines = [f"**{_escaped(table.title)}**", ""]
+    lines.append("| " + " | ".join(_escaped(head) for head, _ in table.columns) + " |")
+    lines.append("|" + "|".join("---:" if align == "right" else ":---" for _, align in table.columns) + "|")
+    for row in table.rows:
         lines.append("| " + " | ".join(_markdown_cell(cell) for cell in row) + " |")
-    if grid.notes:
-        lines += ["", *(f"- {_escaped(note)}" for note in grid.notes)]
+    if table.notes:
+        lines += ["", *(f"- {_escaped(note)}" for note in table.notes)]
     return "\n".join(lines) + "\n"
 
 
@@ -137,14 +180,14 @@ def _escaped(text: str) -> str:
     return re.sub(r"([\\`*_|<>\[\]])", r"\\\1", _plain(text))
 
 
-def _latex(grid: Grid) -> str:
-    layout = "".join("r" if align == "right" else "l" for _, align in grid.columns)
+def _latex(table: Table) -> str:
+    layout = "".join("r" if align == "right" else "l" for _, align in table.columns)
     lines = [r"\begin{table}[t]", r"\centering\small", rf"\begin{{tabular}}{{{layout}}}", r"\toprule"]
-    lines.append(" & ".join(_tex(head) for head, _ in grid.columns) + r" \\")
+    lines.append(" & ".join(_tex(head) for head, _ in table.columns) + r" \\")
     lines.append(r"\midrule")
-    lines += [" & ".join(_latex_cell(cell) for cell in row) + r" \\" for row in grid.rows]
+    lines += [" & ".join(_latex_cell(cell) for cell in row) + r" \\" for row in table.rows]
     lines += [r"\bottomrule", r"\end{tabular}"]
-    lines.append(rf"\caption{{{_tex(' '.join([_sentence(grid.title), *map(_sentence, grid.notes)]))}}}")
+    lines.append(rf"\caption{{{_tex(' '.join([_sentence(table.title), *map(_sentence, table.notes)]))}}}")
     lines += [r"\end{table}"]
     return "\n".join(lines) + "\n"
 

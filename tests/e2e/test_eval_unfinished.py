@@ -12,7 +12,7 @@ from eval_suite import pipeline
 from eval_suite.evaluations import unfinished
 from eval_suite.folder import EvalFolder
 from eval_suite.items import Item, Response
-from eval_suite.tables import score_grids, sub_score_grids
+from eval_suite.tables import score_tables, sub_score_tables
 from eval_suite.tasks.wemath import caveats
 from mmcorl.cli.main import main
 from mmcorl.errors import UserError
@@ -108,8 +108,8 @@ def test_caveats_are_footnotes_and_official_keys_are_words() -> None:
     scores |= {"cut_off": 0, "grader": {"name": "g", "version": 1}, "items": "x", "caveats": ["only half"]}
     cell = {"n": 1, "correct": 1, "accuracy": 1.0}
     scores |= {"sub_scores": {"official": dict.fromkeys(("-all", "-level1", "algebra_level3", "solid geometry"), cell)}}
-    notes = score_grids([("m", {"benchmarks": {"wemath": scores}})])[0].notes
+    notes = score_tables([("m", {"benchmarks": {"wemath": scores}})])[0].notes
     assert "We-Math: only half." in notes
     assert "We-Math: 1 response is missing and counts as wrong." in notes
-    (grid,) = sub_score_grids("m", "mathvision", scores)
+    (grid,) = sub_score_tables("m", "mathvision", scores)
     assert [row[0].text for row in grid.rows] == ["all", "level 1", "algebra, level 3", "solid geometry"]

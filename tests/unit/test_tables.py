@@ -21,17 +21,17 @@ from eval_suite.tables import (
     DASH,
     SUITES,
     TITLES,
-    comparison_grid,
+    comparison_table,
     csv_text,
     mean,
     p_text,
     percent,
-    score_grids,
-    sub_score_grids,
+    score_tables,
+    sub_score_tables,
 )
 from eval_suite.tasks import BENCHMARKS
 from mmcorl.errors import UserError
-from mmcorl.report.table import Cell, Grid, latex, markdown, terminal
+from mmcorl.report.table import Cell, Table, latex, markdown, terminal
 from paper_rows import ROWS
 
 GRADER = {"name": "mmcorl-grader", "version": "1", "mcq_policy": "letter_or_value"}
@@ -61,7 +61,7 @@ def summary(counts: Mapping[str, tuple[int, int]], samples: int = 1, **facts: An
     return summarise(items, responses, rules, judges, dict.fromkeys(counts, by_level), grader, **facts.get("more", {}))
 
 
-def shown(grids: list[Grid], width: int = 200) -> str:
+def shown(grids: list[Table], width: int = 200) -> str:
     out = io.StringIO()
     Console(file=out, width=width).print(terminal(grids))
     return out.getvalue()
@@ -93,7 +93,7 @@ def test_percentages_are_rounded_once_and_half_up() -> None:
 
 def test_one_evaluation_has_everything_beside_its_score() -> None:
     told = summary({"mathvision": (8, 40), "wemath": (3, 12)}, more={"full_sizes": {"wemath": 1740}})
-    text = shown(score_grids([("step 400", told)]))
+    text = shown(score_tables([("step 400", told)]))
     for part in (
         "MathVision │ pass@1      │ 20.00 [10.5, 34.8] │       8 │ 40",
         "Grader: mmcorl-grader 1, multiple choice letter_or_value.",
@@ -115,17 +115,17 @@ def test_the_mean_appears_with_its_members() -> None:
     whole = summary(dict(zip(VISION, [(1, 2), (2, 10), (3, 4), (1, 4)], strict=True)))
     part = summary({"mathvision": (1, 2)})
     # (50 + 20 + 75 + 25) / 4 = 42.5, whatever the sizes; the other evaluation has no mean.
-    rows = score_grids([("whole", whole), ("part", part)])[0].rows
+    rows = score_tables([("whole", whole), ("part", part)])[0].rows
     assert [row[0].text for row in rows] == ["whole", "part"]
     assert [row[-1].text for row in rows] == ["42.50", DASH]
     text = [*SUITES["mean of 7"], "mmlu"]
-    heads = [head for head, _ in score_grids([("a", summary(dict.fromkeys(text, (1, 2)))), ("b", whole)])[0].columns]
+    heads = [head for head, _ in score_tables([("a", summary(dict.fromkeys(text, (1, 2)))), ("b", whole)])[0].columns]
     assert [head for head in heads if "mean" in head] == ["mean of 4", "mean of 7"], "3 text sets lie within the 7"
 
 
 def test_benchmarks_may_be_rows() -> None:
     a, b = summary({"mathvision": (1, 2), "amc": (1, 2)}), summary({"mathvision": (2, 2)})
-    grid = score_grids([("a", a), ("b", b)], layout="rows")[0]
+    grid = score_tables([("a", a), ("b", b)], layout="rows")[0]
     assert [head for head, _ in grid.columns] == ["", "a", "b"]
     assert [[cell.text for cell in row] for row in grid.rows] == [
         ["MathVision pass@1", "50.00", "100.00"],
@@ -135,7 +135,7 @@ def test_benchmarks_may_be_rows() -> None:
 
 def test_every_column_names_one_aggregation() -> None:
     one, eight = summary({"amc": (1, 4)}), summary({"amc": (2, 4)}, samples=8)
-    grid = score_grids([("one", one), ("eight", eight)])[0]
+    grid = score_tables([("one", one), ("eight", eight)])[0]
     assert [head for head, _ in grid.columns] == ["", "AMC pass@1", "AMC avg@8"]
     assert [cell.text for cell in grid.rows[1]] == ["eight", DASH, "50.00"]
     assert "AMC: interval clustered by 4 items sampled several times." in grid.notes
@@ -143,7 +143,7 @@ def test_every_column_names_one_aggregation() -> None:
 
 def test_dependent_items_have_the_wider_interval() -> None:
     told = summary({"mathverse": (20, 40)})
-    grid = score_grids([("a", told)])[0]
+    grid = score_tables([("a", told)])[0]
     clustered = told["benchmarks"]["mathverse"]["clustered"]["interval"]
     assert grid.rows[0][2].small == f"[{100 * clustered[0]:.1f}, {100 * clustered[1]:.1f}]"
     assert "MathVerse: interval clustered by 8 groups of dependent items." in grid.notes
@@ -159,7 +159,7 @@ def test_dependent_items_have_the_wider_interval() -> None:
 )
 def test_graders_policies_and_judges_are_not_mixed(other: dict[str, Any], message: str) -> None:
     pair = [("a", summary({"amc": (1, 2)})), ("b", summary({"amc": (1, 2)}, **other))]
-    for table in (score_grids, csv_text):
+    for table in (score_tables, csv_text):
         with pytest.raises(UserError, match=message):
             table(pair)
 
@@ -167,17 +167,17 @@ def test_graders_policies_and_judges_are_not_mixed(other: dict[str, Any], messag
 def test_a_policy_is_one_for_the_table_even_in_different_benchmarks() -> None:
     legacy = summary({"gsm8k": (1, 2)}, grader={"name": "other", "version": "1", "mcq_policy": "letter_only"})
     with pytest.raises(UserError, match="mcq_policy differs between 'a' and 'b'"):
-        score_grids([("a", summary({"amc": (1, 2)})), ("b", legacy)])
+        score_tables([("a", summary({"amc": (1, 2)})), ("b", legacy)])
     # Tests of code know no policy, so code may stand beside.
     code = summary({"mbpp": (1, 2)}, grader={"name": "tests", "version": "1", "mcq_policy": None})
-    assert len(score_grids([("a", summary({"amc": (1, 2)})), ("b", code)])) == 2
+    assert len(score_tables([("a", summary({"amc": (1, 2)})), ("b", code)])) == 2
 
 
 def test_other_items_are_refused() -> None:
     with pytest.raises(UserError, match=r"amc has other items in 'a' \(2\) than in 'b' \(3\)"):
-        score_grids([("a", summary({"amc": (1, 2)})), ("b", summary({"amc": (1, 3)}))])
+        score_tables([("a", summary({"amc": (1, 2)})), ("b", summary({"amc": (1, 3)}))])
     with pytest.raises(UserError, match="no scores to show"):
-        score_grids([("a", {"benchmarks": {}})])
+        score_tables([("a", {"benchmarks": {}})])
 
 
 def test_csv_is_unrounded_and_complete() -> None:
@@ -192,7 +192,7 @@ def test_csv_is_unrounded_and_complete() -> None:
 def test_no_width_loses_a_digit() -> None:
     pair = [(f"run {n}", summary(dict.fromkeys(VISION, (17, 40)))) for n in range(2)]
     for width in (200, 100, 80, 60, 40):
-        text = shown(score_grids(pair), width)
+        text = shown(score_tables(pair), width)
         assert "…" not in text
         assert text.count("42.50") == 10, "four scores and their mean, twice"
         assert max(map(len, text.splitlines())) <= width
@@ -200,7 +200,7 @@ def test_no_width_loses_a_digit() -> None:
 
 def test_text_stays_text_in_every_form() -> None:
     name = "50%_of|<b>$x$ & \\evil{#~^}\n\x1b[31m"
-    grid = Grid(name, [(name, "left"), ("n", "right")], [[Cell(name), Cell("1", "[0, 2]")]], [name])
+    grid = Table(name, [(name, "left"), ("n", "right")], [[Cell(name), Cell("1", "[0, 2]")]], [name])
     assert "\x1b" not in shown([grid])
     table = markdown([grid]).splitlines()
     assert table[2].startswith(r"| 50%\_of\|\<b\>$x$ & \\evil{#~^}")
@@ -209,12 +209,12 @@ def test_text_stays_text_in_every_form() -> None:
     assert r"50\%\_of|\textless{}b\textgreater{}\$x\$ \& \textbackslash{}evil\{\#\textasciitilde{}" in tex
     for part in (r"\toprule", r"\midrule", r"\bottomrule", r"\begin{tabular}{lr}", r"{\scriptsize [0, 2]} \\"):
         assert part in tex
-    assert latex([Grid("t", [("", "left")], [[Cell("[a]")]])]).count("{}[a]") == 1
+    assert latex([Table("t", [("", "left")], [[Cell("[a]")]])]).count("{}[a]") == 1
 
 
 def test_sub_scores_have_a_table_each() -> None:
     told = summary({"mathvision": (8, 40)})["benchmarks"]["mathvision"]
-    (grid,) = sub_score_grids("run", "mathvision", told)
+    (grid,) = sub_score_tables("run", "mathvision", told)
     assert grid.title == "MathVision by level: run"
     assert [[cell.text for cell in row] for row in grid.rows] == [["0", "40", "20.00"], ["9", "0", DASH]]
 
@@ -227,14 +227,14 @@ def scored(label: str, right: int, grouped: bool) -> Scored:
 
 
 def test_the_comparison_says_what_it_rests_on() -> None:
-    flat = comparison_grid([compare(scored("base", 10, False), scored("co-rl", 20, False))])
+    flat = comparison_table([compare(scored("base", 10, False), scored("co-rl", 20, False))])
     assert flat.title == "co-rl against base"
     texts = [cell.text for cell in flat.rows[0]]
     assert texts == ["MathVerse", "50", "20.00", "40.00", "+20.00", "0", "10", "0.002"]  # 2 / 2^10
-    grouped = comparison_grid([compare(scored("base", 10, True), scored("co-rl", 20, True))])
+    grouped = comparison_table([compare(scored("base", 10, True), scored("co-rl", 20, True))])
     assert grouped.rows[0][-1].text == "0.500"  # two problems, both won: 2 / 2^2
     assert "over 10 whole groups of dependent items (items taken as independent: p 0.002)" in grouped.notes[1]
-    less = comparison_grid([compare(scored("base", 20, False), scored("co-rl", 10, False))] * 2)
+    less = comparison_table([compare(scored("base", 20, False), scored("co-rl", 10, False))] * 2)
     assert less.rows[0][4].text == "−20.00"
     assert less.notes[-1] == "2 tests in one table: p is not corrected for their number."
     assert (p_text(0.0004), p_text(0.04)) == ("<0.001", "0.040")
