@@ -9,6 +9,8 @@ from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from mmcorl.errors import UserError
+
 RULES = {
     "greater_than": "above {gt:g}",
     "greater_than_equal": "at least {ge:g}",
@@ -34,6 +36,30 @@ RULES = {
     "model_type": "a group of settings",
 }
 """By pydantic's type of error: what the value must be."""
+
+REMOVED: dict[str, tuple[Any, str]] = {
+    "engine.separate": (
+        0,
+        "an engine has no GPUs of its own any more, every rank samples on its own GPU: remove it, and give the GPUs to "
+        "the agent with agents.NAME.ranks",
+    ),
+}
+"""By `section.key`: the former default and why any other value is refused, with the way out.
+
+The default is dropped, because the resolved config of an older run writes it out.
+"""
+
+
+def without_removed(raw: dict[str, Any]) -> dict[str, Any]:
+    """Return the mapping without removed settings. Raises UserError where one asks for what is no longer there."""
+    for path, (default, reason) in REMOVED.items():
+        section, _, key = path.partition(".")
+        settings = raw.get(section)
+        if isinstance(settings, dict) and key in settings:
+            if settings[key] != default:
+                raise UserError(f"{path} is {_short(settings[key])}, but {reason}")
+            raw = {**raw, section: {name: value for name, value in settings.items() if name != key}}
+    return raw
 
 
 def sentence(error: ValidationError, raw: Mapping[str, Any], model: type[BaseModel]) -> str:

@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from mmcorl.config import methods
-from mmcorl.config.errors import models_in, sentence
+from mmcorl.config.errors import models_in, sentence, without_removed
 from mmcorl.config.yaml_loader import Loader, complaint
 from mmcorl.data.settings import DataSettings
 from mmcorl.errors import UserError
@@ -451,28 +451,9 @@ class EngineSettings(Section):
     """Start vllm without compiling and capturing graphs: sooner ready, slower. Always so on the CPU."""
     sleep: bool = True
     """Free vllm's GPU memory during updates."""
-    separate: int = Field(default=0, ge=0)
-    """Engines of vllm with a GPU of their own, per agent and beside its ranks, at most as many; with `launcher: ray`.
-    Rank r samples with engine r modulo this number, and weights travel through Ray after every update. Such an engine
-    never sleeps, and `gpu_memory_utilization` is 0.9 by default. 0: every rank holds an engine on its own GPU."""
     parity: Literal["stop", "warn"] = "stop"
     """What to do where vllm and trainer, compared before the first step, differ by more than rounding: stop, or say so
     and leave it to the importance correction."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _alone_on_its_gpu(cls, value: Any) -> Any:
-        separate = value.get("separate") if isinstance(value, dict) else None
-        return {"gpu_memory_utilization": 0.9, **value} if isinstance(separate, int) and separate > 0 else value
-
-    @model_validator(mode="after")
-    def _has_weights(self) -> Self:
-        if self.separate and self.kind != "vllm":
-            raise ValueError(
-                f"separate is {self.separate} but kind is {self.kind!r}, which samples from the trained weights "
-                "themselves: use kind=vllm, or separate=0"
-            )
-        return self
 
 
 class ValidationSet(Section):
@@ -617,7 +598,6 @@ class Config(Section):
         if taken:
             raise ValueError(f"an agent may not be called {taken[0]!r}, which means something else in a run: rename it")
         self._placed()
-        self._separated()
         self._taught(names)
         self._conversing()
         if self.steps is None and self.epochs is None:
@@ -773,26 +753,6 @@ class Config(Section):
                 f"device is {self.device!r} but with launcher 'ray' every worker is given its own GPU: use device=cuda"
             )
 
-    def _separated(self) -> None:
-        """Engines on GPUs of their own have ranks that feed them."""
-        separate = self.engine.separate
-        if separate and self.launcher == "local":
-            raise ValueError(
-                f"engine.separate is {separate} but launcher 'local' has one process: use launcher=ray, or "
-                "engine.separate=0"
-            )
-        if separate and self.time_sliced:
-            raise ValueError(
-                f"engine.separate is {separate} with time_sliced true, which shares GPUs where engines are to have "
-                "their own: leave one of them out"
-            )
-        for agent in self.agents:
-            if separate > agent.ranks:
-                raise ValueError(
-                    f"engine.separate is {separate} but agent {agent.name!r} has ranks: {agent.ranks}, and each engine "
-                    "is given its weights by a rank of its own: use fewer engines or more ranks"
-                )
-
 
 def load(path: str | Path, overrides: Sequence[str] = (), method: str | None = None) -> Config:
     """Read a YAML file, lay a named method over it, apply `key.sub=value` overrides, validate.
@@ -826,6 +786,7 @@ def load(path: str | Path, overrides: Sequence[str] = (), method: str | None = N
 
 def parse(raw: dict[str, Any]) -> Config:
     """Validate a mapping; the first mistake becomes one sentence."""
+    raw = without_removed(raw)
     try:
         return Config.model_validate(raw)
     except ValidationError as error:

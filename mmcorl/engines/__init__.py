@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from mmcorl.engines.base import Engine, Sample, Sampling, Voice
-from mmcorl.sharding.ranks import ALONE, Ranks
+from mmcorl.engines.base import Engine, Sample, Sampling
 
 if TYPE_CHECKING:
     import torch
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
     from mmcorl.policy.prompt_encoder import Reader
     from model_adapters.base import VisionSettings
 
-__all__ = ["Engine", "Sample", "Sampling", "Voice", "build_engine", "engine_for", "require_engine"]
+__all__ = ["Engine", "Sample", "Sampling", "build_engine", "engine_for", "require_engine"]
 
 
 def require_engine(config: Config) -> None:
@@ -29,27 +27,13 @@ def require_engine(config: Config) -> None:
         require_installed()
 
 
-def build_engine(
-    config: Config,
-    policy: Policy | Voice,
-    reader: Reader,
-    ranks: Ranks = ALONE,
-    dumps: Path | None = None,
-    separate: Sequence[Any] = (),
-) -> Engine:
-    """The engine that a run's `engine` section asks for, with the weights training starts from.
+def build_engine(config: Config, policy: Policy, reader: Reader, dumps: Path | None = None) -> Engine:
+    """Build the engine of a run's `engine` section, holding the weights that training starts from.
 
-    On several `ranks`, joined before, each makes its own, all at the same time; in this process, unless there are
-    actors for `separate` ones (`mmcorl.launch.engine_actor`). Requests that went wrong are written into `dumps`.
-    Raises UserError where the machine cannot have it.
+    Every rank builds its own, in its own process. RunError requests are written into `dumps`.
+    Raises UserError where the machine cannot run it.
     """
     require_engine(config)
-    if separate and not isinstance(policy, Voice):
-        from mmcorl.engines.remote import RemoteEngine
-
-        return RemoteEngine(
-            policy, separate, ranks, name=reader.name, dtype=config.engine.dtype or config.training.dtype
-        )
     longest = max(config.sampling.max_new_tokens, config.validation.max_new_tokens or 0)
     return engine_for(
         config.engine,
@@ -65,7 +49,7 @@ def build_engine(
 
 def engine_for(
     settings: EngineSettings,
-    policy: Policy | Voice,
+    policy: Policy,
     *,
     name: str,
     path: str,
@@ -79,7 +63,7 @@ def engine_for(
 
     Args:
         settings: which engine, and how.
-        policy: model, adapter and processor; for vllm a voice will do.
+        policy: model, adapter and processor.
         name: for messages.
         path: checkpoint of the policy.
         vision: how images reach the model.
@@ -91,8 +75,6 @@ def engine_for(
     if settings.kind == "transformers":
         from mmcorl.engines.transformers import TransformersEngine
 
-        if isinstance(policy, Voice):
-            raise TypeError("the transformers engine samples from a model, and a voice has none")
         return TransformersEngine(policy, settings.max_rows, settings.max_tokens)
     from mmcorl.engines.vllm import VllmEngine
 

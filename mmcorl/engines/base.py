@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from mmcorl.types import FinishReason
-from model_adapters.base import Encoded, ModelAdapter
+from model_adapters.base import Encoded
 
 Weights = Callable[[], Iterable[tuple[str, Tensor]]]
 """All weights, trained or not: (name on the hub, full tensor), from the start at every call."""
@@ -36,21 +35,6 @@ class Sample:
     logprobs: Tensor
     """(C,) float32: log-probability of each token under the distribution it was drawn from."""
     finish_reason: FinishReason
-
-
-@dataclass(frozen=True)
-class Voice:
-    """A policy without its weights: what an engine with weights of its own needs of it."""
-
-    adapter: ModelAdapter
-    processor: Any
-    stop_ids: Sequence[int]
-    banned: Tensor
-    """(n,) ids that are never sampled."""
-    device: torch.device
-    """Where the engine computes."""
-    lora: Any = None
-    """peft's config where the engine is to keep low-rank adapters beside the weights."""
 
 
 class Engine(Protocol):

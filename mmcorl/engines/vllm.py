@@ -31,7 +31,7 @@ from torch import Tensor
 import patches
 from mmcorl.config import EngineSettings
 from mmcorl.config.install_hints import install_vllm
-from mmcorl.engines.base import Sample, Sampling, Voice, Weights
+from mmcorl.engines.base import Sample, Sampling, Weights
 from mmcorl.engines.weight_check import check_weights, fingerprints
 from mmcorl.errors import RunError, UserError
 from mmcorl.policy.policy import Policy
@@ -79,7 +79,7 @@ class VllmEngine:
 
     def __init__(
         self,
-        policy: Policy | Voice,
+        policy: Policy,
         *,
         name: str,
         path: str,
@@ -94,7 +94,7 @@ class VllmEngine:
         self.policy, self.name, self.max_model_len = policy, name, max_model_len
         self.dumps = dumps or Path(tempfile.gettempdir())
         self.last_sync: Sync | None = None
-        lora = policy.lora if isinstance(policy, Voice) else unmerged(policy)
+        lora = unmerged(policy)
         self.adapters = lora is not None
         self._lora: LoRARequest | None = None
         self._asleep: set[str] = set()

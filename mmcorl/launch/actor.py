@@ -13,8 +13,8 @@ import socket
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,22 +52,10 @@ class Broke:
     """The user's mistake, in a sentence."""
     no_room: str | None = None
     """The system's words where a write found no room."""
-    engine: int | None = None
-    """It is not the rank that broke but this engine of its agent, which has a process of its own."""
-    died: bool = False
-    """The process of that engine has ended; `error` is what Ray says of it."""
 
 
-class EngineBroke(Exception):
-    """An engine in another process cannot go on: its error, on the way through a rank that asked it for something."""
-
-    def __init__(self, number: int, broke: Broke):
-        super().__init__(f"engine {number}: {broke.error}")
-        self.broke = replace(broke, engine=number)
-
-
-class Seated:
-    """A worker's process, as an actor. Nothing heavy is imported before `build` has set it up."""
+class Rank:
+    """One rank of one agent, one per GPU. Nothing heavy is imported before `build` has set the process up."""
 
     def __init__(self, agent: str, environment: Mapping[str, str]):
         os.environ.update(environment)
@@ -105,10 +93,6 @@ class Seated:
         result: Broke | None = caught(keep)
         return result
 
-
-class Rank(Seated):
-    """One rank of one agent, one per GPU."""
-
     def free_port(self) -> int:
         """A port of this machine that nobody listens at."""
         with socket.socket() as one:
@@ -126,12 +110,8 @@ class Rank(Seated):
         number: int,
         size: int,
         meeting: str,
-        separate: Sequence[Any],
     ) -> Broke | None:
-        """Meet the other ranks at `meeting` (host:port of rank 0), load model, optimizer and engine.
-
-        `separate` are the agent's engines where they are actors of their own.
-        """
+        """Meet the other ranks at `meeting` (host:port of rank 0), load model, optimizer and engine."""
         os.environ["OMP_NUM_THREADS"] = threads
 
         def build() -> None:
@@ -145,7 +125,7 @@ class Rank(Seated):
             prepare(config)
             reader, here = Reader(config, settings, path), torch.device(device)
             ranks = Ranks.join(number, size, meeting, here, config.ray.collective_timeout)
-            worker = Worker(config, reader, steps, here, ranks, separate)
+            worker = Worker(config, reader, steps, here, ranks)
             self._host = Host(worker, config.time_sliced)
 
         result: Broke | None = caught(build)
@@ -162,8 +142,6 @@ def caught(call: Callable[[], Any]) -> Any:
         return call()
     except BaseException as error:  # An exit, too, ends the run here and not this process alone.
         traceback.print_exc()
-        if isinstance(error, EngineBroke):
-            return error.broke
         said = " ".join(str(error).split())
         user = isinstance(error, UserError) or any(kind.__name__ == "AdapterError" for kind in type(error).__mro__)
         room = None

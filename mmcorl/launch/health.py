@@ -14,13 +14,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from mmcorl.errors import RunError, UserError
 from mmcorl.launch.actor import Broke, Place
 from mmcorl.launch.process_monitor import Sign
 
-Role = Literal["rank", "engine"]
 POLL = 0.2
 """Seconds between two looks at whether something else went wrong while a result is waited for."""
 PERIOD = 1.0
@@ -48,8 +47,6 @@ class Seat:
     place: Place
     log: str
     """Where what it prints is to be read."""
-    role: Role = "rank"
-    """What it is of its agent; engines with a process of their own are numbered apart."""
     during: str | None = None
     """The call it is in."""
     starting: bool = False
@@ -141,7 +138,7 @@ class Watch:
                     self.report(seat, f"gave no result: {str(error).strip().splitlines()[-1]}")
                 else:
                     if isinstance(reply, Broke):
-                        self._report_broke(seat, reply)
+                        self.report(seat, f"failed: {reply.error}", echo=reply.echo, broke=reply)
                     else:
                         seat.during, replies[ref] = None, reply
         while self._faults:
@@ -149,22 +146,10 @@ class Watch:
             self._closed.wait(POLL)
         return list(replies.values())
 
-    def _report_broke(self, seat: Seat, broke: Broke) -> None:
-        """A rank's own error, or that of an engine which it asked for something."""
-        what = _death(broke.error) if broke.died else f"failed: {broke.error}"
-        if broke.engine is not None:
-            its = (seat.agent, "engine", broke.engine)
-            seat = next(one for one in self.seats if (one.agent, one.role, one.number) == its)
-        self.report(seat, what, echo=broke.echo, broke=broke)
-
     def report(self, seat: Seat, what: str, *, echo: bool = False, broke: Broke | None = None) -> None:
-        """Something is wrong with a rank or engine; `echo` where it may be the consequence of another's end."""
-        during = seat.during
-        if seat.role == "engine" and during is None:  # It works in its ranks' calls.
-            own = [one.during for one in self.seats if (one.agent, one.role) == (seat.agent, "rank")]
-            during = next((one for one in own if one), None)
+        """Something is wrong with a rank; `echo` where it may be the consequence of another's end."""
         with self._lock:
-            self._faults.append(_Fault(seat, what, during, echo, broke))
+            self._faults.append(_Fault(seat, what, seat.during, echo, broke))
 
     def check(self) -> None:
         """Raise what is wrong, if anything is, once the ranks that know of it have had time to say so."""
@@ -183,7 +168,7 @@ class Watch:
             raise UserError(broke.error)
         if broke is not None and broke.no_room is not None:
             raise OSError(errno.ENOSPC, broke.no_room)
-        rank = f", {seat.role} {seat.number} of {seat.of}" if seat.of > 1 or seat.role == "engine" else ""
+        rank = f", rank {seat.number} of {seat.of}" if seat.of > 1 else ""
         during = f" during {first.during}" if first.during else ""
         raise RankError(f"agent {seat.agent!r}{rank} on {seat.place.node}{during} {first.what} (its log: {seat.log})")
 
@@ -235,21 +220,14 @@ class Watch:
                 return
         for agent in dict.fromkeys(seat.agent for seat in self.seats):
             team = self._calls(agent)
-            engines = [seat for seat in self.seats if seat.agent == agent and seat.role == "engine"]
-            if any(engine.quiet < self.hung_after for engine in engines):
-                continue  # Ranks may wait for one at work, and are looked at when it has come to an end.
             quiet = [seat for seat in team if seat.quiet >= self.hung_after]
             everyone = bool(quiet) and len(quiet) == len(team)
             if everyone or not all(seat.known for seat in quiet):
-                self._question([*quiet, *engines], everyone)
+                self._question(quiet, everyone)
 
     def _calls(self, agent: str) -> list[Seat]:
         """Ranks of an agent that are in a call and past their start."""
-        return [
-            seat
-            for seat in self.seats
-            if seat.agent == agent and seat.role == "rank" and seat.during and not seat.starting
-        ]
+        return [seat for seat in self.seats if seat.agent == agent and seat.during and not seat.starting]
 
     def _question(self, quiet: Sequence[Seat], everyone: bool) -> None:
         """Report a rank that does nothing and does not wait for another one, or any when nobody moves."""
@@ -263,7 +241,7 @@ class Watch:
         time.sleep(POLL)
         for seat in quiet:
             frames = _standing(seat.log)
-            if frames and not _waits(seat, frames):
+            if frames and not _waits(frames):
                 file, line, function = frames[0]
                 self.report(seat, f"hangs: it stands still in {function} ({Path(file).name}:{line})")
                 return
@@ -283,16 +261,9 @@ def _death(reason: str) -> str:
     )
 
 
-def _waits(seat: Seat, frames: Sequence[tuple[str, str, str]]) -> bool:
-    """Whether a process that does nothing waits: a rank for other ranks or its engine, an engine to be asked."""
-    if seat.role == "engine":
-        return frames[0][2] == "main_loop"  # Ray's
-    return any(
-        "torch/distributed" in file
-        or "deepspeed/comm" in file
-        or (file.endswith("engines/remote.py") and function == "_answer")
-        for file, _, function in frames
-    )
+def _waits(frames: Sequence[tuple[str, str, str]]) -> bool:
+    """Whether a rank that does nothing waits for other ranks."""
+    return any("torch/distributed" in file or "deepspeed/comm" in file for file, _, _ in frames)
 
 
 def _standing(log: str) -> list[tuple[str, str, str]]:

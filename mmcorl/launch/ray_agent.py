@@ -135,5 +135,5 @@ class Cohort:
     places: Sequence[str] = ()
     """A line per agent about where it lives, for people; none where that needs no saying."""
     keep_logs: Callable[[Path], None] = _no_logs
-    """Makes every worker write what it prints to AGENT-rankN.log or AGENT-engineN.log in a folder, what it printed so
+    """Makes every worker write what it prints to AGENT-rankN.log in a folder, what it printed so
     far first."""

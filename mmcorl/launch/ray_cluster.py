@@ -1,7 +1,5 @@
 """Agents as Ray actors: one placement group per agent, one actor per GPU, on one machine or many.
 
-An actor is a rank, or with `engine.separate` an engine.
-
 The run's own process does data, votes, rewards, logs and checkpoints, and builds no model. Ray places, starts and ends
 processes and carries prompts and completions; inside an agent, ranks speak torch.distributed with one another.
 """
@@ -26,8 +24,7 @@ from mmcorl.config.install_hints import install
 from mmcorl.errors import RunError, UserError
 from mmcorl.launch.actor import Place, Rank
 from mmcorl.launch.agent_threads import Lanes
-from mmcorl.launch.engine_actor import Sampler
-from mmcorl.launch.health import Role, Seat, Watch
+from mmcorl.launch.health import Seat, Watch
 from mmcorl.launch.process_monitor import Nurse
 from mmcorl.launch.ray_agent import Cohort, TeamAgent
 from mmcorl.launch.reaper import Guard
@@ -107,8 +104,7 @@ class RayLauncher:
         with _exit_on_sigterm():
             teams = self._place([reader.settings.ranks for reader in readers])
             for reader, team in zip(readers, teams, strict=True):
-                self._seat(reader.name, team[: reader.settings.ranks], "rank")
-                self._seat(reader.name, team[reader.settings.ranks :], "engine")
+                self._seat(reader.name, team)
             self._start_watch()
             if self._guard is not None:
                 self._guard.note()
@@ -117,14 +113,14 @@ class RayLauncher:
             self._lanes = None if self.config.time_sliced else Lanes(names)
             parallel: Parallel = self._lanes or in_turn
             agents = [TeamAgent(name, RayTeam(self._watch, self._team(name))) for name in names]
-            places = [_told(name, self._team(name), self._team(name, "engine")) for name in names]
+            places = [_told(name, self._team(name)) for name in names]
             return Cohort(agents, parallel, places, self._keep_logs)
 
     # -- the cluster -------------------------------------------------------------------------------------------
 
     def _join(self) -> None:
         address = self.config.ray.address
-        workers = sum(agent.ranks + self.config.engine.separate for agent in self.config.agents)
+        workers = sum(agent.ranks for agent in self.config.agents)
         own = {"num_cpus": workers, "include_dashboard": False, "object_store_memory": OBJECT_STORE}
         try:
             if address:
@@ -155,12 +151,10 @@ class RayLauncher:
         has = int(self.ray.cluster_resources().get("GPU", 0))
         if self.config.device == "cpu" or (self.config.device == "auto" and not has):
             return "cpu"
-        separate = self.config.engine.separate
-        sizes = {agent.name: agent.ranks + separate for agent in self.config.agents}
-        needed = max(sizes.values()) if self.config.time_sliced else sum(sizes.values())
+        sizes = [agent.ranks for agent in self.config.agents]
+        needed = max(sizes) if self.config.time_sliced else sum(sizes)
         if needed > has:
-            engines = f" of which each has {separate} for its engines" if separate else ""
-            shown = " + ".join(map(str, sizes.values())) + engines
+            shown = " + ".join(map(str, sizes))
             rule = f"{needed} GPUs in turn" if self.config.time_sliced else f"{needed} GPUs ({shown})"
             raise UserError(
                 f"the agents need {rule} but the Ray cluster has {has}: give agents fewer ranks, add machines with "
@@ -168,13 +162,12 @@ class RayLauncher:
             )
         return "cuda"
 
-    def _place(self, ranks: Sequence[int]) -> list[list[tuple[Any, Place]]]:
-        """The actors of every agent with their places: ranks, then engines, each so that machines stay together."""
+    def _place(self, sizes: Sequence[int]) -> list[list[tuple[Any, Place]]]:
+        """The actors of every agent with their places, so that machines stay together."""
         from ray.util.placement_group import placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         gpu, sliced = self.device == "cuda", self.config.time_sliced
-        sizes = [number + self.config.engine.separate for number in ranks]
         unit = {"GPU": 1.0, "CPU": 1.0} if gpu else {"CPU": CPU_PER_RANK}
         # Agents that take turns live in one group, side by side on the same GPUs.
         groups = [max(sizes)] if sliced else list(sizes)
@@ -192,7 +185,7 @@ class RayLauncher:
                 f"the Ray cluster did not give the agents their {sum(groups)} places within "
                 f"{self.config.ray.startup:g} seconds (ray.startup): others use it, see `ray status`"
             )
-        rank, engine = self.ray.remote(Rank), self.ray.remote(Sampler)
+        rank = self.ray.remote(Rank)
         options = {
             # GPUs are booked in parts of 1/10000.
             "num_gpus": (10_000 // len(sizes) / 10_000 if sliced else 1.0) if gpu else 0.0,
@@ -210,18 +203,13 @@ class RayLauncher:
             own = []
             for bundle in range(size):
                 where = PlacementGroupSchedulingStrategy(made[0 if sliced else index], bundle)
-                actor = rank if bundle < ranks[index] else engine
-                own.append(actor.options(**options, scheduling_strategy=where).remote(settings.name, environment))
+                own.append(rank.options(**options, scheduling_strategy=where).remote(settings.name, environment))
             self._actors += own
             teams.append(own)
         refs = [one.place.remote() for own in teams for one in own]
         places = iter(self._first(refs))
         pairs = [[(one, next(places)) for one in own] for own in teams]
-
-        def together(some: Sequence[tuple[Any, Place]]) -> list[tuple[Any, Place]]:
-            return sorted(some, key=lambda pair: (pair[1].node, pair[1].gpus))
-
-        return [together(own[:number]) + together(own[number:]) for own, number in zip(pairs, ranks, strict=True)]
+        return [sorted(own, key=lambda pair: (pair[1].node, pair[1].gpus)) for own in pairs]
 
     def _first(self, refs: Sequence[Any]) -> list[Place]:
         """The first word of every actor."""
@@ -231,12 +219,12 @@ class RayLauncher:
             reason = str(error).strip().splitlines()[-1]
             raise RunError(f"a worker could not be started on the Ray cluster: {reason}") from error
 
-    def _seat(self, agent: str, team: Sequence[tuple[Any, Place]], role: Role) -> None:
+    def _seat(self, agent: str, team: Sequence[tuple[Any, Place]]) -> None:
         for number, (actor, place) in enumerate(team):
-            self._seats.append(Seat(agent, number, len(team), actor, place, place.log, role))
+            self._seats.append(Seat(agent, number, len(team), actor, place, place.log))
 
-    def _team(self, agent: str, role: Role = "rank") -> list[Seat]:
-        return [seat for seat in self._seats if (seat.agent, seat.role) == (agent, role)]
+    def _team(self, agent: str) -> list[Seat]:
+        return [seat for seat in self._seats if seat.agent == agent]
 
     def _start_watch(self) -> None:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -253,20 +241,15 @@ class RayLauncher:
         seats: list[Seat] = []
         refs: list[Any] = []
         for reader in readers:
-            team, engines = self._team(reader.name), self._team(reader.name, "engine")
+            team = self._team(reader.name)
             (port,) = self._watch.gather(team[:1], [team[0].actor.free_port.remote()], "its start")
             meeting = f"{team[0].place.node}:{port}"
-            for seat in (*engines, *team):
+            for seat in team:
                 workers = sum(one.place.node_id == seat.place.node_id for one in self._seats)
                 threads = os.environ.get("OMP_NUM_THREADS") or str(self._threads(seat, workers))
                 seats.append(seat)
-                if seat.role == "engine":
-                    build = (self.config, reader.settings, reader.path, self.device, threads)
-                    refs.append(seat.actor.build.remote(*build))
-                    continue
                 arguments = (self.config, reader.settings, reader.path, steps, self.device, threads)
-                separate = [one.actor for one in engines]
-                refs.append(seat.actor.build.remote(*arguments, seat.number, seat.of, meeting, separate))
+                refs.append(seat.actor.build.remote(*arguments, seat.number, seat.of, meeting))
             if self.config.time_sliced:
                 self._watch.gather(seats, refs, "its start", self.config.ray.startup)
         self._watch.gather(seats, refs, "its start", self.config.ray.startup)
@@ -283,7 +266,7 @@ class RayLauncher:
         folder = folder.absolute()
         refs = []
         for seat in self._seats:
-            seat.log = str(folder / f"{seat.agent}-{seat.role}{seat.number}.log")
+            seat.log = str(folder / f"{seat.agent}-rank{seat.number}.log")
             refs.append(seat.actor.keep_log.remote(Path(seat.log)))
         self._watch.gather(self._seats, refs, "its start")
 
@@ -340,11 +323,7 @@ def _reach(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=10).close()
 
 
-def _told(name: str, team: Sequence[Seat], engines: Sequence[Seat]) -> str:
-    return f"{name}: " + "; ".join(_where(seats) for seats in (team, engines) if seats)
-
-
-def _where(team: Sequence[Seat]) -> str:
+def _told(name: str, team: Sequence[Seat]) -> str:
     by_node: dict[str, list[Seat]] = {}
     for seat in team:
         by_node.setdefault(seat.place.node, []).append(seat)
@@ -352,7 +331,7 @@ def _where(team: Sequence[Seat]) -> str:
     for node, seats in by_node.items():
         gpus = ", ".join(gpu for seat in seats for gpu in seat.place.gpus)
         where.append(f"{len(seats)} on {node}" + (f" (GPU {gpus})" if gpus else ""))
-    return f"{len(team)} {team[0].role}{'s' if len(team) > 1 else ''}, {', '.join(where)}"
+    return f"{name}: {len(team)} rank{'s' if len(team) > 1 else ''}, {', '.join(where)}"
 
 
 @contextlib.contextmanager

@@ -88,16 +88,16 @@ def memory(config: Config, readers: Sequence[Reader], gpus: Sequence[int], ram: 
             continue
         one = budget(config, numbers[reader.name], shape, size if place == "GPU" else None)
         needed.append((reader.settings.ranks, one))
-        yield _fits(reader.name, max(one.peak, one.engine), size, one.sentence(place), place)
-    ranks, engines = sum(count for count, _ in needed), config.engine.separate * len(needed)
+        yield _fits(reader.name, one.peak, size, one.sentence(place), place)
+    ranks = sum(count for count, _ in needed)
     if config.launcher == "local" and len(needed) > 1 and not (config.time_sliced and place == "GPU"):
         # All of them stay on one device; one at a time works.
         total = together([one for _, one in needed], one_at_a_time=False) + needed[0][1].reserve
         told = f"all {len(needed)} agents share one device and need about {total / GIB:.1f} GiB"
         yield _fits("together", total, size, told, place)
-    elif config.device == "cpu" and ranks + engines > 1:
-        total = sum(count * one.peak + config.engine.separate * one.engine for count, one in needed)
-        told = f"all {ranks} ranks{f' and {engines} engines' if engines else ''} need about {total / GIB:.1f} GiB"
+    elif config.device == "cpu" and ranks > 1:
+        total = sum(count * one.peak for count, one in needed)
+        told = f"all {ranks} ranks need about {total / GIB:.1f} GiB"
         if config.ray.address:
             yield Finding("note", "memory", f"together: {told}, not compared: they may be on other machines")
         else:

@@ -180,8 +180,6 @@ class Budget:
     """There all the time: weights, optimizer state, reference model."""
     updating: dict[str, int]
     sampling: dict[str, int]
-    engine: int = 0
-    """On the GPU of an engine that has one of its own."""
     reserve: int = RESERVE
     """What libraries, kernels and fragmentation take."""
 
@@ -200,8 +198,7 @@ class Budget:
         parts = {**self.resident, **self.updating, **{f"{name} (sampling)": n for name, n in self.sampling.items()}}
         parts["torch itself"] = self.reserve
         told = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items() if size >= 0.05 * GIB)
-        apart = f", and {self.engine / GIB:.1f} GiB for each engine of its own" if self.engine else ""
-        return f"about {self.peak / GIB:.1f} GiB per {place} at the peak ({told}){apart}"
+        return f"about {self.peak / GIB:.1f} GiB per {place} at the peak ({told})"
 
 
 def budget(
@@ -252,8 +249,6 @@ def budget(
     updating = _updating(config, shape, micro, _copies(config, shape, ranks, trained, away), gradients, adamw)
     sampling = _sampling(config, ranks, shape, gpu_bytes, prompts)
     reserve = RESERVE_ON_CPU if cpu else RESERVE
-    if config.engine.separate:
-        return Budget(resident, updating, {}, sum(sampling.values()) + reserve, reserve)
     if config.engine.kind == "vllm" and not config.engine.sleep:
         return Budget(resident | sampling, updating, {}, reserve=reserve)
     return Budget(resident, updating, sampling, reserve=reserve)

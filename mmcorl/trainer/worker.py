@@ -58,7 +58,6 @@ class Worker:
         total_steps: steps of the whole run, for the learning-rate schedule.
         device: where the model computes.
         ranks: the agent's ranks, already joined.
-        separate: actors for the agent's engines where those have processes of their own.
     """
 
     def __init__(
@@ -68,7 +67,6 @@ class Worker:
         total_steps: int,
         device: torch.device,
         ranks: Ranks = ALONE,
-        separate: Sequence[Any] = (),
     ):
         self.config, self.reader, self.adapter = config, reader, reader.adapter
         self.name, self.path, self.ranks, self.device = reader.name, reader.path, ranks, device
@@ -99,7 +97,7 @@ class Worker:
         if config.engine.kind == "transformers" and not self.shards.whole:
             self.copy = WholeCopy(config, reader, device)
         sampled = self.copy.policy if self.copy else self.policy
-        self.engine = build_engine(config, sampled, reader, ranks, separate=separate)
+        self.engine = build_engine(config, sampled, reader)
         correction = config.objective.importance_correction
         if correction == "auto":
             correction = "token_truncate" if self.adapter.needs_importance_correction else "off"

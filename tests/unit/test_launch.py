@@ -150,6 +150,15 @@ def test_settings_of_ray_need_ray() -> None:
     assert "ray.collective_timeout is 30.0 but launcher is 'local'" in refusal(ray__collective_timeout=30)
 
 
+def test_removed_settings_are_refused_unless_they_ask_for_nothing() -> None:
+    """The resolved config of an older run writes out the default."""
+    said = refusal(engine__separate=2)
+    assert said.startswith("engine.separate is 2, but an engine has no GPUs of its own any more")
+    assert "agents.NAME.ranks" in said
+    old = changed(small_config({"a": "one", "b": "two"}, "text"), engine__separate=0)
+    assert not hasattr(settings.parse(old).engine, "separate")
+
+
 def test_of_several_engines_in_one_process_none_may_sleep_on_a_gpu() -> None:
     base = small_config({"a": "one", "b": "two"}, "text")
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
