@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from paths import DATA
+from runs import TrainedRun, train_small
 
 # A shell starts what it puts in the background with SIGINT ignored, and every process under test would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -61,3 +62,12 @@ def shared_data() -> Path:
     if not DATA.is_dir():
         pytest.skip(f"no folder of real data at {DATA}: set MMCORL_SHARED_DATA")
     return DATA
+
+
+@pytest.fixture(scope="session")
+def trained_run(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
+    """A finished run for reading only: six steps of two agents on images, see `runs.small_config`.
+
+    A test that changes it copies it first: `trained_run.copy(tmp_path)`.
+    """
+    return train_small(tmp_path_factory.mktemp("trained_run"), tmp_path_factory.getbasetemp() / "taught")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -79,6 +80,30 @@ def write_config(folder: Path, config: Mapping[str, Any]) -> Path:
     file = folder / "config.yaml"
     file.write_text(yaml.safe_dump(dict(config), sort_keys=False))
     return file
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A finished run and the config file it was started from; agents `qwen` and `intern`."""
+
+    config: Path
+    path: Path
+
+    def copy(self, folder: Path) -> TrainedRun:
+        """A copy in `folder` that a test may change."""
+        return TrainedRun(
+            Path(shutil.copy(self.config, folder / "config.yaml")), Path(shutil.copytree(self.path, folder / "run"))
+        )
+
+
+def train_small(folder: Path, cache: Path) -> TrainedRun:
+    """Train `small_config` with two families on images, in this process, into `folder`."""
+    from mmcorl.cli.main import main
+
+    models = {"qwen": taught("qwen2.5-vl", cache), "intern": taught("internvl3.5", cache)}
+    trained = TrainedRun(write_config(folder, small_config(models)), folder / "run")
+    assert main(["train", str(trained.config), "--run-dir", str(trained.path), "--quiet"]) == 0
+    return trained
 
 
 def records(run: Path, name: str) -> list[dict[str, Any]]:
