@@ -1,28 +1,37 @@
-"""The policy interface: what `cotrain` asks of an agent, and nothing more.
+"""The policy interface: everything a run calls on an agent.
 
-Strings go up, floats come down; tensors stay with the worker that made them. `mmcorl.launch.ray_agent.TeamAgent` is the
-agent of a run, over one worker in this process or over many; a toy in a test implements the same methods.
+Strings go up, floats come down; tensors stay with the worker that made them. `mmcorl.trainer.worker.Worker` is the
+agent in this process; `mmcorl.launch.remote_agent.RemoteAgent` is one whose worker, or one worker per GPU, runs in
+other processes. A toy in a test implements what it needs of the same methods.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from mmcorl.types import Completion, Group, Prompt
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Result = TypeVar("Result")
 
 Parallel = Callable[[Iterable[Callable[[], Any]]], "list[Future[Any]]"]
-"""Takes one call per agent, in the order of the cohort, and starts them; an agent's calls run one after the other."""
+"""Starts one call per agent, in the order of the cohort; an agent's calls run one after the other."""
 
 
 class Agent(Protocol):
     """One policy of the cohort."""
 
     name: str
+    coming: Callable[[int], Sequence[Prompt]]
+    """The prompts of a later step, where they are known: they are encoded during the update before it."""
+
+    # -- called by the training loop -----------------------------------------------------------------------------
 
     def rollout(self, prompts: Sequence[Prompt], step: int) -> list[Group]:
         """Sample K completions of each prompt and keep what the update needs; one group per prompt.
@@ -32,12 +41,14 @@ class Agent(Protocol):
         ...
 
     def update(self, rewards: Mapping[str, Sequence[float]], step: int) -> dict[str, float]:
-        """One policy step on the step's rollouts; `rewards` maps each prompt uid to its K rewards. Metrics."""
+        """Take one policy step on the step's rollouts; `rewards` maps each prompt uid to its K rewards. Metrics."""
         ...
 
     def evaluate(self, prompts: Sequence[Prompt]) -> list[Completion]:
         """One greedy completion per prompt, in order."""
         ...
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------
 
     def save(self, directory: Path) -> None:
         """Write weights, processor and optimizer state into a new folder."""
@@ -51,18 +62,58 @@ class Agent(Protocol):
         """Write the weights and processor alone, in the format transformers and vLLM open."""
         ...
 
+    # -- around the loop -----------------------------------------------------------------------------------------
+
+    def facts(self) -> dict[str, str | int]:
+        """Model, family and numbers of parameters, for the summary of the run."""
+        ...
+
+    def take_rates(self, step: int) -> dict[str, float | None]:
+        """Seconds, throughput and MFU of a finished step, for timings.jsonl; each step can be taken once."""
+        ...
+
+    def profile(self, folder: Path) -> None:
+        """Profile the next steps as `Config.profile` says; every rank writes its trace into `folder`."""
+        ...
+
+    def log_ratios(self, prompts: Sequence[Prompt], tokens: int) -> list[Tensor]:
+        """log pi_train - log pi_engine of each token (C,) of one completion per prompt and rank, C <= `tokens`.
+
+        Compares engine and trainer at equal weights, before any update; see `mmcorl.trainer.parity`.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """The agents that a launcher hands to a run, their models loaded."""
+
+    agents: Sequence[Agent]
+    parallel: Parallel
+    one_process: bool = False
+    """Whether all agents live in this process, so that its memory is theirs together."""
+    places: Sequence[str] = ()
+    """A line per agent about where it lives, for people; none where that needs no saying."""
+    keep_logs: Callable[[Path], None] = lambda folder: None
+    """Makes every worker write what it prints to AGENT-rankN.log in a folder, earlier output included."""
+
+
+def nothing_known(step: int) -> Sequence[Prompt]:
+    """The `coming` of an agent that is not told which prompts come next."""
+    return ()
+
 
 def in_turn(calls: Iterable[Callable[[], Result]]) -> list[Future[Result]]:
     """The `parallel` of one process: each agent's call after the other, done when this returns.
 
     An error of a call is raised here, and the calls after it are not made.
     """
-    made: list[Future[Result]] = []
+    futures: list[Future[Result]] = []
     for call in calls:
         future: Future[Result] = Future()
         future.set_result(call())
-        made.append(future)
-    return made
+        futures.append(future)
+    return futures
 
 
 def results(calls: Iterable[Future[Result]]) -> list[Result]:

@@ -18,7 +18,7 @@ from typing import Any
 import transformers
 
 import mmcorl
-from mmcorl.agent import results
+from mmcorl.agent import Agent, Cohort, results
 from mmcorl.answers import Equivalence
 from mmcorl.config import BenchmarkSet, Config
 from mmcorl.cotrain import cotrain
@@ -35,9 +35,7 @@ from mmcorl.interactions.workflows import workflows
 from mmcorl.labels.supervision import Supervision
 from mmcorl.launch import launcher
 from mmcorl.launch.health import RankError
-from mmcorl.launch.host import prepare
-from mmcorl.launch.local import LocalTeam
-from mmcorl.launch.ray_agent import Cohort, TeamAgent
+from mmcorl.launch.process_setup import prepare_process
 from mmcorl.policy.prompt_encoder import Reader
 from mmcorl.report.run_page import build_report
 from mmcorl.rewards import Reward
@@ -98,7 +96,7 @@ def train(config: Config, run_dir: Path, *, quiet: bool = False, suite: Suite | 
     Raises UserError before work starts on anything that cannot work, and leaves the folder then as it was; raises
     RunError where the disk has no room.
     """
-    prepare(config)
+    prepare_process(config)
     require_engine(config)
     require_trackers(config.logging.trackers)
     with RunFolder(run_dir, config) as folder, launcher(config) as launch, Equivalence() as relation:
@@ -163,7 +161,7 @@ def _work(
     agents = cohort.agents
     if start:
         results(cohort.parallel(partial(agent.load, start.path / agent.name) for agent in agents))
-    facts = {agent.name: agent.facts | {"memory": predicted.get(agent.name, {})} for agent in agents}
+    facts = {agent.name: agent.facts() | {"memory": predicted.get(agent.name, {})} for agent in agents}
 
     prompts.last = steps
     talk = workflows(config, relation, folder.path) if config.episode else None
@@ -240,8 +238,7 @@ def _memory(
 
 def _predicted(config: Config, needed: Mapping[str, memory.Budget], cohort: Cohort) -> dict[str, dict[str, Any]]:
     """What is to be measured of each agent: of all together where they share a process, and on GPUs that is one GPU."""
-    one_process = len(cohort.agents) > 1 and all(isinstance(agent.team, LocalTeam) for agent in cohort.agents)
-    if not one_process:
+    if not (cohort.one_process and len(cohort.agents) > 1):
         return {name: {"predicted_gb": round(one.tensors / 1e9, 3)} for name, one in needed.items()}
     if len(needed) < len(cohort.agents):
         return {}
@@ -249,7 +246,7 @@ def _predicted(config: Config, needed: Mapping[str, memory.Budget], cohort: Coho
     return {name: {"predicted_gb": round(total / 1e9, 3), "together": True} for name in needed}
 
 
-def _profile(config: Config, agents: Sequence[TeamAgent], folder: Path, steps: int, progress: Progress) -> None:
+def _profile(config: Config, agents: Sequence[Agent], folder: Path, steps: int, progress: Progress) -> None:
     """Let the agents profile themselves, in a folder of the run that is empty then; `steps` are left to do."""
     assert config.profile is not None
     if steps < config.profile.steps[1]:
@@ -262,7 +259,7 @@ def _profile(config: Config, agents: Sequence[TeamAgent], folder: Path, steps: i
 
 
 def _compare_engines(
-    config: Config, agents: Sequence[TeamAgent], prompts: TrainingPrompts, folder: RunFolder, progress: Progress
+    config: Config, agents: Sequence[Agent], prompts: TrainingPrompts, folder: RunFolder, progress: Progress
 ) -> None:
     """Stop before the first step where an engine samples from something else than its trainer trains."""
     rows = [prompts.source[row] for row in prompts.kept[: parity.PROMPTS]]

@@ -117,23 +117,22 @@ class Rank:
         def build() -> None:
             import torch
 
-            from mmcorl.launch.host import Host, prepare
+            from mmcorl.launch.process_setup import prepare_process
             from mmcorl.policy.prompt_encoder import Reader
             from mmcorl.sharding.ranks import Ranks
             from mmcorl.trainer.worker import Worker
 
-            prepare(config)
+            prepare_process(config)
             reader, here = Reader(config, settings, path), torch.device(device)
             ranks = Ranks.join(number, size, meeting, here, config.ray.collective_timeout)
-            worker = Worker(config, reader, steps, here, ranks)
-            self._host = Host(worker, config.time_sliced)
+            self._worker = Worker(config, reader, steps, here, ranks)
 
         result: Broke | None = caught(build)
         return result
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """See `Host.call`; what it raises is returned as Broke, and its trace printed here."""
-        return caught(lambda: self._host.call(method, *arguments))
+        """Call a method of the worker; an error is returned as Broke, and its trace printed here."""
+        return caught(lambda: getattr(self._worker, method)(*arguments))
 
 
 def caught(call: Callable[[], Any]) -> Any:

@@ -7,21 +7,20 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 
-class Lanes:
+class AgentThreads:
     """A `parallel` under which calls of different agents overlap and those of one agent keep their order.
 
-    The threads only hand calls over to other processes and wait for them. `close` before the process ends; the
-    calls that still run must have been made to end by then.
+    The threads only hand calls over to other processes and wait for them. End the calls that still run before `close`.
     """
 
     def __init__(self, names: Sequence[str]):
-        self._lanes = [ThreadPoolExecutor(1, thread_name_prefix=name) for name in names]
+        self._threads = [ThreadPoolExecutor(1, thread_name_prefix=name) for name in names]
 
     def __call__(self, calls: Iterable[Callable[[], Any]]) -> list[Future[Any]]:
         """Start one call per agent, in the order of the names."""
-        return [lane.submit(call) for lane, call in zip(self._lanes, calls, strict=True)]
+        return [thread.submit(call) for thread, call in zip(self._threads, calls, strict=True)]
 
     def close(self) -> None:
-        """Drop what is queued and wait for what runs."""
-        for lane in self._lanes:
-            lane.shutdown(wait=True, cancel_futures=True)
+        """Drop queued calls and wait for running ones."""
+        for thread in self._threads:
+            thread.shutdown(wait=True, cancel_futures=True)

@@ -1,6 +1,6 @@
-"""Agents in processes that branch off the run's own: they work at the same time, each on a thread of its own.
+"""Agents in forks of the run's process: they work at the same time, each driven by a thread of its own.
 
-A branch has at once what was read and imported before it, so it costs some milliseconds. It lives no longer than the
+A fork has at once what was read and imported before it, so it costs some milliseconds. It lives no longer than the
 run's process, which asks it for one thing at a time.
 """
 
@@ -21,59 +21,58 @@ from typing import Any
 
 import torch
 
+from mmcorl.agent import Agent
 from mmcorl.launch.health import RankError
-from mmcorl.launch.host import Host
+from mmcorl.launch.remote_agent import RemoteAgent
 
-_DIES_WITH_ITS_PARENT = 1
-"""PR_SET_PDEATHSIG of prctl."""
+PR_SET_PDEATHSIG = 1
+"""Option of prctl: die with the parent."""
 
 
 def may_fork(agents: int, threads: int | None, device: torch.device) -> bool:
-    """Whether agents in branches of this process work, and work faster than one after the other here.
+    """Whether agents in forks of this process work, and work faster than one after the other here.
 
-    Branches do not take threads of torch with them: neither those of an operator nor those for each GPU in sight.
+    Forks do not take threads of torch with them: neither those of an operator nor those for each visible GPU.
     """
     if agents < 2 or threads != 1 or device.type != "cpu" or torch.cuda.is_available():
         return False
     return sys.platform == "linux" and len(os.sched_getaffinity(0)) > 1
 
 
-class ForkedTeam:
-    """One worker in a branch of this process. `ready` before the first call."""
+class ForkedAgent(RemoteAgent):
+    """One worker in a fork of this process. Call `ready` before anything else."""
 
-    size = 1
-
-    def __init__(self, name: str, build: Callable[[], Host]):
-        self.name = name
-        self._here, there = multiprocessing.Pipe()
-        branch = multiprocessing.get_context("fork").Process(target=self._serve, args=(there, build), name=name)
-        branch.start()
-        there.close()
-        self._branch = branch
+    def __init__(self, name: str, build: Callable[[], Agent]):
+        super().__init__(name, ranks=1)
+        self._pipe, child_end = multiprocessing.Pipe()
+        self._process = multiprocessing.get_context("fork").Process(
+            target=self._serve, args=(child_end, build), name=name
+        )
+        self._process.start()
+        child_end.close()
 
     def ready(self) -> None:
-        """Wait until the worker has been built; what stood against it is raised."""
-        self._answer("its start")
+        """Wait until the worker has been built; raises what stopped it."""
+        self._receive("its start")
 
     def call(self, method: str, arguments: Sequence[tuple[Any, ...]], during: str) -> list[Any]:
-        """Call it there; errors come here with the place where they were raised as a note."""
-        (own,) = arguments
-        # A branch that has ended cannot be told anything, and says so when it is asked.
+        """Call the worker; an error comes back with the place where it was raised as a note."""
+        # A process that has ended takes no message; `_receive` reports it.
         with suppress(BrokenPipeError):
-            self._here.send((method, own))
-        return [self._answer(during)]
+            self._pipe.send((method, arguments[0]))
+        return [self._receive(during)]
 
     def end(self) -> None:
-        """Of a branch that is idle, or one whose work nobody wants any more."""
-        self._branch.kill()
-        self._branch.join()
+        """Kill the process, idle or at work."""
+        self._process.kill()
+        self._process.join()
 
-    def _answer(self, during: str) -> Any:
+    def _receive(self, during: str) -> Any:
         try:
-            result, errors = self._here.recv()
+            result, errors = self._pipe.recv()
         except (EOFError, ConnectionResetError):
-            self._branch.join()
-            code = self._branch.exitcode or 0
+            self._process.join()
+            code = self._process.exitcode or 0
             how = f"{signal.Signals(-code).name} ended it" if code < 0 else f"it left with exit code {code}"
             more = ", as happens where memory runs out" if code == -signal.SIGKILL else ""
             raise RankError(f"the process of agent {self.name!r} died during {during}: {how}{more}") from None
@@ -83,47 +82,47 @@ class ForkedTeam:
             raise errors[0]
         return result
 
-    def _serve(self, pipe: Connection, build: Callable[[], Host]) -> None:
-        """The branch: build, then answer until nobody asks any more."""
-        ctypes.CDLL(None).prctl(_DIES_WITH_ITS_PARENT, signal.SIGKILL)
-        self._here.close()
+    def _serve(self, pipe: Connection, build: Callable[[], Agent]) -> None:
+        """The forked process: build the worker, then answer calls until the pipe closes."""
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        self._pipe.close()
         # A Ctrl-C reaches all processes of a terminal: the run's own decides what comes of it.
         for stop in (signal.SIGINT, signal.SIGTERM):
             signal.signal(stop, signal.SIG_IGN)
-        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # Its threads are not here either, which it would warn of.
-        host: Host | None = None
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # A fork lacks its threads, and it would warn.
+        worker: Agent | None = None
         with suppress(EOFError, ConnectionError):
             while True:
-                # Outside of what follows: its end is no error of a call.
-                method, arguments = ("", ()) if host is None else pipe.recv()
+                # Outside of the `try` below: the end of the pipe is no error of a call.
+                method, arguments = ("", ()) if worker is None else pipe.recv()
                 result: Any = None
                 errors: tuple[BaseException, ...] = ()
                 try:
-                    if host is None:
-                        host = build()
+                    if worker is None:
+                        worker = build()
                     else:
-                        result = host.call(method, *arguments)
+                        result = getattr(worker, method)(*arguments)
                 except BaseException as error:  # An exit, too, is one of the run and not of this process.
                     errors = _sendable(error)
                 pipe.send((result, errors))
-                if host is None:
+                if worker is None:
                     return
 
 
 def _sendable(error: BaseException) -> tuple[BaseException, ...]:
-    """An error, with its trace as a note, and what caused it, one behind the other; in words what cannot travel."""
+    """An error, with its trace as a note, and its chain of causes; those that cannot be pickled become text."""
     trace = "".join(traceback.format_exception(error))
     chain: list[BaseException] = []
-    one: BaseException | None = error
-    while one is not None and one not in chain:
-        chain.append(one)
-        one = one.__cause__ or one.__context__
-    sent = tuple(one if _travels(one) else RuntimeError(f"{type(one).__name__}: {one}") for one in chain)
+    link: BaseException | None = error
+    while link is not None and link not in chain:
+        chain.append(link)
+        link = link.__cause__ or link.__context__
+    sent = tuple(link if _pickles(link) else RuntimeError(f"{type(link).__name__}: {link}") for link in chain)
     sent[0].add_note(trace)
     return sent
 
 
-def _travels(error: BaseException) -> bool:
+def _pickles(error: BaseException) -> bool:
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # Whatever an error of some library raises when it is made anew.

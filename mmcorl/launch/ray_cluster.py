@@ -18,16 +18,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from mmcorl.agent import Parallel, in_turn
+from mmcorl.agent import Cohort, Parallel, in_turn
 from mmcorl.config import Config
 from mmcorl.config.install_hints import install
 from mmcorl.errors import RunError, UserError
 from mmcorl.launch.actor import Place, Rank
-from mmcorl.launch.agent_threads import Lanes
+from mmcorl.launch.agent_threads import AgentThreads
 from mmcorl.launch.health import Seat, Watch
 from mmcorl.launch.process_monitor import Nurse
-from mmcorl.launch.ray_agent import Cohort, TeamAgent
 from mmcorl.launch.reaper import Guard
+from mmcorl.launch.remote_agent import RemoteAgent
 from mmcorl.policy.prompt_encoder import Reader
 
 PASSED_ON = (
@@ -71,7 +71,7 @@ class RayLauncher:
         self._groups: list[Any] = []
         self._seats: list[Seat] = []
         self._nurses: dict[str, Any] = {}
-        self._lanes: Lanes | None = None
+        self._agent_threads: AgentThreads | None = None
         self._guard: Guard | None = None
         self._watch = Watch(self.ray, config.ray.hung_after)
 
@@ -93,8 +93,8 @@ class RayLauncher:
     ) -> None:
         with _undisturbed():
             self._watch.close()
-            if self._lanes is not None:
-                self._lanes.close()
+            if self._agent_threads is not None:
+                self._agent_threads.close()
             # A failure's sentence may name a log.
             self._end(keep_logs=isinstance(error, RunError))
             self._leave()
@@ -110,11 +110,11 @@ class RayLauncher:
                 self._guard.note()
             self._build(readers, steps)
             names = [reader.name for reader in readers]
-            self._lanes = None if self.config.time_sliced else Lanes(names)
-            parallel: Parallel = self._lanes or in_turn
-            agents = [TeamAgent(name, RayTeam(self._watch, self._team(name))) for name in names]
+            self._agent_threads = None if self.config.time_sliced else AgentThreads(names)
+            parallel: Parallel = self._agent_threads or in_turn
+            agents = [RayAgent(name, self._watch, self._team(name)) for name in names]
             places = [_told(name, self._team(name)) for name in names]
-            return Cohort(agents, parallel, places, self._keep_logs)
+            return Cohort(agents, parallel, places=places, keep_logs=self._keep_logs)
 
     # -- the cluster -------------------------------------------------------------------------------------------
 
@@ -287,11 +287,12 @@ class RayLauncher:
             self.ray.util.remove_placement_group(group)
 
 
-class RayTeam:
-    """The ranks of one agent."""
+class RayAgent(RemoteAgent):
+    """One agent whose ranks are actors."""
 
-    def __init__(self, watch: Watch, seats: Sequence[Seat]):
-        self.size, self._watch, self._seats = len(seats), watch, seats
+    def __init__(self, name: str, watch: Watch, seats: Sequence[Seat]):
+        super().__init__(name, ranks=len(seats))
+        self._watch, self._seats = watch, seats
 
     def call(self, method: str, arguments: Sequence[tuple[Any, ...]], during: str) -> list[Any]:
         """On all ranks at once; raises as soon as any rank of the run fails."""

@@ -24,7 +24,7 @@ from mmcorl.data.sources import load_prompts
 from mmcorl.engines import require_engine
 from mmcorl.errors import RunError, UserError
 from mmcorl.launch import launcher
-from mmcorl.launch.host import prepare
+from mmcorl.launch.process_setup import prepare_process
 from mmcorl.launch.ray_cluster import require_ray
 from mmcorl.policy.prompt_encoder import Reader
 from mmcorl.tools.zoo import resolve
@@ -54,7 +54,7 @@ def packages(config: Config) -> Iterator[Finding]:
     found = {name: _version(name) for name in PACKAGES}
     shown = ", ".join(f"{name} {version}" for name, version in found.items() if version)
     yield Finding("ok", "packages", f"Python {platform.python_version()}, {shown}")
-    required: list[Callable[[], object]] = [partial(prepare, config), partial(require_engine, config)]
+    required: list[Callable[[], object]] = [partial(prepare_process, config), partial(require_engine, config)]
     for require in (*required, *((require_ray,) if config.launcher == "ray" else ())):
         try:
             require()

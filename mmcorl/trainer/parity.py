@@ -12,11 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from mmcorl.agent import Agent
 from mmcorl.config import Config
 from mmcorl.types import Prompt
 
@@ -106,20 +107,12 @@ def parity(agent: str, dtype: str, differences: Mapping[str, Sequence[Tensor]]) 
     return Parity(agent, dtype, drift(differences["text"]), drift(image) if image else None)
 
 
-class Measured(Protocol):
-    """An agent that can be measured: `mmcorl.launch.ray_agent.TeamAgent` is one."""
-
-    name: str
-
-    def differences(self, prompts: Sequence[Prompt], tokens: int) -> list[Tensor]: ...
-
-
-def measure(agent: Measured, prompts: Sequence[Prompt], config: Config) -> Parity:
+def measure(agent: Agent, prompts: Sequence[Prompt], config: Config) -> Parity:
     """Compare one agent's engine with its trainer on some prompts of the training data."""
     # Another uid, because a prompt without its image is another prompt.
     words = [replace(prompt, uid=f"{prompt.uid}/text", images=()) for prompt in prompts]
-    differences = {"text": agent.differences(words, TOKENS)}
+    differences = {"text": agent.log_ratios(words, TOKENS)}
     if any(prompt.images for prompt in prompts):
-        differences["image"] = agent.differences([prompt for prompt in prompts if prompt.images], TOKENS)
+        differences["image"] = agent.log_ratios([prompt for prompt in prompts if prompt.images], TOKENS)
     dtypes = [config.training.dtype, config.engine.dtype or config.training.dtype]
     return parity(agent.name, coarser(dtypes), differences)

@@ -14,7 +14,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,11 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity
 
 from mmcorl.config import ProfileSettings
+from mmcorl.sharding.ranks import Ranks
 from mmcorl.system.timing import Timer
-from mmcorl.trainer.worker import Worker
 
 CALLS = ("rollout", "update")
-"""Methods of a worker that a training step calls, each with the step as its second argument."""
+"""Methods of a worker that a training step calls, in order."""
 OPERATORS = 40
 """Operators kept of each rank, those that took longest."""
 SIDE = {"cpu": 768, "cuda": 8192}
@@ -40,18 +40,33 @@ class Profiler:
     """Profiles the calls of one worker in the steps that the settings name.
 
     Args:
-        worker: whose calls come through `during`.
         settings: which steps, counted from the first that this process makes.
         folder: where the files go.
+        agent: name of the agent.
+        ranks: this rank among those of the agent.
+        device: where it computes.
+        dtype: `training.dtype`.
+        timings: throughput of the step whose update has just ended; see `mmcorl.trainer.throughput`.
     """
 
-    def __init__(self, worker: Worker, settings: ProfileSettings, folder: Path):
-        self._worker, self._settings, self._folder = worker, settings, folder
-        self._cuda = worker.device.type == "cuda"
+    def __init__(
+        self,
+        settings: ProfileSettings,
+        folder: Path,
+        *,
+        agent: str,
+        ranks: Ranks,
+        device: torch.device,
+        dtype: str,
+        timings: Callable[[], Mapping[str, float]],
+    ):
+        self._settings, self._folder = settings, folder
+        self._agent, self._ranks, self._device, self._dtype, self._timings = agent, ranks, device, dtype, timings
+        self._cuda = device.type == "cuda"
         self._timer = Timer(self._wait)
         self._first: int | None = None
         self._timed: dict[int, dict[str, float]] = {}
-        """What the worker says of each timed step; see `Worker.timings`."""
+        """Throughput of each timed step."""
         self._began: list[float] = []
         """When each profiled step began: a step lasts till the next, before whose tracing starts."""
         self._segments: list[dict[str, Any]] = []
@@ -62,12 +77,8 @@ class Profiler:
         """There is nothing left to do."""
 
     @contextlib.contextmanager
-    def during(self, method: str, arguments: tuple[Any, ...]) -> Iterator[None]:
-        """Around one call of the worker."""
-        if method not in CALLS:
-            yield
-            return
-        step: int = arguments[1]
+    def during(self, method: str, step: int) -> Iterator[None]:
+        """Around a `rollout` or `update` of the worker."""
         self._first = self._first or step
         number, (start, last) = step - self._first + 1, self._settings.steps
         if method == CALLS[0] and start <= number <= last:
@@ -82,7 +93,7 @@ class Profiler:
             yield
         if method == "update" and start <= number <= last:
             if number < last or start == last:
-                self._timed[step] = self._worker.timings()
+                self._timed[step] = dict(self._timings())
             if number == last:
                 if start == last:
                     self._began.append(time.perf_counter())
@@ -90,7 +101,7 @@ class Profiler:
 
     def _wait(self) -> None:
         if self._cuda:
-            torch.cuda.synchronize(self._worker.device)
+            torch.cuda.synchronize(self._device)
 
     @contextlib.contextmanager
     def _tracing(self) -> Iterator[None]:
@@ -118,25 +129,24 @@ class Profiler:
 
     def _write(self, traced: int) -> None:
         """Leave the trace and what the table needs; then forget them."""
-        worker = self._worker
-        name = f"{worker.name}-rank{worker.ranks.rank}"
+        name = f"{self._agent}-rank{self._ranks.rank}"
         trace = json.dumps(joined(self._segments)).encode()
         (self._folder / f"{name}.trace.json.gz").write_bytes(gzip.compress(trace, compresslevel=4))
         operators = sorted(self._operators.items(), key=lambda item: -max(item[1][1:]))[:OPERATORS]
-        dtype = torch.bfloat16 if worker.config.training.dtype == "bf16" else torch.float32
+        dtype = torch.bfloat16 if self._dtype == "bf16" else torch.float32
         record = {
-            "agent": worker.name,
-            "rank": worker.ranks.rank,
-            "ranks": worker.ranks.size,
-            "device": torch.cuda.get_device_name(worker.device) if self._cuda else "cpu",
+            "agent": self._agent,
+            "rank": self._ranks.rank,
+            "ranks": self._ranks.size,
+            "device": torch.cuda.get_device_name(self._device) if self._cuda else "cpu",
             "timed": list(self._timed),
             "traced": traced,
             "parts": [[call, part, seconds] for (call, part), seconds in self._timer.seconds.items()],
             "timings": list(self._timed.values()),
             "seconds": [after - before for before, after in itertools.pairwise(self._began)],
             "operators": [[key, *values] for key, values in operators],
-            "dtype": worker.config.training.dtype,
-            "matmul_flops": matmul_rate(worker.device, dtype),
+            "dtype": self._dtype,
+            "matmul_flops": matmul_rate(self._device, dtype),
         }
         (self._folder / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         self._segments, self._operators, self.done = [], {}, True

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from mmcorl import sharding
+from mmcorl.agent import nothing_known
 from mmcorl.algo import loss
 from mmcorl.algo.advantages import token_advantages
 from mmcorl.algo.seeds import noise_seed
@@ -37,6 +38,9 @@ from mmcorl.sharding.whole_copy import WholeCopy
 from mmcorl.system import rss
 from mmcorl.system.timing import named
 from mmcorl.trainer import prefix_check
+from mmcorl.trainer.cpu_offload import CpuOffload
+from mmcorl.trainer.profiler import Profiler
+from mmcorl.trainer.throughput import peak_flops, rates
 from mmcorl.trainer.update import Filler, OptimizerStep, Outline, Rollout, Row, Update, metrics
 from mmcorl.types import Completion, Group, Prompt
 from model_adapters.base import Encoded
@@ -112,8 +116,15 @@ class Worker:
         self._clock: dict[str, float] = {}
         """What this rank measured since the last update."""
         self._timings: dict[str, float] = {}
+        self._rates: dict[int, dict[str, float | None]] = {}
+        """By step, until they are taken."""
         self._has_moved = False
+        self._profiler: Profiler | None = None
+        self.coming: Callable[[int], Sequence[Prompt]] = nothing_known
         self.engine.check(self._all_weights)
+        self._offload = CpuOffload(device, self.engine, self._resident) if config.time_sliced else None
+        if self._offload:
+            self._offload.leave(changed=True)
 
     @property
     def policy(self) -> Policy:
@@ -140,6 +151,10 @@ class Worker:
 
         Raises NotFiniteError, with agent, step and prompt, where the model's probabilities are not numbers.
         """
+        with self._working("rollout", step):
+            return self._rollout(prompts, step)
+
+    def _rollout(self, prompts: Sequence[Prompt], step: int) -> list[Group]:
         start = time.perf_counter()
         calls = self._calls_before(step)
         sampling = self.config.sampling
@@ -219,16 +234,23 @@ class Worker:
             self.shards.load_state_dict(own)
 
     def update(
-        self, rewards: Mapping[str, Sequence[float]], step: int, coming: Sequence[Prompt] = ()
+        self, rewards: Mapping[str, Sequence[float]], step: int, coming: Sequence[Prompt] | None = None
     ) -> dict[str, float]:
         """One policy step on the pending rollout; `rewards` of this rank's prompts are joined by prompt uid.
 
-        Prompts of this rank's next rollout (`coming`) are encoded meanwhile. What it returns is the same on every rank:
+        Prompts of this rank's next rollout are encoded meanwhile: `coming`, or those that `self.coming` knows. What it
+        returns is the same on every rank:
         `update.metrics`, and `entropy`, the usual estimate of the entropy of the sampling distribution: minus
         the mean log-probability of the sampled tokens, in nats.
         """
-        with self.reader.preparing(coming):
-            return self._update(rewards, step)
+        coming = self.coming(step + 1) if coming is None else coming
+        with self._working("update", step, changes=True), self.reader.preparing(coming):
+            metrics = self._update(rewards, step)
+        on_gpu = self.device.type == "cuda"
+        peak = peak_flops(torch.cuda.get_device_name(self.device) if on_gpu else None)
+        moving = {"moving_seconds": self._offload.take_seconds()} if self._offload else {}
+        self._rates[step] = rates(self._timings | moving, None if peak is None else peak * self.ranks.size)
+        return metrics
 
     def _update(self, rewards: Mapping[str, Sequence[float]], step: int) -> dict[str, float]:
         start = time.perf_counter()
@@ -264,6 +286,10 @@ class Worker:
 
     def evaluate(self, prompts: Sequence[Prompt]) -> list[Completion]:
         """One greedy completion per prompt, in order."""
+        with self._working():
+            return self._evaluate(prompts)
+
+    def _evaluate(self, prompts: Sequence[Prompt]) -> list[Completion]:
         longest = self.config.validation.max_new_tokens or self.config.sampling.max_new_tokens
         results: list[Completion] = []
         # In blocks, so that only one block's pixels are in memory.
@@ -276,11 +302,15 @@ class Worker:
                 results.append(self._completion(samples[0]))
         return results
 
-    def differences(self, prompts: Sequence[Prompt], tokens: int) -> list[Tensor]:
+    def log_ratios(self, prompts: Sequence[Prompt], tokens: int) -> list[Tensor]:
         """log pi_train - log pi_engine of each token of one completion per prompt, at most so many tokens each.
 
         Without an update in between, so that the weights are the same on both sides; see `parity.py`. All ranks.
         """
+        with self._working():
+            return self._log_ratios(prompts, tokens)
+
+    def _log_ratios(self, prompts: Sequence[Prompt], tokens: int) -> list[Tensor]:
         sampling = self.config.sampling
         encoded = [self.reader.encode(prompt) for prompt in prompts]
         longest = min(tokens, sampling.max_new_tokens)
@@ -303,6 +333,10 @@ class Worker:
 
         Whole tensors, so that any number of ranks can load them, sharded in any way. Rank 0 writes.
         """
+        with self._working():
+            self._save(directory)
+
+    def _save(self, directory: Path) -> None:
         state, optimizer = self.shards.state_dict(of=LORA if self.lora else ""), self.shards.optimizer_state()
         if self.ranks.rank == 0:
             directory.mkdir(parents=True)
@@ -318,6 +352,10 @@ class Worker:
 
     def load(self, directory: Path) -> None:
         """Take over weights, optimizer and schedule from `save`; sampling noise needs no state."""
+        with self._working(changes=True):
+            self._load(directory)
+
+    def _load(self, directory: Path) -> None:
         if self.lora is not None:
             self.shards.load_state_dict(self._adapters_in(directory))
         else:
@@ -336,6 +374,10 @@ class Worker:
         Low-rank adapters are merged in. Rounded to bf16 like any published checkpoint; `save` keeps the fp32 weights.
         Rank 0 writes.
         """
+        with self._working():
+            self._export(directory)
+
+    def _export(self, directory: Path) -> None:
         state = self.shards.state_dict(of=LORA if self.lora else "")
         if self.ranks.rank == 0:
             directory.mkdir(parents=True)
@@ -357,9 +399,39 @@ class Worker:
             "trainable_parameters": sum(sharding.size_of(parameter) for parameter in self.trainable),
         }
 
-    def timings(self) -> dict[str, float]:
-        """Clock readings and amounts of the last step, over all ranks; see `_throughput`. For logs of speed only."""
-        return dict(self._timings)
+    def take_rates(self, step: int) -> dict[str, float | None]:
+        """Seconds, throughput and MFU of a finished step over all ranks, once; see `mmcorl.trainer.throughput`."""
+        return self._rates.pop(step)
+
+    def profile(self, folder: Path) -> None:
+        """Profile the next steps as `Config.profile` says; this rank's trace goes into `folder`."""
+        assert self.config.profile is not None
+        self._profiler = Profiler(
+            self.config.profile,
+            folder,
+            agent=self.name,
+            ranks=self.ranks,
+            device=self.device,
+            dtype=self.config.training.dtype,
+            timings=lambda: self._timings,
+        )
+
+    @contextlib.contextmanager
+    def _working(self, call: str | None = None, step: int = 0, changes: bool = False) -> Iterator[None]:
+        """Around each call from outside: on the device where agents take turns on it, and profiled where asked."""
+        with self._offload.working(changes) if self._offload else contextlib.nullcontext():
+            with self._profiler.during(call, step) if self._profiler and call else contextlib.nullcontext():
+                yield
+            if self._profiler and self._profiler.done:
+                self._profiler = None
+
+    def _resident(self) -> Iterator[Tensor]:
+        """Everything that stays on the device between calls."""
+        for module in (self.policy, self.reference):
+            if isinstance(module, nn.Module):
+                yield from (*module.parameters(), *module.buffers())
+        for state in self.optimizer.state.values():
+            yield from (value for value in state.values() if isinstance(value, Tensor))
 
     def _throughput(
         self, update: Update, steps: Sequence[Sequence[OptimizerStep]], clocks: Sequence[Mapping[str, float]]
@@ -379,6 +451,7 @@ class Worker:
                 key: sum(one[key] for one in clocks) if key.startswith("sampled_") else max(one[key] for one in clocks)
                 for key in clocks[0]
             },
+            "prompts": len(update.groups),
             "completions": sum(len(group.lengths) for group in update.groups),
             "completion_tokens": sum(sum(group.lengths) for group in update.groups),
             "update_tokens": passed,

@@ -29,7 +29,7 @@ from mmcorl.cotrain import cotrain
 from mmcorl.data.sources import load_prompts
 from mmcorl.labels.supervision import Supervision
 from mmcorl.launch import launcher
-from mmcorl.launch.host import prepare
+from mmcorl.launch.process_setup import prepare_process
 from mmcorl.policy.prompt_encoder import Reader
 from mmcorl.rewards import Reward
 from mmcorl.run.progress import Progress
@@ -117,7 +117,7 @@ def run(options: argparse.Namespace) -> list[Note]:
         folder = Path(place)
         models = [str(build_tiny(family, folder / family, seed=0)) for family in families]
         config = config_of(models, options)
-        prepare(config)
+        prepare_process(config)
         # Not by `threads: 1`, which gives agents processes of their own: what they hold could not be counted here.
         torch.set_num_threads(1)
         with (

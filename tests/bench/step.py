@@ -32,7 +32,7 @@ from mmcorl.cotrain import cotrain
 from mmcorl.data.sources import load_prompts
 from mmcorl.labels.supervision import Supervision
 from mmcorl.launch import launcher
-from mmcorl.launch.host import prepare
+from mmcorl.launch.process_setup import prepare_process
 from mmcorl.policy.prompt_encoder import Reader
 from mmcorl.rewards import Reward, Rewards
 from mmcorl.run.progress import Progress
@@ -89,7 +89,7 @@ def cotrain_steps(config: Config, models: Sequence[str], dealt: bool, folder: Pa
     agents do not wait for each other's updates, no rollout follows the last.
     """
     assert config.steps is not None
-    prepare(config)
+    prepare_process(config)
     names = [agent.name for agent in config.agents]
     with (
         RunFolder(folder, config) as run_folder,

@@ -17,7 +17,7 @@ from mmcorl.agent import in_turn, results
 from mmcorl.cotrain import cotrain
 from mmcorl.labels.supervision import Labels, Supervision
 from mmcorl.labels.voting import Choices
-from mmcorl.launch.agent_threads import Lanes
+from mmcorl.launch.agent_threads import AgentThreads
 from mmcorl.rewards import match
 from mmcorl.types import Completion, Group, Prompt, PseudoLabel
 
@@ -355,7 +355,7 @@ def test_agents_wait_for_votes_and_for_nothing_else() -> None:
             if step == 2:
                 results(rest[-1])
 
-    lanes, cohort = Lanes("AB"), agents()
+    lanes, cohort = AgentThreads("AB"), agents()
     cotrain(cohort, Rows("x", 10), Supervision("ring", "AB", relation=Letters()), reward, Last(), 2, lanes)
     lanes.close()
     assert events.index("B rolls out 2") < events.index("A updates 1") < events.index("B updates 2")

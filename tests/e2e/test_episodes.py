@@ -33,7 +33,7 @@ from mmcorl.interactions.comas import comas
 from mmcorl.interactions.debate import debate, incentive, mixed
 from mmcorl.interactions.records import agent_metrics, call_records
 from mmcorl.interactions.verifiers import by_label
-from mmcorl.launch.agent_threads import Lanes
+from mmcorl.launch.agent_threads import AgentThreads
 from mmcorl.types import Completion, Group, Prompt
 
 PROBLEMS = [Prompt(uid, uid, f"{uid}?", gold="4", images=(b"picture",)) for uid in ("p", "q", "r")]
@@ -396,7 +396,7 @@ def test_agents_that_are_asked_nothing_in_a_turn_are_not_called() -> None:
         return Outcome({call.ask.prompt.uid: 0.0 for call in [*first, *second]})
 
     cohort = [Scripted("a", lambda *_: "1"), Scripted("b", lambda *_: "2")]
-    lanes = Lanes("ab")
+    lanes = AgentThreads("ab")
     told = converse(cohort, workflow(), 1, lanes)
     lanes.close()
     assert [agent.calls for agent in cohort] == [[("rollout", 2)], [("rollout", 1)]]

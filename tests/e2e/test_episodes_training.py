@@ -20,14 +20,10 @@ from mmcorl.interactions import prompts
 from mmcorl.interactions.base import Call as CallMade
 from mmcorl.interactions.base import Episode, Outcome, Talk, Workflow, ask, converse, talks_of
 from mmcorl.interactions.comas import comas
-from mmcorl.interactions.debate import debate
 from mmcorl.interactions.train import train_on_episodes
-from mmcorl.interactions.verifiers import by_label
 from mmcorl.labels.supervision import Labels, Supervision
-from mmcorl.launch.agent_threads import Lanes
-from mmcorl.launch.host import Host
-from mmcorl.launch.local import LocalTeam
-from mmcorl.launch.ray_agent import TeamAgent
+from mmcorl.launch.agent_threads import AgentThreads
+from mmcorl.launch.remote_agent import RemoteAgent
 from mmcorl.sharding.ranks import ALONE
 from mmcorl.trainer.worker import Worker
 from mmcorl.types import Completion, Group, Prompt
@@ -92,7 +88,7 @@ class Careful(Scripted):
 @pytest.mark.parametrize("overlapping", [False, True])
 def test_the_loop_gives_every_call_its_reward_and_the_record_its_solutions(overlapping: bool) -> None:
     cohort = [Careful(name, lambda name, _: "right" if name == "a" else "wrong") for name in "abc"]
-    lanes = Lanes("abc")
+    lanes = AgentThreads("abc")
     rows, notes = Rows("x", 4), Notes()
     train_on_episodes(
         cohort,
@@ -215,24 +211,22 @@ def parse_episode() -> Any:
 # -- ranks -------------------------------------------------------------------------------------------------------
 
 
-class Ranks:
-    """A team of three that takes rewards for exactly what each rank was asked since the last update."""
-
-    size = 3
+class ThreeRanks(RemoteAgent):
+    """Takes rewards for exactly what each rank was asked since the last update."""
 
     def __init__(self) -> None:
+        super().__init__("a", 3)
         self.asked: list[list[str]] = [[], [], []]
         self.shares: list[list[int]] = []
 
     def call(self, method: str, arguments: Sequence[tuple[Any, ...]], during: str) -> list[Any]:
-        if method == "facts":
-            return [({}, None)] * self.size
+        if method == "take_rates":
+            return [{}] * self.ranks
         self.shares.append([len(own[0]) for own in arguments])
         if method == "update":
             assert [list(own[0]) for own in arguments] == self.asked
             self.asked = [[], [], []]
-            zeros = ("rollout_seconds", "update_seconds", "sync_seconds", "completions", "completion_tokens")
-            return [({}, {**dict.fromkeys(zeros, 1.0), "update_flops": 1.0})] * self.size
+            return [{}] * self.ranks
         for rank, (asked, _) in enumerate(arguments):
             self.asked[rank] += [one.uid for one in asked]
         return [[Group(one.uid, (Completion("4", "4", 1, "stop"),)) for one in asked] for asked, _ in arguments]
@@ -240,13 +234,12 @@ class Ranks:
 
 def test_rewards_find_the_rank_that_made_the_call() -> None:
     """The calls of a step are shared out anew in every turn, and some ranks get none."""
-    team = Ranks()
-    agent = TeamAgent("a", team)
+    agent = ThreeRanks()
     problems = mixed_prompts("qwen2")[:2]
     for step in (1, 2):
         told = converse([agent], comas(talks_of(problems, 1), step, 1, parse_episode(), 0), step)
         agent.update(told.rewards(0), step)
-    assert team.shares == [*[[1, 1, 0]] * 6, [6, 6, 0]] * 2
+    assert agent.shares == [*[[1, 1, 0]] * 6, [6, 6, 0]] * 2
 
 
 @pytest.fixture(scope="module")
@@ -266,18 +259,6 @@ def test_a_rank_without_calls_takes_part_in_the_update(pair: World, tiny_checkpo
     assert told.metrics[0] == told.metrics[1]
     for own, reference in zip(told.metrics[0], expected.metrics[0], strict=True):
         assert own == pytest.approx(reference, rel=1e-4, abs=1e-5)
-
-
-def test_a_team_of_one_in_this_process_is_the_worker(tiny_checkpoints: Mapping[str, Path]) -> None:
-    path, problems = tiny_checkpoints["qwen2"], mixed_prompts("qwen2")
-    cohort = [worker(path, name, **CONVERSING) for name in "ab"]
-    teams = [TeamAgent(name, LocalTeam(Host(worker(path, name, **CONVERSING), False))) for name in "ab"]
-
-    def talk() -> Any:
-        return debate(talks_of(problems, 2), 1, 2, parse_episode(), 0, by_label(Letters(), "majority"))
-
-    direct, through = converse(cohort, talk(), 1), converse(teams, talk(), 1)
-    assert [call.completion for call in direct.calls] == [call.completion for call in through.calls]
 
 
 # -- whole runs ----------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from mmcorl.errors import UserError
-from mmcorl.launch.forked import ForkedTeam, may_fork
+from mmcorl.launch.forked import ForkedAgent, may_fork
 from mmcorl.launch.health import RankError
 from mmcorl.run.checkpoints import no_room
 from runs import ForkServer, assert_it_learns, assert_same_run, records, small_config, taught
@@ -132,8 +132,8 @@ def test_errors_arrive_as_they_are() -> None:
 
 
 def _ready(build: Any) -> None:
-    team = ForkedTeam("a", build)
+    agent = ForkedAgent("a", build)
     try:
-        team.ready()
+        agent.ready()
     finally:
-        team.end()
+        agent.end()

@@ -20,13 +20,13 @@ from mmcorl.errors import UserError
 from mmcorl.launch import launcher
 from mmcorl.launch.actor import Broke, Place
 from mmcorl.launch.health import RankError, Seat, Watch, _death, _standing
-from mmcorl.launch.host import Host
 from mmcorl.launch.local import require_one_sleeper
 from mmcorl.launch.process_monitor import Nurse, Sign
-from mmcorl.launch.ray_agent import TeamAgent, split
 from mmcorl.launch.ray_cluster import NOT_PASSED_ON, packed
+from mmcorl.launch.remote_agent import RemoteAgent, split
 from mmcorl.run import throughput
 from mmcorl.system import scratch_dirs
+from mmcorl.trainer.throughput import peak_flops, rates
 from mmcorl.types import Completion, Group, Prompt
 from model_adapters.tiny import build_tiny
 from runs import changed, small_config
@@ -43,40 +43,30 @@ def test_items_are_shared_out_in_order(items: str, parts: int, expected: list[st
     assert split(items, parts) == expected
 
 
-class Typed:
-    """A team that answers with what it was asked, rank by rank."""
+class Typed(RemoteAgent):
+    """An agent whose ranks answer with what they were asked."""
 
     def __init__(self, size: int):
-        self.size = size
+        super().__init__("a", size)
         self.calls: list[tuple[str, Any]] = []
 
     def call(self, method: str, arguments: Any, during: str) -> list[Any]:
         self.calls.append((method, arguments))
-        assert len(arguments) == self.size
-        if method == "facts":
-            return [({"parameters": 5}, "NVIDIA H100 80GB HBM3")] * self.size
+        assert len(arguments) == self.ranks
         if method == "rollout":
             return [
                 [Group(one.uid, (Completion(f"rank {rank}", None, 1, "stop"),)) for one in prompts]
                 for rank, (prompts, _) in enumerate(arguments)
             ]
         if method == "update":
-            timings = {
-                "rollout_seconds": 6.0,
-                "update_seconds": 2.0,
-                "sync_seconds": 1.0,
-                "completions": 45,
-                "completion_tokens": 900,
-                "update_tokens": 300,
-                "update_flops": 989e12,
-            }
-            return [({"loss": 0.5}, timings)] * self.size
+            return [{"loss": 0.5}] * self.ranks
+        if method == "take_rates":
+            return [{"mfu": 0.1 * rank} for rank in range(self.ranks)]
         return [[Completion(one.uid, None, 1, "stop") for one in own[0]] for own in arguments]
 
 
 def test_a_group_stays_with_its_rank_and_order_is_kept() -> None:
-    team = Typed(2)
-    agent = TeamAgent("a", team)
+    agent = Typed(2)
     prompts = [Prompt(uid, uid, "?") for uid in "vwxyz"]
     groups = agent.rollout(prompts, 3)
     assert [group.uid for group in groups] == list("vwxyz")
@@ -85,30 +75,38 @@ def test_a_group_stays_with_its_rank_and_order_is_kept() -> None:
     agent.coming = coming.__getitem__
     assert agent.update(dict.fromkeys("zyxwv", (1.0,)), 3) == {"loss": 0.5}
     # Each rank is told what it will roll out next.
-    assert team.calls[-1] == (
+    assert agent.calls[1] == (
         "update",
         [
             ({"x": (1.0,), "w": (1.0,), "v": (1.0,)}, 3, coming[4][:2]),
             ({"z": (1.0,), "y": (1.0,)}, 3, coming[4][2:]),
         ],
     )
+    assert agent.take_rates(3) == {"mfu": 0.0}
     assert [one.text for one in agent.evaluate(prompts)] == list("vwxyz")
 
 
 def test_rates_of_a_step_and_of_a_run() -> None:
     """9 seconds for 5 prompts, 45 completions, 900 tokens; the update does in 2 s what two H100 could do in 0.5 s."""
-    agent = TeamAgent("a", Typed(2))
-    agent.rollout([Prompt(uid, uid, "?") for uid in "vwxyz"], 1)
-    agent.update(dict.fromkeys("vwxyz", (1.0,)), 1)
-    rates = agent.take_rates(1)
-    assert rates["prompts_per_second"] == pytest.approx(5 / 9)
-    assert rates["completions_per_second"] == pytest.approx(5)
-    assert rates["tokens_per_second"] == pytest.approx(100)
-    assert rates["rollout_share"] == pytest.approx(6 / 9)
-    assert rates["mfu"] == pytest.approx(0.25)
+    timings = {
+        "rollout_seconds": 6.0,
+        "update_seconds": 2.0,
+        "sync_seconds": 1.0,
+        "prompts": 5,
+        "completions": 45,
+        "completion_tokens": 900,
+        "update_tokens": 300,
+        "update_flops": 989e12,
+    }
+    first = rates(timings, 2 * 989e12)
+    assert first["prompts_per_second"] == pytest.approx(5 / 9)
+    assert first["completions_per_second"] == pytest.approx(5)
+    assert first["tokens_per_second"] == pytest.approx(100)
+    assert first["rollout_share"] == pytest.approx(6 / 9)
+    assert first["mfu"] == pytest.approx(0.25)
     # A second step of 1 + 1 + 1 seconds at 400 tokens per second: (9 * 100 + 3 * 400) / 12 = 175 over both.
-    second = {**rates, "rollout_seconds": 1.0, "update_seconds": 1.0, "sync_seconds": 1.0, "tokens_per_second": 400}
-    lines = [{"agents": {"a": one}, "seconds": {"total": 12.0}} for one in (rates, second)]
+    second = {**first, "rollout_seconds": 1.0, "update_seconds": 1.0, "sync_seconds": 1.0, "tokens_per_second": 400}
+    lines = [{"agents": {"a": one}, "seconds": {"total": 12.0}} for one in (first, second)]
     told = throughput.overall(lines, "a")
     assert told["tokens_per_second"] == pytest.approx(175)
     assert told["busy_share"] == pytest.approx(12 / 24)
@@ -120,12 +118,12 @@ def test_rates_of_a_step_and_of_a_run() -> None:
     [("NVIDIA H100 PCIe", 756), ("NVIDIA H100 80GB HBM3", 989), ("NVIDIA H200", 989), ("NVIDIA L40S", 362)],
 )
 def test_peaks_by_name(name: str, tflops: float) -> None:
-    assert throughput.peak_flops(name) == tflops * 1e12
+    assert peak_flops(name) == tflops * 1e12
 
 
 def test_no_peak_where_none_is_known() -> None:
-    assert throughput.peak_flops(None) is None
-    assert throughput.peak_flops("Abacus 3000") is None
+    assert peak_flops(None) is None
+    assert peak_flops("Abacus 3000") is None
 
 
 def test_a_group_takes_one_machine_where_it_fits() -> None:
@@ -346,10 +344,11 @@ def test_what_a_rank_refuses_or_finds_full_stays_what_it_is() -> None:
 
 
 def test_an_error_is_not_covered_by_one_of_leaving_the_gpu(tmp_path: Path) -> None:
-    host = Host(worker(build_tiny("llama", tmp_path / "llama", seed=0)), time_sliced=True)
-    host.worker.device = torch.device("meta")  # One that cannot be left.
+    agent = worker(build_tiny("llama", tmp_path / "llama", seed=0), time_sliced=True)
+    assert agent._offload is not None
+    agent._offload.device = torch.device("meta")  # One that cannot be left.
     with pytest.raises(RuntimeError, match="rewards and rollouts do not belong together"):
-        host.call("update", {"x": [1.0]}, 1)
+        agent.update({"x": [1.0]}, 1)
 
 
 def test_workers_find_out_by_themselves_what_they_compute_on() -> None:

@@ -1,0 +1,111 @@
+"""An agent whose workers run in other processes: prompts are split over its ranks, groups joined in order."""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from mmcorl.agent import nothing_known
+from mmcorl.types import Completion, Group, Prompt
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Item = TypeVar("Item")
+
+
+class RemoteAgent(ABC):
+    """One agent over one or more ranks, each a `Worker` elsewhere. Implements `mmcorl.agent.Agent`.
+
+    A group stays with the rank that sampled it.
+    """
+
+    def __init__(self, name: str, ranks: int):
+        self.name, self.ranks = name, ranks
+        self.coming: Callable[[int], Sequence[Prompt]] = nothing_known
+        self._rates: dict[int, dict[str, float | None]] = {}
+        """By step, until they are taken."""
+        self._rank_of: dict[str, int] = {}
+        """The rank of each prompt that was rolled out in this step, by uid."""
+        self._step: int | None = None
+
+    @abstractmethod
+    def call(self, method: str, arguments: Sequence[tuple[Any, ...]], during: str) -> list[Any]:
+        """Call a method of the worker on every rank, each with its own arguments; results by rank.
+
+        `during` says what is going on, for the message of a failure.
+        """
+
+    def rollout(self, prompts: Sequence[Prompt], step: int) -> list[Group]:
+        """Sample completions of each prompt; every rank is called, with its share of them, which may be empty."""
+        shares = split(prompts, self.ranks)
+        if step != self._step:
+            self._rank_of, self._step = {}, step
+        self._rank_of |= {prompt.uid: rank for rank, share in enumerate(shares) for prompt in share}
+        replies = self.call("rollout", [(share, step) for share in shares], f"the rollout of step {step}")
+        return [group for groups in replies for group in groups]
+
+    def update(self, rewards: Mapping[str, Sequence[float]], step: int) -> dict[str, float]:
+        """Take one policy step on what was rolled out in this step; every rank gets the rewards of its own groups."""
+        local_rewards: list[dict[str, Sequence[float]]] = [{} for _ in range(self.ranks)]
+        for uid, values in rewards.items():
+            # A prompt that was never rolled out goes to rank 0, whose worker refuses it.
+            local_rewards[self._rank_of.get(uid, 0)][uid] = values
+        shares = split(self.coming(step + 1), self.ranks)
+        arguments = [(part, step, share) for part, share in zip(local_rewards, shares, strict=True)]
+        during = f"the update of step {step}"
+        metrics: dict[str, float] = self.call("update", arguments, during)[0]
+        self._rates[step] = self._all("take_rates", (step,), during)[0]
+        return metrics
+
+    def evaluate(self, prompts: Sequence[Prompt]) -> list[Completion]:
+        """One greedy completion per prompt, in order."""
+        replies = self.call("evaluate", [(share,) for share in split(prompts, self.ranks)], "an evaluation")
+        return [completion for completions in replies for completion in completions]
+
+    def save(self, directory: Path) -> None:
+        """All ranks together; rank 0 writes."""
+        self._all("save", (directory,), "a checkpoint")
+
+    def load(self, directory: Path) -> None:
+        """All ranks together."""
+        self._all("load", (directory,), f"the return to {directory.parent.name}")
+
+    def export(self, directory: Path) -> None:
+        """All ranks together; rank 0 writes."""
+        self._all("export", (directory,), "the export")
+
+    def facts(self) -> dict[str, str | int]:
+        """The same on every rank."""
+        facts: dict[str, str | int] = self._all("facts", (), "its start")[0]
+        return facts
+
+    def take_rates(self, step: int) -> dict[str, float | None]:
+        """Rates over all ranks; they came with the update's metrics, so that no call waits behind the next rollout."""
+        return self._rates.pop(step)
+
+    def profile(self, folder: Path) -> None:
+        """Every rank profiles itself."""
+        self._all("profile", (folder,), "its start")
+
+    def log_ratios(self, prompts: Sequence[Prompt], tokens: int) -> list[Tensor]:
+        """One tensor per prompt and rank: each rank has an engine, which samples all prompts."""
+        replies = self._all("log_ratios", (prompts, tokens), "the comparison of engine and trainer")
+        return [tensor for tensors in replies for tensor in tensors]
+
+    def _all(self, method: str, arguments: tuple[Any, ...], during: str) -> list[Any]:
+        return self.call(method, [arguments] * self.ranks, during)
+
+
+def split(items: Sequence[Item], parts: int) -> list[Sequence[Item]]:
+    """Split items in order; where they do not divide evenly, the first parts get one more.
+
+    >>> split("abcde", 2)
+    ['abc', 'de']
+    """
+    size, more = divmod(len(items), parts)
+    ends = [part * size + min(part, more) for part in range(parts + 1)]
+    return [items[start:end] for start, end in itertools.pairwise(ends)]

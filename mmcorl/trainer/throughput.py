@@ -1,0 +1,61 @@
+"""Throughput and MFU of one agent's step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+PEAK_TFLOPS = {
+    "B200": 2250,
+    "H200": 989,
+    "H100 PCIe": 756,
+    "H100": 989,
+    "H800": 989,
+    "A100": 312,
+    "A800": 312,
+    "L40S": 362,
+    "L40": 181,
+    "L4": 121,
+    "A6000": 155,
+    "A40": 150,
+    "A10": 125,
+    "4090": 165,
+    "3090": 71,
+    "MI300X": 1307,
+}
+"""Dense bf16 matrix arithmetic of a GPU in TFLOP/s, by what its name contains; the first match counts. From the
+makers' data sheets, without sparsity."""
+
+
+def peak_flops(device_name: str | None) -> float | None:
+    """FLOP/s in bf16 of a GPU by its name; None for a CPU or a GPU that is not in the table."""
+    for name, tflops in PEAK_TFLOPS.items():
+        if device_name is not None and name in device_name:
+            return tflops * 1e12
+    return None
+
+
+def rates(timings: Mapping[str, float], peak: float | None) -> dict[str, float | None]:
+    """One step of one agent, for its line in timings.jsonl.
+
+    `tokens_per_second` counts completion tokens over rollout and update together; divided by `rollout_share` it is
+    the speed of sampling. `mfu` is the share of the GPUs' peak that the arithmetic of the update makes: 6 operations
+    per parameter and token, prompts and completions of the groups that gave a gradient, recomputed activations and
+    attention over the context not counted.
+
+    Args:
+        timings: clocks and amounts of the step, see `Worker._throughput`; `moving_seconds` where agents share a GPU.
+        peak: FLOP/s of all its GPUs together; None without a known GPU.
+    """
+    update = timings["update_seconds"] + timings["sync_seconds"]
+    total = timings["rollout_seconds"] + update
+    return {
+        **{key: round(value, 4) for key, value in timings.items() if key.endswith("_seconds")},
+        **{key: round(value, 3) for key, value in timings.items() if key.endswith("_gb")},
+        "prompts": timings["prompts"],
+        **{key: value for key, value in timings.items() if key.startswith("sampled_")},
+        "prompts_per_second": timings["prompts"] / total,
+        "completions_per_second": timings["completions"] / total,
+        "tokens_per_second": timings["completion_tokens"] / total,
+        "rollout_share": timings["rollout_seconds"] / total,
+        "mfu": None if peak is None else timings["update_flops"] / timings["update_seconds"] / peak,
+    }
