@@ -48,6 +48,9 @@ from model_adapters.base import Encoded
 LORA = "lora_"
 """In the names of peft's own weights, and of no others."""
 
+NO_ROLLOUT = {"rollout_seconds": 0.0, "sampled_completions": 0, "sampled_tokens": 0}
+"""What a rank's clock shows before the first rollout of a step."""
+
 
 class Worker:
     """One rank of an agent; with one rank it is the agent, and implements `mmcorl.agent.Agent`.
@@ -113,7 +116,7 @@ class Worker:
         self._rolled_out: tuple[int, int] | None = None
         """Step of what is pending, and calls of `rollout` that it came from."""
         self._longest = reader.longest_prompt() if config.episode else None
-        self._clock: dict[str, float] = {}
+        self._clock: dict[str, float] = dict(NO_ROLLOUT)
         """What this rank measured since the last update."""
         self._timings: dict[str, float] = {}
         self._rates: dict[int, dict[str, float | None]] = {}
@@ -201,7 +204,7 @@ class Worker:
         """Rollouts of this step whose completions wait already; where there are none, nothing is left to wait."""
         if self.config.episode is None or self._rolled_out is None or self._rolled_out[0] != step:
             self._pending, self._rolled_out = {}, (step, 0)
-            self._clock |= {"rollout_seconds": 0.0, "sampled_completions": 0, "sampled_tokens": 0}
+            self._clock |= NO_ROLLOUT
         assert self._rolled_out is not None
         return self._rolled_out[1]
 
