@@ -195,7 +195,7 @@ def train(ranks: Any, task: Task) -> tuple[list[dict[str, float]], tuple[Any, ..
         prompts = [prompt_of(task, group) for group in task.shares[ranks.rank]]
         texts = [one.text for group in worker.rollout(prompts, 9) for one in group.completions]
         texts += [one.text for one in worker.evaluate(prompts)]
-    return found, (*whole, worker.timings(), worker.facts()), texts
+    return found, (*whole, worker.timings, worker.facts()), texts
 
 
 def step(worker: Any, task: Task, number: int) -> dict[str, float]:

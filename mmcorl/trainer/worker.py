@@ -118,7 +118,7 @@ class Worker:
         self._longest = reader.longest_prompt() if config.episode else None
         self._clock: dict[str, float] = dict(NO_ROLLOUT)
         """What this rank measured since the last update."""
-        self._timings: dict[str, float] = {}
+        self.timings: dict[str, float] = {}
         self._rates: dict[int, dict[str, float | None]] = {}
         """By step, until they are taken."""
         self._has_moved = False
@@ -252,7 +252,7 @@ class Worker:
         on_gpu = self.device.type == "cuda"
         peak = peak_flops(torch.cuda.get_device_name(self.device) if on_gpu else None)
         moving = {"moving_seconds": self._offload.take_seconds()} if self._offload else {}
-        self._rates[step] = rates(self._timings | moving, None if peak is None else peak * self.ranks.size)
+        self._rates[step] = rates(self.timings | moving, None if peak is None else peak * self.ranks.size)
         return metrics
 
     def _update(self, rewards: Mapping[str, Sequence[float]], step: int) -> dict[str, float]:
@@ -272,7 +272,7 @@ class Worker:
             self._clock["peak_process_gb"] = (rss.peak() - rss.before_models()) / 1e9
         self._sync()
         told = self.ranks.gather((steps, float(sampled.sum()), len(sampled), self._clock))
-        self._timings = self._throughput(update, [one[0] for one in told], [one[3] for one in told])
+        self.timings = self._throughput(update, [one[0] for one in told], [one[3] for one in told])
         found = metrics([one[0] for one in told], self.config.objective.importance_cap)
         # Sampled tokens estimate the entropy of every completion, those without a gradient included.
         found["entropy"] = -sum(one[1] for one in told) / sum(one[2] for one in told)
@@ -416,7 +416,7 @@ class Worker:
             ranks=self.ranks,
             device=self.device,
             dtype=self.config.training.dtype,
-            timings=lambda: self._timings,
+            timings=lambda: self.timings,
         )
 
     @contextlib.contextmanager

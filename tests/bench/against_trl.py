@@ -185,7 +185,7 @@ def serve(pipe: Connection, folder: str, job: dict[str, Any]) -> None:
             began, busy = time.perf_counter(), time.process_time()
             metrics = worker.update(rewards, number)
             told = {"step": time.perf_counter() - began, "processor": time.process_time() - busy}
-        peak = worker.timings()["peak_gpu_gb"] * 1e9 if cuda else memory.peak
+        peak = worker.timings["peak_gpu_gb"] * 1e9 if cuda else memory.peak
         pipe.send({**told, "norm": metrics["grad_norm"], "peak": peak})
 
 

@@ -228,7 +228,7 @@ def measure(worker: Worker, options: argparse.Namespace, clock: Clock, number: i
     # What is left is the backward passes; clipping and bookkeeping beside them take milliseconds.
     seconds["backward"] = seconds["step"] - seconds["forward"] - seconds["optimizer"]
     # The update itself starts its count of GPU memory anew in the end, so it is asked what it saw.
-    peak = worker.timings()["peak_gpu_gb"] * 1e9 if cuda else memory.peak
+    peak = worker.timings["peak_gpu_gb"] * 1e9 if cuda else memory.peak
     return {**seconds, "before_gib": before / 2**30, "peak_gib": peak / 2**30}
 
 

@@ -176,9 +176,9 @@ def test_tokens_that_went_through_count_a_shared_prompt_once(tiny_checkpoints: M
     shared, _ = updated(tiny_checkpoints["qwen2_5_vl"], "on")
     prompts = [len(plain.reader.encode(one).input_ids) for one in mixed_prompts("qwen2_5_vl")]
     # The last token of each completion predicts none.
-    completions = plain.timings()["completion_tokens"] - plain.timings()["completions"]
-    assert plain.timings()["update_tokens"] == 4 * sum(prompts) + completions
-    assert shared.timings()["update_tokens"] == sum(prompts) + completions
+    completions = plain.timings["completion_tokens"] - plain.timings["completions"]
+    assert plain.timings["update_tokens"] == 4 * sum(prompts) + completions
+    assert shared.timings["update_tokens"] == sum(prompts) + completions
 
 
 def test_groups_stay_whole_unless_they_exceed_the_budget() -> None:

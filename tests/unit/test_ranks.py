@@ -138,7 +138,7 @@ def test_speed_is_told_apart_from_what_happened(tiny_checkpoints: Mapping[str, P
     agent = worker(path)
     what = Task(path, shares=[(0, 1, 2, 3, 4)])
     metrics = step(agent, what, 1)
-    timings = agent.timings()
+    timings = agent.timings
     lengths = [[1 + (2 * group + k + 1) % 6 for k in range(4)] for group in range(5)]
     assert timings["completions"] == 20
     assert timings["completion_tokens"] == sum(map(sum, lengths))
