@@ -1,1 +1,60 @@
-"""Benchmarks and graders for trained checkpoints."""
+"""Benchmarks and graders for trained checkpoints.
+
+    from eval_suite import compare, evaluate, grade, pool
+    before = evaluate("Qwen/Qwen2.5-3B", ["math500"], "evals/before", samples=4)
+    after = evaluate("runs/co-rl/final/qwen", ["math500"], "evals/after", samples=4)
+    print(compare(before, after).as_dict())
+
+Functions return results and print nothing; names are imported when first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from eval_suite.comas import evaluate_comas
+    from eval_suite.comparison import compare, match_teams, pool, table
+    from eval_suite.grading import grade
+    from eval_suite.options import DiversityOptions, EvalOptions, GradeOptions, PairOptions, PoolOptions
+    from eval_suite.overlap import diversity, pair
+    from eval_suite.pipeline import evaluate, grade_file, sum_up_again
+    from eval_suite.reporter import Reporter
+
+_MODULES = {
+    "comas": ("evaluate_comas",),
+    "comparison": ("compare", "match_teams", "pool", "table"),
+    "grading": ("grade",),
+    "options": ("DiversityOptions", "EvalOptions", "GradeOptions", "PairOptions", "PoolOptions"),
+    "overlap": ("diversity", "pair"),
+    "pipeline": ("evaluate", "grade_file", "sum_up_again"),
+    "reporter": ("Reporter",),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = [
+    "DiversityOptions",
+    "EvalOptions",
+    "GradeOptions",
+    "PairOptions",
+    "PoolOptions",
+    "Reporter",
+    "compare",
+    "diversity",
+    "evaluate",
+    "evaluate_comas",
+    "grade",
+    "grade_file",
+    "match_teams",
+    "pair",
+    "pool",
+    "sum_up_again",
+    "table",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'eval_suite' has no attribute {name!r}")
+    return getattr(import_module(f"eval_suite.{_HOMES[name]}"), name)

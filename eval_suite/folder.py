@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from eval_suite.items import Item, Response
+from eval_suite.metrics.outcomes import Outcome, outcomes_of
 from mmcorl.errors import RunError, UserError
 
 Key = tuple[str, str, int]
@@ -102,6 +103,15 @@ class EvalFolder:
     def manifest(self) -> dict[str, Any]:
         """What the folder is about."""
         return self.facts("manifest.json") or {}
+
+    @property
+    def title(self) -> str:
+        """Name of the model (a hub id, or the last part of its path), or of the file of responses."""
+        manifest = self.manifest
+        if "model" in manifest:
+            model = str(manifest["model"])
+            return Path(model).name if Path(model).exists() else model
+        return str(manifest.get("responses", self.path.name))
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """All whole lines of one file; none when the step has not begun.
@@ -207,6 +217,17 @@ class EvalFolder:
     def responses(self) -> list[Response]:
         """All responses in file order."""
         return [Response(**row) for row in self.rows("responses.jsonl")]
+
+    def outcomes(self) -> list[Outcome]:
+        """The grade of every response of a graded folder; missing responses count as wrong."""
+        return outcomes_of(
+            self.items(),
+            self.responses(),
+            self.rows("rule.jsonl"),
+            self.rows("judge.jsonl"),
+            self.rows("behaviour.jsonl"),
+            samples=self.manifest.get("samples_by_benchmark"),
+        )
 
     def _item_row(self, item: Item) -> dict[str, Any]:
         row = asdict(replace(item, images=()))

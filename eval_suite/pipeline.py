@@ -1,317 +1,324 @@
-"""The steps of an evaluation, each over files: generate, grade, judge, sum up.
-
-Any step can be done again, and one that was killed goes on where it stood. Only `generate` needs a model, only
-`judge` an endpoint or a judge model; a folder of responses is graded on any machine.
-"""
+"""Whole jobs: evaluate a checkpoint, grade a file of responses, grade or sum up a folder again."""
 
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
-from eval_suite.counting import counted
-from eval_suite.folder import EvalFolder, key_of
-from eval_suite.grading import Grader
-from eval_suite.grading.verdict import GRADER, McqPolicy
-from eval_suite.items import Item, Response
-from eval_suite.metrics.outcomes import Outcome, outcomes_of
-from eval_suite.metrics.summary import summarise, summarise_outcomes
-from eval_suite.program_votes import note_sandbox
-from eval_suite.results import facts, write_tables
-from eval_suite.samples_page import write_view
-from eval_suite.tasks import BENCHMARKS
-from mmcorl.errors import RunError, UserError
-from mmcorl.run.progress import task
+from eval_suite import steps, subset
+from eval_suite.folder import EvalFolder, refuse_early
+from eval_suite.generation import Generation, trained_with
+from eval_suite.grading.verdict import McqPolicy
+from eval_suite.imports import as_items, as_responses, read_responses
+from eval_suite.items import Item
+from eval_suite.joining import join
+from eval_suite.metrics.aggregate import default_aggregation, parse_aggregation
+from eval_suite.options import DEFAULT_POLICY, CodeOptions, EvalOptions, GradeOptions, GradingOptions
+from eval_suite.reporter import SILENT, Reporter
+from eval_suite.results import Evaluation, is_evaluation, unfinished
+from eval_suite.tasks import BENCHMARKS, Loaded
+from mmcorl.errors import UserError
 
 if TYPE_CHECKING:
+    from eval_suite.checkpoint import Checkpoint
     from eval_suite.grading.judge import JudgeSettings, VllmJudge
     from eval_suite.sandbox.process import Sandbox
 
-GRADED_AT_ONCE = 512
-GRADINGS = ("rule.jsonl", "behaviour.jsonl", "judge.jsonl")
-"""What is said of responses; of no worth once they are made again."""
-UNCLEAR_SHARE = 0.2
-"""From this share of unclear replies on a judge's way to answer is the matter, not its questions."""
-Again = Literal["unclear", "all"]
-"""Which verdicts of the same judge are asked for again, beside those that failed."""
 
-
-def generate(
-    folder: EvalFolder,
-    items: Sequence[Item],
-    samples: int,
-    chunk: int,
-    produce: Callable[[Sequence[Item], int], Iterable[Response]],
+def evaluate(
+    model: str | Path,
+    benchmarks: Sequence[str] | str,
+    out: str | Path,
+    options: EvalOptions | None = None,
     *,
-    doing: str = "answering",
-    quiet: bool = False,
-) -> None:
-    """Fill responses.jsonl for items that are `askable`; `produce` answers one chunk of them.
+    reporter: Reporter = SILENT,
+    **changes: Any,
+) -> Evaluation:
+    """Sample responses of a checkpoint to benchmarks, grade them, judge them if a judge is named, and sum up.
 
-    A chunk of which any row is missing is made again as a whole, so that a resumed run writes what an uninterrupted
-    one would have written. What `produce` raises comes through.
-    """
-    name = items[0].benchmark
-    have = {key_of(row) for row in folder.rows("responses.jsonl")}
-    chunks = [items[start : start + chunk] for start in range(0, len(items), chunk)]
-    whole = [all((item.benchmark, item.id, k) in have for item in part for k in range(samples)) for part in chunks]
-    kept = {(item.benchmark, item.id) for part, done in zip(chunks, whole, strict=True) if done for item in part}
-    again = {(item.benchmark, item.id) for item in items} - kept
-    for file in ("responses.jsonl", *GRADINGS):
-        folder.replace_rows(file, [row for row in folder.rows(file) if (row["benchmark"], row["id"]) not in again])
-    with task(f"{name}: {doing}", len(items), quiet=quiet) as bar:
-        for number, (part, done) in enumerate(zip(chunks, whole, strict=True)):
-            if not done:
-                folder.append("responses.jsonl", [vars(response) for response in produce(part, number)])
-            bar.advance(len(part))
+    The same call resumes an interrupted evaluation.
 
-
-def askable(
-    folder: EvalFolder, items: Sequence[Item], check: Callable[[Item], str | None], *, quiet: bool = False
-) -> list[Item]:
-    """The items of one benchmark that can be put to the model. Where any has been answered, all have been checked.
-
-    `check` says of an item why it cannot be put to the model; None when it can. Such items go to unasked.jsonl, are
-    told, and count as wrong: a benchmark is scored over all its items.
+    Args:
+        model: checkpoint folder, hub id, or `zoo:NAME`.
+        benchmarks: `NAME` from the hub, or `NAME=PATH` of a local copy.
+        out: folder of the evaluation.
+        options: how it is done; `changes` override its fields, as in `samples=8`.
+        reporter: where progress goes; nowhere by default.
 
     Raises:
-        UserError: not one item can be put to the model. What `check` raises comes through.
+        UserError: a benchmark, checkpoint, option or folder that cannot be used; before work starts.
     """
-    name = items[0].benchmark
-    answered = {(row["benchmark"], row["id"]) for row in folder.rows("responses.jsonl")}
-    unasked = {(row["benchmark"], row["id"]) for row in folder.rows("unasked.jsonl")}
-    if not any((item.benchmark, item.id) in answered or (item.benchmark, item.id) in unasked for item in items):
-        found = []
-        with task(f"{name}: checking prompts", len(items), quiet=quiet) as bar:
-            for item in items:
-                reason = check(item)
-                if reason is not None:
-                    found.append({"benchmark": item.benchmark, "id": item.id, "reason": reason})
-                bar.advance()
-        if found:
-            first = f"the first is {found[0]['id']!r}: {found[0]['reason']}"
-            if len(found) == len(items):
-                raise UserError(f"no item of {name} can be put to this model; {first}")
-            verbs = "cannot be put to this model and", "counts" if len(found) == 1 else "count"
-            print(f"{name}: {len(found)} of {len(items)} items {' '.join(verbs)} as wrong; {first}", file=sys.stderr)
-            folder.append("unasked.jsonl", found)
-            unasked = {(row["benchmark"], row["id"]) for row in found}
-    return [item for item in items if (item.benchmark, item.id) not in unasked]
+    options = EvalOptions.build(options, changes)
+    judge = open_judge(options)
+    sources = parse_benchmarks(benchmarks)
+    part = subset.Subset(subset.parse(options.subset), options.subset_seed, options.limit)
+    job = EvalJob.plan(str(model), Path(out), sources, options)
+    job.check()
+    loaded = {name: subset.load(BENCHMARKS[name], source, part) for name, source in sources.items()}
+    sandbox = open_sandbox(options, [item for part in loaded.values() for item in part.items], reporter)
+    if not is_evaluation(job.out):
+        job.check_adapter()  # a finished evaluation needs no model any more
+    with EvalFolder(job.out, job.manifest(loaded)) as folder, job.checkpoint() as checkpoint:
+        askable = {}
+        for name, copy in loaded.items():
+            for note in copy.notes:
+                reporter.note(f"{name}: {note}")
+            folder.keep_items(copy.items)
+            check = partial(checkpoint.check, job.generation[name])
+            askable[name] = steps.askable(folder, copy.items, check, reporter=reporter)
+        for name, items in askable.items():
+            steps.generate(folder, items, job.generation[name], checkpoint.chunk, reporter=reporter)
+        checkpoint.release()  # a judge in this process needs the room
+        return _finish(folder, options, sandbox, judge, reporter)
 
 
-def grade(
-    folder: EvalFolder, policy: McqPolicy, sandbox: Sandbox | None = None, *, what: str = "", quiet: bool = False
-) -> None:
-    """Fill rule.jsonl: the rule stage over all responses; rows of another grader version or policy are made again.
+def grade_file(
+    responses: str | Path, options: GradeOptions | None = None, *, reporter: Reporter = SILENT, **changes: Any
+) -> Evaluation:
+    """Grade a file of responses, or an evaluation folder again.
 
-    Responses to coding problems are run in `sandbox`; without one they are refused. `what` names the responses beside
-    the bar.
+    Args:
+        responses: a .jsonl, .json, .csv, .tsv, .xlsx or .parquet file, or a folder of `evaluate` or `grade_file`.
+        options: how it is done; `changes` override its fields.
+        reporter: where progress goes; nowhere by default.
+
+    Raises:
+        UserError: a file without responses or known answers, or a folder that is unfinished.
     """
-    facts = {"name": GRADER[0], "version": GRADER[1], "mcq_policy": policy}
-    if folder.facts("rule.json") != facts:
-        # Verdicts are about the answers that the rules found; the judge's cache keeps what it said of each.
-        for name in GRADINGS:
-            folder.replace_rows(name, [])
-        folder.write("rule.json", json.dumps(facts) + "\n")
-    items = {(item.benchmark, item.id): item for item in folder.items()}
-    done = {key_of(row) for row in folder.rows("rule.jsonl")}
-    not_run = 0
-    waiting = [one for one in folder.responses() if (one.benchmark, one.id, one.sample) not in done]
-    if sandbox is not None and any(items[one.benchmark, one.id].kind == "code" for one in waiting):
-        note_sandbox(folder, sandbox)
-    with Grader(policy) as grader, task(f"grading {what}".strip(), len(waiting), quiet=quiet or not waiting) as bar:
-        for start in range(0, len(waiting), GRADED_AT_ONCE):
-            rows = []
-            for response in waiting[start : start + GRADED_AT_ONCE]:
-                row = _rule_row(items[response.benchmark, response.id], response, grader, sandbox)
-                if row is None:
-                    not_run += 1
-                else:
-                    rows.append(row)
-                bar.advance()
-            folder.append("rule.jsonl", rows)
-    if not_run:
-        raise RunError(
-            f"the sandbox failed on {not_run} programs, which says nothing of them: the rest is graded, give the same "
-            "command again for these"
-        )
+    options = GradeOptions.build(options, changes)
+    judge = open_judge(options)
+    path = Path(responses)
+    if path.is_dir():
+        with EvalFolder(path) as folder:
+            _refuse_unfinished(folder)
+            sandbox = open_sandbox(options, folder.items(), reporter)
+            _amend(folder, options)
+            return _finish(folder, options, sandbox, judge, reporter)
+    imported = read_responses(path, golds=not options.benchmark)
+    rows, notes = imported.rows, list(imported.notes)
+    if options.benchmark:
+        ((name, source),) = parse_benchmarks(options.benchmark).items()
+        whole = BENCHMARKS[name].load(source).items
+        ids, how = join(rows, whole, name, str(path))
+        notes.append(f"problems of {name} are found by {how}")
+        answered = set(ids.values())
+        items = [item for item in whole if item.id in answered]
+    else:
+        name, ids = path.stem, None
+        items = as_items(rows, name)
+    for note in notes:
+        reporter.note(f"{path}: {note}")
+    fresh = [vars(response) for response in as_responses(rows, name, ids)]
+    samples = {name: 1 + max(row.sample for row in rows)}
+    manifest = {
+        "responses": path.name,
+        "mcq_policy": options.mcq_policy or DEFAULT_POLICY,
+        "samples_by_benchmark": samples,
+        "aggregations": aggregations_of(options.aggregation, samples),
+        "versions": _versions(),
+    }
+    sandbox = open_sandbox(options, items, reporter)
+    with EvalFolder(options.out or path.with_suffix(".graded"), manifest) as folder:
+        folder.renew_items(items)
+        if folder.rows("responses.jsonl") != fresh:
+            folder.replace_rows("responses.jsonl", fresh)
+            for file in steps.GRADINGS:
+                folder.replace_rows(file, [])
+        return _finish(folder, options, sandbox, judge, reporter)
 
 
-def _rule_row(item: Item, response: Response, grader: Grader, sandbox: Sandbox | None) -> dict[str, Any] | None:
-    """The line of one response; None when its program could not be run for no fault of its own."""
-    row: dict[str, Any] = {"benchmark": response.benchmark, "id": response.id, "sample": response.sample}
-    if item.kind != "code":
-        result = grader.rule(item, response)
-        return row | {
-            "answer": result.answer,
-            "committed": result.committed,
-            "cut_off": result.cut_off,
-            "rule": result.rule,
-            "reason": result.reason,
+def sum_up_again(path: str | Path) -> Evaluation:
+    """Make tables and page of a finished evaluation again, from its files."""
+    with EvalFolder(Path(path)) as folder:
+        _refuse_unfinished(folder)
+        return Evaluation(folder.title, folder, steps.sum_up(folder))
+
+
+@dataclass(frozen=True)
+class EvalJob:
+    """One checkpoint to be asked some benchmarks."""
+
+    model: str
+    out: Path
+    generation: Mapping[str, Generation]
+    """How each benchmark is asked."""
+    aggregations: Mapping[str, str]
+    """How the samples of each benchmark become one score."""
+    mcq_policy: McqPolicy
+    adapter: str | None
+    device: str
+
+    @classmethod
+    def plan(cls, model: str, out: Path, benchmarks: Iterable[str], options: EvalOptions) -> Self:
+        """Settle every setting: the options' value, else the training run's, else the benchmark's.
+
+        Raises:
+            UserError: several samples at temperature 0, or an aggregation that needs more samples.
+        """
+        trained = trained_with(model)
+        generation = {}
+        for name in benchmarks:
+            benchmark = BENCHMARKS[name]
+            samples = benchmark.samples if options.samples is None else options.samples
+            temperature = options.temperature
+            if temperature is None:
+                temperature = benchmark.temperature if samples == 1 else 0.6
+            generation[name] = Generation(
+                style=options.style or trained.get("style") or benchmark.prompt_style,
+                system=trained.get("system"),
+                samples=samples,
+                temperature=temperature,
+                top_p=1.0 if options.top_p is None else options.top_p,
+                max_new_tokens=16384 if options.max_new_tokens is None else options.max_new_tokens,
+                vision=trained.get("vision", {}),
+                template=trained.get("template", {}),
+                seed=options.seed,
+                dtype=options.dtype,
+                engine=options.engine,
+                chunk=256 if options.engine == "vllm" else 32,
+            )
+            if samples > 1 and temperature == 0:
+                raise UserError(f"{name} asks for {samples} samples, all alike at temperature 0: raise --temperature")
+        aggregations = aggregations_of(options.aggregation, {name: how.samples for name, how in generation.items()})
+        policy = options.mcq_policy or DEFAULT_POLICY
+        adapter = options.adapter or trained.get("adapter")
+        return cls(model, out, generation, aggregations, policy, adapter, options.device)
+
+    def check(self) -> None:
+        """Refuse what needs neither data nor a model to be seen: settings, folder, device, the checkpoint's name."""
+        import torch
+
+        from mmcorl.tools import zoo
+
+        refuse_early(self.out, self._settings())
+        built_on_demand = zoo.parse(self.model)  # refuses a name that the zoo does not have
+        if is_evaluation(self.out):
+            return
+        if built_on_demand is None:
+            self.check_adapter()
+        try:
+            torch.empty(0, device=self.device)
+        except (RuntimeError, AssertionError) as error:  # the latter where torch was built without CUDA
+            reason = str(error).splitlines()[0].rstrip(".")
+            raise UserError(f"device {self.device!r} cannot be used ({reason}): give cpu or cuda:N") from error
+
+    def check_adapter(self) -> None:
+        """Refuse a checkpoint that has no adapter, before anything is written."""
+        from mmcorl.tools.zoo import resolve
+        from model_adapters.registry import adapter_for
+
+        adapter_for(resolve(self.model), self.adapter)
+
+    def manifest(self, loaded: Mapping[str, Loaded]) -> dict[str, Any]:
+        """What the evaluation is about, as its folder records it."""
+        benchmarks = {
+            name: {"revision": copy.revision, "schema": copy.schema_hash, "rows": copy.rows, "notes": copy.notes}
+            for name, copy in loaded.items()
         }
-    if sandbox is None:
-        raise UserError(f"{item.benchmark} runs code that a model wrote, which is off: allow it with --run-code")
-    from eval_suite.sandbox.code_task import grade_code
+        return {"benchmarks": benchmarks, **self._settings(), "versions": _versions()}
 
-    graded = grade_code(item, response, sandbox)
-    if graded.result is not None and graded.result.harness_error:
+    def checkpoint(self) -> Checkpoint:
+        """The checkpoint, loaded when it is first asked."""
+        from eval_suite.checkpoint import Checkpoint
+
+        return Checkpoint(self.model, self.adapter, self.device)
+
+    def _settings(self) -> dict[str, Any]:
+        """The part of the manifest that is known before the data are read."""
+        return {
+            "model": self.model,
+            "generation": {name: asdict(how) for name, how in self.generation.items()},
+            "mcq_policy": self.mcq_policy,
+            "samples_by_benchmark": {name: how.samples for name, how in self.generation.items()},
+            "aggregations": dict(self.aggregations),
+        }
+
+
+def parse_benchmarks(texts: Sequence[str] | str) -> dict[str, str | None]:
+    """Split `NAME` or `NAME=PATH` into names and local copies; None stands for the hub."""
+    sources: dict[str, str | None] = {}
+    for text in [texts] if isinstance(texts, str) else texts:
+        name, equals, path = text.partition("=")
+        BENCHMARKS[name]  # refuses an unknown name
+        if name in sources:
+            raise UserError(f"{name} is named twice: evaluate one copy of it, or two into two folders")
+        if equals and not path:
+            raise UserError(f"{text!r} names no path: write {name}=PATH, or {name} alone for the hub")
+        sources[name] = path if equals else None
+    return sources
+
+
+def aggregations_of(requested: str | None, samples: Mapping[str, int]) -> dict[str, str]:
+    """Return the requested aggregation, else the benchmark's own for that many samples, else pass@1 or avg@k."""
+    aggregations = {}
+    for name, count in samples.items():
+        official = name in BENCHMARKS and BENCHMARKS[name].samples == count
+        usual = BENCHMARKS[name].aggregation if official else default_aggregation(count)
+        aggregations[name] = requested or usual
+        parse_aggregation(aggregations[name], count)  # refused before work starts
+    return aggregations
+
+
+def open_judge(options: GradingOptions) -> JudgeSettings | VllmJudge | None:
+    """Return the judge that the options name, if any; refused before work starts if it cannot work."""
+    from eval_suite.grading.judge import JudgeSettings, choose, with_options
+
+    judge = choose(options.judge, options.judge_model, options.judge_key_env, options.judge_gpus)
+    if judge is None and options.judge_again:
+        raise UserError(f"--judge-again {options.judge_again} needs a judge to ask: add --judge")
+    if isinstance(judge, JudgeSettings):
+        judge = with_options(judge, options.judge_set)
+        judge.api_key()
+    elif options.judge_set:
+        raise UserError(f"--judge-set {options.judge_set[0]} is for a judge at an endpoint: add --judge URL")
+    return judge
+
+
+def open_sandbox(options: CodeOptions, items: Iterable[Item], reporter: Reporter) -> Sandbox | None:
+    """Return the sandbox if there is code to run; refused unless running code was allowed."""
+    if not any(item.kind == "code" for item in items):
         return None
-    verdict = graded.verdict
-    return row | {
-        "answer": verdict.answer,
-        "committed": verdict.committed,
-        "cut_off": verdict.cut_off,
-        "rule": verdict.rule,
-        "reason": verdict.reason,
-        "tests": [vars(test) for test in graded.result.tests] if graded.result is not None else [],
-    }
+    from eval_suite.sandbox import process
+
+    sandbox = process.open_sandbox(run_code=options.run_code, allow_unsafe=options.allow_unsafe_code)
+    reporter.note(sandbox.describe())
+    return sandbox
 
 
-def judge(
+def _finish(
     folder: EvalFolder,
-    judge: JudgeSettings | VllmJudge,
-    *,
-    again: Again | None = None,
-    what: str = "",
-    quiet: bool = False,
-) -> None:
-    """Fill judge.jsonl: what the rules did not credit although it commits to an answer, and nothing else.
-
-    Verdicts that failed are asked for again, and so are those of another judge or prompt version; with `again`,
-    also those that were unclear, or all of them. `what` names the responses beside the bar.
-    """
-    from eval_suite.grading.judge import JudgeRequest, JudgeSettings, VerdictCache, judge_all, key
-
-    name = judge.facts()
-    items = {(item.benchmark, item.id): item for item in folder.items()}
-    requests = {
-        key_of(row): JudgeRequest(item.for_judge, item.choices, item.gold, row["answer"])
-        for row in folder.rows("rule.jsonl")
-        if row["committed"] and not row["cut_off"] and not row["rule"]
-        if (item := items[row["benchmark"], row["id"]]).kind != "code"
-    }
-    stale = {"failed", "unclear"} if again == "unclear" else {"failed"}
-    kept = [
-        row
-        for row in folder.rows("judge.jsonl")
-        if key_of(row) in requests and _by(row, name) and row["verdict"] not in stale and again != "all"
-    ]
-    with VerdictCache(folder.path / "verdicts.sqlite") as cache:
-        if again == "all":
-            cache.forget([key(request, name["model"]) for request in requests.values()])
-        folder.replace_rows("judge.jsonl", kept)
-        folder.write("judge.json", json.dumps(name) + "\n")
-        done = {key_of(row) for row in kept}
-        waiting = [one for one in requests if one not in done]
-        failed = 0
-        with task(f"judging {what}".strip(), len(waiting), quiet=quiet or not waiting) as bar:
-
-            def keep(number: int, verdict: str, raw: str) -> None:
-                benchmark, identity, sample = waiting[number]
-                row = {"benchmark": benchmark, "id": identity, "sample": sample, "verdict": verdict, "raw": raw}
-                folder.append("judge.jsonl", [row | name])
-                nonlocal failed
-                if verdict == "failed":
-                    failed += 1
-                    bar.update(f"{failed:,} without a reply")
-                else:
-                    bar.advance()
-
-            counts = judge_all([requests[one] for one in waiting], judge, keep, cache=cache)
-    for sentence in dict.fromkeys([counts.stopped, *(problem.sentence for problem in counts.problems.values())]):
-        if sentence:
-            print(f"judge: {sentence}", file=sys.stderr)
-    told = folder.rows("judge.jsonl")
-    if sentence := _mostly_unclear(told, endpoint=isinstance(judge, JudgeSettings)):
-        print(f"judge: {sentence}", file=sys.stderr)
-    # In the order of the responses, whatever order the replies came in.
-    place = {one: number for number, one in enumerate(requests)}
-    folder.replace_rows("judge.jsonl", sorted(told, key=lambda row: place[key_of(row)]))
+    options: GradingOptions,
+    sandbox: Sandbox | None,
+    judge: JudgeSettings | VllmJudge | None,
+    reporter: Reporter,
+) -> Evaluation:
+    steps.grade(folder, folder.manifest["mcq_policy"], sandbox, reporter=reporter)
+    steps.observe_voters(folder, sandbox, reporter=reporter)
+    if judge is not None:
+        steps.judge(folder, judge, again=options.judge_again, reporter=reporter)
+    return Evaluation(folder.title, folder, steps.sum_up(folder))
 
 
-def _mostly_unclear(rows: Sequence[Mapping[str, Any]], *, endpoint: bool) -> str:
-    """What to say of a judge that does not keep to its menu; empty for one that does."""
-    replies = [row for row in rows if row["verdict"] != "failed"]
-    unclear = [row["raw"] for row in replies if row["verdict"] == "unclear"]
-    if len(unclear) <= UNCLEAR_SHARE * len(replies):
-        return ""
-    more = "give one that thinks first more room (--judge-set max_tokens=512), or " if endpoint else ""
-    return (
-        f"{len(unclear):,} of {counted(len(replies), 'reply', 'replies')} unclear, the first {unclear[0][:80]!r}: it "
-        f"must be the one word `correct` or `incorrect`; {more}take another judge, and ask with --judge-again unclear"
-    )
+def _refuse_unfinished(folder: EvalFolder) -> None:
+    if left := unfinished(folder):
+        raise UserError(left)
 
 
-def sum_up(folder: EvalFolder, title: str) -> dict[str, Any]:
-    """summary.json, its tables and samples.html from the files: scores, what produced them, every response."""
-    items, item_rows = folder.items(), folder.rows("items.jsonl")
-    names = {item.benchmark for item in items}
-    known = {name: BENCHMARKS[name] for name in names if name in BENCHMARKS}
-    grader, judge = folder.facts("rule.json"), folder.facts("judge.json")
-    summary = summarise(
-        items,
-        folder.responses(),
-        folder.rows("rule.jsonl"),
-        folder.rows("judge.jsonl"),
-        {name: benchmark.sub_scores for name, benchmark in known.items()},
-        grader or {},
-        judge=judge,
-        behaviour_rows=folder.rows("behaviour.jsonl"),
-        samples=folder.manifest.get("samples_by_benchmark"),
-        fingerprints=folder.fingerprints(),
-        full_sizes={name: benchmark.rows for name, benchmark in known.items()},
-        aggregations=folder.manifest.get("aggregations"),
-        unasked=folder.rows("unasked.jsonl"),
-        caveats={name: benchmark.caveats for name, benchmark in known.items()},
-        sandbox=(folder.facts("sandbox.json") or {"used": []})["used"],
-    )
-    folder.write("summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
-    write_tables(folder, title, summary)
-    with folder.writing("samples.html"):
-        write_view(
-            folder.path / "samples.html",
-            title=title,
-            item_rows=item_rows,
-            responses=folder.responses(),
-            rule_rows=folder.rows("rule.jsonl"),
-            judge_rows=folder.rows("judge.jsonl"),
-            facts=facts(folder),
-        )
-    return summary
+def _amend(folder: EvalFolder, options: GradeOptions) -> None:
+    """Record a new policy or aggregation in the manifest of a folder that is graded again."""
+    manifest = folder.manifest
+    amended = manifest | {"mcq_policy": options.mcq_policy or manifest.get("mcq_policy", DEFAULT_POLICY)}
+    if options.aggregation:
+        amended["aggregations"] = aggregations_of(options.aggregation, manifest["samples_by_benchmark"])
+    if amended != manifest:
+        folder.write("manifest.json", json.dumps(amended, indent=1, ensure_ascii=True) + "\n")
 
 
-def outcomes(folder: EvalFolder) -> list[Outcome]:
-    """What came of every response of a graded folder."""
-    return outcomes_of(
-        folder.items(),
-        folder.responses(),
-        folder.rows("rule.jsonl"),
-        folder.rows("judge.jsonl"),
-        folder.rows("behaviour.jsonl"),
-        samples=folder.manifest.get("samples_by_benchmark"),
-    )
+def _versions() -> dict[str, str]:
+    from importlib.metadata import version
 
-
-def pooled_summary(folder: EvalFolder, pooled: Sequence[Outcome], aggregations: Mapping[str, str]) -> dict[str, Any]:
-    """Summary of the pooled responses of several checkpoints to the items of `folder`; how, by benchmark."""
-    items = folder.items()
-    names = {item.benchmark for item in items}
-    known = {name: BENCHMARKS[name] for name in names if name in BENCHMARKS}
-    return summarise_outcomes(
-        items,
-        pooled,
-        {name: benchmark.sub_scores for name, benchmark in known.items()},
-        folder.facts("rule.json") or {},
-        judge=folder.facts("judge.json"),
-        fingerprints=folder.fingerprints(),
-        full_sizes={name: benchmark.rows for name, benchmark in known.items()},
-        aggregations=aggregations,
-        caveats={name: benchmark.caveats for name, benchmark in known.items()},
-        sandbox=(folder.facts("sandbox.json") or {"used": []})["used"],
-    )
-
-
-def _by(row: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
-    return all(row.get(key) == value for key, value in facts.items())
+    return {name: version(name) for name in ("mmcorl", "torch", "transformers", "math-verify")}

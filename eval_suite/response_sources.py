@@ -1,12 +1,11 @@
-"""One response of several models to the same problems, for comparing their errors: sampled, or read from files.
+"""Responses of several models to the same problems, for comparing their errors: sampled, or read from files.
 
-A source is a checkpoint to be sampled, an evaluation folder, or a file of responses. Whatever it is, it ends as items
-and outcomes, graded by one grader, and the problems of all sources are joined by id.
+A source is a checkpoint to sample, an evaluation folder, or a file of responses. All are graded by one grader, and
+their problems are joined by id.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 from collections import Counter
@@ -17,39 +16,34 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import yaml
 from pydantic import ValidationError
 
-from eval_suite import commands, pipeline, subset
+from eval_suite import steps, subset
 from eval_suite.counting import counted
-from eval_suite.evaluations import is_evaluation, unfinished
 from eval_suite.folder import EvalFolder
+from eval_suite.generation import Generation, trained_with
 from eval_suite.grading import GRADER, Grader
 from eval_suite.imports import Imported, as_items, as_responses, read_responses
 from eval_suite.items import Item
 from eval_suite.joining import join
 from eval_suite.metrics.paired import facts_difference
+from eval_suite.options import DEFAULT_POLICY, ResponseOptions
+from eval_suite.pipeline import EvalJob, aggregations_of, parse_benchmarks
+from eval_suite.reporter import Reporter
+from eval_suite.results import is_evaluation, unfinished
 from eval_suite.tasks import BENCHMARKS, Loaded
 from mmcorl.algo.seeds import noise_seed
 from mmcorl.analysis.diversity import Draw
 from mmcorl.answers import Equivalence
 from mmcorl.errors import RunError, UserError
 from mmcorl.labels.voting import Choices
-from mmcorl.run.progress import task
 from mmcorl.tools import zoo
 
-if TYPE_CHECKING:
-    from eval_suite.generate import Generation
-
-PROBLEMS = 500
-"""Problems that are asked, as in the paper."""
-TEMPERATURE = 0.8
-MAX_NEW_TOKENS = 3072
-"""The paper's budget of a response to a text problem."""
 ALIKE = 0.9
-"""Share of known answers that must agree between sources: files spell some of them in ways of their own."""
+"""Share of known answers that must agree between sources, whose spellings may differ."""
 _SEED = re.compile(r"@seed(\d+)\Z")
 
 
@@ -58,7 +52,7 @@ class Source:
     """Where the responses of one model are, or what can be sampled."""
 
     label: str
-    """The model's name in tables; sources with one label are draws of one model."""
+    """The model's name in tables; sources with the same label are draws of one model."""
     where: str
     """A path, a hub id or `zoo:NAME`."""
     kind: Literal["checkpoint", "evaluation", "file"]
@@ -67,8 +61,8 @@ class Source:
 
 
 @dataclass
-class Sheet:
-    """The problems of one source and what came of every response to them."""
+class GradedSource:
+    """The problems of one source and the grade of every response to them."""
 
     source: Source
     items: Mapping[str, Item]
@@ -86,8 +80,8 @@ class Sheet:
 
 
 @dataclass(frozen=True)
-class Gathered:
-    """Everything that diversity and pairing are computed from."""
+class GatheredResponses:
+    """Input of the diversity and pairing analyses."""
 
     draws: tuple[Draw, ...]
     choices: Mapping[str, Choices]
@@ -96,24 +90,31 @@ class Gathered:
     facts: tuple[tuple[str, str], ...]
     """What produced the numbers."""
     notes: tuple[str, ...]
-    """What a reader of the numbers should know."""
+    """Caveats for a reader of the numbers."""
 
 
-def gather(arguments: argparse.Namespace, *, labels: bool) -> Gathered:
-    """Sample or read every source of a command line and join them.
+def gather(texts: Sequence[str], options: ResponseOptions, *, labels: bool, reporter: Reporter) -> GatheredResponses:
+    """Sample or read every source and join their problems.
 
-    `labels`: whether known answers are needed. Raises UserError for sources that cannot be compared.
+    Args:
+        texts: sources, each `[NAME=]SOURCE[@seedN]`.
+        options: how checkpoints are sampled and files read.
+        labels: whether known answers are needed.
+        reporter: where progress goes.
+
+    Raises:
+        UserError: sources that cannot be compared.
     """
-    sources = [parse_source(text) for text in arguments.sources]
-    _check_sources(sources, arguments)
-    families = _families(arguments.family, sources)
-    sheets = _sampled([one for one in sources if one.kind == "checkpoint"], arguments, labels)
+    sources = [parse_source(text) for text in texts]
+    _check_sources(sources, options)
+    families = _families(options.family, sources)
+    sheets = _sampled([source for source in sources if source.kind == "checkpoint"], options, labels, reporter)
     for source in sources:
         if source.kind == "evaluation":
             sheets[source] = _read_evaluation(source)
         elif source.kind == "file":
-            sheets[source] = _read_file(source, arguments, labels)
-    return _joined([sheets[source] for source in sources], families, shared=arguments.shared, labels=labels)
+            sheets[source] = _read_file(source, options, labels, reporter)
+    return _joined([sheets[source] for source in sources], families, shared=options.shared, labels=labels)
 
 
 def parse_source(text: str) -> Source:
@@ -121,9 +122,8 @@ def parse_source(text: str) -> Source:
     name, equals, where = text.partition("=")
     if Path(text).exists() or not equals:
         name, equals, where = "", "", text
-    found = _SEED.search(where) if not Path(where).exists() else None
-    found = found or _SEED.search(name)
-    seed = int(found[1]) if found else None
+    match = (_SEED.search(where) if not Path(where).exists() else None) or _SEED.search(name)
+    seed = int(match[1]) if match else None
     name = _SEED.sub("", name)
     where = where if Path(where).exists() else _SEED.sub("", where)
     if equals and not name:
@@ -140,8 +140,8 @@ def parse_source(text: str) -> Source:
     return Source(label.removeprefix("zoo:"), where, kind, seed)
 
 
-def _check_sources(sources: Sequence[Source], arguments: argparse.Namespace) -> None:
-    """Refuse, before anything is read or loaded, what cannot be meant."""
+def _check_sources(sources: Sequence[Source], options: ResponseOptions) -> None:
+    """Refuse, before anything is read or loaded, sources and options that do not fit."""
     seen: dict[tuple[str, int | None], Source] = {}
     for source in sources:
         twin = seen.setdefault((source.label, source.seed), source)
@@ -160,26 +160,26 @@ def _check_sources(sources: Sequence[Source], arguments: argparse.Namespace) -> 
                 f"model: name them apart, as in a={source.where}"
             )
         zoo.parse(source.where)  # refuses a name that the zoo does not have
-    repeat = arguments.repeat if sampled else 1
+    repeat = options.repeat if sampled else 1
     if len(sources) == len(sampled) == 1 and repeat < 2:
         raise UserError(f"{sources[0].label} is one draw, and a pair takes two: name another model, or add --repeat 2")
-    if sampled and bool(arguments.data) == bool(arguments.benchmark):
+    if sampled and bool(options.data) == bool(options.benchmark):
         raise UserError(
             f"{sampled[0].where!r} is to be sampled, but on what: give --data SOURCE or --benchmark NAME, one of them"
         )
-    if sampled and arguments.out is None:
+    if sampled and options.out is None:
         raise UserError(f"the responses of {sampled[0].where!r} need a place to stay: give a folder with --out")
-    if arguments.repeat < 1 or arguments.problems < 1:
-        raise UserError(f"--repeat {arguments.repeat} and --problems {arguments.problems} must each be at least 1")
+    if options.repeat < 1 or options.problems < 1:
+        raise UserError(f"--repeat {options.repeat} and --problems {options.problems} must each be at least 1")
     again = repeat > 1 or any(source.seed is not None for source in sampled)
-    if sampled and again and arguments.temperature == 0:
+    if sampled and again and options.temperature == 0:
         raise UserError("at temperature 0 a second draw is the first again: raise --temperature, or leave --repeat out")
 
 
-def _families(told: Sequence[str], sources: Sequence[Source]) -> dict[str, str]:
+def _families(texts: Sequence[str], sources: Sequence[Source]) -> dict[str, str]:
     known = {source.label for source in sources}
     families = {}
-    for text in told:
+    for text in texts:
         name, equals, family = text.partition("=")
         if not (equals and name and family):
             raise UserError(f"--family {text} is not of the form NAME=FAMILY, such as {next(iter(known))}=qwen")
@@ -194,93 +194,90 @@ def _families(told: Sequence[str], sources: Sequence[Source]) -> dict[str, str]:
 # --- checkpoints ----------------------------------------------------------------------------------------------
 
 
-def _sampled(sources: Sequence[Source], arguments: argparse.Namespace, labels: bool) -> dict[Source, Sheet]:
-    """Sample checkpoints, each into an evaluation folder of its own; what is there already is not done again."""
+def _sampled(
+    sources: Sequence[Source], options: ResponseOptions, labels: bool, reporter: Reporter
+) -> dict[Source, GradedSource]:
+    """Sample checkpoints, each into its own evaluation folder; finished ones are only read."""
     if not sources:
         return {}
-    name, loaded = problems_of(arguments, labels)
+    name, loaded = problems_of(options, labels, reporter)
     for note in loaded.notes:
-        arguments.say(f"{name}: {note}")
-    asked = {source: _asked(source, name, arguments) for source in sources}
-    for source, (own, settings) in asked.items():
-        commands.check_early(own, own.out, {name: settings})
-        arguments.say(f"{source.label}: {own.out}")
+        reporter.note(f"{name}: {note}")
+    jobs = {source: _job(source, name, options) for source in sources}
+    for source, job in jobs.items():
+        job.check()
+        reporter.note(f"{source.label}: {job.out}")
     sheets = {}
-    for source, (own, settings) in asked.items():
-        job = (own, settings, name, loaded, source.label, labels)
-        done = is_evaluation(own.out) and unfinished(EvalFolder(own.out)) is None
-        if arguments.engine == "vllm" and not done:
+    for source, job in jobs.items():
+        work = (job, loaded, source.label, labels, reporter)
+        finished = is_evaluation(job.out) and unfinished(EvalFolder(job.out)) is None
+        if options.engine == "vllm" and not finished:
             # An engine keeps its share of the GPU until its process ends, and the next one needs it.
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
                 try:
-                    process.submit(_answer, *job).result()
+                    process.submit(_answer, *work).result()
                 except BrokenProcessPool as error:
                     raise RunError(
                         f"the process that samples {source.label} died, for want of memory as a rule; what it answered "
                         "is kept: give the same command again, or lower --max-new-tokens"
                     ) from error
         else:
-            _answer(*job)
-        sheets[source] = _read_evaluation(source, own.out)
+            _answer(*work)
+        sheets[source] = _read_evaluation(source, job.out)
         sheets[source].notes += loaded.notes
     return sheets
 
 
-def _answer(own: argparse.Namespace, settings: Generation, name: str, loaded: Loaded, label: str, labels: bool) -> None:
+def _answer(job: EvalJob, loaded: Loaded, label: str, labels: bool, reporter: Reporter) -> None:
     """Answer, grade and, with known answers, sum up: the evaluation of one checkpoint."""
-    manifest = commands.manifest_of(own, {name: loaded}, {name: settings})
-    with EvalFolder(own.out, manifest) as folder, commands.Checkpoint(own) as model:
+    ((name, settings),) = job.generation.items()
+    with EvalFolder(job.out, job.manifest({name: loaded})) as folder, job.checkpoint() as checkpoint:
         folder.keep_items(loaded.items)
-        askable = pipeline.askable(folder, loaded.items, partial(model.check, settings), quiet=own.quiet)
-        pipeline.generate(
-            *(folder, askable, settings.samples, settings.chunk, partial(model.chunk, settings)),
-            doing=f"{label} answers",
-            quiet=own.quiet,
-        )
-        model.release()
-        pipeline.grade(folder, own.mcq_policy, what=label, quiet=own.quiet)
+        askable = steps.askable(folder, loaded.items, partial(checkpoint.check, settings), reporter=reporter)
+        steps.generate(folder, askable, settings, checkpoint.chunk, doing=f"{label} answers", reporter=reporter)
+        checkpoint.release()
+        steps.grade(folder, job.mcq_policy, what=label, reporter=reporter)
         if labels:
-            pipeline.sum_up(folder, label)
+            steps.sum_up(folder, label)
 
 
-def _asked(source: Source, name: str, arguments: argparse.Namespace) -> tuple[argparse.Namespace, Generation]:
-    """The options of one checkpoint, as `mmcorl eval` has them, and how it is asked."""
-    from eval_suite.generate import Generation, trained_with
-
-    told = trained_with(source.where)
-    seed = arguments.seed if source.seed is None else source.seed
+def _job(source: Source, name: str, options: ResponseOptions) -> EvalJob:
+    """The evaluation of one checkpoint on the problems called `name`."""
+    trained = trained_with(source.where)
+    seed = options.seed if source.seed is None else source.seed
     settings = Generation(
-        style=arguments.style or told.get("style") or "boxed",
-        system=told.get("system"),
-        samples=arguments.repeat,
-        temperature=arguments.temperature,
-        top_p=arguments.top_p,
-        max_new_tokens=arguments.max_new_tokens,
-        vision=told.get("vision", {}),
-        template=told.get("template", {}),
+        style=options.style or trained.get("style") or "boxed",
+        system=trained.get("system"),
+        samples=options.repeat,
+        temperature=options.temperature,
+        top_p=options.top_p,
+        max_new_tokens=options.max_new_tokens,
+        vision=trained.get("vision", {}),
+        template=trained.get("template", {}),
         # Models that share a vocabulary would draw from one stream of noise, and err together for that alone.
         seed=noise_seed(seed, source.where, 0, 0) % 2**31,
-        dtype=arguments.dtype,
-        engine=arguments.engine,
-        chunk=256 if arguments.engine == "vllm" else 32,
+        dtype=options.dtype,
+        engine=options.engine,
+        chunk=256 if options.engine == "vllm" else 32,
     )
     slug = re.sub(r"[^\w.-]+", "-", source.label) + ("" if source.seed is None else f"-seed{source.seed}")
-    # Functions cannot be sent to another process.
-    own = argparse.Namespace(**{key: value for key, value in vars(arguments).items() if not callable(value)})
-    own.model, own.out = source.where, arguments.out / "samples" / slug
-    own.mcq_policy, own.aggregation = commands.DEFAULT_POLICY, None
-    return own, settings
+    assert options.out is not None  # _check_sources
+    out = options.out / "samples" / slug
+    aggregations = aggregations_of(None, {name: options.repeat})
+    adapter = options.adapter or trained.get("adapter")
+    return EvalJob(source.where, out, {name: settings}, aggregations, DEFAULT_POLICY, adapter, options.device)
 
 
-def problems_of(arguments: argparse.Namespace, labels: bool) -> tuple[str, Loaded]:
-    """The problems to ask, drawn by a seed: a benchmark's, or the rows of any source that a config may name."""
-    if arguments.benchmark:
-        ((name, where),) = commands.sources_of([arguments.benchmark]).items()
-        loaded = subset.load(BENCHMARKS[name], where, subset.Subset(arguments.problems, arguments.problems_seed))
+def problems_of(options: ResponseOptions, labels: bool, reporter: Reporter) -> tuple[str, Loaded]:
+    """Load the problems to ask, drawn by a seed: a benchmark's, or the rows of any source that a config may name."""
+    if options.benchmark:
+        ((name, where),) = parse_benchmarks(options.benchmark).items()
+        loaded = subset.load(BENCHMARKS[name], where, subset.Subset(options.problems, options.problems_seed))
         if any(item.kind == "code" for item in loaded.items):
             raise UserError(f"{name} asks for programs, of which no two are the same wrong answer: take another one")
         return name, loaded
-    settings = data_settings(arguments.data, arguments.data_set)
+    assert options.data is not None  # _check_sources
+    settings = data_settings(options.data, options.data_set)
 
     from mmcorl.data.checks import check
     from mmcorl.data.sources import load_prompts
@@ -290,12 +287,12 @@ def problems_of(arguments: argparse.Namespace, labels: bool) -> tuple[str, Loade
     name = whole.name
     # Drawn by place, so that nothing but what is asked is read.
     places = subset.draw(
-        [Item(name, str(k), "", "") for k in range(len(whole))], arguments.problems, arguments.problems_seed
+        [Item(name, str(k), "", "") for k in range(len(whole))], options.problems, options.problems_seed
     )
     prompts = whole.select([int(place.id) for place in places])
-    with task(f"reading {name}", len(prompts), quiet=arguments.quiet) as bar:
-        found = check(prompts, max_side=VisionSettings().max_side, on_progress=lambda *_: bar.advance())
-    items = [_item(name, prompt) for prompt in prompts.select(found.kept)]
+    with reporter.task(f"reading {name}", len(prompts)) as bar:
+        checked = check(prompts, max_side=VisionSettings().max_side, on_progress=lambda *_: bar.advance())
+    items = [_item(name, prompt) for prompt in prompts.select(checked.kept)]
     unknown = sum(not item.gold for item in items)
     if labels and unknown:
         raise UserError(
@@ -303,11 +300,11 @@ def problems_of(arguments: argparse.Namespace, labels: bool) -> tuple[str, Loade
             "(--data-set columns.answer=NAME), or compare without any by `mmcorl pair --label-free`"
         )
     notes = []
-    if found.counts:
-        notes.append(found.summary())
+    if checked.counts:
+        notes.append(checked.summary())
     if len(prompts) < len(whole):
-        notes.append(f"{len(prompts)} of {len(whole)} problems, drawn with seed {arguments.problems_seed}")
-    return name, Loaded(tuple(items), None, found.fingerprint, len(whole), tuple(notes))
+        notes.append(f"{len(prompts)} of {len(whole)} problems, drawn with seed {options.problems_seed}")
+    return name, Loaded(tuple(items), None, checked.fingerprint, len(whole), tuple(notes))
 
 
 def data_settings(source: str, changes: Sequence[str]) -> Any:
@@ -349,7 +346,7 @@ def _item(name: str, prompt: Any) -> Item:
 # --- what was answered before -----------------------------------------------------------------------------------
 
 
-def _read_evaluation(source: Source, path: Path | None = None) -> Sheet:
+def _read_evaluation(source: Source, path: Path | None = None) -> GradedSource:
     folder = EvalFolder(path or Path(source.where))
     if left := unfinished(folder):
         raise UserError(left)
@@ -364,13 +361,13 @@ def _read_evaluation(source: Source, path: Path | None = None) -> Sheet:
     names = list(dict.fromkeys(item.benchmark for item in items))
     several = len(names) > 1
     key = {(item.benchmark, item.id): f"{item.benchmark}/{item.id}" if several else item.id for item in items}
-    outcomes = [one for one in pipeline.outcomes(folder) if (one.benchmark, one.id) in key]
+    outcomes = [outcome for outcome in folder.outcomes() if (outcome.benchmark, outcome.id) in key]
     manifest = folder.manifest
-    return Sheet(
+    return GradedSource(
         source,
         {key[item.benchmark, item.id]: item for item in items},
-        {(key[one.benchmark, one.id], one.sample): (one.vote, one.correct) for one in outcomes},
-        1 + min(max(one.sample for one in outcomes if one.benchmark == name) for name in names),
+        {(key[o.benchmark, o.id], o.sample): (o.vote, o.correct) for o in outcomes},
+        1 + min(max(o.sample for o in outcomes if o.benchmark == name) for name in names),
         folder.facts("rule.json") or {},
         folder.facts("judge.json"),
         _how(manifest.get("generation", {}), names),
@@ -381,20 +378,20 @@ def _read_evaluation(source: Source, path: Path | None = None) -> Sheet:
 
 
 def _how(generation: Mapping[str, Mapping[str, Any]], names: Iterable[str]) -> dict[str, Any]:
-    asked = [generation[name] for name in names if name in generation]
-    return {key: asked[0][key] for key in ("temperature", "top_p", "style", "max_new_tokens")} if asked else {}
+    settings = [generation[name] for name in names if name in generation]
+    return {key: settings[0][key] for key in ("temperature", "top_p", "style", "max_new_tokens")} if settings else {}
 
 
-def _read_file(source: Source, arguments: argparse.Namespace, labels: bool) -> Sheet:
+def _read_file(source: Source, options: ResponseOptions, labels: bool, reporter: Reporter) -> GradedSource:
     path = Path(source.where)
-    read = read_responses(path, golds=labels and not arguments.benchmark)
-    rows, notes, ids = read.rows, [f"{source.label}: {note}" for note in read.notes], None
-    if arguments.benchmark:
-        ((name, where),) = commands.sources_of([arguments.benchmark]).items()
+    imported = read_responses(path, golds=labels and not options.benchmark)
+    rows, notes, ids = imported.rows, [f"{source.label}: {note}" for note in imported.notes], None
+    if options.benchmark:
+        ((name, where),) = parse_benchmarks(options.benchmark).items()
         whole = BENCHMARKS[name].load(where).items
         ids, how = join(rows, whole, name, source.where)
-        asked = set(ids.values())
-        items = [item for item in whole if item.id in asked]
+        answered = set(ids.values())
+        items = [item for item in whole if item.id in answered]
         notes.append(f"{source.label}: problems of {name} are found by {how}")
     else:
         name = rows[0].benchmark or path.stem
@@ -402,18 +399,18 @@ def _read_file(source: Source, arguments: argparse.Namespace, labels: bool) -> S
     responses = as_responses(rows, name, ids)
     known = {item.id: item for item in items}
     answers: dict[tuple[str, int], tuple[str | None, bool]] = {}
-    with Grader() as grader, task(f"grading {source.label}", len(responses), quiet=arguments.quiet) as bar:
+    with Grader() as grader, reporter.task(f"grading {source.label}", len(responses)) as bar:
         for response in responses:
             result = grader.rule(known[response.id], response)
             answers[response.id, response.sample] = (result.answer, result.rule)
             bar.advance()
     notes += _repeated(items)
-    facts = {"name": GRADER[0], "version": GRADER[1], "mcq_policy": commands.DEFAULT_POLICY}
-    return Sheet(source, known, answers, 1 + max(row.sample for row in rows), facts, notes=notes)
+    facts = {"name": GRADER[0], "version": GRADER[1], "mcq_policy": DEFAULT_POLICY}
+    return GradedSource(source, known, answers, 1 + max(row.sample for row in rows), facts, notes=notes)
 
 
 def _unlabelled(rows: Sequence[Imported], name: str) -> list[Item]:
-    """Items of a file for which no answers are needed."""
+    """Make the items of a file whose known answers are not needed."""
     items = {row.id: Item(name, row.id, row.question, row.gold or "", choices=row.choices) for row in rows}
     return list(items.values())
 
@@ -421,7 +418,9 @@ def _unlabelled(rows: Sequence[Imported], name: str) -> list[Item]:
 # --- joined -----------------------------------------------------------------------------------------------------
 
 
-def _joined(sheets: Sequence[Sheet], families: Mapping[str, str], *, shared: bool, labels: bool) -> Gathered:
+def _joined(
+    sheets: Sequence[GradedSource], families: Mapping[str, str], *, shared: bool, labels: bool
+) -> GatheredResponses:
     notes = list(dict.fromkeys(note for sheet in sheets for note in sheet.notes))
     _check_alike(sheets, notes)
     problems = list(sheets[0].items)
@@ -443,43 +442,43 @@ def _joined(sheets: Sequence[Sheet], families: Mapping[str, str], *, shared: boo
         )
     silent = {draw.name: draw.unanswered for draw in draws if draw.unanswered}
     if silent:
-        told = ", ".join(f"{name} {count}" for name, count in silent.items())
-        notes.append(f"without a readable answer, which agrees with nothing and is wrong: {told}")
+        counts = ", ".join(f"{name} {count}" for name, count in silent.items())
+        notes.append(f"without a readable answer, which agrees with nothing and is wrong: {counts}")
     choices = {problem: item.choices for problem, item in sheets[0].items.items()}
-    return Gathered(tuple(draws), choices, labels, tuple(_facts(sheets, families)), tuple(notes))
+    return GatheredResponses(tuple(draws), choices, labels, tuple(_facts(sheets, families)), tuple(notes))
 
 
-def _draws(sheets: Sequence[Sheet], families: Mapping[str, str], labels: bool) -> list[Draw]:
+def _draws(sheets: Sequence[GradedSource], families: Mapping[str, str], labels: bool) -> list[Draw]:
     draws: list[Draw] = []
     count: Counter[str] = Counter()
     for sheet in sheets:
         label = sheet.source.label
         for sample in range(sheet.samples):
             count[label] += 1
-            told = {problem: sheet.answers.get((problem, sample), (None, False)) for problem in sheet.items}
+            answers = {problem: sheet.answers.get((problem, sample), (None, False)) for problem in sheet.items}
             draws.append(
                 Draw(
                     label if count[label] == 1 else f"{label} #{count[label]}",
                     label,
-                    {problem: answer for problem, (answer, _) in told.items()},
-                    {problem: right for problem, (_, right) in told.items()} if labels else None,
+                    {problem: answer for problem, (answer, _) in answers.items()},
+                    {problem: right for problem, (_, right) in answers.items()} if labels else None,
                     families.get(label),
                 )
             )
     return draws
 
 
-def _check_alike(sheets: Sequence[Sheet], notes: list[str]) -> None:
-    """Refuse sources graded differently, or about two known benchmarks; note those that were asked differently."""
+def _check_alike(sheets: Sequence[GradedSource], notes: list[str]) -> None:
+    """Refuse sources graded differently or about different benchmarks; note those sampled differently."""
     first, *others = sheets
     for other in others:
         where = f"{first.source.label} and {other.source.label}"
         for part, a, b in (("grader", first.grader, other.grader), ("judge", first.judge, other.judge)):
             if (difference := facts_difference(a, b)) is not None:
                 raise UserError(f"{part} differs between {where} ({difference}): grade both again with the same one")
-        told = [{item.benchmark for item in sheet.items.values()} & BENCHMARKS.keys() for sheet in (first, other)]
-        if all(told) and told[0] != told[1]:
-            names = [", ".join(sorted(one)) for one in told]
+        known = [{item.benchmark for item in sheet.items.values()} & BENCHMARKS.keys() for sheet in (first, other)]
+        if all(known) and known[0] != known[1]:
+            names = [", ".join(sorted(benchmarks)) for benchmarks in known]
             raise UserError(f"{where} are about {names[0]} and {names[1]}: let both answer the same problems")
     for key in ("temperature", "top_p", "style", "max_new_tokens"):
         values = {sheet.source.label: sheet.asked[key] for sheet in sheets if key in sheet.asked}
@@ -487,7 +486,7 @@ def _check_alike(sheets: Sequence[Sheet], notes: list[str]) -> None:
             notes.append(f"asked differently: {key} {', '.join(f'{v} for {name}' for name, v in values.items())}")
 
 
-def _check_golds(sheets: Sequence[Sheet], relation: Equivalence) -> list[str]:
+def _check_golds(sheets: Sequence[GradedSource], relation: Equivalence) -> list[str]:
     """Refuse sources whose known answers differ: rows in another order, or other problems with the same ids."""
     notes = []
     first, *others = sheets
@@ -497,22 +496,23 @@ def _check_golds(sheets: Sequence[Sheet], relation: Equivalence) -> list[str]:
             for problem, item in first.items.items()
             if problem in other.items and item.gold and other.items[problem].gold
         ]
-        differ = [told for told in pairs if not relation.same(told[1].gold, told[2].gold, told[1].choices)]
+        differ = [pair for pair in pairs if not relation.same(pair[1].gold, pair[2].gold, pair[1].choices)]
         if not differ:
             continue
-        problem, one, two = differ[0]
+        problem, mine, theirs = differ[0]
         where = f"{first.source.label} and {other.source.label}"
         if len(differ) > (1 - ALIKE) * len(pairs):
             raise UserError(
                 f"{where} are not about the same problems: the known answers differ for {len(differ)} of {len(pairs)} "
-                f"ids (first {problem!r}: {one.gold!r} and {two.gold!r}); give both the same ids for the same problems"
+                f"ids (first {problem!r}: {mine.gold!r} and {theirs.gold!r}); give both the same ids for the same "
+                "problems"
             )
         notes.append(f"{where} spell {counted(len(differ), 'known answer', 'known answers')} differently")
     return notes
 
 
 def _repeated(items: Iterable[Item]) -> list[str]:
-    """How many problems, with their known answers, stand several times under ids of their own."""
+    """Note how many problems repeat an earlier one, with its known answer, under another id."""
     seen = Counter((item.question, item.choices, item.gold) for item in items if item.question and not item.images)
     extra = sum(count - 1 for count in seen.values())
     return [f"{counted(extra, 'problem repeats', 'problems repeat')} an earlier question under another id"] * bool(
@@ -520,19 +520,19 @@ def _repeated(items: Iterable[Item]) -> list[str]:
     )
 
 
-def _lineages(sheets: Sequence[Sheet]) -> dict[str, str]:
-    """The lineage of every model that lies where its config can be read without a network."""
-    told = {}
+def _lineages(sheets: Sequence[GradedSource]) -> dict[str, str]:
+    """Return the lineage of every model whose config can be read without a network."""
+    lineages = {}
     for sheet in sheets:
         if sheet.model is not None and (family := lineage(sheet.model)) is not None:
-            told[sheet.source.label] = family
-    return told
+            lineages[sheet.source.label] = family
+    return lineages
 
 
 def lineage(model: str) -> str | None:
-    """The letters that begin a checkpoint's model_type: `qwen` for qwen2_5_vl and qwen3; None when it is not here.
+    """Return the leading letters of a checkpoint's model_type, `qwen` for qwen2_5_vl and qwen3; None when not local.
 
-    A guess, from the config alone and never from a name: mixtral would not be found to be of mistral's lineage.
+    A guess from the config alone, never from a name: it does not recognise mixtral as of mistral's lineage.
     """
     from transformers.utils import cached_file
 
@@ -546,11 +546,11 @@ def lineage(model: str) -> str | None:
             except OSError:
                 return None
         kind = json.loads(file.read_text(encoding="utf-8")).get("model_type") if file and file.is_file() else None
-    found = re.match(r"[a-z]+", str(kind or "").lower())
-    return found[0] if found else None
+    letters = re.match(r"[a-z]+", str(kind or "").lower())
+    return letters[0] if letters else None
 
 
-def _facts(sheets: Sequence[Sheet], families: Mapping[str, str]) -> list[tuple[str, str]]:
+def _facts(sheets: Sequence[GradedSource], families: Mapping[str, str]) -> list[tuple[str, str]]:
     first = sheets[0]
     names = dict.fromkeys(item.benchmark for item in first.items.values())
     facts = [("problems", f"{len(first.items)} of {', '.join(names)}")]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -84,9 +82,12 @@ def run(name: str) -> Callable[[argparse.Namespace], int]:
     """A command of the evaluation suite, which is above this package and imported when it runs."""
 
     def started(arguments: argparse.Namespace) -> int:
-        arguments.say = lambda text: None if arguments.quiet else print(text, file=sys.stderr)
-        module = importlib.import_module("eval_suite.diversity_commands")
-        status: int = getattr(module, name)(arguments)
-        return status
+        import eval_suite
+        from mmcorl.cli.main import _options, _reporter, show
+
+        options = _options(arguments, "DiversityOptions" if name == "diversity" else "PairOptions")
+        sources = arguments.sources if name == "diversity" else [arguments.anchor, *arguments.candidates]
+        result = getattr(eval_suite, name)(*sources, options=options, reporter=_reporter(arguments))
+        return show(result, arguments)
 
     return started

@@ -7,12 +7,11 @@ Results go to stdout, progress and errors to stderr. Exit status: 0 done, 1 fail
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import shlex
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -181,16 +180,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     _grading_options(evaluate)
 
-    grade = command(
-        commands, "grade", _suite("grade"), "grade a file of responses, or an evaluation folder again", COLUMNS
-    )
+    grade = command(commands, "grade", _grade, "grade a file of responses, or an evaluation folder again", COLUMNS)
     grade.add_argument("responses", type=Path, metavar="FILE", help=".jsonl, .json, .csv, .tsv, .parquet, or a folder")
     grade.add_argument("--benchmark", metavar="NAME[=PATH]", help="where the golds are, if the file holds none")
     grade.add_argument("--out", type=Path, help="folder of the results (default: r.graded beside r.jsonl)")
     _grading_options(grade)
-    grade.set_defaults(mcq_policy=None)  # a folder is graded again as it was
 
-    compare = command(commands, "compare", _suite("compare"), "paired comparison of two evaluations")
+    compare = command(commands, "compare", _compare, "paired comparison of two evaluations")
     compare.add_argument("a", type=Path, metavar="A", help="evaluation folder")
     compare.add_argument("b", type=Path, metavar="B", help="evaluation folder")
     compare.add_argument("--json", action="store_true", help="print as JSON")
@@ -212,7 +208,7 @@ def _parser() -> argparse.ArgumentParser:
     ensemble.add_argument("--format", choices=("terminal", "markdown", "latex"), help="form of a table")
     ensemble.add_argument("--json", action="store_true", help="print as JSON")
 
-    table = command(commands, "table", _suite("table"), "one table of several evaluations")
+    table = command(commands, "table", _table, "one table of several evaluations")
     table.add_argument("runs", nargs="+", type=Path, metavar="DIR", help="evaluation folders")
     table.add_argument("--format", choices=("terminal", "markdown", "csv", "latex"), default="terminal", help="form")
 
@@ -241,7 +237,6 @@ def _grading_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mcq-policy",
         choices=("letter_or_value", "letter_only"),
-        default="letter_or_value",
         help="credit an option by letter or value, or by letter alone as older graders do",
     )
     parser.add_argument(
@@ -275,32 +270,92 @@ def _code_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--allow-unsafe-code", action="store_true", help="run it even where the sandbox has gaps")
 
 
-def _suite(name: str, module: str = "commands") -> Callable[[argparse.Namespace], int]:
-    """A command of the evaluation suite, imported when it runs."""
+def _options(arguments: argparse.Namespace, model: str) -> Any:
+    """The options of `eval_suite` that the arguments of a command hold."""
+    import eval_suite
 
-    def run(arguments: argparse.Namespace) -> int:
-        commands = importlib.import_module(f"eval_suite.{module}")
-        quiet = getattr(arguments, "quiet", True)
-        arguments.say = lambda text: None if quiet else print(text, file=sys.stderr)
-        command: Callable[[argparse.Namespace], int] = getattr(commands, name)
-        return command(arguments)
+    options = getattr(eval_suite, model)
+    return options.build(
+        None, {k: v for k, v in vars(arguments).items() if k in options.model_fields and v is not None}
+    )
 
-    return run
+
+def _reporter(arguments: argparse.Namespace) -> Any:
+    from eval_suite import Reporter
+
+    return Reporter(quiet=getattr(arguments, "quiet", True))
+
+
+def show(result: Any, arguments: argparse.Namespace, tables: Any = None) -> int:
+    """Print a result as JSON, or as tables, paragraphs and files."""
+    from rich.console import Console
+
+    from mmcorl.report import table
+
+    form = getattr(arguments, "format", None) or "terminal"
+    if getattr(arguments, "json", False):
+        print(json.dumps(result.as_dict(), allow_nan=False))
+    elif form == "csv":
+        print(result.csv(), end="")
+    elif form != "terminal":
+        print(getattr(table, form)(result.tables()))
+    else:
+        Console().print(table.terminal(result.tables() if tables is None else tables))
+        for paragraph in result.paragraphs():
+            print(f"\n{paragraph}")
+        files = result.files()
+        width = max([8, *(len(what) + 1 for what in files)])
+        for what, path in files.items():
+            print(f"{what + ':':<{width}} {path}")
+    return 0
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
     """`eval`: benchmark by benchmark, or under a protocol that has several calls per problem."""
-    return _suite("evaluate", "comas_command" if arguments.protocol else "commands")(arguments)
+    import eval_suite
+
+    evaluate: Any = eval_suite.evaluate_comas if arguments.protocol else eval_suite.evaluate
+    options = _options(arguments, "EvalOptions")
+    names = arguments.model, arguments.benchmarks, arguments.out
+    return show(evaluate(*names, options, reporter=_reporter(arguments)), arguments)
+
+
+def _grade(arguments: argparse.Namespace) -> int:
+    import eval_suite
+
+    options = _options(arguments, "GradeOptions")
+    return show(eval_suite.grade_file(arguments.responses, options, reporter=_reporter(arguments)), arguments)
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    import eval_suite
+
+    return show(eval_suite.compare(arguments.a, arguments.b), arguments)
+
+
+def _table(arguments: argparse.Namespace) -> int:
+    import eval_suite
+
+    return show(eval_suite.table(*arguments.runs), arguments)
 
 
 def _ensemble(arguments: argparse.Namespace) -> int:
     """`ensemble`: checkpoints are evaluated first, with the options of `eval` that the user gives."""
+    import eval_suite
+    from eval_suite.comparison import parse_teams
 
-    def evaluation(model: str, out: Path) -> argparse.Namespace:
-        return _parser().parse_args(["eval", model, *shlex.split(arguments.evaluate), "--out", str(out)])
-
-    arguments.evaluation = evaluation if arguments.evaluate else None
-    return _suite("ensemble")(arguments)
+    if bool(arguments.table) == bool(arguments.folders):
+        raise UserError("give the folders of one pool, or teams to compare: --table NAME=DIR,DIR NAME=DIR,DIR")
+    more: dict[str, Any] = {"options": _options(arguments, "PoolOptions"), "reporter": _reporter(arguments)}
+    if arguments.evaluate:
+        parsed = _parser().parse_args(["eval", "MODEL", *shlex.split(arguments.evaluate), "--out", "OUT"])
+        more |= {"benchmarks": parsed.benchmarks, "evaluation": _options(parsed, "EvalOptions")}
+        more["reporter"] = _reporter(parsed)
+    if arguments.table:
+        return show(eval_suite.match_teams(parse_teams(arguments.table), **more), arguments)
+    if arguments.format:
+        raise UserError(f"--format {arguments.format} is for --table NAME=DIR,DIR: leave it out")
+    return show(eval_suite.pool(*arguments.folders, **more), arguments)
 
 
 def _train(arguments: argparse.Namespace) -> int:
@@ -337,7 +392,13 @@ def _report(arguments: argparse.Namespace) -> int:
             raise UserError(
                 f"--png {arguments.png} draws training runs, and {arguments.runs[0]} is an evaluation: leave it out"
             )
-        return _suite("report")(arguments)
+        import eval_suite
+
+        if len(arguments.runs) > 1:
+            arguments.json = False
+            return _table(arguments)
+        result = eval_suite.sum_up_again(arguments.runs[0])
+        return show(result, arguments, result.tables(sub_scores=True))
     from mmcorl.report.compare import comparison
     from mmcorl.report.overview import overview_png
     from mmcorl.report.run_page import build_report

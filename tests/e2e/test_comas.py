@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import json
@@ -178,7 +177,7 @@ def test_the_sixth_call_is_asked_with_the_drafts(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from eval_suite.commands import Checkpoint
+    from eval_suite.checkpoint import Checkpoint
 
     asked: dict[str, str] = {}
     chunk = Checkpoint.chunk
@@ -311,26 +310,27 @@ def test_folders_of_something_else_and_code_that_may_not_run_are_refused(
         assert says in err
 
 
-def test_drafts_that_leave_the_sixth_call_no_room_are_told(tiny_checkpoints: Mapping[str, Path]) -> None:
-    from eval_suite.comas_command import SixthCall, _warn_of_room
-    from eval_suite.commands import Checkpoint
-    from eval_suite.generate import Generation
+def test_drafts_that_leave_the_sixth_call_no_room_are_told(
+    tiny_checkpoints: Mapping[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    from eval_suite.checkpoint import Checkpoint
+    from eval_suite.comas import SixthCall
+    from eval_suite.generation import Generation
+    from eval_suite.reporter import Reporter
 
-    arguments = argparse.Namespace(model=str(tiny_checkpoints["qwen2"]), adapter=None, device="cpu")
     settings = Generation(style="plain", samples=5, temperature=0.7, max_new_tokens=32)
     items = [Item("gsm8k", name, "What is 1+1?", "2") for name in ("fits", "long", "none")]
     texts = {("gsm8k", "fits"): ["It is 2."] * 5, ("gsm8k", "long"): ["2 " * 4000] * 5}
-    with Checkpoint(arguments) as model:
+    with Checkpoint(str(tiny_checkpoints["qwen2"])) as model:
         call = SixthCall(model, settings, settings, texts)
         fits, long, none = (call.obstacle(item) for item in items)
         assert fits is None
         assert none == "it has no drafts"
         assert long is not None
         assert "less than the budget of 32: lower --max-new-tokens" in long
-        context = model.generator(settings).context
+        context = model.context(settings)
         assert context is not None
-        said: list[str] = []
-        _warn_of_room(model, replace(settings, max_new_tokens=context // 6), said.append)
-        assert not said
-        _warn_of_room(model, replace(settings, max_new_tokens=context // 6 + 1), said.append)
-        assert f"but the context holds {context}" in said[0]
+        for budget, warned in ((context // 6, False), (context // 6 + 1, True)):
+            drafting = replace(settings, max_new_tokens=budget)
+            SixthCall(model, settings, drafting).warn_of_room(Reporter())
+            assert (f"but the context holds {context}" in capsys.readouterr().err) == warned

@@ -242,7 +242,7 @@ def test_two_checkpoints_are_compared_pooled_and_put_into_a_table(
 
 
 def test_a_trained_checkpoint_is_asked_as_it_was_trained(tmp_path: Path) -> None:
-    from eval_suite.generate import trained_with
+    from eval_suite.generation import trained_with
 
     run_folder = tmp_path / "run"
     (run_folder / "final" / "qwen").mkdir(parents=True)

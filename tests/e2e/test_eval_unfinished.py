@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from eval_suite import pipeline
-from eval_suite.evaluations import unfinished
+from eval_suite import steps
 from eval_suite.folder import EvalFolder
 from eval_suite.items import Item, Response
+from eval_suite.results import unfinished
 from eval_suite.tables import score_tables, sub_score_tables
 from eval_suite.tasks.wemath import caveats
 from mmcorl.cli.main import main
@@ -85,9 +85,9 @@ def test_an_item_that_cannot_be_asked_is_refused_only_where_it_is_the_last(tmp_p
         two = items("math500", 2)
         folder.keep_items(two)
         with pytest.raises(UserError, match="no item of math500 can be put to this model"):
-            pipeline.askable(folder, two, lambda item: "no", quiet=True)
-        assert pipeline.askable(folder, two, lambda item: "no" if item.id == "0" else None, quiet=True) == two[1:]
-        assert pipeline.askable(folder, two, lambda item: pytest.fail("checked twice"), quiet=True) == two[1:]
+            steps.askable(folder, two, lambda item: "no")
+        assert steps.askable(folder, two, lambda item: "no" if item.id == "0" else None) == two[1:]
+        assert steps.askable(folder, two, lambda item: pytest.fail("checked twice")) == two[1:]
 
 
 def test_wemath_says_why_it_has_no_four_way_scores() -> None:

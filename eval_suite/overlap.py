@@ -1,20 +1,21 @@
-"""What `mmcorl diversity` and `mmcorl pair` do, given their arguments."""
+"""Overlap of errors between models, and which model makes the best partner of another."""
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import json
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from eval_suite.response_sources import Gathered, gather
+from eval_suite.options import DiversityOptions, PairOptions
+from eval_suite.reporter import SILENT, Reporter
+from eval_suite.response_sources import GatheredResponses, gather
+from eval_suite.results import Result
 from mmcorl.analysis import pairing
 from mmcorl.analysis.diversity import (
     HOW_INTERVALS,
@@ -32,7 +33,7 @@ from mmcorl.analysis.diversity import (
 from mmcorl.answers import Equivalence
 from mmcorl.errors import RunError, UserError
 from mmcorl.report import diversity_page
-from mmcorl.report.table import Align, Cell, Table, markdown, terminal
+from mmcorl.report.table import Align, Cell, Table, cells, markdown
 
 NOT_APART = (
     "c and kappa mix accuracy and dependence, c = (1 - p_e)(1 - kappa) and c >= |p_A - p_B|: a strong with a weak "
@@ -41,64 +42,133 @@ NOT_APART = (
 MEASURES = ("kappa", "complementarity", "wrong_agreement", "oracle", "accuracy_a", "accuracy_b")
 
 
-def diversity(arguments: argparse.Namespace) -> int:
-    """Measure every pair of models, and of every model its draws; print, and write tables and page."""
-    found = gather(arguments, labels=True)
-    with Equivalence() as relation:
-        pairs = all_pairs(found.draws, relation, found.choices)
-    grids = diversity_grids(found.draws, pairs, found.notes)
-    told = as_dict(found, pairs)
-    if arguments.out is not None:
+@dataclass(frozen=True)
+class ErrorOverlap(Result):
+    """How far the errors of every pair of models overlap."""
+
+    responses: GatheredResponses
+    pairs: Sequence[Pair]
+    out: Path | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything; null where a number is undefined."""
+        draws = self.responses.draws
+        return {
+            "problems": self.pairs[0].problems,
+            "facts": dict(self.responses.facts),
+            "models": [
+                {key: getattr(draw, key) for key in ("name", "model", "family", "accuracy", "unanswered")}
+                for draw in draws
+            ],
+            "pairs": [pair.as_dict() for pair in self.pairs],
+            "ladders": {name: [rung.b for rung in ladder(self.pairs, name)] for name in anchors(self.pairs)},
+            "intervals": HOW_INTERVALS,
+            "notes": [*self.responses.notes, NOT_APART],
+        }
+
+    def tables(self, *, narrow: bool = True) -> list[Table]:
+        """Pairs, then models; `narrow` is for terminals."""
+        return diversity_tables(self.responses.draws, self.pairs, self.responses.notes, narrow=narrow)
+
+    def csv(self) -> str:
+        """One row per pair; empty where a number is undefined."""
+        return csv_text(self.pairs)
+
+    def files(self) -> dict[str, Path]:
+        """Page, table and numbers, where a folder was named."""
+        names = {"page": "diversity.html", "table": "diversity.md", "numbers": "diversity.json"}
+        return {} if self.out is None else {what: self.out / name for what, name in names.items()}
+
+    def write(self, out: Path) -> None:
+        """Write tables and page into a folder."""
+        facts, notes = self.responses.facts, [*self.responses.notes, NOT_APART, HOW_INTERVALS]
         # The cells of what is undefined are empty, as JSON has no NaN.
-        _write(arguments.out, "diversity.json", json.dumps(told, indent=1, allow_nan=False) + "\n")
-        asked = Table("What was measured", [("", "left"), ("", "left")], [[Cell(a), Cell(b)] for a, b in found.facts])
-        _write(arguments.out, "diversity.md", markdown([*grids, asked]))
-        _write(arguments.out, "diversity.csv", csv_text(pairs))
-        page = diversity_page.page(found.draws, pairs, found.facts, [*found.notes, NOT_APART, HOW_INTERVALS])
-        _write(arguments.out, "diversity.html", page)
-    if arguments.json:
-        print(json.dumps(told, allow_nan=False))
-        return 0
-    _print(diversity_grids(found.draws, pairs, found.notes, narrow=True))
-    if arguments.out is not None:
-        for what, name in (("page", "diversity.html"), ("table", "diversity.md"), ("numbers", "diversity.json")):
-            print(f"{what + ':':<9}{arguments.out / name}")
-    return 0
+        _write(out, "diversity.json", json.dumps(self.as_dict(), indent=1, allow_nan=False) + "\n")
+        measured = Table("What was measured", [("", "left"), ("", "left")], [cells(*fact) for fact in facts])
+        _write(out, "diversity.md", markdown([*self.tables(narrow=False), measured]))
+        _write(out, "diversity.csv", self.csv())
+        _write(out, "diversity.html", diversity_page.page(self.responses.draws, self.pairs, facts, notes))
 
 
-def pair(arguments: argparse.Namespace) -> int:
-    """Rank the candidates for an anchor and say why."""
-    arguments.sources = [arguments.anchor, *arguments.candidates]
-    found = gather(arguments, labels=not arguments.label_free)
-    anchor = found.draws[0]
-    seen: set[str] = set()
-    candidates = []
-    for draw in found.draws[1:]:
-        # Of every other model the first draw; of the anchor one more.
-        if draw.model not in seen:
-            seen.add(draw.model)
-            candidates.append(draw)
-    if not candidates:
-        raise UserError(f"{anchor.name} is the only model: give candidates for it, or draw it twice with --repeat 2")
-    rank = pairing.labelled if found.labelled else pairing.label_free
+@dataclass(frozen=True)
+class PartnerRanking(Result):
+    """Candidates as partners of an anchor, the best first."""
+
+    anchor: Draw
+    ranking: pairing.Ranking
+    responses: GatheredResponses
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything; null where a number is undefined."""
+        facts = {"facts": dict(self.responses.facts), "notes": list(self.responses.notes)}
+        return self.ranking.as_dict() | facts
+
+    def tables(self, *, narrow: bool = True) -> list[Table]:
+        """One row per candidate; `narrow` leaves out what the paragraphs repeat."""
+        return [ranking_table(self.anchor, self.ranking, self.responses.notes, narrow=narrow)]
+
+    def paragraphs(self) -> list[str]:
+        """The verdict, the reasons, the limits."""
+        reasons = [f"{candidate.name}: {' '.join(candidate.why)}" for candidate in self.ranking.candidates]
+        return [self.ranking.verdict, *reasons, "Limits: " + " ".join(self.ranking.limits)]
+
+    def write(self, out: Path) -> None:
+        """Write table and numbers into a folder."""
+        stem = f"pair-{re.sub(r'[^A-Za-z0-9_.-]+', '-', self.anchor.name)}"
+        _write(out, f"{stem}.json", json.dumps(self.as_dict(), indent=1, allow_nan=False) + "\n")
+        table = markdown(self.tables(narrow=False))
+        _write(out, f"{stem}.md", table + "\n" + "\n\n".join(self.paragraphs()) + "\n")
+
+
+def diversity(
+    *sources: str, options: DiversityOptions | None = None, reporter: Reporter = SILENT, **changes: Any
+) -> ErrorOverlap:
+    """Measure how far the errors of every pair of models overlap, and those of one model's draws.
+
+    Args:
+        sources: checkpoints, evaluations or files of responses, each `[NAME=]SOURCE[@seedN]`.
+        options: how responses are obtained; `changes` override its fields. Tables and page go to `out`.
+        reporter: where progress goes; nowhere by default.
+
+    Raises:
+        UserError: sources that cannot be compared.
+    """
+    options = DiversityOptions.build(options, changes)
+    responses = gather(sources, options, labels=True, reporter=reporter)
     with Equivalence() as relation:
-        ranking = rank(anchor, candidates, relation, found.choices)
-    grid = ranking_grid(anchor, ranking, found.notes)
-    told = ranking.as_dict() | {"facts": dict(found.facts), "notes": list(found.notes)}
-    if arguments.out is not None:
-        stem = f"pair-{re.sub(r'[^A-Za-z0-9_.-]+', '-', anchor.name)}"
-        _write(arguments.out, f"{stem}.json", json.dumps(told, indent=1, allow_nan=False) + "\n")
-        _write(arguments.out, f"{stem}.md", markdown([grid]) + "\n" + "\n\n".join(_paragraphs(ranking)) + "\n")
-    if arguments.json:
-        print(json.dumps(told, allow_nan=False))
-        return 0
-    _print([ranking_grid(anchor, ranking, found.notes, narrow=True)])
-    for paragraph in _paragraphs(ranking):
-        print(f"\n{paragraph}")
-    return 0
+        pairs = all_pairs(responses.draws, relation, responses.choices)
+    overlap = ErrorOverlap(responses, pairs, options.out)
+    if options.out is not None:
+        overlap.write(options.out)
+    return overlap
 
 
-def diversity_grids(
+def pair(
+    anchor: str,
+    *candidates: str,
+    options: PairOptions | None = None,
+    reporter: Reporter = SILENT,
+    **changes: Any,
+) -> PartnerRanking:
+    """Rank the candidates as partners of an anchor; arguments as for `diversity`."""
+    options = PairOptions.build(options, changes)
+    responses = gather([anchor, *candidates], options, labels=not options.label_free, reporter=reporter)
+    first = responses.draws[0]
+    # The first draw of every other model; of the anchor, its second.
+    others: dict[str, Draw] = {}
+    for draw in responses.draws[1:]:
+        others.setdefault(draw.model, draw)
+    if not others:
+        raise UserError(f"{first.name} is the only model: give candidates for it, or draw it twice with --repeat 2")
+    rank = pairing.labelled if responses.labelled else pairing.label_free
+    with Equivalence() as relation:
+        ranking = PartnerRanking(first, rank(first, list(others.values()), relation, responses.choices), responses)
+    if options.out is not None:
+        ranking.write(options.out)
+    return ranking
+
+
+def diversity_tables(
     draws: Sequence[Draw], pairs: Sequence[Pair], notes: Sequence[str], *, narrow: bool = False
 ) -> list[Table]:
     """The table of pairs, in the order and with the columns of the paper, and that of models.
@@ -161,7 +231,7 @@ def pair_name(one: Pair) -> str:
     return f"{one.a} × {one.b}"
 
 
-def ranking_grid(anchor: Draw, ranking: pairing.Ranking, notes: Sequence[str], *, narrow: bool = False) -> Table:
+def ranking_table(anchor: Draw, ranking: pairing.Ranking, notes: Sequence[str], *, narrow: bool = False) -> Table:
     """Candidates, the best first; `narrow` leaves out what the sentences below the table say again."""
     head: list[tuple[str, Align]] = [("Partner", "left")] if narrow else [("Partner", "left"), ("Differ in", "left")]
     names: tuple[str, ...] = ("Agree %", "Strength %")
@@ -196,33 +266,6 @@ def ranking_grid(anchor: Draw, ranking: pairing.Ranking, notes: Sequence[str], *
     title = f"Partners for {anchor.name}{known} on {problems} problems"
     columns = [*head, ("Benefit", "right"), ("First", "right"), *((name, "right") for name in names)]
     return Table(title, columns, rows, [meaning, first, *notes])
-
-
-def _paragraphs(ranking: pairing.Ranking) -> list[str]:
-    why = [f"{one.name}: {' '.join(one.why)}" for one in ranking.candidates]
-    return [ranking.verdict, *why, "Limits: " + " ".join(ranking.limits)]
-
-
-def as_dict(found: Gathered, pairs: Sequence[Pair]) -> dict[str, Any]:
-    """Everything as JSON: null where a number is undefined."""
-    return {
-        "problems": pairs[0].problems,
-        "facts": dict(found.facts),
-        "models": [
-            {
-                "name": draw.name,
-                "model": draw.model,
-                "family": draw.family,
-                "accuracy": draw.accuracy,
-                "unanswered": draw.unanswered,
-            }
-            for draw in found.draws
-        ],
-        "pairs": [one.as_dict() for one in pairs],
-        "ladders": {name: [rung.b for rung in ladder(pairs, name)] for name in anchors(pairs)},
-        "intervals": HOW_INTERVALS,
-        "notes": [*found.notes, NOT_APART],
-    }
 
 
 def csv_text(pairs: Sequence[Pair]) -> str:
@@ -261,7 +304,3 @@ def _write(folder: Path, name: str, text: str) -> None:
         (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise RunError(f"{folder / name} cannot be written ({error.strerror}): choose another --out") from error
-
-
-def _print(grids: Sequence[Table]) -> None:
-    Console().print(terminal(grids))

@@ -1,0 +1,144 @@
+"""Responses of a checkpoint to items, through the same adapters, image rules and engine as training.
+
+Items are answered in chunks of a fixed composition, and a chunk is written whole: padding and noise of a chunk do not
+depend on the past, so an interrupted job resumes with the samples it would have drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from PIL import Image
+from transformers.utils import logging as transformers_logging
+
+import patches
+from eval_suite.generation import Generation
+from eval_suite.items import Item, Response
+from mmcorl.algo.seeds import noise_seed
+from mmcorl.config import EngineSettings
+from mmcorl.engines import engine_for
+from mmcorl.engines.base import Sampling
+from mmcorl.engines.vllm import require_installed
+from mmcorl.errors import UserError
+from mmcorl.policy.policy import Policy
+from mmcorl.policy.prompt_styles import INSTRUCTIONS
+from mmcorl.tools.zoo import resolve
+from model_adapters.base import AdapterError, Encoded, VisionSettings
+from model_adapters.images import load_image
+from model_adapters.registry import adapter_for
+from model_adapters.templates import arguments
+
+LONGEST_PROMPT = 8192
+"""Tokens that vLLM reserves for a prompt, beside the budget of a response."""
+
+
+class Checkpoint:
+    """A checkpoint that answers items. A context manager: loaded at the first call, released at the end.
+
+    Precision, engine and image settings of the first call hold for all.
+
+    Args:
+        model: checkpoint folder or hub id.
+        adapter: `pkg.module:Class` of a family from outside.
+        device: where the model lives.
+    """
+
+    def __init__(self, model: str, adapter: str | None = None, device: str = "cpu") -> None:
+        self.model, self.adapter_path, self.device = model, adapter, torch.device(device)
+        self.engine: Any = None
+        self.policy: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Free the weights, for a judge in this process."""
+        self.engine = self.policy = None
+
+    def context(self, settings: Generation) -> int | None:
+        """Tokens that prompt and response may take together; None without a limit."""
+        self._load(settings)
+        return self._context
+
+    def check(self, settings: Generation, item: Item) -> str | None:
+        """Return why an item cannot be asked, such as a question that would end its own turn; None if it can.
+
+        Raises UserError where the prompt leaves no room for the whole budget.
+        """
+        self._load(settings)
+        try:
+            text, images, options = self._prompt(settings, item)
+            length = self.adapter.prompt_length(self.policy.processor, text, images, **options)
+        except AdapterError as error:
+            return str(error)
+        room = None if self._context is None else self._context - length
+        if room is not None and room < settings.max_new_tokens:
+            raise UserError(
+                f"item {item.id!r} of {item.benchmark} has {length} tokens, which leaves {room} of the context of "
+                f"{self._context}, less than the budget of {settings.max_new_tokens}: lower --max-new-tokens"
+            )
+        return None
+
+    def chunk(self, settings: Generation, items: Sequence[Item], number: int) -> Iterator[Response]:
+        """Sample all responses to one chunk of items; `number` is its place, which fixes its noise."""
+        self._load(settings)
+        sampling = Sampling(settings.temperature, settings.top_p, 0, settings.max_new_tokens)
+        with torch.autocast(self.policy.device.type, torch.bfloat16, enabled=settings.dtype == "bf16"), torch.no_grad():
+            samples_by_item = self.engine.generate(
+                [self._encode(settings, item) for item in items],
+                settings.samples,
+                sampling,
+                noise_seed(settings.seed, "evaluation", number, 0),
+            )
+        for item, samples in zip(items, samples_by_item, strict=True):
+            for index, sample in enumerate(samples):
+                text = self.adapter.decode(self.policy.processor, sample.ids.tolist())
+                yield Response(item.benchmark, item.id, index, text, sample.finish_reason, len(sample.ids))
+
+    def _load(self, settings: Generation) -> None:
+        if self.engine is not None:
+            return
+        patches.apply(*patches.BEFORE_TRANSFORMERS)
+        transformers_logging.set_verbosity_error()
+        transformers_logging.disable_progress_bar()
+        path = resolve(self.model)
+        self.adapter = adapter_for(path, self.adapter_path)
+        self.vision = VisionSettings(**settings.vision)
+        processor = self.adapter.load_processor(path, self.vision)
+        arguments(processor, settings.template)  # refuses one that the template does not have
+        kind = EngineSettings(kind=settings.engine, gpu_memory_utilization=0.9, sleep=False)
+        if kind.kind == "vllm":
+            require_installed()
+        weights = self.adapter.load_model(path, torch.bfloat16 if settings.dtype == "bf16" else torch.float32)
+        # vLLM loads its own weights; of this copy only config, stop ids and banned tokens are needed then.
+        device = torch.device("cpu") if kind.kind == "vllm" else self.device
+        self.policy = Policy(weights, self.adapter, processor).to(device).eval()
+        self._context: int | None = getattr(self.policy.model.config.get_text_config(), "max_position_embeddings", None)
+        if kind.kind == "vllm":
+            room = settings.max_new_tokens + LONGEST_PROMPT
+            self._context = min(self._context, room) if self._context else room
+        self.engine = engine_for(
+            kind,
+            self.policy,
+            name=Path(path).name,
+            path=path,
+            vision=self.vision,
+            dtype=settings.dtype,
+            longest=self._context,
+            device=self.device,
+        )
+
+    def _encode(self, settings: Generation, item: Item) -> Encoded:
+        text, images, options = self._prompt(settings, item)
+        return self.adapter.encode(self.policy.processor, text, images, **options)
+
+    def _prompt(self, settings: Generation, item: Item) -> tuple[str, list[Image.Image], dict[str, Any]]:
+        images = [load_image(image, self.vision.max_side) for image in item.images]
+        options = {"system": settings.system, "vision": self.vision, "template": settings.template}
+        return item.question + INSTRUCTIONS[settings.style], images, options

@@ -1,0 +1,169 @@
+"""Options of the suite's functions: typed models whose fields the command line turns into arguments.
+
+Every function takes either such a model or its fields as keywords: `evaluate(model, names, out, samples=8)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from eval_suite.grading.verdict import McqPolicy
+from mmcorl.config.errors import sentence
+from mmcorl.errors import UserError
+from mmcorl.types import PromptStyle
+
+DEFAULT_POLICY: McqPolicy = "letter_or_value"
+
+
+class Options(BaseModel):
+    """Immutable options; an unknown name or a value of the wrong type is refused in one sentence."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    @classmethod
+    def build(cls, options: Self | None = None, changes: Mapping[str, Any] | None = None) -> Self:
+        """Return `options` (or the defaults) with `changes` applied.
+
+        Raises:
+            UserError: a change that is no option, or a value that does not fit.
+        """
+        if options is not None and not changes:
+            return options
+        values = (
+            {} if options is None else {name: getattr(options, name) for name in options.model_fields_set}
+        ) | dict(changes or {})
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise UserError(sentence(error, values, cls)) from error
+
+
+class CodeOptions(Options):
+    """Whether programs written by a model may run."""
+
+    run_code: bool = False
+    """allow running code that a model wrote, in a sandbox"""
+    allow_unsafe_code: bool = False
+    """run it even where the sandbox has gaps"""
+
+
+class GradingOptions(CodeOptions):
+    """How responses are graded and scored."""
+
+    mcq_policy: McqPolicy | None = None
+    """credit an option by letter or value, or by letter alone as older graders do (default: letter_or_value; a folder
+    that is graded again keeps its policy)"""
+    judge: str | None = None
+    """judge of what the rules reject: an OpenAI-compatible endpoint (URL), or vllm[:MODEL] in this process"""
+    judge_model: str | None = None
+    """name of the judge (default: Qwen/Qwen2.5-32B-Instruct, or the MODEL)"""
+    judge_key_env: str | None = None
+    """environment variable that holds an endpoint's key"""
+    judge_gpus: int | None = None
+    """GPUs for a judge in this process (default: 1)"""
+    judge_set: tuple[str, ...] = ()
+    """NAME=VALUE: concurrency, timeout (seconds), max_tokens, ... of an endpoint, or extra.NAME for a request field"""
+    judge_again: Literal["unclear", "all"] | None = None
+    """ask again what the judge answered off its menu, or everything (failed requests are always asked again)"""
+    aggregation: str | None = None
+    """pass@K, avg@K or maj@K (default: what the benchmark reports)"""
+
+
+class CheckpointOptions(Options):
+    """How a checkpoint is loaded and prompted."""
+
+    style: PromptStyle | None = None
+    """answer format requested in the prompt (default: as trained, else boxed)"""
+    seed: int = 0
+    """seed of the sampling noise"""
+    adapter: str | None = None
+    """PKG.MODULE:CLASS of an adapter from outside"""
+    device: str = "cpu"
+    """cpu or cuda:N"""
+    dtype: Literal["fp32", "bf16"] = "fp32"
+    """arithmetic"""
+    engine: Literal["transformers", "vllm"] = "transformers"
+    """sampling engine; vllm is many times faster on a GPU"""
+
+
+class EvalOptions(CheckpointOptions, GradingOptions):
+    """Options of `evaluate` and `evaluate_comas`."""
+
+    samples: int | None = None
+    """responses per problem (default: what the benchmark reports; comas: 5)"""
+    temperature: float | None = None
+    """0 is greedy (default: 0 for one sample, else 0.6; comas: 0.7)"""
+    top_p: float | None = None
+    """nucleus mass (default: 1; comas: 0.95)"""
+    max_new_tokens: int | None = None
+    """token budget of a response (default: 16384; comas: 2048)"""
+    subset: str | None = None
+    """N problems of each benchmark, drawn by a seed; `all` (the default but for comas)"""
+    subset_seed: int = 0
+    """seed of that draw"""
+    limit: int | None = None
+    """only the first N problems of each benchmark"""
+
+
+class GradeOptions(GradingOptions):
+    """Options of `grade_file`."""
+
+    benchmark: str | None = None
+    """NAME[=PATH] of the benchmark with the known answers, if the file holds none"""
+    out: Path | None = None
+    """folder of the results (default: r.graded beside r.jsonl)"""
+
+
+class PoolOptions(CodeOptions):
+    """Options of `pool` and `match_teams`."""
+
+    out: Path | None = None
+    """folder in which checkpoints are evaluated first: OUT/TEAM/AGENT"""
+    aggregation: str | None = None
+    """maj@K or pass@K (default: maj over all pooled samples); `pool` only"""
+    votes: int | None = None
+    """responses that each agent puts into a pool (default: all); `match_teams` only"""
+
+
+class ResponseOptions(CheckpointOptions):
+    """Where the responses of several models come from; options of `diversity`."""
+
+    data: str | None = None
+    """problems to sample on: a source as in a config, or CONFIG.yaml for its own"""
+    data_set: tuple[str, ...] = ()
+    """KEY=VALUE: a setting of `data`, such as columns.answer=gold"""
+    benchmark: str | None = None
+    """NAME[=PATH]: problems to sample on, or known answers for files that hold none"""
+    out: Path | None = None
+    """folder of samples, tables and page; an interrupted job resumes there"""
+    problems: int = 500
+    """number of problems, as in the paper"""
+    problems_seed: int = 0
+    """seed of their choice"""
+    repeat: int = 1
+    """samples per problem of each sampled model"""
+    temperature: float = 0.8
+    """sampling temperature, as in the paper"""
+    top_p: float = 1.0
+    """nucleus mass"""
+    max_new_tokens: int = 3072
+    """token budget of a response, the paper's for text problems"""
+    family: tuple[str, ...] = ()
+    """NAME=FAMILY: lineage of a source (default: the leading letters of its config's model_type)"""
+    shared: bool = False
+    """use the problems that all sources answer, where they differ"""
+
+
+class DiversityOptions(ResponseOptions):
+    """Options of `diversity`."""
+
+
+class PairOptions(ResponseOptions):
+    """Options of `pair`."""
+
+    label_free: bool = False
+    """use no known answers, only how often three models or more agree"""

@@ -1,0 +1,32 @@
+"""Progress and notes of a job. Functions of the suite print nothing else."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from mmcorl.run import progress
+
+
+@dataclass(frozen=True)
+class Reporter:
+    """Writes progress bars, notes and warnings to stderr; `quiet` keeps the warnings only."""
+
+    quiet: bool = False
+
+    def note(self, text: str) -> None:
+        """Print one line that a user may skip."""
+        if not self.quiet:
+            print(text, file=sys.stderr)
+
+    def warn(self, text: str) -> None:
+        """Print one line that changes how the numbers are read."""
+        print(text, file=sys.stderr)
+
+    def task(self, text: str, total: int) -> AbstractContextManager[progress.Task]:
+        """Open a progress bar; nothing is drawn for no work."""
+        return progress.task(text, total, quiet=self.quiet or not total)
+
+
+SILENT = Reporter(quiet=True)

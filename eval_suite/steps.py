@@ -1,0 +1,372 @@
+"""The steps of an evaluation, each from files to files: generate, grade, observe programs, judge, sum up.
+
+Every step can be repeated, and one that was killed resumes. Only `generate` needs a model, only `judge` an endpoint or
+a judge model; a folder of responses is graded on any machine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from eval_suite.counting import counted
+from eval_suite.folder import EvalFolder, key_of
+from eval_suite.generation import Generation
+from eval_suite.grading import Grader
+from eval_suite.grading.verdict import GRADER, McqPolicy
+from eval_suite.items import Item, Response
+from eval_suite.metrics.outcomes import Outcome
+from eval_suite.metrics.summary import summarise, summarise_outcomes
+from eval_suite.reporter import SILENT, Reporter
+from eval_suite.results import facts, write_tables
+from eval_suite.samples_page import write_view
+from eval_suite.tasks import BENCHMARKS
+from mmcorl.errors import RunError, UserError
+
+if TYPE_CHECKING:
+    from eval_suite.grading.judge import JudgeSettings, VllmJudge
+    from eval_suite.sandbox.process import Sandbox
+
+GRADED_AT_ONCE = 512
+GRADINGS = ("rule.jsonl", "behaviour.jsonl", "judge.jsonl")
+"""Files of grades, stale once responses are generated again."""
+UNCLEAR_SHARE = 0.2
+"""Above this share of unclear replies the judge itself is at fault, not its questions."""
+Again = Literal["unclear", "all"]
+"""Which verdicts of the same judge are requested again, besides those that failed."""
+
+
+def generate(
+    folder: EvalFolder,
+    items: Sequence[Item],
+    settings: Generation,
+    produce: Callable[[Generation, Sequence[Item], int], Iterable[Response]],
+    *,
+    doing: str = "answering",
+    reporter: Reporter = SILENT,
+) -> None:
+    """Fill responses.jsonl for the `askable` items of one benchmark; `produce` answers one chunk of them.
+
+    An incomplete chunk is generated again as a whole, so that a resumed run writes what an uninterrupted one would
+    have written. Errors of `produce` propagate.
+    """
+    name, chunk, samples = items[0].benchmark, settings.chunk, settings.samples
+    have = {key_of(row) for row in folder.rows("responses.jsonl")}
+    chunks = [items[start : start + chunk] for start in range(0, len(items), chunk)]
+    whole = [all((item.benchmark, item.id, k) in have for item in part for k in range(samples)) for part in chunks]
+    kept = {(item.benchmark, item.id) for part, done in zip(chunks, whole, strict=True) if done for item in part}
+    again = {(item.benchmark, item.id) for item in items} - kept
+    for file in ("responses.jsonl", *GRADINGS):
+        folder.replace_rows(file, [row for row in folder.rows(file) if (row["benchmark"], row["id"]) not in again])
+    with reporter.task(f"{name}: {doing}", len(items)) as bar:
+        for number, (part, done) in enumerate(zip(chunks, whole, strict=True)):
+            if not done:
+                folder.append("responses.jsonl", [vars(response) for response in produce(settings, part, number)])
+            bar.advance(len(part))
+
+
+def askable(
+    folder: EvalFolder, items: Sequence[Item], check: Callable[[Item], str | None], *, reporter: Reporter = SILENT
+) -> list[Item]:
+    """Return the items of one benchmark that can be put to the model. Once any is answered, all have been checked.
+
+    `check` returns why an item cannot be put to the model, or None. Such items go to unasked.jsonl, are reported, and
+    count as wrong: a benchmark is scored over all its items. Errors of `check` propagate.
+
+    Raises:
+        UserError: no item fits the model.
+    """
+    name = items[0].benchmark
+    answered = {(row["benchmark"], row["id"]) for row in folder.rows("responses.jsonl")}
+    unasked = {(row["benchmark"], row["id"]) for row in folder.rows("unasked.jsonl")}
+    if not any((item.benchmark, item.id) in answered or (item.benchmark, item.id) in unasked for item in items):
+        rejected = []
+        with reporter.task(f"{name}: checking prompts", len(items)) as bar:
+            for item in items:
+                reason = check(item)
+                if reason is not None:
+                    rejected.append({"benchmark": item.benchmark, "id": item.id, "reason": reason})
+                bar.advance()
+        if rejected:
+            first = f"the first is {rejected[0]['id']!r}: {rejected[0]['reason']}"
+            if len(rejected) == len(items):
+                raise UserError(f"no item of {name} can be put to this model; {first}")
+            count = "counts" if len(rejected) == 1 else "count"
+            reporter.warn(
+                f"{name}: {len(rejected)} of {len(items)} items cannot be put to this model and {count} as wrong; "
+                f"{first}"
+            )
+            folder.append("unasked.jsonl", rejected)
+            unasked = {(row["benchmark"], row["id"]) for row in rejected}
+    return [item for item in items if (item.benchmark, item.id) not in unasked]
+
+
+def grade(
+    folder: EvalFolder,
+    policy: McqPolicy,
+    sandbox: Sandbox | None = None,
+    *,
+    what: str = "",
+    reporter: Reporter = SILENT,
+) -> None:
+    """Fill rule.jsonl: the rule stage over all responses; rows of another grader version or policy are redone.
+
+    Programs run in `sandbox` and are refused without one. `what` labels the progress bar.
+    """
+    facts = {"name": GRADER[0], "version": GRADER[1], "mcq_policy": policy}
+    if folder.facts("rule.json") != facts:
+        # Verdicts are about the answers that the rules extracted; the judge's cache keeps its reply to each.
+        for name in GRADINGS:
+            folder.replace_rows(name, [])
+        folder.write("rule.json", json.dumps(facts) + "\n")
+    items = {(item.benchmark, item.id): item for item in folder.items()}
+    done = {key_of(row) for row in folder.rows("rule.jsonl")}
+    not_run = 0
+    waiting = [row for row in folder.responses() if (row.benchmark, row.id, row.sample) not in done]
+    if sandbox is not None and any(items[row.benchmark, row.id].kind == "code" for row in waiting):
+        _record_sandbox(folder, sandbox)
+    with Grader(policy) as grader, reporter.task(f"grading {what}".strip(), len(waiting)) as bar:
+        for start in range(0, len(waiting), GRADED_AT_ONCE):
+            rows = []
+            for response in waiting[start : start + GRADED_AT_ONCE]:
+                row = _rule_row(items[response.benchmark, response.id], response, grader, sandbox)
+                if row is None:
+                    not_run += 1
+                else:
+                    rows.append(row)
+                bar.advance()
+            folder.append("rule.jsonl", rows)
+    if not_run:
+        raise RunError(
+            f"the sandbox failed on {not_run} programs, which says nothing of them: the rest is graded, give the same "
+            "command again for these"
+        )
+
+
+def _rule_row(item: Item, response: Response, grader: Grader, sandbox: Sandbox | None) -> dict[str, Any] | None:
+    """Grade one response; None when the sandbox, not its program, failed."""
+    row: dict[str, Any] = {"benchmark": response.benchmark, "id": response.id, "sample": response.sample}
+    if item.kind != "code":
+        result = grader.rule(item, response)
+        return row | {
+            "answer": result.answer,
+            "committed": result.committed,
+            "cut_off": result.cut_off,
+            "rule": result.rule,
+            "reason": result.reason,
+        }
+    if sandbox is None:
+        raise UserError(f"{item.benchmark} runs code that a model wrote, which is off: allow it with --run-code")
+    from eval_suite.sandbox.code_task import grade_code
+
+    graded = grade_code(item, response, sandbox)
+    if graded.result is not None and graded.result.harness_error:
+        return None
+    verdict = graded.verdict
+    return row | {
+        "answer": verdict.answer,
+        "committed": verdict.committed,
+        "cut_off": verdict.cut_off,
+        "rule": verdict.rule,
+        "reason": verdict.reason,
+        "tests": [vars(test) for test in graded.result.tests] if graded.result is not None else [],
+    }
+
+
+def judge(
+    folder: EvalFolder,
+    judge: JudgeSettings | VllmJudge,
+    *,
+    again: Again | None = None,
+    what: str = "",
+    reporter: Reporter = SILENT,
+) -> None:
+    """Fill judge.jsonl for the responses that commit to an answer which the rules did not credit.
+
+    Verdicts that failed, and those of another judge or prompt version, are requested again; with `again`, also the
+    unclear ones, or all. `what` labels the progress bar.
+    """
+    from eval_suite.grading.judge import JudgeRequest, JudgeSettings, VerdictCache, judge_all
+    from eval_suite.grading.judge import key as cache_key
+
+    name = judge.facts()
+    items = {(item.benchmark, item.id): item for item in folder.items()}
+    requests = {
+        key_of(row): JudgeRequest(item.for_judge, item.choices, item.gold, row["answer"])
+        for row in folder.rows("rule.jsonl")
+        if row["committed"] and not row["cut_off"] and not row["rule"]
+        if (item := items[row["benchmark"], row["id"]]).kind != "code"
+    }
+    stale = {"failed", "unclear"} if again == "unclear" else {"failed"}
+    kept = [
+        row
+        for row in folder.rows("judge.jsonl")
+        if key_of(row) in requests and _by(row, name) and row["verdict"] not in stale and again != "all"
+    ]
+    with VerdictCache(folder.path / "verdicts.sqlite") as cache:
+        if again == "all":
+            cache.forget([cache_key(request, name["model"]) for request in requests.values()])
+        folder.replace_rows("judge.jsonl", kept)
+        folder.write("judge.json", json.dumps(name) + "\n")
+        done = {key_of(row) for row in kept}
+        waiting = [row for row in requests if row not in done]
+        failed = 0
+        with reporter.task(f"judging {what}".strip(), len(waiting)) as bar:
+
+            def keep(number: int, verdict: str, raw: str) -> None:
+                benchmark, identity, sample = waiting[number]
+                row = {"benchmark": benchmark, "id": identity, "sample": sample, "verdict": verdict, "raw": raw}
+                folder.append("judge.jsonl", [row | name])
+                nonlocal failed
+                if verdict == "failed":
+                    failed += 1
+                    bar.update(f"{failed:,} without a reply")
+                else:
+                    bar.advance()
+
+            counts = judge_all([requests[row] for row in waiting], judge, keep, cache=cache)
+    for sentence in dict.fromkeys([counts.stopped, *(problem.sentence for problem in counts.problems.values())]):
+        if sentence:
+            reporter.warn(f"judge: {sentence}")
+    verdicts = folder.rows("judge.jsonl")
+    if sentence := _mostly_unclear(verdicts, endpoint=isinstance(judge, JudgeSettings)):
+        reporter.warn(f"judge: {sentence}")
+    # In the order of the responses, whatever order the replies came in.
+    place = {key: number for number, key in enumerate(requests)}
+    folder.replace_rows("judge.jsonl", sorted(verdicts, key=lambda row: place[key_of(row)]))
+
+
+def _mostly_unclear(rows: Sequence[Mapping[str, Any]], *, endpoint: bool) -> str:
+    """Return a warning about a judge that ignores its menu of replies; empty for one that keeps to it."""
+    replies = [row for row in rows if row["verdict"] != "failed"]
+    unclear = [row["raw"] for row in replies if row["verdict"] == "unclear"]
+    if len(unclear) <= UNCLEAR_SHARE * len(replies):
+        return ""
+    more = "give one that thinks first more room (--judge-set max_tokens=512), or " if endpoint else ""
+    return (
+        f"{len(unclear):,} of {counted(len(replies), 'reply', 'replies')} unclear, the first {unclear[0][:80]!r}: it "
+        f"must be the one word `correct` or `incorrect`; {more}take another judge, and ask with --judge-again unclear"
+    )
+
+
+def observe_voters(folder: EvalFolder, sandbox: Sandbox | None, *, reporter: Reporter = SILENT) -> None:
+    """Observe the programs of the benchmarks whose score is a vote, as the folder's manifest says."""
+    voting = {name for name, how in folder.manifest.get("aggregations", {}).items() if how.startswith("maj@")}
+    if sandbox is not None:
+        observe(folder, sandbox, benchmarks=voting, reporter=reporter)
+
+
+def observe(
+    folder: EvalFolder, sandbox: Sandbox, *, benchmarks: set[str] | None = None, reporter: Reporter = SILENT
+) -> bool:
+    """Fill behaviour.jsonl, by which programs vote: what each does on public examples of its problem.
+
+    `benchmarks` limits it to some. Returns whether anything was added, which makes a summary stale.
+
+    Raises:
+        RunError: the sandbox itself failed on some problems; the rest is kept, and the same command resumes.
+    """
+    from eval_suite.sandbox.behaviour import acts_of
+    from eval_suite.sandbox.process import HarnessError
+
+    done = {key_of(row) for row in folder.rows("behaviour.jsonl")}
+    waiting: dict[tuple[str, str], list[Response]] = {}
+    for response in folder.responses():
+        if (response.benchmark, response.id, response.sample) not in done:
+            waiting.setdefault((response.benchmark, response.id), []).append(response)
+    items = [
+        item
+        for item in folder.items()
+        if item.kind == "code"
+        and (benchmarks is None or item.benchmark in benchmarks)
+        and (item.benchmark, item.id) in waiting
+    ]
+    if not items:
+        return False
+    _record_sandbox(folder, sandbox)
+    failures: list[str] = []
+    with reporter.task("running examples", len(items)) as bar:
+        for item in items:
+            responses = waiting[item.benchmark, item.id]
+            try:
+                acts_by_response = acts_of(item, responses, sandbox)
+            except HarnessError as error:
+                failures.append(str(error))
+            else:
+                folder.append("behaviour.jsonl", [
+                    {"benchmark": item.benchmark, "id": item.id, "sample": response.sample,
+                     "outputs": acts.outputs, "tree": acts.tree}
+                    for response, acts in zip(responses, acts_by_response, strict=True)
+                ])  # fmt: skip
+            bar.advance()
+    if failures:
+        raise RunError(
+            f"the sandbox failed on the examples of {counted(len(failures), 'problem', 'problems')} ({failures[0]}), "
+            "which says nothing of the programs: the rest is kept, give the same command again for these"
+        )
+    return True
+
+
+def _record_sandbox(folder: EvalFolder, sandbox: Sandbox) -> None:
+    """Record what confined the programs of a folder; one that is resumed on another machine names both."""
+    records = folder.facts("sandbox.json") or {"used": []}
+    if sandbox.record not in records["used"]:
+        records["used"].append(sandbox.record)
+        folder.write("sandbox.json", json.dumps(records, indent=1) + "\n")
+
+
+def sum_up(folder: EvalFolder, title: str | None = None) -> dict[str, Any]:
+    """Write summary.json, its tables and samples.html from the files; returns the summary."""
+    title = folder.title if title is None else title
+    responses, rule_rows, judge_rows = folder.responses(), folder.rows("rule.jsonl"), folder.rows("judge.jsonl")
+    summary = summarise(
+        folder.items(),
+        responses,
+        rule_rows,
+        judge_rows,
+        behaviour_rows=folder.rows("behaviour.jsonl"),
+        samples=folder.manifest.get("samples_by_benchmark"),
+        aggregations=folder.manifest.get("aggregations"),
+        unasked=folder.rows("unasked.jsonl"),
+        **summary_facts(folder),
+    )
+    folder.write("summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
+    write_tables(folder, title, summary)
+    with folder.writing("samples.html"):
+        write_view(
+            folder.path / "samples.html",
+            title=title,
+            item_rows=folder.rows("items.jsonl"),
+            responses=responses,
+            rule_rows=rule_rows,
+            judge_rows=judge_rows,
+            facts=facts(folder),
+        )
+    return summary
+
+
+def pooled_summary(
+    folder: EvalFolder, outcomes: Sequence[Outcome], aggregations: Mapping[str, str], **more: Any
+) -> dict[str, Any]:
+    """Summarise outcomes, of one checkpoint or pooled, over the items of `folder`; `aggregations` by benchmark."""
+    return summarise_outcomes(folder.items(), outcomes, aggregations=aggregations, **summary_facts(folder), **more)
+
+
+def summary_facts(folder: EvalFolder) -> dict[str, Any]:
+    """What a summary takes from the benchmarks and from the folder's small files."""
+    names = dict.fromkeys(row["benchmark"] for row in folder.rows("items.jsonl"))
+    known = {name: BENCHMARKS[name] for name in names if name in BENCHMARKS}
+    return {
+        "sub_scores": {name: benchmark.sub_scores for name, benchmark in known.items()},
+        "caveats": {name: benchmark.caveats for name, benchmark in known.items()},
+        "full_sizes": {name: benchmark.rows for name, benchmark in known.items()},
+        "grader": folder.facts("rule.json") or {},
+        "judge": folder.facts("judge.json"),
+        "fingerprints": folder.fingerprints(),
+        "sandbox": (folder.facts("sandbox.json") or {"used": []})["used"],
+    }
+
+
+def _by(row: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
+    return all(row.get(key) == value for key, value in facts.items())
