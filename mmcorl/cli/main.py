@@ -482,14 +482,13 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 
 def _zoo(arguments: argparse.Namespace) -> int:
-    from mmcorl.tools import smollm2, zoo
+    from mmcorl.tools import zoo
 
     if not arguments.names:
         for name, entry in zoo.ZOO.items():
             print(f"zoo:{name:<22} {entry.describe()}")
-        print(f"zoo:{smollm2.NAME:<22} SmolLM2-135M-Instruct, pretrained, from PyPI (93 MB); see configs/smollm2.yaml")
         print(
-            f"\nMade or fetched on first use and kept in {zoo.cache_folder()} ($MMCORL_CACHE). The made ones know\n"
+            f"\nBuilt on first use and kept in {zoo.cache_folder()} ($MMCORL_CACHE). They know\n"
             "short prompts only: prompt.style=plain sampling.max_new_tokens=14 training.dtype=fp32, as in "
             "configs/quickstart.yaml."
         )

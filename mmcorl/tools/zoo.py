@@ -1,10 +1,9 @@
 """Tiny checkpoints of real architectures, taught a skill and then a wrong habit, for demonstrations on a CPU.
 
-Beside them stands one small pretrained model, `smollm2-135m`, fetched and not made here (`mmcorl.tools.smollm2`). Every
-other entry first learns all four skills of a synthetic task from clean labels, until it answers at least 98 %
-of unseen rows. Then it is taught a wrong habit on its weak skills: right with probability 0.2, otherwise one
-too high. So the complementary weakness of two entries is *planted*; what a demonstration shows is that
-co-training repairs it and self-rewarding does not, not that tiny models discover new perception.
+Each entry first learns all four skills of a synthetic task from clean labels, until it answers at least 98 % of unseen
+rows. It is then taught a wrong habit on its weak skills: right with probability 0.2, otherwise one too high. The
+complementary weakness of two entries is therefore *planted*: a demonstration shows that co-training repairs it and
+self-rewarding does not, not that tiny models discover new perception.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 from mmcorl.data import synthetic
 from mmcorl.errors import UserError
-from mmcorl.tools import smollm2
 
 if TYPE_CHECKING:
     from mmcorl.policy.policy import Policy
@@ -31,17 +29,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the zoo."""
+    """A checkpoint of the zoo."""
 
     family: str
-    """What `model_adapters.tiny` builds."""
+    """Family that `model_adapters.tiny` builds."""
     kind: synthetic.Kind
-    """The task it knows."""
+    """Synthetic task it is taught."""
     weak: tuple[str, ...]
     """Skills with the wrong habit."""
 
     def describe(self) -> str:
-        """One line for people."""
+        """Describe the entry in one line."""
         return f"{self.family}, {self.kind} tasks, wrong habit on {' and '.join(self.weak)}"
 
 
@@ -58,12 +56,12 @@ ZOO: dict[str, Entry] = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """How an entry is taught; part of its name in the cache."""
+    """Training recipe of an entry; part of its cache key."""
 
     version: int = 1
     batch: int = 32
     rows: int = 4096
-    """Different rows it is taught with; each is preprocessed once."""
+    """Distinct training rows, each preprocessed once."""
     clean_steps: int = 750
     """Steps on clean labels, learning rate falling from `clean_lr` to a tenth by cosine."""
     clean_lr: float = 3e-3
@@ -71,58 +69,55 @@ class Recipe:
     """Steps added at the lowest rate until `enough` is reached."""
     most_steps: int = 3000
     enough: float = 0.98
-    """Greedy accuracy on unseen rows that ends the clean stage."""
+    """Greedy accuracy on unseen rows at which the clean stage ends."""
     habit_steps: int = 200
     habit_lr: float = 2e-3
     right: float = 0.2
     """Probability of the right label on a weak skill."""
     checks: int = 400
-    """Unseen rows for the accuracy."""
+    """Unseen rows used to measure accuracy."""
 
 
 RECIPE = Recipe()
 TEACH_FROM, CHECK_FROM = 16_000, 24_000
-"""First rows (of data seed 0) for teaching and checking; a run that uses rows below shares none of them."""
+"""First row (of data seed 0) used for training and for checking; a run that uses earlier rows shares none of them."""
 
 
 def cache_folder() -> Path:
-    """Where built checkpoints stay: $MMCORL_CACHE, else ~/.cache/mmcorl."""
+    """Return the folder of built checkpoints: $MMCORL_CACHE, else ~/.cache/mmcorl."""
     return Path(os.environ.get("MMCORL_CACHE") or Path.home() / ".cache" / "mmcorl")
 
 
 def resolve(model: str, *, quiet: bool = False) -> str:
-    """A checkpoint path: `zoo:NAME` or `zoo:NAME@SEED` is built once and cached, anything else is returned."""
+    """Return a checkpoint path: build `zoo:NAME` or `zoo:NAME@SEED` once and cache it; return anything else as is."""
     entry = parse(model)
     return model if entry is None else str(build(*entry, quiet=quiet))
 
 
 def parse(model: str) -> tuple[str, int] | None:
-    """Name and seed of a `zoo:` model, None for any other; raises UserError for a name the zoo does not have."""
-    if model in (*ZOO, smollm2.NAME) and not Path(model).exists():
+    """Return name and seed of a `zoo:` model, None for any other model; raise UserError for an unknown zoo name."""
+    if model in ZOO and not Path(model).exists():
         raise UserError(f"there is no folder {model!r}: for the tiny checkpoint of that name write zoo:{model}")
     if not model.startswith("zoo:"):
         return None
     name, _, seed = model.removeprefix("zoo:").partition("@")
-    if name not in (*ZOO, smollm2.NAME):
-        raise UserError(f"there is no {model!r}: the zoo has {', '.join((*ZOO, smollm2.NAME))}")
-    if name == smollm2.NAME and seed:
-        raise UserError(f"{model!r} is a pretrained model and has no seed: write zoo:{name}")
+    if name not in ZOO:
+        raise UserError(f"there is no {model!r}: the zoo has {', '.join(ZOO)}")
     if seed and not seed.isdigit():
         raise UserError(f"the seed of {model!r} must be a number, as in zoo:{name}@1")
     return name, int(seed or 0)
 
 
 def build(name: str, seed: int = 0, recipe: Recipe = RECIPE, *, quiet: bool = False) -> Path:
-    """Build one entry, or find it in the cache; returns its folder, in hub layout with a zoo.json."""
+    """Build one entry, or find it in the cache; return its folder, in hub layout with a zoo.json."""
     import transformers
 
     major = transformers.__version__.split(".")[0]
-    how = [smollm2.SHA256, smollm2.SHOTS] if name == smollm2.NAME else [asdict(ZOO[name]), asdict(recipe)]
-    what = json.dumps([*how, major], sort_keys=True)
+    what = json.dumps([asdict(ZOO[name]), asdict(recipe), major], sort_keys=True)
     folder = cache_folder() / "zoo" / f"{name}-seed{seed}-{hashlib.sha256(what.encode()).hexdigest()[:8]}"
     if (folder / "zoo.json").is_file():
         return folder
-    # Runs that begin together want the same entries: whoever comes second waits for the first and finds it made.
+    # Runs that start together want the same entries: the second waits for the first and finds it built.
     lock = cache_folder() / "locks" / folder.name
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("w") as held:
@@ -133,7 +128,7 @@ def build(name: str, seed: int = 0, recipe: Recipe = RECIPE, *, quiet: bool = Fa
 
 
 def _make(name: str, seed: int, recipe: Recipe, folder: Path, quiet: bool) -> None:
-    """Build one entry beside its folder, which appears when it is whole."""
+    """Build one entry in a temporary folder and rename it when complete."""
     import torch
 
     partial = folder.with_name(f".{folder.name}.{os.getpid()}")
@@ -141,7 +136,7 @@ def _make(name: str, seed: int, recipe: Recipe, folder: Path, quiet: bool) -> No
     torch.set_num_threads(1)  # A model this small is several times slower on more.
     try:
         shutil.rmtree(partial, ignore_errors=True)
-        facts = smollm2.fetch(partial) if name == smollm2.NAME else _teach(name, seed, recipe, partial, quiet)
+        facts = _teach(name, seed, recipe, partial, quiet)
     finally:
         torch.set_num_threads(threads)
     (partial / "zoo.json").write_text(json.dumps({"name": name, "seed": seed, **facts}, indent=1) + "\n")
@@ -150,7 +145,7 @@ def _make(name: str, seed: int, recipe: Recipe, folder: Path, quiet: bool) -> No
     except OSError:
         if not (folder / "zoo.json").is_file():
             raise
-        shutil.rmtree(partial)  # A process on another machine, whose locks are not seen here, made the same one.
+        shutil.rmtree(partial)  # Built meanwhile on another machine, whose locks are not visible here.
 
 
 def _teach(name: str, seed: int, recipe: Recipe, folder: Path, quiet: bool) -> dict[str, Any]:
@@ -268,7 +263,7 @@ def _adamw(policy: Policy, lr: float) -> Any:
 
 
 def _clean_rate(step: int, steps: int) -> float:
-    """Warm-up of 50 steps, cosine to a tenth, then flat."""
+    """Return the share of the peak rate: 50 warm-up steps, cosine to a tenth, then constant."""
     if step < 50:
         return (step + 1) / 50
     return 0.1 + 0.45 * (1 + math.cos(math.pi * min(1.0, step / steps)))
