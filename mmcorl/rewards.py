@@ -1,27 +1,132 @@
-"""What a completion earns: functions of groups, of labels where a reward has use for them, and of nothing else.
+"""Rewards: what each completion of a group earns.
 
-`match` is the reward of every label-based method; who taught the label is `supervision`'s business. `confidence` is
-that of the methods without labels: RENT and Intuitor reward a model for being sure. `Reward` is what a run calls.
+A reward is a function called once per group, by keyword, that returns one number per completion. It takes what it
+needs by parameter name (`ARGUMENTS`); every argument that TRL also has is a list of K, so a reward function written
+for TRL's GRPOTrainer works unchanged:
+
+    def short(completions, answers, **kwargs):
+        return [float(answer is not None) - len(text) / 2000 for text, answer in zip(completions, answers)]
+
+    reward: my_rewards:short        # my_rewards.py beside the config or on the path
+
+Naming `entropy` or `self_certainty` as a parameter makes the workers measure it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from mmcorl.answers.cleanup import strip_special_tokens
 from mmcorl.answers.extract import extract
+from mmcorl.errors import RunError
 from mmcorl.labels.supervision import MismatchError
 from mmcorl.labels.voting import Choices, Relation
-from mmcorl.types import Completion, Group, Prompt, PseudoLabel
+from mmcorl.registry import Row, Table, check_keywords, parameters
+from mmcorl.types import Group, Prompt, PseudoLabel
 
-Kind = Literal["match", "entropy", "self_certainty"]
 Rewards = dict[str, tuple[float, ...]]
 Shaping = Literal["quality", "margin"]
 
-MEASURED: tuple[Kind, ...] = ("entropy", "self_certainty")
-"""Rewards for which workers measure `Completion.confidence`."""
+MEASURED = ("entropy", "self_certainty")
+"""Arguments that workers measure, at the cost of a forward pass: means over a completion's tokens, in nats."""
+
+
+@dataclass(frozen=True)
+class RewardRow(Row):
+    """A reward and what follows from the parameters that it names."""
+
+    title: str = ""
+    """For tables and plots; empty for a reward that uses labels, which supervision names."""
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """Which of `MEASURED` it needs."""
+        return tuple(name for name in MEASURED if name in parameters(self.function)[0])
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """The settings of the `reward` section that it uses."""
+        return tuple(name for name in SETTINGS if name in parameters(self.function)[0])
+
+    @property
+    def needs_gold(self) -> bool:
+        """Whether it reads the known answers, so that every training row must have one."""
+        return "golds" in parameters(self.function)[0]
+
+
+Getter = Callable[["Reward", Group, PseudoLabel, Prompt], Any]
+
+
+def _measure(name: str) -> Getter:
+    return lambda reward, group, label, prompt: [c.confidence[name] for c in group.completions]
+
+
+ARGUMENTS: dict[str, tuple[str, Getter]] = {
+    "completions": ("K texts", lambda reward, group, label, prompt: [c.text for c in group.completions]),
+    "prompts": ("the question, K times", lambda reward, group, label, prompt: [prompt.text] * len(group.completions)),
+    "answers": ("K extracted answers, None where there is none", lambda reward, group, label, prompt: list(group.answers)),
+    "pseudo_labels": (
+        "the pseudo-label or None, K times",
+        lambda reward, group, label, prompt: [label.answer] * len(group.completions),
+    ),
+    "golds": ("the known answer, K times", lambda reward, group, label, prompt: [prompt.gold] * len(group.completions)),
+    "lengths": ("K lengths in tokens", lambda reward, group, label, prompt: [c.tokens for c in group.completions]),
+    "truncated": (
+        "K times whether the token limit cut the completion off",
+        lambda reward, group, label, prompt: [c.finish_reason == "length" for c in group.completions],
+    ),
+    "entropy": ("K mean entropies of the token distributions, in nats", _measure("entropy")),
+    "self_certainty": ("K mean KL divergences KL(U || p), in nats", _measure("self_certainty")),
+    "label": ("the whole PseudoLabel", lambda reward, group, label, prompt: label),
+    "choices": ("the option values, or None", lambda reward, group, label, prompt: prompt.choices),
+    "relation": ("the run's answer relation", lambda reward, group, label, prompt: reward.relation),
+    "unanswered_entropy": ("reward.unanswered_entropy", lambda reward, group, label, prompt: reward.unanswered_entropy),
+}
+"""What a reward function may take: its meaning, and how a run finds it for one group."""
+SETTINGS = ("unanswered_entropy",)
+"""Arguments that are settings of the `reward` section."""
+
+REWARDS: Table[RewardRow] = Table("reward", RewardRow, lambda row: check_keywords(row, "reward", ARGUMENTS))
+
+
+@REWARDS.add("match", "1 where the answer equals the pseudo-label, else 0")
+def match(
+    answers: Sequence[str | None], label: PseudoLabel, relation: Relation, choices: Choices = None
+) -> tuple[float, ...]:
+    """Reward answers for agreeing with a label: K values of 1.0 or 0.0.
+
+    1.0 where `relation`, the one the vote used, puts the answer and the label, or one of its further answers, into one
+    class. With a label that the group itself elected, these are the votes for it. No answer earns 0.0; without a label
+    the whole group does, so it gives no gradient.
+    """
+    if label.answer is None:
+        return (0.0,) * len(answers)
+    wanted = [label.answer, *label.also]
+    classes = relation.classes([*wanted, *answers], choices)
+    targets = set(classes[: len(wanted)]) - {None}
+    return tuple(float(answer_class in targets) for answer_class in classes[len(wanted) :])
+
+
+@REWARDS.add("entropy", "minus the mean token entropy (RENT)", title="RENT: own low entropy")
+def low_entropy(
+    entropy: Sequence[float], answers: Sequence[str | None], unanswered_entropy: float | None = None
+) -> tuple[float, ...]:
+    """Reward low entropy, in nats; with `unanswered_entropy`, no answer counts as that entropy (RENT's variant: 7.0)."""
+    return tuple(
+        -unanswered_entropy if unanswered_entropy is not None and answer is None else -value
+        for value, answer in zip(entropy, answers, strict=True)
+    )
+
+
+@REWARDS.add(
+    "self_certainty", "mean KL divergence of a uniform from the token distribution", title="Intuitor: own self-certainty"
+)
+def certainty(self_certainty: Sequence[float]) -> tuple[float, ...]:
+    """Reward self-certainty, KL(U || p) in nats (Intuitor)."""
+    return tuple(self_certainty)
 
 
 @dataclass(frozen=True)
@@ -32,77 +137,52 @@ class Reward:
     """
 
     relation: Relation
-    kind: Kind = "match"
+    kind: str = "match"
     unanswered_entropy: float | None = None
     format: float = 0.0
     style: str = "answer_tags"
 
     def __call__(self, groups: Sequence[Group], labels: Sequence[PseudoLabel], batch: Sequence[Prompt]) -> Rewards:
-        if self.kind == "match":
-            earned = match(groups, labels, self.relation, {prompt.uid: prompt.choices for prompt in batch})
-        else:
-            earned = confidence(groups, self.kind, self.unanswered_entropy)
+        """Reward every group; MismatchError unless groups, labels and prompts have the same uids."""
+        label_of: Mapping[str, PseudoLabel] = {label.uid: label for label in labels}
+        prompt_of = {prompt.uid: prompt for prompt in batch}
+        if len(label_of) != len(labels) or label_of.keys() != {group.uid for group in groups}:
+            differing = sorted(label_of.keys() ^ {group.uid for group in groups}) or ["(one of them twice)"]
+            raise MismatchError(f"labels and groups are not about the same prompts: {differing[0]}")
+        return {group.uid: self._of_group(group, label_of[group.uid], prompt_of[group.uid]) for group in groups}
+
+    def _of_group(self, group: Group, label: PseudoLabel, prompt: Prompt) -> tuple[float, ...]:
+        row = REWARDS.find(self.kind)
+        named, others = parameters(row.function)
+        names = [name for name in ARGUMENTS if name in named or (others and name not in MEASURED)]
+        result = row.function(**{name: ARGUMENTS[name][1](self, group, label, prompt) for name in names})
+        values = _numbers(self.kind, result, group)
         if not self.format:
-            return earned
-        return {
-            group.uid: tuple(
-                value + self.format * has_form(completion.text, self.style)
-                for value, completion in zip(earned[group.uid], group.completions, strict=True)
-            )
-            for group in groups
-        }
+            return values
+        return tuple(
+            value + self.format * has_form(completion.text, self.style)
+            for value, completion in zip(values, group.completions, strict=True)
+        )
 
 
-def match(
-    groups: Sequence[Group],
-    labels: Sequence[PseudoLabel],
-    relation: Relation,
-    choices_by_uid: Mapping[str, Choices],
-) -> Rewards:
-    """Reward one agent's completions for agreeing with its label: K values of 1.0 or 0.0 per prompt uid.
-
-    1.0 when `relation`, the one the vote used, puts the completion's answer and the label, or one of its further
-    answers, into one class of the group's answers and the label. With a label that the group itself elected, these
-    are the votes for it. A completion without an answer earns 0.0, and without a label the whole group does, so it
-    gives no gradient. Groups and labels are joined by uid; MismatchError when they are not about the same prompts.
-    """
-    label_of = {label.uid: label for label in labels}
-    if len(label_of) != len(labels) or label_of.keys() != {group.uid for group in groups}:
-        differing = sorted(label_of.keys() ^ {group.uid for group in groups}) or ["(one of them twice)"]
-        raise MismatchError(f"labels and groups are not about the same prompts: {differing[0]}")
-    rewards: Rewards = {}
-    for group in groups:
-        label = label_of[group.uid]
-        if label.answer is None:
-            rewards[group.uid] = (0.0,) * len(group.completions)
-            continue
-        wanted = [label.answer, *label.also]
-        classes = relation.classes([*wanted, *group.answers], choices_by_uid[group.uid])
-        targets, own = set(classes[: len(wanted)]) - {None}, classes[len(wanted) :]
-        rewards[group.uid] = tuple(float(mine in targets) for mine in own)
-    return rewards
-
-
-def confidence(groups: Sequence[Group], kind: Kind, unanswered_entropy: float | None = None) -> Rewards:
-    """Reward completions for how sure the model was of them, which workers have measured.
-
-    `entropy`: minus the mean entropy of the completion's tokens, in nats (RENT). With `unanswered_entropy`, one without
-    an answer counts as one of that entropy instead (RENT's variant for formats has 7.0).
-    `self_certainty`: the mean KL divergence of the model's distribution from a uniform one, in nats (Intuitor).
-    """
-
-    def earned(completion: Completion) -> float:
-        if kind == "self_certainty":
-            return completion.confidence["self_certainty"]
-        if unanswered_entropy is not None and completion.answer is None:
-            return -unanswered_entropy
-        return -completion.confidence["entropy"]
-
-    return {group.uid: tuple(earned(completion) for completion in group.completions) for group in groups}
+def _numbers(kind: str, result: Any, group: Group) -> tuple[float, ...]:
+    """Check what a reward returned: K finite numbers."""
+    try:
+        values = tuple(float(value) for value in result)
+    except (TypeError, ValueError) as error:
+        raise RunError(f"reward {kind!r} returned {result!r}, not a list of numbers ({error}): correct it") from error
+    if len(values) != len(group.completions):
+        raise RunError(
+            f"reward {kind!r} returned {len(values)} numbers for the {len(group.completions)} completions of prompt "
+            f"{group.uid}: return one per completion"
+        )
+    if not all(map(math.isfinite, values)):
+        raise RunError(f"reward {kind!r} returned {values} for prompt {group.uid}: rewards must be finite")
+    return values
 
 
 def has_form(text: str, style: str) -> bool:
-    """Whether a response is written as `prompt.style` asks.
+    """Return whether a response has the form that `prompt.style` asks for.
 
     `answer_tags`: a think block and an answer, each once, neither blank, and nothing around them. `boxed`: the last
     commitment is a box that closes and is not blank. `plain` asks for nothing.
@@ -129,7 +209,7 @@ def shaped(
     outcome: float = 0.0,
     beta: float = 0.5,
 ) -> float:
-    """A reward of a later turn in the light of the turns before it, as MARTI shapes it.
+    """Shape the reward of a later turn by the turns before it, as MARTI does.
 
     With R the turn's own reward and Q the mean reward of earlier turns (in a debate those of all agents, in a chain
     those of the same one), both in [0, 1]: `quality` is R + alpha (Q R - (1 - Q)(1 - R)), `margin` R + alpha (R - Q),

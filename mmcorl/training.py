@@ -19,7 +19,7 @@ import transformers
 
 import mmcorl
 from mmcorl.agent import Agent, Cohort, results
-from mmcorl.answers import Equivalence
+from mmcorl.answers import open_relation
 from mmcorl.config import BenchmarkSet, Config
 from mmcorl.cotrain import cotrain
 from mmcorl.data import check_cache
@@ -99,7 +99,7 @@ def train(config: Config, run_dir: Path, *, quiet: bool = False, suite: Suite | 
     prepare_process(config)
     require_engine(config)
     require_trackers(config.logging.trackers)
-    with RunFolder(run_dir, config) as folder, launcher(config) as launch, Equivalence() as relation:
+    with RunFolder(run_dir, config) as folder, launcher(config) as launch, open_relation(config.answers.relation) as relation:
         sources = _sources(config)
         readers = open_readers(config, quiet)
         checks, record = _check(config, sources, readers, folder.data_check(), quiet)
@@ -152,7 +152,7 @@ def _work(
     prompts: TrainingPrompts,
     validation: Sequence[HeldOut],
     supervision: Supervision,
-    relation: Equivalence,
+    relation: Any,
     steps: int,
     quiet: bool,
     predicted: Mapping[str, Mapping[str, Any]],

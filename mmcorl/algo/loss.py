@@ -7,12 +7,15 @@ are elementwise, so they take a flat (T,) of ragged completions as well as a pad
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
+
+from mmcorl.errors import RunError
+from mmcorl.registry import parameters
 
 StdKind = Literal["unbiased", "population", "none"]
 Aggregation = Literal["sequence", "token", "dr_grpo"]
@@ -20,6 +23,7 @@ Correction = Literal["off", "token_truncate", "token_mask", "sequence_truncate",
 KLKind = Literal["k1", "k2", "k3"]
 RatioKind = Literal["token", "sequence"]
 ClipKind = Literal["ppo", "cispo"]
+Surrogate = Callable[..., Tensor]
 
 
 class NotFiniteError(ArithmeticError):
@@ -250,7 +254,7 @@ def policy_loss(
     clip_low: float = 0.2,
     clip_high: float = 0.2,
     clip_dual: float | None = None,
-    clip: ClipKind = "ppo",
+    clip: ClipKind | Surrogate = "ppo",
     level: RatioKind = "token",
     lengths: Tensor | None = None,
     weights: Tensor | None = None,
@@ -263,7 +267,7 @@ def policy_loss(
     `level`: `sequence` makes rho the ratio of a whole completion to the power of 1 / its length, the same at all of its
     tokens (GSPO); `logp` is then flat and `lengths`, (R,), divides it into completions. `clip`: `cispo` keeps every
     token's gradient and bounds its weight instead: -w min(rho, 1 + clip_high) A logp, without gradient through rho and
-    without a lower bound. `clip_dual`: where A < 0, rho is bounded by this number too (dual-clip PPO; TRL's `delta`).
+    without a lower bound; a function (see `mmcorl.algo.objectives`) gives the loss itself. `clip_dual`: where A < 0, rho is bounded by this number too (dual-clip PPO; TRL's `delta`).
 
     `logp`: log-probabilities of the sampled tokens, (T,) or (R, T), with gradient. `old_logp`: those of the
     policy that the ratio rho is taken to; None means the current ones (the first or only optimizer step on a
@@ -281,6 +285,9 @@ def policy_loss(
     advantages = advantages.expand_as(logp)
     if clip == "cispo":
         loss = -ratio.detach().clamp(max=1 + clip_high) * advantages * logp
+    elif callable(clip):
+        given = {"logp": logp, "old_logp": old, "ratio": ratio, "advantages": advantages}
+        loss = call_surrogate(clip, given | {"clip_low": clip_low, "clip_high": clip_high})
     else:
         # Only where A < 0 can the ratio itself, rather than its clipped form, be the one that counts above the bounds.
         bounded = ratio if clip_dual is None else torch.where(advantages < 0, ratio.clamp(max=clip_dual), ratio)
@@ -296,11 +303,26 @@ def policy_loss(
     ratio = ratio.detach()
     if clip == "cispo":
         clipped = (ratio > 1 + clip_high) & (advantages != 0)
+    elif callable(clip):
+        clipped = torch.zeros_like(ratio, dtype=torch.bool)
     else:
         clipped = ((ratio < 1 - clip_low) & (advantages < 0)) | ((ratio > 1 + clip_high) & (advantages > 0))
         if clip_dual is not None:
             clipped |= (ratio > clip_dual) & (advantages < 0)
     return PerToken(loss=loss, ratio=ratio, clipped=clipped, kl=divergence)
+
+
+def call_surrogate(function: Surrogate, given: Mapping[str, Any]) -> Tensor:
+    """Return the per-token loss of a user's surrogate; RunError unless it has the shape of `logp` and a gradient."""
+    names, others = parameters(function)
+    loss = function(**{name: value for name, value in given.items() if others or name in names})
+    if not isinstance(loss, Tensor) or loss.shape != given["logp"].shape or not loss.requires_grad:
+        shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+        raise RunError(
+            f"objective {function.__name__!r} returned {shape} for {len(given['logp'])} tokens: return one loss per "
+            "token, computed from `ratio` or `logp` so that it has a gradient"
+        )
+    return loss
 
 
 def _completion_mean(values: Tensor, lengths: Tensor | None) -> Tensor:

@@ -1,10 +1,8 @@
-"""Answers found in a response, brought to one form, compared: one relation for voting, reward and grading."""
+"""Answers: extracted from a response, normalised, compared. One relation for voting, reward and grading."""
 
 from mmcorl.answers.canonical import canonical
 from mmcorl.answers.equivalence import Equivalence
 from mmcorl.answers.extract import Extraction, extract
+from mmcorl.answers.relations import RELATION, RELATIONS, open_relation
 
-RELATION = ("mmcorl-answers", "3")
-"""Name and version of the rules here, stored beside every score; any changed verdict raises the version."""
-
-__all__ = ["RELATION", "Equivalence", "Extraction", "canonical", "extract"]
+__all__ = ["RELATION", "RELATIONS", "Equivalence", "Extraction", "canonical", "extract", "open_relation"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
@@ -31,6 +31,27 @@ _BEARING = {"°", "°T"}
 """True bearings are degrees; the T only says from where they count."""
 _ROUNDED_PLACES = 6
 """A decimal with this many places stands for the value it rounds to: 0.333333 is 1/3, 0.33 is not."""
+
+
+def partition(answers: Sequence[str | None], same: Callable[[str, str], bool]) -> list[int | None]:
+    """Number the classes of answers in first-seen order; None for no answer.
+
+    Two answers share a class when they are the same as the same ones of the answers given. So `5` joins `5 cm`, but
+    beside `5 m` too it may mean either and stays alone. The partition depends neither on the order of the answers nor
+    on how often each is given.
+    """
+    distinct = list(dict.fromkeys(answer for answer in answers if answer is not None))
+    equals = [{index} for index in range(len(distinct))]
+    for first, second in combinations(range(len(distinct)), 2):
+        if same(distinct[first], distinct[second]):
+            equals[first].add(second)
+            equals[second].add(first)
+    number: dict[frozenset[int], int] = {}
+    place = {
+        answer: number.setdefault(frozenset(members), len(number))
+        for answer, members in zip(distinct, equals, strict=True)
+    }
+    return [None if answer is None else place[answer] for answer in answers]
 
 
 class Equivalence:
@@ -115,23 +136,8 @@ class Equivalence:
         return answer
 
     def classes(self, answers: Sequence[str | None], choices: Sequence[str] | None = None) -> list[int | None]:
-        """The class of each answer, numbered in first-seen order; None for no answer.
-
-        Two answers share a class when they are the same as the same ones of the answers given. So `5` joins
-        `5 cm`, but beside `5 m` too it may mean either and stays alone. The partition depends neither on the
-        order of the answers nor on how often each is given.
-        """
-        distinct = list(dict.fromkeys(answer for answer in answers if answer is not None))
-        twins = [{index} for index in range(len(distinct))]
-        for one, other in combinations(range(len(distinct)), 2):
-            if self.same(distinct[one], distinct[other], choices):
-                twins[one].add(other)
-                twins[other].add(one)
-        number: dict[frozenset[int], int] = {}
-        place = {
-            answer: number.setdefault(frozenset(own), len(number)) for answer, own in zip(distinct, twins, strict=True)
-        }
-        return [None if answer is None else place[answer] for answer in answers]
+        """Return the class of each answer, numbered in first-seen order; None for no answer. See `partition`."""
+        return partition(answers, lambda a, b: self.same(a, b, choices))
 
     def options(self, answer: str, choices: Sequence[str]) -> Options:
         """The options an answer names, by letter or by value; `choices` are their values in order A, B, C, ..."""

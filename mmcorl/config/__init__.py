@@ -1,7 +1,6 @@
 """Every setting of a run: the schema, its cross-field checks, loading and overrides."""
 
 from mmcorl.config.schema import (
-    OBJECTIVES,
     AgentSettings,
     BenchmarkSet,
     Config,
@@ -19,7 +18,6 @@ from mmcorl.config.schema import (
 )
 
 __all__ = [
-    "OBJECTIVES",
     "AgentSettings",
     "BenchmarkSet",
     "Config",

@@ -8,19 +8,23 @@ config errors answer at once.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
+from mmcorl.algo.objectives import OBJECTIVES
+from mmcorl.answers.relations import RELATIONS
 from mmcorl.config import methods
 from mmcorl.config.errors import models_in, sentence, without_removed
 from mmcorl.config.yaml_loader import Loader, complaint
 from mmcorl.data.settings import DataSettings
 from mmcorl.errors import UserError
-from mmcorl.labels.rules import KINDS
+from mmcorl.labels.rules import RULES
+from mmcorl.registry import Table, look_in
+from mmcorl.rewards import REWARDS, SETTINGS
 
 RESERVED_NAMES = ("gold", "commit")
 """Not for agents: `gold` is the teacher in votes.jsonl, COMMIT a file beside the agents' folders."""
@@ -36,6 +40,20 @@ class MayChangeOnResume:
 Resumable = Annotated[T, MayChangeOnResume()]
 """A setting that leaves the method alone: a run may be resumed with another value, on another machine or after it ran
 out of memory. A run that changes device, threads, engine or ranks draws other samples from then on."""
+
+
+def _row_of(table: Table[Any]) -> AfterValidator:
+    def find(name: str) -> str:
+        table.find(name)
+        return name
+
+    return AfterValidator(find)
+
+
+RuleName = Annotated[str, _row_of(RULES)]
+RewardName = Annotated[str, _row_of(REWARDS)]
+RelationName = Annotated[str, _row_of(RELATIONS)]
+ObjectiveName = Annotated[str, _row_of(OBJECTIVES)]
 
 
 class Section(BaseModel):
@@ -116,25 +134,16 @@ class EmaSettings(Section):
     """That share after the last step; in between it falls along a cosine."""
 
 
+class AnswerSettings(Section):
+    relation: RelationName = "math"
+    """When two answers are the same, for votes, rewards and validation sets: a relation of `mmcorl.answers.relations`, or
+    `package.module:function` for your own. Benchmarks keep the graders of their rules."""
+
+
 class SupervisionSettings(Section):
-    kind: Literal[
-        "ring",
-        "self",
-        "gold",
-        "map",
-        "random_peer",
-        "adaptive",
-        "strict",
-        "pooled",
-        "union",
-        "self_and_peers",
-        "paired",
-    ] = "ring"
-    """Who teaches whom: the next agent (`ring`, Co-RL), oneself (`self`: TTRL, MM-UPT), the known answers (`gold`:
-    GT-Reward), the agents named in `teachers` (`map`), a peer drawn for each prompt (`random_peer`), the peer that
-    agreement speaks for (`adaptive`, ours), what more than half of the peers say (`strict`), the vote over everyone's
-    completions (`pooled`), any peer's vote (`union`), one vote per agent (`self_and_peers`), or one's own vote on the
-    same problem in another wording (`paired`: Co-rewarding-I)."""
+    kind: RuleName = "ring"
+    """Who teaches whom: a rule of `mmcorl.labels.rules`, such as the next agent (`ring`, Co-RL), oneself (`self`: TTRL)
+    or the known answers (`gold`: GT-Reward); or `package.module:function` for your own."""
     teachers: dict[str, str] | None = None
     """With `kind: map`: the teacher of every agent, such as {a: b, b: a}."""
     pair: str | None = None
@@ -156,11 +165,10 @@ class SupervisionSettings(Section):
 
 
 class RewardSettings(Section):
-    kind: Literal["match", "entropy", "self_certainty"] = "match"
-    """What a completion earns: 1 where its answer equals the pseudo-label, else 0 (`match`); or how sure the model was,
-    as minus the mean entropy of its tokens (`entropy`, RENT) or their mean KL divergence from a uniform distribution
-    (`self_certainty`, Intuitor), both over all that can be sampled, at `sampling.temperature`. Then labels are only
-    recorded. `reward: KIND` says the same."""
+    kind: RewardName = "match"
+    """What a completion earns: a reward of `mmcorl.rewards`, such as 1 where its answer equals the pseudo-label (`match`)
+    or how sure the model was (`entropy`, RENT; `self_certainty`, Intuitor), for which labels are only recorded; or
+    `package.module:function` for your own. `reward: KIND` is short for it."""
     unanswered_entropy: float | None = Field(default=None, ge=0)
     """With `entropy`: a completion without an answer counts as one of this entropy, in nats (RENT's variant: 7.0)."""
     format: float = Field(default=0.0, ge=0)
@@ -173,41 +181,20 @@ class RewardSettings(Section):
 
     @model_validator(mode="after")
     def _measured(self) -> Self:
-        if self.unanswered_entropy is not None and self.kind != "entropy":
-            raise ValueError(
-                f"unanswered_entropy is {self.unanswered_entropy:g} but kind is {self.kind!r}, which has no entropy: "
-                "leave it out or use kind=entropy"
-            )
+        for key in SETTINGS:
+            if getattr(self, key) is not None and key not in REWARDS.find(self.kind).settings:
+                raise ValueError(
+                    f"{key} is {getattr(self, key):g} but kind is {self.kind!r}, which does not use it: leave it out"
+                )
         return self
 
 
-OBJECTIVES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "grpo": ({"advantage": "group", "ratio": "token", "clip": "ppo"}, {}),
-    "dr_grpo": ({"advantage": "group", "advantage_std": "none", "aggregation": "dr_grpo"}, {}),
-    "dapo": ({"advantage": "group", "aggregation": "token"}, {"clip_high": 0.28}),
-    "rloo": ({"advantage": "rloo"}, {"aggregation": "token"}),
-    "reinforce_pp": (
-        {"advantage": "reinforce_pp"},
-        {"advantage_std": "population", "aggregation": "token", "kl_in": "reward", "kl_estimator": "k1"},
-    ),
-    "reinforce_pp_baseline": (
-        {"advantage": "reinforce_pp_baseline"},
-        {"advantage_std": "population", "aggregation": "token", "kl_estimator": "k2"},
-    ),
-    "gspo": ({"ratio": "sequence"}, {"clip_low": 3e-4, "clip_high": 4e-4}),
-    "cispo": ({"clip": "cispo"}, {"aggregation": "token", "clip_high": 4.0}),
-}
-"""Settings by name of the objective: those that make it what it is, and those it starts from."""
-
-
 class ObjectiveSettings(Section):
-    kind: (
-        Literal["grpo", "dr_grpo", "dapo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "gspo", "cispo"] | None
-    ) = None
-    """An objective by name: it gives the settings below that are not written their values, and holds to those that
-    define it. By default they stand as they are, which is GRPO as in the paper. `gspo` and `cispo` differ from GRPO
-    (with their aggregation) only where `minibatches` or `passes` is above 1; of DAPO this is clip-higher and the token
-    loss, not its resampling of prompts nor its soft punishment of length."""
+    kind: ObjectiveName | None = None
+    """An objective by name (`mmcorl.algo.objectives`), or `package.module:function` for your own surrogate loss. A name
+    sets those of the settings below that are not written, and refuses other values of those that define it. The default
+    is GRPO as in the paper. `gspo` and `cispo` differ from GRPO (with their aggregation) only where `minibatches` or
+    `passes` is above 1."""
     advantage: Literal["group", "rloo", "reinforce_pp", "reinforce_pp_baseline"] = "group"
     """From rewards to advantages: against mean and spread of the group (GRPO); against the mean of the group's others
     (RLOO); the return of each token, whitened over all tokens of the batch (REINFORCE++), which does without groups;
@@ -262,12 +249,11 @@ class ObjectiveSettings(Section):
         kind = value.get("kind") if isinstance(value, dict) else None
         if not isinstance(kind, str) or kind not in OBJECTIVES:
             return value
-        defining, starting = OBJECTIVES[kind]
-        return {**starting, **defining, **value}
+        return {**OBJECTIVES[kind].starting, **OBJECTIVES[kind].defining, **value}
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        for key, must in OBJECTIVES[self.kind][0].items() if self.kind else ():
+        for key, must in OBJECTIVES.find(self.kind).defining.items() if self.kind else ():
             if (held := getattr(self, key)) != must:
                 raise ValueError(
                     f"kind is {self.kind!r}, which means {key} {must!r}, but {key} is {held!r}: leave one of them out"
@@ -288,6 +274,12 @@ class ObjectiveSettings(Section):
                 "ratios above 1 + clip_high with clip 'ppo': raise it, or leave it out"
             )
         return self
+
+
+    @property
+    def surrogate(self) -> Callable[..., Any] | None:
+        """The user's own surrogate loss; None for a built-in objective."""
+        return OBJECTIVES.find(self.kind).function if self.kind else None
 
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -554,6 +546,7 @@ class Config(Section):
     data: DataSection
     validation: ValidationSettings = ValidationSettings()
     supervision: SupervisionSettings = SupervisionSettings()
+    answers: AnswerSettings = AnswerSettings()
     episode: EpisodeSettings | None = None
     """Conversations in place of answers that are given alone; by default none."""
     reward: RewardSettings = RewardSettings()
@@ -653,16 +646,16 @@ class Config(Section):
     def _taught(self, names: Sequence[str]) -> None:
         """Every agent has somebody to learn from."""
         asked = self.supervision
-        least = KINDS[asked.kind].min_agents
-        if len(names) < least:
+        rule = RULES.find(asked.kind)
+        if len(names) < rule.min_agents:
             raise ValueError(
-                f"supervision.kind is {asked.kind!r} with one agent: it needs a peer, "
-                "add an agent or use supervision.kind=self"
+                f"supervision.kind is {asked.kind!r} with {len(names)} agent{'s' if len(names) > 1 else ''}, but needs "
+                f"{rule.min_agents}: add an agent or use supervision.kind=self"
             )
-        if (asked.kind == "map") != (asked.teachers is not None):
+        if (rule.setting == "teachers") != (asked.teachers is not None):
             raise ValueError(
-                f"supervision.kind is {asked.kind!r} {'without' if asked.kind == 'map' else 'with'} "
-                "supervision.teachers, which is for 'map': give a teacher for every agent there, such as {a: b, b: a}"
+                f"supervision.kind is {asked.kind!r} {'without' if rule.setting else 'with'} supervision.teachers, "
+                "which is for 'map': give a teacher for every agent there, such as {a: b, b: a}"
             )
         for name in {*(asked.teachers or ()), *(asked.teachers or {}).values()} - set(names):
             raise ValueError(
@@ -673,9 +666,9 @@ class Config(Section):
                 raise ValueError(
                     f"supervision.teachers has no teacher for agent {name!r}: add one, itself for instance"
                 )
-        if (asked.kind == "paired") != (asked.pair is not None):
+        if (rule.setting == "pair") != (asked.pair is not None):
             raise ValueError(
-                f"supervision.kind is {asked.kind!r} {'without' if asked.kind == 'paired' else 'with'} "
+                f"supervision.kind is {asked.kind!r} {'without' if rule.setting else 'with'} "
                 "supervision.pair, which names the view with the other wording for 'paired': give both or neither"
             )
         if asked.pair is not None and asked.pair not in self.data.train.views:
@@ -760,6 +753,7 @@ def load(path: str | Path, overrides: Sequence[str] = (), method: str | None = N
     Raises UserError with one sentence on anything wrong.
     """
     path = Path(path)
+    look_in(path.parent)
     if path.is_dir():
         raise UserError(f"{str(path)!r} is a folder: give the config file in it, such as {str(path / 'config.yaml')!r}")
     if not path.is_file():

@@ -39,8 +39,8 @@ def by_label(relation: Relation, kind: str, tie: TieRule = "first_seen") -> Veri
             label = problem.gold
             if kind == "majority":
                 label = majority(group.answers, relation, choices=problem.choices, tie=tie).answer
-            earned = match([group], [PseudoLabel(uid, label, kind)], relation, {uid: problem.choices})
-            for index, value in zip(places, earned[uid], strict=True):
+            earned = match(group.answers, PseudoLabel(uid, label, kind), relation, problem.choices)
+            for index, value in zip(places, earned, strict=True):
                 scores[index] = value
         return scores
 

@@ -1,7 +1,8 @@
-"""Who teaches whom: one function per rule, from what every agent voted to what every agent is taught.
+"""Supervision rules (who teaches whom): from the votes of all agents to the labels of each.
 
-A rule is a function from a `Round` to labels and a row in `KINDS`. It sees the votes of all agents and never a known
-answer, `gold` excepted. With two agents every rule that asks peers alone is the ring.
+A rule is a function from `CohortRollouts` to labels and a row of `RULES`. No rule but `gold` sees a known answer. With
+two agents every rule that asks only peers is the ring. A user's own rule is named by `supervision.kind:
+package.module:function`.
 """
 
 from __future__ import annotations
@@ -11,16 +12,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mmcorl.algo.seeds import noise_seed
+from mmcorl.errors import RunError
 from mmcorl.labels import adaptive
 from mmcorl.labels.voting import Relation, TieRule, Vote, majority
+from mmcorl.registry import Row, Table, check_call
 from mmcorl.types import Group, Prompt, PseudoLabel
 
 Elect = Callable[[Sequence[str | None], Prompt], Vote]
 
 
 @dataclass(frozen=True)
-class Round:
-    """What every agent rolled out and voted on one batch of prompts; rows are in the order of `prompts`."""
+class CohortRollouts:
+    """The rollouts and votes of all agents on one batch of prompts; rows are in the order of `prompts`."""
 
     agents: tuple[str, ...]
     prompts: tuple[Prompt, ...]
@@ -30,11 +33,11 @@ class Round:
     """[N][B]"""
     relation: Relation
     elect: Elect
-    """A vote over completions by the run's rule, its thresholds included."""
+    """A vote over completions by the run's voting rule, thresholds included."""
     tie: TieRule = "first_seen"
     step: int = 0
     seed: int = 0
-    """Of the run; for rules that draw."""
+    """The run's seed, for rules that draw."""
     teachers: Mapping[str, str] | None = None
     """Pupil to teacher, for `map`."""
     agreement: Mapping[str, float] | None = None
@@ -42,9 +45,46 @@ class Round:
 
 
 LabelTable = tuple[tuple[PseudoLabel, ...], ...]
+"""[N][B]"""
 
 
-def _taught_by(teachers: Sequence[int], rollouts: Round) -> LabelTable:
+@dataclass(frozen=True)
+class RuleRow(Row):
+    """A supervision rule and what it requires."""
+
+    title: str = ""
+    """For tables and plots; by default the rule's name."""
+    min_agents: int = 1
+    needs_gold: bool = False
+    """Whether every training row needs a known answer."""
+    needs_twins: bool = False
+    """Whether every prompt needs the same problem in another wording in its batch."""
+    keeps_agreement: bool = False
+    """Whether it reads `agreement`, which the run then keeps up to date."""
+    setting: str | None = None
+    """The setting of the `supervision` section that belongs to this rule alone and that it needs."""
+    method: str = ""
+    """Its name as a method, where the literature has another."""
+
+
+RULES: Table[RuleRow] = Table(
+    "supervision rule", RuleRow, lambda row: check_call(row, "supervision rule", "rule(rollouts)", None)
+)
+
+
+def apply_rule(name: str, rollouts: CohortRollouts) -> LabelTable:
+    """Return the labels of rule `name`; RunError unless there is one for every agent and prompt, in order."""
+    table = tuple(tuple(row) for row in RULES.find(name).function(rollouts))
+    uids = [prompt.uid for prompt in rollouts.prompts]
+    if [[label.uid for label in row] for row in table] != [uids] * len(rollouts.agents):
+        raise RunError(
+            f"supervision rule {name!r} did not return a PseudoLabel for each of the {len(rollouts.agents)} agents and "
+            f"{len(uids)} prompts, in their order: return labels[agent][prompt]"
+        )
+    return table
+
+
+def _taught_by(teachers: Sequence[int], rollouts: CohortRollouts) -> LabelTable:
     """Labels when agent i is taught by the vote of agent `teachers[i]`."""
     return tuple(
         tuple(
@@ -60,30 +100,61 @@ def _peers(agent: int, n: int) -> list[int]:
     return [(agent + hop) % n for hop in range(1, n)]
 
 
-def ring(rollouts: Round) -> LabelTable:
+@RULES.add(
+    "ring",
+    "each agent learns from the next agent's majority vote (Co-RL, the paper's method)",
+    title="Co-RL: a peer's votes",
+    min_agents=2,
+    method="co_rl",
+)
+def ring(rollouts: CohortRollouts) -> LabelTable:
     """Each agent is taught by the next one, the last by the first (Co-RL): A by B, B by C, C by A."""
     n = len(rollouts.agents)
     return _taught_by([(i + 1) % n for i in range(n)], rollouts)
 
 
-def own(rollouts: Round) -> LabelTable:
+@RULES.add(
+    "self",
+    "each agent learns from its own majority vote: the self-rewarding baseline (TTRL, MM-UPT)",
+    title="self-rewarding: own votes",
+)
+def own(rollouts: CohortRollouts) -> LabelTable:
     """Each agent is taught by its own vote (TTRL, MM-UPT): the self-rewarding baseline."""
     return _taught_by(range(len(rollouts.agents)), rollouts)
 
 
-def gold(rollouts: Round) -> LabelTable:
+@RULES.add(
+    "gold",
+    "the known answers are the labels: the supervised upper bound (GT-Reward)",
+    title="gold labels: known answers",
+    needs_gold=True,
+    method="gt",
+)
+def gold(rollouts: CohortRollouts) -> LabelTable:
     """Each agent is taught by the known answer (GT-Reward): the supervised upper line."""
     row = tuple(PseudoLabel(prompt.uid, prompt.gold, "gold") for prompt in rollouts.prompts)
     return tuple(row for _ in rollouts.agents)
 
 
-def by_map(rollouts: Round) -> LabelTable:
+@RULES.add(
+    "map",
+    "each agent learns from the agent that `supervision.teachers` names",
+    title="given teachers' votes",
+    setting="teachers",
+)
+def by_map(rollouts: CohortRollouts) -> LabelTable:
     """Each agent is taught by the one that `supervision.teachers` names for it; it may be itself."""
     assert rollouts.teachers is not None
     return _taught_by([rollouts.agents.index(rollouts.teachers[name]) for name in rollouts.agents], rollouts)
 
 
-def random_peer(rollouts: Round) -> LabelTable:
+@RULES.add(
+    "random_peer",
+    "each prompt has a peer drawn as its teacher (with two agents this is co_rl)",
+    title="a random peer's votes",
+    min_agents=2,
+)
+def random_peer(rollouts: CohortRollouts) -> LabelTable:
     """Each prompt of each agent is taught by a peer drawn for it, by seed, step, agent and uid alone."""
     n = len(rollouts.agents)
 
@@ -101,12 +172,25 @@ def random_peer(rollouts: Round) -> LabelTable:
     )
 
 
-def adapted(rollouts: Round) -> LabelTable:
+@RULES.add(
+    "adaptive",
+    "each agent learns from the peer that label-free agreement ranks highest (ours)",
+    title="the likeliest peer's votes",
+    min_agents=2,
+    keeps_agreement=True,
+)
+def adapted(rollouts: CohortRollouts) -> LabelTable:
     """Each agent is taught by the peer that label-free agreement ranks highest (`mmcorl.labels.adaptive`); ours."""
     return _taught_by(adaptive.teachers(rollouts.agents, rollouts.agreement or {}), rollouts)
 
 
-def strict(rollouts: Round) -> LabelTable:
+@RULES.add(
+    "strict",
+    "each agent learns what more than half of its peers voted, else nothing",
+    title="strict majority of peers",
+    min_agents=2,
+)
+def strict(rollouts: CohortRollouts) -> LabelTable:
     """Each agent is taught what more than half of its peers voted; where there is no such answer, nothing."""
 
     def label(agent: int, b: int) -> PseudoLabel:
@@ -120,7 +204,13 @@ def strict(rollouts: Round) -> LabelTable:
     return _table(rollouts, label)
 
 
-def pooled(rollouts: Round) -> LabelTable:
+@RULES.add(
+    "pooled",
+    "all agents learn from the majority over all their completions together",
+    title="votes of all pooled",
+    min_agents=2,
+)
+def pooled(rollouts: CohortRollouts) -> LabelTable:
     """Everyone is taught the majority over the completions of all agents together, its own among them."""
 
     def label(agent: int, b: int) -> PseudoLabel:
@@ -132,7 +222,13 @@ def pooled(rollouts: Round) -> LabelTable:
     return _table(rollouts, label)
 
 
-def union(rollouts: Round) -> LabelTable:
+@RULES.add(
+    "union",
+    "agreement with any peer's vote is rewarded",
+    title="any peer's votes",
+    min_agents=2,
+)
+def union(rollouts: CohortRollouts) -> LabelTable:
     """An agent is rewarded for agreeing with any of its peers' votes."""
 
     def label(agent: int, b: int) -> PseudoLabel:
@@ -146,7 +242,13 @@ def union(rollouts: Round) -> LabelTable:
     return _table(rollouts, label)
 
 
-def self_and_peers(rollouts: Round) -> LabelTable:
+@RULES.add(
+    "self_and_peers",
+    "all agents learn from one vote per agent, the pupil's own included",
+    title="own and peers' votes",
+    min_agents=2,
+)
+def self_and_peers(rollouts: CohortRollouts) -> LabelTable:
     """Each agent is taught the plurality of one vote per agent, its own included.
 
     Of equally many votes the first counts, peers in ring order before the agent itself, unless `tie` says otherwise:
@@ -162,7 +264,14 @@ def self_and_peers(rollouts: Round) -> LabelTable:
     return _table(rollouts, label)
 
 
-def paired(rollouts: Round) -> LabelTable:
+@RULES.add(
+    "paired",
+    "each agent learns from its own vote on the same problem in another wording (Co-rewarding-I)",
+    title="own votes on another wording",
+    needs_twins=True,
+    setting="pair",
+)
+def paired(rollouts: CohortRollouts) -> LabelTable:
     """Each agent is taught by its own vote on the same problem in another wording (Co-rewarding-I)."""
     place = {prompt.uid: b for b, prompt in enumerate(rollouts.prompts)}
 
@@ -174,40 +283,14 @@ def paired(rollouts: Round) -> LabelTable:
     return _table(rollouts, label)
 
 
-def _table(rollouts: Round, label: Callable[[int, int], PseudoLabel]) -> LabelTable:
+def _table(rollouts: CohortRollouts, label: Callable[[int, int], PseudoLabel]) -> LabelTable:
     return tuple(tuple(label(agent, b) for b in range(len(rollouts.prompts))) for agent in range(len(rollouts.agents)))
 
 
-def _vote_of_votes(rollouts: Round, answers: Sequence[str | None], prompt: Prompt) -> Vote:
+def _vote_of_votes(rollouts: CohortRollouts, answers: Sequence[str | None], prompt: Prompt) -> Vote:
     """A plurality of agents; thresholds on completions have had their say in each agent's own vote."""
     return majority(answers, rollouts.relation, choices=prompt.choices, tie=rollouts.tie)
 
 
-def _named(rollouts: Round, agents: Sequence[int]) -> str:
+def _named(rollouts: CohortRollouts, agents: Sequence[int]) -> str:
     return "+".join(rollouts.agents[agent] for agent in agents)
-
-
-@dataclass(frozen=True)
-class Kind:
-    """One row of the table: how labels come about, what it takes, and what people call it."""
-
-    provide: Callable[[Round], LabelTable]
-    label: str
-    """For tables and plots."""
-    min_agents: int = 1
-    needs_gold: bool = False
-
-
-KINDS: dict[str, Kind] = {
-    "ring": Kind(ring, "Co-RL: a peer's votes", min_agents=2),
-    "self": Kind(own, "self-rewarding: own votes"),
-    "gold": Kind(gold, "gold labels: known answers", needs_gold=True),
-    "map": Kind(by_map, "given teachers' votes"),
-    "random_peer": Kind(random_peer, "a random peer's votes", min_agents=2),
-    "adaptive": Kind(adapted, "the likeliest peer's votes", min_agents=2),
-    "strict": Kind(strict, "strict majority of peers", min_agents=2),
-    "pooled": Kind(pooled, "votes of all pooled", min_agents=2),
-    "union": Kind(union, "any peer's votes", min_agents=2),
-    "self_and_peers": Kind(self_and_peers, "own and peers' votes", min_agents=2),
-    "paired": Kind(paired, "own votes on another wording"),
-}

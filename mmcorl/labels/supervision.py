@@ -1,6 +1,6 @@
-"""From every agent's rollouts to every agent's pseudo-labels: vote in each group, then teach by a rule.
+"""Supervision: from the rollouts of all agents to the pseudo-labels of each.
 
-The rules are in `mmcorl.labels.rules`. Labels are computed from the rollouts of all agents before any policy moves, and
+Vote in each group, then apply a rule of `mmcorl.labels.rules`. Labels are computed from the rollouts of all agents before any policy moves, and
 joined to prompts by uid, never by position.
 """
 
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from mmcorl.errors import UserError
 from mmcorl.labels.adaptive import Agreements
-from mmcorl.labels.rules import KINDS, LabelTable, Round
+from mmcorl.labels.rules import RULES, CohortRollouts, LabelTable, apply_rule
 from mmcorl.labels.voting import Relation, TieRule, Vote, check_rule, majority, pairwise_agreement
 from mmcorl.types import Group, Prompt, PseudoLabel
 
@@ -36,7 +36,7 @@ class Labels:
 class Supervision:
     """Turns the rollouts of all agents into the pseudo-label of every agent and prompt.
 
-    `kind` is a row of `mmcorl.labels.rules.KINDS`, `agents` the names in cohort order, `relation` the run's one
+    `kind` names a row of `mmcorl.labels.rules.RULES`, `agents` the names in cohort order, `relation` the run's one
     equivalence of answers; `tie`, `min_votes` and `min_share` are the voting rule (see `majority`), `teachers` is the
     map of `kind` `map`, `seed` that of `random_peer`. Raises UserError for settings that cannot work.
     """
@@ -53,19 +53,18 @@ class Supervision:
         teachers: Mapping[str, str] | None = None,
         seed: int = 0,
     ) -> None:
-        if kind not in KINDS:
-            raise UserError(f"supervision {kind!r} is unknown: use one of {', '.join(KINDS)}")
+        self.rule = RULES.find(kind)
         twice = {name for name in agents if list(agents).count(name) > 1}
         if twice:
             raise UserError(f"two agents are named {min(twice)!r}: labels are joined by agent, give each its own name")
-        if len(agents) < KINDS[kind].min_agents:
+        if len(agents) < self.rule.min_agents:
             raise UserError(
-                f"supervision {kind!r} needs {KINDS[kind].min_agents} agents or more and this run has "
+                f"supervision {kind!r} needs {self.rule.min_agents} agents or more and this run has "
                 f"{len(agents)}: add an agent, or use 'self' to let an agent learn from its own vote"
             )
         check_rule(tie, min_votes, min_share)
-        if kind == "map" and set(teachers or ()) != set(agents):
-            raise UserError(f"supervision 'map' needs a teacher for each of {', '.join(agents)}: give `teachers`")
+        if self.rule.setting == "teachers" and set(teachers or ()) != set(agents):
+            raise UserError(f"supervision {kind!r} needs a teacher for each of {', '.join(agents)}: give `teachers`")
         self.kind = kind
         self.agents = tuple(agents)
         self.relation = relation
@@ -77,29 +76,29 @@ class Supervision:
         self.agreements = Agreements()
 
     def recall(self, metrics: Iterable[Mapping[str, Any]]) -> None:
-        """Take up what earlier steps have taught about the agents from the lines of their metrics.jsonl."""
+        """Restore the running agreement from the lines of metrics.jsonl."""
         self.agreements.recall(metrics)
 
     def check(self, prompts: Sequence[Prompt]) -> None:
-        """Refuse prompts this kind cannot label; call it on the whole data set before a run starts."""
-        if KINDS[self.kind].needs_gold:
+        """Raise UserError for prompts that the rule cannot label; call it on the whole data set before a run starts."""
+        if self.rule.needs_gold:
             for prompt in prompts:
                 if prompt.gold is None:
                     raise UserError(
                         f"row {prompt.row_id!r} has no answer, but supervision {self.kind!r} needs one on "
                         "every row: add the answers, or use 'ring' or 'self', which need none"
                     )
-        if self.kind == "paired":
+        if self.rule.needs_twins:
             uids = {prompt.uid for prompt in prompts}
             for prompt in prompts:
                 if prompt.twin not in uids:
                     raise UserError(
-                        f"row {prompt.row_id!r} has no other wording in its batch, which supervision 'paired' needs: "
+                        f"row {prompt.row_id!r} has no other wording in its batch, which supervision {self.kind!r} needs: "
                         "name the view that holds it in supervision.pair"
                     )
 
     def labels(self, groups: Sequence[Sequence[Group]], prompts: Sequence[Prompt], step: int | None = None) -> Labels:
-        """Vote in every group and say what each agent is taught, [N][B] in the order of `prompts`.
+        """Vote in every group and label every prompt for every agent, [N][B] in the order of `prompts`.
 
         `groups[i]` are agent i's, one per prompt, in any order. Raises MismatchError, naming the agent, the
         step if given, and the uid, when an agent's groups are not exactly those of the prompts.
@@ -115,7 +114,7 @@ class Supervision:
             tuple(self._elect(group.ballots, prompt) for group, prompt in zip(row, prompts, strict=True))
             for row in joined
         )
-        rollouts = Round(
+        rollouts = CohortRollouts(
             self.agents,
             tuple(prompts),
             joined,
@@ -128,8 +127,8 @@ class Supervision:
             teachers=self.teachers,
             agreement=dict(self.agreements.pairs),
         )
-        labels = KINDS[self.kind].provide(rollouts)
-        if self.kind == "adaptive":
+        labels = apply_rule(self.kind, rollouts)
+        if self.rule.keeps_agreement:
             answers = {name: [vote.answer for vote in row] for name, row in zip(self.agents, votes, strict=True)}
             self.agreements.add(pairwise_agreement(answers, self.relation, [prompt.choices for prompt in prompts]))
         return Labels(votes, labels)

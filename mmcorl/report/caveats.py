@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from mmcorl.rewards import MEASURED
 from mmcorl.run.reader import RunFiles, mapping, number
 
 REWARD_GAP = 0.2
@@ -82,7 +81,7 @@ def _comparability(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[str]
 
 
 def _reward_is_not_accuracy(run: RunFiles, label: str) -> list[str]:
-    if run.supervision in ("gold", *MEASURED):
+    if run.supervision == "gold" or mapping(run.config.get("reward")).get("kind", "match") != "match":
         return []
     worst: tuple[float, str, float, float] | None = None
     for agent in run.agents:

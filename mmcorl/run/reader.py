@@ -12,7 +12,8 @@ from typing import Any
 import yaml
 
 from mmcorl.errors import UserError
-from mmcorl.labels.rules import KINDS
+from mmcorl.labels.rules import RULES
+from mmcorl.rewards import REWARDS
 
 Record = Mapping[str, Any]
 Points = list[tuple[int, float]]
@@ -20,9 +21,7 @@ Points = list[tuple[int, float]]
 
 LINE_FILES = ("metrics.jsonl", "validation.jsonl", "timings.jsonl", "gallery.jsonl")
 
-SUPERVISION_LABELS = {name: kind.label for name, kind in KINDS.items()} | {
-    "entropy": "RENT: own low entropy",
-    "self_certainty": "Intuitor: own self-certainty",
+SUPERVISION_LABELS = {name: row.title for name, row in {**RULES, **REWARDS}.items() if row.title} | {
     "debate": "debate: a verifier's scores",
     "comas": "CoMAS: scores of the others",
 }

@@ -21,7 +21,7 @@ from typing import Any
 from PIL import Image
 
 from mmcorl.agent import Agent, Parallel, in_turn, results
-from mmcorl.answers import RELATION, Equivalence
+from mmcorl.answers import RELATIONS
 from mmcorl.config import Config
 from mmcorl.interactions.base import Episode
 from mmcorl.interactions.records import agent_metrics, call_records
@@ -64,7 +64,7 @@ class Run:
         config: Config,
         steps: int,
         validation: Sequence[HeldOut],
-        relation: Equivalence,
+        relation: Any,
         progress: Progress,
         start: checkpoints.Committed | None,
         parallel: Parallel = in_turn,
@@ -232,7 +232,9 @@ class Run:
             "seed": self.config.seed,
             "agents": {},
             "agreement": {},
-            "grader": {"name": RELATION[0], "version": RELATION[1]},
+            "grader": dict(
+                zip(("name", "version"), RELATIONS.find(self.config.answers.relation).version, strict=True)
+            ),
             "notes": list(self.config.notes),
         }
         for name, facts in agents.items():

@@ -192,7 +192,7 @@ class Update:
                 clip_low=objective.clip_low,
                 clip_high=objective.clip_high,
                 clip_dual=objective.clip_dual,
-                clip=objective.clip,
+                clip=objective.surrogate or objective.clip,
                 level=objective.ratio,
                 lengths=counts,
                 weights=importance,

@@ -31,7 +31,7 @@ from mmcorl.policy import ema
 from mmcorl.policy.policy import Policy
 from mmcorl.policy.prompt_encoder import Reader
 from mmcorl.policy.weights import checkpoint_dtype, hub_named, lower_frozen, write
-from mmcorl.rewards import MEASURED
+from mmcorl.rewards import REWARDS
 from mmcorl.sharding.lora import adapted_layers
 from mmcorl.sharding.ranks import ALONE, Ranks
 from mmcorl.sharding.whole_copy import WholeCopy
@@ -195,7 +195,7 @@ class Worker:
                 voters = tuple(self._completion(sample) for sample in others) if by_teacher else completions
                 voters = voters if voters != completions[:trained] else ()
                 groups.append(Group(prompt.uid, completions[:trained], voters))
-        if self.config.reward.kind in MEASURED:
+        if REWARDS.find(self.config.reward.kind).measured:
             groups = self._with_confidence(groups)
         self._clock["rollout_seconds"] += time.perf_counter() - start
         return groups

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from mmcorl.labels.supervision import MismatchError, Supervision
-from mmcorl.rewards import match
+from mmcorl.rewards import Reward
 from mmcorl.run.metrics import step_metrics, validation_metrics, votes_records
 from mmcorl.types import Completion, Group, Prompt
 
@@ -53,9 +53,7 @@ GROUPS = [
 def one_step():
     supervision = Supervision("ring", ["A", "B"], relation=SAME)
     labels = supervision.labels(GROUPS, PROMPTS)
-    rewards = [
-        match(GROUPS[i], labels.labels[i], SAME, {prompt.uid: prompt.choices for prompt in PROMPTS}) for i in range(2)
-    ]
+    rewards = [Reward(SAME)(GROUPS[i], labels.labels[i], PROMPTS) for i in range(2)]
     return labels, rewards
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmcorl.labels.supervision import MismatchError
-from mmcorl.rewards import Reward, confidence, has_form, match, shaped
+from mmcorl.rewards import Reward, has_form, match, shaped
 from mmcorl.types import Completion, Group, Prompt, PseudoLabel
 
 
@@ -47,7 +47,7 @@ def label(answer, *also, uid="p"):
     ],
 )
 def test_an_answer_of_the_labels_class_earns_one(wanted, earned):
-    assert match([group("a", "A", "b", None)], [wanted], Words(), {"p": None}) == {"p": earned}
+    assert match(("a", "A", "b", None), wanted, Words()) == earned
 
 
 ANSWERS = st.lists(st.one_of(st.none(), st.text(max_size=2)), min_size=1, max_size=8)
@@ -57,7 +57,7 @@ ANSWERS = st.lists(st.one_of(st.none(), st.text(max_size=2)), min_size=1, max_si
 @given(ANSWERS, st.one_of(st.none(), st.text(max_size=2)), st.lists(st.text(max_size=2), max_size=3))
 def test_no_answer_never_matches(answers, wanted, also):
     """Whatever the label, an empty or blank one and further answers included."""
-    (earned,) = match([group(*answers)], [label(wanted, *also)], Words(), {"p": None}).values()
+    earned = match(answers, label(wanted, *also), Words())
     assert len(earned) == len(answers)
     assert not any(value for answer, value in zip(answers, earned, strict=True) if answer is None)
     if wanted is None:
@@ -66,7 +66,7 @@ def test_no_answer_never_matches(answers, wanted, also):
 
 def test_groups_and_labels_of_different_prompts_are_an_error():
     with pytest.raises(MismatchError, match="not about the same prompts: p"):
-        match([group("a")], [label("a", uid="q")], Words(), {"p": None})
+        Reward(Words())([group("a")], [label("a", uid="q")], [Prompt("p", "1", "?")])
 
 
 # -- confidence --------------------------------------------------------------------------------------------------
@@ -76,14 +76,18 @@ SURE = Group(
 )
 
 
-def test_the_sure_earn_more():
-    assert confidence([SURE], "entropy") == {"p": (-0.25, -0.5)}
-    assert confidence([SURE], "self_certainty") == {"p": (9.0, 11.0)}
-
-
-def test_an_entropy_for_those_without_an_answer():
-    assert confidence([SURE], "entropy", 7.0) == {"p": (-0.25, -7.0)}
-    assert confidence([SURE], "entropy", 0.0) == {"p": (-0.25, -0.0)}
+@pytest.mark.parametrize(
+    ("kind", "unanswered", "expected"),
+    [
+        ("entropy", None, (-0.25, -0.5)),
+        ("self_certainty", None, (9.0, 11.0)),
+        ("entropy", 7.0, (-0.25, -7.0)),
+        ("entropy", 0.0, (-0.25, -0.0)),
+    ],
+)
+def test_the_sure_earn_more(kind, unanswered, expected):
+    reward = Reward(Words(), kind, unanswered)
+    assert reward([SURE], [label(None)], [Prompt("p", "1", "?")]) == {"p": expected}
 
 
 # -- form --------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mmcorl.errors import UserError
 from mmcorl.labels import adaptive
-from mmcorl.labels.rules import KINDS
+from mmcorl.labels.rules import RULES
 from mmcorl.labels.supervision import Supervision
 from mmcorl.rewards import match
 from mmcorl.types import Completion, Group, Prompt, twins
@@ -88,8 +88,7 @@ def test_a_pooled_vote_counts_every_completion_of_everyone():
 def test_a_union_rewards_agreement_with_any_peer():
     labels = taught("union", ["1", "1"], ["2", "2"], ["3", "3"])
     assert [(label.answer, label.also) for label in labels] == [("2", ("3",)), ("3", ("1",)), ("1", ("2",))]
-    earned = match([group("p", "2", "3", "1", None)], [labels[0]], SAME, {"p": None})
-    assert earned == {"p": (1.0, 1.0, 0.0, 0.0)}
+    assert match(("2", "3", "1", None), labels[0], SAME) == (1.0, 1.0, 0.0, 0.0)
     # A peer without a vote adds nothing; without any, there is no label.
     assert [(label.answer, label.also) for label in taught("union", ["1"], [None], ["3"])] == [
         ("3", ()),
@@ -147,10 +146,10 @@ def test_more_votes_than_trained_completions_elect_the_label():
     labels = Supervision("self", ["A"], relation=SAME).labels(groups, [prompt()])
     (vote,) = labels.votes[0]
     assert (vote.answer, vote.counts, vote.total) == ("1", (("1", 3), ("2", 2)), 5)
-    assert match(groups[0], labels.labels[0], SAME, {"p": None}) == {"p": (0.0, 1.0)}
+    assert match(groups[0][0].answers, labels.labels[0][0], SAME) == (0.0, 1.0)
 
 
-PEERS = sorted(kind for kind in KINDS if kind not in ("self", "gold", "pooled", "self_and_peers", "paired", "map"))
+PEERS = sorted(kind for kind in RULES if kind not in ("self", "gold", "pooled", "self_and_peers", "paired", "map"))
 
 
 @pytest.mark.parametrize("kind", PEERS)
@@ -164,7 +163,7 @@ OPTIONAL = st.one_of(st.none(), st.sampled_from("1234"))
 
 @settings(max_examples=60, deadline=None)
 @given(
-    kind=st.sampled_from(sorted(set(KINDS) - {"gold"})),
+    kind=st.sampled_from(sorted(set(RULES) - {"gold"})),
     own=st.lists(st.lists(OPTIONAL, min_size=3, max_size=3), min_size=6, max_size=6),
 )
 def test_a_response_without_answer_never_votes_and_never_earns(kind, own):
@@ -175,12 +174,11 @@ def test_a_response_without_answer_never_votes_and_never_earns(kind, own):
     labels = Supervision(kind, NAMES, relation=SAME, teachers=teachers).labels(groups, [first, second], 1)
     said = {answer for row in own for answer in row if answer is not None}
     for taught_row, group_row in zip(labels.labels, groups, strict=True):
-        earned = match(group_row, taught_row, SAME, {first.uid: None, second.uid: None})
         for label, one in zip(taught_row, group_row, strict=True):
             accepted = {label.answer, *label.also} - {None}
             assert accepted <= said
             expected = tuple(float(answer is not None and answer in accepted) for answer in one.answers)
-            assert earned[one.uid] == expected
+            assert match(one.answers, label, SAME) == expected
     # Silence changes nothing: the same votes with more silent completions elect the same.
     silent = [[replace(one, completions=(*one.completions, completion(None))) for one in row] for row in groups]
     again = Supervision(kind, NAMES, relation=SAME, teachers=teachers).labels(silent, [first, second], 1)

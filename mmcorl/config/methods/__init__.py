@@ -1,8 +1,8 @@
-"""Named methods: fragments of a config that make any run another method, laid under it by `--method`.
+"""Methods by name: settings that `--method` lays over a config to make it another method.
 
-A method is a YAML file here, or one of the user's. `+` lays several on top of each other, the later ones winning:
-`rent+kl0` is RENT without its anchor, `co_rl+gspo` another objective for Co-RL. What a config or an override says of
-data, models, steps and batch is left alone.
+A method is a row of a table (supervision rules, rewards, objectives), a YAML file in this folder, or a user's YAML file.
+`+` combines several, the later ones winning: `rent+kl0` is RENT without its KL penalty, `co_rl+gspo` is Co-RL with
+another objective. Data, models, steps and batch of the config stay.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ from typing import Any
 
 import yaml
 
+from mmcorl.algo.objectives import GRPO, OBJECTIVES
 from mmcorl.config.yaml_loader import Loader, complaint
 from mmcorl.errors import UserError
+from mmcorl.labels.rules import RULES
+from mmcorl.rewards import REWARDS
 
 FOLDER = Path(__file__).parent
 FORBIDDEN = ("name", "agents", "data", "validation", "seed", "data_seed", "steps", "epochs")
@@ -26,22 +29,42 @@ PLAIN: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("episode", "kind"): {"reward": {"kind": "match", "unanswered_entropy": None}},
     ("objective", "kl_coef"): {"objective": {"kl_reference": "start"}},
 }
-"""What a method that says the one also says, unless it says otherwise: no part of another method stays beneath it."""
+"""What a method that sets a key also resets, unless it sets that too: no part of another method is left over."""
+
+
+def _rows() -> dict[str, tuple[str, dict[str, Any]]]:
+    """Return the methods that are table rows: what each is, and its settings."""
+    rows: dict[str, tuple[str, dict[str, Any]]] = {}
+    for rule in RULES.values():
+        if rule.setting is None:
+            fragment = {
+                "supervision": {"kind": rule.name},
+                "reward": {"kind": "match"},
+                "objective": {"kl_coef": 0.0},
+            }
+            rows |= {name: (rule.help, fragment) for name in (rule.name, rule.method) if name}
+    rows |= {row.name: (row.help, {"reward": {"kind": row.name}}) for row in REWARDS.values()}
+    for row in OBJECTIVES.values():
+        settings = {"kind": row.name, **GRPO, **row.starting, **row.defining, **row.method}
+        rows[row.name] = (row.help, {"objective": settings})
+    return rows
 
 
 def names() -> dict[str, str]:
-    """Every shipped method and its first line, which says what it is."""
-    return {path.stem: path.read_text().splitlines()[0].removeprefix("# ") for path in sorted(FOLDER.glob("*.yaml"))}
+    """Return every method and what it is, in one line."""
+    files = {path.stem: path.read_text().splitlines()[0].removeprefix("# ") for path in FOLDER.glob("*.yaml")}
+    return dict(sorted(({name: what for name, (what, _) in _rows().items()} | files).items()))
 
 
 def describe(method: str) -> str:
-    """What a method is, in the words of its parts; a file of the user's own has none."""
+    """Return what a method is, in the words of its parts; a user's file has none."""
     known = names()
     return "; ".join(known[part] for part in method.split("+") if part in known)
 
 
 def fragment(method: str) -> dict[str, Any]:
-    """The settings of `NAME`, `FILE.yaml` or several joined by `+`; UserError where one is unknown or oversteps."""
+    """Return the settings of `NAME`, `FILE.yaml` or several joined by `+`; UserError for one that is unknown or sets
+    what belongs to a run."""
     merged: dict[str, Any] = {}
     for part in method.split("+"):
         merged = merge(merged, _read(part.strip()))
@@ -49,7 +72,7 @@ def fragment(method: str) -> dict[str, Any]:
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of both, key by key; what `above` says wins."""
+    """Merge settings key by key; `above` wins."""
     both = dict(below)
     for key, value in above.items():
         old = both.get(key)
@@ -58,6 +81,8 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read(name: str) -> dict[str, Any]:
+    if name in (rows := _rows()):
+        return _with_plain(rows[name][1])
     own = name.endswith((".yaml", ".yml"))
     path = Path(name) if own else FOLDER / f"{name}.yaml"
     if own and not path.is_file():
@@ -81,8 +106,13 @@ def _read(name: str) -> dict[str, Any]:
     for key in found:
         if key in FORBIDDEN:
             raise UserError(f"the method {name!r} sets {key!r}, which belongs to a run: leave it to the config")
-    said: dict[str, Any] = found
+    return _with_plain(found)
+
+
+def _with_plain(settings: dict[str, Any]) -> dict[str, Any]:
+    """Add what the settings imply by `PLAIN`."""
+    complete = settings
     for (section, key), plain in PLAIN.items():
-        if isinstance(found.get(section), Mapping) and key in found[section]:
-            said = merge(plain, said)
-    return said
+        if isinstance(settings.get(section), Mapping) and key in settings[section]:
+            complete = merge(plain, complete)
+    return complete

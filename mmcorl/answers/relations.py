@@ -1,0 +1,97 @@
+"""Answer relations: when two answers are the same. One relation serves voting, reward and diagnostics of a run.
+
+`answers.relation` names a row of `RELATIONS`, or a user's `package.module:function`, called for two different extracted
+answers and, if it takes a third argument, the option values of the question (None for an open one):
+
+    def same(a, b, choices):
+        return a.strip().lower() == b.strip().lower()
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from mmcorl.answers.equivalence import Equivalence, partition
+from mmcorl.errors import UserError
+from mmcorl.registry import Row, Table, check_call
+
+
+@dataclass(frozen=True)
+class RelationRow(Row):
+    """An answer relation and the name and version that are stored beside every score."""
+
+    identity: tuple[str, str] | None = None
+    """By default the row's name and a hash of the function's source."""
+    open: Callable[[], AbstractContextManager[Any]] | None = None
+    """Opens the relation, for one that holds resources; by default pairs are compared by the function."""
+
+    @property
+    def version(self) -> tuple[str, str]:
+        """Name and version."""
+        if self.identity is not None:
+            return self.identity
+        try:
+            source = inspect.getsource(self.function)
+        except (OSError, TypeError):
+            source = ""
+        return self.name, hashlib.sha256(source.encode()).hexdigest()[:8]
+
+
+RELATION = ("mmcorl-answers", "3")
+"""Name and version of the built-in relation, stored beside every score; any changed verdict raises the version."""
+
+
+def _check(row: RelationRow) -> None:
+    try:
+        check_call(row, "answer relation", "same(a, b)", "1", "2")
+    except UserError:
+        check_call(row, "answer relation", "same(a, b, choices)", "1", "2", None)
+
+
+RELATIONS: Table[RelationRow] = Table("answer relation", RelationRow, _check)
+
+
+@RELATIONS.add("math", "numbers, expressions, units, options and words by value", identity=RELATION, open=Equivalence)
+def same_value(a: str, b: str, choices: Sequence[str] | None = None) -> bool:
+    """Return whether two answers have the same value."""
+    with Equivalence() as relation:
+        return relation.same(a, b, choices)
+
+
+class PairwiseRelation:
+    """A relation made of a user's function of two answers; symmetric and reflexive whatever the function does."""
+
+    symbolic = timeouts = cache_hits = 0
+    """Counters that `Equivalence` has."""
+
+    def __init__(self, row: RelationRow) -> None:
+        takes_choices = len(inspect.signature(row.function).parameters) > 2
+
+        def compare(a: str, b: str, choices: tuple[str, ...] | None) -> bool:
+            return bool(row.function(a, b, choices) if takes_choices else row.function(a, b))
+
+        self._compare = lru_cache(1 << 16)(compare)
+
+    def same(self, a: str | None, b: str | None, choices: Sequence[str] | None = None) -> bool:
+        """Return whether two answers are the same; None (no answer) is the same as nothing."""
+        if a is None or b is None:
+            return False
+        if a == b:
+            return True
+        return self._compare(min(a, b), max(a, b), tuple(choices) if choices else None)
+
+    def classes(self, answers: Sequence[str | None], choices: Sequence[str] | None = None) -> list[int | None]:
+        """Return the class of each answer; see `partition`."""
+        return partition(answers, lambda a, b: self.same(a, b, choices))
+
+
+def open_relation(name: str = "math") -> AbstractContextManager[Any]:
+    """Open a relation of `RELATIONS` or a user's own, as a context manager; UserError for one that does not fit."""
+    row = RELATIONS.find(name)
+    return row.open() if row.open is not None else nullcontext(PairwiseRelation(row))

@@ -1,0 +1,189 @@
+"""Open tables: built-in rows by name, a user's own by `package.module:name`.
+
+A table maps names to rows. A row owns its name, its one-line help, its function and whatever else the table's row class
+declares (defaults, requirements). Config, `--help`, docs and tests read the tables, so a new built-in is one decorated
+function:
+
+    @RULES.add("ring", "Each agent learns from the next agent's vote.", min_agents=2)
+    def ring(rollouts): ...
+
+A user's function needs no decorator. It is imported from the Python path, or from a file beside the config or in the
+working folder, and checked like a built-in one. To declare what a function cannot say by its signature, name a row
+instead: `mine = RuleRow("mine", "Help.", function, min_agents=3)`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from mmcorl.errors import UserError
+
+_SPEC = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+_folders: list[Path] = []
+"""Where files of users may lie: the folders of the configs that were loaded."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One entry of a table; tables subclass it for their own defaults and requirements."""
+
+    name: str
+    help: str
+    """One line, for `--help`, the docs and the list of methods."""
+    function: Callable[..., Any]
+
+
+R = TypeVar("R", bound=Row)
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Table(Mapping[str, R], Generic[R]):
+    """Built-in rows by name, in the order they were added, and an open door for a user's own.
+
+    `what` names an entry in errors ("reward"). `check` raises UserError for a function that cannot be called as the
+    table calls its functions; it sees built-in and outside rows alike.
+    """
+
+    def __init__(self, what: str, row: type[R], check: Callable[[R], None]) -> None:
+        self.what, self._row, self._check = what, row, check
+        self._rows: dict[str, R] = {}
+        self._outside: dict[str, R] = {}
+
+    def add(self, name: str, help: str, **facts: Any) -> Callable[[F], F]:
+        """Decorate a function to make it the built-in row `name`; `facts` are further fields of the row."""
+
+        def register(function: F) -> F:
+            self.add_row(self._row(name, help, function, **facts))
+            return function
+
+        return register
+
+    def add_row(self, row: R) -> None:
+        """Add a built-in row."""
+        self._check(row)
+        self._rows[row.name] = row
+
+    def find(self, name: str) -> R:
+        """Return the built-in row `name`, or the row of a user's `package.module:name`.
+
+        Raises UserError for an unknown name, an import that fails, and an object that does not fit.
+        """
+        if name in self._rows:
+            return self._rows[name]
+        if ":" not in name:
+            near = get_close_matches(name, self._rows, 1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise UserError(
+                f"there is no {self.what} {name!r}: {hint}use {', '.join(self._rows)}, or your own as "
+                "package.module:name"
+            )
+        if name not in self._outside:
+            self._outside[name] = self._from_outside(name)
+        return self._outside[name]
+
+    def _from_outside(self, spec: str) -> R:
+        value = load_object(spec, self.what)
+        if isinstance(value, self._row):
+            row = replace(value, name=spec)
+        elif callable(value):
+            row = self._row(spec, (inspect.getdoc(value) or spec).splitlines()[0], value)
+        else:
+            raise UserError(
+                f"{self.what} {spec!r} is a {type(value).__name__}, not a function: name a function or a "
+                f"{self._row.__name__}"
+            )
+        self._check(row)
+        return row
+
+    def __getitem__(self, name: str) -> R:
+        return self._rows[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+
+def load_object(spec: str, what: str = "object") -> Any:
+    """Import `package.module:name` from the path, from beside a loaded config or from the working folder.
+
+    Raises UserError where the spec is malformed, the module is missing or fails to import, or it lacks the name.
+    """
+    if not _SPEC.fullmatch(spec):
+        raise UserError(f"{what} {spec!r} is not an import path: write it as package.module:name")
+    make_importable(spec)
+    module_name, name = spec.split(":")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # a user's module may raise anything
+        reason = f"{type(error).__name__}: {error}" if not isinstance(error, ModuleNotFoundError) else str(error)
+        raise UserError(
+            f"{what} {spec!r} cannot be imported ({reason}): put {module_name.split('.')[0]}.py beside the config, or "
+            "its folder on PYTHONPATH"
+        ) from error
+    if not hasattr(module, name):
+        public = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        near = get_close_matches(name, public, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(public) or 'no functions'}"
+        raise UserError(f"{what} {spec!r}: module {module_name!r} has no {name!r}; {hint}")
+    return getattr(module, name)
+
+
+def look_in(folder: Path) -> None:
+    """Let users' modules be imported from `folder`, after everything on the path."""
+    if (folder := folder.resolve()) not in _folders:
+        _folders.append(folder)
+
+
+def make_importable(spec: str) -> None:
+    """Append the folder that holds a spec's top module to the path, unless Python finds the module already.
+
+    PYTHONPATH grows too, so processes started from here can import it.
+    """
+    top = spec.partition(":")[0].partition(".")[0]
+    if not top or importlib.util.find_spec(top) is not None:
+        return
+    for folder in (*_folders, Path.cwd()):
+        if (folder / f"{top}.py").is_file() or (folder / top).is_dir():
+            sys.path.append(str(folder))
+            importlib.invalidate_caches()
+            os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(folder)]))
+            return
+
+
+def parameters(function: Callable[..., Any]) -> tuple[tuple[str, ...], bool]:
+    """Return the names a function takes by keyword and whether it takes any others (`**kwargs`)."""
+    kinds = inspect.signature(function).parameters
+    names = tuple(key for key, p in kinds.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
+    return names, any(p.kind is p.VAR_KEYWORD for p in kinds.values())
+
+
+def check_keywords(row: Row, what: str, offered: Iterable[str]) -> None:
+    """Raise UserError unless every parameter without a default is among the `offered` keywords."""
+    offered = tuple(offered)
+    for key, parameter in inspect.signature(row.function).parameters.items():
+        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            continue
+        if parameter.kind is parameter.POSITIONAL_ONLY or (parameter.default is parameter.empty and key not in offered):
+            raise UserError(
+                f"{what} {row.name!r} takes {key!r}, which it cannot be given: use any of {', '.join(offered)}"
+            )
+
+
+def check_call(row: Row, what: str, form: str, *arguments: Any) -> None:
+    """Raise UserError unless the row's function can be called with these positional arguments; `form` shows how."""
+    try:
+        inspect.signature(row.function).bind(*arguments)
+    except TypeError as error:
+        raise UserError(f"{what} {row.name!r} cannot be called as {form} ({error}): change its parameters") from error
