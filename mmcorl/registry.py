@@ -41,6 +41,8 @@ class Row:
     help: str
     """One line, for `--help`, the docs and the list of methods."""
     function: Callable[..., Any]
+    title: str = ""
+    """Short name for tables and plots, where the name alone says too little."""
 
 
 R = TypeVar("R", bound=Row)

@@ -36,10 +36,7 @@ MEASURED = ("entropy", "self_certainty")
 
 @dataclass(frozen=True)
 class RewardRow(Row):
-    """A reward and what follows from the parameters that it names."""
-
-    title: str = ""
-    """For tables and plots; empty for a reward that uses labels, which supervision names."""
+    """A reward and what follows from its parameters; without a title where the supervision rule says more."""
 
     @property
     def measured(self) -> tuple[str, ...]:
@@ -57,33 +54,41 @@ class RewardRow(Row):
         return "golds" in parameters(self.function)[0]
 
 
-Getter = Callable[["Reward", Group, PseudoLabel, Prompt], Any]
+@dataclass(frozen=True)
+class Case:
+    """One group, its label and prompt, and the reward of the run."""
+
+    reward: Reward
+    group: Group
+    label: PseudoLabel
+    prompt: Prompt
+
+    def each(self, value: Any) -> list[Any]:
+        """Return a value of the whole group once per completion."""
+        return [value] * len(self.group.completions)
+
+    def measured(self, name: str) -> list[float]:
+        """Return what workers measured of each completion."""
+        return [completion.confidence[name] for completion in self.group.completions]
 
 
-def _measure(name: str) -> Getter:
-    return lambda reward, group, label, prompt: [c.confidence[name] for c in group.completions]
-
-
-ARGUMENTS: dict[str, tuple[str, Getter]] = {
-    "completions": ("K texts", lambda reward, group, label, prompt: [c.text for c in group.completions]),
-    "prompts": ("the question, K times", lambda reward, group, label, prompt: [prompt.text] * len(group.completions)),
-    "answers": ("K extracted answers, None where there is none", lambda reward, group, label, prompt: list(group.answers)),
-    "pseudo_labels": (
-        "the pseudo-label or None, K times",
-        lambda reward, group, label, prompt: [label.answer] * len(group.completions),
-    ),
-    "golds": ("the known answer, K times", lambda reward, group, label, prompt: [prompt.gold] * len(group.completions)),
-    "lengths": ("K lengths in tokens", lambda reward, group, label, prompt: [c.tokens for c in group.completions]),
+ARGUMENTS: dict[str, tuple[str, Callable[[Case], Any]]] = {
+    "completions": ("K texts", lambda case: [c.text for c in case.group.completions]),
+    "prompts": ("the question, K times", lambda case: case.each(case.prompt.text)),
+    "answers": ("K extracted answers, None where there is none", lambda case: list(case.group.answers)),
+    "pseudo_labels": ("the pseudo-label or None, K times", lambda case: case.each(case.label.answer)),
+    "golds": ("the known answer, K times", lambda case: case.each(case.prompt.gold)),
+    "lengths": ("K lengths in tokens", lambda case: [c.tokens for c in case.group.completions]),
     "truncated": (
         "K times whether the token limit cut the completion off",
-        lambda reward, group, label, prompt: [c.finish_reason == "length" for c in group.completions],
+        lambda case: [c.finish_reason == "length" for c in case.group.completions],
     ),
-    "entropy": ("K mean entropies of the token distributions, in nats", _measure("entropy")),
-    "self_certainty": ("K mean KL divergences KL(U || p), in nats", _measure("self_certainty")),
-    "label": ("the whole PseudoLabel", lambda reward, group, label, prompt: label),
-    "choices": ("the option values, or None", lambda reward, group, label, prompt: prompt.choices),
-    "relation": ("the run's answer relation", lambda reward, group, label, prompt: reward.relation),
-    "unanswered_entropy": ("reward.unanswered_entropy", lambda reward, group, label, prompt: reward.unanswered_entropy),
+    "entropy": ("K mean entropies of the token distributions, in nats", lambda case: case.measured("entropy")),
+    "self_certainty": ("K mean KL divergences KL(U || p), in nats", lambda case: case.measured("self_certainty")),
+    "label": ("the whole PseudoLabel", lambda case: case.label),
+    "choices": ("the option values, or None", lambda case: case.prompt.choices),
+    "relation": ("the run's answer relation", lambda case: case.reward.relation),
+    "unanswered_entropy": ("reward.unanswered_entropy", lambda case: case.reward.unanswered_entropy),
 }
 """What a reward function may take: its meaning, and how a run finds it for one group."""
 SETTINGS = ("unanswered_entropy",)
@@ -114,16 +119,14 @@ def match(
 def low_entropy(
     entropy: Sequence[float], answers: Sequence[str | None], unanswered_entropy: float | None = None
 ) -> tuple[float, ...]:
-    """Reward low entropy, in nats; with `unanswered_entropy`, no answer counts as that entropy (RENT's variant: 7.0)."""
+    """Reward low entropy, in nats; with `unanswered_entropy`, no answer counts as that much (RENT's variant: 7.0)."""
     return tuple(
         -unanswered_entropy if unanswered_entropy is not None and answer is None else -value
         for value, answer in zip(entropy, answers, strict=True)
     )
 
 
-@REWARDS.add(
-    "self_certainty", "mean KL divergence of a uniform from the token distribution", title="Intuitor: own self-certainty"
-)
+@REWARDS.add("self_certainty", "mean KL(U || p) of the token distribution", title="Intuitor: own self-certainty")
 def certainty(self_certainty: Sequence[float]) -> tuple[float, ...]:
     """Reward self-certainty, KL(U || p) in nats (Intuitor)."""
     return tuple(self_certainty)
@@ -155,7 +158,8 @@ class Reward:
         row = REWARDS.find(self.kind)
         named, others = parameters(row.function)
         names = [name for name in ARGUMENTS if name in named or (others and name not in MEASURED)]
-        result = row.function(**{name: ARGUMENTS[name][1](self, group, label, prompt) for name in names})
+        case = Case(self, group, label, prompt)
+        result = row.function(**{name: ARGUMENTS[name][1](case) for name in names})
         values = _numbers(self.kind, result, group)
         if not self.format:
             return values

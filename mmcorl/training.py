@@ -99,7 +99,11 @@ def train(config: Config, run_dir: Path, *, quiet: bool = False, suite: Suite | 
     prepare_process(config)
     require_engine(config)
     require_trackers(config.logging.trackers)
-    with RunFolder(run_dir, config) as folder, launcher(config) as launch, open_relation(config.answers.relation) as relation:
+    with (
+        RunFolder(run_dir, config) as folder,
+        launcher(config) as launch,
+        open_relation(config.answers.relation) as relation,
+    ):
         sources = _sources(config)
         readers = open_readers(config, quiet)
         checks, record = _check(config, sources, readers, folder.data_check(), quiet)

@@ -267,7 +267,8 @@ def policy_loss(
     `level`: `sequence` makes rho the ratio of a whole completion to the power of 1 / its length, the same at all of its
     tokens (GSPO); `logp` is then flat and `lengths`, (R,), divides it into completions. `clip`: `cispo` keeps every
     token's gradient and bounds its weight instead: -w min(rho, 1 + clip_high) A logp, without gradient through rho and
-    without a lower bound; a function (see `mmcorl.algo.objectives`) gives the loss itself. `clip_dual`: where A < 0, rho is bounded by this number too (dual-clip PPO; TRL's `delta`).
+    without a lower bound; a function (see `mmcorl.algo.objectives`) returns the loss itself. `clip_dual`: where A < 0,
+    rho is bounded by this number too (dual-clip PPO; TRL's `delta`).
 
     `logp`: log-probabilities of the sampled tokens, (T,) or (R, T), with gradient. `old_logp`: those of the
     policy that the ratio rho is taken to; None means the current ones (the first or only optimizer step on a

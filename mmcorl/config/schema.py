@@ -13,7 +13,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from mmcorl.algo.objectives import OBJECTIVES
 from mmcorl.answers.relations import RELATIONS
@@ -136,8 +145,8 @@ class EmaSettings(Section):
 
 class AnswerSettings(Section):
     relation: RelationName = "math"
-    """When two answers are the same, for votes, rewards and validation sets: a relation of `mmcorl.answers.relations`, or
-    `package.module:function` for your own. Benchmarks keep the graders of their rules."""
+    """When two answers are the same, for votes, rewards and validation sets: a relation of `mmcorl.answers.relations`,
+    or `package.module:function` for your own. Benchmarks keep their graders."""
 
 
 class SupervisionSettings(Section):
@@ -166,9 +175,9 @@ class SupervisionSettings(Section):
 
 class RewardSettings(Section):
     kind: RewardName = "match"
-    """What a completion earns: a reward of `mmcorl.rewards`, such as 1 where its answer equals the pseudo-label (`match`)
-    or how sure the model was (`entropy`, RENT; `self_certainty`, Intuitor), for which labels are only recorded; or
-    `package.module:function` for your own. `reward: KIND` is short for it."""
+    """What a completion earns: a reward of `mmcorl.rewards`, such as 1 where its answer equals the pseudo-label
+    (`match`) or how sure the model was (`entropy`, RENT; `self_certainty`, Intuitor), for which labels are only
+    recorded; or `package.module:function` for your own. `reward: KIND` is short for it."""
     unanswered_entropy: float | None = Field(default=None, ge=0)
     """With `entropy`: a completion without an answer counts as one of this entropy, in nats (RENT's variant: 7.0)."""
     format: float = Field(default=0.0, ge=0)
@@ -274,7 +283,6 @@ class ObjectiveSettings(Section):
                 "ratios above 1 + clip_high with clip 'ppo': raise it, or leave it out"
             )
         return self
-
 
     @property
     def surrogate(self) -> Callable[..., Any] | None:

@@ -52,8 +52,6 @@ LabelTable = tuple[tuple[PseudoLabel, ...], ...]
 class RuleRow(Row):
     """A supervision rule and what it requires."""
 
-    title: str = ""
-    """For tables and plots; by default the rule's name."""
     min_agents: int = 1
     needs_gold: bool = False
     """Whether every training row needs a known answer."""

@@ -1,7 +1,7 @@
 """Supervision: from the rollouts of all agents to the pseudo-labels of each.
 
-Vote in each group, then apply a rule of `mmcorl.labels.rules`. Labels are computed from the rollouts of all agents before any policy moves, and
-joined to prompts by uid, never by position.
+Vote in each group, then apply a rule of `mmcorl.labels.rules`. Labels are computed from the rollouts of all agents
+before any policy moves, and joined to prompts by uid, never by position.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class Supervision:
             for prompt in prompts:
                 if prompt.twin not in uids:
                     raise UserError(
-                        f"row {prompt.row_id!r} has no other wording in its batch, which supervision {self.kind!r} needs: "
-                        "name the view that holds it in supervision.pair"
+                        f"row {prompt.row_id!r} has no other wording in its batch, which supervision {self.kind!r} "
+                        "needs: name the view that holds it in supervision.pair"
                     )
 
     def labels(self, groups: Sequence[Sequence[Group]], prompts: Sequence[Prompt], step: int | None = None) -> Labels:

@@ -21,7 +21,7 @@ Points = list[tuple[int, float]]
 
 LINE_FILES = ("metrics.jsonl", "validation.jsonl", "timings.jsonl", "gallery.jsonl")
 
-SUPERVISION_LABELS = {name: row.title for name, row in {**RULES, **REWARDS}.items() if row.title} | {
+SUPERVISION_LABELS = {row.name: row.title for row in (*RULES.values(), *REWARDS.values()) if row.title} | {
     "debate": "debate: a verifier's scores",
     "comas": "CoMAS: scores of the others",
 }

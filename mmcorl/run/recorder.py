@@ -232,9 +232,7 @@ class Run:
             "seed": self.config.seed,
             "agents": {},
             "agreement": {},
-            "grader": dict(
-                zip(("name", "version"), RELATIONS.find(self.config.answers.relation).version, strict=True)
-            ),
+            "grader": dict(zip(("name", "version"), RELATIONS.find(self.config.answers.relation).version, strict=True)),
             "notes": list(self.config.notes),
         }
         for name, facts in agents.items():

@@ -18,8 +18,8 @@ from mmcorl.cotrain import cotrain
 from mmcorl.labels.supervision import Labels, Supervision
 from mmcorl.labels.voting import Choices
 from mmcorl.launch.agent_threads import AgentThreads
-from mmcorl.rewards import match
-from mmcorl.types import Completion, Group, Prompt, PseudoLabel
+from mmcorl.rewards import Reward
+from mmcorl.types import Completion, Group, Prompt
 
 RIGHT, WRONG = Completion("right", "right", 1, "stop"), Completion("wrong", "wrong", 1, "stop")
 
@@ -132,10 +132,7 @@ class Notes:
         self.lines.append(f"checkpoint {step}")
 
 
-def reward(
-    groups: Sequence[Group], labels: Sequence[PseudoLabel], batch: Sequence[Prompt]
-) -> dict[str, tuple[float, ...]]:
-    return match(groups, labels, Letters(), {prompt.uid: prompt.choices for prompt in batch})
+reward = Reward(Letters())
 
 
 def train(

@@ -25,7 +25,7 @@ from mmcorl.labels.supervision import Supervision
 from mmcorl.policy.policy import Policy, Rows
 from mmcorl.policy.prompt_encoder import Reader
 from mmcorl.policy.prompt_styles import PromptStyle, prompt_text
-from mmcorl.rewards import match
+from mmcorl.rewards import Reward
 from mmcorl.types import Completion, Group, Prompt
 from model_adapters.base import VisionSettings
 from model_adapters.images import load_image
@@ -293,8 +293,7 @@ def test_letters_and_values_of_real_options_are_one_vote_and_one_reward(wemath):
         supervision = Supervision("ring", ["a", "b"], relation=relation)
         groups = [[answers(*pair) for pair in zip(batch, own, strict=True)] for own in (a, b)]
         labels = supervision.labels(groups, batch)
-        choices = {prompt.uid: prompt.choices for prompt in batch}
-        rewards = [match(*pair, relation, choices) for pair in zip(groups, labels.labels, strict=True)]
+        rewards = [Reward(relation)(*pair, batch) for pair in zip(groups, labels.labels, strict=True)]
     # Votes of a: A twice of 4, B twice of 3, C twice of 4. Votes of b: A twice, B twice, D twice.
     assert [[vote.support for vote in own] for own in labels.votes] == [[2, 2, 2], [2, 2, 2]]
     assert [label.answer for label in labels.labels[0]] == ["AB = CD", "60^\\circ", "8"]  # b's votes

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from mmcorl.algo.objectives import OBJECTIVES
 from mmcorl.cli.main import main
-from mmcorl.config import OBJECTIVES, load, methods
+from mmcorl.config import load, methods
 from mmcorl.errors import UserError
 from mmcorl.report.sweep_page import mean_curve
 from mmcorl.run.reader import read_run

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from mmcorl.answers import Equivalence
 from mmcorl.errors import UserError
-from mmcorl.labels.rules import KINDS
+from mmcorl.labels.rules import RULES
 from mmcorl.labels.supervision import MismatchError, Supervision
 from mmcorl.labels.voting import majority
-from mmcorl.rewards import match
+from mmcorl.rewards import Reward, match
 from mmcorl.types import Completion, Group, Prompt, PseudoLabel
 
 
@@ -101,7 +101,7 @@ def test_a_ring_of_one_is_refused_with_the_way_out():
         Supervision("ring", ["A"], relation=SAME)
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.parametrize("kind", sorted(RULES))
 def test_labels_do_not_depend_on_the_gold_answer_unless_named_gold(kind):
     groups = [[group("p", "1", "1"), group("q", "3", "3")], [group("p", "2", "2"), group("q", "4", "4")]]
     provider = Supervision(kind, ["A", "B"], relation=SAME, teachers={"A": "B", "B": "A"} if kind == "map" else None)
@@ -122,7 +122,7 @@ def test_a_prompt_without_answer_is_refused_by_gold_naming_the_row():
 
 
 def test_settings_that_cannot_work_are_refused():
-    with pytest.raises(UserError, match=r"'circle' is unknown: use one of ring, self, gold"):
+    with pytest.raises(UserError, match=r"no supervision rule 'circle': use ring, self, gold"):
         Supervision("circle", ["A", "B"], relation=SAME)
     with pytest.raises(UserError, match=r"two agents are named 'A'"):
         Supervision("ring", ["A", "A"], relation=SAME)
@@ -189,27 +189,18 @@ def test_a_batch_with_a_prompt_twice_or_a_missing_agent_stops_the_run():
 # -- the reward ----------------------------------------------------------------------------------------------
 
 
-def test_a_completion_earns_one_for_the_label_and_zero_otherwise():
-    rewards = match(
+def test_labels_and_groups_are_joined_by_uid():
+    rewards = Reward(SAME)(
         [group("p", "Yes", "no", None, "yes"), group("q", "5", "6")],
-        [PseudoLabel("q", "6", "B"), PseudoLabel("p", "YES", "B")],  # in another order: joined by uid
-        SAME,
-        {"p": None, "q": None},
+        [PseudoLabel("q", "6", "B"), PseudoLabel("p", "YES", "B")],
+        [prompt("p"), prompt("q")],
     )
     assert rewards == {"p": (1.0, 0.0, 0.0, 1.0), "q": (0.0, 1.0)}
 
 
-def test_without_a_label_nobody_earns_anything():
-    # Not even completions without an answer: None does not equal None.
-    rewards = match([group("p", "1", None, "1")], [PseudoLabel("p", None, "B")], SAME, {"p": None})
-    assert rewards == {"p": (0.0, 0.0, 0.0)}
-
-
 def test_the_options_of_each_question_decide_its_rewards():
-    groups = [group("p", "A", "60"), group("q", "A", "60")]
-    labels = [PseudoLabel("p", "30", "B"), PseudoLabel("q", "60", "B")]
-    rewards = match(groups, labels, ByOption(), {"p": ("30", "60"), "q": ("60", "90")})
-    assert rewards == {"p": (1.0, 0.0), "q": (1.0, 1.0)}
+    assert match(("A", "60"), PseudoLabel("p", "30", "B"), ByOption(), ("30", "60")) == (1.0, 0.0)
+    assert match(("A", "60"), PseudoLabel("q", "60", "B"), ByOption(), ("60", "90")) == (1.0, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -223,14 +214,14 @@ def test_the_options_of_each_question_decide_its_rewards():
 )
 def test_labels_of_other_prompts_stop_the_run(labels):
     with pytest.raises(MismatchError, match="not about the same prompts"):
-        match([group("p", "1")], labels, SAME, {"p": None})
+        Reward(SAME)([group("p", "1")], labels, [prompt("p")])
 
 
 @given(st.lists(st.one_of(st.none(), st.sampled_from(["a", "A", "b", "c"])), min_size=1, max_size=9))
 def test_rewarding_a_group_by_its_own_vote_pays_exactly_the_voters_of_the_winner(answers):
     # One relation for vote and reward: the number of ones is the support of the winner, never more or less.
     vote = majority(answers, SAME)
-    rewards = match([group("p", *answers)], [PseudoLabel("p", vote.answer, "A")], SAME, {"p": None})["p"]
+    rewards = match(answers, PseudoLabel("p", vote.answer, "A"), SAME)
     assert sum(rewards) == vote.support
     assert all(reward == 0.0 for reward, answer in zip(rewards, answers, strict=True) if answer is None)
 
@@ -251,12 +242,12 @@ def test_a_number_without_a_unit_is_rewarded_for_no_unit_where_two_are_given(rel
         vote = majority(order, relation)
         assert vote.answer == "5 m"
         assert dict(vote.counts) == {"5 m": 5, "5": 2, "5 cm": 1}
-        rewards = match([group("p", *order)], [PseudoLabel("p", vote.answer, "A")], relation, {"p": None})["p"]
+        rewards = match(order, PseudoLabel("p", vote.answer, "A"), relation)
         assert rewards == tuple(float(answer == "5 m") for answer in order)
     # With one unit there is no doubt: seven votes, seven rewards.
     answers = ["5", "5", *["5 m"] * 5]
     assert majority(answers, relation).counts == (("5", 7),)
-    assert match([group("p", *answers)], [PseudoLabel("p", "5 m", "B")], relation, {"p": None})["p"] == (1.0,) * 7
+    assert match(answers, PseudoLabel("p", "5 m", "B"), relation) == (1.0,) * 7
 
 
 NUMBERS_AND_UNITS = st.lists(
@@ -274,7 +265,7 @@ NUMBERS_AND_UNITS = st.lists(
 @given(NUMBERS_AND_UNITS, st.randoms())
 def test_an_agent_taught_by_its_own_vote_rewards_those_who_cast_it_whatever_the_order(relation, answers, chance):
     vote = majority(answers, relation)
-    rewards = match([group("p", *answers)], [PseudoLabel("p", vote.answer, "A")], relation, {"p": None})["p"]
+    rewards = match(answers, PseudoLabel("p", vote.answer, "A"), relation)
     assert sum(rewards) == (0 if vote.answer is None else vote.support)
     assert all(not reward for reward, answer in zip(rewards, answers, strict=True) if answer is None)
     if vote.answer is not None:
@@ -285,7 +276,5 @@ def test_an_agent_taught_by_its_own_vote_rewards_those_who_cast_it_whatever_the_
     shuffled = majority([answers[i] for i in order], relation)
     assert sorted(count for _, count in shuffled.counts) == sorted(count for _, count in vote.counts)
     if not vote.tie and vote.answer is not None:
-        again = match(
-            [group("p", *(answers[i] for i in order))], [PseudoLabel("p", shuffled.answer, "A")], relation, {"p": None}
-        )["p"]
+        again = match([answers[i] for i in order], PseudoLabel("p", shuffled.answer, "A"), relation)
         assert again == tuple(rewards[i] for i in order)

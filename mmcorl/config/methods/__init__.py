@@ -1,7 +1,7 @@
 """Methods by name: settings that `--method` lays over a config to make it another method.
 
-A method is a row of a table (supervision rules, rewards, objectives), a YAML file in this folder, or a user's YAML file.
-`+` combines several, the later ones winning: `rent+kl0` is RENT without its KL penalty, `co_rl+gspo` is Co-RL with
+A method is a row of a table (rules, rewards, objectives), a YAML file in this folder, or a user's YAML file. `+`
+combines several, the later ones winning: `rent+kl0` is RENT without its KL penalty, `co_rl+gspo` is Co-RL with
 another objective. Data, models, steps and batch of the config stay.
 """
 
