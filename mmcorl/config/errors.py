@@ -43,6 +43,11 @@ REMOVED: dict[str, tuple[Any, str]] = {
         "an engine has no GPUs of its own any more, every rank samples on its own GPU: remove it, and give the GPUs to "
         "the agent with agents.NAME.ranks",
     ),
+    "ray.hung_after": (
+        4.0,
+        "a suspended worker always stops the run after 4 seconds now: remove it, and limit how long a call of a worker "
+        "may take with ray.call_timeout",
+    ),
 }
 """By `section.key`: the former default and why any other value is refused, with the way out.
 

@@ -522,16 +522,14 @@ class RaySettings(Section):
     address: str | None = None
     """A Ray cluster that runs already (`ray start`): `auto` for the one on this machine, or HOST:PORT. By default a
     cluster of this machine alone is started for the run, and ended with it."""
-    hung_after: float = Field(default=4.0, ge=2)
-    """Seconds after which the run stops because a worker's process is suspended, its machine does not answer, or it
-    stands still in a call: it uses no processor, waits for no disk and for no other worker of its agent. Waiting for
-    others counts, too, where all workers of an agent do."""
+    call_timeout: float = Field(default=7200.0, ge=1)
+    """Seconds that one call of a worker (a rollout, an update, an evaluation, a checkpoint) may take: a worker that
+    hangs stops the run then, and its log shows where. One that dies, raises or is suspended does within seconds."""
     startup: float = Field(default=900.0, gt=0)
     """Most seconds until the cluster has given every agent its place and every worker has loaded its model."""
     collective_timeout: float = Field(default=600.0, ge=1)
-    """Seconds after which a worker that waits for others of its agent in a collective (NCCL, gloo) gives up, which ends
-    the run. On GPUs those that wait keep a processor busy, so `hung_after` does not see a hang there. Longer than the
-    first worker needs to write a checkpoint, for which the others wait."""
+    """Seconds that a worker waits for others of its agent in a collective (NCCL, gloo) before the run stops. Longer
+    than the first worker needs to write a checkpoint, for which the others wait."""
 
 
 class Config(Section):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from mmcorl.config import Config
     from mmcorl.launch.local import LocalLauncher
-    from mmcorl.launch.ray_cluster import RayLauncher
+    from mmcorl.launch.ray_launcher import RayLauncher
 
 
 def launcher(config: Config) -> LocalLauncher | RayLauncher:
@@ -20,7 +20,7 @@ def launcher(config: Config) -> LocalLauncher | RayLauncher:
     Raises UserError where machine or cluster lack what the config asks for.
     """
     if config.launcher == "ray":
-        from mmcorl.launch.ray_cluster import RayLauncher
+        from mmcorl.launch.ray_launcher import RayLauncher
 
         return RayLauncher(config)
     from mmcorl.launch.local import LocalLauncher

@@ -1,4 +1,4 @@
-"""One rank of one agent in a process of its own: a Ray actor around the same worker that a local run has."""
+"""The Ray actor of one rank: a process around the same `Worker` that a local run has."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from mmcorl.config import AgentSettings, Config
 
 ECHO = re.compile(r"nccl|gloo|connection (closed|reset|refused)|broken pipe|process ?group|tcpstore", re.IGNORECASE)
-"""In an error about another rank that has gone rather than about this one."""
+"""Matches errors that another rank caused by dying or hanging."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a rank's process is."""
+class ActorInfo:
+    """Where an actor's process runs."""
 
     node: str
     """Address of its machine."""
@@ -37,46 +37,46 @@ class Place:
     pid: int
     gpus: tuple[str, ...]
     log: str
-    """File that takes what it prints until the run has a folder."""
+    """File with its output until the run has a folder."""
 
 
 @dataclass(frozen=True)
-class Broke:
-    """A call that raised, as data: an error of any library survives the way to the run's process."""
+class RemoteError:
+    """An error of a call as plain data, which reaches the driver whatever library raised it."""
 
     error: str
     """Type and message."""
     echo: bool
-    """It reads as if another rank had gone first."""
+    """Whether it reads as if another rank had failed first."""
     refused: bool = False
-    """The user's mistake, in a sentence."""
+    """Whether it is the user's mistake, a sentence."""
     no_room: str | None = None
-    """The system's words where a write found no room."""
+    """The system's message where a disk is full."""
 
 
-class Rank:
-    """One rank of one agent, one per GPU. Nothing heavy is imported before `build` has set the process up."""
+class RankActor:
+    """One rank of one agent, one per GPU. Imports nothing heavy before `build` has set the process up."""
 
     def __init__(self, agent: str, environment: Mapping[str, str]):
         os.environ.update(environment)
         # Ray sets it for every worker; torch has renamed it and warns, and vLLM's engines must not see it.
         os.environ.pop("NCCL_ASYNC_ERROR_HANDLING", None)
         handle, self._log = tempfile.mkstemp(prefix=f"mmcorl-{agent}-", suffix=".log")
-        _print_to(handle)
-        # Where it stands when it crashes in native code, and when the nurse asks.
+        _redirect_output(handle)
+        # Stacks go to the log on a crash in native code, and when the process monitor asks.
         faulthandler.enable()
         faulthandler.register(signal.SIGUSR1, all_threads=True)
 
-    def place(self) -> Place:
-        """Who and where this is."""
+    def info(self) -> ActorInfo:
+        """Return where this process runs."""
         import ray
 
         context = ray.get_runtime_context()
-        gpus = tuple(str(one) for one in context.get_accelerator_ids().get("GPU", []))
-        return Place(ray.util.get_node_ip_address(), context.get_node_id(), os.getpid(), gpus, self._log)
+        gpus = tuple(str(gpu) for gpu in context.get_accelerator_ids().get("GPU", []))
+        return ActorInfo(ray.util.get_node_ip_address(), context.get_node_id(), os.getpid(), gpus, self._log)
 
-    def keep_log(self, file: Path) -> Broke | None:
-        """From now on print to the end of this file, after what was printed so far."""
+    def keep_log(self, file: Path) -> RemoteError | None:
+        """Append all output to this file from now on, after the output so far."""
 
         def keep() -> None:
             if not file.parent.parent.is_dir():
@@ -87,17 +87,17 @@ class Rank:
             file.parent.mkdir(exist_ok=True)
             with open(self._log, "rb") as before, file.open("ab") as log:
                 shutil.copyfileobj(before, log)
-            _print_to(os.open(file, os.O_WRONLY | os.O_APPEND))
+            _redirect_output(os.open(file, os.O_WRONLY | os.O_APPEND))
             os.unlink(self._log)
 
-        result: Broke | None = caught(keep)
+        result: RemoteError | None = catch(keep)
         return result
 
     def free_port(self) -> int:
-        """A port of this machine that nobody listens at."""
-        with socket.socket() as one:
-            one.bind(("", 0))
-            return int(one.getsockname()[1])
+        """Return a free port of this machine."""
+        with socket.socket() as listener:
+            listener.bind(("", 0))
+            return int(listener.getsockname()[1])
 
     def build(
         self,
@@ -107,11 +107,11 @@ class Rank:
         steps: int,
         device: str,
         threads: str,
-        number: int,
+        rank: int,
         size: int,
-        meeting: str,
-    ) -> Broke | None:
-        """Meet the other ranks at `meeting` (host:port of rank 0), load model, optimizer and engine."""
+        rendezvous: str,
+    ) -> RemoteError | None:
+        """Join the agent's other ranks at `rendezvous` (host:port of rank 0); load model, optimizer and engine."""
         os.environ["OMP_NUM_THREADS"] = threads
 
         def build() -> None:
@@ -123,42 +123,43 @@ class Rank:
             from mmcorl.trainer.worker import Worker
 
             prepare_process(config)
-            reader, here = Reader(config, settings, path), torch.device(device)
-            ranks = Ranks.join(number, size, meeting, here, config.ray.collective_timeout)
-            self._worker = Worker(config, reader, steps, here, ranks)
+            reader, place = Reader(config, settings, path), torch.device(device)
+            ranks = Ranks.join(rank, size, rendezvous, place, config.ray.collective_timeout)
+            self._worker = Worker(config, reader, steps, place, ranks)
 
-        result: Broke | None = caught(build)
+        result: RemoteError | None = catch(build)
         return result
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """Call a method of the worker; an error is returned as Broke, and its trace printed here."""
-        return caught(lambda: getattr(self._worker, method)(*arguments))
+        """Call a method of the worker; an error is returned as RemoteError, and its trace printed here."""
+        return catch(lambda: getattr(self._worker, method)(*arguments))
 
 
-def caught(call: Callable[[], Any]) -> Any:
-    """The result of a call, or a Broke where it raised."""
+def catch(call: Callable[[], Any]) -> Any:
+    """Return the result of a call, or a RemoteError where it raised; print the trace."""
     try:
         return call()
-    except BaseException as error:  # An exit, too, ends the run here and not this process alone.
+    except BaseException as error:  # SystemExit too: it ends the run from the driver, not this process alone.
         traceback.print_exc()
-        said = " ".join(str(error).split())
-        user = isinstance(error, UserError) or any(kind.__name__ == "AdapterError" for kind in type(error).__mro__)
+        message = " ".join(str(error).split())
+        user = isinstance(error, UserError) or any(base.__name__ == "AdapterError" for base in type(error).__mro__)
         room = None
         with contextlib.suppress(ImportError):
             from mmcorl.run.checkpoints import no_room
 
             room = no_room(error)
-        plain = user or isinstance(error, RunError)
-        return Broke(
-            said if plain else f"{type(error).__name__}: {said}" if said else type(error).__name__,
-            echo=not user and isinstance(error, RuntimeError | OSError) and bool(ECHO.search(said)),
+        if not (user or isinstance(error, RunError)):
+            message = f"{type(error).__name__}: {message}" if message else type(error).__name__
+        return RemoteError(
+            message,
+            echo=not user and isinstance(error, RuntimeError | OSError) and bool(ECHO.search(str(error))),
             refused=user,
             no_room=room,
         )
 
 
-def _print_to(handle: int) -> None:
-    """Everything that this process prints goes to an open file, native code's words included."""
+def _redirect_output(handle: int) -> None:
+    """Send everything that this process prints to an open file, output of native code included."""
     os.dup2(handle, 1)
     os.dup2(handle, 2)
     os.close(handle)

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 
@@ -35,6 +37,8 @@ class Drill:
     name: str
     sabotage: str = ""
     """Run in every worker of the agent `qwen` as it loads; see saboteur.py."""
+    overrides: Sequence[str] = ()
+    """Settings of this start alone."""
     outside: Callable[[subprocess.Popen[str], Path], None] | None = None
     """Done to the run's process and folder while it runs."""
     before: Callable[[Path], None] | None = None
@@ -44,6 +48,8 @@ class Drill:
     code: int = 1
     said: Sequence[str] = ()
     """Parts of its last line."""
+    deadline: float = 0.0
+    """Seconds that pass before anything can be noticed."""
 
 
 def _when(call: str, number: int, action: str) -> str:
@@ -130,19 +136,28 @@ DRILLS = (
     Drill(
         "a worker is suspended",
         _when("mmcorl.engines.transformers:draw", 4, "suspend"),
-        said=("agent 'qwen', rank 1 of 2", "its process is suspended"),
+        said=("agent 'qwen', rank 1 of 2", "its process has been suspended"),
     ),
     Drill("the run's process is killed", outside=_kill_driver, code=-signal.SIGKILL),
     Drill(
-        "a worker stands still for ever",
+        "a worker hangs in an update, and its peer waits for it",
         _when("mmcorl.algo.loss:policy_loss", 1, "stand_still"),
-        said=("agent 'qwen', rank 1 of 2", "hangs: it stands still in stand_still"),
+        overrides=("ray.collective_timeout=5",),
+        said=("agent 'qwen', rank 0 of 2", "no answer from rank 1", "qwen-rank1.log"),
+        deadline=5,
+    ),
+    Drill(
+        "a worker hangs in a rollout",
+        _when("mmcorl.engines.transformers:draw", 4, "stand_still"),
+        overrides=("ray.call_timeout=6",),
+        said=("agent 'qwen', rank 1 of 2", "gave no result within 6 seconds", "qwen-rank1.log"),
+        deadline=6,
     ),
     Drill("Ctrl-C twice", outside=_interrupt_twice, code=130, said=("interrupted: the same command goes on",)),
     Drill(
         "no room on the disk",
         "at_call('mmcorl.trainer.worker:write', 1, marked(no_big_files))",
-        said=("no room is left to write into", "make room and give the same command again"),
+        said=("no room is left to write into", "make room and the same command goes on"),
     ),
     Drill(
         "the newest checkpoint is damaged",
@@ -218,19 +233,18 @@ class Range:
 
     def _processes(self) -> list[str]:
         """Those that live in our folder. (Ray's own write their names over the environment they were given.)"""
-        found = []
-        for place in Path("/proc").iterdir():
-            if place.name.isdigit():
-                with contextlib.suppress(OSError):
-                    if (place / "cwd").readlink() == self.folder:
-                        found.append((place / "cmdline").read_text().replace("\0", " ").strip()[:80])
-        return found
+        processes = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if Path(process.cwd()) == self.folder:
+                    processes.append(" ".join(process.cmdline())[:80])
+        return processes
 
     def do(self, drill: Drill, run: Path) -> Outcome:
         """Start or resume the run, break it, and look."""
         if drill.before:
             drill.before(run)
-        process = self.start(run, sabotage=drill.sabotage)
+        process = self.start(run, *drill.overrides, sabotage=drill.sabotage)
         if drill.before:
             _mark()
         if drill.outside:
@@ -258,8 +272,8 @@ def problems(outcome: Outcome) -> list[str]:
         found.append(f"exit code {ended.code} instead of {drill.code}")
     if "Traceback" in ended.output:
         found.append("it printed a stack trace")
-    if outcome.seconds > 10 and drill.code == 1:
-        found.append(f"{outcome.seconds:.1f} seconds are more than 10")
+    if outcome.seconds > 10 + drill.deadline and drill.code == 1:
+        found.append(f"{outcome.seconds:.1f} seconds are more than {10 + drill.deadline:g}")
     return found + [f"left running: {one}" for one in outcome.left]
 
 

@@ -16,9 +16,6 @@ from runs import write_config as write
 
 pytestmark = pytest.mark.stack
 
-# A machine that other tests work on, too, may be silent for longer than one that does nothing but train.
-PATIENT = {"hung_after": 60}
-
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
@@ -67,7 +64,7 @@ def test_two_families_under_ray_are_the_local_run_byte_for_byte(
     """With a cluster of its own, which is gone with the run."""
     config = small_config({"qwen": taught("qwen2.5-vl", cache), "intern": taught("internvl3.5", cache)})
     assert run(server, config, tmp_path / "local").code == 0
-    ended = run(server, changed(config, launcher="ray", ray=PATIENT), tmp_path / "ray")
+    ended = run(server, changed(config, launcher="ray"), tmp_path / "ray")
     assert ended.code == 0, ended.output
     assert_it_learns(tmp_path / "local" / "run")
     assert_same_run(tmp_path / "ray" / "run", tmp_path / "local" / "run")
@@ -93,7 +90,7 @@ def test_uneven_teams_on_a_running_cluster_go_on_as_one_process(
     import ray
 
     before = ray.available_resources()["CPU"]
-    config = changed(text, launcher="ray", ray={**PATIENT, "address": cluster}, agents__0__ranks=2)
+    config = changed(text, launcher="ray", ray__address=cluster, agents__0__ranks=2)
     stop = "at_call('mmcorl.training:TrainingPrompts.batch', 3, interrupt)"
     ended = run(server, config, tmp_path, sabotage=stop)
     assert ended.code == 130, ended.output
@@ -115,7 +112,7 @@ def test_agents_may_take_turns(text: dict[str, Any], cluster: str, server: ForkS
     """Time slicing changes where weights rest and nothing else."""
     short = changed(text, steps=2)
     assert run(server, changed(short, time_sliced=True), tmp_path / "local").code == 0
-    sliced = changed(short, launcher="ray", ray={**PATIENT, "address": cluster}, time_sliced=True)
+    sliced = changed(short, launcher="ray", ray__address=cluster, time_sliced=True)
     ended = run(server, sliced, tmp_path / "ray")
     assert ended.code == 0, ended.output
     assert_same_run(tmp_path / "ray" / "run", tmp_path / "local" / "run")
@@ -137,7 +134,7 @@ def test_agents_may_take_turns(text: dict[str, Any], cluster: str, server: ForkS
 def test_what_the_cluster_lacks_or_a_worker_refuses_leaves_no_trace(
     overrides: tuple[str, ...], said: str, text: dict[str, Any], cluster: str, server: ForkServer, tmp_path: Path
 ) -> None:
-    ended = run(server, changed(text, launcher="ray", ray={**PATIENT, "address": cluster}), tmp_path, *overrides)
+    ended = run(server, changed(text, launcher="ray", ray__address=cluster), tmp_path, *overrides)
     assert ended.code == 2, ended.output
     assert said in ended.output.splitlines()[-1]
     assert "Traceback" not in ended.output

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,12 +19,13 @@ import torch
 from mmcorl import config as settings
 from mmcorl.errors import UserError
 from mmcorl.launch import launcher
-from mmcorl.launch.actor import Broke, Place
-from mmcorl.launch.health import RankError, Seat, Watch, _death, _standing
+from mmcorl.launch.actor import ActorInfo, RemoteError
+from mmcorl.launch.health import ActorHandle, HealthMonitor, RankError, death
 from mmcorl.launch.local import require_one_sleeper
-from mmcorl.launch.process_monitor import Nurse, Sign
-from mmcorl.launch.ray_cluster import NOT_PASSED_ON, packed
-from mmcorl.launch.remote_agent import RemoteAgent, split
+from mmcorl.launch.placement import fits_one_machine
+from mmcorl.launch.process_monitor import ProcessMonitor
+from mmcorl.launch.ray_cluster import NOT_FORWARDED
+from mmcorl.launch.remote_agent import RemoteAgent
 from mmcorl.run import throughput
 from mmcorl.system import scratch_dirs
 from mmcorl.trainer.throughput import peak_flops, rates
@@ -33,14 +35,6 @@ from runs import changed, small_config
 from worker_parts import worker
 
 # -- sharing out -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("items", "parts", "expected"),
-    [("abcd", 2, ["ab", "cd"]), ("abcde", 2, ["abc", "de"]), ("abc", 3, ["a", "b", "c"]), ("ab", 3, ["a", "b", ""])],
-)
-def test_items_are_shared_out_in_order(items: str, parts: int, expected: list[str]) -> None:
-    assert split(items, parts) == expected
 
 
 class Typed(RemoteAgent):
@@ -129,7 +123,7 @@ def test_no_peak_where_none_is_known() -> None:
 def test_a_group_takes_one_machine_where_it_fits() -> None:
     room = [8.0, 4.0]
     # 4 fill the smaller machine; 6 fit into the larger one, and 3 then lie across what is left of it and nothing.
-    assert [packed(size, room) for size in (4, 6, 3)] == [True, True, False]
+    assert [fits_one_machine(size, room) for size in (4, 6, 3)] == [True, True, False]
     assert room == [0.0, 0.0]
 
 
@@ -191,14 +185,14 @@ def test_a_missing_ray_is_told_before_anything_loads(monkeypatch: pytest.MonkeyP
         launcher(config)
 
 
-# -- looking at processes from outside ---------------------------------------------------------------------------
+# -- processes, from outside -----------------------------------------------------------------------------------
 
-linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc")
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Ray runs on Linux alone")
 
 
 @pytest.fixture
-def sleeper() -> Iterator[subprocess.Popen[str]]:
-    """A process with a child, both asleep; SIGUSR1 has it say where it stands."""
+def family() -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A sleeping process and the pid of its child; SIGUSR1 makes it print its stacks."""
     program = (
         "import faulthandler, signal, subprocess, sys, time\n"
         "faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)\n"
@@ -211,136 +205,169 @@ def sleeper() -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        yield process
-        Nurse().end([process.pid])
-
-
-def look(pid: int) -> Sign:
-    sign = Nurse().look([pid])[pid]
-    assert sign is not None
-    return sign
+        assert process.stdout is not None
+        yield process, int(process.stdout.readline())
+        ProcessMonitor().end([process.pid])
 
 
 @linux
-def test_the_nurse_sees_suspension_work_and_ends_whole_families(sleeper: subprocess.Popen[str]) -> None:
-    assert sleeper.stdout is not None
-    child = int(sleeper.stdout.readline())
-    first = look(sleeper.pid)
-    assert not first.suspended
-    os.kill(sleeper.pid, signal.SIGSTOP)
+def test_a_monitor_sees_suspension_dumps_stacks_and_ends_families(
+    family: tuple[subprocess.Popen[str], int], tmp_path: Path
+) -> None:
+    process, child = family
+    monitor = ProcessMonitor()
+    monitor.dump_stacks([process.pid])
+    time.sleep(0.2)
+    assert monitor.states([process.pid, child]) == {process.pid: "running", child: "running"}
+    os.kill(process.pid, signal.SIGSTOP)
     time.sleep(0.1)
-    assert look(sleeper.pid).suspended
-    os.kill(child, signal.SIGKILL)
-    os.kill(sleeper.pid, signal.SIGCONT)
-    own = look(os.getpid())
-    sum(range(3_000_000))
-    assert own.at_work or look(os.getpid()).cpu > own.cpu
-    Nurse().end([sleeper.pid])
-    assert sleeper.wait(10) == -signal.SIGKILL
-    assert Nurse().look([sleeper.pid, child]) == {sleeper.pid: None, child: None}
-    Nurse().end([sleeper.pid])  # nothing left to do
-
-
-@linux
-def test_the_nurse_clears_up_after_those_it_ends(sleeper: subprocess.Popen[str], tmp_path: Path) -> None:
-    folders = [Path(tempfile.mkdtemp(prefix=f"{scratch_dirs.prefix(pid)}a-")) for pid in (sleeper.pid, os.getpid())]
+    assert monitor.states([process.pid, child]) == {process.pid: "suspended", child: "running"}
+    folders = [Path(tempfile.mkdtemp(prefix=f"{scratch_dirs.prefix(pid)}a-")) for pid in (process.pid, os.getpid())]
     (folders[0] / "adapter.bin").write_bytes(b"0")
-    log = tmp_path / "log"
-    log.touch()
-    Nurse().end([sleeper.pid], [str(log), str(tmp_path / "gone already")])
+    (log := tmp_path / "log").touch()
+    monitor.end([process.pid], [str(log), str(tmp_path / "gone already")])
+    assert process.wait(10) == -signal.SIGKILL
+    assert monitor.states([process.pid, child]) == {process.pid: "ended", child: "ended"}
     assert [folder.exists() for folder in folders] == [False, True]
     assert not log.exists()
     scratch_dirs.clear(os.getpid())
-    assert not folders[1].exists()
+    monitor.end([process.pid])  # Nothing left to do.
+    assert process.stderr is not None
+    assert "in rest_forever" in process.stderr.read()
 
 
 @linux
-def test_where_a_process_stands(sleeper: subprocess.Popen[str], tmp_path: Path) -> None:
-    assert sleeper.stdout is not None
-    assert sleeper.stderr is not None
-    sleeper.stdout.readline()
-    Nurse().dump([sleeper.pid])
-    time.sleep(0.2)
-    Nurse().end([sleeper.pid])
-    log = tmp_path / "log"
-    log.write_text("what it printed before\n" + sleeper.stderr.read())
-    file, line, function = _standing(str(log))[0]
-    assert (file, function) == ("<string>", "rest_forever")
-    assert line in ("5", "6")  # of its loop
-    assert _standing(str(tmp_path / "elsewhere")) == []
+def test_a_reaper_ends_what_a_dead_run_left(family: tuple[subprocess.Popen[str], int]) -> None:
+    process, child = family
+    reaper = subprocess.Popen([sys.executable, "-m", "mmcorl.launch.reaper"], stdin=subprocess.PIPE, text=True)
+    os.kill(process.pid, signal.SIGSTOP)
+    assert reaper.stdin is not None
+    reaper.stdin.write(f"{process.pid}\n{2**22 + 1}\n")  # The second is no process.
+    reaper.communicate(timeout=20)
+    assert process.wait(10) == -signal.SIGKILL
+    assert ProcessMonitor().states([child]) == {child: "ended"}
 
 
-def seat(number: int = 0, of: int = 2, agent: str = "a") -> Seat:
-    return Seat(agent, number, of, None, Place("10.0.0.7", "node", 1, (), ""), f"logs/{agent}-rank{number}.log")
+# -- health ------------------------------------------------------------------------------------------------------
 
 
-def test_quiet_is_neither_working_nor_waiting_for_a_turn() -> None:
-    one = seat()
-    for cpu, io, at_work, quiet in [
-        (1.0, 0, False, 0.0),  # nothing to compare with
-        (1.0, 0, False, 1.0),
-        (1.01, 2000, False, 2.0),  # staying connected costs this much
-        (1.01, 2000, True, 0.0),
-        (1.01, 2000, False, 1.0),
-        (1.5, 2000, False, 0.0),
-        (1.5, 10**6, False, 0.0),
-    ]:
-        one.look(Sign(False, cpu, io, at_work), 1.0)
-        assert one.quiet == quiet
-    for suspended, seconds in [(True, 0.0), (True, 1.0), (False, 0.0), (True, 0.0)]:
-        one.look(Sign(suspended, 1.5, 10**6, False), 1.0)
-        assert one.suspended == seconds
+class RayError(Exception):
+    """As Ray's."""
 
 
-def failure(watch: Watch, patience: float = 3.0) -> Exception:
-    deadline = time.monotonic() + patience
-    while time.monotonic() < deadline:
-        try:
-            watch.check()
-        except Exception as error:
-            return error
-        time.sleep(0.05)
-    raise AssertionError("nothing was raised")
+class RayActorError(RayError):
+    """As Ray's."""
 
 
-def test_the_first_error_is_named_and_not_its_echo() -> None:
-    watch = Watch(None, 4.0)
-    watch.check()
-    zero, one = seat(0), seat(1)
-    zero.during = one.during = "the update of step 4"
-    # A dead peer is first felt by those connected to it.
-    watch.report(zero, "failed: RuntimeError: Connection closed by peer", echo=True)
-    watch.check()  # others may still have to say something
-    watch.report(one, "died without an error of its own: it was killed, or crashed in native code")
-    error = failure(watch)
-    assert isinstance(error, RankError)
-    assert str(error) == (
-        "agent 'a', rank 1 of 2 on 10.0.0.7 during the update of step 4 died without an error of its own: it was "
-        "killed, or crashed in native code (its log: logs/a-rank1.log)"
-    )
+class FakeRay:
+    """References are the results themselves; one that is None never comes."""
+
+    exceptions = SimpleNamespace(RayError=RayError, RayActorError=RayActorError)
+
+    def wait(self, refs: list[Any], num_returns: int = 1, timeout: float | None = None) -> tuple[list[Any], list[Any]]:
+        time.sleep(0.01)
+        return [ref for ref in refs if ref.reply is not None], [ref for ref in refs if ref.reply is None]
+
+    def get(self, ref: Any) -> Any:
+        if isinstance(ref.reply, Exception):
+            raise ref.reply
+        return ref.reply
 
 
-def test_a_lost_node_is_not_blamed_on_the_agent_alone() -> None:
-    assert "Ray node of its machine was lost" in _death("The actor died unexpectedly before finishing this task.")
-    assert _death("The actor died because its node has died. Node Id: 5f").startswith("was lost with the Ray node")
-    assert "ran low on memory" in _death("Task was killed due to the node running low on memory.")
+class Ref:
+    def __init__(self, reply: Any):
+        self.reply = reply
 
 
-def test_an_echo_alone_is_told_after_a_while() -> None:
-    watch = Watch(None, 4.0)
-    watch.report(seat(0), "failed: RuntimeError: NCCL timeout", echo=True)
-    assert "rank 0 of 2 on 10.0.0.7 failed: RuntimeError: NCCL timeout" in str(failure(watch))
+class FakeMonitor:
+    """Remembers whose stacks were asked for, and says that processes are in some state."""
+
+    def __init__(self, state: str = "running"):
+        self.dumped: list[int] = []
+        self.states = SimpleNamespace(remote=lambda pids: Ref(dict.fromkeys(pids, state)))
+        self.dump_stacks = SimpleNamespace(remote=lambda pids: Ref(self.dumped.extend(pids) or True))
 
 
-def test_what_a_rank_refuses_or_finds_full_stays_what_it_is() -> None:
-    watch = Watch(None, 4.0)
-    watch.report(seat(0, 1), "", broke=Broke("a sentence", echo=False, refused=True))
-    assert isinstance(failure(watch), UserError)
-    watch = Watch(None, 4.0)
-    watch.report(seat(0, 1), "", broke=Broke("OSError", echo=False, no_room="No space left on device"))
-    error = failure(watch)
-    assert isinstance(error, OSError)
-    assert error.strerror == "No space left on device"
+def health(*replies: Any, call_timeout: float = 0.3, monitor: FakeMonitor | None = None) -> str | list[Any]:
+    """What comes of a call of two or more ranks of one agent, whose log is `logs/a-rankN.log`: results, or an error."""
+    handles = [
+        ActorHandle(
+            "a", rank, len(replies), None, ActorInfo("10.0.0.7", "node", rank, (), ""), f"logs/a-rank{rank}.log"
+        )
+        for rank in range(len(replies))
+    ]
+    watch = HealthMonitor(FakeRay(), call_timeout)
+    watch.handles, watch.monitors = handles, {"node": monitor or FakeMonitor()}
+    if monitor is not None:
+        watch.start(handles, watch.monitors)
+    try:
+        return watch.gather(handles, [Ref(reply) for reply in replies], "the update of step 4")
+    except (RankError, UserError, OSError) as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        watch.close()
+
+
+ECHO = RemoteError("RuntimeError: Connection closed by peer", echo=True)
+DEAD = RayActorError("The actor died unexpectedly before finishing this task.")
+
+
+@pytest.mark.parametrize(
+    ("replies", "expected"),
+    [
+        # Its own error comes first, the echo of another's end last.
+        (
+            (ECHO, DEAD),
+            "RankError: agent 'a', rank 1 of 2 on 10.0.0.7 during the update of step 4 died without an error",
+        ),
+        (
+            (ECHO, RemoteError("ValueError: no", echo=False)),
+            "rank 1 of 2 on 10.0.0.7 during the update of step 4 failed: V",
+        ),
+        (
+            (RemoteError("KeyError: 'a'", echo=False),),
+            "agent 'a' on 10.0.0.7 during the update of step 4 failed: KeyError",
+        ),
+        # A rank that others waited for in vain is named, too.
+        (
+            (ECHO, None),
+            "; no answer from rank 1 (logs/a-rank1.log), whose log ends with where it stands (its log: logs/a-r",
+        ),
+        ((1, None), "rank 1 of 2 on 10.0.0.7 during the update of step 4 gave no result within 3 seconds"),
+        ((RemoteError("a sentence", echo=False, refused=True), 1), "UserError: a sentence"),
+        (
+            (RemoteError("OSError", echo=False, no_room="No space left on device"), 1),
+            "OSError: [Errno 28] No space left",
+        ),
+    ],
+)
+def test_the_fault_that_ends_a_run(replies: tuple[Any, ...], expected: str) -> None:
+    monitor = FakeMonitor()
+    assert expected in health(*replies, call_timeout=3, monitor=monitor)
+    assert monitor.dumped == ([1] if None in replies else [])
+
+
+def test_results_come_in_the_order_of_ranks() -> None:
+    assert health(1, 2, 3) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ("suspended", "hangs: its process has been suspended for 4 seconds"),
+        ("ended", "died without an error of its own"),
+    ],
+)
+def test_a_process_is_watched_while_it_answers_nothing(state: str, expected: str) -> None:
+    start = time.monotonic()
+    assert expected in health(None, call_timeout=60, monitor=FakeMonitor(state))
+    assert time.monotonic() - start < 10
+
+
+def test_why_an_actor_died() -> None:
+    assert "Ray node of its machine was lost" in death("The actor died unexpectedly before finishing this task.")
+    assert death("The actor died because its node has died. Node Id: 5f").startswith("was lost with the Ray node")
+    assert "ran low on memory" in death("Task was killed due to the node running low on memory.")
 
 
 def test_an_error_is_not_covered_by_one_of_leaving_the_gpu(tmp_path: Path) -> None:
@@ -353,4 +380,4 @@ def test_an_error_is_not_covered_by_one_of_leaving_the_gpu(tmp_path: Path) -> No
 
 def test_workers_find_out_by_themselves_what_they_compute_on() -> None:
     # The run's process may be on a machine without a GPU, and so may its answer be.
-    assert set(NOT_PASSED_ON) == {"CUDA_VISIBLE_DEVICES", "DS_ACCELERATOR"}
+    assert set(NOT_FORWARDED) == {"CUDA_VISIBLE_DEVICES", "DS_ACCELERATOR"}

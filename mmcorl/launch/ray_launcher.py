@@ -1,0 +1,223 @@
+"""Agents as Ray actors: one placement group per agent, one actor per GPU, on one machine or many.
+
+The driver (the run's own process) does data, votes, rewards, logs and checkpoints, and builds no model. Ray places,
+starts and ends processes and carries prompts and completions; inside an agent, ranks use torch.distributed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from mmcorl.agent import Cohort, Parallel, in_turn
+from mmcorl.config import Config
+from mmcorl.errors import RunError
+from mmcorl.launch import placement
+from mmcorl.launch.actor import ActorInfo, RankActor
+from mmcorl.launch.agent_threads import AgentThreads
+from mmcorl.launch.health import ActorHandle, HealthMonitor
+from mmcorl.launch.process_monitor import ProcessMonitor
+from mmcorl.launch.ray_cluster import RayCluster, forwarded_environment, require_ray
+from mmcorl.launch.remote_agent import RemoteAgent
+from mmcorl.policy.prompt_encoder import Reader
+
+
+class RayLauncher:
+    """Joins or starts a cluster for the length of a run. A context manager that leaves nothing of the run behind.
+
+    Raises UserError where the cluster cannot be joined or has fewer GPUs than the agents need.
+    """
+
+    def __init__(self, config: Config):
+        self.config, self.ray = config, require_ray()
+        self._groups: list[Any] = []
+        self._actors: list[Any] = []
+        self._handles: dict[str, list[ActorHandle]] = {}
+        """By agent, in the order of the ranks."""
+        self._monitors: dict[str, Any] = {}
+        """Process monitors by node id."""
+        self._threads: AgentThreads | None = None
+        self._health = HealthMonitor(self.ray, config.ray.call_timeout)
+
+    def __enter__(self) -> Self:
+        self._cluster = RayCluster(self.ray, self.config)
+        try:
+            self.device = placement.choose_device(self.ray, self.config)
+        except BaseException:
+            self._cluster.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with _ignore_interrupts():
+            self._health.close()
+            if self._threads is not None:
+                self._threads.close()
+            # The message of a failure may name a log.
+            self._end(keep_logs=isinstance(error, RunError))
+            self._cluster.close()
+
+    def cohort(self, readers: Sequence[Reader], steps: int) -> Cohort:
+        """Place the agents and load their models."""
+        with _interrupt_on_sigterm():
+            self._start_actors()
+            self._start_health()
+            self._cluster.workers_started()
+            self._build(readers, steps)
+            self._threads = None if self.config.time_sliced else AgentThreads(list(self._handles))
+            parallel: Parallel = self._threads or in_turn
+            agents = [RayAgent(name, self._health, handles) for name, handles in self._handles.items()]
+            places = [placement.describe(name, handles) for name, handles in self._handles.items()]
+            return Cohort(agents, parallel, places=places, keep_logs=self._keep_logs)
+
+    # -- start ---------------------------------------------------------------------------------------------------
+
+    def _start_actors(self) -> None:
+        """Start the ranks of all agents; ranks of an agent on the same machine get neighbouring numbers."""
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        self._groups = placement.reserve(self.ray, self.config, self.device)
+        rank_actor = self.ray.remote(RankActor)
+        options, environment = placement.actor_options(self.config, self.device), forwarded_environment()
+        for index, agent in enumerate(self.config.agents):
+            group = self._groups[0 if self.config.time_sliced else index]
+            for bundle in range(agent.ranks):
+                strategy = PlacementGroupSchedulingStrategy(group, bundle)
+                actor = rank_actor.options(**options, scheduling_strategy=strategy).remote(agent.name, environment)
+                self._actors.append(actor)
+        started = iter(zip(self._actors, self._infos(), strict=True))
+        for agent in self.config.agents:
+            team = sorted(itertools.islice(started, agent.ranks), key=lambda pair: (pair[1].node, pair[1].gpus))
+            self._handles[agent.name] = [
+                ActorHandle(agent.name, rank, len(team), actor, info, info.log)
+                for rank, (actor, info) in enumerate(team)
+            ]
+
+    def _infos(self) -> list[ActorInfo]:
+        try:
+            return list(self.ray.get([actor.info.remote() for actor in self._actors], timeout=self.config.ray.startup))
+        except self.ray.exceptions.RayError as error:
+            reason = str(error).strip().splitlines()[-1]
+            raise RunError(f"a worker could not be started on the Ray cluster: {reason}") from error
+
+    def _start_health(self) -> None:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        monitor = self.ray.remote(ProcessMonitor)
+        for node in {handle.info.node_id for handle in self._all_handles()}:
+            here = NodeAffinitySchedulingStrategy(node, soft=False)
+            self._monitors[node] = monitor.options(num_cpus=0.0, scheduling_strategy=here).remote()
+        self.ray.wait([one.states.remote([]) for one in self._monitors.values()], num_returns=len(self._monitors))
+        self._health.start(self._all_handles(), self._monitors)
+
+    def _build(self, readers: Sequence[Reader], steps: int) -> None:
+        """Load all models at the same time; one agent after the other where they share GPUs."""
+        handles: list[ActorHandle] = []
+        refs: list[Any] = []
+        for reader in readers:
+            team = self._handles[reader.name]
+            (port,) = self._health.gather(team[:1], [team[0].actor.free_port.remote()], "its start")
+            rendezvous = f"{team[0].info.node}:{port}"
+            for handle in team:
+                threads = os.environ.get("OMP_NUM_THREADS") or str(self._threads_of(handle))
+                arguments = (self.config, reader.settings, reader.path, steps, self.device, threads)
+                handles.append(handle)
+                refs.append(handle.actor.build.remote(*arguments, handle.rank, handle.ranks, rendezvous))
+            if self.config.time_sliced:
+                self._health.gather(handles, refs, "its start", self.config.ray.startup)
+        self._health.gather(handles, refs, "its start", self.config.ray.startup)
+
+    def _threads_of(self, handle: ActorHandle) -> int:
+        """Return `config.threads`, or an even share of the machine's processors."""
+        if self.config.threads:
+            return self.config.threads
+        node_id = handle.info.node_id
+        workers = sum(peer.info.node_id == node_id for peer in self._all_handles())
+        node = next(node for node in self.ray.nodes() if node["NodeID"] == node_id)
+        cpus = node["Resources"].get("CPU", 1) if self.config.ray.address else os.cpu_count() or 1
+        return max(1, int(cpus) // workers)
+
+    def _all_handles(self) -> list[ActorHandle]:
+        return [handle for handles in self._handles.values() for handle in handles]
+
+    # -- logs and end ----------------------------------------------------------------------------------------------
+
+    def _keep_logs(self, folder: Path) -> None:
+        handles, refs = self._all_handles(), []
+        for handle in handles:
+            handle.log = str(folder.absolute() / f"{handle.agent}-rank{handle.rank}.log")
+            refs.append(handle.actor.keep_log.remote(Path(handle.log)))
+        self._health.gather(handles, refs, "its start")
+
+    def _end(self, keep_logs: bool) -> None:
+        """Kill every rank with all its descendants, suspended ones too, and give their places back.
+
+        Without `keep_logs`, output that is not in the run's folder is removed.
+        """
+        ends = []
+        for node, monitor in self._monitors.items():
+            here = [handle.info for handle in self._all_handles() if handle.info.node_id == node]
+            ends.append(
+                monitor.end.remote([info.pid for info in here], () if keep_logs else [info.log for info in here])
+            )
+        if ends:
+            self.ray.wait(ends, num_returns=len(ends), timeout=2.0)
+        for actor in (*self._actors, *self._monitors.values()):
+            self.ray.kill(actor, no_restart=True)
+        placement.release(self.ray, self._groups)
+
+
+class RayAgent(RemoteAgent):
+    """One agent whose ranks are Ray actors."""
+
+    def __init__(self, name: str, health: HealthMonitor, handles: Sequence[ActorHandle]):
+        super().__init__(name, ranks=len(handles))
+        self._health, self._handles = health, handles
+
+    def call(self, method: str, arguments: Sequence[tuple[Any, ...]], during: str) -> list[Any]:
+        """Call all ranks at once; raises as soon as any rank of the run fails."""
+        self._health.check()
+        refs = [
+            handle.actor.call.remote(method, *local) for handle, local in zip(self._handles, arguments, strict=True)
+        ]
+        return self._health.gather(self._handles, refs, during)
+
+
+@contextlib.contextmanager
+def _interrupt_on_sigterm() -> Iterator[None]:
+    """Make a scheduler's SIGTERM end the run as Ctrl-C does while models load (Ray would exit with 15)."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+@contextlib.contextmanager
+def _ignore_interrupts() -> Iterator[None]:
+    """Ignore Ctrl-C and SIGTERM during the clean-up, which takes a few seconds."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
