@@ -79,8 +79,12 @@ class ModelAdapter(ABC):
     multimodal: ClassVar[bool] = True
     needs_importance_correction: ClassVar[bool] = False
     """Whether rollouts of a separate engine drift from the trainer: decides importance correction `auto`."""
+    packages: ClassVar[tuple[str, ...]] = ()
+    """Distributions the family needs besides torch and transformers."""
     patches: ClassVar[tuple[str, ...]] = ()
     """Names of the modules in `patches/` this family relies on."""
+    end_of_turn: ClassVar[tuple[str, ...]] = ()
+    """Tokens that end the assistant's turn, in addition to those the checkpoint's generation_config.json names."""
     notes: ClassVar[str] = ""
     """One line for `mmcorl families`: what a user should know."""
 
@@ -260,7 +264,7 @@ class ModelAdapter(ABC):
         """
         return None if bool(valid[:, 0].all()) else valid.long()
 
-    def two_way_blocks(self, model: nn.Module, input_ids: Tensor) -> Tensor | None:
+    def bidirectional_spans(self, model: nn.Module, input_ids: Tensor) -> Tensor | None:
         """Runs of tokens that attend to each other both ways, the one exception to causal attention that is known.
 
         `input_ids` (..., L); returns their numbers (..., L) int64, from 1 on and 0 elsewhere, or None where there are

@@ -44,7 +44,7 @@ class Gemma3Adapter(ImageTextAdapter):
         """One row per image."""
         return [1] * len(vision[key])
 
-    def two_way_blocks(self, model: nn.Module, input_ids: Tensor) -> Tensor | None:
+    def bidirectional_spans(self, model: nn.Module, input_ids: Tensor) -> Tensor | None:
         """The images, each of which is a run of placeholders of its own."""
         hub: Any = model
         image = input_ids.eq(hub.config.image_token_id)
@@ -60,7 +60,7 @@ class Gemma3Adapter(ImageTextAdapter):
         than the window. The dictionary also keeps transformers from building masks of its own, which would be
         causal inside images because they are given embeddings and no token types.
         """
-        block = self.two_way_blocks(model, input_ids)
+        block = self.bidirectional_spans(model, input_ids)
         if block is None:
             return super().attention_mask(model, input_ids, valid)
         hub: Any = model

@@ -24,13 +24,12 @@ from model_adapters.templates import NO_ARGUMENTS, refuse_control_tokens, render
 class ImageTextAdapter(ModelAdapter):
     """A family that `AutoModelForImageTextToText` loads and whose processor expands image placeholders."""
 
+    packages: ClassVar[tuple[str, ...]] = ("torchvision",)
     patches: ClassVar[tuple[str, ...]] = ("torchvision_cpu", "torchaudio_cpu")
     tower_inputs: ClassVar[tuple[str, ...]] = ("pixel_values",)
     """Processor outputs that `get_image_features` takes."""
     media_tokens: ClassVar[tuple[str, ...]]
     """Markup around and for images and videos: refused in a prompt's text and never sampled."""
-    end_of_turn: ClassVar[tuple[str, ...]]
-    """Tokens that end the assistant's turn, beside those the checkpoint itself names."""
 
     # -- loading ---------------------------------------------------------------------------------------
 

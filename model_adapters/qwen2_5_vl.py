@@ -35,6 +35,7 @@ class Qwen25VLAdapter(ImageTextAdapter):
 
     family = "Qwen2.5-VL"
     model_types = ("qwen2_5_vl",)
+    packages = ("torchvision", "qwen-vl-utils")
     patches = (*ImageTextAdapter.patches, "vllm_vision_attention")
     notes = "Image tokens grow with the picture: bound them with min_pixels and max_pixels."
     tower_inputs = ("pixel_values", "image_grid_thw")

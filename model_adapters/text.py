@@ -14,9 +14,6 @@ from model_adapters.base import DEFAULT_VISION, AdapterError, Encoded, ModelAdap
 from model_adapters.loading import load_pretrained, stop_ids, unwrap
 from model_adapters.templates import NO_ARGUMENTS, refuse_control_tokens, render
 
-_END_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|endoftext|>")
-"""End-of-turn tokens of the common chat formats; several checkpoints name only one of theirs as eos."""
-
 
 class TextAdapter(ModelAdapter):
     """A language model without images; the registry's fallback, so it claims no `model_type`."""
@@ -24,8 +21,11 @@ class TextAdapter(ModelAdapter):
     family = "text"
     model_types = ()
     multimodal = False
+    packages = ("torchvision",)
     # transformers imports torchvision and torchaudio for any model class; Gemma-3 comes in text sizes too.
     patches = ("torchvision_cpu", "torchaudio_cpu", "gemma3_zero3")
+    # Those of the common chat formats; several checkpoints declare only one of theirs as eos.
+    end_of_turn = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|endoftext|>")
     notes = "Any causal language model with a chat template."
 
     def load_processor(self, path: str | Path, vision: VisionSettings) -> Any:
@@ -117,12 +117,12 @@ class TextAdapter(ModelAdapter):
 
     def stop_ids(self, processor: Any, model: nn.Module) -> tuple[int, ...]:
         """Ids that end a completion: the checkpoint's own and the common end-of-turn tokens it knows."""
-        return stop_ids(processor, unwrap(model), _END_OF_TURN)
+        return stop_ids(processor, unwrap(model), self.end_of_turn)
 
     def banned_ids(self, processor: Any, config: Any) -> tuple[int, ...]:
         """The padding token, unless it also ends a completion."""
         vocabulary = processor.get_vocab()
-        stops = {processor.eos_token_id, *(vocabulary.get(token) for token in _END_OF_TURN)}
+        stops = {processor.eos_token_id, *(vocabulary.get(token) for token in self.end_of_turn)}
         own = config.eos_token_id
         stops.update(own if isinstance(own, list | tuple) else [own])
         return tuple(sorted({processor.pad_token_id} - stops - {None}))

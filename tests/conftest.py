@@ -33,7 +33,7 @@ class TinyCheckpoints(Mapping[str, Path]):
     def __getitem__(self, family: str) -> Path:
         import torch
 
-        from model_adapters.tiny import FAMILIES, build_tiny
+        from model_adapters.testing.tiny import FAMILIES, build_tiny
 
         if family not in FAMILIES:
             raise KeyError(family)
@@ -42,7 +42,7 @@ class TinyCheckpoints(Mapping[str, Path]):
         return path if path.exists() else build_tiny(family, path)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[str]:
-        from model_adapters.tiny import FAMILIES
+        from model_adapters.testing.tiny import FAMILIES
 
         return iter(FAMILIES)
 
@@ -52,7 +52,7 @@ class TinyCheckpoints(Mapping[str, Path]):
 
 @pytest.fixture(scope="session")
 def tiny_checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
-    """One checkpoint per family of `model_adapters.tiny`, for reading only."""
+    """One checkpoint per family of `model_adapters.testing.tiny`, for reading only."""
     return TinyCheckpoints(tmp_path_factory.mktemp("tiny"))
 
 

@@ -115,7 +115,7 @@ class Policy(nn.Module):
         prompts = [rows.prompts[owner] for owner in owners]
         plan = shared_prefix.layout(
             [len(prompt.input_ids) for prompt in prompts],
-            [self.adapter.two_way_blocks(self.model, prompt.input_ids) for prompt in prompts],
+            [self.adapter.bidirectional_spans(self.model, prompt.input_ids) for prompt in prompts],
             [[len(rows.completions[row]) - 1 for row in owned[owner]] for owner in owners],
             self.device,
         )

@@ -32,7 +32,7 @@ class Entry:
     """A checkpoint of the zoo."""
 
     family: str
-    """Family that `model_adapters.tiny` builds."""
+    """Family that `model_adapters.testing.tiny` builds."""
     kind: synthetic.Kind
     """Synthetic task it is taught."""
     weak: tuple[str, ...]
@@ -154,7 +154,7 @@ def _teach(name: str, seed: int, recipe: Recipe, folder: Path, quiet: bool) -> d
     from mmcorl.run.progress import task
     from model_adapters.base import VisionSettings
     from model_adapters.registry import adapter_for
-    from model_adapters.tiny import build_tiny
+    from model_adapters.testing.tiny import build_tiny
 
     entry = ZOO[name]
     options = {"mm_tokens_per_image": 16} if entry.family == "gemma3" else {}

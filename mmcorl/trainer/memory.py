@@ -166,7 +166,7 @@ def _seen(reader: Reader, model: Any, config: Any, seeing: Sequence[nn.Module]) 
         found["patches"] = (count + (0 if flat else extra * len(pixels))) / placeholders
         side = reader.vision.max_side
         found["picture"] = adapter.image_tokens(reader.processor, (side, side), reader.vision) or placeholders
-        blocks = adapter.two_way_blocks(model, small.input_ids) is not None
+        blocks = adapter.bidirectional_spans(model, small.input_ids) is not None
     if isinstance(layers, nn.ModuleList):
         found["decoder"] = stack_of(list(layers), text, blocks=blocks)
     return found

@@ -30,7 +30,7 @@ from mmcorl.policy.weights import hub_named
 from model_adapters.base import Encoded, VisionSettings
 from model_adapters.images import load_image
 from model_adapters.registry import adapter_for
-from model_adapters.tiny import FAMILIES, build_tiny
+from model_adapters.testing.tiny import FAMILIES, build_tiny
 
 TEMPERATURES = (1.0, 0.7)
 

@@ -24,7 +24,7 @@ from mmcorl.config import parse
 from mmcorl.policy.prompt_encoder import Reader
 from mmcorl.trainer.memory import MicroBatch, Prompts, budget, micro_batch, shape_of
 from mmcorl.trainer.worker import Worker
-from model_adapters.tiny import build_tiny
+from model_adapters.testing.tiny import build_tiny
 from tests.bench.results import keep, record, say, shared_arguments
 from tests.bench.shapes import FAMILIES, Shape, shape
 from tests.bench.update_step import fabricate, release

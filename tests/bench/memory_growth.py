@@ -36,7 +36,7 @@ from mmcorl.run.progress import Progress
 from mmcorl.run.recorder import HeldOut, Run
 from mmcorl.run.run_folder import RunFolder
 from mmcorl.training import TrainingPrompts
-from model_adapters.tiny import TinyFamily, build_tiny
+from model_adapters.testing.tiny import TinyFamily, build_tiny
 
 ROWS = 16
 """Of the data: few enough that the cache of encoded prompts is full after some steps."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from model_adapters.tiny import build_tiny
+from model_adapters.testing.tiny import build_tiny
 
 FAMILIES = ("qwen2_5_vl", "internvl3_5", "gemma3", "llama")
 SIZES = ("tiny", "middle", "full")

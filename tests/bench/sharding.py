@@ -75,7 +75,7 @@ def build(family: str, path: Path) -> Path:
     import patches
 
     patches.apply("torchvision_cpu")
-    from model_adapters.tiny import build_tiny
+    from model_adapters.testing.tiny import build_tiny
 
     return build_tiny(family, path)  # type: ignore[arg-type]
 

@@ -13,7 +13,7 @@ from mmcorl.config import parse
 from mmcorl.policy.prompt_encoder import Reader
 from mmcorl.tools import doctor
 from mmcorl.trainer import memory
-from model_adapters.tiny import build_tiny
+from model_adapters.testing.tiny import build_tiny
 from runs import changed
 
 

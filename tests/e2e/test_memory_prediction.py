@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mmcorl.trainer import memory
-from model_adapters.tiny import build_tiny
+from model_adapters.testing.tiny import build_tiny
 from tests.bench.memory_estimate import SMALL, Case, Found, arguments, cases, compare
 
 FAMILIES = ["qwen2_5_vl", "internvl3_5", "gemma3", "llama"]

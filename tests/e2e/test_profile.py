@@ -15,7 +15,7 @@ from mmcorl.run.run_folder import RunFolder
 from mmcorl.system.timing import Timer, named
 from mmcorl.trainer import profiler
 from mmcorl.training import train
-from model_adapters.tiny import build_tiny
+from model_adapters.testing.tiny import build_tiny
 from runs import changed, records, small_config
 
 ASKED = {"steps": [2, 3]}

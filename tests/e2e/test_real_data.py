@@ -30,7 +30,7 @@ from mmcorl.types import Completion, Group, Prompt
 from model_adapters.base import VisionSettings
 from model_adapters.images import load_image
 from model_adapters.registry import adapter_for
-from model_adapters.tiny import TinyFamily, build_tiny
+from model_adapters.testing.tiny import TinyFamily, build_tiny
 
 COMMIT = {"answer_tags": "<answer>{}</answer>", "boxed": "\\boxed{{{}}}"}
 SKIP = {"on_bad_row": "skip", "duplicates": "skip", "too_long": "skip"}

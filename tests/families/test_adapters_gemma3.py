@@ -25,7 +25,7 @@ from adapter_passes import (
 )
 from model_adapters.base import AdapterError
 from model_adapters.gemma3 import Gemma3Adapter
-from model_adapters.tiny import build_tiny
+from model_adapters.testing.tiny import build_tiny
 
 WINDOW = 20  # one image is 16 tokens, so blocks fit in the window as they do in the published models
 

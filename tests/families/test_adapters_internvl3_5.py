@@ -20,7 +20,7 @@ from adapter_passes import (
     training_logprobs,
 )
 from model_adapters.base import VisionSettings
-from model_adapters.tiny import build_tiny
+from model_adapters.testing.tiny import build_tiny
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from adapter_passes import adapter_of, load
 from model_adapters.base import AdapterError, VisionSettings
-from model_adapters.tiny import FAMILIES, build_tiny
+from model_adapters.testing.tiny import FAMILIES, build_tiny
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -9,7 +9,7 @@ import pytest
 from mmcorl.config import parse
 from mmcorl.errors import RunError
 from mmcorl.training import train
-from model_adapters.tiny import build_tiny
+from model_adapters.testing.tiny import build_tiny
 
 pytestmark = pytest.mark.stack
 

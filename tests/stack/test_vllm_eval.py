@@ -7,7 +7,7 @@ import json
 import pytest
 
 from mmcorl.cli.main import main
-from model_adapters.tiny import build_tiny
+from model_adapters.testing.tiny import build_tiny
 from paths import FIXTURES
 
 pytestmark = pytest.mark.stack

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from eval_suite.grading.judge import JudgeRequest, Reply, Unanswered, VerdictCache, VllmJudge, judge_all
 from mmcorl.cli.main import main
 from mmcorl.policy.policy import Policy
-from model_adapters.tiny import build_tiny
+from model_adapters.testing.tiny import build_tiny
 
 pytestmark = pytest.mark.stack
 

@@ -17,7 +17,7 @@ from mmcorl.engines.base import Sampling
 from mmcorl.engines.weight_check import check_weights, effective, fingerprints
 from mmcorl.errors import RunError
 from mmcorl.policy.weights import hub_named
-from model_adapters.tiny import build_tiny
+from model_adapters.testing.tiny import build_tiny
 from vllm_parts import EXACT, FAMILIES, Bench, long_prompts, with_images, without
 from worker_parts import mixed_prompts, prompt
 

@@ -12,7 +12,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import patches
-from model_adapters import tiny
+from model_adapters.testing import tiny
 from tests.bench import flops, plots, results, rollout, scaling, shapes, step, update_step
 
 SMALL = ["--size", "tiny", "--threads", "1", "--repeat", "1"]

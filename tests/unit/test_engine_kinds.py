@@ -18,7 +18,7 @@ from mmcorl.engines.vllm import refusal
 from mmcorl.errors import UserError
 from mmcorl.policy.weights import hub_named
 from model_adapters.images import load_image
-from model_adapters.tiny import build_tiny
+from model_adapters.testing.tiny import build_tiny
 from worker_parts import mixed_prompts, settings, worker
 
 FAMILIES = (*VISION_FAMILIES, *TEXT_FAMILIES)

@@ -30,7 +30,7 @@ from mmcorl.run import throughput
 from mmcorl.system import scratch_dirs
 from mmcorl.trainer.throughput import peak_flops, rates
 from mmcorl.types import Completion, Group, Prompt
-from model_adapters.tiny import build_tiny
+from model_adapters.testing.tiny import build_tiny
 from runs import changed, small_config
 from worker_parts import worker
 

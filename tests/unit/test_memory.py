@@ -11,7 +11,7 @@ from mmcorl.policy.prompt_encoder import Reader
 from mmcorl.run import throughput
 from mmcorl.trainer import memory
 from mmcorl.trainer.memory import GIB, Shape
-from model_adapters.tiny import build_tiny
+from model_adapters.testing.tiny import build_tiny
 from worker_parts import settings, worker
 
 BILLION = 10**9

@@ -7,7 +7,7 @@ import torch
 
 from mmcorl.data import DataSettings, load_prompts
 from mmcorl.trainer.parity import Drift, coarser, drift, parity
-from model_adapters.tiny import build_tiny
+from model_adapters.testing.tiny import build_tiny
 from worker_parts import worker
 
 
