@@ -19,6 +19,7 @@ from typing import Any, Self
 
 from eval_suite.items import Item, Response
 from eval_suite.metrics.outcomes import Outcome, outcomes_of
+from eval_suite.tasks import BENCHMARKS, Benchmark
 from mmcorl.errors import RunError, UserError
 
 Key = tuple[str, str, int]
@@ -217,6 +218,19 @@ class EvalFolder:
     def responses(self) -> list[Response]:
         """All responses in file order."""
         return [Response(**row) for row in self.rows("responses.jsonl")]
+
+    def benchmarks(self) -> dict[str, Benchmark]:
+        """Benchmarks of the items: built-in ones, and a user's own as far as they can be imported."""
+        self.import_benchmarks()
+        names = dict.fromkeys(row["benchmark"] for row in self.rows("items.jsonl"))
+        return {name: BENCHMARKS[name] for name in names if name in BENCHMARKS}
+
+    def import_benchmarks(self) -> None:
+        """Import a user's benchmarks that the manifest names, as far as this process can."""
+        for facts in self.manifest.get("benchmarks", {}).values():
+            if "import" in facts:
+                with suppress(UserError):
+                    BENCHMARKS.find(facts["import"])
 
     def outcomes(self) -> list[Outcome]:
         """The grade of every response of a graded folder; missing responses count as wrong."""

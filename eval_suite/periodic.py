@@ -18,7 +18,8 @@ def held_out(settings: BenchmarkSet) -> HeldOut:
 
     Raises UserError for an unknown benchmark, a copy that cannot be read, and coding benchmarks, which run code.
     """
-    items = BENCHMARKS[settings.name].load(settings.source, limit=settings.limit).items
+    benchmark = BENCHMARKS.find(settings.name)
+    items = benchmark.load(settings.source, limit=settings.limit).items
     if any(item.kind == "code" for item in items):
         raise UserError(
             f"validation.benchmarks names {settings.name}, which runs code that a model wrote: evaluate checkpoints "
@@ -34,7 +35,7 @@ def held_out(settings: BenchmarkSet) -> HeldOut:
         return grader.rule(item, response).rule
 
     facts = {"name": GRADER[0], "version": GRADER[1]}
-    return HeldOut(settings.name, [_prompt(item) for item in items], grade, facts)
+    return HeldOut(benchmark.name, [_prompt(item) for item in items], grade, facts)
 
 
 def _prompt(item: Item) -> Prompt:

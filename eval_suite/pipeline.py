@@ -121,6 +121,8 @@ def grade_file(
         "aggregations": aggregations_of(options.aggregation, samples),
         "versions": _versions(),
     }
+    if name in BENCHMARKS.imported:
+        manifest["benchmarks"] = {name: {"import": BENCHMARKS.imported[name]}}
     sandbox = open_sandbox(options, items, reporter)
     with EvalFolder(options.out or path.with_suffix(".graded"), manifest) as folder:
         folder.renew_items(items)
@@ -217,6 +219,7 @@ class EvalJob:
         """What the evaluation is about, as its folder records it."""
         benchmarks = {
             name: {"revision": copy.revision, "schema": copy.schema_hash, "rows": copy.rows, "notes": copy.notes}
+            | ({"import": BENCHMARKS.imported[name]} if name in BENCHMARKS.imported else {})
             for name, copy in loaded.items()
         }
         return {"benchmarks": benchmarks, **self._settings(), "versions": _versions()}
@@ -239,11 +242,14 @@ class EvalJob:
 
 
 def parse_benchmarks(texts: Sequence[str] | str) -> dict[str, str | None]:
-    """Split `NAME` or `NAME=PATH` into names and local copies; None stands for the hub."""
+    """Split `NAME` or `NAME=PATH` into names and local copies; None stands for the hub.
+
+    `package.module:NAME` becomes the name of the benchmark it imports.
+    """
     sources: dict[str, str | None] = {}
     for text in [texts] if isinstance(texts, str) else texts:
         name, equals, path = text.partition("=")
-        BENCHMARKS[name]  # refuses an unknown name
+        name = BENCHMARKS.find(name).name  # refuses an unknown name
         if name in sources:
             raise UserError(f"{name} is named twice: evaluate one copy of it, or two into two folders")
         if equals and not path:

@@ -131,6 +131,7 @@ def open_evaluations(paths: Sequence[Path]) -> list[Evaluation]:
         summary = folder.facts("summary.json")
         if summary is None:
             raise UserError(f"{str(path)!r} holds no summary.json: finish it, or grade it with `mmcorl grade {path}`")
+        folder.import_benchmarks()
         scores = summary.get("benchmarks", {}).values()
         if any(entry not in score for score in scores for entry in _REQUIRED):
             raise UserError(f"{str(path)!r} was summed up by another version: do it again with `mmcorl grade {path}`")

@@ -21,11 +21,12 @@ from eval_suite.metrics.summary import summarise, summarise_outcomes
 from eval_suite.reporter import SILENT, Reporter
 from eval_suite.results import facts, write_tables
 from eval_suite.samples_page import write_view
-from eval_suite.tasks import BENCHMARKS
+from eval_suite.tasks import BENCHMARKS, Benchmark
 from mmcorl.errors import RunError, UserError
 
 if TYPE_CHECKING:
     from eval_suite.grading.judge import JudgeSettings, VllmJudge
+    from eval_suite.sandbox.code_task import CodeTask
     from eval_suite.sandbox.process import Sandbox
 
 GRADED_AT_ONCE = 512
@@ -122,6 +123,7 @@ def grade(
         folder.write("rule.json", json.dumps(facts) + "\n")
     items = {(item.benchmark, item.id): item for item in folder.items()}
     done = {key_of(row) for row in folder.rows("rule.jsonl")}
+    tasks = folder.benchmarks()
     not_run = 0
     waiting = [row for row in folder.responses() if (row.benchmark, row.id, row.sample) not in done]
     if sandbox is not None and any(items[row.benchmark, row.id].kind == "code" for row in waiting):
@@ -130,7 +132,7 @@ def grade(
         for start in range(0, len(waiting), GRADED_AT_ONCE):
             rows = []
             for response in waiting[start : start + GRADED_AT_ONCE]:
-                row = _rule_row(items[response.benchmark, response.id], response, grader, sandbox)
+                row = _rule_row(items[response.benchmark, response.id], response, grader, sandbox, tasks)
                 if row is None:
                     not_run += 1
                 else:
@@ -144,7 +146,9 @@ def grade(
         )
 
 
-def _rule_row(item: Item, response: Response, grader: Grader, sandbox: Sandbox | None) -> dict[str, Any] | None:
+def _rule_row(
+    item: Item, response: Response, grader: Grader, sandbox: Sandbox | None, tasks: Mapping[str, Benchmark]
+) -> dict[str, Any] | None:
     """Grade one response; None when the sandbox, not its program, failed."""
     row: dict[str, Any] = {"benchmark": response.benchmark, "id": response.id, "sample": response.sample}
     if item.kind != "code":
@@ -160,7 +164,7 @@ def _rule_row(item: Item, response: Response, grader: Grader, sandbox: Sandbox |
         raise UserError(f"{item.benchmark} runs code that a model wrote, which is off: allow it with --run-code")
     from eval_suite.sandbox.code_task import grade_code
 
-    graded = grade_code(item, response, sandbox)
+    graded = grade_code(_code_task(item, tasks), item, response, sandbox)
     if graded.result is not None and graded.result.harness_error:
         return None
     verdict = graded.verdict
@@ -285,12 +289,13 @@ def observe(
     if not items:
         return False
     _record_sandbox(folder, sandbox)
+    tasks = folder.benchmarks()
     failures: list[str] = []
     with reporter.task("running examples", len(items)) as bar:
         for item in items:
             responses = waiting[item.benchmark, item.id]
             try:
-                acts_by_response = acts_of(item, responses, sandbox)
+                acts_by_response = acts_of(_code_task(item, tasks), item, responses, sandbox)
             except HarnessError as error:
                 failures.append(str(error))
             else:
@@ -306,6 +311,14 @@ def observe(
             "which says nothing of the programs: the rest is kept, give the same command again for these"
         )
     return True
+
+
+def _code_task(item: Item, tasks: Mapping[str, Benchmark]) -> CodeTask:
+    task = tasks[item.benchmark].code if item.benchmark in tasks else None
+    if task is None:
+        known = ", ".join(benchmark.name for benchmark in BENCHMARKS.values() if benchmark.code)
+        raise UserError(f"{item.benchmark} does not say how its programs run; benchmarks that do are {known}")
+    return task
 
 
 def _record_sandbox(folder: EvalFolder, sandbox: Sandbox) -> None:
@@ -355,8 +368,7 @@ def pooled_summary(
 
 def summary_facts(folder: EvalFolder) -> dict[str, Any]:
     """What a summary takes from the benchmarks and from the folder's small files."""
-    names = dict.fromkeys(row["benchmark"] for row in folder.rows("items.jsonl"))
-    known = {name: BENCHMARKS[name] for name in names if name in BENCHMARKS}
+    known = folder.benchmarks()
     return {
         "sub_scores": {name: benchmark.sub_scores for name, benchmark in known.items()},
         "caveats": {name: benchmark.caveats for name, benchmark in known.items()},

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from eval_suite.benchmark import Benchmark, Loaded
 from eval_suite.items import Item
-from eval_suite.tasks.base import Benchmark, Loaded
 from mmcorl.errors import UserError
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from eval_suite.counting import counted
 from eval_suite.metrics.intervals import wilson
 from eval_suite.metrics.paired import Paired, facts_difference
+from eval_suite.tasks import BENCHMARKS, suites
 from mmcorl.errors import UserError
 from mmcorl.report.table import Align, Cell, Table, cells, csv
 
@@ -20,35 +21,6 @@ Layout = Literal["columns", "rows"]
 Summaries = Sequence[tuple[str, Mapping[str, Any]]]
 """(label, content of summary.json), in the order of the table."""
 
-TITLES = {
-    "mathvision": "MathVision",
-    "mathvision_testmini": "MathVision testmini",
-    "mathverse": "MathVerse",
-    "mathverse_text_only": "MathVerse text only",
-    "mathvista": "MathVista",
-    "wemath": "We-Math",
-    "gsm8k": "GSM8K",
-    "math500": "MATH-500",
-    "amc": "AMC",
-    "humaneval": "HumanEval",
-    "humaneval_completion": "HumanEval completion",
-    "gpqa_diamond": "GPQA Diamond",
-    "gpqa_main": "GPQA",
-    "mbpp": "MBPP",
-    "mbpp_zero_shot": "MBPP zero-shot",
-    "livecodebench": "LCB",
-    "mmlu": "MMLU",
-    "scibench": "SciBench",
-    "minerva": "Minerva",
-}
-"""Benchmarks in the order of the paper's tables, and what they are called there."""
-SUITES = {
-    "mean of 4": ("mathvision", "mathverse", "mathvista", "wemath"),
-    "mean of 7": ("gsm8k", "math500", "amc", "humaneval", "gpqa_diamond", "mbpp", "livecodebench"),
-    "CoMAS mean of 7": ("gsm8k", "math500", "humaneval", "mbpp", "mmlu", "gpqa_main", "scibench"),
-    "mean of 3": ("gsm8k", "math500", "amc"),
-}
-"""Sets of benchmarks whose plain mean the paper prints."""
 DASH = "–"
 
 
@@ -242,7 +214,7 @@ def p_text(p: float) -> str:
 
 def title(benchmark: str) -> str:
     """A benchmark's name as the paper writes it."""
-    return TITLES.get(benchmark, benchmark)
+    return (BENCHMARKS[benchmark].title or benchmark) if benchmark in BENCHMARKS else benchmark
 
 
 def shown_interval(told: Mapping[str, Any]) -> Sequence[float] | None:
@@ -266,14 +238,14 @@ def _columns(summaries: Summaries) -> list[Column]:
     present = dict.fromkeys(
         (name, told["aggregation"]) for _, summary in summaries for name, told in summary["benchmarks"].items()
     )
-    order = list(TITLES)
-    return sorted(present, key=lambda column: order.index(column[0]) if column[0] in TITLES else len(order))
+    order = list(BENCHMARKS)
+    return sorted(present, key=lambda column: order.index(column[0]) if column[0] in order else len(order))
 
 
 def _means(columns: Sequence[Column]) -> dict[str, tuple[str, ...]]:
     """The suites whose members are all there, each in one aggregation, less those within another."""
     names = [name for name, _ in columns]
-    whole = {suite: members for suite, members in SUITES.items() if all(names.count(name) == 1 for name in members)}
+    whole = {suite: members for suite, members in suites().items() if all(names.count(name) == 1 for name in members)}
     return {
         suite: members
         for suite, members in whole.items()

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from eval_suite.items import Item, Response
-from eval_suite.sandbox.code_task import task_of
+from eval_suite.sandbox.code_task import CodeTask
 from eval_suite.sandbox.process import Sandbox
 
 By = Literal["behaviour", "syntax", "nothing"]
@@ -32,12 +32,11 @@ class Acts:
     """Its syntax tree, so that layout and comments do not count; None for no program."""
 
 
-def acts_of(item: Item, responses: Sequence[Response], sandbox: Sandbox) -> list[Acts]:
+def acts_of(task: CodeTask, item: Item, responses: Sequence[Response], sandbox: Sandbox) -> list[Acts]:
     """How the responses to one coding problem vote; a program that stands in several is run once.
 
     Raises HarnessError when the sandbox itself fails, which says nothing of the programs.
     """
-    task = task_of(item)
     seen: dict[str, Acts] = {}
     told = []
     for response in responses:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 
 from eval_suite.grading.verdict import Verdict
 from eval_suite.items import Item, Response
 from eval_suite.sandbox.extract import CodeAnswer
 from eval_suite.sandbox.process import Sandbox
 from eval_suite.sandbox.run_tests import Behaviour, CodeResult, Program
-from mmcorl.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -36,24 +34,6 @@ class CodeTask:
     """What the program does on public example inputs; expected values play no part. No inputs, no outputs."""
 
 
-_PLACES = {
-    "humaneval": "eval_suite.tasks.humaneval:TASK",
-    "humaneval_completion": "eval_suite.tasks.humaneval:TASK",
-    "mbpp": "eval_suite.tasks.mbpp:TASK",
-    "mbpp_zero_shot": "eval_suite.tasks.mbpp:TASK",
-    "livecodebench": "eval_suite.tasks.livecodebench:TASK",
-}
-
-
-def task_of(item: Item) -> CodeTask:
-    """The task of an item's benchmark; refuses benchmarks that are not about code."""
-    if item.benchmark not in _PLACES:
-        raise UserError(f"{item.benchmark} is no coding benchmark; those are {', '.join(_PLACES)}")
-    module, _, name = _PLACES[item.benchmark].partition(":")
-    task: CodeTask = getattr(import_module(module), name)
-    return task
-
-
 @dataclass(frozen=True)
 class CodeGrade:
     """One response graded by running it."""
@@ -63,14 +43,13 @@ class CodeGrade:
     """None when there was nothing to run."""
 
 
-def grade_code(item: Item, response: Response, sandbox: Sandbox) -> CodeGrade:
+def grade_code(task: CodeTask, item: Item, response: Response, sandbox: Sandbox) -> CodeGrade:
     """Grade one response of a coding benchmark by the tests of its problem; no judge has a say.
 
     A failure of the sandbox itself is `result.harness_error`: not credited, to be counted apart and run again.
     """
     if (response.benchmark, response.id) != (item.benchmark, item.id):
         raise ValueError(f"response to {response.benchmark}/{response.id} graded as {item.benchmark}/{item.id}")
-    task = task_of(item)
     reading = task.read(item, response)
     if reading.program is None:
         cut_off = reading.answer.source == "cut_off"

@@ -1,66 +1,105 @@
 """Benchmarks by name: `BENCHMARKS["mathvision"].load(...)` gives items, `.sub_scores(...)` the official tables.
 
-One file each, its card on top. The text suites are files like the others instead of lm-evaluation-harness tasks:
-one path for prompts, one grader with one policy, answers stored row by row and resumed there, options shuffled
-by the question instead of a global generator, and no second environment (its `minerva_math` pins another antlr
-than training needs, its code tasks download at import). What the harness would add, hundreds of other tasks and
-log-likelihood scoring, nothing here uses. Its five-shot GSM8K number is not comparable with the zero-shot one
-made here.
+One file per benchmark or family of benchmarks, its card on top; the folder is scanned, so a new file is all that a new
+benchmark takes. A benchmark from outside is named by `package.module:NAME`, in the working folder or on the path.
+
+The text suites are files like the others instead of lm-evaluation-harness tasks: one path for prompts, one grader with
+one policy, answers stored and resumed row by row, options shuffled by the question instead of a global generator, and
+no second environment (its `minerva_math` pins another antlr than training needs, its code tasks download at import).
+Its five-shot GSM8K number is not comparable with the zero-shot one made here.
 """
 
 from __future__ import annotations
 
+import difflib
+import pkgutil
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 
-from eval_suite.tasks.base import Benchmark, Loaded, SubScores
+from eval_suite.benchmark import Benchmark, Loaded, SubScores
 from mmcorl.errors import UserError
-
-_HERE = "eval_suite.tasks"
-_PLACES = {
-    "mathvision": f"{_HERE}.mathvision:MATHVISION",
-    "mathvision_testmini": f"{_HERE}.mathvision:MATHVISION_TESTMINI",
-    "mathverse": f"{_HERE}.mathverse:MATHVERSE",
-    "mathverse_text_only": f"{_HERE}.mathverse:MATHVERSE_TEXT_ONLY",
-    "mathvista": f"{_HERE}.mathvista:MATHVISTA",
-    "wemath": f"{_HERE}.wemath:WEMATH",
-    "gsm8k": f"{_HERE}.gsm8k:GSM8K",
-    "math500": f"{_HERE}.math500:MATH500",
-    "amc": f"{_HERE}.amc:AMC",
-    "minerva": f"{_HERE}.minerva:MINERVA",
-    "gpqa_diamond": f"{_HERE}.gpqa:GPQA_DIAMOND",
-    "gpqa_main": f"{_HERE}.gpqa:GPQA_MAIN",
-    "mmlu": f"{_HERE}.mmlu:MMLU",
-    "scibench": f"{_HERE}.scibench:SCIBENCH",
-    "humaneval": f"{_HERE}.humaneval:HUMANEVAL",
-    "humaneval_completion": f"{_HERE}.humaneval:HUMANEVAL_COMPLETION",
-    "mbpp": f"{_HERE}.mbpp:MBPP",
-    "mbpp_zero_shot": f"{_HERE}.mbpp:MBPP_ZERO_SHOT",
-    "livecodebench": f"{_HERE}.livecodebench:LIVECODEBENCH",
-}
-"""Name to module and attribute: a new benchmark is a file, a line here and a test file."""
+from mmcorl.registry import load_object
 
 
-class _Table(Mapping[str, Benchmark]):
-    """Imports a benchmark's module when it is first asked for; unknown names are refused in one sentence."""
+class Benchmarks(Mapping[str, Benchmark]):
+    """Built-in benchmarks in the order of the paper's tables; the folder is scanned at the first use."""
+
+    def __init__(self) -> None:
+        self._built_in: dict[str, Benchmark] = {}
+        self._outside: dict[str, Benchmark] = {}
+        self.imported: dict[str, str] = {}
+        """Import paths of the benchmarks from outside, by name."""
+
+    def find(self, name: str) -> Benchmark:
+        """Return a built-in benchmark by name, or a user's by `package.module:NAME`.
+
+        Raises:
+            UserError: an unknown name, an import that fails, or an object that is no benchmark.
+        """
+        if ":" in name:
+            benchmark = load_object(name, "benchmark")
+            if not isinstance(benchmark, Benchmark):
+                raise UserError(
+                    f"benchmark {name!r} is a {type(benchmark).__name__}: give an `eval_suite.benchmark.Benchmark`"
+                )
+            if benchmark.name in self._scanned():
+                raise UserError(f"benchmark {name!r} is called {benchmark.name!r} like a built-in one: rename it")
+            self._outside[benchmark.name], self.imported[benchmark.name] = benchmark, name
+            return benchmark
+        if name in self:
+            return (self._scanned() | self._outside)[name]
+        near = difflib.get_close_matches(name, self, 1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise UserError(
+            f"benchmark {name!r} is unknown: {hint}the benchmarks are {', '.join(self._scanned())}, or your own as "
+            "package.module:NAME"
+        )
+
+    def forget(self, name: str) -> None:
+        """Remove a benchmark from outside, such as one whose file has changed."""
+        self._outside.pop(name, None)
+        self.imported.pop(name, None)
+
+    def _scanned(self) -> dict[str, Benchmark]:
+        if not self._built_in:
+            modules = [import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
+            scanned = [value for module in modules for value in vars(module).values() if isinstance(value, Benchmark)]
+            self._built_in = {row.name: row for row in sorted(scanned, key=lambda row: row.place)}
+        return self._built_in
 
     def __getitem__(self, name: str) -> Benchmark:
-        if name not in _PLACES:
-            raise UserError(f"benchmark {name!r} is unknown; the benchmarks are {', '.join(_PLACES)}")
-        module, _, attribute = _PLACES[name].partition(":")
-        benchmark: Benchmark = getattr(import_module(module), attribute)
-        return benchmark
+        return self.find(name)
 
     def __contains__(self, name: object) -> bool:
-        return name in _PLACES
+        return name in self._scanned() or name in self._outside
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_PLACES)
+        return iter(self._scanned())
 
     def __len__(self) -> int:
-        return len(_PLACES)
+        return len(self._scanned())
 
 
-BENCHMARKS: Mapping[str, Benchmark] = _Table()
+BENCHMARKS = Benchmarks()
 
-__all__ = ["BENCHMARKS", "Benchmark", "Loaded", "SubScores"]
+
+def suites() -> dict[str, tuple[str, ...]]:
+    """Sets of benchmarks whose plain mean the paper prints: members by name of the set."""
+    members: dict[str, list[str]] = {}
+    for benchmark in BENCHMARKS.values():
+        for suite in benchmark.suites:
+            members.setdefault(suite, []).append(benchmark.name)
+    return {suite: tuple(names) for suite, names in members.items()}
+
+
+def listing() -> str:
+    """Names of the built-in benchmarks by kind, for `--help`."""
+    groups: dict[str, list[str]] = {}
+    for benchmark in BENCHMARKS.values():
+        groups.setdefault(benchmark.group, []).append(benchmark.name)
+    lines = [f"  {group:<8}  {' '.join(names)}" for group, names in groups.items()]
+    lines = [f"{line} (with --run-code)" if line.startswith("  code") else line for line in lines]
+    return "\n".join(["benchmarks:", *lines, "  your own  package.module:NAME, see docs/", ""])
+
+
+__all__ = ["BENCHMARKS", "Benchmark", "Loaded", "SubScores", "listing", "suites"]

@@ -12,9 +12,9 @@ Traps
 
 from __future__ import annotations
 
+from eval_suite.benchmark import Benchmark, Row
 from eval_suite.grading.gold import clean_gold
 from eval_suite.items import Item
-from eval_suite.tasks.base import Benchmark, Row
 
 
 def read(row: Row) -> Item:
@@ -24,6 +24,13 @@ def read(row: Row) -> Item:
 
 AMC = Benchmark(
     name="amc",
+    title="AMC",
+    group="text",
+    place=9,
+    suites=(
+        "mean of 7",
+        "mean of 3",
+    ),
     hub_id="AI-MO/aimo-validation-amc",
     config=None,
     split="train",

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
+from eval_suite.benchmark import LETTERS, Benchmark, Row, content_ids, with_options
 from eval_suite.items import Item
-from eval_suite.tasks.base import LETTERS, Benchmark, Row, content_ids, with_options
 
 _WRONG = tuple(f"Incorrect Answer {number}" for number in (1, 2, 3))
 
@@ -56,9 +57,10 @@ def arrange(rows: Sequence[Row]) -> Sequence[Row]:
     return rows
 
 
-def _benchmark(name: str, rows: int) -> Benchmark:
+def _benchmark(name: str, rows: int, **facts: Any) -> Benchmark:
     return Benchmark(
         name=name,
+        group="text",
         hub_id="Idavidrein/gpqa",
         config=name,
         split="train",
@@ -70,8 +72,9 @@ def _benchmark(name: str, rows: int) -> Benchmark:
         names_all_columns=False,
         arrange=arrange,
         fields=("domain",),
+        **facts,
     )
 
 
-GPQA_DIAMOND = _benchmark("gpqa_diamond", 198)
-GPQA_MAIN = _benchmark("gpqa_main", 448)
+GPQA_DIAMOND = _benchmark("gpqa_diamond", 198, title="GPQA Diamond", place=12, suites=("mean of 7",))
+GPQA_MAIN = _benchmark("gpqa_main", 448, title="GPQA", place=13, suites=("CoMAS mean of 7",))

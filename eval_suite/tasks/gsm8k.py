@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from eval_suite.benchmark import Benchmark, Row, content_ids
 from eval_suite.grading.gold import clean_gold
 from eval_suite.items import Item
-from eval_suite.tasks.base import Benchmark, Row, content_ids
 from mmcorl.data.row_parsing import RowError
 
 
@@ -35,6 +35,14 @@ def arrange(rows: Sequence[Row]) -> Sequence[Row]:
 
 GSM8K = Benchmark(
     name="gsm8k",
+    title="GSM8K",
+    group="text",
+    place=7,
+    suites=(
+        "mean of 7",
+        "CoMAS mean of 7",
+        "mean of 3",
+    ),
     hub_id="openai/gsm8k",
     config="main",
     split="test",

@@ -17,13 +17,14 @@ Traps
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
+from eval_suite.benchmark import Benchmark, Row
 from eval_suite.items import Item, Response
 from eval_suite.sandbox.code_task import CodeTask, Reading, literal_call
 from eval_suite.sandbox.extract import CodeAnswer, definitions, extract_code, parses
 from eval_suite.sandbox.process import Sandbox
 from eval_suite.sandbox.run_tests import Behaviour, CodeResult, Program, observe_calls, run_python_tests
-from eval_suite.tasks.base import Benchmark, Row
 
 SECONDS = 10.0
 STOPS = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
@@ -101,30 +102,32 @@ def observe(item: Item, solution: Program, sandbox: Sandbox) -> Behaviour:
 
 TASK = CodeTask(program, test, observe)
 
-_COLUMNS = ("task_id", "prompt", "canonical_solution", "test", "entry_point")
-
 HUMANEVAL = Benchmark(
     name="humaneval",
+    title="HumanEval",
+    group="code",
+    place=10,
+    suites=(
+        "mean of 7",
+        "CoMAS mean of 7",
+    ),
+    code=TASK,
     hub_id="openai/openai_humaneval",
     config=None,
     split="test",
     rows=164,
-    columns=_COLUMNS,
+    columns=("task_id", "prompt", "canonical_solution", "test", "entry_point"),
     licence="MIT",
     read=read,
     optional=frozenset({"canonical_solution"}),
     prompt_style="plain",
 )
 
-HUMANEVAL_COMPLETION = Benchmark(
+HUMANEVAL_COMPLETION = replace(
+    HUMANEVAL,
     name="humaneval_completion",
-    hub_id="openai/openai_humaneval",
-    config=None,
-    split="test",
-    rows=164,
-    columns=_COLUMNS,
-    licence="MIT",
+    title="HumanEval completion",
+    place=11,
+    suites=(),
     read=read_completion,
-    optional=frozenset({"canonical_solution"}),
-    prompt_style="plain",
 )

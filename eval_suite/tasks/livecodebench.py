@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from eval_suite.benchmark import Benchmark, Loaded, Row, schema_hash
 from eval_suite.items import Item, Response
 from eval_suite.sandbox.code_task import CodeTask, Reading
 from eval_suite.sandbox.extract import extract_code
@@ -46,7 +47,6 @@ from eval_suite.sandbox.run_tests import (
     run_calls,
     run_programs,
 )
-from eval_suite.tasks.base import Benchmark, Loaded, Row, schema_hash
 from mmcorl.data.row_parsing import RowError
 from mmcorl.errors import UserError
 
@@ -364,6 +364,11 @@ def _lines(paths: list[Path]) -> Iterator[tuple[Path, int, bytes]]:
 
 LIVECODEBENCH = LiveCodeBench(
     name="livecodebench",
+    title="LCB",
+    group="code",
+    place=16,
+    suites=("mean of 7",),
+    code=TASK,
     hub_id="livecodebench/code_generation_lite",
     config=None,
     split="test",

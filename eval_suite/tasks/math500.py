@@ -11,9 +11,9 @@ Traps
 
 from __future__ import annotations
 
+from eval_suite.benchmark import Benchmark, Row
 from eval_suite.grading.gold import clean_gold
 from eval_suite.items import Item
-from eval_suite.tasks.base import Benchmark, Row
 
 
 def read(row: Row) -> Item:
@@ -34,6 +34,14 @@ def read(row: Row) -> Item:
 
 MATH500 = Benchmark(
     name="math500",
+    title="MATH-500",
+    group="text",
+    place=8,
+    suites=(
+        "mean of 7",
+        "CoMAS mean of 7",
+        "mean of 3",
+    ),
     hub_id="HuggingFaceH4/MATH-500",
     config=None,
     split="test",

@@ -23,10 +23,10 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from eval_suite.benchmark import READ_THE_PICTURE, Benchmark, Row, labels_of
 from eval_suite.grading.gold import clean_gold
 from eval_suite.grading.options import parse_options
 from eval_suite.items import Item
-from eval_suite.tasks.base import READ_THE_PICTURE, Benchmark, Row, labels_of
 from mmcorl.data.row_parsing import RowError
 
 VISION_ONLY = "Vision Only"
@@ -98,6 +98,10 @@ def _reader(name: str) -> Callable[[Row], Item]:
 
 MATHVERSE = Benchmark(
     name="mathverse",
+    title="MathVerse",
+    group="pictures",
+    place=3,
+    suites=("mean of 4",),
     hub_id="AI4Math/MathVerse",
     config="testmini",
     split="testmini",
@@ -128,6 +132,9 @@ MATHVERSE = Benchmark(
 MATHVERSE_TEXT_ONLY = replace(
     MATHVERSE,
     name="mathverse_text_only",
+    title="MathVerse text only",
+    place=4,
+    suites=(),
     config="testmini_text_only",
     split="testmini_text_only",
     rows=788,

@@ -18,10 +18,11 @@ Traps
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
+from eval_suite.benchmark import READ_THE_PICTURE, Benchmark, Row, SubScores, labels_of, tally, with_options
 from eval_suite.grading.gold import clean_gold
 from eval_suite.items import Item
-from eval_suite.tasks.base import READ_THE_PICTURE, Benchmark, Row, SubScores, labels_of, tally, with_options
 from mmcorl.data.row_parsing import names_pictures, strip_markers
 
 
@@ -56,9 +57,10 @@ def official(items: Iterable[Item], correct: Mapping[str, float]) -> SubScores:
     return {"official": tally(items, correct, keys)}
 
 
-def _benchmark(name: str, split: str, rows: int) -> Benchmark:
+def _benchmark(name: str, split: str, rows: int, **facts: Any) -> Benchmark:
     return Benchmark(
         name=name,
+        group="pictures",
         hub_id="MathLLMs/MathVision",
         config=None,
         split=split,
@@ -70,8 +72,9 @@ def _benchmark(name: str, split: str, rows: int) -> Benchmark:
         aliases={"decoded_image": ("image",)},
         fields=("level", "subject"),
         official=official,
+        **facts,
     )
 
 
-MATHVISION = _benchmark("mathvision", "test", 3040)
-MATHVISION_TESTMINI = _benchmark("mathvision_testmini", "testmini", 304)
+MATHVISION = _benchmark("mathvision", "test", 3040, title="MathVision", place=1, suites=("mean of 4",))
+MATHVISION_TESTMINI = _benchmark("mathvision_testmini", "testmini", 304, title="MathVision testmini", place=2)

@@ -17,9 +17,9 @@ Traps
 
 from __future__ import annotations
 
+from eval_suite.benchmark import LETTERS, Benchmark, Row, with_options
 from eval_suite.grading.gold import clean_gold
 from eval_suite.items import Item
-from eval_suite.tasks.base import LETTERS, Benchmark, Row, with_options
 from mmcorl.data.row_parsing import RowError
 
 _METADATA = ("language", "source", "category", "task", "context", "grade")
@@ -79,6 +79,10 @@ def _letter(answer: str, choices: tuple[str, ...]) -> str:
 
 MATHVISTA = Benchmark(
     name="mathvista",
+    title="MathVista",
+    group="pictures",
+    place=5,
+    suites=("mean of 4",),
     hub_id="AI4Math/MathVista",
     config=None,
     split="testmini",

@@ -17,13 +17,14 @@ Traps
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from eval_suite.benchmark import Benchmark, Row
 from eval_suite.items import Item, Response
 from eval_suite.sandbox.code_task import CodeTask, Reading, calls_of, texts
 from eval_suite.sandbox.extract import definitions, extract_code
 from eval_suite.sandbox.process import Sandbox
 from eval_suite.sandbox.run_tests import Behaviour, CodeResult, Program, observe_calls, run_python_tests
-from eval_suite.tasks.base import Benchmark, Row
 from mmcorl.data.row_parsing import RowError
 
 SECONDS = 10.0
@@ -121,30 +122,32 @@ def observe(item: Item, solution: Program, sandbox: Sandbox) -> Behaviour:
 
 TASK = CodeTask(program, test, observe)
 
-_COLUMNS = ("task_id", "text", "code", "test_list", "test_setup_code", "challenge_test_list")
-
 MBPP = Benchmark(
     name="mbpp",
+    title="MBPP",
+    group="code",
+    place=14,
+    suites=(
+        "mean of 7",
+        "CoMAS mean of 7",
+    ),
+    code=TASK,
     hub_id="google-research-datasets/mbpp",
     config="full",
     split="test",
     rows=500,
-    columns=_COLUMNS,
+    columns=("task_id", "text", "code", "test_list", "test_setup_code", "challenge_test_list"),
     licence="CC BY 4.0",
     read=read,
     optional=frozenset({"test_setup_code", "challenge_test_list"}),
     prompt_style="plain",
 )
 
-MBPP_ZERO_SHOT = Benchmark(
+MBPP_ZERO_SHOT = replace(
+    MBPP,
     name="mbpp_zero_shot",
-    hub_id="google-research-datasets/mbpp",
-    config="full",
-    split="test",
-    rows=500,
-    columns=_COLUMNS,
-    licence="CC BY 4.0",
+    title="MBPP zero-shot",
+    place=15,
+    suites=(),
     read=read_zero_shot,
-    optional=frozenset({"test_setup_code", "challenge_test_list"}),
-    prompt_style="plain",
 )

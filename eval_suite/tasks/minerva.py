@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from eval_suite.benchmark import Benchmark, Row, content_ids
 from eval_suite.grading.gold import clean_gold
 from eval_suite.items import Item
-from eval_suite.tasks.base import Benchmark, Row, content_ids
 from mmcorl.data.row_parsing import RowError, answer_text
 
 
@@ -35,6 +35,9 @@ def arrange(rows: Sequence[Row]) -> Sequence[Row]:
 
 MINERVA = Benchmark(
     name="minerva",
+    title="Minerva",
+    group="text",
+    place=19,
     hub_id="math-ai/minervamath",
     config=None,
     split="test",

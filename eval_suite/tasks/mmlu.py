@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from eval_suite.benchmark import LETTERS, Benchmark, Row, content_ids, with_options
 from eval_suite.items import Item
-from eval_suite.tasks.base import LETTERS, Benchmark, Row, content_ids, with_options
 from mmcorl.data.row_parsing import RowError
 
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -73,6 +73,10 @@ def arrange(rows: Sequence[Row]) -> Sequence[Row]:
 
 MMLU = Benchmark(
     name="mmlu",
+    title="MMLU",
+    group="text",
+    place=17,
+    suites=("CoMAS mean of 7",),
     hub_id="cais/mmlu",
     config="all",
     split="test",

@@ -19,8 +19,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from eval_suite.benchmark import Benchmark, Row, content_ids
 from eval_suite.items import Item
-from eval_suite.tasks.base import Benchmark, Row, content_ids
 from mmcorl.data.row_parsing import RowError
 
 _POWER = re.compile(r"\s*(?:\\mathrm\s*\{\s*)?10\s*\^\s*(?:\{\s*(-?\d+)\s*\}|(-?\d+))\s*\}?")
@@ -68,6 +68,10 @@ def arrange(rows: Sequence[Row]) -> Sequence[Row]:
 
 SCIBENCH = Benchmark(
     name="scibench",
+    title="SciBench",
+    group="text",
+    place=18,
+    suites=("CoMAS mean of 7",),
     hub_id="xw27/scibench",
     config=None,
     split="train",

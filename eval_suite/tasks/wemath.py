@@ -24,10 +24,10 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 
+from eval_suite.benchmark import Benchmark, Row, SubScores, cell, labels_of, tally, with_options
 from eval_suite.grading.options import parse_options
 from eval_suite.items import Item
 from eval_suite.metrics.wemath import four_way
-from eval_suite.tasks.base import Benchmark, Row, SubScores, cell, labels_of, tally, with_options
 from mmcorl.data.row_parsing import RowError
 
 _KEY = re.compile(r"([23])steps_([1-3]|multi)")
@@ -184,6 +184,10 @@ def _by_concept(items: Iterable[Item], correct: Mapping[str, float]) -> dict[str
 
 WEMATH = Benchmark(
     name="wemath",
+    title="We-Math",
+    group="pictures",
+    place=6,
+    suites=("mean of 4",),
     hub_id="We-Math/We-Math",
     config=None,
     split="testmini",

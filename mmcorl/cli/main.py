@@ -45,11 +45,6 @@ TEAMS = """matched budgets, as in the paper: two agents trained each for itself 
   mmcorl ensemble --table TTRL=runs/self Co-RL=runs/corl --out evals/matched \\
     --evaluate 'gsm8k math500 --samples 4 --temperature 0.6 --top-p 0.95 --max-new-tokens 3072'
 """
-BENCHMARK_NAMES = """benchmarks:
-  pictures  mathvision mathvision_testmini mathverse mathverse_text_only mathvista wemath
-  text      gsm8k math500 amc minerva gpqa_diamond gpqa_main mmlu scibench
-  code      humaneval humaneval_completion mbpp mbpp_zero_shot livecodebench (with --run-code)
-"""
 COLUMNS = """columns, by the first of a few usual names:
   response       what the model wrote (or prediction, output, ...); a list holds several samples
   gold           the known answer (or answer, target, ground_truth, label, solution); not with --benchmark
@@ -65,7 +60,7 @@ Sample logs of lmms-eval and lm-evaluation-harness and tables of VLMEvalKit are 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
-    parser = _parser()
+    parser = _parser(_benchmarks() if list(sys.argv[1:] if argv is None else argv)[:1] == ["eval"] else "")
     # argparse takes no positional arguments after an option that follows others; overrides may stand anywhere.
     arguments, rest = parser.parse_known_args(argv)
     if any(item.startswith("-") for item in rest) or (rest and not hasattr(arguments, "overrides")):
@@ -100,7 +95,13 @@ def _is_for_the_user(error: Exception) -> bool:
     return base is not None and isinstance(error, base.AdapterError)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _benchmarks() -> str:
+    from eval_suite.tasks import listing
+
+    return listing()
+
+
+def _parser(listing: str = "") -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="mmcorl",
         description="Co-train models of different families with reinforcement learning and no labels: "
@@ -140,7 +141,7 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--json", action="store_true", help="print the table as JSON")
 
     evaluate = command(
-        commands, "eval", _evaluate, "answer benchmarks with a checkpoint, grade, judge, sum up", BENCHMARK_NAMES
+        commands, "eval", _evaluate, "answer benchmarks with a checkpoint, grade, judge, sum up", listing
     )
     evaluate.add_argument(
         "model", metavar="MODEL", help="checkpoint folder, hub id, or zoo:NAME; RUN/final/AGENT of a run"

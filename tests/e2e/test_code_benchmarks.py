@@ -14,8 +14,8 @@ import pytest
 
 from eval_suite.items import Item, Response
 from eval_suite.sandbox import Sandbox, grade_code, open_sandbox
-from eval_suite.sandbox.code_task import CodeGrade
-from eval_suite.tasks import humaneval, livecodebench, mbpp
+from eval_suite.sandbox.code_task import CodeGrade, CodeTask
+from eval_suite.tasks import BENCHMARKS, humaneval, livecodebench, mbpp
 from mmcorl.data.row_parsing import RowError
 from mmcorl.errors import UserError
 
@@ -31,9 +31,16 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
+def code_task(item: Item) -> CodeTask:
+    """How programs of the item's benchmark run."""
+    task = BENCHMARKS[item.benchmark].code
+    assert task is not None
+    return task
+
+
 def grade(item: Item, text: str, sandbox: Sandbox, finish: Any = "unknown") -> CodeGrade:
     """The grade of one text."""
-    return grade_code(item, Response(item.benchmark, item.id, 0, text, finish), sandbox)
+    return grade_code(code_task(item), item, Response(item.benchmark, item.id, 0, text, finish), sandbox)
 
 
 def block(code: str) -> str:
@@ -166,7 +173,7 @@ def test_humaneval_examples_are_the_docstrings_calls_without_their_values(chat):
 
 def test_a_response_to_another_item_is_never_graded(chat, sandbox):
     with pytest.raises(ValueError, match="graded as"):
-        grade_code(chat[0], Response("humaneval", "HumanEval/1", 0, ""), sandbox)
+        grade_code(code_task(chat[0]), chat[0], Response("humaneval", "HumanEval/1", 0, ""), sandbox)
 
 
 # -- MBPP: a plain problem, one named like a builtin (as 126), one whose set-up needs a class (as 367).

@@ -117,14 +117,13 @@ def test_a_repeated_id_is_refused_and_nothing_is_written(refusal: Refusal, tmp_p
 
 def test_help_names_every_benchmark_and_every_column(capsys: pytest.CaptureFixture[str]) -> None:
     from eval_suite.imports import GOLD_COLUMNS, OPTION_FORMS
-    from eval_suite.tasks import BENCHMARKS
-    from mmcorl.cli.main import BENCHMARK_NAMES, COLUMNS
+    from eval_suite.tasks import BENCHMARKS, listing
+    from mmcorl.cli.main import COLUMNS
 
-    _, *listed = BENCHMARK_NAMES.splitlines()
-    assert [name for line in listed for name in line.partition(" (")[0].split()[1:]] == list(BENCHMARKS)
+    assert set(BENCHMARKS) < set(listing().split())
     assert ", ".join(GOLD_COLUMNS[1:]) in COLUMNS
     assert OPTION_FORMS in " ".join(COLUMNS.split())
-    for command, text in (("eval", BENCHMARK_NAMES), ("grade", COLUMNS)):
+    for command, text in (("eval", listing()), ("grade", COLUMNS)):
         with pytest.raises(SystemExit):
             main([command, "--help"])
         assert text.strip() in capsys.readouterr().out

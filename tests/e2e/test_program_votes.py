@@ -15,6 +15,8 @@ from eval_suite.metrics.aggregate import aggregate
 from eval_suite.metrics.outcomes import Outcome
 from eval_suite.sandbox import Sandbox, grade_code, open_sandbox
 from eval_suite.sandbox.behaviour import acts_of, compared_by, votes_of
+from eval_suite.sandbox.code_task import CodeTask
+from eval_suite.tasks import humaneval, mbpp
 from mmcorl.answers import Equivalence
 from mmcorl.cli.main import main
 from mmcorl.errors import UserError
@@ -71,9 +73,14 @@ def drafts(item: Item, texts: Sequence[str]) -> list[Response]:
     return [Response(item.benchmark, item.id, sample, text) for sample, text in enumerate(texts)]
 
 
+def task_of(item: Item) -> CodeTask:
+    """How the programs of an item run."""
+    return mbpp.TASK if item is MBPP else humaneval.TASK
+
+
 def labels(item: Item, texts: Sequence[str], sandbox: Sandbox) -> tuple[list[int | None], str]:
     """Clusters as small numbers in order of appearance, and what made them."""
-    votes, by = votes_of(acts_of(item, drafts(item, texts), sandbox))
+    votes, by = votes_of(acts_of(task_of(item), item, drafts(item, texts), sandbox))
     numbers = {vote: number for number, vote in enumerate(dict.fromkeys(vote for vote in votes if vote is not None))}
     return [None if vote is None else numbers[vote] for vote in votes], by
 
@@ -82,8 +89,8 @@ def graded(item: Item, texts: Sequence[str], sandbox: Sandbox) -> list[Outcome]:
     """Outcomes as the steps make them."""
     responses = drafts(item, texts)
     told = []
-    for response, acts in zip(responses, acts_of(item, responses, sandbox), strict=True):
-        verdict = grade_code(item, response, sandbox).verdict
+    for response, acts in zip(responses, acts_of(task_of(item), item, responses, sandbox), strict=True):
+        verdict = grade_code(task_of(item), item, response, sandbox).verdict
         told.append(
             Outcome(
                 item.benchmark, item.id, response.sample, verdict.correct, verdict.rule, verdict.committed,
@@ -146,7 +153,7 @@ def test_no_program_at_all_elects_nothing(sandbox: Sandbox) -> None:
     texts = ["no", "", "```python\nopen", "?"]
     assert labels(HUMANEVAL, texts, sandbox) == ([None] * 4, "nothing")
     assert maj(HUMANEVAL, graded(HUMANEVAL, texts, sandbox)) == (0, 0)
-    assert compared_by([acts_of(HUMANEVAL, drafts(HUMANEVAL, texts), sandbox)]) == {
+    assert compared_by([acts_of(humaneval.TASK, HUMANEVAL, drafts(HUMANEVAL, texts), sandbox)]) == {
         "behaviour": 0,
         "syntax": 0,
         "nothing": 1,

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from eval_suite.benchmark import by_field, cell, labels_of, schema_hash, with_options
 from eval_suite.items import Item
 from eval_suite.tasks import BENCHMARKS
-from eval_suite.tasks.base import by_field, cell, labels_of, schema_hash, with_options
 from mmcorl.data.row_parsing import RowError
 from mmcorl.errors import UserError
 from paths import FIXTURES
@@ -48,7 +48,10 @@ def test_the_table_knows_each_benchmark_under_its_own_name():
 
 
 def test_an_unknown_benchmark_is_refused_with_the_known_ones():
-    with pytest.raises(UserError, match="benchmark 'mathvison' is unknown; the benchmarks are mathvision, "):
+    with pytest.raises(
+        UserError,
+        match="benchmark 'mathvison' is unknown: did you mean 'mathvision'\? the benchmarks are mathvision, ",
+    ):
         BENCHMARKS["mathvison"]
     assert "mathvison" not in BENCHMARKS
 

@@ -11,10 +11,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from eval_suite.benchmark_copy import Copy, open_copy
 from eval_suite.items import Item
-from eval_suite.tasks.source import Copy, open_copy
+from eval_suite.sandbox.code_task import CodeTask
 from mmcorl.data.row_parsing import RowError, image_bytes, lookup
 from mmcorl.errors import UserError
 from mmcorl.policy.prompt_styles import PromptStyle
@@ -131,6 +132,16 @@ class Benchmark:
     licence: str
     read: Callable[[Row], Item]
     """One row into one item; raises RowError."""
+    title: str = ""
+    """Name in tables, the paper's where it has one; by default `name`."""
+    group: Literal["pictures", "text", "code"] = "text"
+    """What kind of problems they are."""
+    place: int = 1000
+    """Position among the columns of a table; built-in benchmarks follow the paper."""
+    suites: tuple[str, ...] = ()
+    """Sets of benchmarks it belongs to, whose mean tables print where all members are there."""
+    code: CodeTask | None = None
+    """How programs are read from responses and run; None for answers that are compared."""
     optional: frozenset[str] = frozenset()
     """Official columns that `read` can do without."""
     aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

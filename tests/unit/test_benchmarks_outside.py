@@ -1,0 +1,71 @@
+"""A benchmark from one file outside the tree: evaluated, graded again, validated on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from eval_suite import grade_file, sum_up_again
+from eval_suite.periodic import held_out
+from eval_suite.tasks import BENCHMARKS
+from mmcorl.config import BenchmarkSet
+from mmcorl.errors import UserError
+
+MODULE = """
+from eval_suite.benchmark import Benchmark
+from eval_suite.items import Item
+
+def read(row):
+    return Item("sums", row.text("id"), row.text("q"), row.text("a"), meta={"size": row.text("size")})
+
+FACTS = ("me/sums", None, "test", 3, ("id", "q", "a", "size"), "MIT", read)
+SUMS = Benchmark("sums", *FACTS, title="Sums", fields=("size",))
+OTHER = Benchmark("gsm8k", *FACTS)
+"""
+NAME = "outside_sums:SUMS"
+
+
+@pytest.fixture
+def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    (tmp_path / "outside_sums.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / "rows.jsonl"
+    lines = [{"id": str(n), "q": f"{n}+1?", "a": str(n + 1), "size": "small"} for n in range(3)]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    yield file
+    BENCHMARKS.forget("sums")
+
+
+def test_a_file_is_graded_by_it_and_again_without_naming_it(rows: Path, tmp_path: Path) -> None:
+    answers = tmp_path / "answers.jsonl"
+    answers.write_text("".join(json.dumps({"id": str(n), "response": "<answer>1</answer>"}) + "\n" for n in range(3)))
+    evaluation = grade_file(answers, benchmark=f"{NAME}={rows}")
+    scores = evaluation.scores["sums"]
+    assert (scores["correct"], scores["total"]) == (1, 3)  # 0+1 only
+    assert scores["sub_scores"]["size"]["small"]["n"] == 3
+    assert "Sums" in (evaluation.path / "results.md").read_text()
+    BENCHMARKS.forget("sums")  # as in another process
+    assert sum_up_again(evaluation.path).summary == evaluation.summary
+    assert grade_file(evaluation.path).summary == evaluation.summary
+
+
+def test_it_is_a_validation_set(rows: Path) -> None:
+    part = held_out(BenchmarkSet(name=NAME, source=str(rows)))
+    assert (part.name, [prompt.gold for prompt in part.prompts]) == ("sums", ["1", "2", "3"])
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("outside_sums:NONE", "has no 'NONE'"),
+        ("nowhere_at_all:SUMS", "nowhere_at_all"),
+        ("outside_sums:read", "is a function"),
+        ("outside_sums:OTHER", "like a built-in one: rename it"),
+    ],
+)
+def test_what_is_no_benchmark_is_refused(rows: Path, name: str, says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        BENCHMARKS.find(name)
