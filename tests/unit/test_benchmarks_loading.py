@@ -50,7 +50,7 @@ def test_the_table_knows_each_benchmark_under_its_own_name():
 def test_an_unknown_benchmark_is_refused_with_the_known_ones():
     with pytest.raises(
         UserError,
-        match="benchmark 'mathvison' is unknown: did you mean 'mathvision'\? the benchmarks are mathvision, ",
+        match=r"benchmark 'mathvison' is unknown: did you mean 'mathvision'\? the benchmarks are mathvision, ",
     ):
         BENCHMARKS["mathvison"]
     assert "mathvison" not in BENCHMARKS
