@@ -1,5 +1,7 @@
-"""Every setting of a run: the schema, its cross-field checks, loading and overrides."""
+"""Every setting of a run: sections, cross-field checks, loading and overrides."""
 
+from mmcorl.config import checks as checks
+from mmcorl.config.load import changes_to_refuse, differences, dump, load, parse
 from mmcorl.config.schema import (
     AgentSettings,
     BenchmarkSet,
@@ -10,11 +12,6 @@ from mmcorl.config.schema import (
     ProfileSettings,
     TrainingSettings,
     VerifierSettings,
-    changes_to_refuse,
-    differences,
-    dump,
-    load,
-    parse,
 )
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""What pydantic found wrong with a config, as one sentence: where, the value, the rule, the meaning."""
+"""Pydantic errors as one sentence: where, the value, the rule, the meaning of the setting."""
 
 from __future__ import annotations
 
@@ -68,17 +68,16 @@ def without_removed(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def sentence(error: ValidationError, raw: Mapping[str, Any], model: type[BaseModel]) -> str:
-    """The most telling of the errors of `raw` against `model`, and how many more there are."""
+    """Return a sentence about the most telling error of `raw` against `model`, and how many more there are."""
     # A misspelt key also leaves its setting missing: the spelling is the mistake.
-    found = sorted(error.errors(include_url=False), key=lambda one: one["type"] != "extra_forbidden")
-    places = {place(one["loc"], raw) for one in found}
-    rest = len(places) - 1
+    details = sorted(error.errors(include_url=False), key=lambda detail: detail["type"] != "extra_forbidden")
+    rest = len({place(detail["loc"], raw) for detail in details}) - 1
     more = f" ({rest} more mistake{'s' if rest > 1 else ''} after this one)" if rest else ""
-    return _one(found[0], raw, model) + more
+    return _sentence(details[0], raw, model) + more
 
 
 def place(location: Sequence[int | str], raw: Any) -> str:
-    """Where an error is, as an override would name it: `agents.qwen.lr`, or `agents[0].lr` without a name."""
+    """Return where an error is, as an override names it: `agents.qwen.lr`, or `agents[0].lr` without a name."""
     shown = ""
     node = raw
     for part in location:
@@ -90,11 +89,11 @@ def place(location: Sequence[int | str], raw: Any) -> str:
             shown += f".{part}"
             node = node.get(part)
         else:
-            break  # What follows is pydantic's name for one of several types that are allowed here.
+            break  # what follows is pydantic's name for one of several allowed types
     return shown.removeprefix(".")
 
 
-def _one(error: Any, raw: Mapping[str, Any], model: type[BaseModel]) -> str:
+def _sentence(error: Any, raw: Mapping[str, Any], model: type[BaseModel]) -> str:
     location, kind = error["loc"], error["type"]
     where = place(location, raw)
     meaning = _description(location, model)
@@ -118,12 +117,12 @@ def _one(error: Any, raw: Mapping[str, Any], model: type[BaseModel]) -> str:
         rule = rule.removeprefix("one of ")
     if kind == "model_type":
         keys = _section_at(location, model).model_fields
-        return f"{where} is {value}, but must be a group of settings, of which it has {', '.join(keys)}"
+        return f"{where} is {value}, but must be a group of settings with any of {', '.join(keys)}"
     return f"{where or 'the config'} is {value}, but must be {rule}{meaning}"
 
 
 def _way_out(location: Sequence[int | str], where: str, model: type[BaseModel]) -> str:
-    """The key that was meant: a similar one in the same section, or the same one elsewhere."""
+    """Suggest a key: a similar one in the same section, or the same one elsewhere."""
     wrong = str(location[-1])
     known = list(_section_at(location[:-1], model).model_fields)
     close = difflib.get_close_matches(wrong, known, n=1)
@@ -145,7 +144,7 @@ def _short(value: Any) -> str:
 
 
 def _description(location: Sequence[int | str], model: type[BaseModel]) -> str:
-    """The setting's meaning in brackets, from its docstring; empty where there is none."""
+    """Return the setting's docstring in brackets; empty without one."""
     names = [part for part in location if isinstance(part, str)]
     for end in range(len(names), 0, -1):
         field = _section_at(names[: end - 1], model).model_fields.get(names[end - 1])
@@ -156,7 +155,7 @@ def _description(location: Sequence[int | str], model: type[BaseModel]) -> str:
 
 
 def _section_at(location: Sequence[int | str], model: type[BaseModel]) -> type[BaseModel]:
-    """The section class that a location points into."""
+    """Return the section class that a location points into."""
     section = model
     for part in location:
         if isinstance(part, str) and part in section.model_fields:
@@ -174,7 +173,7 @@ def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def _paths(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """`section.key` of every setting that is not in a list."""
+    """Yield `section.key` of every setting that is not in a list."""
     for name, field in model.model_fields.items():
         yield f"{prefix}{name}"
         if get_origin(field.annotation) in (None, Union, types.UnionType):

@@ -1,24 +1,19 @@
-"""Every setting of a run, with its meaning beside it, and the sentences that refuse mistakes.
+"""Every setting of a run, with its meaning below it.
 
-A run is one YAML file plus `key.sub=value` overrides. `load` returns a frozen `Config`; anything unknown,
-misspelt or impossible raises `UserError` before a model is touched. No torch here: `mmcorl --help` and
-config errors answer at once.
+One class per section of the YAML file; a docstring below a field is its documentation, in errors too. Checks that need
+several sections are in `mmcorl.config.checks`. No torch here: `mmcorl --help` and config errors answer at once.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
-import yaml
 from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
-    ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -26,18 +21,10 @@ from pydantic import (
 
 from mmcorl.algo.objectives import OBJECTIVES
 from mmcorl.answers.relations import RELATIONS
-from mmcorl.config import methods
-from mmcorl.config.errors import models_in, sentence, without_removed
-from mmcorl.config.yaml_loader import Loader, complaint
 from mmcorl.data.settings import DataSettings
-from mmcorl.errors import UserError
 from mmcorl.labels.rules import RULES
-from mmcorl.registry import Table, look_in
+from mmcorl.registry import Table
 from mmcorl.rewards import REWARDS, SETTINGS
-
-RESERVED_NAMES = ("gold", "commit")
-"""Not for agents: `gold` is the teacher in votes.jsonl, COMMIT a file beside the agents' folders."""
-
 
 T = TypeVar("T")
 
@@ -532,6 +519,10 @@ class RaySettings(Section):
     than the first worker needs to write a checkpoint, for which the others wait."""
 
 
+CHECKS: list[Callable[[Config], str | None]] = []
+"""Cross-field checks (`mmcorl.config.checks`), in order: each returns the sentence that refuses a config, or None."""
+
+
 class Config(Section):
     """One run."""
 
@@ -588,288 +579,8 @@ class Config(Section):
         return {} if value is True else None if value is False else value
 
     @model_validator(mode="after")
-    def _coherent(self) -> Self:
-        names = [agent.name for agent in self.agents]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"two agents are called {twice[0]!r}: names must be unique, rename one")
-        taken = [name for name in names if name.lower() in RESERVED_NAMES]
-        if taken:
-            raise ValueError(f"an agent may not be called {taken[0]!r}, which means something else in a run: rename it")
-        self._placed()
-        self._taught(names)
-        self._conversing()
-        if self.steps is None and self.epochs is None:
-            raise ValueError("neither steps nor epochs says how long the run is: give one, for example steps: 100")
-        if self.steps is not None and self.epochs is not None:
-            raise ValueError(
-                f"steps is {self.steps} and epochs is {self.epochs:g}, but a run has one length: remove one"
-            )
-        if self.profile is not None and self.steps is not None and self.profile.steps[1] > self.steps:
-            raise ValueError(
-                f"profile.steps is {list(self.profile.steps)} but the run has {self.steps} steps: profile earlier "
-                "ones, or leave profile out"
-            )
-        if self.objective.minibatches > self.batch.prompts:
-            raise ValueError(
-                f"objective.minibatches is {self.objective.minibatches} but a batch has {self.batch.prompts} "
-                "prompts: use at most one minibatch per prompt"
-            )
-        views = {"original", *self.data.train.views}
-        for agent in self.agents:
-            if agent.view not in views:
-                raise ValueError(
-                    f"agent {agent.name!r} reads view {agent.view!r}, but the training data have "
-                    f"{', '.join(sorted(views))}: add it under data.train.views"
-                )
-        filtered = self.sampling.top_p < 1 or self.sampling.top_k > 0
-        if filtered and self.objective.importance_correction != "off":
-            raise ValueError(
-                f"sampling.top_p={self.sampling.top_p}, top_k={self.sampling.top_k} cut the distribution, which makes "
-                "importance ratios meaningless: use top_p=1 and top_k=0, or objective.importance_correction=off"
-            )
-        if self.reward.format and self.prompt.style == "plain":
-            raise ValueError(
-                f"reward.format is {self.reward.format:g} but prompt.style 'plain' asks for no form: use format=0, or "
-                "style answer_tags or boxed"
-            )
-        if self.batch.completions < 2 and self.objective.advantage != "reinforce_pp":
-            raise ValueError(
-                "batch.completions is 1, but must be at least 2: one completion has nothing to be compared with; "
-                "objective.advantage=reinforce_pp alone does without"
-            )
-        low, high = self.vision.min_pixels, self.vision.max_pixels
-        if low is not None and high is not None and low > high:
-            raise ValueError(f"vision.min_pixels is {low}, above max_pixels {high}: lower it")
-        sets = [part.name for part in self.validation.sets] + [part.name for part in self.validation.benchmarks]
-        shared = sorted({name for name in sets if sets.count(name) > 1})
-        if shared:
-            raise ValueError(f"two validation sets are called {shared[0]!r}: names must be unique, rename one")
-        if "train" in sets:
-            raise ValueError("a validation set may not be called 'train', the name of the training data: rename it")
+    def _checked(self) -> Self:
+        for check in CHECKS:
+            if (mistake := check(self)) is not None:
+                raise ValueError(mistake)
         return self
-
-    def _taught(self, names: Sequence[str]) -> None:
-        """Every agent has somebody to learn from."""
-        asked = self.supervision
-        rule = RULES.find(asked.kind)
-        if len(names) < rule.min_agents:
-            raise ValueError(
-                f"supervision.kind is {asked.kind!r} with {len(names)} agent{'s' if len(names) > 1 else ''}, but needs "
-                f"{rule.min_agents}: add an agent or use supervision.kind=self"
-            )
-        if (rule.setting == "teachers") != (asked.teachers is not None):
-            raise ValueError(
-                f"supervision.kind is {asked.kind!r} {'without' if rule.setting else 'with'} supervision.teachers, "
-                "which is for 'map': give a teacher for every agent there, such as {a: b, b: a}"
-            )
-        for name in {*(asked.teachers or ()), *(asked.teachers or {}).values()} - set(names):
-            raise ValueError(
-                f"supervision.teachers names {name!r}, which is no agent of this run: use {', '.join(names)}"
-            )
-        for name in names if asked.teachers else ():
-            if name not in (asked.teachers or {}):
-                raise ValueError(
-                    f"supervision.teachers has no teacher for agent {name!r}: add one, itself for instance"
-                )
-        if (rule.setting == "pair") != (asked.pair is not None):
-            raise ValueError(
-                f"supervision.kind is {asked.kind!r} {'without' if rule.setting else 'with'} "
-                "supervision.pair, which names the view with the other wording for 'paired': give both or neither"
-            )
-        if asked.pair is not None and asked.pair not in self.data.train.views:
-            raise ValueError(
-                f"supervision.pair is {asked.pair!r}, but the training data have "
-                f"{', '.join(sorted(self.data.train.views)) or 'no views'}: add it under data.train.views"
-            )
-        for agent in self.agents if asked.pair else ():
-            if agent.view != "original":
-                raise ValueError(
-                    f"agent {agent.name!r} reads view {agent.view!r}, but with supervision.kind 'paired' every agent "
-                    "reads both wordings: leave its view out"
-                )
-        votes = asked.votes or self.batch.completions
-        if votes < self.batch.completions and asked.voter == "policy":
-            raise ValueError(
-                f"supervision.votes is {votes}, fewer than the {self.batch.completions} completions that are trained, "
-                "which all vote: raise it, or lower batch.completions"
-            )
-        if asked.min_votes > votes:
-            raise ValueError(
-                f"supervision.min_votes is {asked.min_votes} but {votes} completions vote, so no group could ever get "
-                "a label: lower it"
-            )
-
-    def _conversing(self) -> None:
-        """What an episode replaces is left alone."""
-        if self.episode is None:
-            return
-        kind, asked = self.episode.kind, self.supervision
-        if self.objective.advantage != "reinforce_pp":
-            raise ValueError(
-                f"episode.kind is {kind!r} with objective.advantage {self.objective.advantage!r}, which compares the "
-                "completions of a prompt, but every prompt of a conversation is another one: use "
-                "objective.kind=reinforce_pp"
-            )
-        if self.reward != RewardSettings():
-            raise ValueError(
-                f"episode.kind is {kind!r}, which gives its own rewards, but reward has settings too: leave them out"
-            )
-        if asked.voter == "ema" or asked.votes is not None or asked.pair is not None:
-            key = "voter" if asked.voter == "ema" else "votes" if asked.votes is not None else "pair"
-            raise ValueError(
-                f"supervision.{key} is {getattr(asked, key)!r} with episode.kind {kind!r}, where supervision only "
-                "serves diagnostics: leave it out"
-            )
-
-    def _placed(self) -> None:
-        """Every rank of every agent gets a device and a share of the batch."""
-        for agent in self.agents:
-            if agent.ranks > 1 and self.launcher == "local":
-                raise ValueError(
-                    f"agent {agent.name!r} has ranks: {agent.ranks} but launcher 'local' runs one per agent, in this "
-                    "process: use launcher=ray, or ranks: 1"
-                )
-            if agent.ranks > self.batch.prompts:
-                raise ValueError(
-                    f"agent {agent.name!r} has ranks: {agent.ranks} but a batch has {self.batch.prompts} prompts, and "
-                    "every rank needs one at least: use fewer ranks or raise batch.prompts"
-                )
-        if self.time_sliced and self.training.sharding != "none":
-            raise ValueError(
-                f"time_sliced is true with training.sharding {self.training.sharding!r}, but only whole weights can "
-                "rest in CPU memory: use training.sharding=none, or training.offload"
-            )
-        if self.launcher == "local" and self.ray != RaySettings():
-            asked, usual = self.ray.model_dump(), RaySettings().model_dump()
-            key = next(key for key in asked if asked[key] != usual[key])
-            raise ValueError(
-                f"ray.{key} is {asked[key]!r} but launcher is 'local', which uses no Ray: use launcher=ray, or leave "
-                "it out"
-            )
-        if self.launcher == "ray" and self.device.startswith("cuda:"):
-            raise ValueError(
-                f"device is {self.device!r} but with launcher 'ray' every worker is given its own GPU: use device=cuda"
-            )
-
-
-def load(path: str | Path, overrides: Sequence[str] = (), method: str | None = None) -> Config:
-    """Read a YAML file, lay a named method over it, apply `key.sub=value` overrides, validate.
-
-    Raises UserError with one sentence on anything wrong.
-    """
-    path = Path(path)
-    look_in(path.parent)
-    if path.is_dir():
-        raise UserError(f"{str(path)!r} is a folder: give the config file in it, such as {str(path / 'config.yaml')!r}")
-    if not path.is_file():
-        raise UserError(f"there is no config file {str(path)!r}: see configs/ for examples to start from")
-    try:
-        raw = yaml.load(path.read_text(encoding="utf-8-sig"), Loader)
-    except yaml.YAMLError as error:
-        raise UserError(f"{path} is not valid YAML: {complaint(error)}") from error
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{path} is not text in UTF-8 ({error.reason} at byte {error.start}): save it as UTF-8"
-        ) from error
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}): check its permissions") from error
-    if not isinstance(raw, dict):
-        holds = "nothing" if raw is None else f"a {type(raw).__name__}"
-        raise UserError(f"{path} holds {holds} where `key: value` settings are needed: see configs/ for examples")
-    if method is not None:
-        raw = methods.merge(raw, methods.fragment(method))
-    for override in overrides:
-        _override(raw, override)
-    return parse(raw)
-
-
-def parse(raw: dict[str, Any]) -> Config:
-    """Validate a mapping; the first mistake becomes one sentence."""
-    raw = without_removed(raw)
-    try:
-        return Config.model_validate(raw)
-    except ValidationError as error:
-        raise UserError(sentence(error, raw, Config)) from error
-
-
-def dump(config: Config) -> str:
-    """The resolved config as YAML, every default written out."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=110)
-
-
-def differences(old: Any, new: Any, place: str = "") -> Iterator[str]:
-    """`key: old -> new` for every leaf that differs between two resolved configs."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in sorted({*old, *new}, key=str):
-            yield from differences(old.get(key), new.get(key), f"{place}.{key}" if place else str(key))
-    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        for index, (before, after) in enumerate(zip(old, new, strict=True)):
-            yield from differences(before, after, f"{place}[{index}]")
-    elif old != new:
-        yield f"{place}: {_short(old)} -> {_short(new)}"
-
-
-def changes_to_refuse(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Return the differences between two resolved configs that a resumed run may not have."""
-    return [change for change in differences(old, new) if not _may_change(change.partition(": ")[0])]
-
-
-def _may_change(place: str) -> bool:
-    """Whether the setting at `section.key`, or a section around it, is marked `Resumable`."""
-    section: type[BaseModel] = Config
-    for name in re.sub(r"\[\d+\]", "", place).split("."):
-        field = section.model_fields.get(name)
-        if field is None:
-            return False  # a key of a free mapping
-        if any(isinstance(mark, MayChangeOnResume) for mark in field.metadata):
-            return True
-        section = next(models_in(field.annotation), BaseModel)
-    return False
-
-
-def _short(value: Any) -> str:
-    shown = "none" if value is None else repr(value)
-    return shown if len(shown) <= 60 else f"{shown[:57]}..."
-
-
-def _override(raw: dict[str, Any], text: str) -> None:
-    key, equals, value = text.partition("=")
-    key = key.strip()
-    if not equals or not key:
-        raise UserError(f"{text!r} is not an override: write key.sub=value, for example optimizer.lr=1e-5")
-    try:
-        parsed = yaml.load(value, Loader)
-    except yaml.YAMLError as error:
-        raise UserError(f"the value of {text!r} is not valid YAML: {complaint(error)}") from error
-    node: Any = raw
-    parts = re.sub(r"\[(\d+)\]", r".\1", key).split(".")
-    while parts:
-        place: Any
-        if isinstance(node, list):
-            place, parts = _item(node, parts, key)
-        else:
-            place, *parts = parts
-        if not parts:
-            node[place] = parsed
-        elif isinstance(node, list):
-            node = node[place]
-        else:
-            if not isinstance(node.get(place), dict | list):
-                node[place] = {}
-            node = node[place]
-
-
-def _item(items: list[Any], parts: list[str], key: str) -> tuple[int, list[str]]:
-    """Position in a list by number or by the `name` of an item (`agents.qwen.lr=...`), and the parts left.
-
-    A name may hold dots.
-    """
-    names = [item.get("name") if isinstance(item, dict) else None for item in items]
-    for end in range(len(parts), 0, -1):
-        if ".".join(parts[:end]) in names:
-            return names.index(".".join(parts[:end])), parts[end:]
-    if parts[0].isdigit() and int(parts[0]) < len(items):
-        return int(parts[0]), parts[1:]
-    known = ", ".join([*(name for name in names if name), *map(str, range(len(items)))])
-    raise UserError(f"{key!r} names no entry of its list, which has {known}: correct {parts[0]!r}")

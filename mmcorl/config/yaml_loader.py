@@ -1,4 +1,4 @@
-"""YAML as a person means it: for configs and for what is laid over them."""
+"""Strict YAML: no duplicate keys, `1e-6` is a float, `off` is a string."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import yaml
 
 
 class Loader(yaml.SafeLoader):
-    """YAML in which a key stands once, `1e-6` is a number, and `off` is the word.
+    """Strict YAML.
 
-    YAML 1.1 lets a later duplicate key win in silence, reads 1e-6 as text and on, off, yes and no as truth values.
+    YAML 1.1 silently lets a later duplicate key win, reads 1e-6 as text, and on, off, yes and no as booleans.
     """
 
 
@@ -25,7 +25,7 @@ def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
         if not isinstance(key, Hashable):
             raise yaml.constructor.ConstructorError(None, None, "a list cannot be a key", key_node.start_mark)
         if key in seen:
-            raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice", key_node.start_mark)
+            raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} appears twice", key_node.start_mark)
         seen.add(key)
     loader.flatten_mapping(node)
     return {
@@ -47,8 +47,8 @@ Loader.add_implicit_resolver(
 
 
 def complaint(error: yaml.YAMLError) -> str:
-    """Where and what, without the excerpts that YAML draws over several lines."""
+    """Return what is wrong and where, without the excerpts that YAML draws over several lines."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         where = f"line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1}"
-        return f"{error.problem} in {where}, mend that line"
+        return f"{error.problem} in {where}, correct that line"
     return " ".join(str(error).split())

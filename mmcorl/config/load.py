@@ -1,0 +1,137 @@
+"""Read a config: YAML, named methods, `key.sub=value` overrides, validation, and the differences of two configs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from mmcorl.config import methods
+from mmcorl.config.errors import models_in, sentence, without_removed
+from mmcorl.config.schema import Config, MayChangeOnResume
+from mmcorl.config.yaml_loader import Loader, complaint
+from mmcorl.errors import UserError
+from mmcorl.registry import look_in
+
+
+def load(path: str | Path, overrides: Sequence[str] = (), method: str | None = None) -> Config:
+    """Read a YAML file, lay a named method over it, apply `key.sub=value` overrides, validate.
+
+    Raises UserError with one sentence on anything wrong. Users' own modules are looked for beside the file, too.
+    """
+    path = Path(path)
+    look_in(path.parent)
+    if path.is_dir():
+        raise UserError(f"{str(path)!r} is a folder: give the config file in it, such as {str(path / 'config.yaml')!r}")
+    if not path.is_file():
+        raise UserError(f"there is no config file {str(path)!r}: see configs/ for examples to start from")
+    try:
+        raw = yaml.load(path.read_text(encoding="utf-8-sig"), Loader)
+    except yaml.YAMLError as error:
+        raise UserError(f"{path} is not valid YAML: {complaint(error)}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path} is not text in UTF-8 ({error.reason} at byte {error.start}): save it as UTF-8"
+        ) from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}): check its permissions") from error
+    if not isinstance(raw, dict):
+        holds = "nothing" if raw is None else f"a {type(raw).__name__}"
+        raise UserError(f"{path} holds {holds} where `key: value` settings are needed: see configs/ for examples")
+    if method is not None:
+        raw = methods.merge(raw, methods.fragment(method))
+    for override in overrides:
+        _override(raw, override)
+    return parse(raw)
+
+
+def parse(raw: dict[str, Any]) -> Config:
+    """Validate a mapping. Raises UserError with one sentence about the first mistake."""
+    raw = without_removed(raw)
+    try:
+        return Config.model_validate(raw)
+    except ValidationError as error:
+        raise UserError(sentence(error, raw, Config)) from error
+
+
+def dump(config: Config) -> str:
+    """Return the resolved config as YAML, every default written out."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=110)
+
+
+def differences(old: Any, new: Any, place: str = "") -> Iterator[str]:
+    """Yield `key: old -> new` for every leaf that differs between two resolved configs."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted({*old, *new}, key=str):
+            yield from differences(old.get(key), new.get(key), f"{place}.{key}" if place else str(key))
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for index, (before, after) in enumerate(zip(old, new, strict=True)):
+            yield from differences(before, after, f"{place}[{index}]")
+    elif old != new:
+        yield f"{place}: {_short(old)} -> {_short(new)}"
+
+
+def changes_to_refuse(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Return the differences between two resolved configs that a resumed run may not have."""
+    return [change for change in differences(old, new) if not _may_change(change.partition(": ")[0])]
+
+
+def _may_change(place: str) -> bool:
+    """Return whether the setting at `section.key`, or a section around it, is marked `Resumable`."""
+    section: type[BaseModel] = Config
+    for name in re.sub(r"\[\d+\]", "", place).split("."):
+        field = section.model_fields.get(name)
+        if field is None:
+            return False  # a key of a free mapping
+        if any(isinstance(mark, MayChangeOnResume) for mark in field.metadata):
+            return True
+        section = next(models_in(field.annotation), BaseModel)
+    return False
+
+
+def _short(value: Any) -> str:
+    shown = "none" if value is None else repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."
+
+
+def _override(raw: dict[str, Any], text: str) -> None:
+    key, equals, value = text.partition("=")
+    key = key.strip()
+    if not equals or not key:
+        raise UserError(f"{text!r} is not an override: write key.sub=value, for example optimizer.lr=1e-5")
+    try:
+        parsed = yaml.load(value, Loader)
+    except yaml.YAMLError as error:
+        raise UserError(f"the value of {text!r} is not valid YAML: {complaint(error)}") from error
+    node: Any = raw
+    parts = re.sub(r"\[(\d+)\]", r".\1", key).split(".")
+    while parts:
+        place: Any
+        if isinstance(node, list):
+            place, parts = _item(node, parts, key)
+        else:
+            place, *parts = parts
+        if not parts:
+            node[place] = parsed
+        elif isinstance(node, list):
+            node = node[place]
+        else:
+            if not isinstance(node.get(place), dict | list):
+                node[place] = {}
+            node = node[place]
+
+
+def _item(items: list[Any], parts: list[str], key: str) -> tuple[int, list[str]]:
+    """Return the position of a list item, by number or `name` (dots allowed), and the parts of the key after it."""
+    names = [item.get("name") if isinstance(item, dict) else None for item in items]
+    for end in range(len(parts), 0, -1):
+        if ".".join(parts[:end]) in names:
+            return names.index(".".join(parts[:end])), parts[end:]
+    if parts[0].isdigit() and int(parts[0]) < len(items):
+        return int(parts[0]), parts[1:]
+    known = ", ".join([*(name for name in names if name), *map(str, range(len(items)))])
+    raise UserError(f"{key!r} names no entry of its list, which has {known}: correct {parts[0]!r}")
