@@ -15,7 +15,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-import jinja2
 from markupsafe import Markup
 
 from eval_suite.folder import item_from_row
@@ -24,7 +23,7 @@ from eval_suite.metrics.outcomes import Outcome, outcomes_of
 from eval_suite.samples_page.data import Texts, filters, item_data, row_data
 from eval_suite.samples_page.images import Images, collect_images
 from eval_suite.tables import title as benchmark_title
-from mmcorl.report.text import clean
+from mmcorl.report.page import render
 from mmcorl.run.folder import atomic_write
 
 IMAGE_BUDGET = 24 * 2**20
@@ -104,22 +103,18 @@ def _page(
     images: Images,
     texts: Texts,
 ) -> str:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("eval_suite.samples_page"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=_finalize,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    theme = resources.files("mmcorl.report") / "templates" / "theme.css"
     folder = resources.files("eval_suite.samples_page") / "templates"
     style, script = ((folder / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    style = theme.read_text(encoding="utf-8") + style
     pictures = {"none": "'none'", "embedded": "data:", "linked": "'self' file:"}[images.kind]
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src {pictures}; "
         "base-uri 'none'; form-action 'none'"
     )
-    return environment.get_template("page.html").render(
+    return render(
+        "samples.html",
+        package="eval_suite.samples_page",
         title=title,
         facts=facts,
         scores=scores,
@@ -141,10 +136,6 @@ def _json(data: Any) -> str:
 
 def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
-def _finalize(value: object) -> object:
-    return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _scores(outcomes: Iterable[Outcome]) -> list[tuple[str, int, int]]:

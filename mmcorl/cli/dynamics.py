@@ -16,7 +16,7 @@ from mmcorl.errors import UserError
 if TYPE_CHECKING:
     from mmcorl.analysis.dynamics import Dynamics
     from mmcorl.analysis.trajectories import Judged, Measured, VotesFile
-    from mmcorl.report.phase_portrait import Panel
+    from mmcorl.report.charts import Panel
     from mmcorl.report.table import Table
 
 COUNTS = (3, 5, 7, 8, 11, 12)
@@ -56,7 +56,8 @@ def add(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from mmcorl.report import dynamics_page as page
-    from mmcorl.report.phase_portrait import portrait
+    from mmcorl.report.charts import portrait
+    from mmcorl.run.folder import atomic_write
 
     if arguments.by and not arguments.runs:
         raise UserError(f"--by {arguments.by} takes a run's prompts together: add --run DIR")
@@ -67,7 +68,8 @@ def _run(arguments: argparse.Namespace) -> int:
     drawn = portrait(panels, "; ".join(f"{panel.title}: {panel.note}" for panel in panels)) if panels else None
     out: Path = arguments.out or (arguments.runs[0] if arguments.runs else Path("dynamics"))
     if drawn is not None:
-        page.replace(out / "dynamics.svg", drawn + "\n")
+        out.mkdir(parents=True, exist_ok=True)
+        atomic_write(out / "dynamics.svg", drawn + "\n")
     title = "Theory and measured accuracies" if arguments.runs else "Where votes as labels lead"
     page.write_page(out / "dynamics.html", title, lead, drawn, tables)
     if arguments.json:
@@ -84,7 +86,7 @@ def _of_theory(arguments: argparse.Namespace) -> tuple[list[Table], list[Panel],
     """Constants and ends of some starts, with own votes and with a peer's."""
     from mmcorl.analysis.dynamics import Dynamics
     from mmcorl.report import dynamics_page as page
-    from mmcorl.report.phase_portrait import Panel
+    from mmcorl.report.charts import Panel
 
     starts = [_two(text, "--start") for text in arguments.start] or list(STARTS)
     rates = _two(arguments.rates, "--rates", most=math.inf) if arguments.rates else None
@@ -174,24 +176,23 @@ def _read_run(run_dir: Path, arguments: argparse.Namespace) -> tuple[VotesFile, 
     return votes, trajectories.measured(votes, prompts, arguments.by, arguments.windows)
 
 
-def _panel(name: str, votes: VotesFile, paths: Sequence[Measured], cohort: Dynamics) -> Panel:
-    from mmcorl.report.phase_portrait import Line, Panel
+def _panel(name: str, votes: VotesFile, measured: Sequence[Measured], cohort: Dynamics) -> Panel:
+    from mmcorl.report.charts import Panel
 
-    lines = [
-        Line(
-            path.name,
-            [(point.p[0], point.p[1]) for point in path.points],
-            [
+    paths = {
+        path.name: [
+            (
+                (point.p[0], point.p[1]),
                 f"{path.name}, steps {point.first} to {point.last}: {point.p[0]:.2f}, {point.p[1]:.2f} "
-                f"({point.prompts} prompts)"
-                for point in path.points
-            ],
-        )
-        for path in paths
-    ]
+                f"({point.prompts} prompts)",
+            )
+            for point in path.points
+        ]
+        for path in measured
+    }
     kind = "a peer’s votes" if cohort.is_pair else "own votes"
     note = "ring: first steps, dot: last steps, dashed: theory from the start"
-    return Panel(f"{name}: {kind}", note, cohort, (votes.agents[0], votes.agents[1]), lines=lines)
+    return Panel(f"{name}: {kind}", note, cohort, (votes.agents[0], votes.agents[1]), paths=paths)
 
 
 def _record(votes: VotesFile, judged: Sequence[Judged]) -> dict[str, Any]:

@@ -1,174 +1,398 @@
-"""Which charts a report shows, from the records of a run and of the runs beside it."""
+"""Charts as inline SVG: no scripts, colours from the page's CSS variables, values on hover."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
 
-from mmcorl.report.svg import LARGE, Chart, Series, line_chart, stacked_chart
-from mmcorl.run.reader import RunFiles, mapping, number
+import numpy as np
+from markupsafe import Markup, escape
 
-LABEL_METRICS = (
-    (
-        "pseudo_label_accuracy",
-        "Pseudo-label accuracy",
-        "How often the label an agent was trained on is the known answer.",
-    ),
-    (
-        "sampled_accuracy",
-        "Accuracy of the sampled completions",
-        "On training prompts, at the sampling temperature.",
-    ),
-    ("reward_mean", "Reward, mean", "With labels, the share that matches them: agreement, not correctness."),
-)
-"""(metric, title, note) of the charts that also draw the other runs."""
+from mmcorl.analysis.dynamics import Dynamics
+from mmcorl.report.page import clean, render
+from mmcorl.run.reader import Points
 
-GROUP_METRICS = (
-    ("reward_std", "Reward, spread within a group", "Standard deviation."),
-    ("zero_variance_share", "Groups with all-equal rewards", "No gradient, where only the group is compared."),
-    ("vote_share", "Share of the majority answer", "1 means that all completions of a prompt agree."),
-    ("tie_share", "Ties between answers", ""),
-    ("unlabelled_share", "Prompts without a label", ""),
-)
-OPTIMIZER_METRICS = (
-    ("entropy", "Entropy per token", ""),
-    ("loss", "Loss", ""),
-    ("grad_norm", "Gradient norm", "Before clipping."),
-    ("clip_share", "Clipped tokens", "Share of tokens whose probability ratio was clipped."),
-    ("importance_weight_mean", "Importance weight, mean", "Trained model against sampling engine."),
-    ("importance_weight_max", "Importance weight, largest", "Trained model against sampling engine."),
-    ("learning_rate", "Learning rate", ""),
-)
-SHARES = {"zero_variance_share", "vote_share"}
-"""Drawn on the whole scale 0..1; the other shares are small and get a scale of their own."""
-PHASES = ("rollout", "vote", "update", "evaluate", "checkpoint")
+LEFT, RIGHT, TOP, BOTTOM = 40, 12, 10, 32
+MAX_POINTS, MAX_BARS, MAX_HOVER = 300, 60, 40
+"""Longer series are averaged in buckets, so that the page of a long run stays small."""
+COLOURS, DASHES = 8, 4
+SMALL, LARGE = (310, 190), (510, 270)
+"""Width and height in the pixels at which a chart is shown, so that all text has one size."""
+SIDE, MARGINS, ARROWS = 400, (64, 78, 22, 60), 13
+"""Of a phase portrait: its side, its left, top, right and bottom margins, and its arrows per row and column."""
+HoverPath = Sequence[tuple[tuple[float, float], str]]
+"""Accuracies of two agents, each with its hover text."""
+ENDS = {(1.0, 1.0): ("good", "both end right"), (0.0, 0.0): ("bad", "both end wrong")}
 
 
-def agent_colours(runs: Sequence[RunFiles]) -> dict[str, int]:
-    """One colour per agent name, the same in every run and every chart."""
-    names: dict[str, None] = {}
-    for run in runs:
-        names.update(dict.fromkeys(run.agents))
-    return {name: index for index, name in enumerate(names)}
+@dataclass(frozen=True)
+class Series:
+    """One line: its name, its points and its style."""
+
+    name: str
+    points: Points
+    colour: int = 0
+    dash: int = 0
+    """0 is the run of the page, 1 and up are other runs."""
+    run: str = ""
+    """The run's label, where lines of several runs are drawn."""
+    strong: bool = True
+    marks: bool = False
+    """Whether to mark each point: for evaluations, which are few."""
+    smooth: bool = True
+    """Whether to draw a long line as its moving average over a pale line of its steps."""
+
+    @property
+    def label(self) -> str:
+        """The name, with the run's label where it is another run's."""
+        return f"{self.name}, {self.run}" if self.run and self.dash else self.name
 
 
-def validation_charts(
-    set_name: str, runs: Sequence[RunFiles], labels: Sequence[str], colours: Mapping[str, int]
-) -> list[Chart]:
-    """Accuracy and agreement on one validation set; the first run solid, the others dashed."""
-    accuracy, agreement = [], []
-    for index in range(len(runs) - 1, -1, -1):  # the run itself is drawn last, so that it lies on top
-        run = runs[index]
-        for agent in run.agents:
-            points = run.validation_series(set_name, agent)
-            accuracy.append(Series(agent, points, colours[agent], index, labels[index], strong=index == 0, marks=True))
-        colour = len(colours) + index
-        pairs = run.pairs(set_name) if index == 0 else []
-        if len(pairs) > 1:
-            for place, pair in enumerate(pairs):
-                points = run.agreement_series(set_name, pair)
-                agreement.append(Series(pair, points, colour + 1 + place, strong=False, marks=True))
-        name = "all agents" if len(pairs) > 1 else "agreement"
-        points = run.agreement_series(set_name)
-        agreement.append(Series(name, points, colour, index, labels[index], strong=index == 0, marks=True))
-    charts = [
-        line_chart(
-            f"Accuracy on {set_name}",
-            accuracy,
-            shares=True,
-            frame=LARGE,
-            note="Greedy answers against known answers.",
-        ),
-        line_chart(
-            f"Agreement on {set_name}",
-            agreement,
-            shares=True,
-            frame=LARGE,
-            note="Share of prompts to which two agents give the same answer, right or wrong.",
-        ),
-    ]
-    return [chart for chart in charts if chart]
+@dataclass(frozen=True)
+class Key:
+    """A legend entry; without a colour it explains a dash pattern."""
+
+    name: str
+    colour: int | None
+    dash: int = 0
+    block: bool = False
 
 
-def training_charts(
-    runs: Sequence[RunFiles], labels: Sequence[str], colours: Mapping[str, int]
-) -> tuple[list[Chart], list[str]]:
-    """What happened on the training prompts, and sentences on numbers that never changed."""
-    run, constant = runs[0], list[str]()
-    charts = []
-    for key, title, note in LABEL_METRICS:
-        series = [
-            Series(agent, runs[i].agent_series(agent, key), colours[agent], i, labels[i], strong=i == 0)
-            for i in range(len(runs) - 1, -1, -1)
-            for agent in runs[i].agents
-        ]
-        charts.append(line_chart(title, series, shares=True, note=note))
-    series = [
-        Series("agreement", runs[i].cohort_series(), len(colours) + i, i, labels[i], strong=i == 0)
-        for i in range(len(runs) - 1, -1, -1)
-    ]
-    charts.append(
-        line_chart(
-            "Agreement of the votes",
-            series,
-            shares=True,
-            note="On training prompts, between majority answers.",
-        )
-    )
-    for key, title, note in GROUP_METRICS:
-        charts.append(_one_metric(run, colours, key, title, note, constant))
-    charts.append(_one_metric(run, colours, "completion_length", "Completion length", "Tokens.", constant))
-    charts.append(_unusable(run, colours))
-    charts.append(_step_time(run))
-    return [chart for chart in charts if chart], constant
+@dataclass(frozen=True)
+class Chart:
+    """A drawn chart and its caption."""
+
+    title: str
+    note: str
+    svg: Markup
+    legend: Sequence[Key] = ()
 
 
-def optimizer_charts(run: RunFiles, colours: Mapping[str, int]) -> tuple[list[Chart], list[str]]:
-    """The optimizer's own numbers, and sentences on those that never changed."""
-    constant: list[str] = []
-    charts = [_one_metric(run, colours, key, title, note, constant) for key, title, note in OPTIMIZER_METRICS]
-    memory = [(r["step"], number(r.get("peak_rss_gb"))) for r in run.timings]
-    points = [(step, value) for step, value in memory if value is not None]
-    charts.append(line_chart("Peak memory of the process", [Series("GB", points, len(colours))], note="GB."))
-    return [chart for chart in charts if chart], constant
+@dataclass(frozen=True)
+class IntervalRow:
+    """One row of an interval chart."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    colour: int
+    beside: str
+    """Text in the right margin."""
+    hover: str
 
 
-def _one_metric(
-    run: RunFiles, colours: Mapping[str, int], key: str, title: str, note: str, constant: list[str]
+@dataclass(frozen=True)
+class Panel:
+    """A phase portrait: the vector field and basins of two agents, with the theory's and measured paths."""
+
+    title: str
+    note: str
+    dynamics: Dynamics
+    names: tuple[str, str] = ("agent A", "agent B")
+    starts: Sequence[tuple[float, float]] = ()
+    """Starts of the theory's paths, coloured by where they end."""
+    paths: Mapping[str, HoverPath] = field(default_factory=dict)
+    """Measured paths by name, as accuracies and hover texts; each is drawn with the theory's path from its start."""
+
+
+def line_chart(
+    title: str, series: Iterable[Series], *, note: str = "", shares: bool = False, size: tuple[int, int] = SMALL
 ) -> Chart | None:
-    """A chart of one metric of this run; a number that never changes becomes a sentence instead."""
-    smooth = key != "learning_rate"
-    series = [Series(agent, run.agent_series(agent, key), colours[agent], smooth=smooth) for agent in run.agents]
-    values = {value for one in series for _, value in one.points}
-    if len(values) == 1 and any(len(one.points) > 1 for one in series):
-        constant.append(f"{title}: {values.pop():.4g} throughout.")
+    """Draw lines over training steps, later ones on top; None when no series has a point.
+
+    `shares`: values lie in 0..1, which fixes the axis so that charts can be compared by eye.
+    """
+    series = [line for line in series if line.points]
+    if not series:
         return None
-    return line_chart(title, series, shares=key in SHARES, note=note)
+    if any(len(line.points) > MAX_POINTS for line in series):
+        note = f"{note} Long series are averaged in buckets of steps.".strip()
+    points = [[(b[-1][0], sum(v for _, v in b) / len(b)) for b in _buckets(s.points, MAX_POINTS)] for s in series]
+    steps, values = zip(*(point for line in points for point in line), strict=True)
+    ticks = [0.0, 0.25, 0.5, 0.75, 1.0] if shares else nice_ticks(min(values), max(values))
+    axes = _Axes(size, (min(0, *steps), max(1, *steps)), ticks)
+    parts = [axes.grid(), *(_line(line, own, axes) for line, own in zip(series, points, strict=True))]
+    shown = [bucket[-1] for bucket in _buckets(sorted(set(steps)), MAX_HOVER)]
+    edges = [LEFT, *(axes.x((a + b) / 2) for a, b in pairwise(shown)), axes.right]
+    known = sorted(zip(series, map(dict, points), strict=True), key=lambda pair: pair[0].dash)
+    for step, (left, right) in zip(shown, pairwise(edges), strict=True):
+        at = [(line, own[step]) for line, own in known if step in own]
+        dots = [_tag("circle", f"{_fill(s.colour)} t", cx=axes.x(step), cy=axes.y(v), r=3.5) for s, v in at]
+        cross = _tag("path", "cross t", d=f"M{axes.x(step):.1f} {TOP}V{axes.base}")
+        rows = [(_fill(s.colour), f"{short(s.label, 34)} {v:.3f}" if shares else f"{s.label} {v:.3g}") for s, v in at]
+        parts.append(axes.column(left, right, axes.x(step), f"step {step}", rows, cross + "".join(dots)))
+    return Chart(title, note, _svg(title, parts, *size), legend_keys(series))
 
 
-def _unusable(run: RunFiles, colours: Mapping[str, int]) -> Chart | None:
-    series = []
-    for agent in run.agents:
-        for dash, (key, said) in enumerate((("unparsed_share", "unparsed"), ("cut_off_share", "cut off"))):
-            points = run.agent_series(agent, key)
-            series.append(Series(f"{agent} {said}", points, colours[agent], dash, strong=dash == 0))
-    return line_chart(
-        "Unparsed and cut-off completions",
-        series,
-        note="Unparsed: no answer found, so no vote and no reward. Cut off: ended by the length limit.",
+def stacked_chart(
+    title: str, names: Sequence[str], stacks: Sequence[tuple[int, Sequence[float]]], *, note: str
+) -> Chart | None:
+    """Draw stacked bars of seconds over training steps; None without data."""
+    if not stacks:
+        return None
+    buckets = [(b[0][0], b[-1][0], np.mean([values for _, values in b], axis=0)) for b in _buckets(stacks, MAX_BARS)]
+    if len(buckets) < len(stacks):
+        note = f"{note} Each bar is the mean of several steps.".strip()
+    ticks = nice_ticks(0.0, max(float(values.sum()) for *_, values in buckets))
+    axes = _Axes(SMALL, (buckets[0][0] - 1, buckets[-1][1]), ticks)
+    parts = [axes.grid()]
+    for first, last, values in buckets:
+        left, right = axes.x(first - 1), axes.x(last)
+        tops = [0.0, *np.cumsum(values)]
+        bars = ""
+        for index, (low, high) in enumerate(pairwise(axes.y(top) for top in tops)):
+            box = f"M{left:.1f} {low:.1f}h{(right - left) * 0.86:.1f}V{high:.1f}H{left:.1f}Z"
+            bars += _tag("path", _fill(index), d=box) if low > high else ""
+        rows = [(_fill(i), f"{name} {v:.3g} s") for i, (name, v) in enumerate(zip(names, values, strict=True)) if v > 0]
+        heading = f"step {first}" if first == last else f"steps {first} to {last}"
+        rows.append(("", f"total {tops[-1]:.3g} s"))
+        parts.append(axes.column(left, right, (left + right) / 2, heading, rows, bars))
+    legend = [Key(name, index, block=True) for index, name in enumerate(names)]
+    return Chart(title, note, _svg(title, parts, *SMALL), legend)
+
+
+def interval_chart(
+    title: str, rows: Sequence[IntervalRow], ticks: Sequence[float], left: float, axis: str, beside: str
+) -> Chart:
+    """Draw one value with its interval per row, joined by a dotted line; `left` is the width of the names."""
+    width, top, tall = LARGE[0], 18.0, 30
+    right, base = width - 62.0, top + tall * len(rows) + 4
+    x = [_place(tick, ticks[0], ticks[-1], left, right) for tick in ticks]
+    parts = [_text(right + 54, 10, beside, "end"), _text(right, base + 28, axis, "end")]
+    parts += [_tag("path", "rule", d=f"M{at:.1f} {top}V{base}") for at in x]
+    parts += [_text(at, base + 14, f"{tick:.1f}", "middle") for at, tick in zip(x, ticks, strict=True)]
+    parts.append(_tag("path", "base", d=f"M{left} {base}H{right}"))
+    dots = [(_place(row.value, ticks[0], ticks[-1], left, right), top + tall * (n + 0.5)) for n, row in enumerate(rows)]
+    parts.append(_tag("path", "l thin step", d=_d(dots)))
+    for row, (at, y) in zip(rows, dots, strict=True):
+        low, high = (_place(value, ticks[0], ticks[-1], left, right) for value in (row.low, row.high))
+        drawn = _text(left - 8, y + 4, row.name, "end") + _text(right + 54, y + 4, row.beside, "end")
+        drawn += _tag("path", f"l s{row.colour}", d=f"M{low:.1f} {y}H{high:.1f}")
+        drawn += _tag("circle", f"f{row.colour}", cx=at, cy=y, r=5.5)
+        parts.append(_tag("g", content=_tag("title", content=_escape(row.hover)) + drawn))
+    return Chart(title, "", _svg(title, parts, width, base + 34))
+
+
+def portrait(panels: Sequence[Panel], title: str) -> Markup:
+    """Draw phase portraits side by side as one SVG file with its own light and dark colours.
+
+    Raises ValueError for a cohort that is not of two agents.
+    """
+    left, top, right, bottom = MARGINS
+    wide, height = left + SIDE + right, top + SIDE + bottom
+    drawn = [_panel(panel) | {"left": left + n * wide, "top": top} for n, panel in enumerate(panels)]
+    width = wide * len(panels)
+    shown = width * 4 // 3 if len(panels) == 1 else width
+    return Markup(render("portrait.svg", panels=drawn, title=title, side=SIDE, width=width, height=height, shown=shown))
+
+
+def legend_keys(series: Sequence[Series]) -> list[Key]:
+    """Return colours and, where several runs are drawn, dashes: one entry each rather than one per line."""
+    series = sorted(series, key=lambda line: line.dash)
+    runs = dict.fromkeys((line.dash, line.run) for line in series if line.run)
+    distinct = len({line.colour for line in series}) == len(series)
+    if len(runs) > 1 and distinct and len({line.name for line in series}) == 1:
+        return [Key(line.run, line.colour, line.dash) for line in series]
+    if len(runs) < 2 or distinct:
+        return [Key(line.label, line.colour, line.dash) for line in series if len(series) > 1]
+    names = dict.fromkeys((line.name, line.colour) for line in series)
+    return [Key(name, colour, block=True) for name, colour in names] + [Key(run, None, dash) for dash, run in runs]
+
+
+def nice_ticks(low: float, high: float, count: int = 4) -> list[float]:
+    """Return round values that cover low..high: steps of 1, 2, 2.5 or 5 times a power of ten."""
+    if high <= low:
+        pad = abs(low) * 0.5 or 0.5
+        low, high = low - pad if low != 0 else 0.0, high + pad
+    raw = (high - low) / count
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw * 0.999999)
+    return [index * step for index in range(math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9) + 1)]
+
+
+def short(name: str, length: int = 22) -> str:
+    """Return a name that fits beside a chart."""
+    return name if len(name) <= length else f"{name[: length - 1]}…"
+
+
+class _Axes:
+    """The plot area of a chart over training steps."""
+
+    def __init__(self, size: tuple[int, int], steps: tuple[float, float], ticks: Sequence[float]) -> None:
+        self.width, self.height = size
+        self.right, self.base = self.width - RIGHT, self.height - BOTTOM
+        self.steps, self.ticks = steps, ticks
+
+    def x(self, step: float) -> float:
+        return _place(step, *self.steps, LEFT, self.right)
+
+    def y(self, value: float) -> float:
+        return _place(value, self.ticks[0], self.ticks[-1], self.base, TOP)
+
+    def grid(self) -> str:
+        """Return rules and their values, the step axis and its values."""
+        parts = [_tag("path", "rule", d=f"M{LEFT} {self.y(tick):.1f}H{self.right}") for tick in self.ticks]
+        parts += [_text(LEFT - 6, self.y(tick) + 3.6, f"{tick:.6g}", "end") for tick in self.ticks]
+        parts.append(_tag("path", "base", d=f"M{LEFT} {self.base}H{self.right}"))
+        low, high = self.steps
+        whole = [tick for tick in nice_ticks(low, high) if low <= tick <= high and tick == int(tick)]
+        parts += [_text(self.x(tick), self.base + 14, f"{tick:.0f}", "middle") for tick in whole]
+        return "".join(parts) + _text(self.right, self.height - 4, "training step", "end")
+
+    def column(
+        self, left: float, right: float, at: float, heading: str, rows: Sequence[tuple[str, str]], marks: str
+    ) -> str:
+        """Return a column with its marks that shows a box of values, as (dot class, text), under the pointer."""
+        width = 22 + 6.0 * max(len(text) for _, text in [("", heading), *rows])
+        x = at + 8 if at < (LEFT + self.right) / 2 else at - 8 - width
+        x = min(max(2.0, x), self.width - width - 2)
+        tip = _tag("rect", "tipbox", x=x, y=TOP + 2, width=width, height=8 + 13 * (1 + len(rows)), rx=4)
+        tip += _text(x + 7, TOP + 15, heading, "start", "tiphead")
+        for number, (dot, text) in enumerate(rows):
+            y = TOP + 28 + 13 * number
+            tip += _tag("circle", dot, cx=x + 10, cy=y - 3.5, r=3) if dot else ""
+            tip += _text(x + 17, y, text, "start", "")
+        hit = _tag("rect", "hit", x=left, y=TOP, width=max(0.1, right - left), height=self.base - TOP)
+        return _tag("g", "h", hit + marks + _tag("g", "t tip", tip))
+
+
+def _line(line: Series, points: Points, axes: _Axes) -> str:
+    classes = f"l s{line.colour % COLOURS} d{line.dash % DASHES}" + ("" if line.strong else " thin")
+    places = [(axes.x(step), axes.y(value)) for step, value in points]
+    drawn = ""
+    if line.smooth and not line.marks and len(points) >= 15:
+        drawn += _tag("path", f"{classes} raw", d=_d(places)) if line.strong else ""
+        reach = max(1, len(points) // 24)
+        windows = [places[max(0, i - reach) : i + reach + 1] for i in range(len(places))]
+        places = [(x, sum(y for _, y in own) / len(own)) for (x, _), own in zip(places, windows, strict=True)]
+    if len(points) > 1:
+        drawn += _tag("path", classes, d=_d(places))
+    if len(points) == 1 or (line.marks and len(points) <= 40):
+        radius = 3 if line.dash == 0 else 2
+        drawn += "".join(_tag("circle", _fill(line.colour), cx=x, cy=y, r=radius) for x, y in places)
+    return drawn
+
+
+def _panel(panel: Panel) -> dict[str, Any]:
+    """Return what the template draws, in pixels of the plot."""
+    dynamics, half = panel.dynamics, SIDE / 2
+    if dynamics.agents != 2:
+        raise ValueError(f"a plane shows two agents, not {dynamics.agents}")
+    corners = [("good", SIDE, -9, "end", "both right"), ("bad", 10, SIDE + 18, "start", "both wrong")]
+    if dynamics.is_pair:
+        line = _xy([(0.0, 1.0), *dynamics.border(), (1.0, 0.0)])
+        border, washes = _d(line), [("good", f"{_d(line)}L{SIDE} 0Z"), ("bad", f"{_d(line)}L0 {SIDE}Z")]
+        before, middle, after = (line[len(line) * n // 18] for n in (5, 6, 7))
+        place = _turned(middle, before, after)
+        name = "p_A + p_B = 1" if dynamics.eta[0] == dynamics.eta[1] else "the border"
+    else:
+        squares = (("bad", 0, half), ("good", half, 0), ("mixed", 0, 0), ("mixed", half, half))
+        washes = [(kind, f"M{x} {y}h{half}v{half}h-{half}Z") for kind, x, y in squares]
+        border, name = f"M{half} 0V{SIDE}M0 {half}H{SIDE}", "each alone: p = ½"
+        place = f"translate({half + 60} {SIDE - 2})"
+        a, b = ("A", "B") if max(map(len, panel.names)) > 14 or "agent A" in panel.names else panel.names
+        corners.append(("mixed", 0, -9, "start", f"only {b} right"))
+        corners.append(("mixed", SIDE - 10, SIDE + 18, "end", f"only {a} right"))
+    labels: list[tuple[float, float]] = []
+    theory = [_theory(dynamics, start, labels) for start in panel.starts]
+    measured = [_measured(dynamics, name, path, labels) for name, path in panel.paths.items()]
+    drawn = {"panel": panel, "corners": corners, "washes": washes, "arrows": _arrows(dynamics)}
+    return drawn | {"border": border, "place": place, "name": name, "theory": theory, "measured": measured}
+
+
+def _arrows(dynamics: Dynamics) -> str:
+    places = (np.arange(ARROWS) + 0.5) / ARROWS
+    grid = np.stack(np.meshgrid(places, places, indexing="ij"), axis=-1).reshape(-1, 2)
+    velocity = dynamics.velocity(grid) * (1, -1)
+    speed = np.hypot(*velocity.T)[:, None]
+    moving = speed[:, 0] > 1e-9 * speed.max()
+    way, middle = velocity[moving] / speed[moving], np.array(_xy(grid))[moving]
+    # Slow arrows are drawn longer than to scale: near the edges the direction still matters.
+    reach = way * (SIDE / ARROWS * 0.36 * (0.35 + 0.65 * np.sqrt(speed[moving] / speed.max())))
+    across = 0.6 * way[:, ::-1] * (-1, 1)
+    tip, wings = middle + reach, [middle + reach - 3.2 * (way + side) for side in (across, -across)]
+    form = "M%.1f %.1fL%.1f %.1fM%.1f %.1fL%.1f %.1fL%.1f %.1f"
+    return "".join(form % tuple(row) for row in np.hstack([middle - reach, tip, wings[0], tip, wings[1]]))
+
+
+def _theory(dynamics: Dynamics, start: tuple[float, float], labels: list[tuple[float, float]]) -> dict[str, Any]:
+    final = dynamics.finals([start])[0]
+    kind, words = ENDS.get((float(final[0]), float(final[1])), ("mixed", "one ends right, or neither is decided"))
+    path, name = _xy(dynamics.path(start)), f"{start[0]:g}, {start[1]:g}"
+    lengths = np.cumsum([math.dist(a, b) for a, b in pairwise(path)])
+    at = [int(np.searchsorted(lengths, share * lengths[-1])) for share in (0.35, 0.75) if lengths[-1] > 0.08 * SIDE]
+    labels.append((path[0][0], path[0][1] + (-11 if path[8][1] >= path[0][1] else 20)))
+    drawn = {"d": _d(path), "start": path[0], "end": path[-1], "label": labels[-1], "kind": kind}
+    return drawn | {
+        "heads": [_turned(path[i + 1], path[i], path[i + 1]) for i in at],
+        "name": name,
+        "hover": f"from ({name}): {words}",
+    }
+
+
+def _measured(dynamics: Dynamics, name: str, path: HoverPath, labels: list[tuple[float, float]]) -> dict[str, Any]:
+    points = _xy(p for p, _ in path)
+    # The name is beside the start, on the side the path does not take and clear of other labels.
+    (x, y), middle = points[0], sum(x for x, _ in points) / len(points)
+    way = -1 if (middle > x and x - 8 * len(name) > -MARGINS[0] / 2) or x > SIDE * 0.8 else 1
+    x, y = x + 11 * way, y + 4
+    while any(abs(x - other_x) < 80 and abs(y - other_y) < 12 for other_x, other_y in labels):
+        y += 12
+    labels.append((x, y))
+    a, b = (min(0.995, max(0.005, value)) for value in path[0][0])
+    drawn = {"d": _d(points), "theory": _d(_xy(dynamics.path((a, b)))), "name": name, "label": (x, y)}
+    texts = [hover for _, hover in path]
+    return drawn | {"anchor": "start" if way > 0 else "end", "points": list(zip(points, texts, strict=True))}
+
+
+def _turned(at: tuple[float, float], before: tuple[float, float], after: tuple[float, float]) -> str:
+    turn = math.degrees(math.atan2(after[1] - before[1], after[0] - before[0]))
+    return f"translate({at[0]:.1f} {at[1]:.1f}) rotate({turn:.1f})"
+
+
+def _xy(p: Iterable[Sequence[float]]) -> list[tuple[float, float]]:
+    return [(float(a) * SIDE, (1 - float(b)) * SIDE) for a, b in p]
+
+
+def _d(points: Iterable[tuple[float, float]]) -> str:
+    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+
+
+def _place(value: float, low: float, high: float, start: float, stop: float) -> float:
+    return start + min(1.0, max(0.0, (value - low) / (high - low))) * (stop - start)
+
+
+def _buckets(values: Sequence[Any], most: int) -> list[Sequence[Any]]:
+    size = max(1, math.ceil(len(values) / most))
+    return [values[start : start + size] for start in range(0, len(values), size)]
+
+
+def _fill(colour: int) -> str:
+    return f"f{colour % COLOURS}"
+
+
+def _text(x: float, y: float, text: str, anchor: str, look: str = "tick", **attributes: object) -> str:
+    return _tag("text", look, _escape(text), x=x, y=y, text_anchor=anchor, **attributes)
+
+
+def _tag(name: str, look: str = "", content: str = "", **attributes: object) -> str:
+    """Return an element of class `look`; floats are rounded to tenths and `_` in attribute names becomes `-`."""
+    known = {"class": look} if look else {}
+    written = "".join(
+        f' {key.replace("_", "-")}="{f"{value:.1f}" if isinstance(value, float) else _escape(str(value))}"'
+        for key, value in (known | attributes).items()
     )
+    return f"<{name}{written}>{content}</{name}>" if content else f"<{name}{written}/>"
 
 
-def _step_time(run: RunFiles) -> Chart | None:
-    stacks, other = [], False
-    for record in run.timings:
-        seconds = mapping(record.get("seconds"))
-        parts = [max(0.0, number(seconds.get(phase)) or 0.0) for phase in PHASES]
-        total = number(seconds.get("total"))
-        rest = max(0.0, total - sum(parts)) if total is not None else 0.0
-        other = other or rest > 1e-3 * max(total or 0.0, 1e-9)
-        stacks.append((int(record["step"]), [*parts, rest]))
-    if not any(sum(values) for _, values in stacks):
-        return None
-    names = [*PHASES, "other"] if other else list(PHASES)
-    stacks = [(step, values[: len(names)]) for step, values in stacks]
-    return stacked_chart("Time per step", names, stacks, note="Seconds.")
+def _escape(text: str) -> str:
+    return str(escape(clean(text)))
+
+
+def _svg(title: str, parts: Sequence[str], width: float, height: float) -> Markup:
+    shown = {"viewBox": f"0 0 {width:.0f} {height:.0f}", "style": f"max-width: {1.15 * width:.0f}px"}
+    return Markup(_tag("svg", "chart", "".join(parts), **shown, role="img", aria_label=title))

@@ -8,6 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from mmcorl.report.page import duration, share
 from mmcorl.report.table import Align, Cell, Table
 from mmcorl.run.reader import SUPERVISION_LABELS, RunFiles, read_run
 
@@ -161,20 +162,3 @@ def _notes(rows: Sequence[dict[str, Any]]) -> list[str]:
         count = str(items.pop()) if len(items) == 1 else f"{min(items)} to {max(items)}"
         notes.append(f"Greedy answers to {count} prompts; a grey change is within sampling noise.")
     return [" ".join(notes)]
-
-
-def share(value: float | None) -> str:
-    """Return a share in 0..1 with three decimals, or a dash."""
-    return "–" if value is None else f"{value:.3f}"
-
-
-def duration(seconds: float | None) -> str:
-    """Return seconds as text: 8.4 s, 1 min 05 s, 2 h 03 min."""
-    if seconds is None:
-        return "–"
-    if seconds < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"

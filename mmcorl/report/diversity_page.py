@@ -1,178 +1,37 @@
-"""The page of `mmcorl diversity`: heat maps of all pairs and, for every model as anchor, the ladder of its partners."""
+"""The page of `mmcorl diversity`: heat maps of all pairs, and for every model as anchor the ladder of its partners."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-
-import jinja2
-from markupsafe import Markup, escape
+from dataclasses import replace
+from typing import Any
 
 from mmcorl.analysis.diversity import KINDS, Draw, Kind, Pair, anchors, ladder, measures
-from mmcorl.report.svg import Chart, Key, nice_ticks, swatch
-from mmcorl.report.text import clean
+from mmcorl.report.charts import Chart, IntervalRow, Key, interval_chart, nice_ticks, short
+from mmcorl.report.page import render
 
 COLOURS: Mapping[Kind, int] = {"seed": 7, "same_family": 5, "different_family": 0, "unstated": 3}
 """Colour of each kind of pair: the palette of the reports."""
-_NAME = 22
-"""Characters of a name that fit beside a chart; the whole name is shown on hover."""
-_CELL, _ROW, _LETTER = 62, 30, 6.2
-_DARKEST = 0.62
-"""Opacity at the end of a heat map's scale: numbers on it stay readable in both colour schemes."""
 
 
 def page(draws: Sequence[Draw], pairs: Sequence[Pair], facts: Sequence[tuple[str, str]], notes: Sequence[str]) -> str:
-    """One page without scripts; `pairs` as `all_pairs` gives them, `facts` and `notes` as told beside the table."""
+    """Return the page; `pairs` as from `all_pairs`, `facts` and `notes` as printed with the table."""
     names = anchors(pairs)
-    heat = [
-        heat_map(
-            "Kappa",
-            "Likeness of errors beyond chance: the stronger the colour, the more alike.",
-            names,
-            pairs,
-            _kappa,
-            _two,
-        ),
-        heat_map(
-            "Complementarity c, %",
-            "Problems that exactly one of the two gets right: the stronger the colour, the more.",
-            names,
-            pairs,
-            _complementarity,
-            _percent,
-        ),
-    ]
-    ladders = ladder_charts(pairs)
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("mmcorl.report", "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=lambda value: clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
-    )
-    environment.globals.update(swatch=swatch)
-    rows = [(pair, KINDS[pair.kind], measures(pair.cells) if pair.cells else {}) for pair in pairs]
-    return environment.get_template("diversity.html").render(
-        title=f"Error decoupling of {len(names)} models" if len(names) > 1 else f"Error decoupling of {names[0]}",
+    return render(
+        "diversity.html",
+        kind="diversity",
+        title=f"Error decoupling of {f'{len(names)} models' if len(names) > 1 else names[0]}",
         problems=pairs[0].problems,
         draws=draws,
         facts=facts,
         notes=notes,
-        heat=heat,
-        ladders=ladders,
-        rows=rows,
+        heat=[_heat_map(pairs, *rest) for rest in HEAT],
+        ladders=_ladders(pairs),
+        rows=[(pair, KINDS[pair.kind], measures(pair.cells) if pair.cells else {}) for pair in pairs],
         number=_number,
+        short=short,
     )
-
-
-def heat_map(
-    title: str,
-    note: str,
-    names: Sequence[str],
-    pairs: Sequence[Pair],
-    value: Callable[[Pair], float],
-    tell: Callable[[float], str],
-) -> Chart:
-    """A square of all pairs; a model with itself, drawn anew, on the diagonal. Undefined and absent cells are empty."""
-    known: dict[tuple[str, str], Pair] = {}
-    for pair in pairs:
-        a, b = (pair.a, pair.a) if pair.kind == "seed" else (pair.a, pair.b)
-        known.setdefault((a, b), pair)
-        known.setdefault((b, a), pair)
-    values = [value(pair) for pair in known.values() if not math.isnan(value(pair))]
-    low, high = (math.floor(min(values) * 10) / 10, math.ceil(max(values) * 10) / 10) if values else (0.0, 1.0)
-    left = 14 + _LETTER * max(len(_short(name)) for name in names)
-    # Names of columns stand slanted above them.
-    top = 16 + 0.72 * _LETTER * max(len(_short(name)) for name in names)
-    slant = 0.72 * _LETTER * len(_short(names[-1]))
-    width, height = left + _CELL * len(names) + max(0.0, slant - _CELL / 2), top + _CELL * 0.62 * len(names) + 4
-    parts = []
-    for row, a in enumerate(names):
-        y = top + row * _CELL * 0.62
-        parts.append(_text(left - 8, y + _CELL * 0.31 + 4, a, anchor="end"))
-        for column, b in enumerate(names):
-            x = left + column * _CELL
-            found = known.get((a, b))
-            shade, said, hover = 0.0, "–", f"{a} × {b}: not measured"
-            if found is not None:
-                number = value(found)
-                with_whom = "itself, new seed" if a == b else b
-                said = "undef." if math.isnan(number) else tell(number)
-                hover = f"{a} × {with_whom} ({KINDS[found.kind]}): {said}"
-                if not math.isnan(number):
-                    shade = 0.06 + (_DARKEST - 0.06) * ((number - low) / (high - low) if high > low else 1)
-            parts.append(
-                f'<g><title>{escape(clean(hover))}</title><rect class="f0 cell" x="{x + 1:.1f}" y="{y + 1:.1f}" '
-                f'width="{_CELL - 2}" height="{_CELL * 0.62 - 2:.1f}" rx="4" fill-opacity="{shade:.3f}"/>'
-                f'<text class="value" x="{x + _CELL / 2:.1f}" y="{y + _CELL * 0.31 + 4:.1f}" '
-                f'text-anchor="middle">{said}</text></g>'
-            )
-    for column, name in enumerate(names):
-        x, y = left + (column + 0.42) * _CELL, top - 6
-        parts.append(
-            f'<text class="tick" x="{x:.1f}" y="{y:.1f}" transform="rotate(-45 {x:.1f} {y:.1f})">'
-            f"{_short_xml(name)}</text>"
-        )
-    scale = f"{note} Shades run from {tell(low)} to {tell(high)}." if values else note
-    return Chart(title, scale, _svg(title, parts, width, height), [])
-
-
-def ladder_charts(pairs: Sequence[Pair]) -> list[Chart]:
-    """For every model as anchor: kappa of its partners, itself with a new seed first; one scale for all."""
-    told = [(name, [rung for rung in ladder(pairs, name) if not math.isnan(_kappa(rung))]) for name in anchors(pairs)]
-    # One rung is no ladder; where there is none at all, the rungs are shown.
-    told = [(name, rungs) for name, rungs in told if len(rungs) > 1] or [(name, rungs) for name, rungs in told if rungs]
-    bounds = [bound for _, rungs in told for rung in rungs if rung.cells for bound in measures(rung.cells)["kappa"][1]]
-    if not told:
-        return []
-    ticks = nice_ticks(min(0.0, *bounds), max(bounds), 5)
-    longest = max(len(_short(_partner(rung))) for _, rungs in told for rung in rungs)
-    return [_ladder(name, rungs, ticks, 16 + _LETTER * longest) for name, rungs in told]
-
-
-def _ladder(anchor: str, rungs: Sequence[Pair], ticks: Sequence[float], left: float) -> Chart:
-    width, top = 510.0, 18.0
-    right = width - 62
-    base = top + _ROW * len(rungs) + 4
-
-    def x(value: float) -> float:
-        return left + (value - ticks[0]) / (ticks[-1] - ticks[0]) * (right - left)
-
-    parts = [_text(right + 54, 10, "c, %", anchor="end")]
-    for tick in ticks:
-        parts.append(f'<line class="rule" x1="{x(tick):.1f}" y1="{top}" x2="{x(tick):.1f}" y2="{base}"/>')
-        parts.append(_text(x(tick), base + 14, f"{tick:.1f}", anchor="middle"))
-    parts.append(f'<line class="base" x1="{left}" y1="{base}" x2="{right}" y2="{base}"/>')
-    told = "kappa, with its 95 % interval"
-    parts.append(f'<text class="tick" x="{right}" y="{base + 28}" text-anchor="end">{told}</text>')
-    places = []
-    for number, rung in enumerate(rungs):
-        assert rung.cells is not None
-        y = top + _ROW * (number + 0.5)
-        kappa, (low, high) = measures(rung.cells)["kappa"]
-        colour = COLOURS[rung.kind]
-        places.append(f"{x(kappa):.1f} {y:.1f}")
-        c = 100 * rung.cells.complementarity
-        hover = (
-            f"{anchor} × {_partner(rung)} ({KINDS[rung.kind]}): kappa {kappa:.2f} [{low:.2f}, {high:.2f}], "
-            f"c {c:.1f} %, w {100 * rung.cells.wrong_agreement:.1f} %"
-        )
-        parts.append(
-            f"<g><title>{escape(clean(hover))}</title>{_text(left - 8, y + 4, _partner(rung), anchor='end')}"
-            f'<line class="l s{colour}" x1="{x(low):.1f}" y1="{y:.1f}" x2="{x(high):.1f}" y2="{y:.1f}"/>'
-            f'<circle class="f{colour}" cx="{x(kappa):.1f}" cy="{y:.1f}" r="5.5"/>'
-            f"{_text(right + 54, y + 4, f'{c:.1f}', anchor='end')}</g>"
-        )
-    if len(places) > 1:
-        parts.insert(1, f'<path class="l thin step" d="M{"L".join(places)}"/>')
-    kinds = dict.fromkeys(rung.kind for rung in rungs)
-    keys = [Key(KINDS[kind], COLOURS[kind], block=True) for kind in kinds]
-    return Chart(f"Anchor: {anchor}", "", _svg(f"Ladder of {anchor}", parts, width, base + 34), keys)
-
-
-def _partner(rung: Pair) -> str:
-    return "itself, new seed" if rung.kind == "seed" else rung.b
 
 
 def _kappa(pair: Pair) -> float:
@@ -191,29 +50,84 @@ def _percent(value: float) -> str:
     return f"{100 * value:.1f}"
 
 
-def _number(name: str, told: tuple[float, tuple[float, float]]) -> tuple[str, str]:
-    """A number of the table and its interval as they are printed."""
-    value, (low, high) = told
+HEAT: tuple[tuple[str, str, Callable[[Pair], float], Callable[[float], str]], ...] = (
+    ("Kappa", "Likeness of errors beyond chance: the stronger the colour, the more alike.", _kappa, _two),
+    (
+        "Complementarity c, %",
+        "Problems that exactly one of the two gets right: the stronger the colour, the more.",
+        _complementarity,
+        _percent,
+    ),
+)
+"""Title, note, value and number format of each heat map."""
+
+
+def _heat_map(
+    pairs: Sequence[Pair], title: str, note: str, value: Callable[[Pair], float], form: Callable[[float], str]
+) -> dict[str, Any]:
+    """Return title, note and rows of (name, [(text, hover text, shade in percent)]); on the diagonal a new seed."""
+    known: dict[tuple[str, str], tuple[Pair, str]] = {}
+    for pair in pairs:
+        other = pair.a if pair.kind == "seed" else pair.b
+        known.setdefault((pair.a, other), (pair, f"{pair.a} × {_partner(pair)}"))
+        known.setdefault((other, pair.a), (pair, f"{other} × {_partner(pair, pair.a)}"))
+    values = [number for pair, _ in known.values() if not math.isnan(number := value(pair))]
+    low, high = (math.floor(min(values) * 10) / 10, math.ceil(max(values) * 10) / 10) if values else (0.0, 1.0)
+
+    def cell(a: str, b: str) -> tuple[str, str, float]:
+        if (a, b) not in known:
+            return "–", f"{a} × {b}: not measured", 0
+        pair, both = known[a, b]
+        number = value(pair)
+        if math.isnan(number):
+            return "undef.", f"{both} ({KINDS[pair.kind]}): undefined", 0
+        # The darkest shade leaves the numbers readable in both colour schemes.
+        shade = 6 + 56 * ((number - low) / (high - low) if high > low else 1)
+        return form(number), f"{both} ({KINDS[pair.kind]}): {form(number)}", round(shade, 1)
+
+    names = anchors(pairs)
+    note = f"{note} Shades run from {form(low)} to {form(high)}." if values else note
+    return {"title": title, "note": note, "rows": [(a, [cell(a, b) for b in names]) for a in names]}
+
+
+def _ladders(pairs: Sequence[Pair]) -> list[Chart]:
+    """Return for every model as anchor the kappa of its partners, itself with a new seed first, on one scale."""
+    rungs = {name: [rung for rung in ladder(pairs, name) if not math.isnan(_kappa(rung))] for name in anchors(pairs)}
+    # One rung is no ladder; where no anchor has more, single rungs are shown.
+    shown = {name: own for name, own in rungs.items() if len(own) > 1} or {n: own for n, own in rungs.items() if own}
+    rows = {name: [_rung(name, rung) for rung in own] for name, own in shown.items()}
+    every = [row for own in rows.values() for row in own]
+    if not every:
+        return []
+    ticks = nice_ticks(min(0.0, *(row.low for row in every)), max(row.high for row in every), 5)
+    left = 16 + 6.2 * max(len(row.name) for row in every)
+    charts = []
+    for name, own in rows.items():
+        chart = interval_chart(f"Anchor: {name}", own, ticks, left, "kappa, with its 95 % interval", "c, %")
+        kinds = dict.fromkeys(rung.kind for rung in shown[name])
+        charts.append(replace(chart, legend=[Key(KINDS[kind], COLOURS[kind], block=True) for kind in kinds]))
+    return charts
+
+
+def _rung(anchor: str, rung: Pair) -> IntervalRow:
+    assert rung.cells is not None
+    kappa, (low, high) = measures(rung.cells)["kappa"]
+    c = f"{100 * rung.cells.complementarity:.1f}"
+    hover = (
+        f"{anchor} × {_partner(rung)} ({KINDS[rung.kind]}): kappa {kappa:.2f} [{low:.2f}, {high:.2f}], c {c} %, "
+        f"w {100 * rung.cells.wrong_agreement:.1f} %"
+    )
+    return IntervalRow(short(_partner(rung)), kappa, low, high, COLOURS[rung.kind], c, hover)
+
+
+def _partner(pair: Pair, name: str | None = None) -> str:
+    return "itself, new seed" if pair.kind == "seed" else name or pair.b
+
+
+def _number(name: str, measure: tuple[float, tuple[float, float]]) -> tuple[str, str]:
+    """Return a number of the table and its interval as they are printed."""
+    value, (low, high) = measure
     if math.isnan(value):
         return "undefined", ""
-    tell = _two if name == "kappa" else _percent
-    return tell(value), f"{tell(low)} to {tell(high)}"
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= _NAME else f"{name[: _NAME - 1]}…"
-
-
-def _short_xml(name: str) -> str:
-    return str(escape(clean(_short(name))))
-
-
-def _text(x: float, y: float, text: str, *, anchor: str) -> str:
-    return f'<text class="tick" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{_short_xml(text)}</text>'
-
-
-def _svg(title: str, parts: Sequence[str], width: float, height: float) -> Markup:
-    return Markup(
-        f'<svg class="chart" viewBox="0 0 {width:.0f} {height:.0f}" style="max-width: {1.15 * width:.0f}px" role="img" '
-        f'aria-label="{escape(clean(title))}">{"".join(parts)}</svg>'
-    )
+    form = _two if name == "kappa" else _percent
+    return form(value), f"{form(low)} to {form(high)}"

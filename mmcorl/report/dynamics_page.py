@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-import jinja2
 from markupsafe import Markup
 
 from mmcorl.analysis.dynamics import (
@@ -18,8 +17,8 @@ from mmcorl.analysis.dynamics import (
     vote_margin,
 )
 from mmcorl.analysis.trajectories import Judged, Point, Sides
+from mmcorl.report import page
 from mmcorl.report.table import Table, cells
-from mmcorl.report.text import clean
 from mmcorl.run.folder import atomic_write
 
 LIMITS = (
@@ -131,23 +130,10 @@ def verdict(judged: Sequence[Judged]) -> str:
 
 
 def write_page(path: Path, title: str, lead: str, portrait: Markup | None, tables: Sequence[Table]) -> None:
-    """Write one file that loads nothing and has no scripts."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("mmcorl.report", "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=lambda value: clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
-        trim_blocks=True,
-        lstrip_blocks=True,
+    """Write a page that loads nothing and has no scripts."""
+    text = page.render(
+        "dynamics.html", kind="dynamics", title=title, lead=lead, portrait=portrait, tables=tables, limits=LIMITS
     )
-    page = environment.get_template("dynamics.html").render(
-        title=title, lead=lead, portrait=portrait, tables=tables, limits=LIMITS
-    )
-    replace(path, page)
-
-
-def replace(path: Path, text: str) -> None:
-    """Write a file in one piece."""
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(path, text)
 
@@ -175,7 +161,7 @@ def _way(pair: Dynamics, start: tuple[float, float], finals: Sequence[float]) ->
     time = pair.crossing_time(start, turning)
     if time is None:
         return ""
-    other = float(pair.run(start, [time]).p[0][1 - turning])
+    other = float(pair.run(start, [time])[0][1 - turning])
     first, second = "AB"[turning], "AB"[1 - turning]
     lowest = "lowest" if finals[0] else "highest"
     return f"{first} passes ½ at t = {time:.2f}, {second} is at its {lowest} then, {other:.3f}"

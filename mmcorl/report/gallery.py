@@ -11,7 +11,6 @@ from typing import Any
 
 from PIL import Image
 
-from mmcorl.report.text import truncated
 from mmcorl.run.reader import Record, RunFiles, mapping, number
 
 MAX_ENTRIES = 40
@@ -179,4 +178,5 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _cut(text: Any, limit: int) -> Cut:
-    return Cut(*truncated(str(text), limit))
+    text = str(text)
+    return Cut(text[:limit], max(0, len(text) - limit))

@@ -7,15 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jinja2
-from markupsafe import Markup
-
+from mmcorl.report import page
 from mmcorl.report.caveats import caveats
-from mmcorl.report.charts import agent_colours, optimizer_charts, training_charts, validation_charts
-from mmcorl.report.compare import comparison_rows, duration, is_within_noise, run_labels, share
+from mmcorl.report.compare import comparison_rows, is_within_noise, run_labels
+from mmcorl.report.curves import agent_colours, optimizer_charts, training_charts, validation_charts
 from mmcorl.report.gallery import MAX_ENTRIES, gallery_entries
-from mmcorl.report.svg import dumbbell, scale_header, swatch
-from mmcorl.report.text import clean
 from mmcorl.run.folder import atomic_write
 from mmcorl.run.reader import RunFiles, StartEnd, mapping, number, read_run
 from mmcorl.run.throughput import memory_sentence
@@ -39,10 +35,8 @@ def build_report(run_dir: Path, others: Sequence[Path] = ()) -> Path:
     run_dir = Path(run_dir)
     unlike = [path for path in others if Path(path).resolve() != run_dir.resolve()]
     runs = [read_run(path) for path in [run_dir, *unlike]]
-    page = environment().get_template("report.html").render(**_context(runs))
-    target = run_dir / "report.html"
-    atomic_write(target, page)
-    return target
+    atomic_write(run_dir / "report.html", page.render("run.html", **_context(runs)))
+    return run_dir / "report.html"
 
 
 @dataclass(frozen=True)
@@ -63,6 +57,9 @@ def _context(runs: Sequence[RunFiles]) -> dict[str, Any]:
     training, constant = training_charts(runs, labels, colours)
     optimizer, constant_too = optimizer_charts(run, colours)
     return {
+        "title": run.name,
+        "kind": "run report",
+        "is_within_noise": is_within_noise,
         "run": run,
         "runs": list(zip(labels, runs, strict=True)),
         "labels": labels,
@@ -96,7 +93,7 @@ def _facts(run: RunFiles) -> list[tuple[str, str]]:
     if run.config.get("seed") is not None:
         facts.append(("seed", str(run.config["seed"])))
     if run.seconds is not None:
-        facts.append(("time", duration(run.seconds)))
+        facts.append(("time", page.duration(run.seconds)))
     memory = [value for record in run.timings if (value := number(record.get("peak_rss_gb"))) is not None]
     if memory:
         facts.append(("peak memory", f"{max(memory):.2f} GB"))
@@ -175,32 +172,3 @@ def _data_check(run: RunFiles) -> list[dict[str, Any]]:
             }
         )
     return splits
-
-
-def environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("mmcorl.report", "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=_finalize,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(share=share, duration=duration, change=_change, thousands=_thousands)
-    environment.globals.update(
-        dumbbell=dumbbell, scale_header=scale_header, swatch=swatch, is_within_noise=is_within_noise
-    )
-    return environment
-
-
-def _finalize(value: object) -> object:
-    """Replaces what HTML cannot hold in every value written into the page; escaping follows."""
-    return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-def _change(value: float | None) -> str:
-    return "–" if value is None else f"{value:+.3f}"
-
-
-def _thousands(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)

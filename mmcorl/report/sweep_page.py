@@ -11,10 +11,11 @@ from typing import Any
 from rich.console import Console
 
 from mmcorl.config import methods
-from mmcorl.report.charts import GROUP_METRICS, LABEL_METRICS
-from mmcorl.report.run_page import environment
-from mmcorl.report.svg import COLOURS, LARGE, Chart, Series, line_chart
+from mmcorl.report import page
+from mmcorl.report.charts import COLOURS, LARGE, Chart, Series, line_chart
+from mmcorl.report.curves import GROUP_METRICS, LABEL_METRICS
 from mmcorl.report.table import Align, Cell, Table, cells, csv, markdown, terminal
+from mmcorl.run.folder import atomic_write
 from mmcorl.run.reader import Points, RunFiles, read_run
 from mmcorl.tools import sweep
 from mmcorl.tools.sweep import Planned, Row, Spread
@@ -62,9 +63,8 @@ def write(out: Path, planned: Sequence[Planned], rows: Sequence[Row]) -> Path:
     (out / "sweep.json").write_text(json.dumps(sweep.record(rows), indent=1) + "\n")
     (out / "sweep.md").write_text(markdown([score_table(rows)]))
     (out / "sweep.csv").write_text(csv(Table("", [(head, "left") for head in heads], numbers)))
-    page = out / "sweep.html"
-    page.write_text(_page(planned, score_table(rows)))
-    return page
+    atomic_write(out / "sweep.html", _page(planned, score_table(rows)))
+    return out / "sweep.html"
 
 
 def _headings(rows: Sequence[Row]) -> dict[str, str]:
@@ -99,16 +99,14 @@ def _page(planned: Sequence[Planned], table: Table) -> str:
     for one in planned:
         if one.done:
             runs.setdefault(one.method, []).append(read_run(one.path))
-    return (
-        environment()
-        .get_template("sweep.html")
-        .render(
-            title=_title(planned),
-            run_notes=planned[0].config.notes,
-            table=table,
-            methods=[(name, methods.describe(name)) for name in runs],
-            charts=_charts(runs),
-        )
+    return page.render(
+        "sweep.html",
+        kind="sweep",
+        title=f"{_title(planned)}, from the same starting weights",
+        run_notes=planned[0].config.notes,
+        table=table,
+        methods=[(name, methods.describe(name)) for name in runs],
+        charts=_charts(runs),
     )
 
 
@@ -160,7 +158,7 @@ def _chart(
     for number, (method, own) in enumerate(runs.items()):
         points = mean_curve([points for run in own for points in curves(run)])
         series.append(Series(method, points, number % COLOURS, number // COLOURS, marks=marks))
-    return line_chart(title, series, note=note, shares=shares, frame=LARGE)
+    return line_chart(title, series, note=note, shares=shares, size=LARGE)
 
 
 def mean_curve(curves: Sequence[Points]) -> Points:

@@ -107,7 +107,7 @@ class _Note:
 
 
 class _Fitting:
-    """One line per row, with optional columns where they fit; else small print below values; else a list of rows."""
+    """One line per row, with optional columns if they fit; else text wraps, small print goes below; else a list."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -115,22 +115,25 @@ class _Fitting:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         ascii_only = options.ascii_only
         columns = len(self.table.columns)
-        for separator, shown in ((" ", columns), (" ", columns - self.table.optional), ("\n", columns)):
-            drawn = self._drawn(separator, shown - (self.table.optional if separator == "\n" else 0), ascii_only)
+        least = columns - self.table.optional
+        forms = ((" ", columns, False), (" ", least, False), (" ", least, True), ("\n", least, True))
+        for separator, shown, wraps in forms:
+            drawn = self._drawn(separator, shown, wraps, ascii_only)
             # Measured at its own width, a table would already have been squeezed.
-            if console.measure(drawn, options=options.update_width(10_000)).maximum <= options.max_width:
+            size = console.measure(drawn, options=options.update_width(10_000))
+            if (size.minimum if wraps else size.maximum) <= options.max_width:
                 yield drawn
                 return
         # Numbers are never cropped or broken.
         yield Text(_plain(self.table.title, ascii_only), style="bold")
         for row in self.table.rows:
             yield _rich(row[0], " ", ascii_only).append(":", style="dim")
-            for (head, _), cell in list(zip(self.table.columns, row, strict=True))[1 : columns - self.table.optional]:
+            for (head, _), cell in list(zip(self.table.columns, row, strict=True))[1:least]:
                 if cell.text:
                     name = f"  {_plain(head, ascii_only)}: " if head else "  "
                     yield Text(name, style="dim").append_text(_rich(cell, " ", ascii_only))
 
-    def _drawn(self, separator: str, columns: int, ascii_only: bool) -> rich.table.Table:
+    def _drawn(self, separator: str, columns: int, wraps: bool, ascii_only: bool) -> rich.table.Table:
         drawn = rich.table.Table(
             box=box.ROUNDED,
             border_style="dim",
@@ -139,9 +142,13 @@ class _Fitting:
             title_justify="left",
             header_style="bold",
         )
-        for head, align in self.table.columns[:columns]:
+        for place, (head, align) in enumerate(self.table.columns[:columns]):
             text = Text(_plain(head, ascii_only).replace(" ", separator))
-            drawn.add_column(text, justify=align, no_wrap=True)
+            texts = [text, *(_rich(row[place], separator, ascii_only) for row in self.table.rows)]
+            longest = max(line.cell_len for shown in texts for line in shown.split("\n"))
+            wrapping = wraps and align == "left"
+            least = min(16, longest) if wrapping else longest
+            drawn.add_column(text, justify=align, no_wrap=not wrapping, min_width=least)
         for number, row in enumerate(self.table.rows):
             if number in self.table.groups:
                 drawn.add_section()

@@ -357,7 +357,7 @@ def test_the_page_is_one_file_that_escapes_what_it_shows(tmp_path: Path) -> None
     text = paper_page(tmp_path / "page.html").read_text(encoding="utf-8")
     assert "<script" not in text
     assert "a note &lt;b&gt;" in text
-    assert text.count("Anchor: ") == 7
+    assert text.count("<h3>Anchor: ") == 7
 
 
 @pytest.mark.skipif(EXECUTABLE is None, reason="no Chromium on this machine")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from chromium import EXECUTABLE, browser
-from mmcorl.analysis.dynamics import Dynamics, ring
+from mmcorl.analysis.dynamics import Dynamics
 from mmcorl.analysis.known import training_prompts
 from mmcorl.analysis.trajectories import CLEAR, judge, measured, read_votes, voted_on
 from mmcorl.answers import Equivalence
@@ -39,7 +39,7 @@ def run_of(path: Path, teachers: Sequence[int], taught: Sequence[str] | None = N
     prompts = list(load_prompts(config.data.train))
     dynamics = Dynamics(tuple(teachers), K)
     paths = {
-        tag: dynamics.run((*start, 0.9)[: len(agents)], [step / STEPS * 20 for step in range(STEPS)]).p
+        tag: dynamics.run((*start, 0.9)[: len(agents)], [step / STEPS * 20 for step in range(STEPS)])
         for tag, start in STARTS.items()
     }
     with (path / "votes.jsonl").open("w") as file:
@@ -82,7 +82,7 @@ def test_votes_drawn_from_the_theory_are_found_to_follow_it(pair: Path) -> None:
     assert sum(one.followed for one in judged.values()) >= 0.9 * moves >= 5
     # The first window is five steps of the known path, about 20 prompts of a tag: within three standard errors.
     for name, one in judged.items():
-        path = cohort.run(STARTS[name], [step / STEPS * 20 for step in range(5)]).p.mean(axis=0)
+        path = cohort.run(STARTS[name], [step / STEPS * 20 for step in range(5)]).mean(axis=0)
         assert one.start.first == 1 <= one.start.last <= 5
         for p, error, known in zip(one.start.p, one.start.error, path, strict=True):
             assert abs(p - known) < 3 * error + 0.03
@@ -133,7 +133,7 @@ def test_the_command_over_a_run(pair: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_own_votes_and_a_ring_of_three(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    own, three = run_of(tmp_path / "own", (0, 1)), run_of(tmp_path / "three", ring(3))
+    own, three = run_of(tmp_path / "own", (0, 1)), run_of(tmp_path / "three", (1, 2, 0))
     assert main(["dynamics", "--run", str(own), str(three), "--out", str(tmp_path / "o"), "--json"]) == 0
     first, second = json.loads(capsys.readouterr().out)["runs"]
     told = {path["name"]: path for path in first["paths"]}

@@ -19,10 +19,10 @@ from rich.console import Console
 
 from fabricated_runs import write_run
 from mmcorl.errors import UserError
+from mmcorl.report.charts import nice_ticks
 from mmcorl.report.compare import comparison, comparison_table, is_within_noise
 from mmcorl.report.overview import overview_png
 from mmcorl.report.run_page import build_report
-from mmcorl.report.svg import nice_ticks
 from mmcorl.report.table import terminal
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -1,0 +1,175 @@
+"""The curves of a run and of runs compared with it, and the charts of a report made from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mmcorl.report.charts import LARGE, Chart, Series, line_chart, stacked_chart
+from mmcorl.run.reader import RunFiles, mapping, number
+
+LABEL_METRICS = (
+    (
+        "pseudo_label_accuracy",
+        "Pseudo-label accuracy",
+        "How often the label an agent was trained on is the known answer.",
+    ),
+    (
+        "sampled_accuracy",
+        "Accuracy of the sampled completions",
+        "On training prompts, at the sampling temperature.",
+    ),
+    ("reward_mean", "Reward, mean", "With labels, the share that matches them: agreement, not correctness."),
+)
+"""(metric, title, note) of the charts that also draw the other runs."""
+GROUP_METRICS = (
+    ("reward_std", "Reward, spread within a group", "Standard deviation."),
+    ("zero_variance_share", "Groups with all-equal rewards", "No gradient, with group advantages."),
+    ("vote_share", "Share of the majority answer", "1 means that all completions of a prompt agree."),
+    ("tie_share", "Ties between answers", ""),
+    ("unlabelled_share", "Prompts without a label", ""),
+)
+OPTIMIZER_METRICS = (
+    ("entropy", "Entropy per token", ""),
+    ("loss", "Loss", ""),
+    ("grad_norm", "Gradient norm", "Before clipping."),
+    ("clip_share", "Clipped tokens", "Share of tokens whose probability ratio was clipped."),
+    ("importance_weight_mean", "Importance weight, mean", "Trained model against sampling engine."),
+    ("importance_weight_max", "Importance weight, largest", "Trained model against sampling engine."),
+    ("learning_rate", "Learning rate", ""),
+)
+SHARES = {"zero_variance_share", "vote_share"}
+"""Drawn on the scale 0..1; other shares are small and scale to their values."""
+PHASES = ("rollout", "vote", "update", "evaluate", "checkpoint")
+
+
+def agent_colours(runs: Sequence[RunFiles]) -> dict[str, int]:
+    """Return one colour per agent name, the same in every run and every chart."""
+    names: dict[str, None] = {}
+    for run in runs:
+        names.update(dict.fromkeys(run.agents))
+    return {name: index for index, name in enumerate(names)}
+
+
+def accuracy_series(
+    set_name: str, runs: Sequence[RunFiles], labels: Sequence[str], colours: Mapping[str, int]
+) -> list[Series]:
+    """Return the accuracy of every agent on one validation set; the first run comes last, so that it is on top."""
+    return [
+        Series(agent, run.validation_series(set_name, agent), colours[agent], n, label, strong=n == 0, marks=True)
+        for n, (run, label) in reversed(list(enumerate(zip(runs, labels, strict=True))))
+        for agent in run.agents
+    ]
+
+
+def agreement_series(
+    set_name: str, runs: Sequence[RunFiles], labels: Sequence[str], colours: Mapping[str, int]
+) -> list[Series]:
+    """Return the agreement of every run on one validation set, and of the first run's pairs where it has several."""
+    series = []
+    pairs = runs[0].pairs(set_name)
+    if len(pairs) > 1:
+        for place, pair in enumerate(pairs, 1):
+            points = runs[0].agreement_series(set_name, pair)
+            series.append(Series(pair, points, len(colours) + place, strong=False, marks=True))
+    for n, (run, label) in reversed(list(enumerate(zip(runs, labels, strict=True)))):
+        name = "all agents" if n == 0 and len(pairs) > 1 else "agreement"
+        points = run.agreement_series(set_name)
+        series.append(Series(name, points, len(colours) + n, n, label, strong=n == 0, marks=True))
+    return series
+
+
+def validation_charts(
+    set_name: str, runs: Sequence[RunFiles], labels: Sequence[str], colours: Mapping[str, int]
+) -> list[Chart]:
+    """Return accuracy and agreement on one validation set; the first run solid, the others dashed."""
+    notes = (
+        "Greedy answers against known answers.",
+        "Share of prompts to which two agents give the same answer, right or wrong.",
+    )
+    lines = accuracy_series(set_name, runs, labels, colours), agreement_series(set_name, runs, labels, colours)
+    titles = f"Accuracy on {set_name}", f"Agreement on {set_name}"
+    charts = [
+        line_chart(title, series, shares=True, size=LARGE, note=note)
+        for title, series, note in zip(titles, lines, notes, strict=True)
+    ]
+    return [chart for chart in charts if chart]
+
+
+def training_charts(
+    runs: Sequence[RunFiles], labels: Sequence[str], colours: Mapping[str, int]
+) -> tuple[list[Chart], list[str]]:
+    """Return charts of the training prompts, and sentences on metrics that never changed."""
+    run, constant = runs[0], list[str]()
+    order = list(reversed(list(enumerate(zip(runs, labels, strict=True)))))
+    charts = []
+    for key, title, note in LABEL_METRICS:
+        series = [
+            Series(agent, other.agent_series(agent, key), colours[agent], n, label, strong=n == 0)
+            for n, (other, label) in order
+            for agent in other.agents
+        ]
+        charts.append(line_chart(title, series, shares=True, note=note))
+    series = [
+        Series("agreement", other.cohort_series(), len(colours) + n, n, label, strong=n == 0)
+        for n, (other, label) in order
+    ]
+    note = "On training prompts, between majority answers."
+    charts.append(line_chart("Agreement of the votes", series, shares=True, note=note))
+    for key, title, note in GROUP_METRICS:
+        charts.append(_one_metric(run, colours, key, title, note, constant))
+    charts.append(_one_metric(run, colours, "completion_length", "Completion length", "Tokens.", constant))
+    charts.append(_unusable(run, colours))
+    charts.append(_step_time(run))
+    return [chart for chart in charts if chart], constant
+
+
+def optimizer_charts(run: RunFiles, colours: Mapping[str, int]) -> tuple[list[Chart], list[str]]:
+    """Return charts of the optimizer and of memory, and sentences on metrics that never changed."""
+    constant: list[str] = []
+    charts = [_one_metric(run, colours, key, title, note, constant) for key, title, note in OPTIMIZER_METRICS]
+    memory = [(r["step"], number(r.get("peak_rss_gb"))) for r in run.timings]
+    points = [(step, value) for step, value in memory if value is not None]
+    charts.append(line_chart("Peak memory of the process", [Series("GB", points, len(colours))], note="GB."))
+    return [chart for chart in charts if chart], constant
+
+
+def _one_metric(
+    run: RunFiles, colours: Mapping[str, int], key: str, title: str, note: str, constant: list[str]
+) -> Chart | None:
+    """Return the chart of one metric of this run; a constant metric becomes a sentence instead."""
+    smooth = key != "learning_rate"
+    series = [Series(agent, run.agent_series(agent, key), colours[agent], smooth=smooth) for agent in run.agents]
+    values = {value for line in series for _, value in line.points}
+    if len(values) == 1 and any(len(line.points) > 1 for line in series):
+        constant.append(f"{title}: {values.pop():.4g} throughout.")
+        return None
+    return line_chart(title, series, shares=key in SHARES, note=note)
+
+
+def _unusable(run: RunFiles, colours: Mapping[str, int]) -> Chart | None:
+    series = []
+    for agent in run.agents:
+        for dash, (key, word) in enumerate((("unparsed_share", "unparsed"), ("cut_off_share", "cut off"))):
+            points = run.agent_series(agent, key)
+            series.append(Series(f"{agent} {word}", points, colours[agent], dash, strong=dash == 0))
+    return line_chart(
+        "Unparsed and cut-off completions",
+        series,
+        note="Unparsed: no answer found, so no vote and no reward. Cut off: ended by the length limit.",
+    )
+
+
+def _step_time(run: RunFiles) -> Chart | None:
+    stacks, other = [], False
+    for record in run.timings:
+        seconds = mapping(record.get("seconds"))
+        parts = [max(0.0, number(seconds.get(phase)) or 0.0) for phase in PHASES]
+        total = number(seconds.get("total"))
+        rest = max(0.0, total - sum(parts)) if total is not None else 0.0
+        other = other or rest > 1e-3 * max(total or 0.0, 1e-9)
+        stacks.append((int(record["step"]), [*parts, rest]))
+    if not any(sum(values) for _, values in stacks):
+        return None
+    names = [*PHASES, "other"] if other else list(PHASES)
+    stacks = [(step, values[: len(names)]) for step, values in stacks]
+    return stacked_chart("Time per step", names, stacks, note="Seconds.")
