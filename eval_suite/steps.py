@@ -230,7 +230,7 @@ def judge(
                     bar.advance()
 
             counts = judge_all([requests[row] for row in waiting], judge, keep, cache=cache)
-    for sentence in dict.fromkeys([counts.stopped, *(problem.sentence for problem in counts.problems.values())]):
+    for sentence in dict.fromkeys([counts.stopped, *(failure.sentence for failure in counts.failures.values())]):
         if sentence:
             reporter.warn(f"judge: {sentence}")
     verdicts = folder.rows("judge.jsonl")

@@ -82,7 +82,7 @@ def add(commands: Any) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="how the endpoint is asked: concurrency, timeout, retries, backoff, max_backoff, patience, stop_after, "
+        help="how the endpoint is asked: concurrency, timeout, retries, patience, stop_after, "
         "max_tokens, extra.NAME",
     )
     parser.add_argument("--check-set", action="append", default=[], metavar="NAME=VALUE", help="the same for the check")

@@ -1,21 +1,23 @@
-"""Models behind an OpenAI-compatible endpoint: asked patiently, never twice for what is known. No torch in here."""
+"""Client for models behind OpenAI-compatible endpoints: retries, reply cache, circuit breaker. Imports no torch."""
 
-from mmcorl.llm_client.breaker import Breaker, Stop
 from mmcorl.llm_client.cache import ReplyCache
-from mmcorl.llm_client.client import GREEDY, Content, Endpoint, Reply, Unanswered
-from mmcorl.llm_client.loop import to_the_end
+from mmcorl.llm_client.client import GREEDY, ChatClient, Content, Reply, Unanswered
+from mmcorl.llm_client.mapping import BatchModel, Failure, MapSummary, Outcome, Prompt, map_prompts
 from mmcorl.llm_client.settings import EndpointSettings, with_options
 
 __all__ = [
     "GREEDY",
-    "Breaker",
+    "BatchModel",
+    "ChatClient",
     "Content",
-    "Endpoint",
     "EndpointSettings",
+    "Failure",
+    "MapSummary",
+    "Outcome",
+    "Prompt",
     "Reply",
     "ReplyCache",
-    "Stop",
     "Unanswered",
-    "to_the_end",
+    "map_prompts",
     "with_options",
 ]

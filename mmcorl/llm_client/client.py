@@ -1,46 +1,52 @@
-"""One endpoint: sends a prompt, tries again where that can help, and says in a sentence why not where it cannot."""
+"""One OpenAI-compatible endpoint: sends a prompt, retries where that can help, and explains a failure in a sentence."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from types import TracebackType
-from typing import Any
-
-import httpx2
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from mmcorl.llm_client.settings import EndpointSettings
-from mmcorl.llm_client.waiting import Gate, backoff, retry_after, until_reset
+
+if TYPE_CHECKING:
+    import httpx2
+    import openai
 
 Content = str | Sequence[Mapping[str, Any]]
-"""Of one user message: text, or a list of parts as the protocol has them ({"type": "image_url", ...})."""
+"""Content of one user message: text, or a list of parts as in the protocol ({"type": "image_url", ...})."""
 GREEDY: Mapping[str, Any] = {"temperature": 0}
-"""The most likely reply, the same one each time."""
+"""Greedy decoding: the same reply each time."""
+MAX_BODY = 2**20
+"""Bytes read of a response: a long reply needs some 50,000, and a broken server may never stop sending."""
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
-_AGAIN = (408, 409)
-_HOPELESS = {
+_UNREACHABLE = ("ConnectError", "ConnectTimeout", "ProxyError")
+_SDK_LIMIT = 120.0
+"""Seconds of Retry-After above which the openai client stops retrying."""
+_MAX_BACKOFF = 30.0
+_EXCERPT = 200
+_ADVICE = {
     401: "refused the key; name a variable with a key it accepts ({key_option})",
     402: "wants to be paid; settle the account",
     403: "forbids it; check the key and what it may use",
     404: "does not know the address or the model {model!r}; check that its address ends in /v1 and what it serves",
     405: "takes no chat completions at this address; check that it ends in /v1",
 }
-_CONNECT_TIMEOUT = 10.0
-_EXCERPT = 200
-MAX_BODY = 2**20
-"""Bytes of a response that are read: a long reply needs some 50,000, a broken server may never end."""
 
 
 class Unanswered(Exception):
-    """A question to which no reply came, in one sentence.
+    """A question without a reply, explained in one sentence.
 
     Attributes:
-        kind: what failed, in a word or a status, so that a thousand failures make one line.
-        hopeless: any other question would have met the same.
+        kind: what failed, as a word or an HTTP status, so that a thousand failures make one line.
+        hopeless: every other question would fail in the same way.
     """
 
     def __init__(self, kind: str, sentence: str, *, hopeless: bool = False) -> None:
@@ -51,158 +57,177 @@ class Unanswered(Exception):
 
 @dataclass(frozen=True)
 class Reply:
-    """What the model said."""
+    """A model's reply."""
 
     text: str
     cut_off: bool
-    """It ran out of `max_tokens`."""
+    """Whether it ran out of `max_tokens`."""
 
 
-@dataclass(frozen=True)
-class _Answer:
-    """What a server sent."""
+class ChatClient:
+    """Asks one endpoint through `openai.AsyncOpenAI`; use it as an async context manager, within one event loop.
 
-    status: int
-    headers: Mapping[str, str]
-    text: str
-
-
-@dataclass(frozen=True)
-class _Trouble:
-    """A request that may be sent again."""
-
-    unanswered: Unanswered
-    wait: float | None = None
-    """Seconds the endpoint asks for."""
-    limited: bool = False
-    """A rate limit rather than a fault."""
-
-
-class Endpoint:
-    """Asks one OpenAI-compatible endpoint; use it as an async context manager.
+    The openai client retries dropped connections, timeouts and the statuses 408, 409, 429 and 5xx. Added here: a
+    Retry-After holds back all requests (a rate limit belongs to the key, not to one question), however long up to
+    `patience`; replies that are no chat completion are retried; bodies are bounded in size and time; the key appears
+    in no message.
 
     Raises:
         UserError: the key's variable is not set.
     """
 
     def __init__(self, settings: EndpointSettings) -> None:
+        # Takes a second to import, and most commands ask no endpoint.
+        import openai
+
         self.settings = settings
         self.sent = 0
-        """HTTP requests sent, retries among them."""
+        """HTTP requests sent, including retries."""
         self._key = settings.api_key()
-        self._gate = Gate()
-        host = httpx2.URL(settings.url).host
-        self._client = httpx2.AsyncClient(
-            headers={"Authorization": f"Bearer {self._key}"} if self._key else {},
-            # The time of a request as a whole is bounded where it is sent; these count single reads.
-            timeout=httpx2.Timeout(None, connect=min(_CONNECT_TIMEOUT, settings.timeout)),
-            limits=httpx2.Limits(max_connections=settings.concurrency, max_keepalive_connections=settings.concurrency),
-            # A redirect could carry the key elsewhere.
-            follow_redirects=False,
-            # A proxy of the environment cannot reach this machine.
-            trust_env=host not in _LOOPBACK,
+        self._open_at = 0.0
+        """Time (`time.monotonic`) before which nothing is sent."""
+        self._client = openai.AsyncOpenAI(
+            base_url=settings.url.removesuffix("/chat/completions"),
+            # It insists on a key; `_before_request` removes a missing one.
+            api_key=self._key or "none",
+            max_retries=settings.retries,
+            timeout=settings.timeout,
+            http_client=openai.DefaultAsyncHttpxClient(
+                # A redirect could carry the key elsewhere.
+                follow_redirects=False,
+                # A proxy of the environment cannot reach this machine.
+                trust_env=urlsplit(settings.url).hostname not in _LOOPBACK,
+                event_hooks={"request": [self._before_request], "response": [self._after_response]},
+            ),
         )
 
-    async def __aenter__(self) -> Endpoint:
+    async def __aenter__(self) -> ChatClient:
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._client.aclose()
+        await self._client.close()
 
-    async def ask(self, prompt: Content, sampling: Mapping[str, Any] = GREEDY) -> Reply:
-        """The model's reply to one user message; `sampling` holds fields of the request, such as `seed`.
+    async def ask(self, content: Content, sampling: Mapping[str, Any] = GREEDY) -> Reply:
+        """Return the model's reply to one user message; `sampling` holds request fields such as `seed`.
 
         Raises:
             Unanswered: no reply after all retries, or a refusal that no retry would change.
         """
+        import openai
+
         settings = self.settings
-        failures = limits = 0
+        body = settings.body(content, sampling)
+        model, messages = body.pop("model"), body.pop("messages")
+        faults = limits = 0
         limited_since: float | None = None
-        body = settings.body(prompt, sampling)
         while True:
-            await self._gate.passed()
-            outcome = await self._send(body)
-            if isinstance(outcome, Reply):
-                return outcome
-            if outcome.limited:
-                # Bounded by time, not by count: with many requests under way, the same one can be turned away often.
+            try:
+                response = await self._client.chat.completions.with_raw_response.create(
+                    model=model, messages=messages, extra_body=body
+                )
+            except openai.APIStatusError as error:
+                wait = _retry_after(error.response.headers)
+                limited = error.status_code == 429 and error.code != "insufficient_quota"
+                if not limited and (wait or 0.0) <= _SDK_LIMIT:
+                    raise self._refusal(error) from None
+                # Bounded by time, not by count: among many requests, the same one can be turned away often.
                 limits += 1
                 now = time.monotonic()
                 limited_since = now if limited_since is None else limited_since
-                wait = outcome.wait or backoff(limits, settings.backoff, settings.max_backoff)
+                wait = wait or min(_MAX_BACKOFF, 0.5 * 2.0 ** min(limits, 10))
                 if now + wait - limited_since > settings.patience:
-                    raise outcome.unanswered
-                self._gate.hold(wait)
+                    raise self._refusal(error) from None
+                self._hold(wait)
                 continue
-            failures += 1
-            if failures > settings.retries or (outcome.wait or 0.0) > settings.patience:
-                raise outcome.unanswered
-            if outcome.wait:
-                self._gate.hold(outcome.wait)
+            except openai.APITimeoutError as error:
+                unreachable = type(error.__cause__).__name__ in _UNREACHABLE
+                trouble = self._unanswered("timeout", f"gave no reply within {settings.timeout:g} s", unreachable)
+                raise trouble from None
+            except openai.APIConnectionError as error:
+                raise self._disconnected(error) from None
+            except TimeoutError:
+                trouble = self._unanswered("timeout", f"gave no whole reply within {settings.timeout:g} s")
             else:
-                await asyncio.sleep(backoff(failures, settings.backoff, settings.max_backoff))
+                reply = self._reply(response.text)
+                if reply is not None:
+                    return reply
+                said = self._excerpt(response.text)
+                trouble = self._unanswered("malformed", f"replied with something that is no chat completion{said}")
+            faults += 1
+            if faults > settings.retries:
+                raise trouble
+            await asyncio.sleep(min(_MAX_BACKOFF, 0.25 * 2.0 ** min(faults, 10)))
 
-    async def _send(self, body: Mapping[str, Any]) -> Reply | _Trouble:
-        """One request; raises `Unanswered` for what no retry would change."""
+    # Hooks of the HTTP client, around every request including the openai client's own retries.
+
+    async def _before_request(self, request: httpx2.Request) -> None:
+        while (left := self._open_at - time.monotonic()) > 0:
+            await asyncio.sleep(left)
+        # Taken from the environment, and meant for OpenAI's own endpoint.
+        for name in ("openai-organization", "openai-project", *(() if self._key else ("authorization",))):
+            request.headers.pop(name, None)
         self.sent += 1
-        try:
-            async with asyncio.timeout(self.settings.timeout):
-                answer = await self._fetch(body)
-        except TimeoutError:
-            return _Trouble(self._unanswered("timeout", f"gave no reply within {self.settings.timeout:g} s"))
-        except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError) as error:
-            sentence = f"cannot be reached ({_brief(error)}); start it, or correct its address"
-            return _Trouble(self._unanswered("connect", sentence, hopeless=True))
-        except httpx2.RequestError as error:
-            return _Trouble(self._unanswered("connection", f"broke the connection ({_brief(error)})"))
-        return self._read(answer)
 
-    async def _fetch(self, body: Mapping[str, Any]) -> _Answer:
-        """The server's answer, or as much of it as could be one."""
-        sent = bytearray()
-        async with self._client.stream("POST", self.settings.url, json=body) as response:
+    async def _after_response(self, response: httpx2.Response) -> None:
+        wait = _retry_after(response.headers)
+        if wait is not None and response.status_code >= 400:
+            if wait > self.settings.patience:
+                response.headers["x-should-retry"] = "false"
+            else:
+                self._hold(wait)
+        body = bytearray()
+        # The client's own timeout counts single reads; a server that drips bytes would never exceed it.
+        async with asyncio.timeout(self.settings.timeout):
             async for part in response.aiter_bytes():
-                sent += part
-                if len(sent) > MAX_BODY:
+                body += part
+                if len(body) > MAX_BODY:
                     break
-        return _Answer(response.status_code, response.headers, sent[:MAX_BODY].decode("utf-8", "replace"))
+        # What `aread` would set after reading everything.
+        response._content = bytes(body[:MAX_BODY])
+        await response.aclose()
 
-    def _read(self, response: _Answer) -> Reply | _Trouble:
-        status = response.status
-        if status == 200:
-            reset = until_reset(response.headers)
-            if reset is not None and reset <= self.settings.patience:
-                self._gate.hold(reset)
-            reply = self._reply(response.text)
-            if reply is None:
-                sentence = f"replied with something that is no chat completion{self._excerpt(response.text)}"
-                return _Trouble(self._unanswered("malformed", sentence))
-            return reply
-        message, code = _error(response.text)
-        said = self._excerpt(message)
-        kind = str(status)
+    def _hold(self, seconds: float) -> None:
+        self._open_at = max(self._open_at, time.monotonic() + seconds)
+
+    # Sentences
+
+    def _refusal(self, error: openai.APIStatusError) -> Unanswered:
+        """Explain an HTTP status that is final."""
+        status, settings = error.status_code, self.settings
+        said = self._excerpt(_message(error))
+        if error.code == "insufficient_quota":
+            return self._unanswered(error.code, f"says that the account's quota is spent{said}", True)
         if status == 429:
-            if code == "insufficient_quota":
-                raise self._unanswered(code, f"says that the account's quota is spent{said}", hopeless=True)
-            wait = retry_after(response.headers) or until_reset(response.headers)
+            wait = _retry_after(error.response.headers)
             asks = f", asking for {wait:g} s" if wait else ""
-            sentence = f"kept to its rate limit for longer than patience={self.settings.patience:g} s (429{asks}){said}"
-            return _Trouble(self._unanswered(kind, sentence), wait, limited=True)
-        if status in _AGAIN or status >= 500:
-            sentence = f"answered {status} to {self.settings.retries + 1} tries{said}"
-            return _Trouble(self._unanswered(kind, sentence), retry_after(response.headers))
-        if status in _HOPELESS:
-            advice = _HOPELESS[status].format(model=self.settings.model, key_option=self.settings.KEY_OPTION)
-            raise self._unanswered(kind, f"answered {status}: it {advice}{said}", hopeless=True)
+            patience = f"patience={settings.patience:g} s"
+            return self._unanswered("429", f"kept to its rate limit for longer than {patience} (429{asks}){said}")
+        if status in (408, 409) or status >= 500:
+            return self._unanswered(str(status), f"answered {status} to {settings.retries + 1} tries{said}")
+        if status in _ADVICE:
+            advice = _ADVICE[status].format(model=settings.model, key_option=settings.KEY_OPTION)
+            return self._unanswered(str(status), f"answered {status}: it {advice}{said}", True)
         if status < 400:
             sentence = f"answered {status}, no chat completion; correct its address (redirects are not followed)"
-            raise self._unanswered(kind, sentence, hopeless=True)
-        raise self._unanswered(kind, f"refused the request with {status}{said}")
+            return self._unanswered(str(status), sentence, True)
+        return self._unanswered(str(status), f"refused the request with {status}{said}")
+
+    def _disconnected(self, error: openai.APIConnectionError) -> Unanswered:
+        cause = error.__cause__ or error
+        brief = str(cause) or type(cause).__name__
+        if type(cause).__name__ in _UNREACHABLE:
+            sentence = f"cannot be reached ({brief}); start it, or correct its address"
+            return self._unanswered("connect", sentence, True)
+        return self._unanswered("connection", f"broke the connection ({brief})")
+
+    def _unanswered(self, kind: str, sentence: str, hopeless: bool = False) -> Unanswered:
+        whole = f"the {self.settings.ROLE} at {self.settings.base_url} {sentence}."
+        return Unanswered(kind, self._redacted(whole), hopeless=hopeless)
 
     def _reply(self, text: str) -> Reply | None:
-        """The first choice's text; None if the body is no chat completion. No text at all is an empty reply."""
+        """Return the first choice's text (none at all counts as empty), or None if this is no chat completion."""
         try:
             choice = json.loads(text)["choices"][0]
             content = choice["message"].get("content")
@@ -210,15 +235,12 @@ class Endpoint:
             return None
         if content is not None and not isinstance(content, str):
             return None
-        return Reply(self._redacted(content or ""), choice.get("finish_reason") == "length")
-
-    def _unanswered(self, kind: str, sentence: str, *, hopeless: bool = False) -> Unanswered:
-        return Unanswered(
-            kind, self._redacted(f"the {self.settings.ROLE} at {self.settings.base_url} {sentence}."), hopeless=hopeless
-        )
+        # JSON can carry half a surrogate pair, files cannot.
+        content = (content or "").encode("utf-8", "replace").decode()
+        return Reply(self._redacted(content), choice.get("finish_reason") == "length")
 
     def _excerpt(self, text: str) -> str:
-        """The first words of what a server said, on one line, in brackets."""
+        """Return the first words of a server's message, on one line, in brackets."""
         words = " ".join("".join(c if c.isprintable() else " " for c in self._redacted(text)[: 4 * _EXCERPT]).split())
         return f' (it said: "{words[:_EXCERPT]}")' if words else ""
 
@@ -227,20 +249,23 @@ class Endpoint:
         return text.replace(self._key, "***") if self._key else text
 
 
-def _error(text: str) -> tuple[str, str | None]:
-    """Message and code of an error: under `error` (OpenAI, vLLM), flat (older vLLM), `detail` (FastAPI), or text."""
+def _message(error: openai.APIStatusError) -> str:
+    """Return the message of an error body: `error.message` (OpenAI, vLLM), flat (older vLLM), `detail` (FastAPI)."""
+    body: Any = error.body
+    if isinstance(body, dict) and (message := body.get("message", body.get("detail"))) is not None:
+        return message if isinstance(message, str) else json.dumps(message)
+    return body if isinstance(body, str) else error.response.text
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds that `retry-after-ms` or `Retry-After` (seconds or a date, RFC 9110) ask for, if any."""
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        try:
+            seconds = float(headers[name]) * unit
+        except (KeyError, ValueError):
+            continue
+        return seconds if 0 <= seconds < math.inf else None
     try:
-        body = json.loads(text)
-    except (ValueError, RecursionError):
-        return text, None
-    inner = body.get("error", body) if isinstance(body, dict) else body
-    if isinstance(inner, dict):
-        code = inner.get("code")
-        message = inner.get("message", inner.get("detail"))
-        if message is not None:
-            return message if isinstance(message, str) else json.dumps(message), code if isinstance(code, str) else None
-    return inner if isinstance(inner, str) else text, None
-
-
-def _brief(error: Exception) -> str:
-    return str(error) or type(error).__name__
+        return max(0.0, parsedate_to_datetime(headers["retry-after"]).timestamp() - time.time())
+    except (KeyError, ValueError, OverflowError):
+        return None

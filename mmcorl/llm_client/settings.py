@@ -1,4 +1,4 @@
-"""Which endpoint to ask, and how patiently."""
+"""Settings of an OpenAI-compatible endpoint: address, model, limits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from mmcorl.errors import UserError
 
 _PATH = "/chat/completions"
-_OPTIONS = ("concurrency", "timeout", "retries", "backoff", "max_backoff", "patience", "stop_after", "max_tokens")
+_OPTIONS = ("concurrency", "timeout", "retries", "patience", "stop_after", "max_tokens")
 
 Settings = TypeVar("Settings", bound="EndpointSettings")
 
@@ -28,12 +28,12 @@ class EndpointSettings:
     """
 
     ROLE: ClassVar[str] = "endpoint"
-    """What it is called in sentences."""
+    """Its name in error messages."""
     KEY_OPTION: ClassVar[str] = "api_key_env"
-    """Where the key's variable is named, in sentences."""
+    """Option that names the key's variable, in error messages."""
 
     base_url: str = "http://localhost:8000/v1"
-    """Up to and with `/v1`; `/chat/completions` is added."""
+    """Address, including `/v1`; `/chat/completions` is appended."""
     model: str = ""
     """Name under which the endpoint serves the model."""
     api_key_env: str | None = None
@@ -41,24 +41,20 @@ class EndpointSettings:
     concurrency: int = 16
     """Requests under way at once, at most."""
     timeout: float = 60.0
-    """Seconds one request may take as a whole."""
+    """Seconds until a request must be answered, and again until its reply must be complete."""
     retries: int = 5
-    """Times a request is sent again after a dropped connection, a timeout, a reply that is no chat completion, or
-    one of the statuses 408, 409 and 5xx."""
-    backoff: float = 0.5
-    """Seconds before the first retry; doubles with each one, and is shortened at random by up to a half."""
-    max_backoff: float = 30.0
-    """Seconds between retries, at most."""
+    """Times a request is sent again after a dropped connection, a timeout, a reply that is no chat completion, or one
+    of the statuses 408, 409, 429 and 5xx; 0.5 s later at first, doubling up to 8 s."""
     patience: float = 600.0
-    """Seconds for which one question obeys a rate limit (429, Retry-After, x-ratelimit headers) before it counts
-    as failed; nothing is ever sent before the time the endpoint named."""
+    """Seconds for which one question obeys a rate limit (429, Retry-After) before it counts as failed; nothing is sent
+    before the time the endpoint named."""
     stop_after: int = 10
-    """Questions that fail in a row before no more are asked."""
+    """Consecutive failed questions after which no more are asked."""
     max_tokens: int = 2048
-    """Room for the reply."""
+    """Maximum length of the reply, in tokens."""
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """Fields added to the body of each request, or removed from it by None: `max_tokens: None` with
-    `max_completion_tokens`, say. They become part of the model's name."""
+    """Fields added to the body of each request, or removed from it by None: for example `max_tokens: None` with
+    `max_completion_tokens`. They become part of the model's name."""
 
     def __post_init__(self) -> None:
         _check_url(self)
@@ -68,7 +64,7 @@ class EndpointSettings:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise UserError(f"{self.ROLE} {name} {value!r} is not a whole number of at least {least}.")
-        for name in ("timeout", "backoff", "max_backoff", "patience"):
+        for name in ("timeout", "patience"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
                 raise UserError(f"{self.ROLE} {name} {value!r} is not a number of seconds above 0.")
@@ -85,16 +81,16 @@ class EndpointSettings:
 
     @property
     def name(self) -> str:
-        """The model as recorded beside what it said: with what `extra` changes about it."""
+        """Model name recorded beside its replies, including what `extra` changes."""
         return self.model + (" " + json.dumps(dict(self.extra), sort_keys=True) if self.extra else "")
 
     @property
     def url(self) -> str:
-        """Where requests go."""
+        """Address that requests are sent to."""
         return self.base_url.rstrip("/").removesuffix(_PATH) + _PATH
 
     def body(self, prompt: Any, sampling: Mapping[str, Any]) -> dict[str, Any]:
-        """One request: a user message, whose content is text or a list of parts, and how to sample the reply."""
+        """Return the JSON body of a request: one user message (text or a list of parts), and how to sample the reply."""
         body: dict[str, Any] = {
             "model": self.model,
             "messages": [{"role": "user", "content": prompt}],
@@ -105,7 +101,7 @@ class EndpointSettings:
         return {name: value for name, value in body.items() if value is not None}
 
     def api_key(self) -> str | None:
-        """The key, read when it is needed and kept nowhere; None when no variable is named.
+        """Return the key from its variable, or None when no variable is named.
 
         Raises:
             UserError: the variable is not set, or holds what cannot be a key.
@@ -124,7 +120,7 @@ class EndpointSettings:
 
 
 def with_options(settings: Settings, options: Iterable[str]) -> Settings:
-    """Settings changed by texts such as `concurrency=64` or `extra.max_completion_tokens=64`; values are JSON or text.
+    """Return settings changed by texts such as `concurrency=64` or `extra.max_completion_tokens=64`; values are JSON or text.
 
     Raises:
         UserError: a text of another form, an unknown name, or a value that cannot work.
@@ -136,13 +132,13 @@ def with_options(settings: Settings, options: Iterable[str]) -> Settings:
         if not equals:
             raise UserError(f"{settings.ROLE} option {text!r} sets nothing; write it as NAME=VALUE.")
         try:
-            told = json.loads(value)
+            setting = json.loads(value)
         except ValueError:
-            told = value
+            setting = value
         if name.startswith("extra."):
-            extra[name.removeprefix("extra.")] = told
+            extra[name.removeprefix("extra.")] = setting
         elif name in _OPTIONS:
-            changes[name] = told
+            changes[name] = setting
         else:
             raise UserError(
                 f"{settings.ROLE} option {name!r} is unknown; use {', '.join(_OPTIONS)}, or extra.NAME for its "
@@ -160,7 +156,7 @@ def _check_url(settings: EndpointSettings) -> None:
     except ValueError as error:
         raise UserError(f"{role} {url!r} {rule}") from error
     if parts.username is not None or parts.query or parts.fragment:
-        # Not repeated: what stands there is usually a key.
+        # Not repeated: it is usually a key.
         raise UserError(
             f"the {role}'s address at {parts.hostname} holds a user name, a query or a fragment; leave it out, and "
             f"name the variable with the key ({settings.KEY_OPTION})."

@@ -35,7 +35,7 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture
 def quick() -> list[str]:
     """A judge that is given up on within a second."""
-    return [f"--judge-set={text}" for text in ("timeout=0.2", "retries=1", "backoff=0.01", "patience=0.5")]
+    return [f"--judge-set={text}" for text in ("timeout=0.2", "retries=1", "patience=0.5")]
 
 
 def grade(capsys: pytest.CaptureFixture[str], *argv: str | Path) -> tuple[dict[str, Any], str]:

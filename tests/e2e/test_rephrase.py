@@ -651,7 +651,7 @@ def test_killed_client_and_server_lose_no_row_and_double_none(tmp_path, serve):
     server, url = serving(log)
     out = tmp_path / "view.jsonl"
     words = ["rephrase", str(config), "--model", "m", "--url", url, "--out", str(out), "--quiet"]
-    words += ["--set", "concurrency=4", "--set", "retries=2", "--set", "backoff=0.01", "--set", "stop_after=3"]
+    words += ["--set", "concurrency=4", "--set", "retries=2", "--set", "--set", "stop_after=3"]
     command = [sys.executable, "-m", "mmcorl.cli", *words]
 
     def start() -> subprocess.Popen[str]:

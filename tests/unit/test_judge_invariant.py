@@ -82,7 +82,7 @@ JUDGES: dict[str, tuple[Behaviour, str]] = {
 
 def impatient(server: OpenAIServer, **changes: float) -> JudgeSettings:
     return JudgeSettings(
-        base_url=server.url, **{"retries": 1, "backoff": 0.002, "patience": 0.2, "timeout": 5.0, **changes}
+        base_url=server.url, **{"retries": 1, "patience": 0.2, "timeout": 5.0, **changes}
     )
 
 

@@ -1,32 +1,22 @@
-"""The judge stage: a language model says whether an answer that the rules did not credit means the known one.
+"""The judge stage: a language model decides whether an answer that the rules did not credit means the known one.
 
-It can only add credit, never take it: `correct = rule or (committed and not cut_off and judge)`. What is uncommitted
-or cut off has no answer to judge and is never sent.
+It can only add credit, never take it: `correct = rule or (committed and not cut_off and judge)`. A response that is
+uncommitted or cut off has no answer to judge and is never sent.
 """
 
-from eval_suite.grading.judge.cache import VerdictCache
 from eval_suite.grading.judge.choice import choose
 from eval_suite.grading.judge.in_process import VllmJudge
-from eval_suite.grading.judge.judging import (
-    Counts,
-    JudgeModel,
-    JudgeVerdict,
-    Problem,
-    as_callable,
-    judge_all,
-)
+from eval_suite.grading.judge.judging import JudgeCounts, JudgeVerdict, VerdictCache, as_callable, judge_all
 from eval_suite.grading.judge.prompt import PROMPT_VERSION, JudgeRequest, key
 from eval_suite.grading.judge.settings import JudgeSettings
 from mmcorl.llm_client import Reply, Unanswered, with_options
 
 __all__ = [
     "PROMPT_VERSION",
-    "Counts",
-    "JudgeModel",
+    "JudgeCounts",
     "JudgeRequest",
     "JudgeSettings",
     "JudgeVerdict",
-    "Problem",
     "Reply",
     "Unanswered",
     "VerdictCache",

@@ -1,20 +1,30 @@
-"""Rewords the questions of a data set through a model, so that agents can read different wordings. No torch in here."""
+"""Reword the questions of a data set with a model, so that agents can read different wordings. Imports no torch."""
 
-from mmcorl.tools.rephrase.row import Attempt, Outcome
+from mmcorl.tools.rephrase.options import CheckerSettings, RephraseOptions, RewriterSettings
+from mmcorl.tools.rephrase.rewording import Attempt, RowResult
 from mmcorl.tools.rephrase.rules import RULES, Breach, breach
-from mmcorl.tools.rephrase.run import Report, rephrase, work_folder
-from mmcorl.tools.rephrase.settings import CheckerSettings, RephraseSettings, RewriterSettings
+from mmcorl.tools.rephrase.run import (
+    RephraseReport,
+    rephrase,
+    rephrase_config,
+    training_overrides,
+    view_of,
+    work_folder,
+)
 
 __all__ = [
     "RULES",
     "Attempt",
     "Breach",
     "CheckerSettings",
-    "Outcome",
-    "RephraseSettings",
-    "Report",
+    "RephraseOptions",
+    "RephraseReport",
     "RewriterSettings",
+    "RowResult",
     "breach",
     "rephrase",
+    "rephrase_config",
+    "training_overrides",
+    "view_of",
     "work_folder",
 ]

@@ -1,0 +1,235 @@
+"""Ask one model many prompts: cache, concurrency, circuit breaker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from mmcorl.llm_client.cache import ReplyCache
+from mmcorl.llm_client.client import GREEDY, ChatClient, Content, Reply, Unanswered
+from mmcorl.llm_client.settings import EndpointSettings
+
+BATCH = 256
+"""Prompts given to a `BatchModel` at once: a kill loses at most these."""
+
+Outcome = str | Reply | Unanswered
+"""Of one prompt: the text that `keep` made of the reply, the reply where `keep` declined it, or why there is none."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One question to a model."""
+
+    key: str
+    """Cache key; prompts with equal keys are asked once."""
+    content: Content | Callable[[], Content]
+    """The user message, or what builds it (in a thread, when it is sent): images need not be held for all prompts."""
+    sampling: Mapping[str, Any] = field(default_factory=lambda: GREEDY)
+
+
+class BatchModel(Protocol):
+    """A model in this process."""
+
+    @property
+    def name(self) -> str:
+        """Recorded beside its replies, and part of the cache key."""
+
+    def ask(self, prompts: Sequence[str]) -> Sequence[Reply | Unanswered]:
+        """Return one reply per prompt, greedily decoded, each prompt a user message in the model's chat template.
+
+        `Unanswered` is returned, not raised, for a prompt without a reply.
+        """
+
+
+@dataclass
+class Failure:
+    """Failures of one kind."""
+
+    sentence: str
+    """The first of them."""
+    questions: int = 0
+
+
+@dataclass
+class MapSummary:
+    """What a call of `map_prompts` did."""
+
+    cached: int = 0
+    """Prompts answered from the cache."""
+    asked: int = 0
+    """Different prompts put to the model."""
+    sent: int = 0
+    """HTTP requests, including retries."""
+    failures: dict[str, Failure] = field(default_factory=dict)
+    """By kind."""
+    stopped: str | None = None
+    """Why the rest was not asked, in a sentence."""
+
+
+def map_prompts(
+    prompts: Sequence[Prompt],
+    model: EndpointSettings | BatchModel,
+    on_result: Callable[[int, Outcome], object],
+    *,
+    cache: ReplyCache | None = None,
+    keep: Callable[[Reply], str | None] = lambda reply: reply.text,
+) -> MapSummary:
+    """Ask every prompt; `on_result` gets the index and outcome of each as soon as it is in.
+
+    Known replies come from `cache`; new ones are on disk before `on_result` sees them, so a kill loses nothing that
+    was reported. `keep` turns a reply into the text to cache and report; None means that it is reported as it is and
+    asked again by the next call, as failures are.
+
+    The circuit breaker: until the endpoint has answered once, prompts go one at a time, and a failure that every
+    prompt would meet (nobody listens, the key is refused, the model is unknown) stops the call; so do `stop_after`
+    failures in a row at any time. Prompts not asked are then reported as `Unanswered`.
+
+    May be called where an event loop is running, such as in a notebook; it then works in another thread.
+
+    Raises:
+        UserError: the key is not set (and some prompt is not in the cache).
+        RunError: the cache cannot be written. What `on_result` raises comes through as well, and ends the call.
+    """
+    run = _Run(prompts, on_result, cache, keep)
+    run.report_known()
+    if not isinstance(model, EndpointSettings):
+        run.ask_batches(model)
+    elif run.waiting:
+        _run_async(run.ask_endpoint(model))
+    return run.summary
+
+
+class _Stop(Exception):
+    """The circuit breaker has opened."""
+
+
+class _Run:
+    """One call of `map_prompts`."""
+
+    def __init__(
+        self,
+        prompts: Sequence[Prompt],
+        on_result: Callable[[int, Outcome], object],
+        cache: ReplyCache | None,
+        keep: Callable[[Reply], str | None],
+    ) -> None:
+        self.prompts, self.on_result, self.cache, self.keep = prompts, on_result, cache, keep
+        self.summary = MapSummary()
+        self.waiting: dict[str, list[int]] = {}
+        """Prompts by key; gone once reported."""
+        for index, prompt in enumerate(prompts):
+            self.waiting.setdefault(prompt.key, []).append(index)
+        self._answered = False
+        self._failures_in_a_row = 0
+
+    def report_known(self) -> None:
+        """Report what the cache holds."""
+        for key, text in (self.cache.get(list(self.waiting)) if self.cache else {}).items():
+            self.summary.cached += len(self.waiting[key])
+            self._report(key, text)
+
+    def ask_batches(self, model: BatchModel) -> None:
+        """Ask a model in this process."""
+        left = list(self.waiting)
+        for start in range(0, len(left), BATCH):
+            keys = left[start : start + BATCH]
+            contents = [self.prompts[self.waiting[key][0]].content for key in keys]
+            replies = model.ask([str(content() if callable(content) else content) for content in contents])
+            if len(replies) != len(keys):
+                raise ValueError(f"{model.name} gave {len(replies)} replies to {len(keys)} prompts")
+            self.summary.asked += len(keys)
+            for key, outcome in self._kept(list(zip(keys, replies, strict=True))):
+                self._report(key, outcome)
+
+    async def ask_endpoint(self, settings: EndpointSettings) -> None:
+        """Ask an endpoint, several prompts at a time."""
+        # Bounded, so that a slow disk slows the asking, and a kill loses few replies that are not on disk yet.
+        replies: asyncio.Queue[tuple[str, Reply | Unanswered] | None] = asyncio.Queue(settings.concurrency)
+        async with ChatClient(settings) as client, asyncio.TaskGroup() as group:
+            group.create_task(self._deliver(replies))
+            left = iter(list(self.waiting))
+            try:
+                while not self._answered and (key := next(left, None)) is not None:
+                    await self._ask(client, key, replies)
+                async with asyncio.TaskGroup() as lanes:
+                    for _ in range(settings.concurrency):
+                        lanes.create_task(self._lane(client, left, replies))
+            except* _Stop:
+                pass  # Requests under way are cancelled and count as not asked.
+            await replies.put(None)
+        for key in list(self.waiting):
+            self._report(key, Unanswered("stopped", f"not asked, or not to the end: {self.summary.stopped}"))
+
+    async def _lane(self, client: ChatClient, left: Iterator[str], replies: asyncio.Queue[Any]) -> None:
+        for key in left:
+            await self._ask(client, key, replies)
+
+    async def _ask(self, client: ChatClient, key: str, replies: asyncio.Queue[Any]) -> None:
+        self.summary.asked += 1
+        prompt = self.prompts[self.waiting[key][0]]
+        content = prompt.content
+        try:
+            if callable(content):
+                content = await asyncio.to_thread(content)
+            reply = await client.ask(content, prompt.sampling)
+        except Unanswered as trouble:
+            await replies.put((key, trouble))
+            self._failures_in_a_row += 1
+            if trouble.hopeless and not self._answered:
+                self.summary.stopped = str(trouble)
+            elif self._failures_in_a_row >= client.settings.stop_after:
+                self.summary.stopped = (
+                    f"{self._failures_in_a_row} questions in a row failed, the last because {trouble}"
+                )
+            if self.summary.stopped:
+                raise _Stop from trouble
+        else:
+            self._answered, self._failures_in_a_row = True, 0
+            await replies.put((key, reply))
+        finally:
+            self.summary.sent = client.sent
+
+    async def _deliver(self, replies: asyncio.Queue[tuple[str, Reply | Unanswered] | None]) -> None:
+        """Keep and report replies, all that are in at once: many commits to the disk cost more than one."""
+        more = True
+        while more:
+            batch = [await replies.get()]
+            while not replies.empty():
+                batch.append(replies.get_nowait())
+            more = None not in batch
+            for key, outcome in await asyncio.to_thread(self._kept, [pair for pair in batch if pair is not None]):
+                self._report(key, outcome)
+
+    def _kept(self, replies: list[tuple[str, Reply | Unanswered]]) -> list[tuple[str, Outcome]]:
+        """Cache what is to be kept; returns the outcomes, with the texts that another process may have cached first."""
+        texts = {key: text for key, reply in replies if isinstance(reply, Reply) and (text := self.keep(reply)) is not None}
+        if self.cache and texts:
+            texts |= self.cache.put(texts)
+        return [(key, texts.get(key, reply)) for key, reply in replies]
+
+    def _report(self, key: str, outcome: Outcome) -> None:
+        """Report one outcome to every prompt with this key."""
+        if isinstance(outcome, Unanswered) and outcome.kind != "stopped":
+            self.summary.failures.setdefault(outcome.kind, Failure(str(outcome))).questions += 1
+        for index in self.waiting.pop(key):
+            self.on_result(index, outcome)
+
+
+def _run_async(work: Coroutine[Any, Any, None]) -> None:
+    """Run to the end, in another thread where this one has an event loop; of several errors, raise the first."""
+    try:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            asyncio.run(work)
+            return
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(asyncio.run, work).result()
+    except BaseExceptionGroup as group:
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        raise error from group
