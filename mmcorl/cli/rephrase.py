@@ -5,16 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mmcorl.cli.options import command
-from mmcorl.errors import UserError
-
-if TYPE_CHECKING:
-    from mmcorl.config import Config
-    from mmcorl.tools.rephrase import RephraseSettings, Report
 
 EPILOG = """examples:
   vllm serve Qwen/Qwen3-32B
@@ -82,8 +77,7 @@ def add(commands: Any) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="how the endpoint is asked: concurrency, timeout, retries, patience, stop_after, "
-        "max_tokens, extra.NAME",
+        help="how the endpoint is asked: concurrency, timeout, retries, patience, stop_after, max_tokens, extra.NAME",
     )
     parser.add_argument("--check-set", action="append", default=[], metavar="NAME=VALUE", help="the same for the check")
     parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
@@ -92,90 +86,18 @@ def add(commands: Any) -> None:
 
 def _rephrase(arguments: argparse.Namespace) -> int:
     from mmcorl.config import load
-    from mmcorl.data import load_prompts
-    from mmcorl.tools.rephrase import rephrase
+    from mmcorl.tools.rephrase import RephraseOptions, rephrase_config, training_overrides, view_of
 
     config = load(arguments.config, arguments.overrides)
-    name, out = _view(config, arguments.view, arguments.out)
-    settings = _settings(arguments, config.vision.max_side)
-    # Other views may not exist yet, and min_rows is about training.
-    data = config.data.train.model_copy(update={"views": {}, "min_rows": 1})
-    report = rephrase(load_prompts(data), settings, out, quiet=arguments.quiet)
+    name, out = view_of(config, arguments.view, arguments.out)
+    options = RephraseOptions(**{field: getattr(arguments, field) for field in RephraseOptions.model_fields})
+    report = rephrase_config(config, options, out, quiet=arguments.quiet)
     if arguments.json:
         print(json.dumps(asdict(report) | {"view": str(report.view)}))
     else:
-        _tell(report, settings, _train(arguments, config, name, out))
+        print(report.describe(options))
+        words = [*arguments.overrides, *training_overrides(config, name, out)]
+        print("train on it:", " ".join([f"mmcorl train {arguments.config}", *(f"'{word}'" for word in words)]))
     if report.unanswered:
         print(f"mmcorl: no reply came for {report.unanswered} row(s); the same command asks for them", file=sys.stderr)
     return 1 if report.unanswered else 0
-
-
-def _view(config: Config, name: str | None, out: Path | None) -> tuple[str, Path]:
-    """Name and file of the view that is written."""
-    # Views without a source are columns of the data.
-    files = {view: settings.source for view, settings in config.data.train.views.items() if settings.source}
-    if name is None and len(files) > 1 and out is None:
-        raise UserError(f"the config has the views {', '.join(files)}; say with --view which one is written")
-    name = name or (next(iter(files)) if len(files) == 1 else "rephrased")
-    if out is None and name not in files:
-        raise UserError(f"the config has no view {name!r} that would name a file; say with --out what is written")
-    return name, (out or Path(files[name])).expanduser()
-
-
-def _settings(arguments: argparse.Namespace, max_side: int) -> RephraseSettings:
-    from mmcorl.llm_client import with_options
-    from mmcorl.tools.rephrase import CheckerSettings, RephraseSettings, RewriterSettings
-
-    rewriter = RewriterSettings(base_url=arguments.url, model=arguments.model, api_key_env=arguments.key_env)
-    rewriter = with_options(rewriter, arguments.set)
-    checker = CheckerSettings(**{field.name: getattr(rewriter, field.name) for field in fields(rewriter)})
-    told = {
-        "model": arguments.check_model,
-        "base_url": arguments.check_url,
-        # A key goes only where it was named for.
-        "api_key_env": arguments.check_key_env or (None if arguments.check_url else arguments.key_env),
-    }
-    checker = replace(checker, **{field: value for field, value in told.items() if value or field == "api_key_env"})
-    return RephraseSettings(
-        rewriter=rewriter,
-        checker=with_options(checker, arguments.check_set),
-        temperature=arguments.temperature,
-        top_p=arguments.top_p,
-        seed=arguments.seed,
-        attempts=arguments.attempts,
-        check=arguments.check,
-        solves=arguments.solves,
-        agree=arguments.agree,
-        against=arguments.against,
-        failed=arguments.failed,
-        without=frozenset(arguments.skip_rule),
-        show_images=arguments.show_images,
-        max_side=max_side,
-    )
-
-
-def _train(arguments: argparse.Namespace, config: Config, name: str, out: Path) -> str:
-    """The command that trains on the view."""
-    words = ["mmcorl train", arguments.config, *(f"'{override}'" for override in arguments.overrides)]
-    view = config.data.train.views.get(name)
-    if view is None or view.source is None or Path(view.source).expanduser() != out:
-        words.append(f"'data.train.views.{name}.source={out}'")
-    if all(agent.view != name for agent in config.agents):
-        words.append(f"'agents[{len(config.agents) - 1}].view={name}'")
-    return " ".join(words)
-
-
-def _tell(report: Report, settings: RephraseSettings, train: str) -> None:
-    from mmcorl.tools.rephrase import work_folder
-
-    print(f"{report.reworded} of {report.rows} rows reworded: {report.view}")
-    failed = report.rows - report.reworded
-    if failed:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in report.failed.items())
-        kept = "keep their own wording" if settings.failed == "original" else "are marked"
-        print(f"{failed} {kept} ({reasons}): {work_folder(report.view) / 'failures.jsonl'}")
-    if report.skipped:
-        reasons = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in report.skipped.items())
-        print(f"{sum(report.skipped.values())} unusable rows of the data are not in it ({reasons})")
-    print(f"{report.sent} requests in {report.seconds:g} s, {report.known} replies were known")
-    print(f"train on it: {train}")

@@ -21,7 +21,7 @@ from mmcorl.types import Group, PseudoLabel
 
 
 def by_label(relation: Relation, kind: str, tie: TieRule = "first_seen") -> Verifier:
-    """Score 1 where the answer equals the label, else 0: the known answer (`gold`) or the vote of all answers (`majority`).
+    """Score 1 where the answer equals the label, else 0: the known answer (`gold`) or the majority vote (`majority`).
 
     The vote counts every answer of a step to the same problem, over all agents, turns and conversations, and needs no
     known answer; without a winner every answer scores 0.

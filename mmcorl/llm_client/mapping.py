@@ -205,7 +205,9 @@ class _Run:
 
     def _kept(self, replies: list[tuple[str, Reply | Unanswered]]) -> list[tuple[str, Outcome]]:
         """Cache what is to be kept; returns the outcomes, with the texts that another process may have cached first."""
-        texts = {key: text for key, reply in replies if isinstance(reply, Reply) and (text := self.keep(reply)) is not None}
+        texts = {
+            key: text for key, reply in replies if isinstance(reply, Reply) and (text := self.keep(reply)) is not None
+        }
         if self.cache and texts:
             texts |= self.cache.put(texts)
         return [(key, texts.get(key, reply)) for key, reply in replies]

@@ -90,7 +90,7 @@ class EndpointSettings:
         return self.base_url.rstrip("/").removesuffix(_PATH) + _PATH
 
     def body(self, prompt: Any, sampling: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the JSON body of a request: one user message (text or a list of parts), and how to sample the reply."""
+        """Return the JSON body of a request: one user message (text or a list of parts) and the sampling fields."""
         body: dict[str, Any] = {
             "model": self.model,
             "messages": [{"role": "user", "content": prompt}],
@@ -120,7 +120,7 @@ class EndpointSettings:
 
 
 def with_options(settings: Settings, options: Iterable[str]) -> Settings:
-    """Return settings changed by texts such as `concurrency=64` or `extra.max_completion_tokens=64`; values are JSON or text.
+    """Return settings changed by texts such as `concurrency=64` or `extra.seed=3`; values are JSON or text.
 
     Raises:
         UserError: a text of another form, an unknown name, or a value that cannot work.

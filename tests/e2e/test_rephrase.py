@@ -29,10 +29,8 @@ from mmcorl.data.row_parsing import without_choices
 from mmcorl.errors import RunError, UserError
 from mmcorl.llm_client import Reply as ModelReply
 from mmcorl.tools.rephrase import (
-    CheckerSettings,
-    RephraseSettings,
-    Report,
-    RewriterSettings,
+    RephraseOptions,
+    RephraseReport,
     breach,
     rephrase,
     work_folder,
@@ -97,12 +95,11 @@ def serve() -> Iterator[Callable[..., OpenAIServer]]:
         server.__exit__(None, None, None)
 
 
-def impatient(server: OpenAIServer | str, **changes: Any) -> RephraseSettings:
-    """Settings that give up soon."""
+def impatient(server: OpenAIServer | str, endpoint: tuple[str, ...] = (), **changes: Any) -> RephraseOptions:
+    """Options that give up soon."""
     url = server if isinstance(server, str) else server.url
-    fast = {"timeout": 2.0, "retries": 1, "backoff": 0.004, "max_backoff": 0.02, "patience": 1.0, "stop_after": 40}
-    endpoint = {"base_url": url, "model": "m", **fast, "concurrency": 8, **changes.pop("endpoint", {})}
-    return RephraseSettings(RewriterSettings(**endpoint), CheckerSettings(**endpoint), **changes)
+    fast = ("timeout=2", "retries=1", "patience=1", "stop_after=40", "concurrency=8", *endpoint)
+    return RephraseOptions(**{"model": "m", "url": url, "set": fast, **changes})
 
 
 QUESTIONS = [
@@ -131,7 +128,9 @@ def data(path: Path, **more: Any) -> DataSettings:
     return DataSettings(source=str(path), columns={"answer": "answer", "id": "id"}, **more)
 
 
-def reworded(rows: Path, settings: RephraseSettings) -> tuple[Report, list[dict[str, Any]], list[dict[str, Any]]]:
+def reworded(
+    rows: Path, settings: RephraseOptions
+) -> tuple[RephraseReport, list[dict[str, Any]], list[dict[str, Any]]]:
     """The report, the rows of the view, and the failures that are listed."""
     out = rows.with_name("view.jsonl")
     report = rephrase(load_prompts(data(rows)), settings, out, quiet=True)
@@ -367,7 +366,7 @@ def test_no_reply_breaks_the_alignment(tmp_path, serve, kind):
 def test_limits_and_faults_pass(tmp_path, serve):
     turns = in_turn(fail(429, "slow down", retry_after="0.1"), fail(500), fail(503), good)
     server = serve(turns)
-    report, _, _ = reworded(write_rows(tmp_path), impatient(server, endpoint={"retries": 5}))
+    report, _, _ = reworded(write_rows(tmp_path), impatient(server, endpoint=("retries=5",)))
     assert (report.reworded, report.asked, report.sent) == (5, 10, 13)
     assert server.calls[1].time - server.calls[0].time >= 0.1
 
@@ -385,7 +384,7 @@ def test_an_endpoint_of_no_use_is_given_up_at_once_and_writes_nothing(tmp_path, 
     server = serve(behaviour)
     out = tmp_path / "view.jsonl"
     with pytest.raises(RunError, match=re.escape(sentence)) as told:
-        rephrase(load_prompts(data(rows)), impatient(server, endpoint={"stop_after": 3}), out, quiet=True)
+        rephrase(load_prompts(data(rows)), impatient(server, endpoint=("stop_after=3",)), out, quiet=True)
     assert "of 30 rows are done, and every reply so far is kept: the same command goes on from there" in str(told.value)
     assert not out.exists()
     assert len(server.calls) <= most
@@ -456,8 +455,7 @@ def test_without_labels_the_votes_on_the_original_decide(tmp_path, serve):
 
 def test_a_checker_may_be_another_model_elsewhere(tmp_path, serve):
     rewriter, checker = serve(rewriting(good)), serve(say("different"))
-    settings = impatient(rewriter, attempts=2)
-    settings = RephraseSettings(settings.rewriter, impatient(checker, endpoint={"model": "judge"}).checker, attempts=2)
+    settings = impatient(rewriter, attempts=2, check_url=checker.url, check_model="judge")
     report, _, _ = reworded(write_rows(tmp_path, 3), settings)
     assert report.failed == {"other_answer": 3}
     assert {kind_of(call) for call in rewriter.calls} == {"rewrite"}
@@ -618,7 +616,7 @@ def test_the_seal_is_what_anyone_can_work_out():
 
 SERVER = """
 import hashlib, json, random, sys, threading
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = [sys.argv[1], sys.argv[1] + "/.."]
 from test_rephrase import OpenAIServer, Reply, good
 order = random.Random(1)
 log = open(sys.argv[2], "a")
@@ -634,7 +632,7 @@ with OpenAIServer(slow, int(sys.argv[3])) as server:
 def serving(log: Path, url: str | None = None) -> tuple[subprocess.Popen[str], str]:
     """A server in a process of its own, at a free address or at `url`; each call leaves a line in `log`."""
     port = url.split(":")[2].split("/")[0] if url else "0"
-    words = [sys.executable, "-c", SERVER, str(ROOT / "tests"), str(log), port]
+    words = [sys.executable, "-c", SERVER, str(ROOT / "tests/e2e"), str(log), port]
     server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     assert server.stdout
     return server, server.stdout.readline().strip()
@@ -716,12 +714,12 @@ def test_a_reply_is_on_disk_before_it_counts(tmp_path, serve):
     rows = write_rows(tmp_path)
     server = serve(lambda call: good(call) if len(server.calls) <= 7 else Reply(delay=60, disconnect=True))
     code = (
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import sys; sys.path[:0] = [sys.argv[1], sys.argv[1] + '/..']\n"
         "from pathlib import Path\nfrom test_rephrase import *\n"
-        "settings = impatient(sys.argv[3], endpoint={'concurrency': 1, 'timeout': 60})\n"
+        "settings = impatient(sys.argv[3], endpoint=('concurrency=1', 'timeout=60'))\n"
         "rephrase(load_prompts(data(Path(sys.argv[2]))), settings, Path(sys.argv[2]).with_name('view.jsonl'))\n"
     )
-    client = subprocess.Popen([sys.executable, "-c", code, str(ROOT / "tests"), str(rows), server.url], cwd=ROOT)
+    client = subprocess.Popen([sys.executable, "-c", code, str(ROOT / "tests/e2e"), str(rows), server.url], cwd=ROOT)
     until = time.monotonic() + 30
     while len(server.calls) < 8 and time.monotonic() < until:
         time.sleep(0.005)

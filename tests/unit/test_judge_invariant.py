@@ -81,9 +81,7 @@ JUDGES: dict[str, tuple[Behaviour, str]] = {
 
 
 def impatient(server: OpenAIServer, **changes: float) -> JudgeSettings:
-    return JudgeSettings(
-        base_url=server.url, **{"retries": 1, "patience": 0.2, "timeout": 5.0, **changes}
-    )
+    return JudgeSettings(base_url=server.url, **{"retries": 1, "patience": 0.2, "timeout": 5.0, **changes})
 
 
 @pytest.mark.parametrize("judge", JUDGES)

@@ -68,10 +68,10 @@ def judge_all(
             on_verdict(index, verdict, words)
 
     prompts = [Prompt(key(request, judge.name), partial(prompt, request)) for request in requests]
-    summary = map_prompts(prompts, judge, report, cache=cache, keep=_verdict_text)
-    return JudgeCounts(
-        **vars(summary), **{verdict: verdicts.count(verdict) for verdict in ("yes", "no", "unclear", "failed")}
-    )
+    counts = JudgeCounts(**vars(map_prompts(prompts, judge, report, cache=cache, keep=_verdict_text)))
+    for verdict in verdicts:
+        setattr(counts, verdict, getattr(counts, verdict) + 1)
+    return counts
 
 
 def as_callable(

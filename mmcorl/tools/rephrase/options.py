@@ -70,8 +70,8 @@ class RephraseOptions(BaseModel):
     agree: int = Field(default=2, ge=1)
     """with check=solve: solutions of the rewording that must be right"""
     against: Literal["known", "votes"] = "known"
-    """with check=solve, the right answer: the row's own where it has one, or what at least `agree` of `solves` solutions
-    of the original say, which uses no label"""
+    """with check=solve, the right answer: the row's own where it has one, or what at least `agree` of `solves`
+    solutions of the original say, which uses no label"""
     failed: Literal["original", "mark"] = "original"
     """a row without a good rewording keeps its wording, or has none and then counts as a bad row (`on_bad_row`)"""
     skip_rule: tuple[str, ...] = ()

@@ -252,8 +252,8 @@ class Rewording:
             summary = map_prompts(mapped, endpoint, take, cache=self.cache, keep=keep)
         if summary.stopped:
             raise RunError(
-                f"{summary.stopped} {self._finished} of {len(self.rows)} rows are done, and every reply so far is kept: "
-                "the same command goes on from there"
+                f"{summary.stopped} {self._finished} of {len(self.rows)} rows are done, and every reply so far is "
+                "kept: the same command goes on from there"
             )
         self.asked += summary.asked
         self.known += len(mapped) - summary.asked

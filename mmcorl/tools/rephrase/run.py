@@ -192,7 +192,9 @@ def _lines(rows: Sequence[Mapping[str, Any]]) -> bytes:
 
 def _require_writable(out: Path) -> None:
     if out.suffix != ".jsonl":
-        raise UserError(f"the view is written as JSON Lines, but {str(out)!r} does not end in .jsonl; choose one that does")
+        raise UserError(
+            f"the view is written as JSON Lines, but {str(out)!r} does not end in .jsonl; choose one that does"
+        )
     if out.exists() and not work_folder(out).is_dir():
         raise UserError(
             f"{str(out)!r} exists and was not written by this command ({work_folder(out).name} is not beside it); move "
