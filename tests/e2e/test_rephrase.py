@@ -649,7 +649,7 @@ def test_killed_client_and_server_lose_no_row_and_double_none(tmp_path, serve):
     server, url = serving(log)
     out = tmp_path / "view.jsonl"
     words = ["rephrase", str(config), "--model", "m", "--url", url, "--out", str(out), "--quiet"]
-    words += ["--set", "concurrency=4", "--set", "retries=2", "--set", "--set", "stop_after=3"]
+    words += ["--set", "concurrency=4", "--set", "retries=2", "--set", "stop_after=3"]
     command = [sys.executable, "-m", "mmcorl.cli", *words]
 
     def start() -> subprocess.Popen[str]:
@@ -710,7 +710,7 @@ def test_killed_client_and_server_lose_no_row_and_double_none(tmp_path, serve):
 
 
 def test_a_reply_is_on_disk_before_it_counts(tmp_path, serve):
-    # The kill comes while row 3 is asked; its rewording came, its comparison did not.
+    # Five rewordings and two comparisons came.
     rows = write_rows(tmp_path)
     server = serve(lambda call: good(call) if len(server.calls) <= 7 else Reply(delay=60, disconnect=True))
     code = (
@@ -727,7 +727,9 @@ def test_a_reply_is_on_disk_before_it_counts(tmp_path, serve):
     client.wait()
     server.behaviour = good
     report, _, _ = reworded(rows, impatient(server))
-    assert (report.reworded, report.sent) == (5, 3), "the comparison of row 3, and both requests of row 4"
+    # Three comparisons were not asked; the reply before the kill may not have been on disk yet.
+    assert report.reworded == 5
+    assert 3 <= report.sent <= 4
 
 
 # -- the command -------------------------------------------------------------------------------------------
@@ -747,15 +749,15 @@ def test_mistakes_are_one_sentence(tmp_path, serve, capsys):
     two = "data.train.views={a: {source: a.jsonl}, b: {source: b.jsonl}}"
     out = ["--out", str(tmp_path / "v.jsonl")]
     for more, sentence in [
-        ([], "the config has no view 'rephrased' that would name a file; say with --out what is written"),
-        ([two], "the config has the views a, b; say with --view which one is written"),
+        ([], "the config has no view 'rephrased' that would name a file; choose one with --out"),
+        ([two], "the config has the views a, b; choose with --view which one is written"),
         (["data.train.views={a: {columns: {question: answer}}}"], "the config has no view 'rephrased' that would name"),
         (["--out", "v.json"], "does not end in .jsonl"),
         (["--out", str(mine)], "exists and was not written by this command"),
-        ([*out, "--attempts", "0"], "attempts 0 is not a whole number of at least 1"),
+        ([*out, "--attempts", "0"], "attempts is 0, but must be at least 1 (rewordings tried"),
         ([*out, "--solves", "2", "--agree", "3"], "agree 3 of 2 solutions can never agree"),
-        ([*out, "--temperature", "nan"], "temperature nan is not at least 0"),
-        ([*out, "--top-p", "0"], "top_p 0.0 is not above 0"),
+        ([*out, "--temperature", "nan"], "temperature is nan, but must be a finite number"),
+        ([*out, "--top-p", "0"], "top_p is 0.0, but must be above 0"),
         ([*out, "--skip-rule", "sums"], "there is no rule 'sums'; the rules are unicode, length"),
         ([*out, "--key-env", "NO_SUCH_KEY"], "the variable NO_SUCH_KEY, named for the rewriter's key, is not set"),
         ([*out, "--check-set", "speed=9"], "checker option 'speed' is unknown"),
