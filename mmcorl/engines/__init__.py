@@ -1,11 +1,18 @@
-"""Engines sample completions; each lives in a module of its own and is imported only when used."""
+"""Engines sample completions. ENGINES is the table of them; each one's module is imported when it is used.
+
+An engine touches two files: its module with a `build(request)` function, and its row here. Settings of its own go into
+`EngineSettings`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mmcorl.engines.base import Engine, Sample, Sampling
+from mmcorl.registry import Row, Table
 
 if TYPE_CHECKING:
     import torch
@@ -15,80 +22,101 @@ if TYPE_CHECKING:
     from mmcorl.policy.prompt_encoder import Reader
     from model_adapters.base import VisionSettings
 
-__all__ = ["Engine", "Sample", "Sampling", "build_engine", "engine_for", "require_engine"]
+__all__ = ["ENGINES", "Engine", "EngineRequest", "EngineRow", "Sample", "Sampling", "build_engine", "require_engine"]
+
+
+@dataclass(frozen=True)
+class EngineRequest:
+    """What an engine is built from."""
+
+    settings: EngineSettings
+    policy: Policy
+    """Model, adapter and processor."""
+    name: str
+    """The agent, for messages."""
+    path: str
+    """Checkpoint folder or hub id of the policy."""
+    vision: VisionSettings
+    dtype: str
+    """`fp32`, `bf16` or `fp16`, for an engine with its own weights."""
+    max_model_len: int | None
+    """Most tokens of a prompt and its completion; an engine with its own weights reserves memory for them."""
+    dumps: Path | None = None
+    """Folder for failed requests."""
+    device: torch.device | None = None
+    """Where an engine with its own weights computes; by default the policy's device."""
+
+
+@dataclass(frozen=True)
+class EngineRow(Row):
+    """An engine. `function` builds it from an EngineRequest."""
+
+    own_weights: bool = False
+    """Whether it holds a copy of the weights, which is synced after updates and compared with the trainer's."""
+    one_sleeper_per_process: bool = False
+    """Whether only one of a process can free its GPU memory."""
+    require: Callable[[float], None] = lambda temperature: None
+    """Raises UserError, without importing the engine, where it is not installed or cannot sample at a temperature."""
+
+
+ENGINES: Table[EngineRow] = Table("engine", EngineRow, lambda row: None)
+
+
+@ENGINES.add("transformers", "Samples from the trained weights themselves.")
+def transformers(request: EngineRequest) -> Engine:
+    """Build the transformers engine."""
+    from mmcorl.engines.transformers import TransformersEngine
+
+    return TransformersEngine(request.policy, request.settings.max_rows, request.settings.max_tokens)
+
+
+def _require_vllm(temperature: float) -> None:
+    from mmcorl.engines.vllm_setup import require_installed, require_temperature
+
+    require_temperature(temperature)
+    require_installed()
+
+
+@ENGINES.add(
+    "vllm",
+    "Holds its own weights in each rank's process, as large models need, and receives new ones after every update.",
+    own_weights=True,
+    one_sleeper_per_process=True,
+    require=_require_vllm,
+)
+def vllm(request: EngineRequest) -> Engine:
+    """Build the vLLM engine."""
+    from mmcorl.engines.vllm import VllmEngine
+
+    return VllmEngine(request)
 
 
 def require_engine(config: Config) -> None:
-    """Raise UserError, before anything is loaded, where a run's engine is not installed or cannot sample as asked."""
-    if config.engine.kind == "vllm":
-        from mmcorl.engines.vllm import require_installed, require_temperature
-
-        require_temperature(config.sampling.temperature)
-        require_installed()
+    """Raise UserError, before anything is loaded, if the engine of a run is not installed or cannot sample as set."""
+    ENGINES[config.engine.kind].require(config.sampling.temperature)
 
 
-def build_engine(config: Config, policy: Policy, reader: Reader, dumps: Path | None = None) -> Engine:
+def build_engine(config: Config, policy: Policy, encoder: Reader, dumps: Path | None = None) -> Engine:
     """Build the engine of a run's `engine` section, holding the weights that training starts from.
 
-    Every rank builds its own, in its own process. RunError requests are written into `dumps`.
+    Every rank builds its own, in its own process. Failed requests are written into `dumps`.
     Raises UserError where the machine cannot run it.
     """
     require_engine(config)
-    longest = max(config.sampling.max_new_tokens, config.validation.max_new_tokens or 0)
-    return engine_for(
-        config.engine,
-        policy,
-        name=reader.name,
-        path=reader.path,
-        vision=reader.vision,
-        dtype=config.engine.dtype or config.training.dtype,
-        longest=reader.longest_prompt() + longest if config.engine.kind == "vllm" else None,
-        dumps=dumps,
-    )
-
-
-def engine_for(
-    settings: EngineSettings,
-    policy: Policy,
-    *,
-    name: str,
-    path: str,
-    vision: VisionSettings,
-    dtype: str,
-    longest: int | None,
-    dumps: Path | None = None,
-    device: torch.device | None = None,
-) -> Engine:
-    """An engine for a policy outside of a run, too.
-
-    Args:
-        settings: which engine, and how.
-        policy: model, adapter and processor.
-        name: for messages.
-        path: checkpoint of the policy.
-        vision: how images reach the model.
-        dtype: `fp32`, `bf16` or `fp16`, for engines with weights of their own.
-        longest: most tokens of a prompt and its completion, unless the settings say; only vllm needs to know.
-        dumps: folder for requests that went wrong.
-        device: where an engine with weights of its own computes; by default where the policy does.
-    """
-    if settings.kind == "transformers":
-        from mmcorl.engines.transformers import TransformersEngine
-
-        return TransformersEngine(policy, settings.max_rows, settings.max_tokens)
-    from mmcorl.engines.vllm import VllmEngine
-
-    length = settings.max_model_len or longest
-    if length is None:
-        raise ValueError("engine.kind is 'vllm' and neither settings.max_model_len nor longest says how long a row is")
-    return VllmEngine(
-        policy,
-        name=name,
-        path=path,
-        vision=vision,
+    row, settings = ENGINES[config.engine.kind], config.engine
+    longest = settings.max_model_len
+    if row.own_weights and longest is None:
+        completion = max(config.sampling.max_new_tokens, config.validation.max_new_tokens or 0)
+        longest = encoder.longest_prompt() + completion
+    request = EngineRequest(
         settings=settings,
-        dtype=dtype,
-        max_model_len=length,
+        policy=policy,
+        name=encoder.name,
+        path=encoder.path,
+        vision=encoder.vision,
+        dtype=settings.dtype or config.training.dtype,
+        max_model_len=longest,
         dumps=dumps,
-        device=device,
     )
+    engine: Engine = row.function(request)
+    return engine

@@ -1,17 +1,19 @@
-"""What a worker asks of an engine."""
+"""The engine interface: what a worker needs of whatever samples its completions. Imports no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Protocol
 
 from mmcorl.types import FinishReason
-from model_adapters.base import Encoded
 
-Weights = Callable[[], Iterable[tuple[str, Tensor]]]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from model_adapters.base import Encoded
+
+Weights = Callable[[], "Iterable[tuple[str, Tensor]]"]
 """All weights, trained or not: (name on the hub, full tensor), from the start at every call."""
 
 
@@ -31,7 +33,7 @@ class Sample:
     """One drawn completion."""
 
     ids: Tensor
-    """(C,) int64, the stop token included when there is one."""
+    """(C,) int64, the stop token included if there is one."""
     logprobs: Tensor
     """(C,) float32: log-probability of each token under the distribution it was drawn from."""
     finish_reason: FinishReason
@@ -41,28 +43,28 @@ class Engine(Protocol):
     """Draws completions from the agent's current weights."""
 
     adapters: bool
-    """Whether `sync` wants low-rank adapters as they are; otherwise they come merged into the weights."""
+    """Whether `sync` takes low-rank adapters as they are; otherwise they must come merged into the weights."""
 
     def generate(self, prompts: Sequence[Encoded], n: int, sampling: Sampling, seed: int) -> list[list[Sample]]:
-        """n samples of each prompt; equal arguments and weights give equal samples."""
+        """Return n samples of each prompt; equal arguments and weights give equal samples."""
         ...
 
     def sync(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Take over the trainer's weights after an update or a resume.
 
-        `weights` are (name in a checkpoint on the hub, full tensor), produced as they are taken. An engine that
-        shares the weights does not touch the iterator; another one takes all of it, on every rank.
+        `weights` yields (name in a checkpoint on the hub, full tensor), one at a time. An engine that shares the weights
+        leaves the iterator alone; any other consumes all of it, on every rank.
         """
         ...
 
     def check(self, weights: Weights) -> None:
-        """Raise RunError unless the engine computes with exactly these, all weights of the trainer; when awake."""
+        """Raise RunError unless the engine, awake, computes with exactly these, all weights of the trainer."""
         ...
 
     def sleep(self, until_sync: bool = False) -> None:
-        """Give memory back before an update.
+        """Free memory before an update.
 
-        `until_sync` promises that all weights come before the next `wake`, so that the engine may drop its own.
+        `until_sync` promises a sync of all weights before the next `wake`, so the engine may drop its own.
         """
         ...
 

@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from mmcorl.config import Config
-from mmcorl.config.install_hints import install
+from mmcorl.system.install_hints import install
 from mmcorl.errors import RunError, UserError
 from mmcorl.launch.reaper import Reaper
 

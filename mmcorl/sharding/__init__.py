@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from mmcorl.config import Config
-from mmcorl.config.install_hints import install
+from mmcorl.system.install_hints import install
 from mmcorl.errors import UserError
 from mmcorl.policy.policy import Policy
 from mmcorl.sharding.base import Shards, size_of

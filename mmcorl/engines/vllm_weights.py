@@ -1,0 +1,145 @@
+"""The weights of a vLLM engine: taken over from the trainer in place, tensor by tensor."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from mmcorl.engines.vllm_setup import first_line
+from mmcorl.errors import RunError
+from mmcorl.system import scratch_dirs
+
+if TYPE_CHECKING:
+    from vllm import LLM
+    from vllm.lora.request import LoRARequest
+
+
+@dataclass(frozen=True)
+class Sync:
+    """What one weight sync moved."""
+
+    tensors: int
+    bytes: int
+    """As given by the trainer, before any change of dtype."""
+    seconds: float
+
+
+class WeightLoader:
+    """Loads the trainer's weights into a running vLLM.
+
+    Args:
+        llm: the engine.
+        name: the agent, for messages.
+        lora: peft's config where vLLM keeps low-rank adapters beside the weights, else None.
+    """
+
+    def __init__(self, llm: LLM, name: str, lora: Any):
+        self.llm, self.name = llm, name
+        self.adapters: LoRARequest | None = None
+        """What every request must carry once low-rank adapters were loaded."""
+        if lora is not None:
+            self._adapter_folder = tempfile.TemporaryDirectory(prefix=f"{scratch_dirs.prefix(os.getpid())}{name}-")
+            lora.save_pretrained(self._adapter_folder.name)
+
+    @property
+    def model(self) -> Any:
+        """vLLM's model, which lives in this process."""
+        executor: Any = self.llm.llm_engine.model_executor
+        return executor.driver_worker.model_runner.get_model()
+
+    def load(self, weights: Iterable[tuple[str, Tensor]]) -> Sync:
+        """Take over weights as they come; what is not given stays. See `VllmEngine.sync`."""
+        started = time.perf_counter()
+        stream = _WeightStream(weights)
+        try:
+            self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(stream)})
+            if stream.adapters:
+                self._load_adapters(stream.adapters)
+        except (ValueError, KeyError) as error:
+            raise RunError(
+                f"agent {self.name!r}: vLLM cannot place the weight {stream.last!r} ({first_line(error)}), and now "
+                "holds a mixture of old and new ones: its class names layers differently, so use "
+                "engine.kind=transformers"
+            ) from error
+        self._require_whole_matrices(stream.names)
+        self._repack_tied_head()
+        self._drop_caches()
+        return Sync(len(stream.names), stream.bytes, time.perf_counter() - started)
+
+    def _load_adapters(self, adapters: Mapping[str, Tensor]) -> None:
+        """Replace the low-rank adapters; vLLM reads them from a folder as peft writes it."""
+        from safetensors.torch import save_file
+        from vllm.lora.request import LoRARequest
+
+        folder = self._adapter_folder.name
+        tensors = {
+            f"base_model.model.{name.replace('.default.', '.')}": tensor.to("cpu").contiguous()
+            for name, tensor in adapters.items()
+        }
+        save_file(tensors, Path(folder) / "adapter_model.safetensors")
+        self.llm.llm_engine.add_lora(LoRARequest(self.name, 1, folder, load_inplace=True))
+        self.adapters = LoRARequest(self.name, 1, folder)  # Requests with this one do not read the folder again.
+
+    def _require_whole_matrices(self, given: set[str]) -> None:
+        """Raise RunError where parts of a joined matrix are missing: vLLM would leave them uninitialized."""
+        joined = {
+            part: (whole, parts)
+            for whole, parts in getattr(self.model, "packed_modules_mapping", {}).items()
+            for part in parts
+            if len(parts) > 1
+        }
+        tails = {tuple(name.split(".")[-2:]) for name, _ in self.model.named_modules()}
+        for name in given:
+            *parents, part, kind = name.split(".")
+            if part not in joined or kind != "weight" or not parents:
+                continue
+            whole, parts = joined[part]
+            if (parents[-1], whole) not in tails or (parents[-1], part) in tails:
+                continue  # This module keeps its parts apart.
+            siblings = [".".join([*parents, sibling, kind]) for sibling in parts]
+            if missing := [sibling for sibling in siblings if sibling not in given]:
+                raise RunError(
+                    f"agent {self.name!r}: the weights {name} came without {missing[0]}, which vLLM keeps in one "
+                    "matrix with them: give all of its parts at every sync"
+                )
+
+    def _repack_tied_head(self) -> None:
+        """Pack a tied head again: on a CPU, vLLM 0.32 keeps the packed copy and samples with the head of old weights."""
+        for module in self.model.modules():
+            if hasattr(module, "cpu_linear") and module.weight.numel():
+                module.quant_method.process_weights_after_loading(module)
+
+    def _drop_caches(self) -> None:
+        """Drop cached states and image features of older weights. All three: the scheduler relies on the workers'."""
+        if not self.llm.reset_prefix_cache():
+            raise RuntimeError(f"agent {self.name!r}: vLLM keeps states that older weights computed")
+        self.llm.llm_engine.reset_mm_cache()
+        self.llm.llm_engine.reset_encoder_cache()
+
+
+class _WeightStream:
+    """Passes weights on as they come, and keeps low-rank adapters back."""
+
+    def __init__(self, weights: Iterable[tuple[str, Tensor]]):
+        self.weights = weights
+        self.names: set[str] = set()
+        self.bytes = 0
+        self.last = ""
+        self.adapters: dict[str, Tensor] = {}
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        for name, tensor in self.weights:
+            self.last = name
+            self.names.add(name)
+            self.bytes += tensor.nbytes
+            if ".lora_" in name:
+                self.adapters[name] = tensor.detach()
+            else:
+                yield name, tensor.detach()
