@@ -19,9 +19,7 @@ from eval_suite.generation import Generation
 from eval_suite.items import Item, Response
 from mmcorl.algo.seeds import noise_seed
 from mmcorl.config import EngineSettings
-from mmcorl.engines import engine_for
-from mmcorl.engines.base import Sampling
-from mmcorl.engines.vllm import require_installed
+from mmcorl.engines import ENGINES, EngineRequest, Sampling
 from mmcorl.errors import UserError
 from mmcorl.policy.policy import Policy
 from mmcorl.policy.prompt_styles import INSTRUCTIONS
@@ -112,26 +110,27 @@ class Checkpoint:
         self.vision = VisionSettings(**settings.vision)
         processor = self.adapter.load_processor(path, self.vision)
         arguments(processor, settings.template)  # refuses one that the template does not have
-        kind = EngineSettings(kind=settings.engine, gpu_memory_utilization=0.9, sleep=False)
-        if kind.kind == "vllm":
-            require_installed()
+        engine = ENGINES.find(settings.engine)
+        engine.require(settings.temperature)
         weights = self.adapter.load_model(path, torch.bfloat16 if settings.dtype == "bf16" else torch.float32)
-        # vLLM loads its own weights; of this copy only config, stop ids and banned tokens are needed then.
-        device = torch.device("cpu") if kind.kind == "vllm" else self.device
+        # An engine with its own weights needs only config, stop ids and banned tokens of this copy.
+        device = torch.device("cpu") if engine.own_weights else self.device
         self.policy = Policy(weights, self.adapter, processor).to(device).eval()
         self._context: int | None = getattr(self.policy.model.config.get_text_config(), "max_position_embeddings", None)
-        if kind.kind == "vllm":
+        if engine.own_weights:
             room = settings.max_new_tokens + LONGEST_PROMPT
             self._context = min(self._context, room) if self._context else room
-        self.engine = engine_for(
-            kind,
-            self.policy,
-            name=Path(path).name,
-            path=path,
-            vision=self.vision,
-            dtype=settings.dtype,
-            longest=self._context,
-            device=self.device,
+        self.engine = engine.function(
+            EngineRequest(
+                settings=EngineSettings(kind=settings.engine, gpu_memory_utilization=0.9, sleep=False),
+                policy=self.policy,
+                name=Path(path).name,
+                path=path,
+                vision=self.vision,
+                dtype=settings.dtype,
+                max_model_len=self._context,
+                device=self.device,
+            )
         )
 
     def _encode(self, settings: Generation, item: Item) -> Encoded:

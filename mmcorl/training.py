@@ -28,7 +28,7 @@ from mmcorl.data.checks import DataCheck, DataError, check
 from mmcorl.data.overlap import warnings as overlap_warnings
 from mmcorl.data.row_parsing import BadRow
 from mmcorl.data.sources import PromptSource, load_prompts
-from mmcorl.engines import require_engine
+from mmcorl.engines import ENGINES, require_engine
 from mmcorl.errors import RunError, UserError
 from mmcorl.interactions.train import train_on_episodes
 from mmcorl.interactions.workflows import workflows
@@ -183,7 +183,7 @@ def _work(
             lines = folder.lines("metrics.jsonl")
             supervision.recall(lines)
             progress.restore(lines, folder.lines("validation.jsonl"))
-        if config.engine.kind != "transformers":
+        if ENGINES.find(config.engine.kind).own_weights:
             progress.phase("compare engines")
             _compare_engines(config, agents, prompts, folder, progress)
         if config.profile is not None:

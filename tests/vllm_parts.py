@@ -12,7 +12,7 @@ from torch import Tensor
 
 from adapter_passes import SETTINGS, TEXT_FAMILIES, load, noise
 from mmcorl.config import EngineSettings
-from mmcorl.engines import engine_for
+from mmcorl.engines import EngineRequest
 from mmcorl.engines.base import Sample, Sampling
 from mmcorl.engines.transformers import TransformersEngine
 from mmcorl.engines.vllm import VllmEngine
@@ -38,11 +38,8 @@ class Bench:
             change(self.loaded.model)
         self.policy = Policy(self.loaded.model, self.loaded.adapter, self.loaded.processor)
         options = EngineSettings(**{"kind": "vllm", "kv_cache_gib": 0.1, **settings})
-        engine = engine_for(
-            options, self.policy, name=family, path=str(path), vision=SETTINGS, dtype=dtype, longest=LONGEST
-        )
-        assert isinstance(engine, VllmEngine)
-        self.engine = engine
+        length = options.max_model_len or LONGEST
+        self.engine = VllmEngine(EngineRequest(options, self.policy, family, str(path), SETTINGS, dtype, length))
         self.plain = TransformersEngine(self.policy)
 
     def encode(self, prompts: Sequence[Prompt]) -> list[Encoded]:

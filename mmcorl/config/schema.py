@@ -22,6 +22,7 @@ from pydantic import (
 from mmcorl.algo.objectives import OBJECTIVES
 from mmcorl.answers.relations import RELATIONS
 from mmcorl.data.settings import DataSettings
+from mmcorl.engines import ENGINES
 from mmcorl.labels.rules import RULES
 from mmcorl.registry import Table
 from mmcorl.rewards import REWARDS, SETTINGS
@@ -50,6 +51,7 @@ RuleName = Annotated[str, _row_of(RULES)]
 RewardName = Annotated[str, _row_of(REWARDS)]
 RelationName = Annotated[str, _row_of(RELATIONS)]
 ObjectiveName = Annotated[str, _row_of(OBJECTIVES)]
+EngineName = Annotated[str, _row_of(ENGINES)]
 
 
 class Section(BaseModel):
@@ -418,9 +420,9 @@ class TrainingSettings(Section):
 
 
 class EngineSettings(Section):
-    kind: Literal["transformers", "vllm"] = "transformers"
-    """What samples: `transformers` shares the trained weights; `vllm` holds its own in each rank's process, as large
-    models need, and is given the new ones after every update."""
+    kind: EngineName = "transformers"
+    """What samples: `transformers` uses the trained weights themselves; `vllm` holds its own in each rank's process, as
+    large models need, and receives the new ones after every update."""
     max_rows: int = Field(default=256, ge=1)
     """Most completions generated at once; changes memory and speed, and results by rounding only."""
     max_tokens: int = Field(default=2**18, ge=1)

@@ -93,7 +93,7 @@ def vllm(request: EngineRequest) -> Engine:
 
 def require_engine(config: Config) -> None:
     """Raise UserError, before anything is loaded, if the engine of a run is not installed or cannot sample as set."""
-    ENGINES[config.engine.kind].require(config.sampling.temperature)
+    ENGINES.find(config.engine.kind).require(config.sampling.temperature)
 
 
 def build_engine(config: Config, policy: Policy, encoder: Reader, dumps: Path | None = None) -> Engine:
@@ -103,7 +103,7 @@ def build_engine(config: Config, policy: Policy, encoder: Reader, dumps: Path | 
     Raises UserError where the machine cannot run it.
     """
     require_engine(config)
-    row, settings = ENGINES[config.engine.kind], config.engine
+    row, settings = ENGINES.find(config.engine.kind), config.engine
     longest = settings.max_model_len
     if row.own_weights and longest is None:
         completion = max(config.sampling.max_new_tokens, config.validation.max_new_tokens or 0)

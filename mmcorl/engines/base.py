@@ -52,8 +52,8 @@ class Engine(Protocol):
     def sync(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Take over the trainer's weights after an update or a resume.
 
-        `weights` yields (name in a checkpoint on the hub, full tensor), one at a time. An engine that shares the weights
-        leaves the iterator alone; any other consumes all of it, on every rank.
+        `weights` yields (name in a checkpoint on the hub, full tensor), one at a time. An engine that shares the
+        weights leaves the iterator alone; any other consumes all of it, on every rank.
         """
         ...
 

@@ -1,7 +1,7 @@
 """Sampling with vLLM inside the worker's process, with its own copy of the weights that follows the trainer's.
 
 One request per prompt asks for all of its samples, so that vLLM reads the prompt and its images once. vLLM processes
-images and expands chat placeholders itself; every request asserts that it ends up with our prompt ids, because everything
+images and expands chat placeholders itself; every request asserts that it ends up with our prompt ids, because all that
 the trainer computes starts from them. Log-probabilities are those of the distribution sampled from: after the ban of
 media tokens, the temperature and the filters.
 """

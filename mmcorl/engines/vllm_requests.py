@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from model_adapters.base import Encoded
 
 BAN = -100.0
-"""Bias of a banned token, the strongest vLLM takes; at its highest temperature 2 a factor of e^-50, effectively zero."""
+"""Bias of a banned token, the strongest vLLM takes; at its highest temperature, 2, a factor of e^-50: zero."""
 
 
 @dataclass

@@ -111,7 +111,7 @@ class WeightLoader:
                 )
 
     def _repack_tied_head(self) -> None:
-        """Pack a tied head again: on a CPU, vLLM 0.32 keeps the packed copy and samples with the head of old weights."""
+        """Pack a tied head again: on a CPU, vLLM 0.32 keeps the packed copy and samples with the old head."""
         for module in self.model.modules():
             if hasattr(module, "cpu_linear") and module.weight.numel():
                 module.quant_method.process_weights_after_loading(module)

@@ -14,6 +14,7 @@ import torch
 
 from mmcorl.agent import Cohort, in_turn
 from mmcorl.config import Config
+from mmcorl.engines import ENGINES
 from mmcorl.errors import UserError
 from mmcorl.launch.agent_threads import AgentThreads
 from mmcorl.launch.forked import ForkedAgent, may_fork
@@ -45,7 +46,9 @@ class LocalLauncher:
     def cohort(self, readers: Sequence[Reader], steps: int) -> Cohort:
         """Load the models of all agents."""
         builds = {reader.name: partial(Worker, self.config, reader, steps, self.device) for reader in readers}
-        if self.config.engine.kind != "transformers" or not may_fork(len(builds), self.config.threads, self.device):
+        if ENGINES.find(self.config.engine.kind).own_weights or not may_fork(
+            len(builds), self.config.threads, self.device
+        ):
             return Cohort([build() for build in builds.values()], in_turn, one_process=True)
         for name, build in builds.items():
             self._forked.append(ForkedAgent(name, build))
@@ -59,7 +62,7 @@ class LocalLauncher:
 def require_one_sleeper(config: Config, device: torch.device) -> None:
     """Raise UserError where several vLLM engines of this process would free memory: vLLM lets only one do so."""
     engine, agents = config.engine, len(config.agents)
-    if engine.kind == "vllm" and engine.sleep and agents > 1 and device.type == "cuda":
+    if ENGINES.find(engine.kind).one_sleeper_per_process and engine.sleep and agents > 1 and device.type == "cuda":
         raise UserError(
             f"launcher is 'local' and engine.sleep is true, but {agents} agents have a vLLM engine each, and on a GPU "
             "only one engine of a process can sleep: use launcher=ray, with time_sliced=true on one GPU, or "

@@ -9,9 +9,9 @@ import sys
 from typing import Any
 
 from mmcorl.config import Config
-from mmcorl.system.install_hints import install
 from mmcorl.errors import RunError, UserError
 from mmcorl.launch.reaper import Reaper
+from mmcorl.system.install_hints import install
 
 FORWARDED = (
     *("MMCORL_", "HF_", "TRANSFORMERS_", "TOKENIZERS_", "TORCH", "PYTORCH_", "VLLM_", "DS_", "NCCL_", "GLOO_", "CUDA_"),

@@ -13,6 +13,7 @@ from PIL import Image
 from transformers import AutoConfig
 
 from mmcorl.config import AgentSettings, Config
+from mmcorl.engines import ENGINES
 from mmcorl.errors import UserError
 from mmcorl.policy.prompt_styles import prompt_text
 from mmcorl.types import Prompt
@@ -155,7 +156,8 @@ class Reader:
         return found
 
     def _engine_length(self) -> int | None:
-        return self.config.engine.max_model_len if self.config.engine.kind == "vllm" else None
+        engine = self.config.engine
+        return engine.max_model_len if ENGINES.find(engine.kind).own_weights else None
 
     def _beside(self, room: int, whose: str) -> int:
         """What a completion leaves of a number of tokens; raises UserError where that is nothing."""

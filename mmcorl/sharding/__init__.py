@@ -16,11 +16,11 @@ import torch
 from torch import nn
 
 from mmcorl.config import Config
-from mmcorl.system.install_hints import install
 from mmcorl.errors import UserError
 from mmcorl.policy.policy import Policy
 from mmcorl.sharding.base import Shards, size_of
 from mmcorl.sharding.ranks import Ranks
+from mmcorl.system.install_hints import install
 
 __all__ = ["Shards", "loading", "require", "shard", "size_of"]
 

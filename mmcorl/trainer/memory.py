@@ -22,6 +22,7 @@ from transformers import AutoConfig
 
 from mmcorl.algo.logprobs import chunk_of
 from mmcorl.config import Config
+from mmcorl.engines import ENGINES
 from mmcorl.policy.prompt_encoder import Reader
 from mmcorl.policy.weights import MULTIPLIED
 from mmcorl.trainer.activations import Stack, Work, ends, ends_of_tower, head, head_backward, kept, stack_of, working
@@ -215,6 +216,7 @@ def budget(
     may be. With `device: cpu`, or `cpu`, of the machine's memory, for each of its ranks.
     """
     training, ranks = config.training, config.agents[agent].ranks
+    engine = ENGINES.find(config.engine.kind)
     cpu = config.device == "cpu" if cpu is None else cpu
     trained = shape.parameters - (shape.vision if training.freeze_vision else 0)
     frozen = shape.parameters - trained
@@ -234,7 +236,7 @@ def budget(
         "optimizer": 0 if away != "none" else 8 * trained // division,
         "reference": (4 if kind == "zero3" else low) * shape.parameters // parts if apart else 0,
         # The transformers engine samples from whole weights.
-        "whole copy": low * shape.parameters if parts > 1 and config.engine.kind == "transformers" else 0,
+        "whole copy": low * shape.parameters if parts > 1 and not engine.own_weights else 0,
         # What DeepSpeed sends gradients in, for each dtype it sends.
         "buckets": BUCKET * (4 + (low == 2) * 2) if kind in ("zero2", "zero3") and not cpu else 0,
     }
@@ -249,7 +251,7 @@ def budget(
     updating = _updating(config, shape, micro, _copies(config, shape, ranks, trained, away), gradients, adamw)
     sampling = _sampling(config, ranks, shape, gpu_bytes, prompts)
     reserve = RESERVE_ON_CPU if cpu else RESERVE
-    if config.engine.kind == "vllm" and not config.engine.sleep:
+    if engine.own_weights and not config.engine.sleep:
         return Budget(resident | sampling, updating, {}, reserve=reserve)
     return Budget(resident, updating, sampling, reserve=reserve)
 
@@ -414,9 +416,9 @@ def _sampling(
     rows = min(-(-config.batch.prompts // ranks) * config.batch.completions, engine.max_rows)
     tokens = min(rows * longest, engine.max_tokens)
     cache = tokens * shape.cache_bytes_per_token(
-        4 if config.training.dtype == "fp32" and engine.kind == "transformers" else 2
+        4 if config.training.dtype == "fp32" and not ENGINES.find(engine.kind).own_weights else 2
     )
-    if engine.kind == "transformers":
+    if not ENGINES.find(engine.kind).own_weights:
         # A layer's part is there twice while it grows. To draw a token takes the logits, those at the temperature,
         # their logarithms, probabilities, and these in blocks; top-p sorts them and needs as much again.
         drawn = (20 if config.sampling.top_p == 1 else 44) * min(rows, max(1, tokens // longest)) * shape.vocabulary

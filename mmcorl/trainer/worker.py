@@ -24,7 +24,7 @@ from mmcorl.algo.advantages import token_advantages
 from mmcorl.algo.seeds import noise_seed
 from mmcorl.answers import extract
 from mmcorl.config import Config
-from mmcorl.engines import build_engine
+from mmcorl.engines import ENGINES, build_engine
 from mmcorl.engines.base import Sample, Sampling
 from mmcorl.errors import RunError, UserError
 from mmcorl.policy import ema
@@ -101,7 +101,7 @@ class Worker:
         averages = config.supervision.voter == "ema" or config.objective.kl_reference == "ema"
         self.ema = ema.Ema(self.shards.weights(merge=False)) if averages else None
         self.copy = None
-        if config.engine.kind == "transformers" and not self.shards.whole:
+        if not ENGINES.find(config.engine.kind).own_weights and not self.shards.whole:
             self.copy = WholeCopy(config, reader, device)
         sampled = self.copy.policy if self.copy else self.policy
         self.engine = build_engine(config, sampled, reader)

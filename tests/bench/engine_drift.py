@@ -21,7 +21,7 @@ from transformers.utils import logging
 import patches
 from mmcorl.config import EngineSettings
 from mmcorl.data import synthetic
-from mmcorl.engines import engine_for
+from mmcorl.engines import EngineRequest
 from mmcorl.engines.base import Sampling
 from mmcorl.engines.vllm import VllmEngine
 from mmcorl.engines.weight_check import check_weights
@@ -69,10 +69,7 @@ def _measure(path: str, options: argparse.Namespace) -> dict[str, Any]:
     policy = Policy(adapter.load_model(path), adapter, adapter.load_processor(path, vision)).to(options.device).eval()
     settings = EngineSettings(kind="vllm", kv_cache_gib=options.kv_cache_gib)
     start = time.perf_counter()
-    engine = engine_for(
-        settings, policy, name=Path(path).name, path=path, vision=vision, dtype=options.dtype, longest=2048
-    )
-    assert isinstance(engine, VllmEngine)
+    engine = VllmEngine(EngineRequest(settings, policy, Path(path).name, path, vision, options.dtype, 2048))
     started = time.perf_counter()
     check_weights(engine, lambda: hub_named(policy.model, policy.model.named_parameters()))
     checked = time.perf_counter()

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from mmcorl.engines import kv_cache
 from mmcorl.engines import transformers as engine_module
 from mmcorl.engines.base import Sampling
 from mmcorl.policy.policy import Policy
@@ -74,22 +75,22 @@ def other_version(path: Path) -> Any:
 
 def ways(policy: Policy, options: argparse.Namespace) -> dict[str, Callable[[], Any]]:
     """Makers of engines by name."""
-    room = engine_module.ROOM
+    room = kv_cache.GROWTH
 
-    def here(leave_at: float = engine_module.LEAVE_AT, room: int = room) -> Any:
-        engine_module.ROOM = room
+    def here(compact_at: float = engine_module.COMPACT_AT, room: int = room) -> Any:
+        kv_cache.GROWTH = room
         engine = engine_module.TransformersEngine(policy)
-        engine.leave_at = leave_at
+        engine.compact_at = compact_at
         return engine
 
     found: dict[str, Callable[[], Any]] = {
         HERE: here,
-        "nobody leaves": lambda: here(leave_at=0.0),
+        "nobody leaves": lambda: here(compact_at=0.0),
         "a copy per token": lambda: here(room=0),
-        "one by one": lambda: here(leave_at=1.0),
+        "one by one": lambda: here(compact_at=1.0),
     }
     for share in options.leave_at:
-        found[f"leave at {share}"] = lambda share=share: here(leave_at=share)
+        found[f"leave at {share}"] = lambda share=share: here(compact_at=share)
     if options.against is not None:
         module = other_version(options.against)
         found[options.against.name] = lambda: module.TransformersEngine(policy)

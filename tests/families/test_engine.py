@@ -16,7 +16,9 @@ from transformers import DynamicCache
 
 from adapter_passes import TEXT_FAMILIES, VISION_FAMILIES, load, noise, plain_inputs
 from mmcorl.engines.base import Sample, Sampling
-from mmcorl.engines.transformers import KeyValueCache, TransformersEngine, _pick, draw
+from mmcorl.engines.kv_cache import KeyValueCache
+from mmcorl.engines.token_sampling import draw, inverse_transform
+from mmcorl.engines.transformers import TransformersEngine
 from mmcorl.policy.policy import Policy
 from mmcorl.types import Prompt
 from model_adapters.base import Encoded
@@ -215,7 +217,7 @@ def test_noise_picks_by_running_sums() -> None:
     for size, light, heavy in ((4, 1, 3), (1000, 300, 999), (1000, 300, 301)):
         weights = torch.zeros(4, size)
         weights[:, light], weights[:, heavy] = 0.25, 0.75
-        assert _pick(weights, noise).tolist() == [light, light, heavy, heavy]
+        assert inverse_transform(weights, noise).tolist() == [light, light, heavy, heavy]
     # Not finite: some token, and `draw` gives it a log-probability that is NaN.
     token, logprob = draw(torch.full((1, 300), torch.nan), Sampling(), NONE, noise[:1])
     assert 0 <= int(token) < 300
@@ -289,7 +291,7 @@ def test_the_cache_holds_what_autocast_multiplies(
     encoded = Bench(family, tiny_checkpoints[family]).encode(mixed_prompts(family))
     results = []
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        _, inside = engine._read(encoded)
+        _, inside = engine._prefill_part(encoded)
         for cache in (KeyValueCache(torch.bfloat16), DynamicCache()):
             states = []
             for start, end in ((0, 2), (2, 3), (3, 4)):
@@ -303,7 +305,7 @@ def test_the_cache_holds_what_autocast_multiplies(
                 states.append(output.last_hidden_state[:, -1])
             results.append(torch.cat(states))
     with torch.no_grad():
-        _, outside = engine._read(encoded)
+        _, outside = engine._prefill_part(encoded)
     assert torch.equal(*results)
     for cache, dtype in ((inside, torch.bfloat16), (outside, torch.float32)):
         assert {states.dtype for layer in cache.layers for states in (layer.keys, layer.values)} == {dtype}
@@ -379,7 +381,7 @@ def test_generation_ends_with_the_last_row_to_stop(tiny_checkpoints: Mapping[str
     drawn = {}
     for looks in (1, 5, 1000):
         calls.clear()
-        bench.engine.tokens_between_looks = looks
+        bench.engine.stop_check_interval = looks
         drawn[looks] = [one for own in bench.draw(prompts, 2, temperature=1e4, max_new_tokens=60) for one in own]
         longest = max(len(sample.ids) for sample in drawn[looks])
         # The prefill gives the first token: as many passes as tokens, up to the next look.
@@ -409,7 +411,7 @@ def test_rows_that_have_ended_leave_and_the_others_go_on(family: str, tiny_check
     assert rows[1:] == sorted(rows[1:], reverse=True)
     assert len(set(rows[1:])) > 3
     kept = list(rows)
-    bench.engine.leave_at = 0.0
+    bench.engine.compact_at = 0.0
     rows.clear()
     whole = bench.draw(prompts, 3, max_new_tokens=70)
     assert set(rows[1:]) == {12}
@@ -447,7 +449,7 @@ def test_the_cache_grows_in_place() -> None:
 def test_no_token_waits_for_the_host(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
     """Prompts of one length and looks apart: 8 tokens read no more numbers from the device than 4."""
     bench = Bench(family, tiny_checkpoints[family])
-    bench.engine.tokens_between_looks, bench.policy.stop_ids = 100, (10**6,)
+    bench.engine.stop_check_interval, bench.policy.stop_ids = 100, (10**6,)
     prompts = mixed_prompts(family)[:1]
     reads = {}
     for tokens in (4, 8):

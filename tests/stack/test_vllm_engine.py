@@ -15,9 +15,10 @@ import torch
 
 from adapter_passes import SETTINGS
 from mmcorl.config import EngineSettings
-from mmcorl.engines import engine_for
+from mmcorl.engines import EngineRequest
 from mmcorl.engines.base import Sampling
-from mmcorl.engines.vllm import HOTTEST
+from mmcorl.engines.vllm import VllmEngine
+from mmcorl.engines.vllm_setup import MAX_TEMPERATURE
 from mmcorl.errors import RunError, UserError
 from mmcorl.policy.policy import Policy
 from model_adapters.base import ModelAdapter
@@ -129,7 +130,7 @@ def test_a_prompt_is_read_once_for_all_of_its_samples(benches: Mapping[str, Benc
 def test_media_tokens_are_never_drawn_and_stops_are(family: str, benches: Mapping[str, Bench]) -> None:
     """4,000 tokens at the hottest: a random model gives each of its about 450 ids some 9 of them."""
     bench = benches[family]
-    (samples,) = bench.draw(mixed_prompts(family)[:1], 100, temperature=HOTTEST, max_new_tokens=40)
+    (samples,) = bench.draw(mixed_prompts(family)[:1], 100, temperature=MAX_TEMPERATURE, max_new_tokens=40)
     drawn = torch.cat([sample.ids for sample in samples])
     assert len(bench.policy.banned) or family in ("qwen2", "llama")
     assert not torch.isin(drawn, bench.policy.banned).any()
@@ -212,13 +213,13 @@ def test_a_probability_that_is_no_number_stops_with_the_request_written_down(
     }
     assert sum(bool(tensor.isnan().any()) for tensor in broken.values()) == 1
     bench.engine.sync(iter(broken.items()))
-    given, bench.engine.dumps = bench.engine.dumps, tmp_path
+    given, bench.engine.requests.dumps = bench.engine.requests.dumps, tmp_path
     one = with_images("internvl3_5")[0]
     try:
         with pytest.raises(RunError, match=r"token 0 of a completion of prompt 0 .* log-probability nan") as caught:
             bench.draw([one], 2, seed=9, max_new_tokens=3)
     finally:
-        bench.engine.dumps = given
+        bench.engine.requests.dumps = given
         bench.engine.sync(bench.weights())
     (file,) = tmp_path.glob("request-internvl3_5-*/request.json")
     assert str(file) in str(caught.value)
@@ -278,4 +279,4 @@ def test_another_device_than_vllm_was_built_for_is_refused(benches: Mapping[str,
     policy = Elsewhere(bench.loaded.model, bench.loaded.adapter, bench.loaded.processor)
     settings = EngineSettings(kind="vllm")
     with pytest.raises(UserError, match=r"the installed vLLM is built for cpu but this run is on cuda: pip install"):
-        engine_for(settings, policy, name="a", path=str(bench.path), vision=SETTINGS, dtype="fp32", longest=LONGEST)
+        VllmEngine(EngineRequest(settings, policy, "a", str(bench.path), SETTINGS, "fp32", LONGEST))

@@ -14,7 +14,7 @@ from torch import Tensor
 from adapter_passes import SETTINGS, TEXT_FAMILIES, VISION_FAMILIES, load
 from mmcorl.config import Config
 from mmcorl.engines.transformers import TransformersEngine
-from mmcorl.engines.vllm import refusal
+from mmcorl.engines.vllm_setup import refusal
 from mmcorl.errors import UserError
 from mmcorl.policy.weights import hub_named
 from model_adapters.images import load_image

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import patches
 from eval_suite.grading.judge.prompt import PROMPT_VERSION
 from eval_suite.grading.judge.settings import JudgeSettings
-from mmcorl.system.install_hints import install_vllm
 from mmcorl.errors import RunError, UserError
 from mmcorl.llm_client import Reply, Unanswered
+from mmcorl.system.install_hints import install_vllm
 
 if TYPE_CHECKING:
     from vllm import LLM
