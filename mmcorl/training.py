@@ -36,7 +36,7 @@ from mmcorl.labels.supervision import Supervision
 from mmcorl.launch import launcher
 from mmcorl.launch.health import RankError
 from mmcorl.launch.process_setup import prepare_process
-from mmcorl.policy.prompt_encoder import Reader
+from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.report.run_page import build_report
 from mmcorl.rewards import Reward
 from mmcorl.run.checkpoints import Committed, committed, no_room
@@ -105,7 +105,7 @@ def train(config: Config, run_dir: Path, *, quiet: bool = False, suite: Suite | 
         open_relation(config.answers.relation) as relation,
     ):
         sources = _sources(config)
-        readers = open_readers(config, quiet)
+        readers = open_encoders(config, quiet)
         checks, record = _check(config, sources, readers, folder.data_check(), quiet)
         prompts, validation = _prompts(config, sources, checks)
         validation += _benchmarks(config, readers, suite)
@@ -216,7 +216,7 @@ def _work(
 
 def _memory(
     config: Config,
-    readers: Sequence[Reader],
+    readers: Sequence[PromptEncoder],
     prompts: TrainingPrompts,
     check: DataCheck,
     device: str,
@@ -289,18 +289,18 @@ def _sources(config: Config) -> dict[str, PromptSource]:
     return {name: load_prompts(data) for name, data in parts.items()}
 
 
-def open_readers(config: Config, quiet: bool) -> list[Reader]:
+def open_encoders(config: Config, quiet: bool) -> list[PromptEncoder]:
     """One reader per agent. What the zoo may first have to build comes last, so that a wrong path is told at once."""
     readers = {}
     for agent in sorted(config.agents, key=lambda agent: parse(agent.model) is not None):
-        readers[agent.name] = Reader(config, agent, resolve(agent.model, quiet=quiet))
+        readers[agent.name] = PromptEncoder(config, agent, resolve(agent.model, quiet=quiet))
     return [readers[agent.name] for agent in config.agents]
 
 
 def _check(
     config: Config,
     sources: Mapping[str, PromptSource],
-    readers: Sequence[Reader],
+    readers: Sequence[PromptEncoder],
     before: Mapping[str, Any],
     quiet: bool,
 ) -> tuple[dict[str, DataCheck], dict[str, Any]]:
@@ -341,7 +341,7 @@ def _check(
     return checks, record
 
 
-def _with_engine_limit(refused: DataError, readers: Sequence[Reader]) -> DataError:
+def _with_engine_limit(refused: DataError, readers: Sequence[PromptEncoder]) -> DataError:
     """The same refusal; where rows are too long for the engine alone, it says so."""
     tight = next((reader for reader in readers if reader.limited_by_engine()), None)
     if tight is None or "too_long" not in refused.report.counts:
@@ -350,13 +350,13 @@ def _with_engine_limit(refused: DataError, readers: Sequence[Reader]) -> DataErr
     return DataError(f"{refused}; engine.max_model_len is {setting}: raise it, or leave it out", refused.report)
 
 
-def _longest(reader: Reader, pair: str | None, prompt: Prompt) -> int:
+def _longest(reader: PromptEncoder, pair: str | None, prompt: Prompt) -> int:
     """Tokens of a prompt, or of the longer of two paired wordings."""
     wordings = twins(prompt, pair) if pair and pair in prompt.views else (prompt,)
     return max(reader.length(wording) for wording in wordings)
 
 
-def _images_have_readers(sources: Mapping[str, PromptSource], readers: Sequence[Reader]) -> None:
+def _images_have_readers(sources: Mapping[str, PromptSource], readers: Sequence[PromptEncoder]) -> None:
     """Refuse text models on pictures before every row is refused one by one."""
     blind = [reader.name for reader in readers if not reader.adapter.multimodal]
     for name, source in sources.items() if blind else ():
@@ -379,7 +379,7 @@ def _readable(source: PromptSource, row: int) -> Prompt | None:
     return prompt
 
 
-def _benchmarks(config: Config, readers: Sequence[Reader], suite: Suite | None) -> list[HeldOut]:
+def _benchmarks(config: Config, readers: Sequence[PromptEncoder], suite: Suite | None) -> list[HeldOut]:
     """The benchmarks among the validation sets; each of their problems must fit every agent."""
     if config.validation.benchmarks and suite is None:
         raise UserError("validation.benchmarks needs the evaluation suite: start the run with `mmcorl train`")

@@ -171,14 +171,14 @@ def done(told: Sequence[Any]) -> Done:
 
 def train(ranks: Any, task: Task) -> tuple[list[dict[str, float]], tuple[Any, ...], list[str]]:
     """See Task; metrics and texts of this rank, and between them what rank 0 alone has."""
-    from mmcorl.policy.prompt_encoder import Reader
+    from mmcorl.policy.prompt_encoder import PromptEncoder
     from mmcorl.policy.weights import hub_named
     from mmcorl.trainer.worker import Worker
     from worker_parts import settings
 
     device = torch.device("cpu")
     config = settings(agents=[{"name": "a", "model": str(task.path)}], **task.sections)
-    worker = Worker(config, Reader(config, config.agents[0], str(task.path)), 10, device, ranks)
+    worker = Worker(config, PromptEncoder(config, config.agents[0], str(task.path)), 10, device, ranks)
     if task.load:
         worker.load(task.load)
     found = [step(worker, task, number) for number in task.steps]
@@ -200,11 +200,11 @@ def train(ranks: Any, task: Task) -> tuple[list[dict[str, float]], tuple[Any, ..
 
 def step(worker: Any, task: Task, number: int) -> dict[str, float]:
     """One update on the groups of this rank."""
-    from mmcorl.trainer.update import Rollout
+    from mmcorl.trainer.microbatches import Rollout
 
     prompts = {group: prompt_of(task, group) for group in task.shares[worker.ranks.rank]}
-    worker._pending = {
-        prompt.uid: Rollout(worker.reader.encode(prompt), samples_of(worker, group, number))
+    worker.rollouts.pending = {
+        prompt.uid: Rollout(worker.encoder.encode(prompt), samples_of(worker, group, number))
         for group, prompt in prompts.items()
     }
     rewards = task.rewards.get(number, REWARDS)
@@ -213,23 +213,23 @@ def step(worker: Any, task: Task, number: int) -> dict[str, float]:
 
 def confidences(ranks: Any, task: Task) -> dict[str, list[list[float]]]:
     """Entropy and self-certainty of each completion of this rank's groups, by uid."""
-    from mmcorl.policy.prompt_encoder import Reader
-    from mmcorl.trainer.update import Rollout
+    from mmcorl.policy.prompt_encoder import PromptEncoder
+    from mmcorl.trainer.microbatches import Rollout
     from mmcorl.trainer.worker import Worker
     from mmcorl.types import Completion, Group
     from worker_parts import settings
 
     config = settings(agents=[{"name": "a", "model": str(task.path)}], **task.sections)
-    worker = Worker(config, Reader(config, config.agents[0], str(task.path)), 10, torch.device("cpu"), ranks)
+    worker = Worker(config, PromptEncoder(config, config.agents[0], str(task.path)), 10, torch.device("cpu"), ranks)
     prompts = {group: prompt_of(task, group) for group in task.shares[ranks.rank]}
-    worker._pending = {
-        prompt.uid: Rollout(worker.reader.encode(prompt), samples_of(worker, group, 1))
+    worker.rollouts.pending = {
+        prompt.uid: Rollout(worker.encoder.encode(prompt), samples_of(worker, group, 1))
         for group, prompt in prompts.items()
     }
     groups = [Group(prompt.uid, (Completion("", None, 1, "stop"),) * 4) for prompt in prompts.values()]
     return {
         group.uid: [[one.confidence["entropy"], one.confidence["self_certainty"]] for one in group.completions]
-        for group in worker._with_confidence(groups)
+        for group in worker.rollouts._with_confidence(groups)
     }
 
 

@@ -17,8 +17,9 @@ from adapter_passes import TEXT_FAMILIES, Loaded, load, noise, plain_inputs
 from mmcorl.config import Config, parse
 from mmcorl.data.row_parsing import prompt_uid
 from mmcorl.engines.base import Sample
-from mmcorl.policy.prompt_encoder import Reader
-from mmcorl.trainer.update import Rollout
+from mmcorl.policy.prompt_encoder import PromptEncoder
+from mmcorl.trainer.microbatches import Rollout
+from mmcorl.trainer.update import Update, prepare
 from mmcorl.trainer.worker import Worker
 from mmcorl.types import Prompt
 
@@ -55,7 +56,7 @@ def settings(**sections: Any) -> Config:
 def worker(path: Path, name: str = "a", **sections: Any) -> Worker:
     """A real worker on a checkpoint folder."""
     config = settings(agents=[{"name": name, "model": str(path)}], **sections)
-    return Worker(config, Reader(config, config.agents[0], str(path)), STEPS, CPU)
+    return Worker(config, PromptEncoder(config, config.agents[0], str(path)), STEPS, CPU)
 
 
 def png(image: Image.Image) -> bytes:
@@ -93,10 +94,16 @@ def cut(sample: Sample, length: int) -> Sample:
 
 def change_samples(agent: Worker, change: Any) -> None:
     """Replace every pending sample by change(group number, k, sample)."""
-    agent._pending = {
+    agent.rollouts.pending = {
         uid: Rollout(one.prompt, [change(g, k, sample) for k, sample in enumerate(one.samples)])
-        for g, (uid, one) in enumerate(agent._pending.items())
+        for g, (uid, one) in enumerate(agent.rollouts.pending.items())
     }
+
+
+def prepared(agent: Worker, rollouts: Sequence[Rollout], rewards: Sequence[Sequence[float]]) -> Update:
+    """The update that the agent would make of these rollouts."""
+    batch = agent._collect(rollouts)
+    return prepare(agent.name, batch, rewards, agent.importance_correction, agent._reference_policy())
 
 
 def gradients(agent: Worker) -> dict[str, Tensor]:
@@ -142,7 +149,7 @@ def reference_of(agent: Worker, family: str, path: Path, prompts: Sequence[Promp
     """The plain model with the agent's present weights and its pending completions."""
     loaded = load(family, path)
     loaded.model.load_state_dict(agent.policy.model.state_dict())
-    return Reference(loaded, prompts, [agent._pending[one.uid].samples for one in prompts])
+    return Reference(loaded, prompts, [agent.rollouts.pending[one.uid].samples for one in prompts])
 
 
 def advantages(rewards: Sequence[Sequence[float]], eps: float) -> list[list[float]]:

@@ -226,11 +226,9 @@ class ObjectiveSettings(Section):
     kl_in: Literal["loss", "reward"] = "loss"
     """Where that penalty goes: into the loss of each token, or off the reward, from the last token back to the first
     with `advantage: reinforce_pp` and as a sum per completion otherwise."""
-    importance_correction: Literal[
-        "auto", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask", "off"
-    ] = "auto"
-    """Weight for the drift of the engine, exp(log pi_train - log pi_engine) per token or multiplied over a completion,
-    cut at the cap or set to 0 above it; `auto` asks the model family: token_truncate or off."""
+    importance_correction: Literal["auto", "token_truncate", "off"] = "auto"
+    """Weight of each token for the drift of the engine: min(exp(log pi_train - log pi_engine), cap); `auto` asks the
+    model family: token_truncate or off."""
     importance_cap: float = Field(default=3.0, gt=0)
     """Bound of that weight."""
     minibatches: int = Field(default=1, ge=1)
@@ -240,6 +238,16 @@ class ObjectiveSettings(Section):
     mask_truncated: bool = False
     """Leave completions that were cut off at `sampling.max_new_tokens` out of the loss; their rewards still count in
     their group (DAPO's overlong filtering, CoMAS)."""
+
+    @field_validator("importance_correction", mode="before")
+    @classmethod
+    def _removed(cls, value: Any) -> Any:
+        if value in ("token_mask", "sequence_truncate", "sequence_mask"):
+            raise ValueError(
+                f"importance_correction {value!r} is no longer there, because the paper truncates the weight of each "
+                "token: use token_truncate, or off"
+            )
+        return value
 
     @model_validator(mode="before")
     @classmethod

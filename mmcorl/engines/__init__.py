@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from mmcorl.config import Config, EngineSettings
     from mmcorl.policy.policy import Policy
-    from mmcorl.policy.prompt_encoder import Reader
+    from mmcorl.policy.prompt_encoder import PromptEncoder
     from model_adapters.base import VisionSettings
 
 __all__ = ["ENGINES", "Engine", "EngineRequest", "EngineRow", "Sample", "Sampling", "build_engine", "require_engine"]
@@ -96,7 +96,7 @@ def require_engine(config: Config) -> None:
     ENGINES.find(config.engine.kind).require(config.sampling.temperature)
 
 
-def build_engine(config: Config, policy: Policy, encoder: Reader, dumps: Path | None = None) -> Engine:
+def build_engine(config: Config, policy: Policy, encoder: PromptEncoder, dumps: Path | None = None) -> Engine:
     """Build the engine of a run's `engine` section, holding the weights that training starts from.
 
     Every rank builds its own, in its own process. Failed requests are written into `dumps`.

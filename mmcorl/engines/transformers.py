@@ -16,7 +16,7 @@ from mmcorl.engines.base import Sample, Sampling, Weights
 from mmcorl.engines.kv_cache import KeyValueCache, concatenate
 from mmcorl.engines.token_sampling import draw, noise_for
 from mmcorl.policy.policy import Policy
-from mmcorl.system.timing import named
+from mmcorl.system.timing import span
 from model_adapters.base import Encoded
 
 PREFILL_TOKENS = 2**14
@@ -104,7 +104,7 @@ class TransformersEngine:
         mask = mask.repeat_interleave(n, 0).to(device)
         next_position = torch.tensor([prompt.next_position for prompt in prompts]).repeat_interleave(n).to(device)
         noise = noise.to(device)
-        with named("prefill"):
+        with span("prefill"):
             states, cache = self._prefill(prompts)
         if n > 1:
             cache.batch_repeat_interleave(n)

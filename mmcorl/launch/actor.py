@@ -118,14 +118,14 @@ class RankActor:
             import torch
 
             from mmcorl.launch.process_setup import prepare_process
-            from mmcorl.policy.prompt_encoder import Reader
+            from mmcorl.policy.prompt_encoder import PromptEncoder
             from mmcorl.sharding.ranks import Ranks
             from mmcorl.trainer.worker import Worker
 
             prepare_process(config)
-            reader, place = Reader(config, settings, path), torch.device(device)
+            encoder, place = PromptEncoder(config, settings, path), torch.device(device)
             ranks = Ranks.join(rank, size, rendezvous, place, config.ray.collective_timeout)
-            self._worker = Worker(config, reader, steps, place, ranks)
+            self._worker = Worker(config, encoder, steps, place, ranks)
 
         result: RemoteError | None = catch(build)
         return result

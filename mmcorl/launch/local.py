@@ -18,7 +18,7 @@ from mmcorl.engines import ENGINES
 from mmcorl.errors import UserError
 from mmcorl.launch.agent_threads import AgentThreads
 from mmcorl.launch.forked import ForkedAgent, may_fork
-from mmcorl.policy.prompt_encoder import Reader
+from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.trainer.worker import Worker
 
 
@@ -43,9 +43,9 @@ class LocalLauncher:
         if self._threads is not None:
             self._threads.close()
 
-    def cohort(self, readers: Sequence[Reader], steps: int) -> Cohort:
+    def cohort(self, encoders: Sequence[PromptEncoder], steps: int) -> Cohort:
         """Load the models of all agents."""
-        builds = {reader.name: partial(Worker, self.config, reader, steps, self.device) for reader in readers}
+        builds = {encoder.name: partial(Worker, self.config, encoder, steps, self.device) for encoder in encoders}
         if ENGINES.find(self.config.engine.kind).own_weights or not may_fork(
             len(builds), self.config.threads, self.device
         ):

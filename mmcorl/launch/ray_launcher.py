@@ -26,7 +26,7 @@ from mmcorl.launch.health import ActorHandle, HealthMonitor
 from mmcorl.launch.process_monitor import ProcessMonitor
 from mmcorl.launch.ray_cluster import RayCluster, forwarded_environment, require_ray
 from mmcorl.launch.remote_agent import RemoteAgent
-from mmcorl.policy.prompt_encoder import Reader
+from mmcorl.policy.prompt_encoder import PromptEncoder
 
 
 class RayLauncher:
@@ -66,13 +66,13 @@ class RayLauncher:
             self._end(keep_logs=isinstance(error, RunError))
             self._cluster.close()
 
-    def cohort(self, readers: Sequence[Reader], steps: int) -> Cohort:
+    def cohort(self, encoders: Sequence[PromptEncoder], steps: int) -> Cohort:
         """Place the agents and load their models."""
         with _interrupt_on_sigterm():
             self._start_actors()
             self._start_health()
             self._cluster.workers_started()
-            self._build(readers, steps)
+            self._build(encoders, steps)
             self._threads = None if self.config.time_sliced else AgentThreads(list(self._handles))
             parallel: Parallel = self._threads or in_turn
             agents = [RayAgent(name, self._health, handles) for name, handles in self._handles.items()]
@@ -119,17 +119,17 @@ class RayLauncher:
         self.ray.wait([one.states.remote([]) for one in self._monitors.values()], num_returns=len(self._monitors))
         self._health.start(self._all_handles(), self._monitors)
 
-    def _build(self, readers: Sequence[Reader], steps: int) -> None:
+    def _build(self, encoders: Sequence[PromptEncoder], steps: int) -> None:
         """Load all models at the same time; one agent after the other where they share GPUs."""
         handles: list[ActorHandle] = []
         refs: list[Any] = []
-        for reader in readers:
-            team = self._handles[reader.name]
+        for encoder in encoders:
+            team = self._handles[encoder.name]
             (port,) = self._health.gather(team[:1], [team[0].actor.free_port.remote()], "its start")
             rendezvous = f"{team[0].info.node}:{port}"
             for handle in team:
                 threads = os.environ.get("OMP_NUM_THREADS") or str(self._threads_of(handle))
-                arguments = (self.config, reader.settings, reader.path, steps, self.device, threads)
+                arguments = (self.config, encoder.settings, encoder.path, steps, self.device, threads)
                 handles.append(handle)
                 refs.append(handle.actor.build.remote(*arguments, handle.rank, handle.ranks, rendezvous))
             if self.config.time_sliced:

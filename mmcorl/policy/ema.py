@@ -7,8 +7,9 @@ late. Source: tmlr-group/Co-rewarding, ray_trainer_coreward.py.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -16,7 +17,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 FILE = Path("teacher", "weights.safetensors")
-"""In a folder of its own: vLLM loads every .safetensors file that lies beside a model's config."""
+"""In a folder of its own: vLLM loads every .safetensors file beside a model's config."""
+
+Weights = Iterable[tuple[str, Tensor]]
 
 
 def share(step: int, total_steps: int, start: float, end: float) -> float:
@@ -26,19 +29,35 @@ def share(step: int, total_steps: int, start: float, end: float) -> float:
 
 
 class Ema:
-    """The averaged weights by name, whole, fp32, on the CPU; only those that training changes."""
+    """The averaged weights by name, whole, fp32, on the CPU; only those that training changes.
 
-    def __init__(self, weights: Iterable[tuple[str, Tensor]]):
-        self.weights = {name: _copy(tensor) for name, tensor in weights}
+    Args:
+        trained: (name, whole tensor) of the trained weights as they are now.
+        put: makes the policy compute with weights by name.
+    """
+
+    def __init__(self, trained: Callable[[], Weights], put: Callable[[Mapping[str, Tensor]], None]):
+        self._trained, self._put = trained, put
+        self.weights = _copies(trained())
 
     @torch.no_grad()
-    def follow(self, weights: Iterable[tuple[str, Tensor]], amount: float) -> None:
-        """Take over a share of the student's weights."""
-        for name, tensor in weights:
+    def follow(self, amount: float) -> None:
+        """Take over a share of the trained weights."""
+        for name, tensor in self._trained():
             self.weights[name].lerp_(tensor.detach().to("cpu", torch.float32), amount)
 
+    @contextlib.contextmanager
+    def applied(self) -> Iterator[None]:
+        """Compute with the averaged weights in place of the trained ones; all ranks."""
+        trained = _copies(self._trained())
+        self._put(self.weights)
+        try:
+            yield
+        finally:
+            self._put(trained)
+
     def save(self, directory: Path) -> None:
-        """Beside the student's."""
+        """Write them beside the trained weights."""
         (directory / FILE).parent.mkdir()
         save_file(self.weights, directory / FILE)
 
@@ -47,10 +66,5 @@ class Ema:
         self.weights = load_file(directory / FILE)
 
 
-def copies(weights: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-    """The weights as they are now, on the CPU, to be put back later."""
-    return {name: _copy(tensor) for name, tensor in weights}
-
-
-def _copy(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", torch.float32, copy=True)
+def _copies(weights: Weights) -> dict[str, Tensor]:
+    return {name: tensor.detach().to("cpu", torch.float32, copy=True) for name, tensor in weights}

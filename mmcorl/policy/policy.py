@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 from mmcorl.algo.logprobs import chunk_of, completion_logprobs, confidences
 from mmcorl.config import TrainingSettings
 from mmcorl.policy import shared_prefix
-from mmcorl.system.timing import named
+from mmcorl.system.timing import span
 from model_adapters.base import Encoded, ModelAdapter
 
 
@@ -33,7 +33,7 @@ class Rows:
     """Index into `prompts` for each row."""
     completions: Sequence[Tensor]
     """(C_r,) int64 ids of each row, the stop token included."""
-    picture: Encoded | None = None
+    dummy_image: Encoded | None = None
     """A prompt whose images pass the vision tower to no effect: for ranks that must call it though they have none."""
     shared: bool = False
     """Whether each prompt is computed once for all its rows; see `Policy.share_prefixes`."""
@@ -85,7 +85,7 @@ class Policy(nn.Module):
         if not vision:
             return [None] * len(prompts)
         vision = {key: value.to(self.device) for key, value in vision.items()}
-        with named("vision"):
+        with span("vision"):
             flat = self.adapter.image_features(self.model, vision)
         token: Any = self.adapter.image_token_id(self.model.config)
         counts = [int(torch.eq(prompt.input_ids, token).sum()) for prompt in prompts]
@@ -119,7 +119,7 @@ class Policy(nn.Module):
             [[len(rows.completions[row]) - 1 for row in owned[owner]] for owner in owners],
             self.device,
         )
-        per_prompt = self.features([*rows.prompts, *([rows.picture] if rows.picture else [])])
+        per_prompt = self.features([*rows.prompts, *([rows.dummy_image] if rows.dummy_image else [])])
         picked: list[Tensor] = []
         ids: list[Tensor] = []
         positions: list[Tensor] = []
@@ -178,7 +178,7 @@ class Policy(nn.Module):
         # The state that predicts the first completion token is that of the prompt's last.
         first = (prompt_length - 1 - (length.cumsum(0) - length)).repeat_interleave(length)
         state_index = first + torch.arange(len(first))
-        per_prompt = self.features([*rows.prompts, *([rows.picture] if rows.picture else [])])
+        per_prompt = self.features([*rows.prompts, *([rows.dummy_image] if rows.dummy_image else [])])
         picked = [part for p in rows.prompt_of if (part := per_prompt[p]) is not None]
         ids, valid = ids.to(self.device), valid.to(self.device)
         embeddings = self._embeddings(ids, picked, rows, per_prompt)
@@ -190,7 +190,7 @@ class Policy(nn.Module):
     ) -> Tensor:
         """(R, L) ids to (R, L, d) with image features in their places; the picture counts nothing."""
         embeddings = self.adapter.embed(self.model, ids, torch.cat(list(picked)) if picked else None)
-        if rows.picture is not None and (unused := features[-1]) is not None:
+        if rows.dummy_image is not None and (unused := features[-1]) is not None:
             embeddings = embeddings + unused.sum() * 0.0
         return embeddings
 

@@ -28,10 +28,10 @@ CACHE_BYTES = 256 * 2**20
 PREPARED_BYTES = 2**30
 """Prompts encoded ahead of a rollout, per agent and rank; the rollout holds all of its prompts in any case."""
 
-FILLER_SIDES = (56, 56)
+DUMMY_SIDES = (56, 56)
 
 
-class Reader:
+class PromptEncoder:
     """Encodes prompts for one agent.
 
     Args:
@@ -102,9 +102,9 @@ class Reader:
                 self._prepared[prompt.uid, text] = encoded
                 room -= encoded.nbytes
 
-    def filler(self, picture: bool) -> Encoded:
-        """A short prompt that means nothing, with a small picture or without: for ranks that have no work left."""
-        images = [Image.new("RGB", FILLER_SIDES)] if picture else []
+    def dummy(self, image: bool) -> Encoded:
+        """A short meaningless prompt, with a small image or without: for ranks that have no work left."""
+        images = [Image.new("RGB", DUMMY_SIDES)] if image else []
         return self.adapter.encode(self.processor, "?", images, **self._how())
 
     def _view(self, prompt: Prompt) -> str:

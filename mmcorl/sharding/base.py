@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from mmcorl.policy.lora import adapted_layers, merged_weights, without_base
 from mmcorl.policy.policy import Policy, Rows
-from mmcorl.sharding.lora import adapted_layers, merged, without_base
 from mmcorl.sharding.ranks import Ranks
 
 BUCKET = 2**27
@@ -106,7 +106,7 @@ class Shards(ABC):
         for layer, module in layers.items():
             own = dict(module.named_parameters())
             whole = dict(zip(own, self.gather(list(own.values()), "weight"), strict=True))
-            for name, tensor in merged(module, whole):
+            for name, tensor in merged_weights(module, whole):
                 yield f"{layer}.{name}", tensor
 
     def state_dict(self, of: str = "") -> dict[str, Tensor]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mmcorl.config import Config
 from mmcorl.policy.policy import Policy
-from mmcorl.policy.prompt_encoder import Reader
+from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.policy.weights import lower_frozen
 
 
@@ -20,12 +20,12 @@ class WholeCopy:
     sampling cannot promise: completions end where they end.
     """
 
-    def __init__(self, config: Config, reader: Reader, device: torch.device):
-        model = reader.adapter.load_model(reader.path, torch.float32, config.training.attention)
+    def __init__(self, config: Config, encoder: PromptEncoder, device: torch.device):
+        model = encoder.adapter.load_model(encoder.path, torch.float32, config.training.attention)
         model.requires_grad_(False)
         if config.training.dtype == "bf16":
-            lower_frozen(model, reader.adapter)
-        self.policy = Policy(model, reader.adapter, reader.processor).to(device)
+            lower_frozen(model, encoder.adapter)
+        self.policy = Policy(model, encoder.adapter, encoder.processor).to(device)
 
     @torch.no_grad()
     def take(self, weights: Iterable[tuple[str, Tensor]]) -> None:

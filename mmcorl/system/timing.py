@@ -1,6 +1,6 @@
 """The parts of an agent's work by their names, for `mmcorl train ... profile=true`; nothing is measured without it.
 
-Code says `with named("decode"):` around a part. Parts lie within each other: a second belongs to the innermost.
+Code says `with span("decode"):` around a part. Parts lie within each other: a second belongs to the innermost.
 """
 
 from __future__ import annotations
@@ -63,6 +63,6 @@ class Timer:
         self._mark = now
 
 
-def named(name: str) -> contextlib.AbstractContextManager[None]:
+def span(name: str) -> contextlib.AbstractContextManager[None]:
     """The block is a part of the work, such as `decode`."""
     return _NOTHING if _at_work is None else _at_work.measure(name, name)

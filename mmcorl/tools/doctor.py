@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 
 import patches
-from mmcorl.algo.loss import NotFiniteError
+from mmcorl.algo.finite import NotFiniteError
 from mmcorl.config import AgentSettings, Config
 from mmcorl.data.row_parsing import BadRow
 from mmcorl.data.sources import load_prompts
@@ -26,7 +26,7 @@ from mmcorl.errors import RunError, UserError
 from mmcorl.launch import launcher
 from mmcorl.launch.process_setup import prepare_process
 from mmcorl.launch.ray_cluster import require_ray
-from mmcorl.policy.prompt_encoder import Reader
+from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.tools.zoo import resolve
 from mmcorl.trainer import parity
 from mmcorl.trainer.memory import GIB, Budget, budget, ram, shape_of, together
@@ -76,7 +76,7 @@ def devices() -> list[int]:
     return [torch.cuda.get_device_properties(index).total_memory for index in range(torch.cuda.device_count())]
 
 
-def memory(config: Config, readers: Sequence[Reader], gpus: Sequence[int], ram: int) -> Iterator[Finding]:
+def memory(config: Config, readers: Sequence[PromptEncoder], gpus: Sequence[int], ram: int) -> Iterator[Finding]:
     """What each agent needs, beside what the smallest GPU of this machine has, or on CPUs its memory `ram`."""
     place, size = ("rank", ram) if config.device == "cpu" else ("GPU" if gpus else "rank", min(gpus, default=None))
     numbers = {agent.name: number for number, agent in enumerate(config.agents)}
@@ -125,17 +125,17 @@ def _fits(what: str, peak: int, size: int | None, sentence: str, place: str) -> 
     )
 
 
-def _opened(config: Config, agent: AgentSettings, quiet: bool) -> Reader | Finding:
+def _opened(config: Config, agent: AgentSettings, quiet: bool) -> PromptEncoder | Finding:
     """An agent's reader, or why there is none: its model may not be here, and the hub not be reached."""
     try:
-        reader = Reader(config, agent, resolve(agent.model, quiet=quiet))
+        reader = PromptEncoder(config, agent, resolve(agent.model, quiet=quiet))
         reader.longest_prompt()
     except (UserError, RunError, AdapterError, OSError) as error:
         return Finding("problem", "models", f"{agent.name}: {' '.join(str(error).split())}")
     return reader
 
 
-def _rows(config: Config, readers: Sequence[Reader]) -> list[Prompt] | Finding:
+def _rows(config: Config, readers: Sequence[PromptEncoder]) -> list[Prompt] | Finding:
     """Some rows to compare engines on. Every data set of the run is opened, so that one that is missing is told."""
     try:
         for held_out in config.validation.sets:
@@ -146,7 +146,7 @@ def _rows(config: Config, readers: Sequence[Reader]) -> list[Prompt] | Finding:
     return rows or Finding("problem", "data", "no row of the training data can be used")
 
 
-def engines(config: Config, readers: Sequence[Reader], rows: Sequence[Prompt]) -> Iterator[Finding]:
+def engines(config: Config, readers: Sequence[PromptEncoder], rows: Sequence[Prompt]) -> Iterator[Finding]:
     """Place and load the agents as for training, and compare each engine with its trainer."""
     with launcher(config) as launch:
         cohort = launch.cohort(readers, 1)
@@ -157,7 +157,7 @@ def engines(config: Config, readers: Sequence[Reader], rows: Sequence[Prompt]) -
             yield Finding("problem" if found.fault else "ok", "engines", found.fault or found.sentence())
 
 
-def _readable(prompts: Iterable[Prompt], readers: Sequence[Reader]) -> Iterator[Prompt]:
+def _readable(prompts: Iterable[Prompt], readers: Sequence[PromptEncoder]) -> Iterator[Prompt]:
     """Rows that can be used; the check of the data, which training makes, says what is wrong with the others."""
     limits = [(reader, reader.longest_prompt()) for reader in readers]
     rows = iter(prompts)
@@ -177,7 +177,7 @@ def _readable(prompts: Iterable[Prompt], readers: Sequence[Reader]) -> Iterator[
 
 def examine(config: Config, *, quiet: bool = False) -> Iterator[Finding]:
     """Everything, cheapest first; only engines wait for what was a problem before them."""
-    readers: list[Reader] = []
+    readers: list[PromptEncoder] = []
     rows: list[Prompt] = []
     problems = False
     for finding in itertools.chain(packages(config), upstream(), _needed(config, quiet, readers, rows)):
@@ -192,7 +192,7 @@ def examine(config: Config, *, quiet: bool = False) -> Iterator[Finding]:
         yield Finding("problem", "engines", str(error))
 
 
-def _needed(config: Config, quiet: bool, readers: list[Reader], rows: list[Prompt]) -> Iterator[Finding]:
+def _needed(config: Config, quiet: bool, readers: list[PromptEncoder], rows: list[Prompt]) -> Iterator[Finding]:
     """GPUs, models, memory and data; puts into `readers` and `rows` what there is of them."""
     gpus = devices()
     shown = ", ".join(f"{torch.cuda.get_device_name(i)} with {size / GIB:.0f} GiB" for i, size in enumerate(gpus))

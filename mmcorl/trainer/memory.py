@@ -23,7 +23,7 @@ from transformers import AutoConfig
 from mmcorl.algo.logprobs import chunk_of
 from mmcorl.config import Config
 from mmcorl.engines import ENGINES
-from mmcorl.policy.prompt_encoder import Reader
+from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.policy.weights import MULTIPLIED
 from mmcorl.trainer.activations import Stack, Work, ends, ends_of_tower, head, head_backward, kept, stack_of, working
 from mmcorl.types import Prompt
@@ -94,21 +94,21 @@ class Prompts:
     """Of them, for images."""
 
 
-def prompts_of(reader: Reader, longest: int, some: Sequence[Prompt]) -> Prompts:
+def prompts_of(encoder: PromptEncoder, longest: int, some: Sequence[Prompt]) -> Prompts:
     """The longest of the data, of `longest` tokens, whose text is at least as long as the shortest of `some`."""
-    token: Any = reader.adapter.image_token_id(AutoConfig.from_pretrained(reader.path))
+    token: Any = encoder.adapter.image_token_id(AutoConfig.from_pretrained(encoder.path))
     if token is None:
         return Prompts(longest, 0)
-    ids = [reader.encode(prompt).input_ids for prompt in some]
+    ids = [encoder.encode(prompt).input_ids for prompt in some]
     images = [int(one.eq(token).sum()) for one in ids]
     if not any(images):
         return Prompts(longest, 0)
     return Prompts(longest, longest - min(len(one) - n for one, n in zip(ids, images, strict=True) if n))
 
 
-def shape_of(reader: Reader) -> Shape | None:
+def shape_of(encoder: PromptEncoder) -> Shape | None:
     """The shape of an agent's model, from its config alone: nothing is loaded. None for a class not of transformers."""
-    config: Any = AutoConfig.from_pretrained(reader.path)
+    config: Any = AutoConfig.from_pretrained(encoder.path)
     kind = getattr(transformers, (config.architectures or [""])[0], None)
     if kind is None:
         return None
@@ -116,7 +116,7 @@ def shape_of(reader: Reader) -> Shape | None:
         model = kind(config)
     text = config.get_text_config()
     head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    seeing = reader.adapter.vision_modules(model)
+    seeing = encoder.adapter.vision_modules(model)
     vision = {id(p): p.numel() for module in seeing for p in module.parameters()}
     multiplied = {
         id(p): p.numel()
@@ -143,19 +143,19 @@ def shape_of(reader: Reader) -> Shape | None:
         multiplied_vision=sum(size for one, size in multiplied.items() if one in vision),
         linear={name: one.in_features + one.out_features for name, one in linear.items()},
         linear_vision=[name for name, one in linear.items() if id(one.weight) in vision],
-        **_seen(reader, model, config, seeing),
+        **_seen(encoder, model, config, seeing),
     )
 
 
-def _seen(reader: Reader, model: Any, config: Any, seeing: Sequence[nn.Module]) -> dict[str, Any]:
+def _seen(encoder: PromptEncoder, model: Any, config: Any, seeing: Sequence[nn.Module]) -> dict[str, Any]:
     """The layers of decoder and tower, and what a picture is to them; as far as they can be found."""
-    adapter, text = reader.adapter, config.get_text_config()
+    adapter, text = encoder.adapter, config.get_text_config()
     layers: Any = getattr(adapter.decoder(model), "layers", None)
     found: dict[str, Any] = {}
     blocks = False
     towers = [one for part in seeing for one in part.modules() if isinstance(one, nn.ModuleList) and len(one)]
     cuts = [one for part in seeing for one in part.modules() if isinstance(one, nn.modules.conv._ConvNd)]
-    if towers and cuts and "pixel_values" in (small := reader.filler(picture=True)).vision:
+    if towers and cuts and "pixel_values" in (small := encoder.dummy(image=True)).vision:
         found["tower"] = stack_of(list(towers[0]), config.vision_config, within=seeing)
         pixels, sides = small.vision["pixel_values"], cuts[0].kernel_size[-2:]
         flat = pixels.ndim == 2  # patches in a row, of whatever image; or images
@@ -165,8 +165,8 @@ def _seen(reader: Reader, model: Any, config: Any, seeing: Sequence[nn.Module]) 
         extra = any("cls_token" in name for part in seeing for name, _ in part.named_parameters())
         placeholders = int(small.input_ids.eq(adapter.image_token_id(config) or -1).sum())
         found["patches"] = (count + (0 if flat else extra * len(pixels))) / placeholders
-        side = reader.vision.max_side
-        found["picture"] = adapter.image_tokens(reader.processor, (side, side), reader.vision) or placeholders
+        side = encoder.vision.max_side
+        found["picture"] = adapter.image_tokens(encoder.processor, (side, side), encoder.vision) or placeholders
         blocks = adapter.bidirectional_spans(model, small.input_ids) is not None
     if isinstance(layers, nn.ModuleList):
         found["decoder"] = stack_of(list(layers), text, blocks=blocks)

@@ -13,7 +13,7 @@ from mmcorl.errors import UserError
 from mmcorl.policy.policy import Rows
 from mmcorl.policy.shared_prefix import CannotShare
 from mmcorl.sharding.base import Shards
-from mmcorl.trainer.update import Filler
+from mmcorl.trainer.microbatches import DummyBatch
 
 LENGTHS = (7, 2, 5, 5)
 """Tokens of the completions of a test prompt."""
@@ -21,7 +21,7 @@ TOLERANCE = {"fp32": 1e-3, "bf16": 5e-2}
 """Nats by which log-probabilities may differ on average; rounding makes up to 1e-5 and 1e-2."""
 
 
-def decide(config: Config, name: str, shards: Shards, filler: Filler) -> bool:
+def decide(config: Config, name: str, shards: Shards, dummy: DummyBatch) -> bool:
     """Whether to compute prompts once, as `training.shared_prefix` says; under `auto` a reason against it is printed.
 
     Called on all ranks. Raises UserError where it is `on` and the model cannot.
@@ -31,7 +31,7 @@ def decide(config: Config, name: str, shards: Shards, filler: Filler) -> bool:
         return False
     try:
         shards.policy.share_prefixes()
-        _compare(config, shards, filler)
+        _compare(config, shards, dummy)
     except CannotShare as reason:
         if setting == "on":
             raise UserError(
@@ -46,9 +46,9 @@ def decide(config: Config, name: str, shards: Shards, filler: Filler) -> bool:
 
 
 @torch.no_grad()
-def _compare(config: Config, shards: Shards, filler: Filler) -> None:
+def _compare(config: Config, shards: Shards, dummy: DummyBatch) -> None:
     """Raise CannotShare where both ways do not give the log-probabilities of some made-up completions alike."""
-    rows = _rows(shards, filler)
+    rows = _rows(shards, dummy)
     found: list[Tensor] = []
     for shared in (False, True):
         with shards.policy.computing(config.training):
@@ -58,9 +58,9 @@ def _compare(config: Config, shards: Shards, filler: Filler) -> None:
         raise CannotShare(f"on a test prompt its log-probabilities were {difference:.2g} nats off on average")
 
 
-def _rows(shards: Shards, filler: Filler) -> Rows:
+def _rows(shards: Shards, dummy: DummyBatch) -> Rows:
     """Completions of a text prompt and, where the model sees, of one with a picture."""
-    prompts = [filler.rollout.prompt, *([filler.picture] if filler.picture is not None else [])]
+    prompts = [dummy.rollout.prompt, *([dummy.image] if dummy.image is not None else [])]
     policy = shards.policy
     allowed = torch.arange(policy.model.config.get_text_config().vocab_size)
     allowed = allowed[~torch.isin(allowed, policy.banned.cpu())]

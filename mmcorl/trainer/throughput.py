@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from mmcorl.trainer.microbatches import GroupShape
+from mmcorl.trainer.update import OptimizerStep
 
 PEAK_TFLOPS = {
     "B200": 2250,
@@ -34,6 +39,37 @@ def peak_flops(device_name: str | None) -> float | None:
     return None
 
 
+def peak_of(device: torch.device) -> float | None:
+    """FLOP/s in bf16 of a device; None where it is unknown."""
+    return peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+
+
+def step_timings(
+    groups: Sequence[GroupShape],
+    steps: Sequence[Sequence[OptimizerStep]],
+    clocks: Sequence[Mapping[str, float]],
+    parameters: int,
+) -> dict[str, float]:
+    """What the slowest rank needed for a step, and the amounts of all ranks together.
+
+    `rollout_seconds`, `update_seconds`, `sync_seconds`; `sync_gb` of weights given to an engine that has its own;
+    `peak_gpu_gb` of the fullest GPU, or on CPUs `peak_process_gb`, by which the largest rank's process has grown
+    since before its first model; `sampled_completions` and `sampled_tokens`, those that only vote among them, and
+    of those that are trained `completions` and `completion_tokens`; `update_tokens` that went forward and backward,
+    prompts among them, padding not; `update_flops`, their arithmetic by the usual rule: 6 operations per parameter and
+    token, frozen ones and embeddings among them. `steps` and `clocks` are those of each rank.
+    """
+    passed = sum(step.passed for rank in steps for step in rank)
+    return {
+        **{key: (sum if key.startswith("sampled_") else max)(clock[key] for clock in clocks) for key in clocks[0]},
+        "prompts": len(groups),
+        "completions": sum(len(group.lengths) for group in groups),
+        "completion_tokens": sum(sum(group.lengths) for group in groups),
+        "update_tokens": passed,
+        "update_flops": 6.0 * parameters * passed,
+    }
+
+
 def rates(timings: Mapping[str, float], peak: float | None) -> dict[str, float | None]:
     """One step of one agent, for its line in timings.jsonl.
 
@@ -43,7 +79,7 @@ def rates(timings: Mapping[str, float], peak: float | None) -> dict[str, float |
     attention over the context not counted.
 
     Args:
-        timings: clocks and amounts of the step, see `Worker._throughput`; `moving_seconds` where agents share a GPU.
+        timings: clocks and amounts of the step, see `step_timings`; `moving_seconds` where agents share a GPU.
         peak: FLOP/s of all its GPUs together; None without a known GPU.
     """
     update = timings["update_seconds"] + timings["sync_seconds"]

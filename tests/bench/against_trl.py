@@ -34,8 +34,8 @@ from PIL import Image
 from mmcorl.config import parse
 from mmcorl.data.row_parsing import prompt_uid
 from mmcorl.engines.base import Sample
-from mmcorl.policy.prompt_encoder import Reader
-from mmcorl.trainer.update import Rollout
+from mmcorl.policy.prompt_encoder import PromptEncoder
+from mmcorl.trainer.microbatches import Rollout
 from mmcorl.trainer.worker import Worker
 from mmcorl.types import Prompt
 from model_adapters.base import Encoded
@@ -175,8 +175,8 @@ def serve(pipe: Connection, folder: str, job: dict[str, Any]) -> None:
         said = torch.full((tokens,), -math.log(vocabulary))
         for one, encoded in asked:
             drawn = allowed[torch.randint(len(allowed), (job["completions"], tokens), generator=noise)]
-            worker._pending[one.uid] = Rollout(encoded, [Sample(ids, said, "length") for ids in drawn])
-        rows = [(one.prompt, sample) for one in worker._pending.values() for sample in one.samples]
+            worker.rollouts.pending[one.uid] = Rollout(encoded, [Sample(ids, said, "length") for ids in drawn])
+        rows = [(one.prompt, sample) for one in worker.rollouts.pending.values() for sample in one.samples]
         ids = [[encoded.input_ids.tolist() for encoded, _ in rows], [sample.ids.tolist() for _, sample in rows]]
         pipe.send((*ids, [said.tolist() for _ in rows], [one for row in rewards.values() for one in row]))
         pipe.recv()
@@ -215,7 +215,7 @@ def load(folder: str, job: dict[str, Any]) -> Worker:
             },
         }
     )
-    return Worker(config, Reader(config, config.agents[0], folder), 100, torch.device(job["device"]))
+    return Worker(config, PromptEncoder(config, config.agents[0], folder), 100, torch.device(job["device"]))
 
 
 def prompt(worker: Worker, number: int, job: dict[str, Any]) -> tuple[Prompt, Encoded]:
@@ -230,7 +230,7 @@ def prompt(worker: Worker, number: int, job: dict[str, Any]) -> tuple[Prompt, En
     text = f"{number}."
     while True:
         one = Prompt(prompt_uid(text, None, pictures), str(number), text, pictures)
-        encoded = worker.reader.encode(one)
+        encoded = worker.encoder.encode(one)
         if len(encoded.input_ids) >= length:
             break
         text += " a"

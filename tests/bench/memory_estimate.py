@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from mmcorl.config import parse
-from mmcorl.policy.prompt_encoder import Reader
+from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.trainer.memory import MicroBatch, Prompts, budget, micro_batch, shape_of
 from mmcorl.trainer.worker import Worker
 from model_adapters.testing.tiny import build_tiny
@@ -146,7 +146,7 @@ def compare(family: str, model: Path, case: Case, options: argparse.Namespace) -
         }
     )
     device = torch.device(options.device)
-    worker = Worker(config, Reader(config, config.agents[0], str(model)), 10, device)
+    worker = Worker(config, PromptEncoder(config, config.agents[0], str(model)), 10, device)
     made = argparse.Namespace(
         family=family,
         # Pictures are made smaller on their way to small models.
@@ -158,7 +158,7 @@ def compare(family: str, model: Path, case: Case, options: argparse.Namespace) -
         ragged=False,
     )
     fabricate(worker, made, 0)
-    encoded = next(iter(worker._pending.values())).prompt
+    encoded = next(iter(worker.rollouts.pending.values())).prompt
     token = worker.adapter.image_token_id(worker.policy.model.config)
     images = 0 if token is None else int(encoded.input_ids.eq(token).sum())
     prompts = Prompts(len(encoded.input_ids), images)
@@ -171,7 +171,7 @@ def compare(family: str, model: Path, case: Case, options: argparse.Namespace) -
     release()
     with Living() as living:
         worker.update(rewards, 2)
-    known = shape_of(worker.reader)
+    known = shape_of(worker.encoder)
     assert known is not None
     told = budget(config, 0, known, prompts=prompts, cpu=device.type == "cpu")
     gradients = sum(4 * one.numel() for one in worker.policy.parameters() if one.requires_grad)

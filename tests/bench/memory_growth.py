@@ -30,7 +30,7 @@ from mmcorl.data.sources import load_prompts
 from mmcorl.labels.supervision import Supervision
 from mmcorl.launch import launcher
 from mmcorl.launch.process_setup import prepare_process
-from mmcorl.policy.prompt_encoder import Reader
+from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.rewards import Reward
 from mmcorl.run.progress import Progress
 from mmcorl.run.recorder import HeldOut, Run
@@ -126,7 +126,7 @@ def run(options: argparse.Namespace) -> list[Note]:
             Equivalence() as relation,
             Progress("growth", ["a", "b"], options.steps, quiet=True) as progress,
         ):
-            readers = [Reader(config, agent, agent.model) for agent in config.agents]
+            readers = [PromptEncoder(config, agent, agent.model) for agent in config.agents]
             cohort = launch.cohort(readers, options.steps)
             run_folder.begin({})
             source = load_prompts(config.data.train)

@@ -87,7 +87,7 @@ def points(worker: Worker, options: argparse.Namespace, clock: Clock, kind: str,
     if kind == "prompt":
         asked["copies"] = copies(worker, now, value)
     fabricate(worker, now, 0, **asked)
-    encoded = [rollout.prompt for rollout in worker._pending.values()]
+    encoded = [rollout.prompt for rollout in worker.rollouts.pending.values()]
     length = len(encoded[0].input_ids)
     passed = now.prompts * now.completions * (length + now.tokens)
     ways = ("shared", "plain") if kind == "completions" and passed <= options.plain_tokens else ("shared",)
@@ -128,7 +128,7 @@ def copies(worker: Worker, options: argparse.Namespace, tokens: int) -> int:
     lengths = []
     for count in (1, 11):
         fabricate(worker, options, 0, copies=count)
-        lengths.append(len(next(iter(worker._pending.values())).prompt.input_ids))
+        lengths.append(len(next(iter(worker.rollouts.pending.values())).prompt.input_ids))
     each = (lengths[1] - lengths[0]) / 10
     return max(1, 1 + round((tokens - lengths[0]) / each))
 

@@ -33,7 +33,7 @@ from mmcorl.data.sources import load_prompts
 from mmcorl.labels.supervision import Supervision
 from mmcorl.launch import launcher
 from mmcorl.launch.process_setup import prepare_process
-from mmcorl.policy.prompt_encoder import Reader
+from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.rewards import Reward, Rewards
 from mmcorl.run.progress import Progress
 from mmcorl.run.recorder import Run
@@ -97,7 +97,7 @@ def cotrain_steps(config: Config, models: Sequence[str], dealt: bool, folder: Pa
         Equivalence() as relation,
         Progress("bench", names, config.steps, quiet=True) as progress,
     ):
-        readers = [Reader(config, agent, path) for agent, path in zip(config.agents, models, strict=True)]
+        readers = [PromptEncoder(config, agent, path) for agent, path in zip(config.agents, models, strict=True)]
         cohort = launch.cohort(readers, config.steps)
         run_folder.begin({})
         source = load_prompts(config.data.train)

@@ -29,8 +29,8 @@ from PIL import Image
 from mmcorl.config import parse
 from mmcorl.data.row_parsing import prompt_uid
 from mmcorl.engines.base import Sample
-from mmcorl.policy.prompt_encoder import Reader
-from mmcorl.trainer.update import Rollout
+from mmcorl.policy.prompt_encoder import PromptEncoder
+from mmcorl.trainer.microbatches import Rollout
 from mmcorl.trainer.worker import Worker
 from mmcorl.types import Prompt
 from model_adapters.base import Encoded
@@ -120,7 +120,7 @@ def load_worker(options: argparse.Namespace, folder: Path, more: Mapping[str, An
             **(more or {}),
         }
     )
-    return Worker(config, Reader(config, config.agents[0], str(folder)), 100, torch.device(options.device))
+    return Worker(config, PromptEncoder(config, config.agents[0], str(folder)), 100, torch.device(options.device))
 
 
 def questions(worker: Worker, options: argparse.Namespace, images: int = 1, copies: int = 2) -> list[Prompt]:
@@ -153,7 +153,7 @@ def fabricate(
     rewards: dict[str, tuple[float, ...]] = {}
     pending: dict[str, Rollout] = {}
     for prompt in questions(worker, options, images, copies):
-        encoded = worker.reader.encode(prompt)
+        encoded = worker.encoder.encode(prompt)
         if not prompt.images:
             ids = allowed[torch.randint(len(allowed), (options.prompt_tokens,), generator=generator)]
             encoded = Encoded(ids, torch.arange(len(ids))[None], len(ids))
@@ -166,7 +166,7 @@ def fabricate(
             samples.append(Sample(ids, torch.full((length,), -np.log(len(allowed))), "length"))
         pending[prompt.uid] = Rollout(encoded, samples)
         rewards[prompt.uid] = tuple(float(k % 2) for k in range(options.completions))
-    worker._pending = pending
+    worker.rollouts.pending = pending
     return rewards
 
 
@@ -184,7 +184,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             rows[way].append(measure(worker, options, clock, number))
     told = {way: summary(measured[options.warmup :], options) for way, measured in rows.items()}
     fabricate(worker, options, 0)
-    encoded = [rollout.prompt for rollout in worker._pending.values()]
+    encoded = [rollout.prompt for rollout in worker.rollouts.pending.values()]
     prompt = encoded[0].input_ids
     token = worker.adapter.image_token_id(worker.policy.model.config)
     found = {

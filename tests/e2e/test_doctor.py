@@ -10,7 +10,7 @@ import torch
 
 from mmcorl.cli.main import main
 from mmcorl.config import parse
-from mmcorl.policy.prompt_encoder import Reader
+from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.tools import doctor
 from mmcorl.trainer import memory
 from model_adapters.testing.tiny import build_tiny
@@ -41,7 +41,7 @@ def config_file(tmp_path_factory):
 
 def opened(file, **changes):
     config = parse(changed(json.loads(file.read_text()), **changes))
-    return config, [Reader(config, agent, agent.model) for agent in config.agents]
+    return config, [PromptEncoder(config, agent, agent.model) for agent in config.agents]
 
 
 def test_a_config_that_works_has_no_problem(config_file, capsys):

@@ -123,18 +123,18 @@ def test_rollouts_of_one_step_wait_together_for_its_update(tiny_checkpoints: Map
     second = agent.rollout(questions[2:], 1)
     assert agent.rollout([], 1) == []
     uids = [group.uid for group in [*first, *second]]
-    assert list(agent._pending) == uids
+    assert list(agent.rollouts.pending) == uids
     with pytest.raises(RuntimeError, match="do not belong together"):
         agent.update(dict.fromkeys(uids[:2], (1.0,)), 1)
-    before = [one.clone() for one in agent.trainable]
+    before = [one.clone() for one in agent.shards.trainable]
     told = agent.update({uid: (float(number**2),) for number, uid in enumerate(uids)}, 1)
     assert told["trained_tokens"] == sum(group.completions[0].tokens for group in [*first, *second])
-    assert not all(torch.equal(one, other) for one, other in zip(agent.trainable, before, strict=True))
-    assert agent._pending == {}
+    assert not all(torch.equal(one, other) for one, other in zip(agent.shards.trainable, before, strict=True))
+    assert agent.rollouts.pending == {}
     # What was left of an earlier step does not wait for ever.
     agent.rollout(questions, 2)
     agent.rollout(questions[:1], 3)
-    assert list(agent._pending) == uids[:1]
+    assert list(agent.rollouts.pending) == uids[:1]
 
 
 def test_calls_of_a_step_draw_noise_of_their_own_and_the_first_that_of_a_group(
@@ -180,10 +180,10 @@ def _once(talk: Talk) -> Workflow:
 def test_what_models_write_can_be_shown_whatever_it_spells(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
     """Control tokens of any family, one of them hidden in another, are no reason to stop a run."""
     agent = worker(tiny_checkpoints[family], **CONVERSING)
-    tokens = control_tokens(agent.reader.processor)
+    tokens = control_tokens(agent.encoder.processor)
     first = tokens[0]
     hostile = f"4 {first[:2]}{first}{first[2:]} " + " ".join(tokens) + " <think>5</think>"
-    assert not any(token in without_control_tokens(agent.reader.processor, hostile) for token in tokens)
+    assert not any(token in without_control_tokens(agent.encoder.processor, hostile) for token in tokens)
     problem = prompt("Sum?") if family == "llama" else prompt("Sum?", noise(56, 56))
     (talk,) = talks_of([problem], 1)
     said = CallMade(ask(talk, 1, "solver", 0, prompts.debate, limit=10_000), Completion(hostile, None, 1, "stop"))
@@ -197,7 +197,7 @@ def test_evaluators_get_no_answer_instruction_and_solvers_that_of_the_run(tiny_c
     (talk,) = talks_of([prompt("Sum?")], 1)
     made = converse([agent], comas([talk], 1, 1, parse_episode(), 0), 1)
     for call in made.calls:
-        read = agent.reader.encode(call.ask.prompt).input_ids.tolist()
+        read = agent.encoder.encode(call.ask.prompt).input_ids.tolist()
         text = agent.adapter.decode(agent.policy.processor, read)
         assert ("within \\boxed{}" in text) == (call.ask.role == "solver")
 

@@ -18,7 +18,7 @@ import torch
 import yaml
 
 from mmcorl.cli.main import main
-from mmcorl.launch import host, local
+from mmcorl.launch import local, process_setup
 from runs import changed, small_config, write_config
 
 
@@ -258,7 +258,7 @@ def test_a_gpu_that_is_not_there(
 def test_attention_whose_package_is_not_there(
     config: dict[str, Any], refusal: Callable[..., str], tmp_path: Path
 ) -> None:
-    if host.is_flash_attn_2_available():
+    if process_setup.is_flash_attn_2_available():
         pytest.skip("flash-attn is installed")
     sentence = refusal("train", write_config(tmp_path, config), "training.attention=flash_attention_2")
     assert "flash-attn does not work here" in sentence

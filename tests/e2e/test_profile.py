@@ -12,7 +12,7 @@ import torch
 from mmcorl.config import parse
 from mmcorl.errors import UserError
 from mmcorl.run.run_folder import RunFolder
-from mmcorl.system.timing import Timer, named
+from mmcorl.system.timing import Timer, span
 from mmcorl.trainer import profiler
 from mmcorl.training import train
 from model_adapters.testing.tiny import build_tiny
@@ -86,10 +86,10 @@ def test_a_second_belongs_to_the_innermost_part(monkeypatch: pytest.MonkeyPatch)
     clock = iter(range(100))  # each look at it is a second later
     monkeypatch.setattr("mmcorl.system.timing.time.perf_counter", lambda: float(next(clock)))
     timer = Timer(lambda: None)
-    with named("unseen"), timer.at_work("rollout"), named("prefill"):
-        with named("vision"):
+    with span("unseen"), timer.at_work("rollout"), span("prefill"):
+        with span("vision"):
             pass
-        with named("vision"):
+        with span("vision"):
             pass
     # Looks: rollout, prefill, vision begin 0 1 2, end 3, begin 4, end 5, prefill and rollout end 6 7.
     assert timer.seconds == {("rollout", "other"): 2.0, ("rollout", "prefill"): 3.0, ("rollout", "vision"): 2.0}

@@ -23,7 +23,7 @@ from mmcorl.config import parse
 from mmcorl.data import DataSettings, check, load_prompts
 from mmcorl.labels.supervision import Supervision
 from mmcorl.policy.policy import Policy, Rows
-from mmcorl.policy.prompt_encoder import Reader
+from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.policy.prompt_styles import PromptStyle, prompt_text
 from mmcorl.rewards import Reward
 from mmcorl.types import Completion, Group, Prompt
@@ -260,7 +260,7 @@ def test_an_agent_may_read_a_rephrased_view_joined_by_row_id(tmp_path, math_rows
     assert checks["train"]["findings"][0]["row_id"] == rows[3]["id"]
 
     config = parse(settings)
-    readers = [Reader(config, agent, agent.model) for agent in config.agents]
+    readers = [PromptEncoder(config, agent, agent.model) for agent in config.agents]
     prompts = list(load_prompts(DataSettings(**train)).select([0, 1, 2]))
     for prompt, row in zip(prompts, rows, strict=False):
         seen = [reader.adapter.decode(reader.processor, reader.encode(prompt).input_ids.tolist()) for reader in readers]
@@ -312,7 +312,7 @@ def test_prompts_show_real_options_as_lettered_lines_unless_the_picture_does(tin
             "data": {"train": wemath},
         }
     )
-    reader = Reader(config, config.agents[0], str(path))
+    reader = PromptEncoder(config, config.agents[0], str(path))
     angle = next(prompt for prompt in load_prompts(DataSettings(**wemath)) if prompt.row_id == "1420")
     seen = reader.adapter.decode(reader.processor, reader.encode(angle).input_ids.tolist())
     assert "∠ABC?\nA. 45°\nB. 60°\nC. 72°\nD. 90°\nE. No correct answer\nThink it through" in seen

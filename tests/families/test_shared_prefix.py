@@ -16,8 +16,8 @@ from adapter_passes import rows as three_rows
 from mmcorl.errors import UserError
 from mmcorl.policy.policy import Policy, Rows
 from mmcorl.policy.shared_prefix import CannotShare
+from mmcorl.trainer.microbatches import shared_microbatches
 from mmcorl.trainer.prefix_check import decide
-from mmcorl.trainer.update import shared_microbatches
 from mmcorl.trainer.worker import Worker
 from worker_parts import gradients, largest_difference, mixed_prompts, rollout, settings, worker
 
@@ -115,10 +115,10 @@ def test_rows_in_any_order_and_prompts_without_any(tiny_checkpoints: Mapping[str
     assert_shared_is_plain(policy_of(loaded), Rows(rows.prompts, [0, 0], list(rows.completions[:2])))
 
 
-def test_a_picture_without_effect_reaches_the_tower(tiny_checkpoints: Mapping[str, Path]) -> None:
+def test_a_dummy_image_reaches_the_tower_without_effect(tiny_checkpoints: Mapping[str, Path]) -> None:
     loaded = load("qwen2_5_vl", tiny_checkpoints["qwen2_5_vl"])
     rows = three_groups(loaded)
-    text = Rows([rows.prompts[1]], [0, 0, 0], list(rows.completions[6:9]), picture=rows.prompts[0], pieces=2)
+    text = Rows([rows.prompts[1]], [0, 0, 0], list(rows.completions[6:9]), dummy_image=rows.prompts[0], pieces=2)
     assert_shared_is_plain(policy_of(loaded), text)
 
 
@@ -144,7 +144,7 @@ def updated(path: Path, shared: str, **sections: Any) -> tuple[Worker, dict[str,
     training = {**sections.pop("training", {}), "shared_prefix": shared}
     agent = worker(path, training=training, **sections)
     rollout(agent, mixed_prompts(path.name))
-    return agent, agent.update(dict(zip(agent._pending, REWARDS, strict=True)), 1)
+    return agent, agent.update(dict(zip(agent.rollouts.pending, REWARDS, strict=True)), 1)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_the_update_is_that_of_the_plain_path(
 def test_tokens_that_went_through_count_a_shared_prompt_once(tiny_checkpoints: Mapping[str, Path]) -> None:
     plain, _ = updated(tiny_checkpoints["qwen2_5_vl"], "off")
     shared, _ = updated(tiny_checkpoints["qwen2_5_vl"], "on")
-    prompts = [len(plain.reader.encode(one).input_ids) for one in mixed_prompts("qwen2_5_vl")]
+    prompts = [len(plain.encoder.encode(one).input_ids) for one in mixed_prompts("qwen2_5_vl")]
     # The last token of each completion predicts none.
     completions = plain.timings["completion_tokens"] - plain.timings["completions"]
     assert plain.timings["update_tokens"] == 4 * sum(prompts) + completions
@@ -218,14 +218,14 @@ def test_a_model_that_gives_other_numbers_keeps_to_the_plain_path_in_words(
     assert agent.shared_prefix
     capsys.readouterr()
     mixing(agent)
-    assert not decide(agent.config, "ada", agent.shards, agent.filler)
+    assert not decide(agent.config, "ada", agent.shards, agent.dummy)
     told = capsys.readouterr().err
     assert told.startswith(
         "ada: the update computes prompts once per completion, which is slower and gives the same (on"
     )
     assert "nats off on average)" in told
     with pytest.raises(UserError, match=r"'on' but agent 'ada' cannot share .* use auto or off"):
-        decide(settings(training={"shared_prefix": "on"}), "ada", agent.shards, agent.filler)
+        decide(settings(training={"shared_prefix": "on"}), "ada", agent.shards, agent.dummy)
 
 
 def test_eager_attention_is_left_as_it_was_asked_for(

@@ -129,7 +129,7 @@ DRILLS = (
     ),
     Drill(
         "the writing worker is killed in a save",
-        "at_call('mmcorl.trainer.worker:write', 1, marked(kill))",
+        "at_call('mmcorl.trainer.weights_io:write', 1, marked(kill))",
         said=("agent 'qwen', rank 0 of 2", "during a checkpoint", DIED),
     ),
     Drill("Ctrl-C", outside=_interrupt, code=130, said=("interrupted: the same command goes on",)),
@@ -156,7 +156,7 @@ DRILLS = (
     Drill("Ctrl-C twice", outside=_interrupt_twice, code=130, said=("interrupted: the same command goes on",)),
     Drill(
         "no room on the disk",
-        "at_call('mmcorl.trainer.worker:write', 1, marked(no_big_files))",
+        "at_call('mmcorl.trainer.weights_io:write', 1, marked(no_big_files))",
         said=("no room is left to write into", "make room and the same command goes on"),
     ),
     Drill(

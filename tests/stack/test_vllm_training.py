@@ -74,7 +74,7 @@ def test_the_engine_follows_whatever_is_trained(
         objective={"importance_correction": "token_truncate"},
         sampling={"max_new_tokens": 12},
     )
-    assert agent.engine.adapters == (family == "qwen2")
+    assert agent.sampler.engine.adapters == (family == "qwen2")
     prompts = mixed_prompts(family)
     start = [group.completions for group in agent.rollout(prompts, 1)]
     drift = []

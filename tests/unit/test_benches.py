@@ -125,7 +125,7 @@ def test_arithmetic_is_what_torch_counts(family: str, way: str, tmp_path: Path) 
     worker = update_step.build_worker(options, tmp_path)
     worker.update(update_step.fabricate(worker, options, 1), 1)
     rewards = update_step.fabricate(worker, options, 2)
-    prompt = next(iter(worker._pending.values())).prompt
+    prompt = next(iter(worker.rollouts.pending.values())).prompt
     with FlopCounterMode(display=False) as counter:
         worker.update(rewards, 2)
     text, seen = flops.cost(worker), flops.tower(worker, prompt)

@@ -277,7 +277,7 @@ def test_training_and_validation_read_the_usable_rows_alone(tiny_checkpoints, tm
 
 def test_a_question_with_turn_markers_is_a_prompt_that_an_agent_cannot_read(tiny_checkpoints, tmp_path):
     from mmcorl.config import parse
-    from mmcorl.policy.prompt_encoder import Reader
+    from mmcorl.policy.prompt_encoder import PromptEncoder
 
     config = parse(
         {
@@ -289,7 +289,7 @@ def test_a_question_with_turn_markers_is_a_prompt_that_an_agent_cannot_read(tiny
             "data": {"train": {"source": "synthetic:text"}},
         }
     )
-    readers = [Reader(config, agent, agent.model) for agent in config.agents]
+    readers = [PromptEncoder(config, agent, agent.model) for agent in config.agents]
     path = tmp_path / "rows.jsonl"
     lines = [
         "1 + 1?",

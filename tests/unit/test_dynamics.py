@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmcorl.algo.loss import group_advantages
+from mmcorl.algo.advantages import group_advantages
 from mmcorl.analysis.dynamics import (
     Dynamics,
     basins,

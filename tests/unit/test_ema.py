@@ -29,7 +29,7 @@ def same(a: Mapping[str, torch.Tensor], b: Mapping[str, torch.Tensor]) -> bool:
 
 def one_step(agent: Worker, family: str, step: int) -> dict[str, float]:
     agent.rollout(PROMPTS[family], step)
-    return agent.update(dict(zip(agent._pending, REWARDS, strict=True)), step)
+    return agent.update(dict(zip(agent.rollouts.pending, REWARDS, strict=True)), step)
 
 
 def test_the_share_falls_along_a_cosine():
@@ -39,9 +39,11 @@ def test_the_share_falls_along_a_cosine():
 
 
 def test_a_share_too_small_for_bf16_still_moves_the_average():
-    ema = Ema([("w", torch.ones(1, dtype=torch.bfloat16))])
+    weight = torch.ones(1, dtype=torch.bfloat16)
+    ema = Ema(lambda: [("w", weight)], lambda weights: None)
+    weight.fill_(2.0)
     for _ in range(100):
-        ema.follow([("w", torch.full((1,), 2.0, dtype=torch.bfloat16))], 1e-5)
+        ema.follow(1e-5)
     # 2 - (1 - 1e-5)^100 = 1.0009995, less the rounding of fp32; in bf16 1 + 1e-5 is 1.
     assert float(ema.weights["w"]) == pytest.approx(1.0009995, abs=5e-6)
 
@@ -80,9 +82,9 @@ def test_the_teacher_votes_with_samples_of_its_own_weights(family, tiny_checkpoi
     with torch.no_grad():
         for name, parameter in other.policy.model.named_parameters():
             parameter.copy_(teacher[name])
-    encoded = [other.reader.encode(prompt) for prompt in PROMPTS[family]]
-    drawn = other.engine.generate(encoded, 3, Sampling(max_new_tokens=6), noise_seed(0, "a/teacher", 1, 0))
-    expected = [[other._completion(sample) for sample in samples] for samples in drawn]
+    encoded = [other.encoder.encode(prompt) for prompt in PROMPTS[family]]
+    drawn = other.sampler.engine.generate(encoded, 3, Sampling(max_new_tokens=6), noise_seed(0, "a/teacher", 1, 0))
+    expected = [[other.sampler.completion(sample) for sample in samples] for samples in drawn]
     assert [list(group.voters) for group in groups] == expected
     # And the student as ever.
     plain = worker(tiny_checkpoints[family]).rollout(PROMPTS[family], 1)
@@ -109,7 +111,7 @@ def test_a_kl_term_may_hold_on_to_the_average(family, tiny_checkpoints):
                 for k in range(len(reference.samples[g]))
             ]
         )
-    found = agent.update(dict(zip(agent._pending, REWARDS, strict=True)), 2)
+    found = agent.update(dict(zip(agent.rollouts.pending, REWARDS, strict=True)), 2)
     assert float(d.abs().max()) > 1e-3
     assert found["kl"] == pytest.approx(float((torch.expm1(-d) + d).mean()), rel=1e-3)
 
@@ -150,8 +152,8 @@ def test_samples_that_only_vote_are_not_trained(tiny_checkpoints: Mapping[str, P
         assert len(group.completions) == 4
         assert len(group.voters) == 7
         assert group.voters[:4] == group.completions
-        assert len(agent._pending[group.uid].samples) == 4
-    found = agent.update(dict(zip(agent._pending, REWARDS, strict=True)), 1)
+        assert len(agent.rollouts.pending[group.uid].samples) == 4
+    found = agent.update(dict(zip(agent.rollouts.pending, REWARDS, strict=True)), 1)
     assert found["trained_tokens"] == sum(one.tokens for group in groups for one in group.completions)
 
 

@@ -9,19 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmcorl.algo.loss import (
-    NotFiniteError,
-    Spread,
-    group_advantages,
-    importance_stats,
-    importance_weights,
-    kl_estimate,
-    leave_one_out_advantages,
-    policy_loss,
-    returns,
-    token_weights,
-    whitened,
-)
+from mmcorl.algo.advantages import Spread, group_advantages, leave_one_out_advantages, returns, whitened
+from mmcorl.algo.finite import NotFiniteError
+from mmcorl.algo.importance import importance_stats, importance_weights
+from mmcorl.algo.loss import kl_estimate, policy_loss, token_weights
 
 # -- advantages ----------------------------------------------------------------------------------------------
 
@@ -342,41 +333,6 @@ def test_importance_weights_refuse_other_shapes_and_modes():
         importance_weights(torch.zeros(2), torch.zeros(3))
     with pytest.raises(ValueError, match="'geometric' is unknown: use one of off, token_truncate"):
         importance_weights(torch.zeros(2), torch.zeros(2), "geometric")
-
-
-# Probabilities (train / engine) of two completions: 0.8/0.2 = 4, 0.3/0.6 = 0.5, product 2; then 0.9/0.3 = 3 and
-# 0.4/0.1 = 4, product 12.
-@pytest.mark.parametrize(
-    ("mode", "weights"),
-    [
-        ("token_truncate", [3.5, 0.5, 3.0, 3.5]),
-        ("token_mask", [0.0, 0.5, 3.0, 0.0]),
-        ("sequence_truncate", [2.0, 2.0, 3.5, 3.5]),
-        ("sequence_mask", [2.0, 2.0, 0.0, 0.0]),
-        ("off", [1.0, 1.0, 1.0, 1.0]),
-    ],
-)
-def test_every_correction_by_hand(mode, weights):
-    train, engine = torch.tensor([0.8, 0.3, 0.9, 0.4]).log(), torch.tensor([0.2, 0.6, 0.3, 0.1]).log()
-    found = importance_weights(train, engine, mode, 3.5, torch.tensor([2, 2]))
-    assert torch.allclose(found, torch.tensor(weights))
-
-
-def test_sequence_modes_follow_ragged_completions():
-    # D = 0.3, then -0.1 * 3 = -0.3, then (one token) 2.0, whose weight e^2 is above the cap of 3.
-    train, engine = torch.tensor([0.1, 0.2, -0.1, -0.1, -0.1, 2.0]), torch.zeros(6)
-    lengths = torch.tensor([2, 3, 1])
-    masked = importance_weights(train, engine, "sequence_mask", 3.0, lengths)
-    assert torch.allclose(masked, torch.tensor([*[math.exp(0.3)] * 2, *[math.exp(-0.3)] * 3, 0.0]))
-    cut = importance_weights(train, engine, "sequence_truncate", 3.0, lengths)
-    assert torch.equal(cut[:5], masked[:5])
-    assert cut[5] == 3.0
-
-
-@pytest.mark.parametrize("lengths", [None, torch.tensor([1, 2])])
-def test_sequence_modes_need_the_lengths(lengths):
-    with pytest.raises(ValueError, match="sequence_mask needs flat log-probabilities and the lengths"):
-        importance_weights(torch.zeros(4), torch.zeros(4), "sequence_mask", 3.0, lengths)
 
 
 # -- KL ------------------------------------------------------------------------------------------------------

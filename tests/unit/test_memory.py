@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mmcorl.data.sources import load_prompts
-from mmcorl.policy.prompt_encoder import Reader
+from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.run import throughput
 from mmcorl.trainer import memory
 from mmcorl.trainer.memory import GIB, Shape
@@ -212,7 +212,7 @@ def test_what_lies_in_the_machine_s_memory_is_on_no_gpu():
 def test_parameters_are_those_of_the_loaded_model(tmp_path, family):
     folder = build_tiny(family, tmp_path / family, seed=0)
     agent = worker(folder)
-    shape = memory.shape_of(Reader(agent.config, agent.config.agents[0], str(folder)))
+    shape = memory.shape_of(PromptEncoder(agent.config, agent.config.agents[0], str(folder)))
     assert shape.parameters == sum(parameter.numel() for parameter in agent.policy.model.parameters())
     vision = {id(p): p.numel() for part in agent.adapter.vision_modules(agent.policy.model) for p in part.parameters()}
     assert shape.vision == sum(vision.values())
@@ -221,13 +221,13 @@ def test_parameters_are_those_of_the_loaded_model(tmp_path, family):
 def test_images_of_the_longest_prompt_are_what_the_shortest_text_leaves(tmp_path):
     folder = build_tiny("gemma3", tmp_path / "gemma3", seed=0)
     config = settings(agents=[{"name": "a", "model": str(folder)}], data={"train": {"source": "synthetic:visual"}})
-    reader = Reader(config, config.agents[0], str(folder))
+    encoder = PromptEncoder(config, config.agents[0], str(folder))
     source = load_prompts(config.data.train)
     rows = [source[row] for row in range(4)]
     # Every picture is 4 tokens, 56 pixels in pieces of 28.
-    texts = [len(reader.encode(row).input_ids) - 4 for row in rows]
-    assert memory.prompts_of(reader, 50, rows) == memory.Prompts(50, 50 - min(texts))
-    assert memory.prompts_of(reader, 50, [replace(rows[0], images=(), uid="no picture")]) == memory.Prompts(50, 0)
+    texts = [len(encoder.encode(row).input_ids) - 4 for row in rows]
+    assert memory.prompts_of(encoder, 50, rows) == memory.Prompts(50, 50 - min(texts))
+    assert memory.prompts_of(encoder, 50, [replace(rows[0], images=(), uid="no picture")]) == memory.Prompts(50, 0)
 
 
 def test_agents_on_one_device_take_turns():

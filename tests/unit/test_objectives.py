@@ -24,7 +24,7 @@ from mmcorl.algo.objectives import OBJECTIVES
 from mmcorl.config import Config
 from mmcorl.errors import UserError
 from mmcorl.rewards import low_entropy
-from mmcorl.trainer.update import minibatches
+from mmcorl.trainer.microbatches import minibatches
 from mmcorl.trainer.worker import Worker
 from mmcorl.training import train as run_train
 from runs import changed, records, small_config
@@ -36,6 +36,7 @@ from worker_parts import (
     gradients,
     largest_difference,
     mixed_prompts,
+    prepared,
     reference_of,
     reference_step,
     rollout,
@@ -193,7 +194,7 @@ def test_the_step_is_that_of_the_formula(case: str, tokens: int, tiny_checkpoint
         for turn in range(own.passes)
         for part in minibatches(3, own.minibatches, config.seed, 1, turn)
     ]
-    metrics = agent.update(dict(zip(agent._pending, REWARDS, strict=True)), 1)
+    metrics = agent.update(dict(zip(agent.rollouts.pending, REWARDS, strict=True)), 1)
     assert metrics["loss"] == pytest.approx(float(torch.stack(losses).mean()), abs=1e-5)
     expected = {n: optimizer.state[p]["exp_avg"] for n, p in reference.loaded.model.named_parameters()}
     scale = max(float(value.abs().max()) for value in expected.values())
@@ -219,11 +220,11 @@ def test_reinforce_needs_no_groups(tiny_checkpoints: Mapping[str, Path]) -> None
     )
     agent.rollout(mixed_prompts("qwen2")[:2], 1)
     change_samples(agent, lambda g, k, one: cut(one, 2 + g))
-    rollouts = list(agent._pending.values())
-    update = agent._prepare(rollouts, [[1.0], [0.0]])
+    rollouts = list(agent.rollouts.pending.values())
+    update = prepared(agent, rollouts, [[1.0], [0.0]])
     assert torch.allclose(update.advantages[0, 0], torch.full((2,), 1.224745), atol=1e-6)
     assert torch.allclose(update.advantages[1, 0], torch.full((3,), -0.816497), atol=1e-6)
-    metrics = agent.update(dict(zip(agent._pending, [(1.0,), (0.0,)], strict=True)), 1)
+    metrics = agent.update(dict(zip(agent.rollouts.pending, [(1.0,), (0.0,)], strict=True)), 1)
     assert metrics["loss"] == pytest.approx(0.0, abs=1e-6)
     assert metrics["grad_norm"] > 0
 
@@ -232,9 +233,9 @@ def test_groups_of_different_sizes_are_one_batch(tiny_checkpoints: Mapping[str, 
     """Episodes make them; (1, 0) against each other is +-0.5 whatever the other group's size."""
     agent = worker(tiny_checkpoints["qwen2"], objective={"kind": "dr_grpo"})
     drawn(agent, "qwen2")
-    rollouts = list(agent._pending.values())
+    rollouts = list(agent.rollouts.pending.values())
     rollouts[1] = replace(rollouts[1], samples=rollouts[1].samples[:2])
-    update = agent._prepare(rollouts, [REWARDS[0], (1.0, 0.0), REWARDS[1]])
+    update = prepared(agent, rollouts, [REWARDS[0], (1.0, 0.0), REWARDS[1]])
     assert [update.advantages[1, k].tolist() for k in range(2)] == [[0.5] * 6, [-0.5] * 5]
     assert list(update.signal) == [True, True, False]
 

@@ -71,11 +71,11 @@ def test_the_coarser_dtype_counts():
 def test_an_engine_that_shares_the_weights_does_not_drift(tmp_path, family, source):
     agent = worker(build_tiny(family, tmp_path / family, seed=0))
     prompts = list(load_prompts(DataSettings(source=source, size=4)))
-    differences = agent.differences(prompts, tokens=3)
+    differences = agent.log_ratios(prompts, tokens=3)
     assert all(1 <= len(one) <= 3 for one in differences)
     assert max(float(one.abs().max()) for one in differences) < 1e-5
     # Other weights on one side only are seen.
-    drawn = agent.engine.generate
+    drawn = agent.sampler.engine.generate
 
     def before(*arguments):
         samples = drawn(*arguments)
@@ -83,6 +83,6 @@ def test_an_engine_that_shares_the_weights_does_not_drift(tmp_path, family, sour
             next(iter(agent.adapter.decoder(agent.policy.model).parameters())).add_(0.1)
         return samples
 
-    agent.engine.generate = before
-    stale = parity("a", "fp32", {"text": agent.differences(prompts, tokens=3)})
+    agent.sampler.engine.generate = before
+    stale = parity("a", "fp32", {"text": agent.log_ratios(prompts, tokens=3)})
     assert "other weights" in stale.fault

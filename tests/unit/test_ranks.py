@@ -60,7 +60,7 @@ def test_two_ranks_make_the_update_of_one(family: str, pair: World, tiny_checkpo
     [
         {"kind": "reinforce_pp", "kl_coef": 0.3},
         {"kind": "reinforce_pp_baseline", "minibatches": 2},
-        {"kind": "gspo", "passes": 2, "importance_correction": "sequence_truncate"},
+        {"kind": "gspo", "passes": 2, "importance_correction": "token_truncate"},
         {"kind": "rloo", "kl_coef": 0.3, "kl_in": "reward"},
     ],
     ids=lambda one: one["kind"],
@@ -117,7 +117,7 @@ def test_the_optimizer_is_saved_as_torch_saves_it(tiny_checkpoints: Mapping[str,
     for directory, steps in (("early", 0), ("late", 2)):
         for number in range(steps):
             rollout(agent, mixed_prompts("internvl3_5"), number)
-            agent.update(dict(zip(agent._pending, REWARDS, strict=False)), number)
+            agent.update(dict(zip(agent.rollouts.pending, REWARDS, strict=False)), number)
         agent.save(tmp_path / directory)
         saved = torch.load(tmp_path / directory / "optimizer.pt", weights_only=True)["optimizer"]
         own = agent.optimizer.state_dict()
@@ -155,7 +155,7 @@ def test_an_update_that_moves_nothing_is_an_error(tiny_checkpoints: Mapping[str,
     agent.optimizer.param_groups[0]["lr"] = 0.0
     rollout(agent, mixed_prompts("qwen2"))
     with pytest.raises(RuntimeError, match=r"agent 'a', step 1: the first update changed only 0 of 26 trained tensors"):
-        agent.update(dict(zip(agent._pending, REWARDS, strict=False)), 1)
+        agent.update(dict(zip(agent.rollouts.pending, REWARDS, strict=False)), 1)
 
 
 # -- what is refused ----------------------------------------------------------------------------------------------

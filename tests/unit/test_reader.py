@@ -13,21 +13,21 @@ import torch
 
 from adapter_passes import noise
 from mmcorl.errors import UserError
-from mmcorl.policy.prompt_encoder import Reader
+from mmcorl.policy.prompt_encoder import PromptEncoder
 from model_adapters.base import Encoded
 from model_adapters.images import ImageError
 from worker_parts import prompt, settings
 
 
-def reader(path: Path, **sections: Any) -> Reader:
+def encoder(path: Path, **sections: Any) -> PromptEncoder:
     config = settings(agents=[{"name": "a", "model": str(path)}], **sections)
-    return Reader(config, config.agents[0], str(path))
+    return PromptEncoder(config, config.agents[0], str(path))
 
 
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen2"])
 def test_the_system_message_is_read(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
     path, one = tiny_checkpoints[family], prompt("Sum?")
-    plain, told = reader(path), reader(path, prompt={"style": "plain", "system": "Be brief, 12 words."})
+    plain, told = encoder(path), encoder(path, prompt={"style": "plain", "system": "Be brief, 12 words."})
     written = told.adapter.decode(told.processor, told.encode(one).input_ids.tolist())
     assert "Be brief, 12 words." in written
     assert "Be brief" not in plain.adapter.decode(plain.processor, plain.encode(one).input_ids.tolist())
@@ -36,49 +36,49 @@ def test_the_system_message_is_read(family: str, tiny_checkpoints: Mapping[str, 
 def test_pictures_are_scaled_down_to_the_longest_side(tiny_checkpoints: Mapping[str, Path]) -> None:
     """112 x 56 pixels are 8 x 4 patches of 14; with a side of 84 at most, 84 x 42, which Qwen makes 84 x 56: 6 x 4."""
     path, one = tiny_checkpoints["qwen2_5_vl"], prompt("Which?", noise(112, 56))
-    assert len(reader(path).encode(one).vision["pixel_values"]) == 8 * 4
-    assert len(reader(path, vision={"max_side": 84}).encode(one).vision["pixel_values"]) == 6 * 4
+    assert len(encoder(path).encode(one).vision["pixel_values"]) == 8 * 4
+    assert len(encoder(path, vision={"max_side": 84}).encode(one).vision["pixel_values"]) == 6 * 4
 
 
 def test_the_context_bounds_prompts(tiny_checkpoints: Mapping[str, Path]) -> None:
     """A context of 4096: the longest completion has to fit behind the prompt."""
     path = tiny_checkpoints["qwen2"]
-    assert reader(path, data={"train": {"source": "synthetic:text"}}).longest_prompt() == 3072
-    long = reader(path, sampling={"max_new_tokens": 2000}, validation={"max_new_tokens": 3000})
+    assert encoder(path, data={"train": {"source": "synthetic:text"}}).longest_prompt() == 3072
+    long = encoder(path, sampling={"max_new_tokens": 2000}, validation={"max_new_tokens": 3000})
     assert long.longest_prompt() == 4096 - 3000
-    assert reader(path, sampling={"max_new_tokens": 4095}).longest_prompt() == 1
+    assert encoder(path, sampling={"max_new_tokens": 4095}).longest_prompt() == 1
     with pytest.raises(UserError, match=r"sampling.max_new_tokens is 4096 but agent 'a' has a context of 4096 tokens"):
-        reader(path, sampling={"max_new_tokens": 4096}).longest_prompt()
+        encoder(path, sampling={"max_new_tokens": 4096}).longest_prompt()
 
 
 def test_the_longest_row_of_vllm_bounds_prompts(tiny_checkpoints: Mapping[str, Path]) -> None:
     """64 tokens and completions of 6."""
     path, vllm = tiny_checkpoints["qwen2"], {"kind": "vllm", "max_model_len": 64}
-    short = reader(path, engine=vllm)
+    short = encoder(path, engine=vllm)
     assert (short.longest_prompt(), short.limited_by_engine()) == (58, True)
     # What the data allow is less, or the context; another engine does not look.
-    free = reader(path, engine=vllm, data={"max_prompt_tokens": 58})
+    free = encoder(path, engine=vllm, data={"max_prompt_tokens": 58})
     assert (free.longest_prompt(), free.limited_by_engine()) == (58, False)
-    long = reader(path, engine={"kind": "vllm", "max_model_len": 5000}, data={"max_prompt_tokens": 9000})
+    long = encoder(path, engine={"kind": "vllm", "max_model_len": 5000}, data={"max_prompt_tokens": 9000})
     assert (long.longest_prompt(), long.limited_by_engine()) == (4096 - 6, False)
-    assert reader(path, engine={"max_model_len": 64}).longest_prompt() == 3072
+    assert encoder(path, engine={"max_model_len": 64}).longest_prompt() == 3072
     with pytest.raises(UserError, match=r"sampling.max_new_tokens is 6 but engine.max_model_len is 6: lower it"):
-        reader(path, engine={"kind": "vllm", "max_model_len": 6}).longest_prompt()
+        encoder(path, engine={"kind": "vllm", "max_model_len": 6}).longest_prompt()
 
 
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "internvl3_5", "gemma3", "llama"])
-def test_a_filler_is_a_short_prompt(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
-    own = reader(tiny_checkpoints[family], vision={"tiles": 4})
-    assert own.filler(picture=False).vision == {}
+def test_a_dummy_is_a_short_prompt(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
+    own = encoder(tiny_checkpoints[family], vision={"tiles": 4})
+    assert own.dummy(image=False).vision == {}
     if own.adapter.multimodal:
-        assert len(own.filler(picture=True).input_ids) < 60
-        assert own.filler(picture=True).vision["pixel_values"].numel() > 0
+        assert len(own.dummy(image=True).input_ids) < 60
+        assert own.dummy(image=True).vision["pixel_values"].numel() > 0
 
 
 # -- ahead of time -----------------------------------------------------------------------------------------------
 
 
-def wait_for(own: Reader, prompts: int) -> None:
+def wait_for(own: PromptEncoder, prompts: int) -> None:
     """Until so many are prepared, or ten seconds."""
     for _ in range(1000):
         if len(own._prepared) >= prompts:
@@ -93,7 +93,7 @@ def same(a: Encoded, b: Encoded) -> bool:
 
 def test_what_was_prepared_is_what_would_have_been_read(tiny_checkpoints: Mapping[str, Path]) -> None:
     path = tiny_checkpoints["qwen2_5_vl"]
-    own, other = reader(path), reader(path)
+    own, other = encoder(path), encoder(path)
     prompts = [prompt(f"Sum {number}?", noise(56, 84, number)) for number in range(3)]
     with own.preparing(prompts[:2]):
         wait_for(own, 2)
@@ -111,7 +111,7 @@ def test_what_was_prepared_is_what_would_have_been_read(tiny_checkpoints: Mappin
 
 
 def test_what_cannot_be_read_says_so_in_its_turn(tiny_checkpoints: Mapping[str, Path]) -> None:
-    own = reader(tiny_checkpoints["qwen2_5_vl"])
+    own = encoder(tiny_checkpoints["qwen2_5_vl"])
     good, bad = prompt("Sum?"), replace(prompt("Which?"), images=(b"no picture",))
     with own.preparing([good, bad]):
         wait_for(own, 1)
@@ -123,7 +123,7 @@ def test_what_cannot_be_read_says_so_in_its_turn(tiny_checkpoints: Mapping[str, 
 def test_the_block_ends_with_the_prompt_at_hand_and_its_own_error(
     tiny_checkpoints: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = reader(tiny_checkpoints["qwen2_5_vl"])
+    own = encoder(tiny_checkpoints["qwen2_5_vl"])
     prompts = [prompt(f"Sum {number}?", noise(56, 56, number)) for number in range(200)]
 
     def failing() -> None:

@@ -101,9 +101,9 @@ def test_no_weight_is_cast_again_for_every_token(
     """Trained weights once per rollout, which autocast remembers; frozen ones never."""
     agent = worker(tiny_checkpoints[family], training={"dtype": "bf16", **training})
     agent.policy.stop_ids = (10**6,)
-    encoded = [agent.reader.encode(one) for one in mixed_prompts(family)]
+    encoded = [agent.encoder.encode(one) for one in mixed_prompts(family)]
     with agent.policy.computing(agent.config.training), Casts() as casts:
-        agent.engine.generate(encoded, 2, Sampling(max_new_tokens=8), 0)
+        agent.sampler.engine.generate(encoded, 2, Sampling(max_new_tokens=8), 0)
     times = {
         name: casts.seen.get(p.data_ptr(), 0)
         for name, p in agent.policy.model.named_parameters()
@@ -121,7 +121,7 @@ def test_what_is_trained_stays_in_fp32(training: dict[str, Any], tiny_checkpoint
     path = tiny_checkpoints["qwen2_5_vl"]
     for dtype in ("bf16", "fp32"):
         agent = worker(path, training={"dtype": dtype, **training}, objective={"kl_coef": 0.1})
-        trained = {p.dtype for p in agent.trainable}
+        trained = {p.dtype for p in agent.shards.trainable}
         frozen = {p.dtype for p in agent.policy.parameters() if not p.requires_grad and p.ndim == 2}
         assert trained == {torch.float32}
         assert frozen == {torch.bfloat16 if dtype == "bf16" else torch.float32}
@@ -135,7 +135,7 @@ def test_policy_and_reference_agree_before_the_first_step(tiny_checkpoints: Mapp
     path = in_bf16("qwen2_5_vl", tiny_checkpoints["qwen2_5_vl"], tmp_path / "bf16")
     agent = worker(path, training={"dtype": "bf16"}, objective={"kl_coef": 0.1})
     rollout(agent, mixed_prompts("qwen2_5_vl"))
-    rewards = dict.fromkeys(agent._pending, (1.0, 0.0, 0.0, 1.0))
+    rewards = dict.fromkeys(agent.rollouts.pending, (1.0, 0.0, 0.0, 1.0))
     assert agent.update(rewards, 1)["kl"] == 0.0
 
 
@@ -155,7 +155,7 @@ def test_an_export_has_the_dtype_of_the_starting_checkpoint(
     assert checkpoint_dtype(path) == start
     agent = worker(path, training={"dtype": "bf16", **training})
     rollout(agent, mixed_prompts(family))
-    agent.update(dict.fromkeys(agent._pending, (1.0, 0.0, 0.0, 1.0)), 1)
+    agent.update(dict.fromkeys(agent.rollouts.pending, (1.0, 0.0, 0.0, 1.0)), 1)
     agent.save(tmp_path / "saved")
     agent.export(tmp_path / "exported")
     assert dtypes(tmp_path / "exported") == {start}

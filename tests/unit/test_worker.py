@@ -14,16 +14,17 @@ import torch
 
 from adapter_passes import TEXT_FAMILIES, VISION_FAMILIES, load, noise
 from mmcorl import config as run_config
-from mmcorl.algo.loss import NotFiniteError
+from mmcorl.algo.finite import NotFiniteError
 from mmcorl.algo.seeds import noise_seed
 from mmcorl.data.row_parsing import BadRow
 from mmcorl.data.sources import load_prompts
 from mmcorl.engines.base import Sample, Sampling
 from mmcorl.errors import UserError
 from mmcorl.policy.policy import Rows
-from mmcorl.policy.prompt_encoder import Reader
-from mmcorl.trainer.update import microbatches, minibatches
-from mmcorl.trainer.worker import Worker, learning_rate_share
+from mmcorl.policy.prompt_encoder import PromptEncoder
+from mmcorl.trainer.microbatches import microbatches, minibatches
+from mmcorl.trainer.optimizer import learning_rate_factor
+from mmcorl.trainer.worker import Worker
 from mmcorl.training import TrainingPrompts
 from mmcorl.types import Prompt
 from worker_parts import (
@@ -49,12 +50,12 @@ FLAT = (REWARDS[0], (1.0,) * 4, (0.0,) * 4)  # only the first group has a gradie
 
 
 def rewards_of(agent: Worker, rewards: tuple[tuple[float, ...], ...] = REWARDS) -> dict[str, tuple[float, ...]]:
-    return dict(zip(agent._pending, rewards, strict=True))
+    return dict(zip(agent.rollouts.pending, rewards, strict=True))
 
 
 def cut_into_microbatches(agent: Worker) -> list[list[tuple[int, int]]]:
     """The rows of a pending rollout of three groups of four, as the update would cut them."""
-    pending = list(agent._pending.values())
+    pending = list(agent.rollouts.pending.values())
 
     def width(row: tuple[int, int]) -> int:
         return len(pending[row[0]].prompt.input_ids) + len(pending[row[0]].samples[row[1]].ids)
@@ -119,7 +120,7 @@ def test_the_update_does_not_depend_on_the_microbatches(
 def test_microbatches_keep_to_their_budget_and_lose_no_row(tiny_checkpoints: Mapping[str, Path]) -> None:
     agent = worker(tiny_checkpoints["qwen2_5_vl"], training={"tokens_per_microbatch": 120})
     rollout(agent, mixed_prompts("qwen2_5_vl"))
-    pending = list(agent._pending.values())
+    pending = list(agent.rollouts.pending.values())
     batches = cut_into_microbatches(agent)
     assert sorted(row for batch in batches for row in batch) == [(g, k) for g in range(3) for k in range(4)]
     for batch in batches:
@@ -131,7 +132,7 @@ def test_groups_with_equal_rewards_are_skipped_and_still_counted(tiny_checkpoint
     """The reference of the first test shows the result is the same; here: that no pass is spent on them."""
     agent = worker(tiny_checkpoints["qwen2"])
     rollout(agent, mixed_prompts("qwen2"))
-    first = next(iter(agent._pending.values()))
+    first = next(iter(agent.rollouts.pending.values()))
     metrics = agent.update(rewards_of(agent, FLAT), 1)
     assert metrics["trained_tokens"] == sum(len(sample.ids) for sample in first.samples)
 
@@ -436,7 +437,7 @@ def test_gradients_are_scaled_down_to_the_largest_norm(tiny_checkpoints: Mapping
 def test_entropy_is_minus_the_mean_log_probability(tiny_checkpoints: Mapping[str, Path]) -> None:
     agent = worker(tiny_checkpoints["qwen2"])
     rollout(agent, mixed_prompts("qwen2"))
-    drawn = torch.cat([sample.logprobs for one in agent._pending.values() for sample in one.samples])
+    drawn = torch.cat([sample.logprobs for one in agent.rollouts.pending.values() for sample in one.samples])
     entropy = agent.update(rewards_of(agent, FLAT), 1)["entropy"]
     assert entropy == pytest.approx(-float(drawn.mean()))
     assert entropy > 1
@@ -448,8 +449,8 @@ def test_evaluation_is_greedy_and_has_a_length_of_its_own(tiny_checkpoints: Mapp
     for limit, length in ((3, 3), (9, 9), (None, 6)):
         agent = worker(tiny_checkpoints["qwen2"], validation={"max_new_tokens": limit}, sampling={"temperature": 5.0})
         agent.policy.stop_ids = (10**6,)
-        encoded = [agent.reader.encode(one) for one in prompts]
-        greedy = agent.engine.generate(encoded, 1, Sampling(0.0, max_new_tokens=length), seed=1)
+        encoded = [agent.encoder.encode(one) for one in prompts]
+        greedy = agent.sampler.engine.generate(encoded, 1, Sampling(0.0, max_new_tokens=length), seed=1)
         results = agent.evaluate(prompts)
         assert [one.tokens for one in results] == [length] * 3
         assert [one.text for one in results] == [
@@ -481,7 +482,7 @@ def test_no_memory_is_kept_from_step_to_step(tiny_checkpoints: Mapping[str, Path
         if step in (20, 50):
             gc.collect()
             sizes.append(process.memory_info().rss)
-    assert agent._pending == {}
+    assert agent.rollouts.pending == {}
     # One kept graph or gradient set of this model (0.9 MB of weights) would show as 25 MB and more.
     assert sizes[1] - sizes[0] < 10e6
 
@@ -512,7 +513,7 @@ def test_lora_trains_resumes_and_exports(family: str, tiny_checkpoints: Mapping[
     assert largest_difference(again.policy.model.state_dict(), after) > 0
     again.load(tmp_path / "saved")
     assert largest_difference(again.policy.model.state_dict(), after) == 0.0
-    again.config = agent.config
+    again.rollouts.config = agent.config  # the same sampling noise
     results = []
     for one in (agent, again):
         rollout(one, prompts, 3)
@@ -524,7 +525,7 @@ def test_lora_trains_resumes_and_exports(family: str, tiny_checkpoints: Mapping[
     plain = load(family, tmp_path / "exported")
     start = load(family, path)
     sample = Sample(torch.tensor([300, 310, 320]), torch.zeros(3), "length")
-    rows = Rows([agent.reader.encode(prompts[0])], [0], [sample.ids])
+    rows = Rows([agent.encoder.encode(prompts[0])], [0], [sample.ids])
     with torch.no_grad():
         own = agent.policy(rows)
         merged, first = (Reference(one, prompts, [[sample]]).logp(0, 0, 1.0) for one in (plain, start))
@@ -539,10 +540,10 @@ def test_lora_takes_its_kl_to_the_model_without_adapters(tiny_checkpoints: Mappi
     rollout(agent, prompts, 1)
     assert agent.update(rewards_of(agent), 1)["kl"] == pytest.approx(0.0, abs=1e-9)  # adapters start at zero
     rollout(agent, prompts, 2)
-    base = Reference(load("qwen2", path), prompts, [agent._pending[one.uid].samples for one in prompts])
+    base = Reference(load("qwen2", path), prompts, [agent.rollouts.pending[one.uid].samples for one in prompts])
     d = []
     with torch.no_grad():
-        for g, one in enumerate(agent._pending.values()):
+        for g, one in enumerate(agent.rollouts.pending.values()):
             for k, sample in enumerate(one.samples):
                 policy = agent.policy(Rows([one.prompt], [0], [sample.ids]))
                 d.append(policy - base.logp(g, k, 1.0))
@@ -571,7 +572,7 @@ def test_a_frozen_tower_stays_frozen_when_the_adapters_are_switched_off_for_the_
         squares = sum(float(gradient.square().sum()) for gradient in gradients(agent).values())
         assert metrics["grad_norm"] == pytest.approx(squares**0.5, rel=1e-4)
         assert {id(p) for p in agent.policy.parameters() if p.requires_grad} == taught
-        assert {id(p) for p in agent.trainable} == taught
+        assert {id(p) for p in agent.shards.trainable} == taught
         assert all(p.grad is None for p in agent.policy.parameters())
         if step == 2:
             agent.save(tmp_path / "saved")
@@ -596,7 +597,7 @@ def test_a_step_that_reaches_no_trainable_parameter_is_an_error(tiny_checkpoints
     with pytest.raises(RuntimeError, match=r"agent 'a', step 3: .*no trainable parameter received a gradient"):
         agent.update(rewards_of(agent), 3)
     # With an image among the prompts there is something to learn, however the micro-batches fall.
-    agent.config = settings(training={"lora": lora, "tokens_per_microbatch": 1})
+    agent = worker(tiny_checkpoints["internvl3_5"], training={"lora": lora, "tokens_per_microbatch": 1})
     rollout(agent, [*text[:2], prompt("How many?", noise(56, 56))])
     assert agent.update(rewards_of(agent), 4)["grad_norm"] > 0
 
@@ -708,7 +709,7 @@ def test_learning_rates_by_hand(tiny_checkpoints: Mapping[str, Path]) -> None:
 
     def shares(schedule: str) -> list[float]:
         config = settings(optimizer={"schedule": schedule, "warmup_ratio": 0.3, "min_lr_ratio": 0.1})
-        return [learning_rate_share(step, 10, config) for step in range(12)]
+        return [learning_rate_factor(step, 10, config) for step in range(12)]
 
     assert shares("constant") == [0.25, 0.5, 0.75] + [1.0] * 9
     linear = [1 - 0.9 * i / 7 for i in range(8)] + [0.1]
@@ -732,7 +733,7 @@ def test_learning_rates_by_hand(tiny_checkpoints: Mapping[str, Path]) -> None:
 def test_an_agent_may_have_a_learning_rate_of_its_own(tiny_checkpoints: Mapping[str, Path]) -> None:
     path = str(tiny_checkpoints["qwen2"])
     config = settings(agents=[{"name": "a", "model": path, "lr": 7e-4}])
-    agent = Worker(config, Reader(config, config.agents[0], path), 10, torch.device("cpu"))
+    agent = Worker(config, PromptEncoder(config, config.agents[0], path), 10, torch.device("cpu"))
     rollout(agent, mixed_prompts("qwen2"))
     assert agent.update(rewards_of(agent), 1)["learning_rate"] == pytest.approx(7e-4)
 
@@ -765,7 +766,7 @@ def test_an_agent_reads_its_view_where_the_data_have_it(tiny_checkpoints: Mappin
     files = {"source": "rows.jsonl", "columns": {"id": "id"}, "views": {"short": {"source": "other.jsonl"}}}
     path = str(tiny_checkpoints["qwen2"])
     config = settings(agents=[{"name": "a", "model": path, "view": "short"}], data={"train": files})
-    reader = Reader(config, config.agents[0], path)
+    reader = PromptEncoder(config, config.agents[0], path)
     plain = prompt("What is the total of the two dice?")
     reworded = replace(plain, views={"short": "Total?"})
     assert len(reader.encode(reworded).input_ids) < len(reader.encode(plain).input_ids)

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import torch
 
-from mmcorl.algo.loss import NotFiniteError
-from mmcorl.sharding.lora import adapted_layers
+from mmcorl.algo.finite import NotFiniteError
+from mmcorl.policy.lora import adapted_layers, without_adapters
 from worker_parts import prompt, worker
 
 
 def test_a_trainer_that_gives_no_numbers_is_told_by_the_prompt(tiny_checkpoints: Mapping[str, Path]) -> None:
     """The engine samples from weights that are well, and the trainer scores with others."""
     agent = worker(tiny_checkpoints["qwen2"])
-    prompts, drawn = [prompt("Sum?"), prompt("Which?")], agent.engine.generate
+    prompts, drawn = [prompt("Sum?"), prompt("Which?")], agent.sampler.engine.generate
 
     def then_broken(*arguments: Any) -> Any:
         samples = drawn(*arguments)
@@ -26,9 +26,9 @@ def test_a_trainer_that_gives_no_numbers_is_told_by_the_prompt(tiny_checkpoints:
             next(iter(agent.adapter.decoder(agent.policy.model).parameters())).fill_(math.nan)
         return samples
 
-    agent.engine.generate = then_broken
+    agent.sampler.engine.generate = then_broken
     with pytest.raises(NotFiniteError, match=rf"comparison of engine and trainer, scoring: .* {prompts[0].uid} "):
-        agent.differences(prompts, 4)
+        agent.log_ratios(prompts, 4)
 
 
 def test_adapters_come_back_as_strong_as_they_were(tiny_checkpoints: Mapping[str, Path]) -> None:
@@ -36,6 +36,6 @@ def test_adapters_come_back_as_strong_as_they_were(tiny_checkpoints: Mapping[str
     layers = list(adapted_layers(agent.policy.model).values())
     assert {scale for layer in layers for scale in layer.scaling.values()} == {2.0}  # alpha / rank
     layers[0].scaling["default"] = 0.5  # as somebody may have scaled it
-    with agent._without_adapters():
+    with without_adapters(agent.policy.model):
         assert {scale for layer in layers for scale in layer.scaling.values()} == {0.0}
     assert [layer.scaling["default"] for layer in layers] == [0.5] + [2.0] * (len(layers) - 1)

@@ -1,0 +1,53 @@
+"""Loading the models of an agent: the policy that is trained, and a frozen reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from mmcorl import sharding
+from mmcorl.algo.seeds import noise_seed
+from mmcorl.config import Config
+from mmcorl.policy.lora import LowRankAdapters
+from mmcorl.policy.policy import Policy
+from mmcorl.policy.prompt_encoder import PromptEncoder
+from mmcorl.policy.weights import lower_frozen
+from mmcorl.sharding.base import LogProbs, Shards
+from mmcorl.sharding.ranks import Ranks
+
+
+def load_policy(
+    config: Config, encoder: PromptEncoder, ranks: Ranks, device: torch.device
+) -> tuple[Policy, LowRankAdapters | None]:
+    """The policy to train, with low-rank adapters, frozen vision tower and checkpointing as `training` says."""
+    settings, adapter = config.training, encoder.adapter
+    with sharding.loading(config, ranks, device):
+        model: Any = adapter.load_model(encoder.path, torch.float32, settings.attention)
+    policy = Policy(model, adapter, encoder.processor)
+    lora = None
+    if settings.lora:
+        lora = LowRankAdapters(policy, settings.lora, encoder.name, noise_seed(config.seed, encoder.name, 0, 0))
+    if settings.freeze_vision:
+        for module in adapter.vision_modules(model):
+            module.requires_grad_(False)
+    _lower(model, config, encoder)
+    if settings.gradient_checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    return policy, lora
+
+
+def load_reference(config: Config, encoder: PromptEncoder, shards: Shards, device: torch.device) -> LogProbs:
+    """The forward pass of the starting weights, for the KL term; held like the trained policy."""
+    with sharding.loading(config, shards.ranks, device):
+        model = encoder.adapter.load_model(encoder.path, torch.float32, config.training.attention)
+    model.requires_grad_(False)
+    _lower(model, config, encoder)
+    return shards.freeze(Policy(model, encoder.adapter, shards.policy.processor))
+
+
+def _lower(model: nn.Module, config: Config, encoder: PromptEncoder) -> None:
+    # ZeRO-3 has divided the weights already, and sends matrices as bf16 anyway.
+    if config.training.dtype == "bf16" and config.training.sharding != "zero3":
+        lower_frozen(model, encoder.adapter)

@@ -1,0 +1,271 @@
+"""Sampling: completions from the agent's current weights, kept with their tensors until the update."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from mmcorl.algo.seeds import noise_seed
+from mmcorl.answers import extract
+from mmcorl.config import Config
+from mmcorl.engines import ENGINES, build_engine
+from mmcorl.engines.base import Sample, Sampling
+from mmcorl.errors import RunError
+from mmcorl.policy.ema import Ema, share
+from mmcorl.policy.lora import LORA
+from mmcorl.policy.prompt_encoder import PromptEncoder
+from mmcorl.policy.weights import hub_named
+from mmcorl.rewards import REWARDS
+from mmcorl.sharding.base import Shards
+from mmcorl.sharding.whole_copy import WholeCopy
+from mmcorl.system.timing import span
+from mmcorl.trainer.checks import require_finite_logprobs
+from mmcorl.trainer.microbatches import Rollout, RolloutBatch, Row
+from mmcorl.types import Completion, Group, Prompt
+from model_adapters.base import Encoded
+
+NO_ROLLOUT = {"rollout_seconds": 0.0, "sampled_completions": 0, "sampled_tokens": 0}
+"""A rank's clock before the first rollout of a step."""
+
+
+class Sampler:
+    """The engine of one rank, and how it follows the trained weights."""
+
+    def __init__(self, config: Config, encoder: PromptEncoder, shards: Shards, device: torch.device):
+        self.config, self.encoder, self.shards = config, encoder, shards
+        # An engine that samples from the model itself needs it whole.
+        self.copy = None
+        if not ENGINES.find(config.engine.kind).own_weights and not shards.whole:
+            self.copy = WholeCopy(config, encoder, device)
+        self.policy = self.copy.policy if self.copy else shards.policy
+        self.engine = build_engine(config, self.policy, encoder)
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        encoded: Sequence[Encoded],
+        n: int,
+        sampling: Sampling,
+        seed: int,
+        *,
+        during: str,
+        until_sync: bool = False,
+    ) -> list[list[Sample]]:
+        """n samples of each prompt.
+
+        Raises NotFiniteError, with agent, prompt and what was going on, where a log-probability is not a number; those
+        of groups that the update will skip included. `until_sync`: see `Engine.sleep`.
+        """
+        if not encoded:
+            return []
+        with span("wake"):
+            self.engine.wake()
+        with span("decode"), self.policy.computing(self.config.training):
+            drawn = self.engine.generate(encoded, n, sampling, seed)
+        with span("sleep"):
+            self.engine.sleep(until_sync)
+        for prompt, samples in zip(prompts, drawn, strict=True):
+            require_finite_logprobs(
+                self.encoder.name, prompt, torch.cat([sample.logprobs for sample in samples]), during
+            )
+        return drawn
+
+    def completion(self, sample: Sample) -> Completion:
+        """Decode a sample and extract its answer."""
+        text = self.encoder.adapter.decode(self.shards.policy.processor, sample.ids.tolist())
+        answer = extract(text, sample.finish_reason).answer
+        return Completion(text, answer, len(sample.ids), sample.finish_reason)
+
+    def evaluate(self, prompts: Sequence[Prompt]) -> list[Completion]:
+        """One greedy completion per prompt, in order."""
+        config = self.config
+        greedy = Sampling(0.0, max_new_tokens=config.validation.max_new_tokens or config.sampling.max_new_tokens)
+        completions: list[Completion] = []
+        # In blocks, so that only one block's pixels are in memory.
+        for start in range(0, len(prompts), config.engine.max_rows):
+            block = prompts[start : start + config.engine.max_rows]
+            encoded = [self.encoder.encode(prompt) for prompt in block]
+            drawn = self.generate(block, encoded, 1, greedy, seed=0, during="evaluation")
+            completions += [self.completion(samples[0]) for samples in drawn]
+        return completions
+
+    def sync(self) -> dict[str, float]:
+        """Let the engine see the weights as they are now; all ranks. Seconds it took, and GB given to the engine."""
+        start, given = time.perf_counter(), 0
+
+        def counted(weights: Iterator[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+            nonlocal given
+            for name, tensor in weights:
+                given += tensor.nbytes
+                yield name, tensor
+
+        with span("sync"):
+            if self.copy:
+                self.copy.take(counted(self.shards.weights()))
+            weights = self.shards.weights(merge=not self.engine.adapters)
+            self.engine.sync(counted(hub_named(self.shards.policy.model, weights)))
+        return {"sync_seconds": time.perf_counter() - start, "sync_gb": given / 1e9}
+
+    def check(self) -> None:
+        """Raise RunError unless the engine computes with exactly the trainer's weights; all ranks."""
+        self.engine.check(self._all_weights)
+
+    def _all_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Everything an engine computes with but for adapters that it keeps beside the weights."""
+        weights = self.shards.weights(everything=True, merge=not self.engine.adapters)
+        return hub_named(self.shards.policy.model, ((name, tensor) for name, tensor in weights if LORA not in name))
+
+
+class Rollouts:
+    """The completions of the present step on this rank, from sampling until their update.
+
+    Args:
+        config: the run.
+        sampler: draws completions.
+        total_steps: of the whole run.
+        ema: weights of an averaged teacher.
+        collect: an update's batch of some rollouts; all ranks.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        sampler: Sampler,
+        total_steps: int,
+        ema: Ema | None,
+        collect: Callable[[Sequence[Rollout]], RolloutBatch],
+    ):
+        self.config, self.sampler, self.total_steps, self.ema, self.collect = config, sampler, total_steps, ema, collect
+        self.encoder, self.ranks = sampler.encoder, sampler.shards.ranks
+        self.agent = self.encoder.name
+        self.pending: dict[str, Rollout] = {}
+        """What the next update trains, by prompt uid."""
+        self.clock: dict[str, float] = dict(NO_ROLLOUT)
+        """Seconds and amounts of the step's rollouts on this rank."""
+        self._last: tuple[int, int] | None = None
+        """Step of what is pending, and calls of `sample` that it came from."""
+        self._longest = self.encoder.longest_prompt() if config.episode else None
+        settings, supervision = config.sampling, config.supervision
+        self._sampling = Sampling(settings.temperature, settings.top_p, settings.top_k, settings.max_new_tokens)
+        self._trained = 1 if config.episode else config.batch.completions
+        self._votes = supervision.votes or self._trained
+        self._by_teacher = supervision.voter == "ema"
+        self._trains_everything = all(parameter.requires_grad for parameter in sampler.shards.policy.parameters())
+
+    def sample(self, prompts: Sequence[Prompt], step: int) -> list[Group]:
+        """Sample the completions of a step; see `Worker.rollout`."""
+        start = time.perf_counter()
+        calls = self._calls_before(step)
+        seed = noise_seed(self.config.seed, f"{self.agent}/{calls}" if calls else self.agent, step, self.ranks.rank)
+        with span("encode"):
+            encoded = [self.encoder.encode(prompt) for prompt in prompts]
+        self._require_room(prompts, encoded, step)
+        drawn = self.sampler.generate(
+            prompts,
+            encoded,
+            self._trained if self._by_teacher else max(self._trained, self._votes),
+            self._sampling,
+            seed,
+            during=f"step {step}",
+            until_sync=self._trains_everything and not self._by_teacher and not self.config.episode,
+        )
+        if self.ema and not calls:
+            schedule = self.config.supervision.ema
+            self.ema.follow(share(step, self.total_steps, schedule.start, schedule.end))
+        voting = self._from_teacher(prompts, encoded, step) if self._by_teacher else drawn
+        trained = [samples[: self._trained] for samples in drawn]
+        self.pending |= {
+            prompt.uid: Rollout(one, samples) for prompt, one, samples in zip(prompts, encoded, trained, strict=True)
+        }
+        self._last = step, calls + 1
+        every = [sample for samples in (*drawn, *(voting if self._by_teacher else ())) for sample in samples]
+        self.clock["sampled_completions"] += len(every)
+        self.clock["sampled_tokens"] += sum(len(sample.ids) for sample in every)
+        with span("answers"):
+            groups = [self._group(*each) for each in zip(prompts, drawn, voting, strict=True)]
+        if REWARDS.find(self.config.reward.kind).measured:
+            groups = self._with_confidence(groups)
+        self.clock["rollout_seconds"] += time.perf_counter() - start
+        return groups
+
+    def of(self, rewards: Mapping[str, Sequence[float]], step: int) -> list[Rollout]:
+        """The pending rollouts in the order of `rewards`. Raises RuntimeError where the two do not belong together."""
+        where = f"agent {self.agent!r}, step {step}"
+        if set(rewards) != set(self.pending):
+            odd = sorted(set(rewards) ^ set(self.pending))[0]
+            raise RuntimeError(f"{where}: rewards and rollouts do not belong together, first at prompt {odd}")
+        for uid, values in rewards.items():
+            samples = self.pending[uid].samples
+            if len(values) != len(samples):
+                raise RuntimeError(f"{where}: {len(values)} rewards for {len(samples)} completions of prompt {uid}")
+        return [self.pending[uid] for uid in rewards]
+
+    def clear(self) -> None:
+        """Forget what has been trained."""
+        self.pending, self._last = {}, None
+
+    def _calls_before(self, step: int) -> int:
+        """Rollouts of this step whose completions are pending already; anything else that is pending is dropped."""
+        if self.config.episode is None or self._last is None or self._last[0] != step:
+            self.pending, self._last = {}, (step, 0)
+            self.clock = dict(NO_ROLLOUT)
+        return self._last[1]
+
+    def _require_room(self, prompts: Sequence[Prompt], encoded: Sequence[Encoded], step: int) -> None:
+        """Raise RunError for the first prompt of an episode that has become longer than prompts may be."""
+        if self._longest is None:
+            return
+        for prompt, one in zip(prompts, encoded, strict=True):
+            if (length := len(one.input_ids)) > self._longest:
+                raise RunError(
+                    f"agent {self.agent!r}, step {step}: prompt {prompt.uid} (row {prompt.row_id!r}) has {length} "
+                    f"tokens with what agents said before, limit {self._longest}: lower episode.shown_characters or "
+                    "episode.references, or raise data.max_prompt_tokens"
+                )
+
+    def _from_teacher(self, prompts: Sequence[Prompt], encoded: Sequence[Encoded], step: int) -> list[list[Sample]]:
+        """Completions of the averaged teacher; an engine with weights of its own keeps those until the update."""
+        assert self.ema is not None
+        seed = noise_seed(self.config.seed, f"{self.agent}/teacher", step, self.ranks.rank)
+        with self.ema.applied():
+            self.sampler.sync()
+            return self.sampler.generate(
+                prompts,
+                encoded,
+                self._votes,
+                self._sampling,
+                seed,
+                during=f"step {step}, averaged teacher",
+                until_sync=self._trains_everything,
+            )
+
+    def _group(self, prompt: Prompt, samples: Sequence[Sample], voting: Sequence[Sample]) -> Group:
+        completions = tuple(self.sampler.completion(sample) for sample in samples)
+        trained = completions[: self._trained]
+        voters = tuple(self.sampler.completion(sample) for sample in voting) if self._by_teacher else completions
+        return Group(prompt.uid, trained, voters if voters != trained else ())
+
+    def _with_confidence(self, groups: Sequence[Group]) -> list[Group]:
+        """The groups of the pending rollout with entropy and self-certainty of each completion; all ranks."""
+        batch = self.collect([self.pending[group.uid] for group in groups])
+        with span("confidence"):
+            measured = batch.score(self.sampler.shards.logprobs, confidence=True)
+
+        def confidence(row: Row) -> dict[str, float]:
+            entropy, certainty = measured[row].double().mean(dim=0).tolist()
+            return {"entropy": entropy, "self_certainty": certainty}
+
+        return [
+            replace(
+                group,
+                completions=tuple(
+                    replace(completion, confidence=confidence((number, k)))
+                    for k, completion in enumerate(group.completions)
+                ),
+            )
+            for number, group in zip(batch.local_groups, groups, strict=True)
+        ]
