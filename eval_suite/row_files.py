@@ -6,18 +6,14 @@ import csv
 import json
 import re
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 from mmcorl.errors import UserError
 
 KINDS = (".jsonl", ".json", ".csv", ".tsv", ".xlsx", ".parquet")
 _LISTS = ("logs", "samples", "rows", "data")
 """Keys under which a JSON object may hold its rows."""
-_EXCEL = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
-_RELATION = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}id"
 _ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")
 
 
@@ -42,7 +38,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         if kind == ".xlsx":
             return _workbook(path)
         return _separated(path, "\t" if kind == ".tsv" else ",")
-    except (UnicodeDecodeError, RecursionError, csv.Error, zipfile.BadZipFile, ElementTree.ParseError) as error:
+    except (UnicodeDecodeError, RecursionError, csv.Error) as error:
         reason = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
         raise UserError(
             f"{path} cannot be read as {kind[1:]} ({reason}): repair it, or save it anew as UTF-8"
@@ -69,20 +65,20 @@ def _json_lines(path: Path) -> list[dict[str, Any]]:
 def _json(path: Path) -> list[dict[str, Any]]:
     """A list of rows, rows under a usual key, rows by id, or one row."""
     try:
-        told = json.loads(path.read_text(encoding="utf-8-sig"))
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
     except json.JSONDecodeError as error:
         raise UserError(f"{path} is no JSON ({error}): repair it") from error
-    if isinstance(told, dict):
-        listed = next((told[key] for key in _LISTS if isinstance(told.get(key), list)), None)
+    if isinstance(content, dict):
+        listed = next((content[key] for key in _LISTS if isinstance(content.get(key), list)), None)
         if listed is not None:
-            told = listed
-        elif told and all(isinstance(row, dict) for row in told.values()):
-            told = [{"id": key, **row} for key, row in told.items()]  # MathVista's own outputs
+            content = listed
+        elif content and all(isinstance(row, dict) for row in content.values()):
+            content = [{"id": key, **row} for key, row in content.items()]  # MathVista's own outputs
         else:
-            told = [told]
-    if not isinstance(told, list):
-        raise UserError(f"{path} holds {type(told).__name__}, no rows: give a list of objects")
-    return [_object(row, path, f"row {number}") for number, row in enumerate(told)]
+            content = [content]
+    if not isinstance(content, list):
+        raise UserError(f"{path} holds {type(content).__name__}, no rows: give a list of objects")
+    return [_object(row, path, f"row {number}") for number, row in enumerate(content)]
 
 
 def _object(row: Any, path: Path, where: str) -> dict[str, Any]:
@@ -123,77 +119,25 @@ def _parquet(path: Path) -> list[dict[str, Any]]:
 
 
 def _workbook(path: Path) -> list[dict[str, Any]]:
-    try:
-        return list(_excel(path))
-    except (LookupError, ValueError, NotImplementedError) as error:
-        if isinstance(error, UserError):
-            raise
-        raise UserError(f"{path} is no Excel workbook that can be read: save it anew as .xlsx or .tsv") from error
-
-
-def _excel(path: Path) -> Iterator[dict[str, Any]]:
     """Rows of the first sheet: values only, as VLMEvalKit and pandas write them."""
-    with zipfile.ZipFile(path) as book:
-        names = set(book.namelist())
-        sheet = _first_sheet(book) if "xl/workbook.xml" in names else ""
-        if sheet not in names:
-            raise UserError(f"{path} is no Excel workbook: save it anew as .xlsx or .tsv")
-        shared = list(_shared_texts(book)) if "xl/sharedStrings.xml" in names else []
-        head: list[str] = []
-        with book.open(sheet) as file:
-            for _, row in ElementTree.iterparse(file):
-                if row.tag != f"{_EXCEL}row":
-                    continue
-                cells = {_column(cell.get("r", "")): _cell(cell, shared) for cell in row.iter(f"{_EXCEL}c")}
-                if not head:
-                    head = [str(cells.get(k, "")) for k in range(max(cells, default=-1) + 1)]
-                elif cells:
-                    yield {name: cells.get(k) for k, name in enumerate(head) if name}
-                row.clear()
+    try:
+        import openpyxl
+    except ModuleNotFoundError as error:
+        raise UserError(f"{path} needs openpyxl: pip install 'mmcorl[xlsx]', or save it as .tsv") from error
+    try:
+        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+        rows = [[_cell(cell) for cell in row] for row in book.worksheets[0].iter_rows()]
+    except (LookupError, ValueError, TypeError, AttributeError, zipfile.BadZipFile, SyntaxError) as error:
+        raise UserError(f"{path} is not a readable Excel workbook: save it again as .xlsx or .tsv") from error
+    head, *rows = [row for row in rows if any(value is not None for value in row)] or [[]]
+    names = ["" if name is None else str(name) for name in head]
+    return [{name: value for name, value in zip(names, row, strict=False) if name} for row in rows]
 
 
-def _first_sheet(book: zipfile.ZipFile) -> str:
-    """Path of the first sheet inside the archive."""
-    first = next(ElementTree.fromstring(book.read("xl/workbook.xml")).iter(f"{_EXCEL}sheet"), None)
-    wanted = None if first is None else first.get(_RELATION)
-    for relation in ElementTree.fromstring(book.read("xl/_rels/workbook.xml.rels")):
-        if relation.get("Id") == wanted:
-            target = relation.get("Target", "")
-            return target.removeprefix("/") if target.startswith("/") else f"xl/{target}"
-    return ""
-
-
-def _shared_texts(book: zipfile.ZipFile) -> Iterator[str]:
-    with book.open("xl/sharedStrings.xml") as file:
-        for _, entry in ElementTree.iterparse(file):
-            if entry.tag == f"{_EXCEL}si":
-                yield _text(entry)
-                entry.clear()
-
-
-def _text(entry: ElementTree.Element) -> str:
-    """The runs of a text, characters that XML cannot hold put back."""
-    runs = "".join(run.text or "" for run in entry.iter(f"{_EXCEL}t"))
-    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), runs)
-
-
-def _cell(cell: ElementTree.Element, shared: list[str]) -> Any:
-    kind = cell.get("t", "n")
-    if kind == "inlineStr":
-        return _text(cell)
-    value = cell.findtext(f"{_EXCEL}v")
-    if value is None or kind == "e":
+def _cell(cell: Any) -> Any:
+    value = cell.value
+    if value is None or cell.data_type == "e":
         return None
-    if kind == "s":
-        return shared[int(value)]
-    if kind == "b":
-        return value == "1"
-    return value if kind == "str" else float(value)
-
-
-def _column(reference: str) -> int:
-    """0 for A7, 27 for AB7."""
-    number = 0
-    for letter in reference.rstrip("0123456789"):
-        number = 26 * number + ord(letter) - ord("A") + 1
-    return number - 1
+    if isinstance(value, str):  # characters that XML cannot hold are escaped as _x000D_
+        return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), value)
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value

@@ -1,7 +1,7 @@
-"""How far a measured accuracy may be from the true one: intervals from integers, clusters and resampling.
+"""Intervals of an accuracy when answers are not independent: clustered errors and the bootstrap.
 
-Items of one group (the five versions of a MathVerse problem, the rows of a We-Math group) and samples of one
-item stand or fall together, so they count as fewer independent answers than there are rows.
+Items of one group (the five versions of a MathVerse problem, the rows of a We-Math group) and samples of one item are
+correlated, so they count as fewer independent answers than there are rows.
 """
 
 from __future__ import annotations
@@ -9,26 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 
-LEVEL = 0.95
-"""Confidence of every interval in a table."""
+from mmcorl.analysis.intervals import LEVEL, Interval, wilson
+
 RESAMPLES = 10_000
 """Resamples of a bootstrap: the third decimal of a bound then still moves, the second does not."""
 
 
-class Interval(NamedTuple):
-    """Lower and upper bound."""
-
-    low: float
-    high: float
-
-
 class Cluster(NamedTuple):
-    """What one independent unit brings: correct answers among all its answers."""
+    """One independent unit: correct answers among all its answers."""
 
     correct: int
     total: int
@@ -36,7 +28,7 @@ class Cluster(NamedTuple):
 
 @dataclass(frozen=True)
 class Clustered:
-    """An interval that knows which answers are not independent."""
+    """An interval that accounts for dependent answers."""
 
     interval: Interval
     standard_error: float | None
@@ -44,25 +36,6 @@ class Clustered:
     clusters: int
     effective: float
     """Number of independent answers that would be as informative."""
-
-
-def wilson(correct: float, total: float, level: float = LEVEL) -> Interval:
-    """Wilson's score interval of `correct` out of `total` independent answers (Wilson 1927).
-
-    Holds its level near 0 and 1 and for few answers, where the usual mean plus or minus 1.96 standard errors
-    leaves the scale. `total` may be an effective, non-integer number. Raises ValueError when 0 <= correct <=
-    total, 0 < total does not hold.
-    """
-    if not (total > 0 and 0 <= correct <= total):
-        raise ValueError(f"{correct} of {total} is no share")
-    z = normal_quantile(level)
-    p, unit = correct / total, z * z / total
-    middle = (p + unit / 2) / (1 + unit)
-    half = z * math.sqrt(p * (1 - p) / total + unit / (4 * total)) / (1 + unit)
-    # At the ends one bound is exactly 0 or 1; rounding may leave it a hair inside.
-    return Interval(
-        0.0 if correct == 0 else max(0.0, middle - half), 1.0 if correct == total else min(1.0, middle + half)
-    )
 
 
 def clustered_standard_error(clusters: Sequence[Cluster]) -> float | None:
@@ -97,14 +70,6 @@ def clustered_interval(clusters: Sequence[Cluster], level: float = LEVEL) -> Clu
     return Clustered(wilson(p * effective, effective, level), error, len(clusters), effective)
 
 
-def bootstrap_interval(
-    clusters: Sequence[Cluster], *, seed: int = 0, resamples: int = RESAMPLES, level: float = LEVEL
-) -> Interval:
-    """Percentile interval of sum(correct) / sum(total) over seeded resamples of whole clusters."""
-    pairs = [(float(cluster.correct), float(cluster.total)) for cluster in clusters]
-    return percentile_interval(resampled_ratios(pairs, seed=seed, resamples=resamples), level)
-
-
 def resampled_ratios(pairs: Sequence[tuple[float, float]], *, seed: int, resamples: int) -> np.ndarray:
     """sum(a) / sum(b) of `resamples` draws, with replacement, of as many (a, b) pairs; shape (resamples,).
 
@@ -120,14 +85,7 @@ def resampled_ratios(pairs: Sequence[tuple[float, float]], *, seed: int, resampl
     return ratios
 
 
-def normal_quantile(level: float) -> float:
-    """Half-width in standard errors of a two-sided interval: 1.96 at 0.95."""
-    if not 0 < level < 1:
-        raise ValueError(f"a confidence level lies between 0 and 1, not at {level}")
-    return NormalDist().inv_cdf((1 + level) / 2)
-
-
 def percentile_interval(values: np.ndarray, level: float = LEVEL) -> Interval:
-    """The middle `level` of resampled values."""
+    """Return the middle `level` of resampled values."""
     low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(low), float(high))

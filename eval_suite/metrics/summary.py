@@ -1,6 +1,14 @@
 """The summary of an evaluation: integers first, every rate beside its counts, nothing rounded.
 
 A pure function of the rows, so it can be made again from the files at any time and comes out byte-identical.
+
+Per benchmark: `n` items, `samples` per item, `aggregation`, `correct`, `total`, `accuracy`; `wilson` (bounds from
+`correct` and `total` as if all answers were independent; pass@k takes n items as its total); `clustered` (by group, or
+by item when an item has several samples; null when all answers are independent); `rule_correct`, `rule_accuracy` under
+the same aggregation; per response `responses`, `missing`, `committed`, `format_rate`, `cut_off`, `cut_off_rate`,
+`judge_recovered`, `judge_refused`, `judge_failed`, `judge_unclear`, `judge_pending` (could be judged, were not);
+`unasked` (items that could not be put to the model), `sub_scores`, `caveats` (why official ones are left out),
+`grader`, `judge`, `full_n`, `items` (hash of ids and fingerprints), for votes `tie_rule`, `ties`, for code `sandbox`.
 """
 
 from __future__ import annotations
@@ -80,59 +88,57 @@ def summarise_outcomes(
     unasked: Iterable[Mapping[str, Any]] = (),
     caveats: Mapping[str, Caveats] | None = None,
 ) -> dict[str, Any]:
-    """The summary of outcomes, of one checkpoint or pooled from several (`outcomes.pool`).
-
-    Per benchmark: `n` items, `samples` per item, `aggregation`, `correct`, `total`, `accuracy`; `wilson`
-    (bounds from `correct` and `total` as if all were independent; pass@k takes n items as its total);
-    `clustered` (by group, or by item when an item has several samples; null when all answers are
-    independent); `rule_correct`, `rule_accuracy` under the same aggregation; per response `responses`,
-    `missing`, `committed`, `format_rate`, `cut_off`, `cut_off_rate`, `judge_recovered`, `judge_refused`,
-    `judge_failed`, `judge_unclear`, `judge_pending` (could be judged, were not); `unasked` (items that could
-    not be put to the model), `sub_scores`, `caveats` (why official ones are left out), `grader`,
-    `judge`, `full_n`, `items` (hash of ids and fingerprints), for votes `tie_rule`, `ties`, for code `sandbox`.
+    """Summarise outcomes, of one checkpoint or pooled from several (`outcomes.pool`).
 
     Args:
         items, sub_scores, grader, judge: see `summarise`. Code is never judged.
         outcomes: the same number for every item of a benchmark.
-        fingerprints: `Item.fingerprint` as stored with the items, by (benchmark, id); by default computed here,
-            which needs the images.
+        fingerprints: `Item.fingerprint` by (benchmark, id); computed by default, which needs the images.
         full_sizes: items of the whole benchmark; tables mark a score on fewer.
         aggregations: by benchmark; by default pass@1 for one response per item, avg@k for k.
-        tie: how maj@k breaks ties.
         relation: when two answers are one vote in maj@k; by default the project's own.
         sandbox: what confined the programs that were run (`Sandbox.record`).
         unasked: lines of unasked.jsonl.
         caveats: by benchmark, as `sub_scores`.
     """
-    never = Counter(row["benchmark"] for row in unasked)
+    unasked_items = Counter(row["benchmark"] for row in unasked)
     by_benchmark: dict[str, tuple[list[Item], list[Outcome]]] = {}
     for item in items:
         by_benchmark.setdefault(item.benchmark, ([], []))[0].append(item)
     for outcome in outcomes:
         by_benchmark[outcome.benchmark][1].append(outcome)
-    with Equivalence() as own:
-        return {
-            "benchmarks": {
-                name: {
-                    **_scores(
-                        members,
-                        told,
-                        (aggregations or {}).get(name),
-                        sub_scores.get(name),
-                        (caveats or {}).get(name),
-                        tie,
-                        relation or own,
-                    ),
-                    **_counts(members, told, judge),
-                    "grader": dict(grader.get(name, grader)),
-                    "sandbox": list(sandbox) if members[0].kind == "code" else None,
-                    "unasked": never[name],
-                    "full_n": (full_sizes or {}).get(name),
-                    "items": items_hash({item.id: _mark(item, fingerprints) for item in members}),
-                }
-                for name, (members, told) in by_benchmark.items()
+    summary = {}
+    with Equivalence() as default:
+        for name, (members, graded) in by_benchmark.items():
+            _require_unique(members)
+            aggregation = (aggregations or {}).get(name) or default_aggregation(len(graded) // len(members))
+            score, by_rule = (
+                aggregate(members, graded, aggregation, relation=relation or default, tie=tie, by_rule=rules_alone)
+                for rules_alone in (False, True)
+            )
+            shares = {id: share.correct / share.total for id, share in score.by_item.items()}
+            summary[name] = {
+                "n": len(members),
+                "samples": len(graded) // len(members),
+                "aggregation": aggregation,
+                "correct": score.correct,
+                "total": score.total,
+                "accuracy": score.accuracy,
+                **_intervals(members, score),
+                "rule_correct": by_rule.correct,
+                "rule_accuracy": by_rule.accuracy,
+                "tie_rule": score.tie_rule,
+                "ties": score.ties,
+                "sub_scores": dict(sub_scores[name](members, shares)) if name in sub_scores else {},
+                "caveats": list(caveats[name](members, shares)) if caveats and name in caveats else [],
+                **_counts(members, graded, judge),
+                "grader": dict(grader.get(name, grader)),
+                "sandbox": list(sandbox) if members[0].kind == "code" else None,
+                "unasked": unasked_items[name],
+                "full_n": (full_sizes or {}).get(name),
+                "items": items_hash({item.id: _fingerprint(item, fingerprints) for item in members}),
             }
-        }
+    return {"benchmarks": summary}
 
 
 def clusters_of(items: Iterable[Item], score: Score) -> dict[str, Cluster]:
@@ -153,8 +159,14 @@ def items_hash(fingerprints: Mapping[str, str]) -> str:
     return hashlib.sha256(lines.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def _mark(item: Item, fingerprints: Mapping[tuple[str, str], str] | None) -> str:
-    return item.fingerprint if fingerprints is None else fingerprints[item.benchmark, item.id]
+def _fingerprint(item: Item, stored: Mapping[tuple[str, str], str] | None) -> str:
+    return item.fingerprint if stored is None else stored[item.benchmark, item.id]
+
+
+def _require_unique(items: Sequence[Item]) -> None:
+    repeated = [id for id, count in Counter(item.id for item in items).items() if count > 1]
+    if repeated:
+        raise UserError(f"item {repeated[0]!r} of {items[0].benchmark} appears twice: give every item its own id")
 
 
 def _one_judge(rows: Iterable[Mapping[str, Any]], named: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -162,43 +174,9 @@ def _one_judge(rows: Iterable[Mapping[str, Any]], named: Mapping[str, Any] | Non
     if named is not None:
         seen = {tuple(named.get(fact) for fact in JUDGE_FACTS): None, **seen}
     if len(seen) > 1:
-        said = ", ".join(" ".join(map(str, facts)) for facts in seen)
-        raise UserError(f"verdicts of {len(seen)} judges are mixed ({said}): judge again with one of them")
+        names = ", ".join(" ".join(map(str, facts)) for facts in seen)
+        raise UserError(f"verdicts of {len(seen)} judges are mixed ({names}): judge again with one of them")
     return dict(zip(JUDGE_FACTS, next(iter(seen)), strict=True)) if seen else None
-
-
-def _scores(
-    items: Sequence[Item],
-    outcomes: Sequence[Outcome],
-    aggregation: str | None,
-    sub_scores: SubScores | None,
-    caveats: Caveats | None,
-    tie: TieRule,
-    relation: Relation,
-) -> dict[str, Any]:
-    twice = [id for id, count in Counter(item.id for item in items).items() if count > 1]
-    if twice:
-        raise UserError(f"item {twice[0]!r} of {items[0].benchmark} stands twice: give every item an id of its own")
-    drawn = len(outcomes) // len(items)
-    aggregation = aggregation or default_aggregation(drawn)
-    score = aggregate(items, outcomes, aggregation, relation=relation, tie=tie)
-    by_rule = aggregate(items, outcomes, aggregation, relation=relation, tie=tie, by_rule=True)
-    shares = {id: share.correct / share.total for id, share in score.by_item.items()}
-    return {
-        "n": len(items),
-        "samples": drawn,
-        "aggregation": aggregation,
-        "correct": score.correct,
-        "total": score.total,
-        "accuracy": score.accuracy,
-        **_intervals(items, score),
-        "rule_correct": by_rule.correct,
-        "rule_accuracy": by_rule.accuracy,
-        "tie_rule": score.tie_rule,
-        "ties": score.ties,
-        "sub_scores": {} if sub_scores is None else dict(sub_scores(items, shares)),
-        "caveats": [] if caveats is None else list(caveats(items, shares)),
-    }
 
 
 def _intervals(items: Sequence[Item], score: Score) -> dict[str, Any]:
@@ -207,13 +185,13 @@ def _intervals(items: Sequence[Item], score: Score) -> dict[str, Any]:
     units = clusters_of(items, score)
     clustered = None
     if len(units) < score.total:
-        told = clustered_interval(list(units.values()))
+        result = clustered_interval(list(units.values()))
         clustered = {
             "by": "group" if len(units) < len(items) else "item",
-            "clusters": told.clusters,
-            "standard_error": told.standard_error,
-            "effective_n": told.effective,
-            "interval": list(told.interval),
+            "clusters": result.clusters,
+            "standard_error": result.standard_error,
+            "effective_n": result.effective,
+            "interval": list(result.interval),
         }
     return {"wilson": list(wilson(score.correct / score.total * total, total)), "clustered": clustered}
 

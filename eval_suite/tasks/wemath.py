@@ -22,12 +22,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
 from eval_suite.benchmark import Benchmark, Row, SubScores, cell, labels_of, tally, with_options
 from eval_suite.grading.options import parse_options
 from eval_suite.items import Item
-from eval_suite.metrics.wemath import four_way
 from mmcorl.data.row_parsing import RowError
 
 _KEY = re.compile(r"([23])steps_([1-3]|multi)")
@@ -129,6 +130,25 @@ def read(row: Row) -> Item:
     )
 
 
+def four_way(steps: Sequence[bool], composite: bool, *, loose: bool) -> Literal["IK", "IG", "CM", "RM"]:
+    """Return the state of a group whose sub-answers and composite answer are right or wrong.
+
+    We-Math, evaluation/four_dimensional_metrics.py:
+
+        state                               strict              loose
+        IK  insufficient knowledge          not all s, not m    same
+        IG  inadequate generalisation       all s, not m        same
+        CM  complete mastery                all s, m            any s, m
+        RM  rote memorisation               not all s, m        no s, m
+
+    IK, IG and CM are shares of the groups, RM is RM / (CM + RM), and the score is (CM + IG / 2) / groups.
+    """
+    knows = any(steps) if loose and composite else all(steps)
+    if composite:
+        return "CM" if knows else "RM"
+    return "IG" if knows else "IK"
+
+
 def official(items: Iterable[Item], correct: Mapping[str, float]) -> SubScores:
     """Four-way scores (where every group is complete and every item right or wrong) and domains by concept."""
     items = [item for item in items if item.id in correct]
@@ -136,13 +156,13 @@ def official(items: Iterable[Item], correct: Mapping[str, float]) -> SubScores:
     groups, count = _groups(items, correct)
     if groups and len(groups) == count and all(correct[item.id] in (0, 1) for item in items):
         for name, loose in (("strict", False), ("loose", True)):
-            states = four_way(groups, loose=loose)
+            states = Counter(four_way(steps, composite, loose=loose) for steps, composite in groups)
             tables[name] = {
-                "Score": cell(states.points, states.groups),
-                "InsufficientKnowledge": cell(states.insufficient_knowledge, states.groups),
-                "InadequateGeneralization": cell(states.inadequate_generalisation, states.groups),
-                "CompleteMastery": cell(states.complete_mastery, states.groups),
-                "RoteMemorization": cell(states.rote_memorisation, states.composite_right),
+                "Score": cell(states["CM"] + 0.5 * states["IG"], count),
+                "InsufficientKnowledge": cell(states["IK"], count),
+                "InadequateGeneralization": cell(states["IG"], count),
+                "CompleteMastery": cell(states["CM"], count),
+                "RoteMemorization": cell(states["RM"], states["CM"] + states["RM"]),
             }
     return tables | {"domain_official": _by_concept(items, correct)}
 

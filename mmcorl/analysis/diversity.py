@@ -11,11 +11,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
-from statistics import NormalDist, fmean
-from typing import Any, Literal, NamedTuple
+from statistics import fmean
+from typing import Any, Literal
 
 import numpy as np
 
+from mmcorl.analysis.intervals import LEVEL, Interval, wilson
 from mmcorl.errors import UserError
 from mmcorl.labels.voting import Choices, Relation
 
@@ -27,19 +28,10 @@ KINDS: dict[Kind, str] = {
     "unstated": "family not stated",
 }
 """What two draws differ in, in the words and the order of the paper's table."""
-LEVEL = 0.95
-"""Confidence of every interval."""
 RESAMPLES = 10_000
 HOW_INTERVALS = (
     "95 % intervals: Wilson's for shares; percentiles of 10,000 resamples of the problems (seed 0) for kappa"
 )
-
-
-class Interval(NamedTuple):
-    """Lower and upper bound; NaN where there is none."""
-
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -297,15 +289,6 @@ def anchors(pairs: Sequence[Pair]) -> list[str]:
     later = {pair.b for pair in pairs if pair.kind == "seed"}
     names = dict.fromkeys(name for pair in pairs for name in (pair.a, pair.b))
     return sorted(name for name in names if name not in later)
-
-
-def wilson(count: int, total: int, level: float = LEVEL) -> Interval:
-    """Wilson's score interval of a share (Wilson 1927): holds its level near 0, where w often lies."""
-    z = NormalDist().inv_cdf((1 + level) / 2)
-    p, unit = count / total, z * z / total
-    middle = (p + unit / 2) / (1 + unit)
-    half = z * math.sqrt(p * (1 - p) / total + unit / (4 * total)) / (1 + unit)
-    return Interval(0.0 if count == 0 else middle - half, 1.0 if count == total else middle + half)
 
 
 def kappa_interval(cells: Cells, *, seed: int = 0, resamples: int = RESAMPLES, level: float = LEVEL) -> Interval:

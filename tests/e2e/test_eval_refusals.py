@@ -68,11 +68,11 @@ def test_a_begun_folder_is_refused_by_its_settings_before_the_data_are_looked_fo
     command = ["eval", tiny_checkpoints["qwen2"], f"gsm8k={rows}", "--out", out, "--max-new-tokens"]
     assert main([*map(str, command), "4", "--quiet"]) == 0
     rows.unlink()
-    assert "(max_new_tokens: 4 -> 2): give back" in refusal(*command, "2")
+    assert "(max_new_tokens: 4 -> 2): restore the old" in refusal(*command, "2")
     said = refusal(*command, "4", "--temperature", "0.5", "--seed", "3")
-    assert "(seed: 0 -> 3; temperature: 0.0 -> 0.5): give back" in said
+    assert "(seed: 0 -> 3; temperature: 0.0 -> 0.5): restore the old" in said
     more = [*command[:3], "math500", *command[3:]]
-    assert "(benchmarks: gsm8k -> gsm8k, math500): give back" in refusal(*more, "4")
+    assert "(benchmarks: gsm8k -> gsm8k, math500): restore the old" in refusal(*more, "4")
     with (out / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert "another process is working in" in refusal(*command, "4")
@@ -93,7 +93,7 @@ def test_two_files_of_one_stem_do_not_share_a_folder(refusal: Refusal, tmp_path:
     (tmp_path / "plain.csv").write_text("id,response,gold\n1,<answer>2</answer>,2\n")
     assert main(["grade", str(tmp_path / "plain.jsonl"), "--quiet"]) == 0
     said = refusal("grade", tmp_path / "plain.csv")
-    assert "(responses: plain.jsonl -> plain.csv): give back the old ones" in said
+    assert "(responses: plain.jsonl -> plain.csv): restore the old settings" in said
     assert "choose another folder with --out" in said
 
 

@@ -132,5 +132,5 @@ def test_the_items_leave_their_mark() -> None:
     stored = {("mathvision", item.id): item.fingerprint for item in items}
     again = summarise(changed, responses, rules, judges, {}, GRADER, fingerprints=stored)
     assert again["benchmarks"]["mathvision"]["items"] == mark
-    with pytest.raises(UserError, match="item '0' of mathvision stands twice"):
+    with pytest.raises(UserError, match="item '0' of mathvision appears twice"):
         summarise([*items, items[0]], responses, rules, judges, {}, GRADER)

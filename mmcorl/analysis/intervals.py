@@ -1,0 +1,38 @@
+"""Confidence intervals of shares, for evaluations, diversity and tables.
+
+A closed form instead of `scipy.stats.binomtest`, which takes whole counts only: clustered answers count as an
+effective, non-integer number of independent ones, and scores of several samples are fractional.
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+from typing import NamedTuple
+
+LEVEL = 0.95
+"""Confidence of every interval in a table."""
+
+
+class Interval(NamedTuple):
+    """Lower and upper bound."""
+
+    low: float
+    high: float
+
+
+def wilson(correct: float, total: float, level: float = LEVEL) -> Interval:
+    """Return Wilson's score interval of `correct` out of `total` independent answers (Wilson 1927).
+
+    Holds its level near 0 and 1 and for few answers. Raises ValueError unless 0 <= correct <= total and 0 < total.
+    """
+    if not (total > 0 and 0 <= correct <= total):
+        raise ValueError(f"{correct} of {total} is no share")
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    p, unit = correct / total, z * z / total
+    middle = (p + unit / 2) / (1 + unit)
+    half = z * math.sqrt(p * (1 - p) / total + unit / (4 * total)) / (1 + unit)
+    # At the ends one bound is exactly 0 or 1; rounding may leave it a hair inside.
+    return Interval(
+        0.0 if correct == 0 else max(0.0, middle - half), 1.0 if correct == total else min(1.0, middle + half)
+    )
