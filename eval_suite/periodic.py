@@ -9,7 +9,7 @@ from eval_suite.items import Item, Response
 from eval_suite.tasks import BENCHMARKS
 from mmcorl.config import BenchmarkSet
 from mmcorl.errors import UserError
-from mmcorl.run.recorder import HeldOut
+from mmcorl.run.evaluation import HeldOut
 from mmcorl.types import Completion, Prompt
 
 

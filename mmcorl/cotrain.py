@@ -1,18 +1,21 @@
 """Algorithm 1 of the paper on one page: roll out, vote, reward, update.
 
-Several agents that share no parameters answer the same prompts. Each takes a majority vote over its own K
-completions; each is then rewarded for agreeing with a *peer's* vote. Labels are fixed before any policy moves,
-and no known answer is used unless `supervision` is `gold`.
+Several agents that share no parameters answer the same prompts. Each takes a majority vote over its own K completions;
+each is then rewarded for agreeing with a *peer's* vote. Labels are fixed before any policy moves, and known answers are
+used only with `supervision: gold`. Debate and CoMAS are the same loop: the agents converse in place of the rollout, and
+the conversation gives the rewards.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from mmcorl.agent import Agent, Parallel, in_turn, results
+from mmcorl.agent import Agent, Parallel, in_turn
+from mmcorl.interactions.base import Episode, Interaction
 from mmcorl.labels.supervision import Labels, Supervision
 from mmcorl.types import Group, Prompt, PseudoLabel
 
@@ -26,23 +29,32 @@ class Prompts(Protocol):
     def batch(self, step: int) -> Sequence[Prompt]: ...
 
 
+@dataclass(frozen=True)
+class StepRecord:
+    """Everything that happened in one step; the updates may still be running."""
+
+    step: int
+    batch: Sequence[Prompt]
+    groups: Sequence[Sequence[Group]]
+    """[N][B]"""
+    labels: Labels
+    rewards: Sequence[Mapping[str, Sequence[float]]]
+    """[N] what each agent's update was given: uid to rewards."""
+    updates: Sequence[Future[dict[str, float]]]
+    """[N] metrics of each agent's policy step."""
+    episode: Episode | None = None
+    """The conversations that the groups come from, where agents did not answer independently."""
+
+
 class Journal(Protocol):
-    """What accompanies the loop without steering it: logs, evaluation, checkpoints. See `mmcorl.run.recorder.Run`."""
+    """Accompanies the loop without steering it: logs, evaluation, checkpoints. See `mmcorl.run.recorder.Recorder`."""
 
     step: int
     """The last finished step; 0 before the first."""
 
-    def phase(self, what: str) -> None: ...
+    def phase(self, name: str) -> None: ...
 
-    def record(
-        self,
-        step: int,
-        batch: Sequence[Prompt],
-        groups: Sequence[Sequence[Group]],
-        labels: Labels,
-        rewards: Sequence[Mapping[str, Sequence[float]]],
-        updates: Sequence[Future[dict[str, float]]],
-    ) -> None: ...
+    def record(self, record: StepRecord) -> None: ...
 
     def evaluate_when_due(self, step: int, agents: Sequence[Agent]) -> None: ...
 
@@ -52,6 +64,7 @@ class Journal(Protocol):
 def cotrain(
     agents: Sequence[Agent],
     prompts: Prompts,
+    interaction: Interaction,
     supervision: Supervision,
     reward: Reward,
     journal: Journal,
@@ -67,7 +80,8 @@ def cotrain(
     Args:
         agents: the cohort, in the order that `supervision` teaches.
         prompts: B prompts per step.
-        supervision: from all rollouts to everyone's pseudo-labels.
+        interaction: from prompts to groups: independent sampling, debate or CoMAS.
+        supervision: from all groups to everyone's pseudo-labels.
         reward: from one agent's groups and labels to K rewards per prompt uid.
         journal: logs, evaluates and checkpoints.
         steps: last step.
@@ -77,12 +91,14 @@ def cotrain(
     for step in range(journal.step + 1, steps + 1):
         batch = prompts.batch(step)
         journal.phase("rollout")
-        groups = results(parallel(partial(agent.rollout, batch, step) for agent in agents))  # [N][B] groups of K
+        groups, episode = interaction.play(agents, batch, step, parallel)  # [N][B] groups of K
         journal.phase("vote")
         labels = supervision.labels(groups, batch, step)  # [N][B], fixed before any policy moves
-        rewards = [reward(*pair, batch) for pair in zip(groups, labels.labels, strict=True)]  # [N] uid -> K
+        rewards = [  # [N] uid -> K; those of an episode come out of the conversation, not from labels
+            episode.rewards(i) if episode else reward(groups[i], labels.labels[i], batch) for i in range(len(agents))
+        ]
         journal.phase("update")
         updates = parallel(partial(agent.update, own, step) for agent, own in zip(agents, rewards, strict=True))
-        journal.record(step, batch, groups, labels, rewards, updates)
+        journal.record(StepRecord(step, batch, groups, labels, rewards, updates, episode))
         journal.evaluate_when_due(step, agents)
         journal.checkpoint_when_due(step, agents)

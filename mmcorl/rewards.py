@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 from mmcorl.answers.cleanup import strip_special_tokens
 from mmcorl.answers.extract import extract
@@ -28,7 +28,6 @@ from mmcorl.registry import Row, Table, check_keywords, parameters
 from mmcorl.types import Group, Prompt, PseudoLabel
 
 Rewards = dict[str, tuple[float, ...]]
-Shaping = Literal["quality", "margin"]
 
 MEASURED = ("entropy", "self_certainty")
 """Arguments that workers measure, at the cost of a forward pass: means over a completion's tokens, in nats."""
@@ -203,23 +202,3 @@ def has_form(text: str, style: str) -> bool:
     between, _, rest = rest.partition("<answer>")
     answer, _, after = rest.partition("</answer>")
     return bool(thought.strip() and answer.strip()) and not (before + between.strip() + after)
-
-
-def shaped(
-    reward: float,
-    earlier: float,
-    kind: Shaping = "margin",
-    alpha: float = 0.5,
-    outcome: float = 0.0,
-    beta: float = 0.5,
-) -> float:
-    """Shape the reward of a later turn by the turns before it, as MARTI does.
-
-    With R the turn's own reward and Q the mean reward of earlier turns (in a debate those of all agents, in a chain
-    those of the same one), both in [0, 1]: `quality` is R + alpha (Q R - (1 - Q)(1 - R)), `margin` R + alpha (R - Q),
-    MARTI's default; beta * `outcome`, the raw reward of how it all ended, is added (its `with_outcome` variants).
-    """
-    if kind not in get_args(Shaping):
-        raise ValueError(f"shaping {kind!r} is unknown: use one of {', '.join(get_args(Shaping))}")
-    gain = earlier * reward - (1 - earlier) * (1 - reward) if kind == "quality" else reward - earlier
-    return reward + alpha * gain + beta * outcome

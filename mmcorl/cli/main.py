@@ -370,11 +370,11 @@ def _train(arguments: argparse.Namespace) -> int:
     if config.validation.benchmarks:
         from eval_suite.periodic import held_out
 
-        summary = train(config, run_dir, quiet=arguments.quiet, suite=held_out)
+        run = train(config, run_dir, quiet=arguments.quiet, suite=held_out)
     else:
-        summary = train(config, run_dir, quiet=arguments.quiet)
+        run = train(config, run_dir, quiet=arguments.quiet)
     if arguments.json:
-        print(json.dumps(summary))
+        print(json.dumps(run.summary))
     else:
         _print_comparison([run_dir])
         print(f"report: {run_dir / 'report.html'}\nweights: {run_dir / 'final'}")

@@ -48,6 +48,10 @@ REMOVED: dict[str, tuple[Any, str]] = {
         "a suspended worker always stops the run after 4 seconds now: remove it, and limit how long a call of a worker "
         "may take with ray.call_timeout",
     ),
+    "episode.logged_characters": (400, "episodes.jsonl always keeps the first and last 200 characters: remove it"),
+    "episode.share": ("all", "scores of later turns are always means over all agents: remove it"),
+    "episode.outcome": (0.0, "the score of the last turn is no longer added: remove it"),
+    "episode.incentives": ([0.0] * 4, "incentives for persuasion were removed: remove it"),
 }
 """By `section.key`: the former default and why any other value is refused, with the way out.
 

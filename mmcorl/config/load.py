@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -46,6 +48,26 @@ def load(path: str | Path, overrides: Sequence[str] = (), method: str | None = N
         raw = methods.merge(raw, methods.fragment(method))
     for override in overrides:
         _override(raw, override)
+    return parse(raw)
+
+
+def resolve(
+    config: Config | Mapping[str, Any] | str | Path, overrides: Mapping[str, Any], method: str | None = None
+) -> Config:
+    """Return a config given by its path, as a mapping or as itself, with a method and settings by name laid over it.
+
+    In names of settings `__` stands for the dot: `optimizer__lr`.
+    """
+    lines = [f"{key.replace('__', '.')}={json.dumps(value, default=str)}" for key, value in overrides.items()]
+    if isinstance(config, str | Path):
+        return load(config, lines, method)
+    if isinstance(config, Config) and not lines and method is None:
+        return config
+    raw = config.model_dump(mode="json") if isinstance(config, Config) else copy.deepcopy(dict(config))
+    if method is not None:
+        raw = methods.merge(raw, methods.fragment(method))
+    for line in lines:
+        _override(raw, line)
     return parse(raw)
 
 

@@ -335,7 +335,7 @@ class VerifierSettings(Section):
         return self
 
 
-OF_DEBATES = ("gamma", "mix", "share", "verifier", "shaping", "outcome", "incentives")
+OF_DEBATES = ("gamma", "mix", "verifier", "shaping")
 """Settings of an episode that CoMAS has no use for."""
 
 
@@ -353,27 +353,15 @@ class EpisodeSettings(Section):
     shown_characters: int = Field(default=4000, ge=1)
     """Most characters of each text of an agent that stands in another prompt; of a longer one the middle is left out.
     Prompts must stay within `data.max_prompt_tokens`."""
-    logged_characters: int = Field(default=400, ge=0)
-    """Most characters of what an agent said that episodes.jsonl keeps; 0 keeps none."""
     verifier: VerifierSettings = VerifierSettings()
     """With `debate`."""
-    mix: Literal["discounted", "last", "current", "quality", "margin"] = "discounted"
-    """With `debate`: what an answer earns. Its own score and, discounted, those reached in later turns (`discounted`,
-    MAPoRL), the scores of the last turn or of its own turn (`last`, `current`); or its own score, compared with those
-    of the turns before (`quality`, `margin`, MARTI's shaping)."""
-    share: Literal["all", "own"] = "all"
-    """With `debate`: whether scores of other turns, and with `last` and `current` every score, are means over all
-    agents or the agent's own."""
+    mix: Literal["discounted", "margin"] = "discounted"
+    """With `debate`: what an answer earns. Its own score and, discounted, the means over all agents reached in later
+    turns (`discounted`, MAPoRL); or its own score and its margin over the mean of earlier turns (`margin`, MARTI)."""
     gamma: float = Field(default=0.3, ge=0, le=1)
     """With `mix: discounted`: weight of each later turn, relative to the one before it."""
     shaping: float = 0.5
-    """With `mix: quality` or `margin`: MARTI's alpha."""
-    outcome: float = 0.0
-    """With `mix: quality` or `margin`: MARTI's beta, the weight of the agent's own score in the last turn; its
-    `with_outcome` variants have 0.5."""
-    incentives: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
-    """With `debate`: MAPoRL's alpha_0 to alpha_3, added where an answer turns right as others' were right (0) or wrong
-    (1), and where others turn right against one's answer (2) or with it (3); taken off where they turn wrong."""
+    """With `mix: margin`: MARTI's alpha, the weight of the margin."""
 
     @model_validator(mode="after")
     def _used(self) -> Self:

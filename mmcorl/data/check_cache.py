@@ -13,14 +13,14 @@ from mmcorl.data.row_parsing import BadRow
 from mmcorl.data.sources import PromptSource
 
 
-def circumstances(source: PromptSource, *parts: Any) -> str:
+def cache_key(source: PromptSource, *parts: Any) -> str:
     """Hash of what a check depends on besides the rows: the data settings and `parts` (JSON)."""
     content = [source.settings.model_dump(mode="json"), *parts]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def to_record(check: DataCheck, source: PromptSource, key: str) -> dict[str, Any]:
-    """What data_check.json holds of a check made under the circumstances `key`."""
+    """What data_check.json holds of a check made under `key`."""
     rows = {"kept_rows": _spans(check.kept), "texts": source.fingerprint}
     return {**check.to_json(), **rows, "circumstances": key}
 
@@ -41,7 +41,7 @@ def from_record(record: Mapping[str, Any], source: PromptSource, key: str) -> Da
     return DataCheck(**known, kept=kept, uids=uids, findings=findings)
 
 
-def is_of_other_data(record: Mapping[str, Any], check: DataCheck, source: PromptSource) -> bool:
+def differs(record: Mapping[str, Any], check: DataCheck, source: PromptSource) -> bool:
     """Whether a record was made of other rows, answers included, than `check` has just found usable."""
     return (record["fingerprint"], record["texts"]) != (check.fingerprint, source.fingerprint)
 

@@ -1,1 +1,1 @@
-"""Training on episodes: agents answer, read each other and answer again, and every call earns a reward of its own."""
+"""What agents do with a prompt before they are rewarded: answer it independently, debate it, or CoMAS."""

@@ -1,7 +1,7 @@
-"""What an episode is made of, and how a workflow is driven through it.
+"""Conversations between agents, and the generator protocol by which a workflow drives them.
 
-A workflow is a generator: it yields what to ask next, is sent the calls that came of it, in the same order, and
-returns what each of them earned. It knows agents by number and talks of strings and floats; `converse` does the asking.
+A workflow is a generator over the problems of a step: it yields requests, is sent the replies in the same order, and
+returns what every reply earned. It knows agents by number and sees only strings and floats; `converse` calls them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from mmcorl.agent import Agent, Parallel, in_turn, results
 from mmcorl.algo.seeds import noise_seed
@@ -18,11 +18,11 @@ from mmcorl.types import Completion, Group, Prompt, PromptStyle
 
 Role = Literal["solver", "evaluator", "scorer"]
 CUT = "\n[...]\n"
-"""Stands where a text was cut."""
+"""Marks where the middle of a text was left out."""
 
 
 @dataclass(frozen=True, eq=False)
-class Talk:
+class Conversation:
     """One conversation of all agents about one problem."""
 
     problem: Prompt
@@ -31,135 +31,165 @@ class Talk:
 
     @property
     def uid(self) -> str:
-        """Of all prompts in a batch, this conversation's alone."""
+        """Unique in a batch."""
         return f"{self.problem.uid}/{self.number}"
 
     def random(self, seed: int, step: int, turn: int, purpose: str) -> random.Random:
-        """Draws that depend on what they are for and on nothing else, such as the place in the batch."""
+        """Return a generator that depends on its purpose alone, not on the place in the batch."""
         return random.Random(noise_seed(seed, f"episode/{purpose}/{self.uid}/{turn}", step, 0))
 
 
 @dataclass(frozen=True)
-class Ask:
-    """One call to be made; see `ask`."""
+class Request:
+    """One prompt for one agent; see `request`."""
 
-    talk: Talk
+    conversation: Conversation
     turn: int
     """From 1."""
     role: Role
     agent: int
-    """Who is asked."""
+    """Who replies."""
     author: int
-    """Whose solution it is about; a solver's own."""
+    """Whose solution it is about; for a solver, itself."""
     prompt: Prompt
-    """Its uid is unique among all asks of a step."""
+    """Its uid is unique among all requests of a step."""
     shown: tuple[str, ...] = ()
-    """Uids of the calls whose texts stand in the prompt."""
+    """Uids of the requests whose replies the prompt shows."""
     shortened: int = 0
-    """How many of these were cut."""
+    """How many of these replies were cut."""
+
+    @property
+    def uid(self) -> str:
+        """The uid of the prompt."""
+        return self.prompt.uid
+
+    @property
+    def problem(self) -> Prompt:
+        """The problem of the conversation."""
+        return self.conversation.problem
 
 
 @dataclass(frozen=True)
-class Call:
-    """A call that was made."""
+class Reply:
+    """A request and the completion it got."""
 
-    ask: Ask
+    request: Request
     completion: Completion
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a workflow returns; both by uid of the ask's prompt."""
+    """What a workflow returns, by uid of the request."""
 
     rewards: Mapping[str, float]
-    """Of every ask."""
+    """Of every reply."""
     notes: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
-    """Numbers for the record, such as a score; None where there is none."""
+    """Further numbers for the logs, such as a score; None where none could be read."""
 
 
-Workflow = Generator[Sequence[Ask], Sequence[Call], Outcome]
+Workflow = Generator[Sequence[Request], Sequence[Reply], Outcome]
 Workflows = Callable[[Sequence[Prompt], int], Workflow]
-"""The workflow over the problems of a step."""
+"""Starts the workflow over the problems of a step."""
 
 
 @dataclass(frozen=True)
 class Episode:
-    """All calls of a step, in the order in which they were asked, and what they earned."""
+    """All replies of a step, in the order of the requests, and what they earned."""
 
-    calls: tuple[Call, ...]
+    replies: tuple[Reply, ...]
     outcome: Outcome
 
-    def rewards(self, agent: int) -> dict[str, tuple[float]]:
-        """By prompt uid, the reward of every call of one agent: what its `update` is given."""
-        own = (call.ask.prompt.uid for call in self.calls if call.ask.agent == agent)
-        return {uid: (self.outcome.rewards[uid],) for uid in own}
+    def rewards(self, agent: int) -> dict[str, tuple[float, ...]]:
+        """Return the reward of each of an agent's replies by request uid: the argument of its `update`."""
+        uids = (reply.request.uid for reply in self.replies if reply.request.agent == agent)
+        return {uid: (self.outcome.rewards[uid],) for uid in uids}
 
     def solutions(self, agent: int, problems: Sequence[Prompt]) -> list[Group]:
-        """One agent's solutions of each problem, of all conversations and turns."""
+        """Return an agent's solutions of each problem as a group, over all conversations and turns."""
         return [
-            Group(uid, tuple(call.completion for call in calls)) for uid, calls in self._by(agent, problems).items()
+            Group(uid, tuple(reply.completion for reply in replies))
+            for uid, replies in self._solutions(agent, problems).items()
         ]
 
     def solution_rewards(self, agent: int, problems: Sequence[Prompt]) -> dict[str, tuple[float, ...]]:
-        """By problem uid, what those solutions earned, in the order of `solutions`."""
+        """Return what those solutions earned by problem uid, in the order of `solutions`."""
         return {
-            uid: tuple(self.outcome.rewards[call.ask.prompt.uid] for call in calls)
-            for uid, calls in self._by(agent, problems).items()
+            uid: tuple(self.outcome.rewards[reply.request.uid] for reply in replies)
+            for uid, replies in self._solutions(agent, problems).items()
         }
 
-    def _by(self, agent: int, problems: Sequence[Prompt]) -> dict[str, list[Call]]:
-        found: dict[str, list[Call]] = {problem.uid: [] for problem in problems}
-        for call in self.calls:
-            if call.ask.role == "solver" and call.ask.agent == agent:
-                found[call.ask.talk.problem.uid].append(call)
-        return found
+    def _solutions(self, agent: int, problems: Sequence[Prompt]) -> dict[str, list[Reply]]:
+        by_problem: dict[str, list[Reply]] = {problem.uid: [] for problem in problems}
+        for reply in self.replies:
+            if reply.request.role == "solver" and reply.request.agent == agent:
+                by_problem[reply.request.problem.uid].append(reply)
+        return by_problem
 
 
-def ask(
-    talk: Talk,
+class Interaction(Protocol):
+    """What the agents do with the prompts of a step before they are rewarded."""
+
+    def play(
+        self, agents: Sequence[Agent], batch: Sequence[Prompt], step: int, parallel: Parallel
+    ) -> tuple[list[list[Group]], Episode | None]:
+        """Return the groups of every agent, [N][B], and the episode they come from, None without one."""
+        ...
+
+
+@dataclass(frozen=True)
+class Conversing:
+    """The interaction of a workflow: agents converse, and their solutions of a problem make a group."""
+
+    workflows: Workflows
+
+    def play(
+        self, agents: Sequence[Agent], batch: Sequence[Prompt], step: int, parallel: Parallel
+    ) -> tuple[list[list[Group]], Episode | None]:
+        """See `Interaction.play`; the groups serve votes, diagnostics and logs, the rewards are the episode's."""
+        episode = converse(agents, self.workflows(batch, step), step, parallel)
+        return [episode.solutions(number, batch) for number in range(len(agents))], episode
+
+
+def request(
+    conversation: Conversation,
     turn: int,
     role: Role,
     agent: int,
-    wording: Callable[..., str],
-    shown: Sequence[Call] = (),
+    template: Callable[..., str],
+    shown: Sequence[Reply] = (),
     *,
     author: int | None = None,
     limit: int,
     style: PromptStyle | None = None,
-) -> Ask:
-    """An ask about the problem of a conversation, its images included, in every view that the problem has.
+) -> Request:
+    """Return a request about the problem of a conversation, with its images and in every view that it has.
 
     Args:
-        talk, turn, role, agent: see `Ask`.
-        wording: from the problem's question and the texts of `shown` to the prompt.
-        shown: calls whose texts are shown.
-        author: whose solution it is about; by default the agent's own.
+        conversation, turn, role, agent: see `Request`.
+        template: from the problem's question and the texts of `shown` to the prompt.
+        shown: replies whose texts the prompt shows.
+        author: whose solution it is about; by default the agent's.
         limit: most characters of each of these texts; see `cut`.
-        style: the instruction after it; by default the run's, which asks for an answer.
+        style: answer instruction at the end; by default the run's.
     """
     author = agent if author is None else author
-    texts = [cut(call.completion.text, limit) for call in shown]
-    say = partial(_say, wording, texts)
-    problem = talk.problem
+    texts = [cut(reply.completion.text, limit) for reply in shown]
+    problem = conversation.problem
     prompt = replace(
         problem,
-        uid=f"{talk.uid}/{turn}/{role}/{author}",
-        text=say(problem.text),
-        views={view: say(text) for view, text in problem.views.items()},
+        uid=f"{conversation.uid}/{turn}/{role}/{author}",
+        text=template(problem.text, *texts),
+        views={view: template(text, *texts) for view, text in problem.views.items()},
         style=style,
         quotes=bool(shown),
     )
-    shortened = sum(len(call.completion.text.strip()) > limit for call in shown)
-    uids = tuple(call.ask.prompt.uid for call in shown)
-    return Ask(talk, turn, role, agent, author, prompt, uids, shortened)
-
-
-def _say(wording: Callable[..., str], texts: Sequence[str], question: str) -> str:
-    return wording(question, *texts)
+    shortened = sum(len(reply.completion.text.strip()) > limit for reply in shown)
+    uids = tuple(reply.request.uid for reply in shown)
+    return Request(conversation, turn, role, agent, author, prompt, uids, shortened)
 
 
 def cut(text: str, limit: int) -> str:
-    """A text of at most so many characters, CUT not counted: beginnings and ends say most, so the middle goes.
+    """Return at most `limit` characters of a text, CUT not counted; the middle of a longer text is left out.
 
     >>> cut("0123456789", 4)
     '01\\n[...]\\n89'
@@ -170,66 +200,53 @@ def cut(text: str, limit: int) -> str:
     return text[: limit - limit // 2] + CUT + text[len(text) - limit // 2 :]
 
 
-def talks_of(problems: Sequence[Prompt], conversations: int) -> list[Talk]:
-    """So many conversations about each problem."""
-    return [Talk(problem, number) for problem in problems for number in range(conversations)]
-
-
-def others(noise: random.Random, agents: int) -> list[int]:
-    """Somebody else for each agent, every one once, all such orders equally likely; with one agent, itself."""
-    order = list(range(agents))
-    while agents > 1 and any(one == other for one, other in enumerate(order)):
-        noise.shuffle(order)
-    return order
-
-
-def anybody(noise: random.Random, agents: int) -> list[int]:
-    """An agent for each agent, every one once, itself not excluded."""
-    return noise.sample(range(agents), agents)
+def start_conversations(problems: Sequence[Prompt], count: int) -> list[Conversation]:
+    """Return `count` conversations about each problem."""
+    return [Conversation(problem, number) for problem in problems for number in range(count)]
 
 
 def converse(agents: Sequence[Agent], workflow: Workflow, step: int, parallel: Parallel = in_turn) -> Episode:
-    """Drive a workflow to its end: agents work on what they are asked at the same time, one turn after the other.
+    """Drive a workflow to its end: agents reply at the same time, one turn after the other.
 
-    An agent that is asked nothing in a turn is not called. Raises ValueError where a workflow breaks the rules: each
-    uid once in a step, a reward for each ask, and every agent is asked something.
+    An agent without a request in a turn is not called. Raises ValueError where a workflow breaks the rules: each uid
+    once in a step, a reward for each request, at least one request for every agent.
     """
-    calls: list[Call] = []
-    asks = next(workflow)
+    replies: list[Reply] = []
+    requests = next(workflow)
     while True:
-        calls += (made := _made(agents, asks, step, parallel))
+        turn = _replies(agents, requests, step, parallel)
+        replies += turn
         try:
-            asks = workflow.send(made)
+            requests = workflow.send(turn)
         except StopIteration as end:
             outcome: Outcome = end.value
             break
-    asked = [call.ask.prompt.uid for call in calls]
-    if len(set(asked)) != len(asked):
-        raise ValueError(f"step {step}: a workflow asked {max(asked, key=asked.count)!r} twice")
-    if odd := sorted(set(asked) ^ set(outcome.rewards)):
-        raise ValueError(f"step {step}: rewards and asks do not belong together, first at {odd[0]!r}")
-    silent = set(range(len(agents))) - {call.ask.agent for call in calls}
+    uids = [reply.request.uid for reply in replies]
+    if len(set(uids)) != len(uids):
+        raise ValueError(f"step {step}: a workflow requested {max(uids, key=uids.count)!r} twice")
+    if odd := sorted(set(uids) ^ set(outcome.rewards)):
+        raise ValueError(f"step {step}: rewards and requests do not belong together, first at {odd[0]!r}")
+    silent = set(range(len(agents))) - {reply.request.agent for reply in replies}
     if silent:
-        raise ValueError(f"step {step}: agent {agents[min(silent)].name!r} was asked nothing")
-    return Episode(tuple(calls), outcome)
+        raise ValueError(f"step {step}: agent {agents[min(silent)].name!r} got no request")
+    return Episode(tuple(replies), outcome)
 
 
-def _made(agents: Sequence[Agent], asks: Sequence[Ask], step: int, parallel: Parallel) -> list[Call]:
-    """The calls of one turn, in the order of the asks."""
-    own = [[one.prompt for one in asks if one.agent == number] for number in range(len(agents))]
+def _replies(agents: Sequence[Agent], requests: Sequence[Request], step: int, parallel: Parallel) -> list[Reply]:
+    """The replies of one turn, in the order of the requests."""
+    prompts = [[request.prompt for request in requests if request.agent == number] for number in range(len(agents))]
     groups = results(
         parallel(
-            partial(agent.rollout, prompts, step) if prompts else _nothing
-            for agent, prompts in zip(agents, own, strict=True)
+            partial(agent.rollout, own, step) if own else _no_groups for agent, own in zip(agents, prompts, strict=True)
         )
     )
-    said = {group.uid: group.completions for row in groups for group in row}
-    made = []
-    for one in asks:
-        (completion,) = said[one.prompt.uid]
-        made.append(Call(one, completion))
-    return made
+    by_uid = {group.uid: group.completions for row in groups for group in row}
+    replies = []
+    for request in requests:
+        (completion,) = by_uid[request.uid]
+        replies.append(Reply(request, completion))
+    return replies
 
 
-def _nothing() -> list[Any]:
+def _no_groups() -> list[Any]:
     return []

@@ -2,89 +2,92 @@
 
 Xue et al., "CoMAS: Co-evolving multi-agent systems via interaction rewards", 2025. In every round each agent solves the
 problem, another one evaluates the solution, and one scores it from 1 to 3. With tau = (score - 1) / 2 the solver earns
-tau and the evaluator 1 - tau, a constant sum; the scorer earns 0. Where no score can be read, it loses 1, and the
-others earn 0. Agents have weights of their own and are trained by REINFORCE++ without KL.
+tau and the evaluator 1 - tau, a constant sum; the scorer earns 0. Where no score can be read, the scorer earns -1 and
+the others 0. Agents have their own weights and are trained by REINFORCE++ without KL.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 from mmcorl.config import EpisodeSettings
 from mmcorl.interactions import prompts
-from mmcorl.interactions.base import Call, Outcome, Talk, Workflow, anybody, ask, others
-from mmcorl.types import Completion
+from mmcorl.interactions.base import Conversation, Outcome, Reply, Workflow, request
 
 
-def comas(talks: Sequence[Talk], step: int, agents: int, settings: EpisodeSettings, seed: int) -> Workflow:
-    """Every conversation of a step side by side, `settings.rounds` rounds each."""
+def comas(
+    conversations: Sequence[Conversation], step: int, agents: int, settings: EpisodeSettings, seed: int
+) -> Workflow:
+    """Run every conversation of a step side by side, `settings.rounds` rounds each."""
     limit = settings.shown_characters
     rewards: dict[str, float] = {}
     notes: dict[str, dict[str, float | None]] = {}
-    before: dict[Talk, list[tuple[Call, Call]]] = {talk: [] for talk in talks}  # solution, evaluation
+    # Solutions and evaluations of the round before.
+    discussed: dict[Conversation, list[tuple[Reply, Reply]]] = {talk: [] for talk in conversations}
     for turn in range(1, settings.rounds + 1):
         references = {
-            talk: talk.random(seed, step, turn, "references").sample(said, min(settings.references, len(said)))
-            for talk, said in before.items()
+            talk: talk.random(seed, step, turn, "references").sample(pairs, min(settings.references, len(pairs)))
+            for talk, pairs in discussed.items()
         }
         solutions = yield [
-            ask(
+            request(
                 talk,
                 turn,
                 "solver",
                 agent,
                 prompts.solve,
-                [call for pair in references[talk] for call in pair],
+                [reply for pair in references[talk] for reply in pair],
                 limit=limit,
             )
-            for talk in talks
+            for talk in conversations
             for agent in range(agents)
         ]
-        evaluator = {talk: others(talk.random(seed, step, turn, "evaluator"), agents) for talk in talks}
+        evaluator = {talk: derangement(talk.random(seed, step, turn, "evaluator"), agents) for talk in conversations}
         evaluations = yield [
-            ask(
+            request(
                 talk,
                 turn,
                 "evaluator",
                 evaluator[talk][author],
                 prompts.evaluate,
-                [one],
+                [solution],
                 author=author,
                 limit=limit,
                 style="plain",
             )
-            for one in solutions
-            for talk, author in [(one.ask.talk, one.ask.author)]
+            for solution in solutions
+            for talk, author in [(solution.request.conversation, solution.request.author)]
         ]
-        scorer = {talk: anybody(talk.random(seed, step, turn, "scorer"), agents) for talk in talks}
+        scorer = {talk: permutation(talk.random(seed, step, turn, "scorer"), agents) for talk in conversations}
         scores = yield [
-            ask(
+            request(
                 talk,
                 turn,
                 "scorer",
                 scorer[talk][author],
                 prompts.score,
-                [one, other],
+                [solution, evaluation],
                 author=author,
                 limit=limit,
                 style="plain",
             )
-            for one, other in zip(solutions, evaluations, strict=True)
-            for talk, author in [(one.ask.talk, one.ask.author)]
+            for solution, evaluation in zip(solutions, evaluations, strict=True)
+            for talk, author in [(solution.request.conversation, solution.request.author)]
         ]
-        before = {talk: [] for talk in talks}
-        for trio in zip(solutions, evaluations, scores, strict=True):
-            score = read(trio[2].completion)
-            for call, earned in zip(trio, shares(score), strict=True):
-                rewards[call.ask.prompt.uid] = earned
-            notes[trio[0].ask.prompt.uid] = {"tau": None if score is None else (score - 1) / 2}
-            notes[trio[2].ask.prompt.uid] = {"score": score}
-            before[trio[0].ask.talk].append(trio[:2])
+        discussed = {talk: [] for talk in conversations}
+        for solution, evaluation, scoring in zip(solutions, evaluations, scores, strict=True):
+            score = prompts.read_score(scoring.completion.text)
+            for reply, reward in zip((solution, evaluation, scoring), shares(score), strict=True):
+                rewards[reply.request.uid] = reward
+            notes[solution.request.uid] = {"tau": None if score is None else (score - 1) / 2}
+            notes[scoring.request.uid] = {"score": score}
+            discussed[solution.request.conversation].append((solution, evaluation))
     return Outcome(rewards, notes)
 
 
 def shares(score: int | None) -> tuple[float, float, float]:
-    """What solver, evaluator and scorer earn.
+    """Return what solver, evaluator and scorer earn.
 
     >>> shares(3), shares(2), shares(None)
     ((1.0, 0.0, 0.0), (0.5, 0.5, 0.0), (0.0, 0.0, -1.0))
@@ -95,6 +98,14 @@ def shares(score: int | None) -> tuple[float, float, float]:
     return tau, 1 - tau, 0.0
 
 
-def read(said: Completion) -> int | None:
-    """The score in a scorer's completion."""
-    return prompts.read_score(said.text)
+def derangement(noise: random.Random, agents: int) -> list[int]:
+    """Draw another agent for each agent, every agent once, all such orders equally likely; for one agent, itself."""
+    order = list(range(agents))
+    while agents > 1 and any(number == other for number, other in enumerate(order)):
+        noise.shuffle(order)
+    return order
+
+
+def permutation(noise: random.Random, agents: int) -> list[int]:
+    """Draw an agent for each agent, every agent once, itself not excluded."""
+    return noise.sample(range(agents), agents)

@@ -12,7 +12,7 @@ from typing import Any
 from mmcorl.config import VerifierSettings
 from mmcorl.errors import RunError
 from mmcorl.interactions import prompts
-from mmcorl.interactions.base import Call
+from mmcorl.interactions.base import Reply
 from mmcorl.interactions.debate import Verifier
 from mmcorl.labels.voting import Relation, TieRule, majority
 from mmcorl.llm_client import Content, EndpointSettings, Outcome, Prompt, ReplyCache, map_prompts
@@ -27,13 +27,13 @@ def by_label(relation: Relation, kind: str, tie: TieRule = "first_seen") -> Veri
     known answer; without a winner every answer scores 0.
     """
 
-    def verify(calls: Sequence[Call]) -> list[float | None]:
+    def verify(calls: Sequence[Reply]) -> list[float | None]:
         by_problem: dict[str, list[int]] = {}
         for index, call in enumerate(calls):
-            by_problem.setdefault(call.ask.talk.problem.uid, []).append(index)
+            by_problem.setdefault(call.request.problem.uid, []).append(index)
         scores: list[float | None] = [None] * len(calls)
         for uid, places in by_problem.items():
-            problem = calls[places[0]].ask.talk.problem
+            problem = calls[places[0]].request.problem
             group = Group(uid, tuple(calls[index].completion for index in places))
             label = problem.gold
             if kind == "majority":
@@ -64,7 +64,7 @@ class Served:
         self.settings, self.cache = settings, cache
         self.endpoint = endpoint_of(settings)
 
-    def __call__(self, calls: Sequence[Call]) -> list[float | None]:
+    def __call__(self, calls: Sequence[Reply]) -> list[float | None]:
         scores: list[float | None] = [None] * len(calls)
 
         def score(index: int, outcome: Outcome) -> None:
@@ -77,8 +77,8 @@ class Served:
             map_prompts([Prompt(self._key(text), text) for text in contents], self.endpoint, score, cache=cache)
         return scores
 
-    def _content(self, call: Call) -> Content:
-        problem = call.ask.talk.problem
+    def _content(self, call: Reply) -> Content:
+        problem = call.request.problem
         text = prompts.verify(problem.text, call.completion.text.strip())
         if not problem.images:
             return text

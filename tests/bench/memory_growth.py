@@ -18,24 +18,25 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 import torch
 
 from mmcorl.answers import Equivalence
 from mmcorl.config import Config, parse
-from mmcorl.cotrain import cotrain
+from mmcorl.cotrain import StepRecord, cotrain
 from mmcorl.data.sources import load_prompts
+from mmcorl.data.training_prompts import TrainingPrompts
+from mmcorl.interactions.independent import Independent
 from mmcorl.labels.supervision import Supervision
 from mmcorl.launch import launcher
 from mmcorl.launch.process_setup import prepare_process
 from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.rewards import Reward
+from mmcorl.run.evaluation import HeldOut
 from mmcorl.run.progress import Progress
-from mmcorl.run.recorder import HeldOut, Run
+from mmcorl.run.recorder import Recorder
 from mmcorl.run.run_folder import RunFolder
-from mmcorl.training import TrainingPrompts
 from model_adapters.testing.tiny import TinyFamily, build_tiny
 
 ROWS = 16
@@ -57,16 +58,17 @@ class Note:
     """That the garbage collector knows of."""
 
 
-class Watched(Run):
+class Watched(Recorder):
     """A run that notes its memory."""
 
     notes: list[Note]
     every: int
     began: float
 
-    def record(self, step: int, *arguments: Any, **keywords: Any) -> None:
+    def record(self, record: StepRecord) -> None:
         """As every run; then a note, when it is time."""
-        super().record(step, *arguments, **keywords)
+        super().record(record)
+        step = record.step
         if step % self.every == 0:
             self.notes.append(note(step, time.perf_counter() - self.began))
 
@@ -140,6 +142,7 @@ def run(options: argparse.Namespace) -> list[Note]:
             cotrain(
                 cohort.agents,
                 TrainingPrompts(source, range(len(source)), config.batch.prompts, 0),
+                Independent(),
                 Supervision("ring", ["a", "b"], relation=relation),
                 Reward(relation, **config.reward.model_dump(), style=config.prompt.style),
                 journal,

@@ -30,16 +30,17 @@ from mmcorl.answers import Equivalence
 from mmcorl.config import Config, parse
 from mmcorl.cotrain import cotrain
 from mmcorl.data.sources import load_prompts
+from mmcorl.data.training_prompts import TrainingPrompts
+from mmcorl.interactions.independent import Independent
 from mmcorl.labels.supervision import Supervision
 from mmcorl.launch import launcher
 from mmcorl.launch.process_setup import prepare_process
 from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.rewards import Reward, Rewards
 from mmcorl.run.progress import Progress
-from mmcorl.run.recorder import Run
+from mmcorl.run.recorder import Recorder
 from mmcorl.run.run_folder import RunFolder
 from mmcorl.tools import zoo
-from mmcorl.training import TrainingPrompts
 from tests.bench import results, shapes
 
 QUICKSTART = Path(__file__).resolve().parents[2] / "configs" / "quickstart.yaml"
@@ -49,7 +50,7 @@ SIZES = ("toy", *shapes.SIZES)
 COHORT = ("qwen2_5_vl", "internvl3_5")
 
 
-class Clocked(Run):
+class Clocked(Recorder):
     """A run that notes both clocks with each line of timings.jsonl, and keeps no checkpoints."""
 
     clocks: list[tuple[float, float]]
@@ -63,7 +64,7 @@ class Clocked(Run):
 
     def close(self) -> None:
         """Wait for the updates of the last step."""
-        self._settle()
+        self._write_step()
         self.trackers.close()
 
 
@@ -112,6 +113,7 @@ def cotrain_steps(config: Config, models: Sequence[str], dealt: bool, folder: Pa
         cotrain(
             cohort.agents,
             prompts,
+            Independent(),
             Supervision(config.supervision.kind, names, relation=relation),
             kind(relation, **config.reward.model_dump(), style=config.prompt.style),
             journal,

@@ -6,33 +6,22 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from doubles import Letters, Notes, Rows
 from mmcorl.agent import in_turn, results
-from mmcorl.cotrain import cotrain
-from mmcorl.labels.supervision import Labels, Supervision
-from mmcorl.labels.voting import Choices
+from mmcorl.cotrain import StepRecord, cotrain
+from mmcorl.interactions.independent import Independent
+from mmcorl.labels.supervision import Supervision
 from mmcorl.launch.agent_threads import AgentThreads
 from mmcorl.rewards import Reward
 from mmcorl.types import Completion, Group, Prompt
 
 RIGHT, WRONG = Completion("right", "right", 1, "stop"), Completion("wrong", "wrong", 1, "stop")
-
-
-class Letters:
-    """The plainest relation: answers are the same when they are spelt the same."""
-
-    def same(self, a: str, b: str, choices: Choices = None) -> bool:
-        return a == b
-
-    def classes(self, answers: Sequence[str | None], choices: Choices = None) -> list[int | None]:
-        numbers: dict[str, int] = {}
-        return [None if answer is None else numbers.setdefault(answer, len(numbers)) for answer in answers]
 
 
 class Toy:
@@ -84,54 +73,6 @@ class Toy:
     def export(self, directory: Path) -> None: ...
 
 
-class Rows:
-    """The same prompts at every step: `each` of every kind."""
-
-    def __init__(self, kinds: Iterable[str], each: int):
-        names = [(kind, f"{kind}{i}") for kind in kinds for i in range(each)]
-        self.prompts = [Prompt(name, name, "?", gold="right", tag=kind) for kind, name in names]
-        self.asked: list[int] = []
-
-    def batch(self, step: int) -> list[Prompt]:
-        self.asked.append(step)
-        return self.prompts
-
-
-@dataclass
-class Notes:
-    """A journal that keeps what it is told."""
-
-    step: int = 0
-    lines: list[str] = field(default_factory=list)
-    labels: list[Labels] = field(default_factory=list)
-    track: Callable[[], Any] | None = None
-    history: list[Any] = field(default_factory=list)
-
-    def phase(self, what: str) -> None:
-        self.lines.append(what)
-
-    def record(
-        self,
-        step: int,
-        batch: Sequence[Prompt],
-        groups: Sequence[Sequence[Group]],
-        labels: Labels,
-        rewards: Sequence[Mapping[str, Sequence[float]]],
-        updates: Sequence[Future[dict[str, float]]],
-    ) -> None:
-        self.lines.append(f"record {step}")
-        self.labels.append(labels)
-        self.step = step
-        if self.track:
-            self.history.append(self.track())
-
-    def evaluate_when_due(self, step: int, agents: Sequence[Any]) -> None:
-        self.lines.append(f"evaluate {step}")
-
-    def checkpoint_when_due(self, step: int, agents: Sequence[Any]) -> None:
-        self.lines.append(f"checkpoint {step}")
-
-
 reward = Reward(Letters())
 
 
@@ -149,7 +90,7 @@ def train(
     agents = [Toy(name, start, k, rate) for name, start in zip("ABC", starts, strict=False)]
     supervision = Supervision(kind, [agent.name for agent in agents], relation=Letters())
     notes = Notes(track=(lambda: [agent.p(next(iter(starts[0]))) for agent in agents]) if track else None)
-    cotrain(agents, Rows(starts[0], each), supervision, reward, notes, steps)
+    cotrain(agents, Rows(starts[0], each), Independent(), supervision, reward, notes, steps)
     return agents, notes
 
 
@@ -234,7 +175,7 @@ def test_the_ring_of_three_teaches_the_next_to_the_one_before() -> None:
     gets wrong labels: after one step B falls, and A and C move up."""
     starts = [{"x": 0.8}, {"x": 0.8}, {"x": 0.2}]
     agents, notes = train(starts, "ring", 1, each=50)
-    assert [[label.teacher for label in row[:1]] for row in notes.labels[0].labels] == [["B"], ["C"], ["A"]]
+    assert [[label.teacher for label in row[:1]] for row in notes.records[0].labels.labels] == [["B"], ["C"], ["A"]]
     assert agents[0].p("x") > 0.8
     assert agents[1].p("x") < 0.8
     assert agents[2].p("x") > 0.2
@@ -272,9 +213,9 @@ def test_labels_and_rewards_are_fixed_before_any_policy_moves() -> None:
 
     b.rollout = rollout  # type: ignore[method-assign]
     notes = Notes()
-    cotrain([a, b], Rows("x", 20), Supervision("ring", ["A", "B"], relation=Letters()), reward, notes, 1)
+    cotrain([a, b], Rows("x", 20), Independent(), Supervision("ring", ["A", "B"], relation=Letters()), reward, notes, 1)
     assert got == expected
-    assert [label.answer for label in notes.labels[0].labels[1]] == ["right"] * 20
+    assert [label.answer for label in notes.records[0].labels.labels[1]] == ["right"] * 20
 
 
 def test_the_order_of_things() -> None:
@@ -292,11 +233,11 @@ def test_a_resumed_run_goes_on_after_the_journals_step() -> None:
     prompts, notes = Rows("x", 2), Notes(step=3)
     agents = [Toy(name, {"x": 0.6}, 3, 0.1) for name in "AB"]
     supervision = Supervision("ring", "AB", relation=Letters())
-    cotrain(agents, prompts, supervision, reward, notes, 5)
+    cotrain(agents, prompts, Independent(), supervision, reward, notes, 5)
     assert prompts.asked == [4, 5]
     assert notes.lines[0] == "evaluate 3"
     assert agents[0].calls == [("rollout", 4), ("update", 4), ("rollout", 5), ("update", 5)]
-    cotrain(agents, prompts, supervision, reward, notes, 5)  # finished: nothing more to do
+    cotrain(agents, prompts, Independent(), supervision, reward, notes, 5)  # finished: nothing more to do
     assert prompts.asked == [4, 5]
 
 
@@ -312,7 +253,16 @@ def test_agents_are_called_through_parallel_and_keep_their_order() -> None:
     finished = []
     for parallel in (in_turn, backwards):
         agents = [Toy(name, {"x": p}, 5, 0.1) for name, p in zip("ABC", (0.6, 0.7, 0.2), strict=True)]
-        cotrain(agents, Rows("x", 10), Supervision("ring", "ABC", relation=Letters()), reward, Notes(), 3, parallel)
+        cotrain(
+            agents,
+            Rows("x", 10),
+            Independent(),
+            Supervision("ring", "ABC", relation=Letters()),
+            reward,
+            Notes(),
+            3,
+            parallel,
+        )
         finished.append([agent.theta for agent in agents])
     assert finished[0] == finished[1]
     assert sizes == [3] * 6  # rollouts and updates of three steps
@@ -348,14 +298,16 @@ def test_agents_wait_for_votes_and_for_nothing_else() -> None:
         return [kind(name, {"x": 0.6}, 5, 0.1) for kind, name in ((Slow, "A"), (Fast, "B"))]
 
     class Last(Notes):
-        def record(self, step: int, *rest: Any) -> None:
-            if step == 2:
-                results(rest[-1])
+        def record(self, record: StepRecord) -> None:
+            if record.step == 2:
+                results(record.updates)
 
     lanes, cohort = AgentThreads("AB"), agents()
-    cotrain(cohort, Rows("x", 10), Supervision("ring", "AB", relation=Letters()), reward, Last(), 2, lanes)
+    cotrain(
+        cohort, Rows("x", 10), Independent(), Supervision("ring", "AB", relation=Letters()), reward, Last(), 2, lanes
+    )
     lanes.close()
     assert events.index("B rolls out 2") < events.index("A updates 1") < events.index("B updates 2")
     alone = agents()
-    cotrain(alone, Rows("x", 10), Supervision("ring", "AB", relation=Letters()), reward, Notes(), 2)
+    cotrain(alone, Rows("x", 10), Independent(), Supervision("ring", "AB", relation=Letters()), reward, Notes(), 2)
     assert [one.theta for one in cohort] == [one.theta for one in alone]

@@ -1,4 +1,4 @@
-"""Episodes without models: who is asked what, what is shown of others, and what every call earns, by hand."""
+"""Episodes without models: who is requested what, what is shown of others, and what every reply earns, by hand."""
 
 from __future__ import annotations
 
@@ -9,30 +9,33 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as tuned
 from hypothesis import strategies as st
-from test_cotrain import Letters
 
+from doubles import Letters, Notes, Rows
+from mmcorl.agent import results
 from mmcorl.config import EpisodeSettings
+from mmcorl.cotrain import cotrain
 from mmcorl.interactions import prompts
 from mmcorl.interactions.base import (
     CUT,
-    Ask,
-    Call,
+    Conversation,
+    Conversing,
     Episode,
     Outcome,
-    Talk,
+    Reply,
+    Request,
     Workflow,
-    anybody,
-    ask,
     converse,
     cut,
-    others,
-    talks_of,
+    request,
+    start_conversations,
 )
-from mmcorl.interactions.comas import comas
-from mmcorl.interactions.debate import debate, incentive, mixed
-from mmcorl.interactions.records import agent_metrics, call_records
+from mmcorl.interactions.comas import comas, derangement, permutation
+from mmcorl.interactions.debate import debate, shaped
+from mmcorl.interactions.records import agent_metrics, reply_records
 from mmcorl.interactions.verifiers import by_label
+from mmcorl.labels.supervision import Supervision
 from mmcorl.launch.agent_threads import AgentThreads
 from mmcorl.types import Completion, Group, Prompt
 
@@ -41,20 +44,25 @@ Say = Callable[[str, Prompt], str]
 
 
 class Scripted:
-    """An agent that says what a script tells for its name and the prompt; a text of digits is an answer."""
+    """Replies as a script says for its name and the prompt; a text of digits is an answer.
+
+    Accepts rewards for exactly the prompts since its last update.
+    """
 
     def __init__(self, name: str, say: Say):
         self.name, self.say = name, say
-        self.heard: list[Prompt] = []
+        self.heard: list[str] = []
         self.calls: list[tuple[str, int]] = []
 
     def rollout(self, prompts: Sequence[Prompt], step: int) -> list[Group]:
         self.calls.append(("rollout", len(prompts)))
-        self.heard += prompts
+        self.heard += [prompt.uid for prompt in prompts]
         texts = [(prompt.uid, self.say(self.name, prompt)) for prompt in prompts]
         return [Group(uid, (Completion(text, text if text.isdigit() else None, 3, "stop"),)) for uid, text in texts]
 
     def update(self, rewards: Mapping[str, Sequence[float]], step: int) -> dict[str, float]:
+        assert list(rewards) == self.heard
+        self.heard = []
         self.calls.append(("update", len(rewards)))
         return {}
 
@@ -75,9 +83,34 @@ def play(workflow: Workflow, agents: int, say: Say = lambda name, prompt: "4") -
 def conversation(kind: str, batch: Sequence[Prompt] = PROBLEMS, agents: int = 3, **more: Any) -> Workflow:
     """The workflow of step 1 over one conversation per problem."""
     settings = EpisodeSettings.model_validate({"kind": kind, **more})
+    talks = start_conversations(batch, 1)
     if kind == "comas":
-        return comas(talks_of(batch, 1), 1, agents, settings, 0)
-    return debate(talks_of(batch, 1), 1, agents, settings, 0, by_label(Letters(), settings.verifier.kind))
+        return comas(talks, 1, agents, settings, 0)
+    return debate(talks, 1, agents, settings, 0, by_label(Letters(), settings.verifier.kind))
+
+
+@pytest.mark.parametrize("overlapping", [False, True])
+def test_the_loop_gives_every_reply_its_reward_and_the_record_its_solutions(overlapping: bool) -> None:
+    cohort = [Scripted(name, lambda name, _: "right" if name == "a" else "wrong") for name in "abc"]
+    threads, rows, notes = AgentThreads("abc"), Rows("x", 4), Notes()
+    cotrain(
+        cohort,
+        rows,
+        Conversing(lambda batch, step: conversation("debate", batch)),
+        Supervision("ring", "abc", relation=Letters()),
+        lambda *_: pytest.fail("rewards come out of the conversation"),
+        notes,
+        2,
+        *([threads] if overlapping else []),
+    )
+    results(notes.records[-1].updates)
+    threads.close()
+    assert cohort[0].calls == [("rollout", 4), ("rollout", 4), ("update", 8)] * 2
+    record = notes.records[0]
+    assert [[len(group.completions) for group in own] for own in record.groups] == [[2] * 4] * 3
+    assert [row[0].teacher for row in record.labels.labels] == ["b", "c", "a"]
+    assert record.episode is not None
+    assert [record.episode.rewards(number) for number in range(3)] == record.rewards
 
 
 # -- CoMAS -------------------------------------------------------------------------------------------------------
@@ -89,9 +122,9 @@ def test_comas_by_hand() -> None:
         "1/scorer/0": "Right.\n<score>3</score>",
         "1/scorer/1": "Good, I would say 3.",
         "2/scorer/0": "<score>2</score>",
+        "2/scorer/1": "<score>3</score> no, rather < Score > 1 </ score >",
     }
-    given["2/scorer/1"] = "<score>3</score> no, rather < Score > 1 </ score >"
-    told = play(
+    episode = play(
         conversation("comas", PROBLEMS[:1], 2), 2, lambda _, prompt: given.get(prompt.uid.removeprefix("p/0/"), "4")
     )
     # solver tau = (score - 1) / 2, evaluator 1 - tau, scorer 0; not read: 0, 0, -1
@@ -101,68 +134,69 @@ def test_comas_by_hand() -> None:
         "2/solver/0": 0.5, "2/evaluator/0": 0.5, "2/scorer/0": 0.0,
         "2/solver/1": 0.0, "2/evaluator/1": 1.0, "2/scorer/1": 0.0,
     }  # fmt: skip
-    assert {uid.removeprefix("p/0/"): reward for uid, reward in told.outcome.rewards.items()} == expected
+    assert {uid.removeprefix("p/0/"): reward for uid, reward in episode.outcome.rewards.items()} == expected
     # With two agents each evaluates the other's solution.
-    evaluators = {call.ask.author: call.ask.agent for call in told.calls if call.ask.role == "evaluator"}
+    evaluators = {r.request.author: r.request.agent for r in episode.replies if r.request.role == "evaluator"}
     assert evaluators == {0: 1, 1: 0}
-    # Each agent gets what its own calls earned, whoever's solution they were about.
+    # Each agent gets what its own replies earned, whoever's solution they were about.
     for agent in (0, 1):
-        own = {call.ask.prompt.uid for call in told.calls if call.ask.agent == agent}
-        assert told.rewards(agent) == {uid: (told.outcome.rewards[uid],) for uid in own}
-    assert told.solution_rewards(0, PROBLEMS[:1]) == {"p": (1.0, 0.5)}
-    assert [group.answers for group in told.solutions(1, PROBLEMS[:1])] == [("4", "4")]
+        uids = {reply.request.uid for reply in episode.replies if reply.request.agent == agent}
+        assert episode.rewards(agent) == {uid: (episode.outcome.rewards[uid],) for uid in uids}
+    assert episode.solution_rewards(0, PROBLEMS[:1]) == {"p": (1.0, 0.5)}
+    assert [group.answers for group in episode.solutions(1, PROBLEMS[:1])] == [("4", "4")]
     # The record of the scorers: 3, none, 2, 1; those of both agents together.
-    metrics = [agent_metrics(agent, told, Letters()) for agent in (0, 1)]
-    assert sum(one["calls"] or 0.0 for one in metrics) == 12
+    metrics = [agent_metrics(agent, episode, Letters()) for agent in (0, 1)]
+    assert sum(values["calls"] or 0.0 for values in metrics) == 12
     assert (metrics[0]["tau_mean"], metrics[0]["tau_missing_share"]) == (0.75, 0.0)
     assert (metrics[1]["tau_mean"], metrics[1]["tau_missing_share"]) == (0.0, 0.5)
     assert metrics[0]["reward_solver"] == 0.75
     assert (metrics[0]["accuracy_turn1"], metrics[1]["accuracy_turn2"]) == (1.0, 1.0)
 
 
+@tuned(deadline=None)
 @given(
     st.integers(1, 5), st.lists(st.sampled_from(["1", "2", "3", "4", "0", "", "two"]), min_size=1), st.integers(0, 99)
 )
-def test_what_solver_and_evaluator_earn_has_a_constant_sum(agents: int, scores: list[str], seed: int) -> None:
+def test_rewards_of_solver_and_evaluator_have_a_constant_sum(agents: int, scores: list[str], seed: int) -> None:
     noise = random.Random(seed)
-    told = play(
-        comas(talks_of(PROBLEMS, 2), 7, agents, EpisodeSettings(kind="comas"), seed),
+    episode = play(
+        comas(start_conversations(PROBLEMS, 2), 7, agents, EpisodeSettings(kind="comas"), seed),
         agents,
         lambda _, prompt: f"<score>{noise.choice(scores)}</score>" if "/scorer/" in prompt.uid else "4",
     )
-    assert len(told.calls) == 3 * 2 * 2 * agents * 3  # problems, conversations, rounds, agents, roles
-    by = {(c.ask.talk.uid, c.ask.turn, c.ask.author, c.ask.role): c for c in told.calls}
-    for (talk, turn, author, role), call in by.items():
+    assert len(episode.replies) == 3 * 2 * 2 * agents * 3  # problems, conversations, rounds, agents, roles
+    by = {(r.request.conversation.uid, r.request.turn, r.request.author, r.request.role): r for r in episode.replies}
+    for (talk, turn, author, role), reply in by.items():
         if role != "solver":
             continue
-        trio = [call, by[talk, turn, author, "evaluator"], by[talk, turn, author, "scorer"]]
-        earned = tuple(told.outcome.rewards[one.ask.prompt.uid] for one in trio)
+        trio = [reply, by[talk, turn, author, "evaluator"], by[talk, turn, author, "scorer"]]
+        rewards = tuple(episode.outcome.rewards[each.request.uid] for each in trio)
         read = trio[2].completion.text in ("<score>1</score>", "<score>2</score>", "<score>3</score>")
-        assert earned == ((earned[0], 1 - earned[0], 0.0) if read else (0.0, 0.0, -1.0))
-        assert earned[0] in (0.0, 0.5, 1.0)
-        assert (trio[1].ask.agent == author) == (agents == 1)
+        assert rewards == ((rewards[0], 1 - rewards[0], 0.0) if read else (0.0, 0.0, -1.0))
+        assert rewards[0] in (0.0, 0.5, 1.0)
+        assert (trio[1].request.agent == author) == (agents == 1)
     for role in ("evaluator", "scorer"):  # nobody works more than others
         for talk, turn in {(talk, turn) for talk, turn, _, _ in by}:
-            assert sorted(by[talk, turn, a, role].ask.agent for a in range(agents)) == list(range(agents))
+            assert sorted(by[talk, turn, a, role].request.agent for a in range(agents)) == list(range(agents))
 
 
 def test_references_of_the_round_before_are_shown_with_their_evaluations() -> None:
-    told = play(conversation("comas", agents=3, references=2), 3, lambda name, prompt: f"{name} on {prompt.uid}")
-    first = [call for call in told.calls if call.ask.turn == 1 and call.ask.role == "solver"]
-    assert all(call.ask.shown == () and call.ask.prompt.text == call.ask.talk.problem.text for call in first)
-    for call in told.calls:
-        if call.ask.turn == 2 and call.ask.role == "solver":
-            talk = call.ask.talk.uid
-            solutions, evaluations = call.ask.shown[::2], call.ask.shown[1::2]
+    episode = play(conversation("comas", agents=3, references=2), 3, lambda name, prompt: f"{name} on {prompt.uid}")
+    requests = [reply.request for reply in episode.replies]
+    first = [each for each in requests if each.turn == 1 and each.role == "solver"]
+    assert all(each.shown == () and each.prompt.text == each.problem.text for each in first)
+    for each in requests:
+        if each.turn == 2 and each.role == "solver":
+            solutions, evaluations = each.shown[::2], each.shown[1::2]
             assert len(set(solutions)) == 2
-            assert all(uid.startswith(f"{talk}/1/solver/") for uid in solutions)
+            assert all(uid.startswith(f"{each.conversation.uid}/1/solver/") for uid in solutions)
             assert [uid.replace("solver", "evaluator") for uid in solutions] == list(evaluations)
-            assert all(uid in call.ask.prompt.text for uid in call.ask.shown)
-        assert call.ask.prompt.images == (b"picture",)  # in every role
-        assert call.ask.prompt.style == (None if call.ask.role == "solver" else "plain")
-        assert call.ask.prompt.quotes == bool(call.ask.shown)
-    scored = next(call for call in told.calls if call.ask.role == "scorer")
-    assert scored.ask.shown == tuple(f"p/0/1/{role}/{scored.ask.author}" for role in ("solver", "evaluator"))
+            assert all(uid in each.prompt.text for uid in each.shown)
+        assert each.prompt.images == (b"picture",)  # in every role
+        assert each.prompt.style == (None if each.role == "solver" else "plain")
+        assert each.prompt.quotes == bool(each.shown)
+    scored = next(each for each in requests if each.role == "scorer")
+    assert scored.shown == tuple(f"p/0/1/{role}/{scored.author}" for role in ("solver", "evaluator"))
 
 
 # -- debate ------------------------------------------------------------------------------------------------------
@@ -176,69 +210,16 @@ SCORES = [[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]
     [
         # (1 + .3 * .5 + .09 * 1) / 1.39 and (0 + .15 + .09) / 1.39; (0 + .3) / 1.3 and (1 + .3) / 1.3; the last itself
         ({}, [[1.24 / 1.39, 0.24 / 1.39], [0.3 / 1.3, 1.0], [1.0, 1.0]]),
-        # agent 0: (1 + 0 + .09) / 1.39; agent 1: (0 + .3 + .09) / 1.39
-        ({"share": "own"}, [[1.09 / 1.39, 0.39 / 1.39], [0.3 / 1.3, 1.0], [1.0, 1.0]]),
         ({"gamma": 0.0}, SCORES),
-        ({"mix": "last"}, [[1.0, 1.0]] * 3),
-        ({"mix": "current"}, [[0.5, 0.5], [0.5, 0.5], [1.0, 1.0]]),
-        ({"mix": "current", "share": "own"}, SCORES),
         # Q = .5 in turn 2 and (1 + 0 + 0 + 1) / 4 in turn 3; R + .5 (R - Q)
         ({"mix": "margin"}, [[1.0, 0.0], [-0.25, 1.25], [1.25, 1.25]]),
-        # R + .5 (Q R - (1 - Q)(1 - R)), the same numbers at Q = .5
-        ({"mix": "quality"}, [[1.0, 0.0], [-0.25, 1.25], [1.25, 1.25]]),
-        # Q of agent 0: 1, then .5; of agent 1: 0, then .5. 0 + .5 (1 * 0 - 0 * 1) and 1 + .5 (0 * 1 - 1 * 0)
-        ({"mix": "quality", "share": "own"}, [[1.0, 0.0], [0.0, 1.0], [1.25, 1.25]]),
-        # 0 + .5 (0 - 1) and 1 + .5 (1 - 0); then 1 + .5 (1 - .5)
-        ({"mix": "margin", "share": "own"}, [[1.0, 0.0], [-0.5, 1.5], [1.25, 1.25]]),
-        # plus .5 times the own score in the last turn, 1 for both
-        ({"mix": "margin", "outcome": 0.5}, [[1.5, 0.5], [0.25, 1.75], [1.75, 1.75]]),
-        ({"mix": "quality", "shaping": 0.1}, [[1.0, 0.0], [-0.05, 1.05], [1.05, 1.05]]),
+        ({"mix": "margin", "shaping": 0.1}, [[1.0, 0.0], [-0.05, 1.05], [1.05, 1.05]]),
     ],
-)  # fmt: skip
-def test_mixtures_by_hand(more: dict[str, Any], expected: list[list[float]]) -> None:
-    settings = EpisodeSettings.model_validate({"kind": "debate", **more})
-    found = [[mixed(SCORES, t, a, settings) for a in (0, 1)] for t in range(3)]
-    assert found == [pytest.approx(row) for row in expected]
-
-
-def by_the_book(s: list[list[float]], t: int, a: int, alpha: Sequence[float]) -> float:
-    """MAPoRL's `apply_incentive`, branch by branch, alpha_2 and alpha_3 with the sign that we give them."""
-    n, earned = len(s[0]), 0.0
-
-    def peers(turn: int) -> float:
-        return sum(s[turn][one] for one in range(n) if one != a) / (n - 1)
-
-    if t > 0:
-        if s[t - 1][a] > 0.7 and s[t][a] < 0.3:
-            if n == 1 or peers(t - 1) > 0.7:
-                earned -= alpha[1]
-            elif peers(t - 1) < 0.3:
-                earned -= alpha[0]
-        if s[t - 1][a] < 0.3 and s[t][a] > 0.7:
-            if n == 1 or peers(t - 1) < 0.3:
-                earned += alpha[1]
-            elif peers(t - 1) > 0.7:
-                earned += alpha[0]
-    if t < len(s) - 1 and n > 1:
-        if peers(t + 1) > 0.7 and peers(t) < 0.3:
-            earned += alpha[3] if s[t][a] > 0.7 else alpha[2] if s[t][a] < 0.3 else 0.0
-        if peers(t + 1) < 0.3 and peers(t) > 0.7:
-            earned -= alpha[3] if s[t][a] < 0.3 else alpha[2] if s[t][a] > 0.7 else 0.0
-    return earned
-
-
-@given(
-    st.integers(1, 3).flatmap(
-        lambda n: st.lists(
-            st.lists(st.sampled_from([0.0, 0.5, 0.75, 1.0]), min_size=n, max_size=n), min_size=1, max_size=3
-        )
-    )
 )
-def test_incentives_are_those_of_maporl(scores: list[list[float]]) -> None:
-    alphas = (1.0, 10.0, 100.0, 1000.0)
-    for t in range(len(scores)):
-        for a in range(len(scores[0])):
-            assert incentive(scores, t, a, alphas) == by_the_book(scores, t, a, alphas)
+def test_shaped_rewards_by_hand(more: dict[str, Any], expected: list[list[float]]) -> None:
+    settings = EpisodeSettings.model_validate({"kind": "debate", **more})
+    rewards = [[shaped(SCORES, t, a, settings) for a in (0, 1)] for t in range(3)]
+    assert rewards == [pytest.approx(row) for row in expected]
 
 
 def test_a_debate_by_hand() -> None:
@@ -247,14 +228,14 @@ def test_a_debate_by_hand() -> None:
     def say(name: str, prompt: Prompt) -> str:
         return "5" if name == "b" and "/1/solver" in prompt.uid else "4"
 
-    told = play(conversation("debate", PROBLEMS[:1], 2), 2, say)
+    episode = play(conversation("debate", PROBLEMS[:1], 2), 2, say)
     # a: (1 + .3) / 1.3 and 1; b: (0 + .3 * 1) / 1.3 and 1
-    assert told.solution_rewards(0, PROBLEMS[:1]) == {"p": pytest.approx((1.0, 1.0))}
-    assert told.solution_rewards(1, PROBLEMS[:1]) == {"p": pytest.approx((0.3 / 1.3, 1.0))}
-    last = told.calls[-1].ask
-    assert last.shown == ("p/0/1/solver/1", "p/0/1/solver/0")  # one's own first
+    assert episode.solution_rewards(0, PROBLEMS[:1]) == {"p": pytest.approx((1.0, 1.0))}
+    assert episode.solution_rewards(1, PROBLEMS[:1]) == {"p": pytest.approx((0.3 / 1.3, 1.0))}
+    last = episode.replies[-1].request
+    assert last.shown == ("p/0/1/solver/1", "p/0/1/solver/0")  # the agent's own first
     assert last.prompt.text.startswith("p?\n\nYou answered this before:\n5\n\nAnswer of another solver (1):\n4\n\n")
-    assert agent_metrics(1, told, Letters()) == {
+    assert agent_metrics(1, episode, Letters()) == {
         "calls": 2.0, "shortened_share": 0.0, "reward_solver": pytest.approx((0.3 / 1.3 + 1) / 2),
         "accuracy_turn1": 0.0, "accuracy_turn2": 1.0, "verified_mean": 0.5, "verified_missing_share": 0.0,
     }  # fmt: skip
@@ -271,15 +252,11 @@ def test_majority_needs_no_answers_and_silence_is_never_right() -> None:
 
 
 def test_the_majority_is_over_all_conversations_of_a_problem() -> None:
-    talks = talks_of(PROBLEMS[:1], 3)
-    settings = EpisodeSettings(kind="debate", rounds=1)
-    told = play(
-        debate(talks, 1, 1, settings, 0, by_label(Letters(), "majority")),
-        1,
-        lambda _, p: "4" if "/0/1" in p.uid else "5",
-    )
-    assert list(told.outcome.rewards.values()) == [0.0, 1.0, 1.0]
-    assert told.solution_rewards(0, PROBLEMS[:1]) == {"p": (0.0, 1.0, 1.0)}
+    settings, talks = EpisodeSettings(kind="debate", rounds=1), start_conversations(PROBLEMS[:1], 3)
+    workflow = debate(talks, 1, 1, settings, 0, by_label(Letters(), "majority"))
+    episode = play(workflow, 1, lambda _, prompt: "4" if "/0/1" in prompt.uid else "5")
+    assert list(episode.outcome.rewards.values()) == [0.0, 1.0, 1.0]
+    assert episode.solution_rewards(0, PROBLEMS[:1]) == {"p": (0.0, 1.0, 1.0)}
 
 
 # -- draws, texts, uids --------------------------------------------------------------------------------------------
@@ -287,38 +264,28 @@ def test_the_majority_is_over_all_conversations_of_a_problem() -> None:
 
 @given(st.integers(1, 8), st.integers(0, 10**6))
 def test_nobody_evaluates_itself_where_there_are_others(agents: int, seed: int) -> None:
-    drawn = others(random.Random(seed), agents)
+    drawn = derangement(random.Random(seed), agents)
     assert sorted(drawn) == list(range(agents))
-    assert agents == 1 or all(one != other for one, other in enumerate(drawn))
-    assert sorted(anybody(random.Random(seed), agents)) == list(range(agents))
-
-
-def test_every_order_without_oneself_is_drawn() -> None:
-    noise = random.Random(0)
-    drawn = [tuple(others(noise, 3)) for _ in range(300)]
-    counts = {one: drawn.count(one) for one in set(drawn)}
-    assert set(counts) == {(1, 2, 0), (2, 0, 1)}
-    assert min(counts.values()) > 110  # of 300 fair throws: 4.6 deviations
+    assert agents == 1 or all(number != other for number, other in enumerate(drawn))
+    assert sorted(permutation(random.Random(seed), agents)) == list(range(agents))
 
 
 @pytest.mark.parametrize("kind", ["comas", "debate"])
 def test_draws_depend_on_seed_step_and_problem_and_not_on_the_place_in_the_batch(kind: str) -> None:
-    def asked(workflow: Workflow) -> dict[str, tuple[int, tuple[str, ...]]]:
-        return {call.ask.prompt.uid: (call.ask.agent, call.ask.shown) for call in play(workflow, 4).calls}
-
     settings = EpisodeSettings(kind=kind, references=1)  # type: ignore[arg-type]
 
-    def start(batch: Sequence[Prompt], step: int, seed: int) -> Workflow:
-        if kind == "comas":
-            return comas(talks_of(batch, 1), step, 4, settings, seed)
-        return debate(talks_of(batch, 1), step, 4, settings, seed, by_label(Letters(), "majority"))
+    def requests(batch: Sequence[Prompt], step: int, seed: int) -> dict[str, tuple[int, tuple[str, ...]]]:
+        talks, verifier = start_conversations(batch, 1), by_label(Letters(), "majority")
+        workflow = comas(talks, step, 4, settings, seed)
+        if kind == "debate":
+            workflow = debate(talks, step, 4, settings, seed, verifier)
+        return {reply.request.uid: (reply.request.agent, reply.request.shown) for reply in play(workflow, 4).replies}
 
-    base = asked(start(PROBLEMS, 1, 0))
-    assert asked(start(PROBLEMS[::-1], 1, 0)) == base
-    alone = asked(start(PROBLEMS[1:2], 1, 0))
-    assert alone.items() <= base.items()
-    assert asked(start(PROBLEMS, 2, 0)) != base
-    assert asked(start(PROBLEMS, 1, 1)) != base
+    base = requests(PROBLEMS, 1, 0)
+    assert requests(PROBLEMS[::-1], 1, 0) == base
+    assert requests(PROBLEMS[1:2], 1, 0).items() <= base.items()
+    assert requests(PROBLEMS, 2, 0) != base
+    assert requests(PROBLEMS, 1, 1) != base
 
 
 @given(st.text(), st.integers(1, 20))
@@ -334,17 +301,18 @@ def test_long_texts_lose_their_middle(text: str, limit: int) -> None:
         assert len(head + tail) == limit
 
 
-def test_what_was_cut_is_told_and_views_hold_the_same_texts() -> None:
-    problem = Prompt("p", "p", "How many?", views={"other": "Count them."})
-    long = Call(ask(Talk(problem), 1, "solver", 0, prompts.debate, limit=9), Completion("x" * 50, None, 9, "length"))
-    one = ask(Talk(problem), 1, "evaluator", 1, prompts.evaluate, [long], author=0, limit=10, style="plain")
-    assert (one.shortened, long.ask.shortened) == (1, 0)
+def test_cuts_are_counted_and_views_hold_the_same_texts() -> None:
+    talk = Conversation(Prompt("p", "p", "How many?", views={"other": "Count them."}))
+    long = Reply(request(talk, 1, "solver", 0, prompts.debate, limit=9), Completion("x" * 500, None, 9, "length"))
+    critique = request(talk, 1, "evaluator", 1, prompts.evaluate, [long], author=0, limit=10, style="plain")
+    assert (critique.shortened, long.request.shortened) == (1, 0)
     shown = "xxxxx\n[...]\nxxxxx"
-    assert one.prompt.text == prompts.evaluate("How many?", shown)
-    assert one.prompt.views == {"other": prompts.evaluate("Count them.", shown)}
-    assert one.prompt.uid == "p/0/1/evaluator/0"
-    record = call_records(3, ["a", "b"], Episode((Call(one, long.completion),), Outcome({one.prompt.uid: 0.5})), 4)[0]
-    assert record["text"] == "xx\n[...]\nxx"
+    assert critique.prompt.text == prompts.evaluate("How many?", shown)
+    assert critique.prompt.views == {"other": prompts.evaluate("Count them.", shown)}
+    assert critique.uid == "p/0/1/evaluator/0"
+    episode = Episode((Reply(critique, long.completion),), Outcome({critique.uid: 0.5}))
+    (record,) = reply_records(3, ["a", "b"], episode)
+    assert record["text"] == "x" * 200 + CUT + "x" * 200
     assert (record["agent"], record["author"], record["shortened"], record["reward"]) == ("b", "a", 1, 0.5)
 
 
@@ -355,12 +323,7 @@ def test_what_was_cut_is_told_and_views_hold_the_same_texts() -> None:
         ("Because. <SCORE> 2 </SCORE>", 2),
         ("<score>1</score> ... <score>3</score>", 3),
         ("<score>3</score> ... <score>N</score>", None),
-        ("<score>0</score>", None),
-        ("<score>4</score>", None),
-        ("<score>2.5</score>", None),
-        ("<score>2", None),
-        ("2", None),
-        ("", None),
+        *((text, None) for text in ("<score>0</score>", "<score>4</score>", "<score>2.5</score>", "<score>2", "2", "")),
     ],
 )
 def test_scores_are_read_from_tags_alone(text: str, score: int | None) -> None:
@@ -380,35 +343,35 @@ def test_probabilities_are_read_from_tags_alone(text: str, value: float | None) 
 # -- driving a workflow --------------------------------------------------------------------------------------------
 
 
-def one_turn(*asks: Ask, rewards: Mapping[str, float] | None = None) -> Workflow:
-    made = yield list(asks)
-    return Outcome({call.ask.prompt.uid: 1.0 for call in made} if rewards is None else rewards)
+def one_turn(*requests: Request, rewards: Mapping[str, float] | None = None) -> Workflow:
+    replies = yield list(requests)
+    return Outcome({reply.request.uid: 1.0 for reply in replies} if rewards is None else rewards)
 
 
-def asked(agent: int, problem: Prompt = PROBLEMS[0], role: Any = "solver") -> Ask:
-    return ask(Talk(problem), 1, role, agent, prompts.debate, limit=10)
+def asked(agent: int, problem: Prompt = PROBLEMS[0]) -> Request:
+    return request(Conversation(problem), 1, "solver", agent, prompts.debate, limit=10)
 
 
-def test_agents_that_are_asked_nothing_in_a_turn_are_not_called() -> None:
+def test_agents_without_a_request_in_a_turn_are_not_called() -> None:
     def workflow() -> Workflow:
         first = yield [asked(0), asked(0, PROBLEMS[1])]
         second = yield [asked(1)]
-        return Outcome({call.ask.prompt.uid: 0.0 for call in [*first, *second]})
+        return Outcome({reply.request.uid: 0.0 for reply in [*first, *second]})
 
     cohort = [Scripted("a", lambda *_: "1"), Scripted("b", lambda *_: "2")]
-    lanes = AgentThreads("ab")
-    told = converse(cohort, workflow(), 1, lanes)
-    lanes.close()
+    threads = AgentThreads("ab")
+    episode = converse(cohort, workflow(), 1, threads)
+    threads.close()
     assert [agent.calls for agent in cohort] == [[("rollout", 2)], [("rollout", 1)]]
-    assert [call.completion.text for call in told.calls] == ["1", "1", "2"]
+    assert [reply.completion.text for reply in episode.replies] == ["1", "1", "2"]
 
 
 @pytest.mark.parametrize(
     ("workflow", "sentence"),
     [
-        (lambda: one_turn(asked(0), asked(0), asked(1)), "step 1: a workflow asked 'p/0/1/solver/0' twice"),
+        (lambda: one_turn(asked(0), asked(0), asked(1)), "'p/0/1/solver/0' twice"),
         (lambda: one_turn(asked(0), asked(1), rewards={"p/0/1/solver/0": 1.0}), "first at 'p/0/1/solver/1'"),
-        (lambda: one_turn(asked(0)), "step 1: agent 'b' was asked nothing"),
+        (lambda: one_turn(asked(0)), "agent 'b' got no request"),
     ],
 )
 def test_workflows_that_break_the_rules(workflow: Callable[[], Workflow], sentence: str) -> None:

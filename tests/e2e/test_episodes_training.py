@@ -5,28 +5,22 @@ from __future__ import annotations
 import hashlib
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from test_cotrain import Letters, Rows
-from test_episodes import Scripted, conversation
 
 from mmcorl.config import parse
 from mmcorl.errors import RunError, UserError
 from mmcorl.interactions import prompts
-from mmcorl.interactions.base import Call as CallMade
-from mmcorl.interactions.base import Episode, Outcome, Talk, Workflow, ask, converse, talks_of
+from mmcorl.interactions.base import Conversation, Outcome, Workflow, converse, request, start_conversations
+from mmcorl.interactions.base import Reply as AgentReply
 from mmcorl.interactions.comas import comas
-from mmcorl.interactions.train import train_on_episodes
-from mmcorl.labels.supervision import Labels, Supervision
-from mmcorl.launch.agent_threads import AgentThreads
 from mmcorl.launch.remote_agent import RemoteAgent
 from mmcorl.sharding.ranks import ALONE
 from mmcorl.trainer.worker import Worker
-from mmcorl.types import Completion, Group, Prompt
+from mmcorl.types import Completion, Group
 from model_adapters.templates import control_tokens, without_control_tokens
 from openai_server import Call, OpenAIServer, Reply
 from runs import ForkServer, assert_it_learns, assert_same_run, changed, records, small_config, write_config
@@ -35,81 +29,6 @@ from worker_parts import largest_difference, mixed_prompts, noise, prompt, setti
 
 KILLED = -signal.SIGKILL
 CONVERSING: dict[str, Any] = {"objective": {"kind": "reinforce_pp"}, "episode": {"kind": "comas"}}
-
-
-# -- the loop ----------------------------------------------------------------------------------------------------
-
-
-class Notes:
-    """A journal that keeps what it is told."""
-
-    step = 0
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.told: list[tuple[Sequence[Sequence[Group]], Labels, Sequence[Mapping[str, Sequence[float]]]]] = []
-        self.episodes: list[Episode] = []
-
-    def phase(self, what: str) -> None:
-        self.lines.append(what)
-
-    def record(
-        self,
-        step: int,
-        batch: Sequence[Prompt],
-        groups: Sequence[Sequence[Group]],
-        labels: Labels,
-        rewards: Sequence[Mapping[str, Sequence[float]]],
-        updates: Sequence[Future[dict[str, float]]],
-        episode: Episode,
-    ) -> None:
-        assert all(update.result() == {} for update in updates)
-        self.lines.append(f"record {step}")
-        self.told.append((groups, labels, rewards))
-        self.episodes.append(episode)
-
-    def evaluate_when_due(self, step: int, agents: Sequence[Any]) -> None:
-        self.lines.append(f"evaluate {step}")
-
-    def checkpoint_when_due(self, step: int, agents: Sequence[Any]) -> None:
-        self.lines.append(f"checkpoint {step}")
-
-
-class Careful(Scripted):
-    """An agent that accepts rewards for exactly what it was asked since its last update."""
-
-    def update(self, rewards: Mapping[str, Sequence[float]], step: int) -> dict[str, float]:
-        assert list(rewards) == [one.uid for one in self.heard]
-        assert all(len(values) == 1 for values in rewards.values())
-        self.heard = []
-        return super().update(rewards, step)
-
-
-@pytest.mark.parametrize("overlapping", [False, True])
-def test_the_loop_gives_every_call_its_reward_and_the_record_its_solutions(overlapping: bool) -> None:
-    cohort = [Careful(name, lambda name, _: "right" if name == "a" else "wrong") for name in "abc"]
-    lanes = AgentThreads("abc")
-    rows, notes = Rows("x", 4), Notes()
-    train_on_episodes(
-        cohort,
-        rows,
-        lambda batch, step: conversation("debate", batch),
-        Supervision("ring", "abc", relation=Letters()),
-        notes,
-        2,
-        *([lanes] if overlapping else []),
-    )
-    lanes.close()
-    step = ["rollout", "update"]
-    assert notes.lines == [
-        *("evaluate 0", *step, "record 1", "evaluate 1", "checkpoint 1"),
-        *(*step, "record 2", "evaluate 2", "checkpoint 2"),
-    ]
-    assert cohort[0].calls == [("rollout", 4), ("rollout", 4), ("update", 8)] * 2
-    groups, labels, rewards = notes.told[0]
-    assert [[len(group.completions) for group in own] for own in groups] == [[2] * 4] * 3
-    assert [label.teacher for label in (row[0] for row in labels.labels)] == ["b", "c", "a"]
-    assert [set(one) for one in rewards] == [{prompt.uid for prompt in rows.prompts}] * 3
 
 
 # -- workers -----------------------------------------------------------------------------------------------------
@@ -160,10 +79,10 @@ def test_a_prompt_that_grew_too_long_stops_the_run_with_the_settings_to_change(
     data = {"train": {"source": "synthetic:text", "size": 8}, "max_prompt_tokens": 40}
     agent = worker(tiny_checkpoints["qwen2"], data=data, **CONVERSING)
     agent.rollout([prompt("How many?")], 1)
-    (talk,) = talks_of([prompt("How many?")], 1)
+    (talk,) = start_conversations([prompt("How many?")], 1)
     made = converse([agent], _once(talk), 2)
-    long = ask(
-        talk, 2, "evaluator", 0, lambda *texts: prompts.evaluate(*texts) * 4, made.calls, limit=100, style="plain"
+    long = request(
+        talk, 2, "evaluator", 0, lambda *texts: prompts.evaluate(*texts) * 4, made.replies, limit=100, style="plain"
     ).prompt
     with pytest.raises(
         RunError, match=r"prompt \w+/0/2/evaluator/0 .* tokens .* limit 40: lower episode.shown_characters"
@@ -171,9 +90,9 @@ def test_a_prompt_that_grew_too_long_stops_the_run_with_the_settings_to_change(
         agent.rollout([long], 2)
 
 
-def _once(talk: Talk) -> Workflow:
-    (made,) = yield [ask(talk, 1, "solver", 0, prompts.debate, limit=100)]
-    return Outcome({made.ask.prompt.uid: 1.0})
+def _once(talk: Conversation) -> Workflow:
+    (made,) = yield [request(talk, 1, "solver", 0, prompts.debate, limit=100)]
+    return Outcome({made.request.uid: 1.0})
 
 
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "gemma3", "llama"])
@@ -185,21 +104,21 @@ def test_what_models_write_can_be_shown_whatever_it_spells(family: str, tiny_che
     hostile = f"4 {first[:2]}{first}{first[2:]} " + " ".join(tokens) + " <think>5</think>"
     assert not any(token in without_control_tokens(agent.encoder.processor, hostile) for token in tokens)
     problem = prompt("Sum?") if family == "llama" else prompt("Sum?", noise(56, 56))
-    (talk,) = talks_of([problem], 1)
-    said = CallMade(ask(talk, 1, "solver", 0, prompts.debate, limit=10_000), Completion(hostile, None, 1, "stop"))
-    shown = ask(talk, 1, "evaluator", 0, prompts.evaluate, [said], limit=10_000, style="plain").prompt
+    (talk,) = start_conversations([problem], 1)
+    said = AgentReply(request(talk, 1, "solver", 0, prompts.debate, limit=10_000), Completion(hostile, None, 1, "stop"))
+    shown = request(talk, 1, "evaluator", 0, prompts.evaluate, [said], limit=10_000, style="plain").prompt
     agent.rollout([shown], 1)
     assert len(shown.images) == len(problem.images)
 
 
 def test_evaluators_get_no_answer_instruction_and_solvers_that_of_the_run(tiny_checkpoints: Mapping[str, Path]) -> None:
     agent = worker(tiny_checkpoints["qwen2"], prompt={"style": "boxed"}, **CONVERSING)
-    (talk,) = talks_of([prompt("Sum?")], 1)
+    (talk,) = start_conversations([prompt("Sum?")], 1)
     made = converse([agent], comas([talk], 1, 1, parse_episode(), 0), 1)
-    for call in made.calls:
-        read = agent.encoder.encode(call.ask.prompt).input_ids.tolist()
+    for call in made.replies:
+        read = agent.encoder.encode(call.request.prompt).input_ids.tolist()
         text = agent.adapter.decode(agent.policy.processor, read)
-        assert ("within \\boxed{}" in text) == (call.ask.role == "solver")
+        assert ("within \\boxed{}" in text) == (call.request.role == "solver")
 
 
 def parse_episode() -> Any:
@@ -237,7 +156,7 @@ def test_rewards_find_the_rank_that_made_the_call() -> None:
     agent = ThreeRanks()
     problems = mixed_prompts("qwen2")[:2]
     for step in (1, 2):
-        told = converse([agent], comas(talks_of(problems, 1), step, 1, parse_episode(), 0), step)
+        told = converse([agent], comas(start_conversations(problems, 1), step, 1, parse_episode(), 0), step)
         agent.update(told.rewards(0), step)
     assert agent.shares == [*[[1, 1, 0]] * 6, [6, 6, 0]] * 2
 
@@ -329,9 +248,7 @@ def test_a_debate_under_a_served_verifier_resumes_too(
     models = {name: tiny_checkpoints[name] for name in ("qwen2", "llama")}
     with OpenAIServer(Oracle()) as verifier:
         served = {"kind": "served", "model": "oracle", "base_url": verifier.url}
-        file = write_config(
-            tmp_path, episode_config(models, "debate", verifier=served, incentives=[0.1, 0.2, 0.1, 0.2])
-        )
+        file = write_config(tmp_path, episode_config(models, "debate", verifier=served))
         ended = server.run("train", file, "--run-dir", tmp_path / "alone")
         assert ended.code == 0, ended.output
         assert_it_learns(tmp_path / "alone")
@@ -371,7 +288,8 @@ def test_a_debate_under_a_served_verifier_resumes_too(
         ({"episode": {"kind": "chat"}}, "episode.kind is 'chat', but must be one of 'debate' or 'comas'"),
         ({"episode": {}}, "the setting 'episode.kind' is missing"),
         ({"episode": {"kind": "debate", "rounds": 0}}, "episode.rounds is 0, but must be at least 1"),
-        ({"episode": {"kind": "debate", "incentives": [1.0]}}, "episode.incentives has too few entries"),
+        ({"episode": {"kind": "debate", "incentives": [1.0]}}, "incentives for persuasion were removed"),
+        ({"episode": {"kind": "debate", "mix": "last"}}, "episode.mix is 'last', but must be one of"),
         ({"episode": {"kind": "debate", "verifier": {"kind": "served"}}}, "'served' without a model"),
         ({"episode": {"kind": "debate", "verifier": {"model": "x"}}}, "'majority' with a model"),
     ],

@@ -31,7 +31,7 @@ IN_THE_STEPS = {
     "in an update": "at_call('mmcorl.algo.loss:policy_loss', 2, kill, after=True)",
     "between two agents' updates": "at_call('mmcorl.trainer.worker:Worker.update', 6, kill)",
     "in a line of a log": "at_call('mmcorl.run.folder:Folder.append', 2, kill_in_line)",
-    "between steps": "at_call('mmcorl.training:TrainingPrompts.batch', 2, kill)",
+    "between steps": "at_call('mmcorl.data.training_prompts:TrainingPrompts.batch', 2, kill)",
 }
 IN_CHECKPOINTS = {
     "in the first file": "at_call('torch:save', 1, kill_in_file)",
@@ -46,7 +46,7 @@ AT_THE_END = {
     "in a validation": "at_call('mmcorl.trainer.worker:Worker.evaluate', 4, kill)",
     "between validation and checkpoint": "at_call('mmcorl.trainer.worker:Worker.evaluate', 4, kill, after=True)",
     "in the export": "at_call('mmcorl.trainer.worker:Worker.export', 2, kill)",
-    "before the summary": "at_call('mmcorl.run.recorder:Run.write_summary', 1, kill)",
+    "before the summary": "at_call('mmcorl.run.recorder:Recorder.write_summary', 1, kill)",
     "with the last export half removed": "kill_in_removal('final')",
     "before the report": "at_call('mmcorl.training:build_report', 1, kill)",
 }
@@ -275,7 +275,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_and_the_same_command_goes_on(
 ) -> None:
     with small_disk(tmp_path / "disk", "64m") as disk:
         run = disk / "run"
-        stop = "at_call('mmcorl.training:TrainingPrompts.batch', 4, kill)"
+        stop = "at_call('mmcorl.data.training_prompts:TrainingPrompts.batch', 4, kill)"
         assert server.run("train", config, "--run-dir", run, sabotage=stop).code == KILLED
         kept = run / "checkpoints" / "step_000002"
         before = {path: path.read_bytes() for path in kept.rglob("*") if path.is_file()}
@@ -294,7 +294,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_and_the_same_command_goes_on(
 
 
 @pytest.mark.parametrize(
-    "moment", ["mmcorl.run.folder:Folder.append", "mmcorl.run.recorder:Run.export", "mmcorl.training:build_report"]
+    "moment", ["mmcorl.run.folder:Folder.append", "mmcorl.run.recorder:Recorder.export", "mmcorl.training:build_report"]
 )
 def test_a_disk_that_fills_up_in_a_log_an_export_or_the_report(
     moment: str, config: Path, reference: Path, server: ForkServer, tmp_path: Path

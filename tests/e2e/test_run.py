@@ -5,22 +5,27 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from PIL import Image
 
-import mmcorl.training as training
 from mmcorl import config as settings
 from mmcorl.answers import Equivalence
 from mmcorl.cli.main import main
 from mmcorl.config import Config
 from mmcorl.data.checks import check
 from mmcorl.errors import UserError
-from mmcorl.run import checkpoints
-from mmcorl.run.recorder import Run
+from mmcorl.run import checkpoints, inputs
+from mmcorl.run.evaluation import is_best
+from mmcorl.run.recorder import Recorder
+from mmcorl.run.result import load_run
 from mmcorl.run.run_folder import RunFolder
-from runs import LOGS, changed, records, small_config, write_config
+from mmcorl.training import train
+from runs import LOGS, TrainedRun, changed, small_config, write_config
+
+AGENTS = ("qwen", "intern")
 
 
 @pytest.fixture
@@ -119,68 +124,58 @@ def test_settings_a_new_version_adds_do_not_break_old_runs(config: Config, tmp_p
 # -- when to checkpoint ---------------------------------------------------------------------------------------
 
 
-class Saver:
-    """An agent of which only saving matters."""
-
-    name = "a"
-
-    def save(self, directory: Path) -> None:
-        directory.mkdir()
-
-
 @pytest.mark.parametrize(
-    ("scores", "best", "expected"),
+    ("evaluated", "expected"),
     [
-        # Evaluated at steps 1, 2, 3 with (accuracy, agreement); checkpoints otherwise only at the last step, 4.
-        ([(0.5, 0.5), (0.4, 0.4), (0.4, 0.4)], True, [1, 4]),
-        ([(0.5, 0.5), (0.6, 0.1), (0.6, 0.1)], True, [1, 2, 4]),  # equal is not better
-        ([(0.5, 0.5), (0.4, 0.6), (0.7, 0.1)], True, [1, 2, 3, 4]),  # better by either
-        ([(None, 0.5), (None, 0.6), (None, 0.1)], True, [1, 2, 4]),  # no known answers: agreement alone
-        ([(0.5, 0.5), (0.6, 0.6), (0.7, 0.7)], False, [4]),
+        # Evaluated at steps 1, 2, 3 with (accuracy, agreement).
+        ([(0.5, 0.5), (0.4, 0.4), (0.4, 0.4)], [1]),
+        ([(0.5, 0.5), (0.6, 0.1), (0.6, 0.1)], [1, 2]),  # equal is not better
+        ([(0.5, 0.5), (0.4, 0.6), (0.7, 0.1)], [1, 2, 3]),  # better by either
+        ([(None, 0.5), (None, 0.6), (None, 0.1)], [1, 2]),  # no known answers: agreement alone
     ],
 )
-def test_the_best_evaluations_get_a_checkpoint(
-    scores: list[tuple[float | None, float]], best: bool, expected: list[int], config: Config, tmp_path: Path
-) -> None:
-    raw = config.model_dump(mode="json")
-    raw["checkpoint"] |= {"every": 100, "keep_last": 9, "best": best}
-    new = settings.parse(raw)
-    with RunFolder(tmp_path / "run", new) as folder:
-        folder.begin({})
-        run = Run(folder, new, 4, [], Equivalence(), _Silent(), None)  # type: ignore[arg-type]
-        for step in range(1, 5):
-            if step < 4:
-                accuracy, agreement = scores[step - 1]
-                record = {"step": step, "agents": {"a": {"accuracy": accuracy}}, "cohort": {"agreement": agreement}}
-                folder.append("validation.jsonl", [record])
-                run._note_best(step)
-            run.checkpoint_when_due(step, [Saver()])  # type: ignore[list-item]
-        run.trackers.close()
-        assert [one.step for one in checkpoints.committed(folder.checkpoints)] == expected
+def test_the_best_evaluations(evaluated: list[tuple[float | None, float]], expected: list[int]) -> None:
+    lines = [
+        {"step": step, "agents": {"a": {"accuracy": accuracy}}, "cohort": {"agreement": agreement}}
+        for step, (accuracy, agreement) in enumerate(evaluated, 1)
+    ]
+    assert [step for step in (1, 2, 3) if is_best(lines[:step], step)] == expected
 
 
 def test_an_agent_that_stops_answering_is_named_once(config: Config, tmp_path: Path) -> None:
+    progress = SimpleNamespace(messages=[])
+    progress.message = progress.messages.append
     with RunFolder(tmp_path / "run", config) as folder:
         folder.begin({})
-        progress = _Silent()
-        run = Run(folder, config, 30, [], Equivalence(), progress, None)  # type: ignore[arg-type]
-        # Four mute steps, a better one, then twenty mute ones: the fifth of those is told, the rest not.
-        for share in [1.0] * 4 + [0.89] + [0.9] * 20:
-            run._watch({"agents": {"a": {"unparsed_share": share}, "b": {"unparsed_share": 0.0}}})
-        run.trackers.close()
+        with Recorder(folder, config, 30, [], Equivalence(), progress, None) as recorder:  # type: ignore[arg-type]
+            # Four steps without answers, a better one, then twenty without: the fifth of those warns, the rest do not.
+            for share in [1.0] * 4 + [0.89] + [0.9] * 20:
+                recorder._warn_of_unparsed({"agents": {"a": {"unparsed_share": share}, "b": {"unparsed_share": 0.0}}})
     assert len(progress.messages) == 1
-    assert progress.messages[0].startswith("a commits to an answer in hardly any completion of the last 5 steps")
+    assert progress.messages[0].startswith("a gave no answer")
 
 
-class _Silent:
-    def __init__(self) -> None:
-        self.messages: list[str] = []
+# -- the result -----------------------------------------------------------------------------------------------
 
-    def phase(self, _: str) -> None:
-        """Progress that shows nothing."""
 
-    def message(self, text: str) -> None:
-        self.messages.append(text)
+def test_a_run_is_read_as_tables(trained_run: TrainedRun) -> None:
+    run = load_run(trained_run.path)
+    assert run.summary["steps"] == run.config.steps == 6
+    assert [(row["step"], row["agent"]) for row in run.metrics] == [(s, a) for s in range(1, 7) for a in AGENTS]
+    assert len(run.votes) == 6 * 4 * 2
+    assert {row["set"] for row in run.validation} == {"held_out"}
+    assert sorted(run.weights) == sorted(AGENTS)
+    assert all((folder / "config.json").is_file() for folder in run.weights.values())
+    with pytest.raises(UserError, match="holds no run"):
+        load_run(trained_run.path / "final")
+
+
+def test_train_takes_settings_by_name_and_resumes(trained_run: TrainedRun, tmp_path: Path) -> None:
+    copy = trained_run.copy(tmp_path)
+    run = train(copy.config, copy.path, quiet=True, logging__gallery=1)  # finished: nothing is trained again
+    assert run.metrics == load_run(trained_run.path).metrics
+    with pytest.raises(UserError, match=r"optimizer\.lr: 0.001 -> 1e-05"):
+        train(run.config, copy.path, quiet=True, optimizer__lr=1e-5)
 
 
 # -- the data check ---------------------------------------------------------------------------------------------
@@ -205,13 +200,6 @@ def pictures(tiny_checkpoints: Mapping[str, Path], tmp_path: Path) -> Path:
     return write_config(tmp_path, new)
 
 
-def no_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    def looking(*_: object, **__: object) -> None:
-        raise AssertionError("rows were checked again")
-
-    monkeypatch.setattr(training, "check", looking)
-
-
 def test_a_resume_recalls_the_check(pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     argv = ["train", str(pictures), "--run-dir", str(tmp_path / "run"), "--quiet"]
     assert main(argv) == 0
@@ -219,7 +207,7 @@ def test_a_resume_recalls_the_check(pictures: Path, tmp_path: Path, monkeypatch:
     found = json.loads(written)["train"]
     assert (found["rows"], found["kept"], found["kept_rows"]) == (6, 5, [[0, 2], [3, 6]])
     assert found["counts"] == {"corrupt_image": 1}
-    no_check(monkeypatch)
+    monkeypatch.setattr(inputs, "check", lambda *_, **__: pytest.fail("rows were checked again"))
     assert main(argv) == 0
     assert (tmp_path / "run" / "data_check.json").read_bytes() == written
 
@@ -266,10 +254,3 @@ def test_the_recalled_check_is_the_check(pictures: Path, tmp_path: Path) -> None
     assert check_cache.from_record(record, source, "key") == made
     assert check_cache.from_record(record, source, "other") is None
     assert check_cache.from_record({}, source, "key") is None
-
-
-def test_metrics_say_every_step_once(pictures: Path, tmp_path: Path) -> None:
-    argv = ["train", str(pictures), "--run-dir", str(tmp_path / "run"), "--quiet"]
-    assert main(argv) == 0
-    assert main(argv) == 0
-    assert [line["step"] for line in records(tmp_path / "run", "metrics.jsonl")] == [1]

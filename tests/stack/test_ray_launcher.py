@@ -91,7 +91,7 @@ def test_uneven_teams_on_a_running_cluster_go_on_as_one_process(
 
     before = ray.available_resources()["CPU"]
     config = changed(text, launcher="ray", ray__address=cluster, agents__0__ranks=2)
-    stop = "at_call('mmcorl.training:TrainingPrompts.batch', 3, interrupt)"
+    stop = "at_call('mmcorl.data.training_prompts:TrainingPrompts.batch', 3, interrupt)"
     ended = run(server, config, tmp_path, sabotage=stop)
     assert ended.code == 130, ended.output
     assert "qwen: 2 ranks, 2 on " in ended.output

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmcorl.labels.supervision import MismatchError
-from mmcorl.rewards import Reward, has_form, match, shaped
+from mmcorl.rewards import Reward, has_form, match
 from mmcorl.types import Completion, Group, Prompt, PseudoLabel
 
 
@@ -133,26 +133,3 @@ def test_a_run_adds_form_to_either_reward():
     assert Reward(Words(), format=0.5)(groups, labels, prompts) == {"p": (1.5, 1.0)}
     assert Reward(Words(), "entropy", format=0.5)(groups, labels, prompts) == {"p": (0.0, -0.25)}
     assert Reward(Words(), "entropy", 7.0)(groups, labels, prompts) == {"p": (-0.5, -0.25)}
-
-
-# -- shaping -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("reward", "earlier", "kind", "expected"),
-    [
-        (1.0, 0.25, "margin", 1.375),  # 1 + 0.5 * 0.75
-        (0.0, 0.25, "margin", -0.125),  # 0 - 0.5 * 0.25
-        (1.0, 0.25, "quality", 1.125),  # 1 + 0.5 * 0.25
-        (0.0, 0.25, "quality", -0.375),  # 0 - 0.5 * 0.75
-        (0.5, 0.5, "quality", 0.5),  # 0.5 + 0.5 * (0.25 - 0.25)
-    ],
-)
-def test_a_later_turn_in_the_light_of_earlier_ones(reward, earlier, kind, expected):
-    assert shaped(reward, earlier, kind) == pytest.approx(expected)
-    assert shaped(reward, earlier, kind, outcome=1.0) == pytest.approx(expected + 0.5)
-
-
-def test_an_unknown_shaping_is_named():
-    with pytest.raises(ValueError, match="shaping 'sum' is unknown: use one of quality, margin"):
-        shaped(1.0, 0.0, "sum")

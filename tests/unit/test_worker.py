@@ -18,6 +18,7 @@ from mmcorl.algo.finite import NotFiniteError
 from mmcorl.algo.seeds import noise_seed
 from mmcorl.data.row_parsing import BadRow
 from mmcorl.data.sources import load_prompts
+from mmcorl.data.training_prompts import TrainingPrompts
 from mmcorl.engines.base import Sample, Sampling
 from mmcorl.errors import UserError
 from mmcorl.policy.policy import Rows
@@ -25,7 +26,6 @@ from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.trainer.microbatches import microbatches, minibatches
 from mmcorl.trainer.optimizer import learning_rate_factor
 from mmcorl.trainer.worker import Worker
-from mmcorl.training import TrainingPrompts
 from mmcorl.types import Prompt
 from worker_parts import (
     Reference,

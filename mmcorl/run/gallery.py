@@ -1,0 +1,73 @@
+"""Prompts kept with their images for the report: those on which the agents' votes differ first."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mmcorl.labels.voting import Relation
+from mmcorl.run.folder import atomic_write
+from mmcorl.types import Group, Prompt
+from model_adapters.images import load_image
+
+SIDE = 512
+"""Longest side of a thumbnail in pixels."""
+
+
+def gallery_records(
+    step: int,
+    agents: Sequence[str],
+    batch: Sequence[Prompt],
+    groups: Sequence[Sequence[Group]],
+    votes: Sequence[Mapping[str, Any]],
+    relation: Relation,
+    count: int,
+    folder: Path,
+) -> list[dict[str, Any]]:
+    """Return `count` prompts of a batch as the lines of gallery.jsonl; writes their thumbnails into `folder`/gallery.
+
+    `votes` are the batch's lines of votes.jsonl.
+    """
+    by_uid = [{group.uid: group for group in row} for row in groups]
+
+    def dissent(index: int) -> tuple[int, float]:
+        cast = [counts for name in agents if (counts := votes[index]["agents"][name]["votes"])]
+        winners = relation.classes([counts[0][0] for counts in cast], batch[index].choices)
+        shares = [counts[0][1] / sum(count for _, count in counts) for counts in cast]
+        return (-len(set(winners)), min(shares, default=1.0))
+
+    records = []
+    for index in sorted(range(len(batch)), key=dissent)[:count]:
+        prompt, vote = batch[index], votes[index]
+        files = [f"gallery/{prompt.uid}_{number}.png" for number in range(len(prompt.images))]
+        for file, image in zip(files, prompt.images, strict=True):
+            save_thumbnail(folder / file, image, SIDE)
+        records.append(
+            {
+                "step": step,
+                "uid": prompt.uid,
+                "row": prompt.row_id,
+                "text": prompt.text,
+                "gold": prompt.gold,
+                "tag": prompt.tag,
+                "images": files,
+                "agents": {
+                    name: {
+                        **{key: vote["agents"][name][key] for key in ("answers", "votes", "tie", "label", "teacher")},
+                        "sample": own[prompt.uid].completions[0].text,
+                    }
+                    for name, own in zip(agents, by_uid, strict=True)
+                },
+            }
+        )
+    return records
+
+
+def save_thumbnail(path: Path, image: bytes, side: int) -> None:
+    """Write an image as a PNG whose longest side is at most `side` pixels."""
+    buffer = io.BytesIO()
+    load_image(image, side).save(buffer, "PNG")
+    path.parent.mkdir(exist_ok=True)
+    atomic_write(path, buffer.getvalue())

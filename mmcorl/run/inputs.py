@@ -1,0 +1,210 @@
+"""Everything a run needs, checked before any model is loaded: data, prompt encoders, validation sets."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import transformers
+
+import mmcorl
+from mmcorl.config import BenchmarkSet, Config
+from mmcorl.data import check_cache
+from mmcorl.data.checks import DataCheck, DataError, check
+from mmcorl.data.overlap import warnings as overlap_warnings
+from mmcorl.data.row_parsing import BadRow
+from mmcorl.data.sources import PromptSource, load_prompts
+from mmcorl.data.training_prompts import TrainingPrompts
+from mmcorl.errors import UserError
+from mmcorl.policy.prompt_encoder import PromptEncoder
+from mmcorl.run.evaluation import HeldOut
+from mmcorl.run.progress import task
+from mmcorl.tools.zoo import parse, resolve
+from mmcorl.types import Prompt, twins
+from model_adapters.images import ImageError, load_image
+
+Suite = Callable[[BenchmarkSet], HeldOut]
+"""Loads a benchmark as a validation set; `eval_suite.periodic.held_out` is one."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The checked inputs of a run."""
+
+    encoders: Sequence[PromptEncoder]
+    """One per agent."""
+    prompts: TrainingPrompts
+    validation: Sequence[HeldOut]
+    steps: int
+    """Of the whole run."""
+    longest: Mapping[str, int]
+    """Longest training prompt in tokens by agent."""
+    data_check: Mapping[str, Any]
+    """The record for data_check.json."""
+
+
+def check_inputs(config: Config, earlier: Mapping[str, Any], suite: Suite | None, quiet: bool) -> Inputs:
+    """Open every data set, check every row, and return the usable ones.
+
+    Args:
+        config: of the run.
+        earlier: the record of the run's first check, by which a resumed run need not look at every image again.
+        suite: loads `validation.benchmarks`.
+        quiet: print no progress and no summaries.
+
+    Raises:
+        UserError: data, a model or a benchmark cannot be used, or the data are not those the run began with.
+    """
+    data = {"train": config.data.train} | {part.name: part.data for part in config.validation.sets}
+    sources = {name: load_prompts(data_settings) for name, data_settings in data.items()}
+    encoders = open_encoders(config, quiet)
+    _require_image_readers(sources, encoders)
+    checks: dict[str, DataCheck] = {}
+    record: dict[str, Any] = {}
+    for name, source in sources.items():
+        checks[name], record[name] = _check(config, name, source, encoders, earlier.get(name), quiet)
+    for sentence in overlap_warnings(checks):
+        print(sentence, file=sys.stderr)
+    train = checks["train"]
+    _require_trainable(config, train, sources["train"].name)
+    validation = [
+        HeldOut(name, [source[row] for row in checks[name].kept]) for name, source in sources.items() if name != "train"
+    ]
+    validation += _benchmarks(config, encoders, suite)
+    steps = config.steps or math.ceil((config.epochs or 1.0) * len(train.kept) / config.batch.prompts)
+    prompts = TrainingPrompts(
+        sources["train"], train.kept, config.batch.prompts, config.data_seed, config.supervision.pair
+    )
+    prompts.last = steps
+    return Inputs(encoders, prompts, validation, steps, train.longest, record)
+
+
+def open_encoders(config: Config, quiet: bool) -> list[PromptEncoder]:
+    """Return one prompt encoder per agent; what the zoo has to build comes last, so that a wrong path fails at once."""
+    encoders = {}
+    for agent in sorted(config.agents, key=lambda agent: parse(agent.model) is not None):
+        encoders[agent.name] = PromptEncoder(config, agent, resolve(agent.model, quiet=quiet))
+    return [encoders[agent.name] for agent in config.agents]
+
+
+def _require_image_readers(sources: Mapping[str, PromptSource], encoders: Sequence[PromptEncoder]) -> None:
+    """Refuse text models on images before every row is refused one by one."""
+    text_only = [encoder.name for encoder in encoders if not encoder.adapter.multimodal]
+    for name, source in sources.items() if text_only else ():
+        first = _first_readable(source)
+        if first is not None and first.images:
+            raise UserError(
+                f"agent {text_only[0]!r} is a text model but the {name} data ({source.name}) have images: "
+                "give it a vision-language model, or leave data.train.columns.image out"
+            )
+
+
+def _first_readable(source: PromptSource) -> Prompt | None:
+    """The first of the first 8 rows that can be read with its images; None where the check will refuse them all."""
+    for row in range(min(8, len(source))):
+        try:
+            prompt: Prompt = source[row]
+            for image in prompt.images:
+                load_image(image)
+        except (BadRow, ImageError):
+            continue
+        return prompt
+    return None
+
+
+def _check(
+    config: Config,
+    name: str,
+    source: PromptSource,
+    encoders: Sequence[PromptEncoder],
+    earlier: Mapping[str, Any] | None,
+    quiet: bool,
+) -> tuple[DataCheck, dict[str, Any]]:
+    """Check every row of a data set, or take over the run's first check; return it with its record."""
+    pair = config.supervision.pair
+    limits = {encoder.name: encoder.longest_prompt() for encoder in encoders}
+    lengths = {encoder.name: (partial(_length, encoder, pair), limits[encoder.name]) for encoder in encoders}
+    key = check_cache.cache_key(
+        source,
+        limits,
+        config.model_dump(mode="json", include={"agents", "prompt", "vision"}) | {"pair": pair},
+        [mmcorl.__version__, transformers.__version__],
+    )
+    checked = check_cache.from_record(earlier or {}, source, key)
+    if checked is None:
+        with task(f"checking {name} data", len(source), quiet=quiet) as bar:
+            try:
+                checked = check(
+                    source, max_side=config.vision.max_side, lengths=lengths, on_progress=lambda *_: bar.advance()
+                )
+            except DataError as error:
+                raise _with_engine_limit(error, encoders) from error
+        if earlier is not None and check_cache.differs(earlier, checked, source):
+            raise UserError(
+                f"the {name} data ({source.name}) are not those this run began with: restore them, or choose "
+                "another --run-dir"
+            )
+    if not quiet:
+        print(checked.summary(), file=sys.stderr)
+    return checked, check_cache.to_record(checked, source, key)
+
+
+def _length(encoder: PromptEncoder, pair: str | None, prompt: Prompt) -> int:
+    """Tokens of a prompt, or of the longer of two paired wordings."""
+    wordings = twins(prompt, pair) if pair and pair in prompt.views else (prompt,)
+    return max(encoder.length(wording) for wording in wordings)
+
+
+def _with_engine_limit(error: DataError, encoders: Sequence[PromptEncoder]) -> DataError:
+    """The same error; where rows are too long for the engine alone, with the engine's setting."""
+    limited = next((encoder for encoder in encoders if encoder.limited_by_engine()), None)
+    if limited is None or "too_long" not in error.report.counts:
+        return error
+    setting = limited.config.engine.max_model_len
+    return DataError(f"{error}; engine.max_model_len is {setting}: raise it, or leave it out", error.report)
+
+
+def _require_trainable(config: Config, train: DataCheck, source: str) -> None:
+    """Refuse training data without the answers that are asked for, or with too few rows for a batch."""
+    missing = len(train.kept) - train.answers
+    verifier = config.episode.verifier.kind if config.episode else None
+    for setting, value, way_out in (
+        ("supervision.kind", config.supervision.kind, "supervision.kind=ring, which needs none"),
+        ("episode.verifier.kind", verifier, "episode.verifier.kind=majority"),
+    ):
+        if value == "gold" and missing:
+            raise UserError(
+                f"{setting} is 'gold' but {missing} of {len(train.kept)} rows of {source} have no answer: name the "
+                "answer column in data.train.columns, leave those rows out with data.train.answers=required "
+                f"data.train.on_bad_row=skip, or use {way_out}"
+            )
+    if len(train.kept) < config.batch.prompts:
+        raise UserError(
+            f"{train.summary()}, too few to fill a batch of {config.batch.prompts} prompts: "
+            "lower batch.prompts or mend the rows"
+        )
+
+
+def _benchmarks(config: Config, encoders: Sequence[PromptEncoder], suite: Suite | None) -> list[HeldOut]:
+    """The benchmarks among the validation sets; each of their problems must fit every agent."""
+    if config.validation.benchmarks and suite is None:
+        raise UserError(
+            "validation.benchmarks needs the evaluation suite: start the run with `mmcorl train`, or give `train` "
+            "suite=eval_suite.periodic.held_out"
+        )
+    loaded = [suite(benchmark) for benchmark in config.validation.benchmarks] if suite else []
+    for held_out in loaded:
+        for encoder in encoders:
+            limit = encoder.longest_prompt()
+            for prompt in held_out.prompts:
+                if (length := encoder.length(prompt)) > limit:
+                    raise UserError(
+                        f"problem {prompt.row_id!r} of {held_out.name} has {length} tokens for agent {encoder.name!r}, "
+                        f"limit {limit}: raise data.max_prompt_tokens or engine.max_model_len, or lower "
+                        "sampling.max_new_tokens"
+                    )
+    return loaded

@@ -1,0 +1,56 @@
+"""The memory that each agent will need, and how it compares with what a run measures."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mmcorl.agent import Cohort
+from mmcorl.config import Config
+from mmcorl.policy.prompt_encoder import PromptEncoder
+from mmcorl.trainer import memory
+from mmcorl.types import Prompt
+
+
+def predict(
+    config: Config,
+    encoders: Sequence[PromptEncoder],
+    longest: Mapping[str, int],
+    prompts: Sequence[Prompt],
+    gpu: bool,
+    quiet: bool,
+) -> dict[str, memory.Budget]:
+    """Return what each agent will need with these data, before anything is loaded; print it unless `quiet`.
+
+    Args:
+        config: of the run.
+        encoders: of the agents.
+        longest: longest training prompt in tokens by agent.
+        prompts: some training prompts, to learn how much of a prompt its images are.
+        gpu: whether agents run on GPUs.
+        quiet: print nothing.
+    """
+    budgets = {}
+    for number, encoder in enumerate(encoders):
+        shape = memory.shape_of(encoder)
+        if shape is None:
+            continue
+        # Replies of the other agents can make the prompts of an episode as long as the limit.
+        limit = encoder.longest_prompt()
+        length = limit if config.episode else min(limit, longest[encoder.name])
+        lengths = memory.prompts_of(encoder, length, prompts)
+        budgets[encoder.name] = memory.budget(config, number, shape, prompts=lengths, cpu=not gpu)
+        if not quiet:
+            print(f"{encoder.name}: {budgets[encoder.name].sentence('GPU' if gpu else 'rank')}", file=sys.stderr)
+    return budgets
+
+
+def predicted(config: Config, budgets: Mapping[str, memory.Budget], cohort: Cohort) -> dict[str, dict[str, Any]]:
+    """Return the prediction to compare with what is measured: of all agents together where they share a process."""
+    if not (cohort.one_process and len(cohort.agents) > 1):
+        return {name: {"predicted_gb": round(budget.tensors / 1e9, 3)} for name, budget in budgets.items()}
+    if len(budgets) < len(cohort.agents):
+        return {}
+    total = memory.together(list(budgets.values()), config.time_sliced)
+    return {name: {"predicted_gb": round(total / 1e9, 3), "together": True} for name in budgets}

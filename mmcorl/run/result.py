@@ -1,0 +1,75 @@
+"""A run as a Python object: its numbers as tables, its report, its trained agents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mmcorl import config as settings
+from mmcorl.config import Config
+from mmcorl.errors import UserError
+from mmcorl.run.folder import read_json, read_jsonl
+from mmcorl.run.run_folder import CONFIG, FINAL, SUMMARY
+
+Rows = list[dict[str, Any]]
+"""A table as a list of rows, which `pandas.DataFrame` takes."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run, finished or not, read from its folder; every access reads the files as they are now."""
+
+    path: Path
+
+    @property
+    def config(self) -> Config:
+        """The resolved config."""
+        return settings.load(self.path / CONFIG)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The content of summary.json; empty before the run is finished."""
+        return read_json(self.path / SUMMARY) or {}
+
+    @property
+    def metrics(self) -> Rows:
+        """Training metrics: a row per step and agent."""
+        return list(self._by_agent("metrics.jsonl"))
+
+    @property
+    def votes(self) -> Rows:
+        """Answers, vote, label and rewards: a row per step, prompt and agent."""
+        return list(self._by_agent("votes.jsonl"))
+
+    @property
+    def validation(self) -> Rows:
+        """Evaluations: a row per step, set and agent."""
+        return list(self._by_agent("validation.jsonl"))
+
+    @property
+    def weights(self) -> dict[str, Path]:
+        """By agent, the folder of its final weights in Hugging Face format; empty before the run is finished."""
+        final = self.path / FINAL
+        return {name: final / name for name in self.summary.get("agents", {}) if (final / name).is_dir()}
+
+    def report(self) -> Path:
+        """Write report.html anew; return its path."""
+        from mmcorl.report.run_page import build_report
+
+        return build_report(self.path)
+
+    def _by_agent(self, log: str) -> Iterator[dict[str, Any]]:
+        for line in read_jsonl(self.path / log)[0]:
+            shared: Mapping[str, Any] = {key: line[key] for key in ("step", "set", "uid", "row") if key in line}
+            for agent, values in line["agents"].items():
+                yield {**shared, "agent": agent, **values}
+
+
+def load_run(path: str | Path) -> Run:
+    """Return the run in a folder; UserError where there is none."""
+    path = Path(path)
+    if not (path / CONFIG).is_file():
+        raise UserError(f"{str(path)!r} holds no run: give the run folder of a `mmcorl train`")
+    return Run(path)

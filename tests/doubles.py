@@ -1,0 +1,62 @@
+"""Stand-ins for tests of the method: the plainest relation, fixed prompts, a journal that keeps what it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mmcorl.cotrain import StepRecord
+from mmcorl.labels.voting import Choices
+from mmcorl.types import Prompt
+
+
+class Letters:
+    """The plainest relation: answers are the same when they are spelt the same."""
+
+    def same(self, a: str, b: str, choices: Choices = None) -> bool:
+        return a == b
+
+    def classes(self, answers: Sequence[str | None], choices: Choices = None) -> list[int | None]:
+        numbers: dict[str, int] = {}
+        return [None if answer is None else numbers.setdefault(answer, len(numbers)) for answer in answers]
+
+
+class Rows:
+    """The same prompts at every step: `each` of every kind, whose answer is `right`."""
+
+    def __init__(self, kinds: Iterable[str], each: int):
+        names = [(kind, f"{kind}{i}") for kind in kinds for i in range(each)]
+        self.prompts = [Prompt(name, name, "?", gold="right", tag=kind) for kind, name in names]
+        self.asked: list[int] = []
+
+    def batch(self, step: int) -> list[Prompt]:
+        self.asked.append(step)
+        return self.prompts
+
+
+@dataclass
+class Notes:
+    """A journal that keeps what it is given."""
+
+    step: int = 0
+    lines: list[str] = field(default_factory=list)
+    records: list[StepRecord] = field(default_factory=list)
+    track: Callable[[], Any] | None = None
+    history: list[Any] = field(default_factory=list)
+
+    def phase(self, name: str) -> None:
+        self.lines.append(name)
+
+    def record(self, record: StepRecord) -> None:
+        self.lines.append(f"record {record.step}")
+        self.records.append(record)
+        self.step = record.step
+        if self.track:
+            self.history.append(self.track())
+
+    def evaluate_when_due(self, step: int, agents: Sequence[Any]) -> None:
+        self.lines.append(f"evaluate {step}")
+
+    def checkpoint_when_due(self, step: int, agents: Sequence[Any]) -> None:
+        self.lines.append(f"checkpoint {step}")
