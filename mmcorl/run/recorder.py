@@ -238,7 +238,7 @@ class Recorder:
         }
         self.folder.append("timings.jsonl", [timing])
         self.trackers.log(timing)
-        self.progress.step(metrics, timing)
+        self.progress.step(metrics)
 
     def _warn_of_unparsed(self, metrics: Mapping[str, Any]) -> None:
         """Warn when an agent has given hardly any readable answer for a while: then nobody learns from it."""
