@@ -29,7 +29,7 @@ from eval_suite.options import EvalOptions
 from eval_suite.pipeline import EvalJob, open_judge, open_sandbox, parse_benchmarks
 from eval_suite.reporter import SILENT, Reporter
 from eval_suite.results import is_evaluation
-from eval_suite.sandbox.behaviour import Acts, By, compared_by
+from eval_suite.sandbox.behaviour import ComparedBy, ProgramVote, compared_by
 from eval_suite.tasks import BENCHMARKS
 from mmcorl.algo.seeds import noise_seed
 from mmcorl.answers import Equivalence
@@ -196,11 +196,11 @@ def columns(drafts: EvalFolder, sixth: EvalFolder, k: int) -> dict[str, dict[str
     return {name: _summary(drafts, name) for name in names} | {SIXTH_CALL: _summary(sixth, SIXTH_CALL)}
 
 
-def program_comparisons(drafts: EvalFolder) -> dict[str, dict[By, int]]:
+def program_comparisons(drafts: EvalFolder) -> dict[str, dict[ComparedBy, int]]:
     """Count, per coding benchmark, the problems whose programs voted by behaviour, by syntax tree, or not at all."""
-    problems: dict[str, dict[str, list[Acts]]] = {}
+    problems: dict[str, dict[str, list[ProgramVote]]] = {}
     for row in drafts.rows("behaviour.jsonl"):
-        acts = Acts(row["outputs"], row["tree"])
+        acts = ProgramVote(row["outputs"], row["tree"])
         problems.setdefault(row["benchmark"], {}).setdefault(row["id"], []).append(acts)
     return {name: compared_by(by_id.values()) for name, by_id in problems.items()}
 

@@ -47,8 +47,6 @@ class CodeOptions(Options):
 
     run_code: bool = False
     """allow running code that a model wrote, in a sandbox"""
-    allow_unsafe_code: bool = False
-    """run it even where the sandbox has gaps"""
 
 
 class GradingOptions(CodeOptions):

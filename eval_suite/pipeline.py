@@ -290,7 +290,7 @@ def open_sandbox(options: CodeOptions, items: Iterable[Item], reporter: Reporter
         return None
     from eval_suite.sandbox import process
 
-    sandbox = process.open_sandbox(run_code=options.run_code, allow_unsafe=options.allow_unsafe_code)
+    sandbox = process.open_sandbox(run_code=options.run_code)
     reporter.note(sandbox.describe())
     return sandbox
 

@@ -271,7 +271,7 @@ def observe(
     Raises:
         RunError: the sandbox itself failed on some problems; the rest is kept, and the same command resumes.
     """
-    from eval_suite.sandbox.behaviour import acts_of
+    from eval_suite.sandbox.behaviour import program_votes
     from eval_suite.sandbox.process import HarnessError
 
     done = {key_of(row) for row in folder.rows("behaviour.jsonl")}
@@ -295,7 +295,7 @@ def observe(
         for item in items:
             responses = waiting[item.benchmark, item.id]
             try:
-                acts_by_response = acts_of(_code_task(item, tasks), item, responses, sandbox)
+                acts_by_response = program_votes(_code_task(item, tasks), item, responses, sandbox)
             except HarnessError as error:
                 failures.append(str(error))
             else:

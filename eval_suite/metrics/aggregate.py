@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from eval_suite.items import Item
 from eval_suite.metrics.intervals import Cluster
 from eval_suite.metrics.outcomes import Outcome
-from eval_suite.sandbox.behaviour import Acts, votes_of
+from eval_suite.sandbox.behaviour import ProgramVote, vote_labels
 from mmcorl.errors import UserError
 from mmcorl.labels.voting import Choices, Relation, TieRule, majority
 
@@ -141,7 +141,7 @@ def _program_votes(outcomes: Sequence[Outcome]) -> list[str | None]:
             f"programs vote by what they do on public examples, and those of {outcomes[0].benchmark} have not been run "
             "on them: allow it with --run-code, or score by pass@K or avg@K"
         )
-    votes, _ = votes_of(outcome.program or Acts() for outcome in outcomes)
+    votes, _ = vote_labels(outcome.program or ProgramVote() for outcome in outcomes)
     return votes
 
 

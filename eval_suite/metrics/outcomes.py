@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from eval_suite.grading.verdict import Stage
 from eval_suite.items import Item, Response
-from eval_suite.sandbox.behaviour import Acts
+from eval_suite.sandbox.behaviour import ProgramVote
 from mmcorl.errors import UserError
 
 Key = tuple[str, str, int]
@@ -36,7 +36,7 @@ class Outcome:
     reason: str = ""
     missing: bool = False
     """There is no response; it counts as wrong."""
-    program: Acts | None = None
+    program: ProgramVote | None = None
     """How a program votes; None for what is no code, and for code that was not run on its examples."""
 
     @property
@@ -87,7 +87,7 @@ def outcomes_of(
     due = dict(samples) if samples is not None else _samples(given)
     rules = {_key(row): row for row in rule_rows}
     judges = {_key(row): row for row in judge_rows}
-    programs = {_key(row): Acts(row["outputs"], row["tree"]) for row in behaviour_rows}
+    programs = {_key(row): ProgramVote(row["outputs"], row["tree"]) for row in behaviour_rows}
     ungraded = sum(key not in rules for key in given)
     if ungraded:
         raise UserError(f"{ungraded} of {len(given)} responses have not been graded: run `mmcorl grade` on the folder")
@@ -134,7 +134,9 @@ def pool(runs: Sequence[Sequence[Outcome]]) -> list[Outcome]:
     return pooled
 
 
-def _outcome(key: Key, rule: Mapping[str, Any], judge: Mapping[str, Any] | None, program: Acts | None) -> Outcome:
+def _outcome(
+    key: Key, rule: Mapping[str, Any], judge: Mapping[str, Any] | None, program: ProgramVote | None
+) -> Outcome:
     committed, cut_off, by_rule = bool(rule["committed"]), bool(rule["cut_off"]), bool(rule["rule"])
     word = None if judge is None else judge["verdict"]
     return Outcome(

@@ -1,6 +1,7 @@
-"""Model-written code: finding it in a response, running it in a confined process, grading it by its tests.
+"""Model-written code: extract it from a response, run it in a confined process, grade it by its tests.
 
-Off unless asked: `open_sandbox(run_code=True)` is the only way to a sandbox, and everything that runs code takes one.
+Off by default: `open_sandbox(run_code=True)` is the only way to a sandbox, and everything that runs code takes one.
+THREATS.md lists what is isolated by which layer, and what is not.
 """
 
 from eval_suite.sandbox.code_task import CodeGrade, grade_code

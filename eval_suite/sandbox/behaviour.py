@@ -1,6 +1,6 @@
-"""What programs are compared by when they vote: what they do on public examples, or, where none runs, how they read.
+"""Fingerprints by which programs vote: their outputs on public examples or, where none runs, their syntax trees.
 
-A program's text says little: two right programs rarely share it. Expected values play no part, so a vote needs no
+Two correct programs rarely share their text. Expected values play no part, so a vote needs no
 gold; and inputs come from the problem's own text, never from hidden tests.
 """
 
@@ -19,41 +19,41 @@ from eval_suite.items import Item, Response
 from eval_suite.sandbox.code_task import CodeTask
 from eval_suite.sandbox.process import Sandbox
 
-By = Literal["behaviour", "syntax", "nothing"]
+ComparedBy = Literal["behaviour", "syntax", "nothing"]
 
 
 @dataclass(frozen=True)
-class Acts:
-    """One response as a vote: digests, equal for programs that are one candidate."""
+class ProgramVote:
+    """One response as a vote: digests, equal for programs that count as the same candidate."""
 
     outputs: str | None = None
-    """What it gives on all examples; None where it gives nothing on any, or there is none."""
+    """Digest of its outputs on all examples; None where it gives none."""
     tree: str | None = None
-    """Its syntax tree, so that layout and comments do not count; None for no program."""
+    """Digest of its syntax tree, so that layout and comments do not count; None for no program."""
 
 
-def acts_of(task: CodeTask, item: Item, responses: Sequence[Response], sandbox: Sandbox) -> list[Acts]:
+def program_votes(task: CodeTask, item: Item, responses: Sequence[Response], sandbox: Sandbox) -> list[ProgramVote]:
     """How the responses to one coding problem vote; a program that stands in several is run once.
 
     Raises HarnessError when the sandbox itself fails, which says nothing of the programs.
     """
-    seen: dict[str, Acts] = {}
-    told = []
+    seen: dict[str, ProgramVote] = {}
+    votes = []
     for response in responses:
         program = task.read(item, response).program
         if program is None:
-            told.append(Acts())
+            votes.append(ProgramVote())
             continue
         if program.source not in seen:
             behaviour = task.observe(item, program, sandbox)
             outputs = _digest(json.dumps(behaviour.outputs)) if behaviour.ran else None
-            seen[program.source] = Acts(outputs, _tree(program.source))
-        told.append(seen[program.source])
-    return told
+            seen[program.source] = ProgramVote(outputs, _tree(program.source))
+        votes.append(seen[program.source])
+    return votes
 
 
-def votes_of(programs: Iterable[Acts]) -> tuple[list[str | None], By]:
-    """One label per program of one problem, equal for one candidate, and what made them so; None has no vote.
+def vote_labels(programs: Iterable[ProgramVote]) -> tuple[list[str | None], ComparedBy]:
+    """Return one label per program of a problem (None has no vote), and what the labels compare.
 
     Where any program runs, those that do not have no vote. Where none does, syntax trees are compared.
     """
@@ -65,9 +65,9 @@ def votes_of(programs: Iterable[Acts]) -> tuple[list[str | None], By]:
     return trees, "syntax" if any(tree is not None for tree in trees) else "nothing"
 
 
-def compared_by(problems: Iterable[Iterable[Acts]]) -> dict[By, int]:
-    """Problems by what their programs were compared by."""
-    counts = Counter(votes_of(programs)[1] for programs in problems)
+def compared_by(problems: Iterable[Iterable[ProgramVote]]) -> dict[ComparedBy, int]:
+    """Count problems by what their programs were compared by."""
+    counts = Counter(vote_labels(programs)[1] for programs in problems)
     return {"behaviour": counts["behaviour"], "syntax": counts["syntax"], "nothing": counts["nothing"]}
 
 

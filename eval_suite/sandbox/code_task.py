@@ -1,4 +1,4 @@
-"""What a coding benchmark adds to the common parts: how a response becomes a program, and how a program is tried."""
+"""The parts specific to coding benchmarks: extract a program from a response, and run its tests."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from eval_suite.grading.verdict import Verdict
 from eval_suite.items import Item, Response
 from eval_suite.sandbox.extract import CodeAnswer
 from eval_suite.sandbox.process import Sandbox
-from eval_suite.sandbox.run_tests import Behaviour, CodeResult, Program
+from eval_suite.sandbox.run_tests import CodeResult, Observation, Program
 
 
 @dataclass(frozen=True)
-class Reading:
-    """What a response commits to."""
+class ExtractedProgram:
+    """The program that a response commits to."""
 
     answer: CodeAnswer
     program: Program | None
@@ -24,13 +24,13 @@ class Reading:
 
 @dataclass(frozen=True)
 class CodeTask:
-    """One kind of coding problem."""
+    """How one coding benchmark extracts, tests and observes programs."""
 
-    read: Callable[[Item, Response], Reading]
+    read: Callable[[Item, Response], ExtractedProgram]
     """The program of a response; never raises, whatever its text."""
     test: Callable[[Item, Program, Sandbox], CodeResult]
     """The program on the problem's tests."""
-    observe: Callable[[Item, Program, Sandbox], Behaviour]
+    observe: Callable[[Item, Program, Sandbox], Observation]
     """What the program does on public example inputs; expected values play no part. No inputs, no outputs."""
 
 
@@ -62,29 +62,29 @@ def grade_code(task: CodeTask, item: Item, response: Response, sandbox: Sandbox)
 
 
 def calls_of(source: str, names: Sequence[str]) -> list[str]:
-    """The outermost calls of these functions in a piece of code, as expressions; empty when it does not parse."""
+    """Return the outermost calls of these functions in code, as expressions; empty when it does not parse."""
     try:
         tree = ast.parse(source.strip())
     except (SyntaxError, ValueError):
         return []
-    found: list[str] = []
+    calls: list[str] = []
 
     def look(node: ast.AST) -> None:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names:
-            found.append(ast.unparse(node))
+            calls.append(ast.unparse(node))
             return
         for child in ast.iter_child_nodes(node):
             look(child)
 
     look(tree)
-    return found
+    return calls
 
 
 _MAX_CALL = 2048
 
 
 def literal_call(text: str) -> str | None:
-    """The call a text begins with, as an expression, when all its arguments are literals and there is one."""
+    """Return the call a text begins with, as an expression, if it has arguments and all are literals."""
     text = text[:_MAX_CALL]
     end = text.find(")") + 1
     while end:
@@ -107,7 +107,7 @@ def _is_literal(node: ast.expr) -> bool:
 
 
 def texts(meta: Mapping[str, object], name: str) -> list[str]:
-    """A list of texts in the meta data of an item, which a JSON file may have made a list of a tuple."""
+    """Return a list of texts from an item's metadata, which JSON may have turned from a tuple into a list."""
     value = meta[name]
     assert isinstance(value, list | tuple)
-    return [str(one) for one in value]
+    return [str(text) for text in value]

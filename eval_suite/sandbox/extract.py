@@ -23,7 +23,7 @@ MAX_PROGRAM = 1 << 18
 
 @dataclass(frozen=True)
 class CodeAnswer:
-    """The program of one response, and how it was said."""
+    """The program of one response, and where it was found."""
 
     code: str | None
     """None when the response commits to no program."""
@@ -33,7 +33,7 @@ class CodeAnswer:
 
 
 def extract_code(response: str, finish_reason: Literal["stop", "length", "unknown"] = "unknown") -> CodeAnswer:
-    """The program of one response; never raises, whatever the text.
+    """Return the program of one response; never raises, whatever the text.
 
     Drafts up to the last `</think>` do not count. Of the complete blocks the last one marked as Python counts, or
     where none is marked the last one without a mark; blocks of other languages (shell, output) never do. A last
@@ -58,7 +58,7 @@ def extract_code(response: str, finish_reason: Literal["stop", "length", "unknow
 
 
 def _without_thoughts(text: str) -> tuple[str, bool]:
-    """The part behind the last think block, and whether one is still open."""
+    """Return the text after the last think block, and whether one is still open."""
     lower = text.lower()
     if len(lower) != len(text):
         lower = text  # a character that changes length when lowered would shift every place
@@ -70,15 +70,15 @@ def _without_thoughts(text: str) -> tuple[str, bool]:
 
 
 def _inside_answer(text: str) -> str:
-    """What stands in the last complete answer tag; without one the whole text."""
+    """Return the content of the last complete answer tag, or the whole text without one."""
     close = text.rfind(_CLOSE_ANSWER)
     start = text.rfind(_OPEN_ANSWER, 0, close) if close >= 0 else -1
     return text[start + len(_OPEN_ANSWER) : close] if start >= 0 else text
 
 
 def _blocks(text: str) -> tuple[list[tuple[str, str]], tuple[str, str] | None]:
-    """Complete blocks as (language, code), and the open one at the end if there is any."""
-    found: list[tuple[str, str]] = []
+    """Return complete blocks as (language, code), and the open one at the end, if any."""
+    blocks: list[tuple[str, str]] = []
     place = 0
     closings = [(match.start(), match.end(), len(match.group(1))) for match in _CLOSE.finditer(text)]
     next_closing = 0
@@ -92,7 +92,7 @@ def _blocks(text: str) -> tuple[list[tuple[str, str]], tuple[str, str] | None]:
         words = mark.strip().lower().split()
         language = words[0].strip("{}.") if words else ""
         if line_end < 0:
-            return found, (language, "")
+            return blocks, (language, "")
         indent = opening - (text.rfind("\n", 0, opening) + 1)
         indent = indent if not text[opening - indent : opening].strip() else 0
         while next_closing < len(closings) and (
@@ -101,11 +101,11 @@ def _blocks(text: str) -> tuple[list[tuple[str, str]], tuple[str, str] | None]:
             # A deeper fence belongs to the code: a docstring may show one.
             next_closing += 1
         if next_closing == len(closings):
-            return found, (language, text[line_end + 1 :])
+            return blocks, (language, text[line_end + 1 :])
         start, end, _ = closings[next_closing]
-        found.append((language, text[line_end + 1 : start]))
+        blocks.append((language, text[line_end + 1 : start]))
         place = end
-    return found, None
+    return blocks, None
 
 
 def _dedented(code: str) -> str:
@@ -116,7 +116,7 @@ def _dedented(code: str) -> str:
 
 
 def _is_body(code: str) -> bool:
-    """Whether code returns or yields outside any function, which only the inside of one does.
+    """Return whether code returns or yields outside any function, which only the inside of one does.
 
     Read from the tree: compiling hostile text can crash the interpreter, parsing it cannot.
     """
@@ -140,7 +140,7 @@ def _statements(code: str) -> list[ast.stmt]:
 
 
 def parses(code: str) -> bool:
-    """Whether a text is Python of acceptable length; nothing is run."""
+    """Return whether a text is Python of acceptable length; nothing is run."""
     if len(code) > MAX_PROGRAM:
         return False
     try:
@@ -153,7 +153,7 @@ def parses(code: str) -> bool:
 
 
 def is_program(text: str) -> bool:
-    """Whether a text is Python that does something: `Yes` and `42` are Python too, but answers in prose."""
+    """Return whether a text is Python that does something: `Yes` and `42` are Python too, but answers in prose."""
     if not text.strip() or not parses(text):
         return False
     idle = (ast.Name, ast.Constant, ast.Attribute, ast.Tuple, ast.UnaryOp)
@@ -161,6 +161,6 @@ def is_program(text: str) -> bool:
 
 
 def definitions(code: str) -> list[str]:
-    """Names of functions and classes a program defines at its top level, in order; empty when it does not parse."""
+    """Return the functions and classes a program defines at its top level, in order; empty when it does not parse."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     return list(dict.fromkeys(node.name for node in _statements(code) if isinstance(node, kinds)))

@@ -1,6 +1,7 @@
-"""Take rights away from this process, layer by layer. Linux, ctypes, nothing installed; each call raises on failure.
+"""Confine this process, layer by layer: namespaces, Landlock, seccomp, limits. Linux only; each call raises on failure.
 
-Runs inside the confined process, before any model code. Numbers are of the kernel's stable interface:
+Runs inside the worker before any model code, through ctypes, with nothing installed. Numbers are of the kernel's stable
+interface:
 linux/sched.h, linux/mount.h, linux/landlock.h, linux/seccomp.h, and the syscall tables of x86-64 and arm64.
 """
 
@@ -43,22 +44,22 @@ def _prctl(option: int, argument: object) -> None:
     _call("prctl", option, argument, *[ctypes.c_ulong(0)] * 3)
 
 
-def _syscall(what: str, number: int, *arguments: object) -> int:
+def _raw_syscall(what: str, number: int, *arguments: object) -> int:
     return _check(_libc.syscall(ctypes.c_long(number), *arguments), what)
 
 
 def die_with_parent() -> None:
-    """Be killed when the parent ends. The kernel forgets this at every change of user, so call it after."""
+    """Die when the parent does. The kernel forgets this at every change of user, so call it after one."""
     _prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(_SIGKILL))
 
 
 def no_new_privs() -> None:
-    """No program started from here gains rights by its file mode. Required by Landlock and seccomp."""
+    """Forbid gaining rights through setuid programs. Required by Landlock and seccomp."""
     _prctl(_PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1))
 
 
 def readable_paths() -> list[str]:
-    """What Python needs to read to import its standard library, outermost paths only."""
+    """Return the outermost paths that Python reads to import its standard library."""
     wanted = [*sys.path, os.path.join(sys.base_prefix, "lib")]
     wanted += ["/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib"]
     wanted += ["/etc/ld.so.cache", "/etc/localtime", "/usr/share/zoneinfo"]
@@ -70,10 +71,10 @@ DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 
 
 def enter_namespaces() -> None:
-    """Networks, mounts, IPC and host name of its own; the next child is process 1 of processes of its own.
+    """Enter private network, mount, IPC, UTS and PID namespaces; the next child is PID 1.
 
-    When process 1 ends the kernel ends all of its descendants, however they were started. Without root a user
-    namespace comes along, in which this user may do the rest.
+    When PID 1 ends, the kernel kills all of its descendants, however they were started. Without root, a user namespace
+    is added, which grants the rights for the rest.
     """
     uid, gid = os.geteuid(), os.getegid()
     flags = _NEWNS | _NEWUTS | _NEWIPC | _NEWPID | _NEWNET
@@ -94,10 +95,10 @@ def _write(path: str, text: str) -> None:
         os.close(handle)
 
 
-def own_root(box: str, uid: int, gid: int, disk_mb: int) -> str:
-    """A root folder with read-only standard library and an empty folder in memory; the path of that folder.
+def make_root(box: str, uid: int, gid: int, disk_mb: int) -> str:
+    """Replace the root by the read-only standard library and an empty folder in memory; return that folder's path.
 
-    Needs the mount namespace. Nothing else of the machine's files has a name afterwards, /proc included.
+    Needs the mount namespace. No other file of the machine has a name afterwards, including /proc.
     """
     _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
     _mount("tmpfs", box, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=755,size=1m")
@@ -121,7 +122,7 @@ def own_root(box: str, uid: int, gid: int, disk_mb: int) -> str:
     options = f"mode=700,uid={uid},gid={gid},size={disk_mb}m,nr_inodes=4096"
     _mount("tmpfs", box + "/box", "tmpfs", _MS_NOSUID | _MS_NODEV, options)
     numbers = {"x86_64": 155, "aarch64": 41}
-    _syscall("pivot_root", numbers[platform.machine()], _path(box), _path(box + "/old"))
+    _raw_syscall("pivot_root", numbers[platform.machine()], _path(box), _path(box + "/old"))
     os.chdir("/")
     _call("umount2", b"/old", _MNT_DETACH)
     os.rmdir("/old")
@@ -139,15 +140,15 @@ def _mount(source: str | None, target: str, kind: str | None, flags: int, option
     _check(result, f"mount {target}")
 
 
-def become(uid: int) -> None:
-    """Give up root for a user that owns nothing. Needs to be root."""
+def switch_user(uid: int) -> None:
+    """Give up root for a user that owns nothing. Needs root."""
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
 
 
 def drop_capabilities() -> None:
-    """Give up what a new user namespace grants inside itself."""
+    """Drop the capabilities that a new user namespace grants."""
     header = struct.pack("Ii", 0x20080522, 0)
     _call("capset", header, struct.pack("6I", *[0] * 6))
 
@@ -160,23 +161,23 @@ _ON_FILES = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14 | 1 << 15
 
 
 def landlock(box: str) -> int:
-    """Only the standard library may be read and only `box` written; no TCP, no signals out. Returns the ABI.
+    """Allow reading only the standard library and writing only `box`; no TCP, no signals out. Return the ABI version.
 
     Which rights exist depends on the kernel: files since ABI 1, TCP since 4, signals since 6.
     """
-    abi = _syscall("landlock", _LL_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint(1))
+    abi = _raw_syscall("landlock", _LL_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint(1))
     files = (1 << (13 if abi < 2 else 14 if abi < 3 else 15 if abi < 5 else 16)) - 1
     size = 8 if abi < 4 else 16 if abi < 6 else 24
     rules = struct.pack("QQQ", files, 3, 3)[:size]
-    ruleset = _syscall("landlock_create_ruleset", _LL_CREATE, rules, ctypes.c_size_t(size), ctypes.c_uint(0))
+    ruleset = _raw_syscall("landlock_create_ruleset", _LL_CREATE, rules, ctypes.c_size_t(size), ctypes.c_uint(0))
     try:
         for path in readable_paths():
             _allow(ruleset, path, _READ & files)
         for path in DEVICES:
             _allow(ruleset, path, (1 << 1 | 1 << 2) & files)
-        # Everything in the box but running files and making devices.
+        # Everything in the box except executing files and making devices.
         _allow(ruleset, box, files & ~(1 << 0 | 1 << 6 | 1 << 11))
-        _syscall("landlock_restrict_self", _LL_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint(0))
+        _raw_syscall("landlock_restrict_self", _LL_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint(0))
     finally:
         os.close(ruleset)
     return abi
@@ -190,7 +191,7 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
         if not os.path.isdir(path):
             rights &= _ON_FILES
         rule = struct.pack("=Qi", rights, handle)
-        _syscall(f"landlock {path}", _LL_ADD, ctypes.c_int(ruleset), ctypes.c_int(1), rule, ctypes.c_uint(0))
+        _raw_syscall(f"landlock {path}", _LL_ADD, ctypes.c_int(ruleset), ctypes.c_int(1), rule, ctypes.c_uint(0))
     finally:
         os.close(handle)
 
@@ -227,9 +228,9 @@ _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45
 
 
 def seccomp() -> None:
-    """One process, many threads, no network: the calls above fail with EPERM from here on.
+    """Allow one process with many threads and no network: the calls above fail with EPERM from here on.
 
-    For the process that runs model code, just before it does; the one that starts it still has to fork.
+    For the process that runs model code, just before it does; its parent still has to fork.
     """
     machine = platform.machine()
     if machine not in _AUDIT_ARCH:
@@ -265,8 +266,8 @@ def seccomp() -> None:
 # -- limits -----------------------------------------------------------------------------------------------------
 
 
-def limit(limits: Mapping[str, int]) -> None:
-    """Limits of the kernel: `memory_mb`, `cpu_seconds`, `file_mb`, `processes`, `files`; no core dumps."""
+def set_limits(limits: Mapping[str, int]) -> None:
+    """Set resource limits: `memory_mb`, `cpu_seconds`, `file_mb`, `processes`, `files`; no core dumps."""
     memory = limits["memory_mb"] << 20
     wanted: Sequence[tuple[int, int]] = (
         (resource.RLIMIT_AS, memory),
@@ -289,15 +290,15 @@ def limit(limits: Mapping[str, int]) -> None:
     resource.setrlimit(resource.RLIMIT_STACK, (deep if hard == resource.RLIM_INFINITY else min(deep, hard), hard))
 
 
-def more_time(seconds: float) -> None:
-    """Move the limit on CPU time to so many seconds from now; model code can move it too, but not past the hard one."""
+def extend_cpu_time(seconds: float) -> None:
+    """Move the soft limit on CPU time to so many seconds from now; model code can too, but not past the hard limit."""
     used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (min(hard - 1, int(used + seconds) + 1), hard))
 
 
-def tasks_of(uid: int) -> int:
-    """Processes and threads of a user on this machine."""
+def count_tasks(uid: int) -> int:
+    """Count the processes and threads of a user on this machine."""
     count = 0
     for name in os.listdir("/proc") if os.path.isdir("/proc") else []:
         if name.isdigit():

@@ -1,7 +1,7 @@
-"""A separate, limited process for model-written code: which layers hold it, and the pipe to it.
+"""A confined process for model-written code: the isolation layers, and the pipe to it. See THREATS.md.
 
-No expected value, no verdict and no part of the environment is ever inside, so what runs there can only answer.
-Every question has a deadline on the wall clock; past it the process and all it started are killed.
+No expected value, no verdict and no part of the environment is ever inside, so code there can only answer. Every
+request has a wall-clock deadline; past it the process and all its descendants are killed.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ Layer = Literal["namespaces", "uid", "landlock", "seccomp"]
 Outcome = Literal["passed", "wrong", "error", "timeout", "killed", "harness_error"]
 
 LAYERS: Mapping[Layer, str] = {
-    "namespaces": "own network, processes, mounts, IPC; nothing of the disk but a read-only standard library",
+    "namespaces": "private network, processes, mounts, IPC; of the disk only a read-only standard library",
     "uid": "a user that owns nothing (root only)",
-    "landlock": "no file outside the standard library read, none outside its folder written, no TCP",
+    "landlock": "reads only the standard library, writes only its folder, no TCP",
     "seccomp": "one process, no sockets, no signals, no new programs",
 }
-ALWAYS = "own session, empty environment, own folder, limits on memory, CPU, files and output"
-"""What holds on every machine; on Linux `no_new_privs` as well."""
+ALWAYS = "own session, empty environment, own folder, no_new_privs, limits on memory, CPU, files and output"
+"""What holds on every machine."""
 
-_WARDEN = Path(__file__).with_name("worker.py")
+_WORKER = Path(__file__).with_name("worker.py")
 _START_SECONDS = 30.0
 _NAMED_SIGNALS = {number.value: number.name for number in signal.Signals}
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one process may use."""
+    """Resource limits of one process."""
 
     memory_mb: int = 4096
     """Address space of the process."""
     output_mb: int = 16
-    """What it may print for one input, and the size of one returned value."""
+    """Output for one input, and size of one returned value."""
     file_mb: int = 16
-    """The largest file it may write."""
+    """Largest file it may write."""
     disk_mb: int = 64
-    """All its files together; they lie in memory (with namespaces)."""
+    """All its files together; held in memory (with namespaces)."""
     processes: int = 64
     """Processes and threads."""
     files: int = 64
@@ -64,7 +64,7 @@ class Limits:
 
 
 class HarnessError(Exception):
-    """The sandbox itself failed: says nothing about the code, and is worth another try."""
+    """The sandbox itself failed, which says nothing about the code and is worth another try."""
 
 
 class Stopped(Exception):
@@ -78,73 +78,72 @@ class Stopped(Exception):
 
 @dataclass(frozen=True)
 class Sandbox:
-    """How code is confined on this machine; open it with `open_sandbox`. Safe to use from any thread."""
+    """The isolation of this machine; made by `open_sandbox`. Safe to use from any thread."""
 
     layers: tuple[Layer, ...]
     limits: Limits = field(default_factory=Limits)
 
-    def start(self, job: Mapping[str, Any], cpu_seconds: float) -> Confined:
-        """Start one confined process for a job (see _warden.py); use it in a `with` block."""
-        return Confined(self, job, cpu_seconds)
+    def start(self, job: Mapping[str, Any], cpu_seconds: float) -> ConfinedProcess:
+        """Start one confined process for a job (see worker.py); use it in a `with` block."""
+        return ConfinedProcess(self, job, cpu_seconds)
 
     @property
     def record(self) -> dict[str, Any]:
-        """What a run stores beside its scores."""
+        """Facts stored beside the scores."""
         return {"layers": list(self.layers), "limits": asdict(self.limits), "missing": missing(self.layers)}
 
     def describe(self) -> str:
-        """The layers in force, one line each, for people."""
+        """Return the layers in force, one line each."""
         lines = [
             f"{name:<10}  {what if name in self.layers else 'not available here'}" for name, what in LAYERS.items()
         ]
         return "\n".join([f"{'always':<10}  {ALWAYS}", *lines])
 
 
-def open_sandbox(*, run_code: bool = False, allow_unsafe: bool = False, limits: Limits | None = None) -> Sandbox:
-    """The sandbox of this machine, its layers tried once per process.
+def open_sandbox(*, run_code: bool = False, limits: Limits | None = None) -> Sandbox:
+    """Return the sandbox of this machine, whose layers are tried once per process.
 
-    Refuses unless `run_code` says that model-written code may run at all, and refuses a machine on which code could
-    reach the network, other files or other processes unless `allow_unsafe` accepts that.
+    Raises:
+        UserError: `run_code` does not allow model-written code to run, or this machine cannot isolate it: code could
+            reach the network, other files or other processes.
     """
     if not run_code:
         raise UserError(
             "this benchmark runs code that a model wrote, which is off: allow it with --run-code (run_code=True), "
             "best on a machine without data you would miss"
         )
-    if os.name != "posix":
-        raise UserError(f"model-written code runs on Linux or another POSIX system, not on {sys.platform}: grade there")
+    if sys.platform != "linux":
+        raise UserError(f"model-written code is isolated on Linux only, not on {sys.platform}: grade in a container")
     layers = detect()
     if not layers:
-        _check_start()
-    check_layers(layers, allow_unsafe)
+        _require_start()
+    require_isolation(layers)
     return Sandbox(layers, limits or Limits())
 
 
-def _check_start() -> None:
-    """Refuse a machine on which not even a process without layers starts: its layers are not what is missing."""
+def _require_start() -> None:
+    """Refuse a machine on which not even a process without layers starts: missing layers are not its problem."""
     try:
         with Sandbox(()).start({"kind": "serve", "prelude": "", "source": ""}, 10):
             pass
     except HarnessError as problem:
         raise UserError(
-            f"model-written code cannot run here, as the sandbox does not start ({problem}): mend that, or grade on "
+            f"model-written code cannot run here, as the sandbox does not start ({problem}): correct that, or grade on "
             "another machine"
         ) from problem
 
 
-def check_layers(layers: Sequence[Layer], allow_unsafe: bool) -> None:
-    """Refuse layers that leave something open, unless that is accepted."""
-    gaps = missing(layers)
-    if gaps and not allow_unsafe:
+def require_isolation(layers: Sequence[Layer]) -> None:
+    """Refuse layers that leave something open."""
+    if gaps := missing(layers):
         raise UserError(
-            f"model-written code could reach {' and '.join(gaps)} here, because none of the layers that stop it is "
-            "available: use a machine with user namespaces, or with seccomp and Landlock, or accept it with "
-            "--allow-unsafe-code (allow_unsafe=True)"
+            f"model-written code could reach {' and '.join(gaps)} here, because none of the layers that prevent it is "
+            "available: use a machine or container with user namespaces, or with seccomp and Landlock"
         )
 
 
 def missing(layers: Sequence[Layer]) -> list[str]:
-    """What these layers leave open."""
+    """Return what these layers leave open."""
     root = os.geteuid() == 0
     closed = {
         "the network": "namespaces" in layers or "seccomp" in layers,
@@ -156,15 +155,13 @@ def missing(layers: Sequence[Layer]) -> list[str]:
 
 @cache
 def detect() -> tuple[Layer, ...]:
-    """The layers that work here, each tried on top of those before it with a program that imports and answers."""
-    found: tuple[Layer, ...] = ()
-    if not sys.platform.startswith("linux"):
-        return found
+    """Return the layers that work here, each tried on top of those before it with a small program."""
+    layers: tuple[Layer, ...] = ()
     source = "import decimal, heapq, random, re, threading\ndef f(x): return x + 1"
     for layer in LAYERS:
         if layer == "uid" and os.geteuid() != 0:
             continue
-        attempt: tuple[Layer, ...] = (*found, layer)
+        attempt: tuple[Layer, ...] = (*layers, layer)
         try:
             with Sandbox(attempt).start({"kind": "serve", "prelude": "", "source": source}, 10) as process:
                 deadline = time.monotonic() + 10
@@ -173,8 +170,8 @@ def detect() -> tuple[Layer, ...]:
         except (HarnessError, Stopped):
             continue
         if loads(loaded) == {"value": None} and loads(answer) == {"value": 2}:
-            found = attempt
-    return found
+            layers = attempt
+    return layers
 
 
 _numbers = itertools.count()
@@ -185,8 +182,8 @@ def _unused_uid() -> int:
     return 61184 + (os.getpid() * 31 + next(_numbers)) % 4000
 
 
-class Confined:
-    """One confined process; leaving the `with` block kills it and whatever it started, and removes its folder."""
+class ConfinedProcess:
+    """One confined process; leaving the `with` block kills it and its descendants, and removes its folder."""
 
     def __init__(self, sandbox: Sandbox, job: Mapping[str, Any], cpu_seconds: float) -> None:
         self._most = sandbox.limits.output_mb << 20
@@ -202,7 +199,7 @@ class Confined:
             if uid is not None:
                 os.chown(self._box, uid, uid)
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-X", "utf8", str(_WARDEN), json.dumps(config)],
+                [sys.executable, "-I", "-S", "-X", "utf8", str(_WORKER), json.dumps(config)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -221,7 +218,7 @@ class Confined:
         self._job = job
 
     def __enter__(self) -> Self:
-        """Wait until the process is confined and has its job."""
+        """Wait until the process is confined and has received its job."""
         deadline = time.monotonic() + _START_SECONDS
         try:
             self._expect({"ready": True}, deadline)
@@ -246,16 +243,16 @@ class Confined:
         self.close()
 
     def ask(self, request: Mapping[str, Any], deadline: float) -> bytes:
-        """Send a request and return the reply as it came: bytes nobody has vouched for. Raises Stopped."""
+        """Send a request and return the raw, untrusted reply. Raises Stopped."""
         self.send(request, deadline)
         return self.receive(deadline)
 
     def send(self, data: Mapping[str, Any], deadline: float) -> None:
-        """Write one line. A process that has ended is noticed when it is read from."""
+        """Write one line. A process that has ended is noticed when reading."""
         self.send_line(json.dumps(data).encode("ascii"), deadline)
 
     def send_line(self, line: bytes, deadline: float) -> None:
-        """Write one line that is JSON already."""
+        """Write one line that is already JSON."""
         left = memoryview(line + b"\n")
         while left:
             _, writable, _ = select.select([], [self._stdin], [], max(0.0, deadline - time.monotonic()))
@@ -269,7 +266,7 @@ class Confined:
                 return
 
     def receive(self, deadline: float) -> bytes:
-        """The next line, without its end. Raises Stopped when there is none by the deadline."""
+        """Return the next line without its end. Raises Stopped when there is none by the deadline."""
         chunks, size = [self._rest], len(self._rest)
         while b"\n" not in chunks[-1]:
             readable, _, _ = select.select([self._stdout], [], [], max(0.0, deadline - time.monotonic()))
@@ -288,7 +285,7 @@ class Confined:
         return line
 
     def close(self) -> None:
-        """Kill the process and whatever it started, and remove its folder."""
+        """Kill the process and its descendants, and remove its folder."""
         self._kill()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None

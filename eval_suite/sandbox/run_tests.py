@@ -1,4 +1,4 @@
-"""Run one solution on the tests of its problem: what happened in each test, decided outside the solution's process."""
+"""Run a solution on the tests of its problem; outcomes are decided outside the solution's process."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, TypeVar
 
-from eval_suite.sandbox.process import Confined, HarnessError, Outcome, Sandbox, Stopped
+from eval_suite.sandbox.process import ConfinedProcess, HarnessError, Outcome, Sandbox, Stopped
 from eval_suite.sandbox.values import ValueProblem, decode, encode, fingerprint, loads, no_handle, same_value
 
 PATIENCE = 3.0
-"""Wall clock over CPU time: a program may be kept waiting by a busy machine, and sleeping is not working."""
+"""Wall-clock deadline over CPU time: a busy machine may keep a program waiting, and sleeping uses no CPU time."""
 _TRIES = 3
 _MAX_DETAIL = 300
 T = TypeVar("T")
@@ -22,23 +22,23 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Program:
-    """What a model wrote, and what stands before it."""
+    """A model's program, and the code run before it."""
 
     source: str
     prelude: str = ""
-    """Trusted code run first in the same namespace: imports, helpers. Apart, so that the source may begin with
-    `from __future__` and its line numbers are its own."""
+    """Trusted code run first in the same namespace: imports, helpers. Separate, so that the source may begin with
+    `from __future__` and keeps its line numbers."""
 
     def job(self, kind: str) -> dict[str, str]:
-        """The job of a confined process that holds this program."""
+        """Return the job of a confined process that holds this program."""
         return {"kind": kind, "prelude": self.prelude, "source": self.source}
 
 
 @dataclass(frozen=True)
 class TestResult:
-    """What happened in one test."""
+    """Outcome of one test."""
 
-    __test__ = False  # not a class of tests, whatever pytest thinks of the name
+    __test__ = False  # pytest takes the name for a class of tests
 
     outcome: Outcome
     """`wrong`: it answered and the answer fails the test. `error`: it raised, exited or answered nothing readable.
@@ -49,26 +49,26 @@ class TestResult:
 
 @dataclass(frozen=True)
 class CodeResult:
-    """What happened to one solution."""
+    """Outcomes of one solution."""
 
     tests: tuple[TestResult, ...]
-    """Outcomes in order; nothing follows a test after which the process was gone."""
+    """In order; ends at a test after which the process was gone."""
     total: int
     """Tests of the problem."""
     seconds: float
 
     @property
     def passed(self) -> bool:
-        """Every test was run and passed."""
+        """Whether every test ran and passed."""
         return self.total > 0 and len(self.tests) == self.total and all(t.outcome == "passed" for t in self.tests)
 
     @property
     def harness_error(self) -> bool:
-        """The sandbox failed, so nothing is known about the code."""
+        """Whether the sandbox failed, so that nothing is known about the code."""
         return any(test.outcome == "harness_error" for test in self.tests)
 
     def reason(self) -> str:
-        """A few words for people."""
+        """Return a few words for people."""
         good = sum(test.outcome == "passed" for test in self.tests)
         first = next(((n, test) for n, test in enumerate(self.tests, 1) if test.outcome != "passed"), None)
         if first is None:
@@ -98,13 +98,13 @@ def run_python_tests(
             problem = _load(solution, deadline)
             if problem is not None:
                 return [problem] * len(tests)
-            return _referee(solution, checker, nonce, deadline)
+            return _relay_calls(solution, checker, nonce, deadline)
 
     return _timed(attempt, len(tests))
 
 
-def _referee(solution: Confined, checker: Confined, nonce: str, deadline: float) -> list[TestResult]:
-    """Carry the tests' calls to the solution and back until the tests are done."""
+def _relay_calls(solution: ConfinedProcess, checker: ConfinedProcess, nonce: str, deadline: float) -> list[TestResult]:
+    """Forward the tests' calls to the solution and the replies back, until the tests are done."""
     results: list[TestResult] = []
     while True:
         try:
@@ -114,7 +114,7 @@ def _referee(solution: Confined, checker: Confined, nonce: str, deadline: float)
                 return [*results, TestResult("timeout", stopped.detail)]
             raise HarnessError(f"the tests' own process {stopped.detail}") from stopped
         except ValueProblem as problem:
-            raise HarnessError(f"the tests' own process said what is {problem}") from problem
+            raise HarnessError(f"the tests' own process broke the protocol: {problem}") from problem
         if "ask" in message:
             try:
                 reply = solution.ask(message["ask"], deadline)
@@ -126,18 +126,18 @@ def _referee(solution: Confined, checker: Confined, nonce: str, deadline: float)
         elif message.get("done") == nonce:
             return results
         else:
-            raise HarnessError("the tests' own process said something else than agreed")
+            raise HarnessError("the tests' own process broke the protocol")
 
 
 @dataclass(frozen=True)
-class Call:
+class CallCase:
     """One call of a function with plain arguments."""
 
     arguments: tuple[Any, ...]
     expected: Any
 
 
-def run_calls(sandbox: Sandbox, program: Program, name: str, calls: Sequence[Call], seconds: float) -> CodeResult:
+def run_calls(sandbox: Sandbox, program: Program, name: str, calls: Sequence[CallCase], seconds: float) -> CodeResult:
     """Call one function of a solution; compare each result here, with types checked. Stops at the first failure.
 
     `seconds`: CPU time for loading and for each call.
@@ -161,11 +161,11 @@ def run_calls(sandbox: Sandbox, program: Program, name: str, calls: Sequence[Cal
     return _timed(attempt, len(calls))
 
 
-def _compare(solution: Confined, request: dict[str, Any], expected: Any, deadline: float) -> TestResult:
+def _compare(solution: ConfinedProcess, request: dict[str, Any], expected: Any, deadline: float) -> TestResult:
     try:
         reply = loads(solution.ask(request, deadline))
         if isinstance(reply, dict) and reply.keys() == {"error"}:
-            return TestResult("error", _named(reply["error"]))
+            return TestResult("error", _error_text(reply["error"]))
         if not (isinstance(reply, dict) and reply.keys() == {"value"}):
             return TestResult("error", "its process answered with no value")
         value = decode(reply["value"], no_handle)
@@ -175,18 +175,18 @@ def _compare(solution: Confined, request: dict[str, Any], expected: Any, deadlin
         return TestResult("error", str(problem)[:_MAX_DETAIL])
     if same_value(value, expected):
         return TestResult("passed")
-    return TestResult("wrong", f"{_short(value)} instead of {_short(expected)}")
+    return TestResult("wrong", f"{_excerpt(value)} instead of {_excerpt(expected)}")
 
 
 @dataclass(frozen=True)
-class Run:
-    """One run of a program: what it reads and what it must print."""
+class StdinCase:
+    """One run of a program: its input and the output it must print."""
 
     stdin: str
     expected: str
 
 
-def run_programs(sandbox: Sandbox, program: Program, runs: Sequence[Run], seconds: float) -> CodeResult:
+def run_programs(sandbox: Sandbox, program: Program, runs: Sequence[StdinCase], seconds: float) -> CodeResult:
     """Run a program once per input in a fresh process each; compare what it printed here. Stops at a failure.
 
     `seconds`: CPU time for each run.
@@ -196,7 +196,7 @@ def run_programs(sandbox: Sandbox, program: Program, runs: Sequence[Run], second
         results: list[TestResult] = []
         with sandbox.start(program.job("stdin"), seconds) as process:
             for run in runs:
-                results.append(_print_and_compare(process, run, seconds))
+                results.append(_check_output(process, run, seconds))
                 if results[-1].outcome != "passed":
                     break
         return results
@@ -204,24 +204,24 @@ def run_programs(sandbox: Sandbox, program: Program, runs: Sequence[Run], second
     return _timed(attempt, len(runs))
 
 
-def _print_and_compare(process: Confined, run: Run, seconds: float) -> TestResult:
+def _check_output(process: ConfinedProcess, run: StdinCase, seconds: float) -> TestResult:
     try:
-        printed, problem = _printed(process, run.stdin, seconds)
+        printed, problem = _run_program(process, run.stdin, seconds)
     except Stopped as stopped:
         return TestResult(stopped.outcome, stopped.detail)
     if problem is not None:
         return problem
     if same_output(printed, run.expected):
         return TestResult("passed")
-    return TestResult("wrong", f"{_short(printed.strip())} instead of {_short(run.expected.strip())}")
+    return TestResult("wrong", f"{_excerpt(printed.strip())} instead of {_excerpt(run.expected.strip())}")
 
 
-def _printed(process: Confined, stdin: str, seconds: float) -> tuple[str, TestResult | None]:
-    """What a program prints for one input, or what went wrong. Raises Stopped."""
+def _run_program(process: ConfinedProcess, stdin: str, seconds: float) -> tuple[str, TestResult | None]:
+    """Return what a program prints for one input, or what went wrong. Raises Stopped."""
     try:
         reply = loads(process.ask({"stdin": stdin}, time.monotonic() + PATIENCE * seconds))
     except ValueProblem as problem:
-        raise HarnessError(f"the process around the program said something else than agreed: {problem}") from problem
+        raise HarnessError(f"the process around the program broke the protocol: {problem}") from problem
     if reply["capped"]:
         return "", TestResult("killed", "it printed more than the limit")
     if reply["status"] == 128 + signal.SIGXCPU:
@@ -230,12 +230,12 @@ def _printed(process: Confined, stdin: str, seconds: float) -> tuple[str, TestRe
         return "", TestResult("killed", f"ended by signal {reply['status'] - 128}")
     if reply["status"] != 0:
         note = reply["note"]
-        return "", TestResult("error", _named(note) if note else f"ended with exit code {reply['status']}")
+        return "", TestResult("error", _error_text(note) if note else f"ended with exit code {reply['status']}")
     return reply["out"], None
 
 
 def same_output(printed: str, expected: str) -> bool:
-    """Whether two outputs are equal as LiveCodeBench compares them.
+    """Return whether two outputs are equal as LiveCodeBench compares them.
 
     Line by line without outer white space; a pair of lines that differs as text is equal when all its words are
     decimal numbers and these are equal.
@@ -253,8 +253,8 @@ def _same_numbers(a: str, b: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Behaviour:
-    """What a program did on inputs whose answers nobody looked at."""
+class Observation:
+    """Outputs of a program on inputs, not compared with anything."""
 
     outputs: tuple[str, ...]
     """One text per input: the value or the printed text, or the name of the error."""
@@ -264,37 +264,37 @@ class Behaviour:
 
 def observe_calls(
     sandbox: Sandbox, program: Program, probes: Sequence[str], seconds: float, setup: str = ""
-) -> Behaviour:
+) -> Observation:
     """Evaluate expressions in the namespace of a solution, in order, after some statements.
 
     `seconds`: CPU time for loading and all probes.
     """
 
-    def attempt() -> Behaviour:
+    def attempt() -> Observation:
         outputs: list[str] = []
         ran = False
         with sandbox.start(program.job("serve"), seconds) as solution:
             deadline = time.monotonic() + PATIENCE * seconds
             problem = _load(solution, deadline)
             if problem is not None:
-                return Behaviour((problem.outcome,) * len(probes), False)
+                return Observation((problem.outcome,) * len(probes), False)
             try:
                 solution.ask({"do": "eval", "source": setup, "mode": "exec"}, deadline)
                 for probe in probes:
                     reply = solution.ask({"do": "eval", "source": probe, "mode": "eval"}, deadline)
-                    output, answered = _output(reply)
+                    output, answered = _probe_output(reply)
                     outputs.append(output)
                     ran = ran or answered
             except Stopped as stopped:
                 left = len(probes) - len(outputs)
-                return Behaviour((*outputs, *[f"!{stopped.outcome}"] * left), ran)
-        return Behaviour(tuple(outputs), ran)
+                return Observation((*outputs, *[f"!{stopped.outcome}"] * left), ran)
+        return Observation(tuple(outputs), ran)
 
-    return _retried(attempt)
+    return _with_retries(attempt)
 
 
-def _output(line: bytes) -> tuple[str, bool]:
-    """One text for a reply to a probe, and whether it holds a value."""
+def _probe_output(line: bytes) -> tuple[str, bool]:
+    """Return the reply to a probe as text, and whether it holds a value."""
     try:
         reply = loads(line)
         return (fingerprint(reply["value"]), True) if "value" in reply else (f"!{reply['error'][0]}", False)
@@ -302,28 +302,28 @@ def _output(line: bytes) -> tuple[str, bool]:
         return "!unreadable", False
 
 
-def observe_programs(sandbox: Sandbox, program: Program, inputs: Sequence[str], seconds: float) -> Behaviour:
-    """What a program prints for each input, outer white space aside. `seconds`: CPU time for each run."""
+def observe_programs(sandbox: Sandbox, program: Program, inputs: Sequence[str], seconds: float) -> Observation:
+    """Return what a program prints for each input, without outer white space. `seconds`: CPU time for each run."""
 
-    def attempt() -> Behaviour:
+    def attempt() -> Observation:
         outputs: list[str] = []
         ran = False
         with sandbox.start(program.job("stdin"), seconds) as process:
             for stdin in inputs:
                 try:
-                    printed, problem = _printed(process, stdin, seconds)
+                    printed, problem = _run_program(process, stdin, seconds)
                 except Stopped as stopped:
                     left = len(inputs) - len(outputs)
-                    return Behaviour((*outputs, *[f"!{stopped.outcome}"] * left), ran)
+                    return Observation((*outputs, *[f"!{stopped.outcome}"] * left), ran)
                 outputs.append("\n".join(line.strip() for line in printed.strip().split("\n")) if not problem else "!")
                 ran = ran or problem is None
-        return Behaviour(tuple(outputs), ran)
+        return Observation(tuple(outputs), ran)
 
-    return _retried(attempt)
+    return _with_retries(attempt)
 
 
-def _load(solution: Confined, deadline: float) -> TestResult | None:
-    """What went wrong while the solution's top level ran; None when it loaded."""
+def _load(solution: ConfinedProcess, deadline: float) -> TestResult | None:
+    """Return what went wrong while the solution's top level ran, or None when it loaded."""
     try:
         reply = loads(solution.receive(deadline))
     except Stopped as stopped:
@@ -332,16 +332,16 @@ def _load(solution: Confined, deadline: float) -> TestResult | None:
         return TestResult("error", f"while loading: {problem}"[:_MAX_DETAIL])
     if reply == {"value": None}:
         return None
-    return TestResult("error", f"while loading: {_named(reply.get('error') if isinstance(reply, dict) else None)}")
+    return TestResult("error", f"while loading: {_error_text(reply.get('error') if isinstance(reply, dict) else None)}")
 
 
-def _named(error: Any) -> str:
+def _error_text(error: Any) -> str:
     if isinstance(error, list) and len(error) == 2:
         return f"{error[0]}: {error[1]}"[:_MAX_DETAIL] if error[1] else str(error[0])[:_MAX_DETAIL]
     return "an error without a name"
 
 
-def _short(value: Any) -> str:
+def _excerpt(value: Any) -> str:
     try:
         text = value if isinstance(value, str) else repr(value)
     except (ValueError, RecursionError):
@@ -349,8 +349,8 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _retried(attempt: Callable[[], T]) -> T:
-    """Only a failure of the sandbox itself is tried again; what code did is final."""
+def _with_retries(attempt: Callable[[], T]) -> T:
+    """Retry failures of the sandbox itself; outcomes of the code are final."""
     for _ in range(_TRIES - 1):
         try:
             return attempt()
@@ -362,7 +362,7 @@ def _retried(attempt: Callable[[], T]) -> T:
 def _timed(attempt: Callable[[], list[TestResult]], total: int) -> CodeResult:
     start = time.monotonic()
     try:
-        results = _retried(attempt)
+        results = _with_retries(attempt)
     except HarnessError as problem:
         results = [TestResult("harness_error", str(problem)[:_MAX_DETAIL])]
     return CodeResult(tuple(results), total, time.monotonic() - start)

@@ -1,7 +1,7 @@
-"""Values that may cross from a process that ran model code: plain data of known types, and nothing that acts.
+"""Serialization across the sandbox boundary: plain data of known types only.
 
-An object of the other process never comes here. What it holds is copied into builtin types, so it cannot answer
-for itself when it is compared; what has no plain form travels as a numbered handle that equals only itself.
+Objects of the other process never cross. Their content is copied into builtin types, so that they cannot influence a
+comparison; an object without a plain form travels as a numbered handle that equals only itself.
 Standard library only: the confined process imports this file too.
 """
 
@@ -17,11 +17,11 @@ _SMALL = 1 << 53
 
 
 class ValueProblem(ValueError):
-    """A value that cannot cross: nested too deeply, or text that is no value."""
+    """A value that cannot cross: nested too deeply, or malformed."""
 
 
 def encode(value: Any, handle: Callable[[Any], dict[str, Any]], depth: int = 0) -> Any:
-    """A value as JSON data; `handle` makes the stand-in for whatever is not plain.
+    """Return a value as JSON data; `handle` makes the stand-in for an object that is not plain.
 
     Subclasses become their base (a Counter is a dict, a named tuple a tuple): they equal it in Python too.
     """
@@ -54,9 +54,9 @@ def encode(value: Any, handle: Callable[[Any], dict[str, Any]], depth: int = 0) 
 
 
 def decode(data: Any, handle: Callable[[Mapping[str, Any]], Any]) -> Any:
-    """The value of JSON data made by `encode`, of exact builtin types; `handle` resolves stand-ins.
+    """Return the value of JSON data made by `encode`, in exact builtin types; `handle` resolves stand-ins.
 
-    Raises ValueProblem for anything else, so data forged by model code is a problem and never a crash.
+    Raises ValueProblem for anything else, so that data forged by model code never crashes the reader.
     """
     if data is None or isinstance(data, bool | int | float | str):
         return data
@@ -83,7 +83,7 @@ def decode(data: Any, handle: Callable[[Mapping[str, Any]], Any]) -> Any:
 
 
 def loads(line: bytes) -> Any:
-    """JSON data of one line; ValueProblem when it is none."""
+    """Return the JSON data of one line; raises ValueProblem."""
     try:
         return json.loads(line)
     except (ValueError, RecursionError) as problem:
@@ -91,14 +91,14 @@ def loads(line: bytes) -> Any:
 
 
 def no_handle(_: Any) -> Any:
-    """For `decode` and `encode` where only plain values are meant to cross."""
+    """Refuse stand-ins: for `decode` and `encode` where only plain values may cross."""
     raise ValueProblem("the value has no plain form")
 
 
 def fingerprint(data: Any) -> str:
-    """One text per encoded value: sets and dicts in an order of their own, types kept apart (1, 1.0 and True).
+    """Return one text per encoded value: sets and dicts sorted, types kept apart (1, 1.0 and True).
 
-    Handles are known by type only, because which object it is says nothing between two programs.
+    Handles are represented by their type only, because identity means nothing between two programs.
     """
     if isinstance(data, list):
         return "[" + ",".join(map(fingerprint, data)) + "]"
@@ -114,7 +114,7 @@ def fingerprint(data: Any) -> str:
 
 
 def same_value(a: Any, b: Any) -> bool:
-    """Whether two plain values are equal with their types checked, as a JSON reader sees them.
+    """Return whether two plain values are equal including their types, as in JSON.
 
     Integers and floats are numbers and compare as such; a bool equals only a bool; a tuple is a list (JSON has one
     sequence). Anything that is not plain equals nothing.

@@ -1,11 +1,11 @@
-"""The confined process: gives up rights, starts model code in a child, carries questions and answers.
+"""The confined process: drops its rights, runs model code in a child, and answers requests.
 
-Run as `python -I -S -X utf8 _warden.py CONFIG`; one JSON object per line on stdin and stdout. It holds nothing worth
-stealing: no expected values, no nonce, no environment. Three jobs:
+Run as `python -I -S -X utf8 worker.py CONFIG`; one JSON object per line on stdin and stdout. It holds no expected
+values, no nonce and no environment. Three jobs:
 
 serve   load a solution, then answer calls of its functions (one child for all calls).
 stdin   run a program once per input, each time in a fresh child, and report what it printed.
-check   run a data set's own test code, whose calls of the solution are asked of the process that holds it.
+check   run a data set's own test code, whose calls are forwarded to the process that holds the solution.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NAME = "solution"
 _MAX_NOTE = 300
 
 
-class Line:
+class JsonPipe:
     """JSON lines over two file descriptors."""
 
     def __init__(self, inbox: int, outbox: int) -> None:
@@ -46,7 +46,7 @@ class Line:
             left = left[os.write(self._outbox, left) :]
 
     def receive(self) -> Any | None:
-        """The next line; None when the other side is gone."""
+        """Return the next line, or None when the other side is gone."""
         chunks = [self._rest]
         while b"\n" not in chunks[-1]:
             chunk = os.read(self._inbox, 1 << 20)
@@ -63,10 +63,10 @@ class Line:
 
 
 def main() -> None:
-    """Confine this process, say which layers hold, do the job that comes."""
+    """Confine this process and do the job it receives."""
     config = json.loads(sys.argv[1])
     os.umask(0o022)
-    line = Line(os.dup(0), os.dup(1))
+    line = JsonPipe(os.dup(0), os.dup(1))
     null = os.open("/dev/null", os.O_RDWR)
     for number in range(3):
         os.dup2(null, number)
@@ -83,7 +83,7 @@ def main() -> None:
     job = line.receive()
     if job is None:
         return
-    # Forks go on from here with fewer rights still; what follows the second message is model code's doing.
+    # The child has fewer rights still; everything after the second message may come from model code.
     child = os.fork()
     if child == 0:
         try:
@@ -97,18 +97,16 @@ def main() -> None:
         os._exit(0)
     if job["kind"] != "stdin":
         line.close()
-        _end_like(child)
+        _exit_like(child)
     _, status = os.waitpid(child, 0)
     if status == 0:
         _run_programs(job, config, line)
 
 
-def _confine_self(config: dict[str, Any], line: Line) -> str:
+def _confine_self(config: dict[str, Any], line: JsonPipe) -> str:
     layers, box, uid = config["layers"], config["box"], config["uid"]
-    if sys.platform != "linux":
-        return box
     isolation.die_with_parent()
-    _be_first_to_go()
+    _prefer_as_oom_victim()
     gid = os.getegid() if uid is None else uid
     if "namespaces" in layers:
         isolation.enter_namespaces()
@@ -117,13 +115,13 @@ def _confine_self(config: dict[str, Any], line: Line) -> str:
             # Once more: entering a user namespace made the kernel forget it.
             isolation.die_with_parent()
             line.close()
-            _end_like(first)
-        box = isolation.own_root(box, os.geteuid() if uid is None else uid, gid, config["limits"]["disk_mb"])
+            _exit_like(first)
+        box = isolation.make_root(box, os.geteuid() if uid is None else uid, gid, config["limits"]["disk_mb"])
     else:
         # Without a namespace the limit counts every thread of the user on this machine, so it starts from there.
-        config["limits"]["processes"] += isolation.tasks_of(os.getuid() if uid is None else uid)
+        config["limits"]["processes"] += isolation.count_tasks(os.getuid() if uid is None else uid)
     if uid is not None:
-        isolation.become(uid)
+        isolation.switch_user(uid)
     elif "namespaces" in layers and os.geteuid() != 0:
         isolation.drop_capabilities()
     isolation.die_with_parent()
@@ -133,8 +131,8 @@ def _confine_self(config: dict[str, Any], line: Line) -> str:
     return box
 
 
-def _be_first_to_go() -> None:
-    # Should memory run out all the same, this is what the kernel ends, not the run that is being graded.
+def _prefer_as_oom_victim() -> None:
+    # If memory runs out all the same, the kernel should kill this process rather than the grader.
     try:
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")
@@ -143,26 +141,24 @@ def _be_first_to_go() -> None:
 
 
 def _confine_child(config: dict[str, Any]) -> None:
-    if sys.platform != "linux":
-        return
-    isolation.limit(config["limits"])
+    isolation.set_limits(config["limits"])
     isolation.die_with_parent()
     if "seccomp" in config["layers"]:
         isolation.seccomp()
 
 
-def _end_like(child: int) -> None:
-    """Wait for the child and end the same way: its exit code, or 128 plus its signal."""
+def _exit_like(child: int) -> None:
+    """Wait for the child and exit with its code, or 128 plus its signal."""
     _, status = os.waitpid(child, 0)
-    os._exit(_code(status))
+    os._exit(_exit_code(status))
 
 
-def _code(status: int) -> int:
+def _exit_code(status: int) -> int:
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
-def _note(problem: BaseException) -> list[str]:
-    """Type and message of an exception, bounded; model code may have written either."""
+def _describe_error(problem: BaseException) -> list[str]:
+    """Return type and message of an exception, bounded; model code may have written either."""
     try:
         text = str(problem)
     except Exception:
@@ -184,8 +180,8 @@ def _execute(job: dict[str, Any], module: ModuleType) -> None:
 # -- serve ------------------------------------------------------------------------------------------------------
 
 
-def _serve(job: dict[str, Any], line: Line) -> None:
-    """Answer calls until the other side is gone."""
+def _serve(job: dict[str, Any], line: JsonPipe) -> None:
+    """Answer requests until the other side is gone."""
     module = _module(_NAME)
     objects: list[Any] = []
 
@@ -214,30 +210,30 @@ def _serve(job: dict[str, Any], line: Line) -> None:
 
     def reply(work: Any) -> None:
         try:
-            answered = {"value": values.encode(work(), keep)}
+            outcome = {"value": values.encode(work(), keep)}
         except BaseException as problem:
-            answered = {"error": _note(problem)}
-        line.send(answered)
+            outcome = {"error": _describe_error(problem)}
+        line.send(outcome)
 
     def load() -> None:
         _execute(job, module)
 
-    _allow_time(job)
+    _extend_time(job)
     reply(load)
     while (request := line.receive()) is not None:
-        _allow_time(request)
+        _extend_time(request)
         reply(lambda: answer(request))
 
 
-def _allow_time(request: dict[str, Any]) -> None:
-    if "seconds" in request and sys.platform == "linux":
-        isolation.more_time(request["seconds"])
+def _extend_time(request: dict[str, Any]) -> None:
+    if "seconds" in request:
+        isolation.extend_cpu_time(request["seconds"])
 
 
 # -- stdin ------------------------------------------------------------------------------------------------------
 
 
-def _run_programs(job: dict[str, Any], config: dict[str, Any], line: Line) -> None:
+def _run_programs(job: dict[str, Any], config: dict[str, Any], line: JsonPipe) -> None:
     while (request := line.receive()) is not None:
         given = os.open("stdin", os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
         os.unlink("stdin")
@@ -270,10 +266,10 @@ def _run_programs(job: dict[str, Any], config: dict[str, Any], line: Line) -> No
 
 
 def _run_program(job: dict[str, Any], note: int) -> None:
-    """Be the program: the interpreter's own end follows, so output is flushed and threads are waited for."""
+    """Run the program, then shut down as the interpreter does: wait for threads, run atexit functions, flush."""
     streams: dict[str, Any] = {"stdin": open(0), "stdout": open(1, "w"), "stderr": open(2, "w")}  # noqa: SIM115
     for name, stream in streams.items():
-        # Both names: programs that print late (atexit) write to the second.
+        # Both names: programs that print at exit (atexit) write to the second.
         vars(sys).update({name: stream, f"__{name}__": stream})
     main_module = _module("__main__")
     try:
@@ -281,7 +277,7 @@ def _run_program(job: dict[str, Any], note: int) -> None:
     except SystemExit:
         pass
     except BaseException as problem:
-        os.write(note, json.dumps(_note(problem)).encode("ascii"))
+        os.write(note, json.dumps(_describe_error(problem)).encode("ascii"))
         sys.stdout.flush()
         os._exit(1)
     os.close(note)
@@ -296,7 +292,7 @@ def _run_program(job: dict[str, Any], note: int) -> None:
 
 
 def _collect(child: int, source: int, most: int) -> tuple[bytes, bool, int]:
-    """What the child prints until it ends, whether it was stopped for printing too much, and how it ended."""
+    """Return what the child prints, whether it was killed for printing too much, and its exit code."""
     chunks: list[bytes] = []
     size = 0
     status: int | None = None
@@ -311,20 +307,20 @@ def _collect(child: int, source: int, most: int) -> tuple[bytes, bool, int]:
                 break
             chunks.append(chunk)
         elif status is not None:
-            # It left a process behind that keeps the pipe open: its own end is what counts, not the pipe's.
+            # It left a process behind that keeps the pipe open: the program's end counts, not the pipe's.
             break
         else:
-            ended, found = os.waitpid(child, os.WNOHANG)
-            status = found if ended else None
+            ended, code = os.waitpid(child, os.WNOHANG)
+            status = code if ended else None
     if status is None:
         _, status = os.waitpid(child, 0)
     if os.getpid() == 1:
-        _end_descendants()
-    return b"".join(chunks), size > most, _code(status)
+        _kill_descendants()
+    return b"".join(chunks), size > most, _exit_code(status)
 
 
-def _end_descendants() -> None:
-    """End every other process of this namespace and collect it."""
+def _kill_descendants() -> None:
+    """Kill and reap every other process of this namespace."""
     while True:
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)
@@ -337,52 +333,52 @@ def _end_descendants() -> None:
 # -- check ------------------------------------------------------------------------------------------------------
 
 
-class _Remote:
-    """Something of the solution's process. It equals only itself, and every use of it is a question."""
+class _Proxy:
+    """Stands for an object in the solution's process: equals only itself, and every use of it is a request."""
 
-    def __init__(self, asked: Any, address: dict[str, Any]) -> None:
-        object.__setattr__(self, "_asked", asked)
+    def __init__(self, ask: Any, address: dict[str, Any]) -> None:
+        object.__setattr__(self, "_ask", ask)
         object.__setattr__(self, "_address", address)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         encode = _encode_argument
         named = {key: encode(item) for key, item in kwargs.items()}
-        return self._asked({"do": "call", **self._address, "args": [encode(item) for item in args], "kwargs": named})
+        return self._ask({"do": "call", **self._address, "args": [encode(item) for item in args], "kwargs": named})
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return self._asked({"do": "get", **self._address, "attribute": name})
+        return self._ask({"do": "get", **self._address, "attribute": name})
 
     def __setattr__(self, name: str, value: Any) -> None:
-        self._asked({"do": "set", **self._address, "attribute": name, "value": _encode_argument(value)})
+        self._ask({"do": "set", **self._address, "attribute": name, "value": _encode_argument(value)})
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._asked({"do": "list", **self._address}))
+        return iter(self._ask({"do": "list", **self._address}))
 
 
 def _encode_argument(value: Any) -> Any:
-    return values.encode(value, _address_of)
+    return values.encode(value, _proxy_address)
 
 
-def _address_of(value: Any) -> dict[str, Any]:
-    if isinstance(value, _Remote) and "handle" in value._address:
+def _proxy_address(value: Any) -> dict[str, Any]:
+    if isinstance(value, _Proxy) and "handle" in value._address:
         return {"handle": value._address["handle"]}
     raise values.ValueProblem(f"a test passes a {type(value).__name__}, which has no plain form")
 
 
 class _SolutionError(Exception):
-    """The solution raised something that is not a builtin exception."""
+    """The solution raised an exception that is not a builtin one."""
 
 
-def _check(job: dict[str, Any], line: Line) -> None:
-    """Run each test; report each outcome, then the nonce, which only the end of all tests can have sent."""
+def _check(job: dict[str, Any], line: JsonPipe) -> None:
+    """Run each test and report its outcome with the nonce, which the solution's process does not hold."""
     raised: list[tuple[BaseException, str]] = []
 
-    def resolve(data: Any) -> _Remote:
+    def resolve(data: Any) -> _Proxy:
         if type(data.get("handle")) is not int:
             raise values.ValueProblem("a handle is a number")
-        return _Remote(ask, {"handle": data["handle"]})
+        return _Proxy(ask, {"handle": data["handle"]})
 
     def ask(request: dict[str, Any]) -> Any:
         line.send({"ask": request})
@@ -395,8 +391,8 @@ def _check(job: dict[str, Any], line: Line) -> None:
             raise values.ValueProblem("the solution's process answered with no value")
         name, message = map(str, reply["error"])
         kind: Any = getattr(builtins, name, None)
-        # Only what a test could mean to catch: an exit or an interrupt of the solution must not end the tests, and
-        # StopIteration would end a loop over its answers as if they were complete.
+        # Only what a test could mean to catch: an exit of the solution must not end the tests, and StopIteration would
+        # end a loop over its answers as if they were complete.
         known = isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, StopIteration)
         try:
             problem: BaseException = kind(message) if known else _SolutionError(f"{name}: {message}")
@@ -407,24 +403,24 @@ def _check(job: dict[str, Any], line: Line) -> None:
         raise problem
 
     module = _module("tests")
-    remotes = {name: _Remote(ask, {"name": name}) for name in job["names"]}
+    remotes = {name: _Proxy(ask, {"name": name}) for name in job["names"]}
     module.__dict__.update(remotes)
 
     def run(source: str) -> tuple[str, str]:
         try:
             exec(compile(source, "<tests>", "exec"), module.__dict__)
         except BaseException as problem:
-            name, message = _note(problem)
+            name, message = _describe_error(problem)
             if isinstance(problem, values.ValueProblem):
                 return "error", message
-            told = next((text for one, text in raised if one is problem), None)
-            if told is not None:
-                return "error", told[:_MAX_NOTE]
+            text = next((text for error, text in raised if error is problem), None)
+            if text is not None:
+                return "error", text[:_MAX_NOTE]
             return "wrong", f"{name}: {message}" if message else name
         return "passed", ""
 
     ready, problem = run(job["setup"])
-    # A data set's prompt may define the very function under test; the solution's is the one that is meant.
+    # A data set's prompt may define the function under test as well; the solution's counts.
     module.__dict__.update(remotes)
     for test in job["tests"]:
         outcome, detail = run(test) if ready == "passed" else (ready, f"set-up: {problem}")

@@ -21,10 +21,10 @@ from dataclasses import replace
 
 from eval_suite.benchmark import Benchmark, Row
 from eval_suite.items import Item, Response
-from eval_suite.sandbox.code_task import CodeTask, Reading, literal_call
+from eval_suite.sandbox.code_task import CodeTask, ExtractedProgram, literal_call
 from eval_suite.sandbox.extract import CodeAnswer, definitions, extract_code, parses
 from eval_suite.sandbox.process import Sandbox
-from eval_suite.sandbox.run_tests import Behaviour, CodeResult, Program, observe_calls, run_python_tests
+from eval_suite.sandbox.run_tests import CodeResult, Observation, Program, observe_calls, run_python_tests
 
 SECONDS = 10.0
 STOPS = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
@@ -51,28 +51,28 @@ def read_completion(row: Row) -> Item:
     return _item("humaneval_completion", row, row.text("prompt"))
 
 
-def program(item: Item, response: Response) -> Reading:
+def program(item: Item, response: Response) -> ExtractedProgram:
     """The function a response gives: whole in a block, or as a continuation of the prompt."""
     prompt, name = item.meta["prompt"], item.meta["entry_point"]
     answer = extract_code(response.text, response.finish_reason)
     if answer.code is None:
-        return Reading(answer, None) if "```" in response.text else _continuation(prompt, response)
+        return ExtractedProgram(answer, None) if "```" in response.text else _continuation(prompt, response)
     if name not in definitions(answer.code) and not parses(answer.code) and parses(prompt + answer.code):
-        return Reading(answer, Program(prompt + answer.code))
-    return Reading(answer, Program(answer.code, prelude=prompt))
+        return ExtractedProgram(answer, Program(prompt + answer.code))
+    return ExtractedProgram(answer, Program(answer.code, prelude=prompt))
 
 
-def _continuation(prompt: str, response: Response) -> Reading:
+def _continuation(prompt: str, response: Response) -> ExtractedProgram:
     text = response.text
     ends = [place for stop in STOPS if (place := text.find(stop)) >= 0]
     body = text[: min(ends)] if ends else text
     if not ends and response.finish_reason == "length":
-        return Reading(CodeAnswer(None, "cut_off"), None)
+        return ExtractedProgram(CodeAnswer(None, "cut_off"), None)
     # The body of a function is indented: prose is not, however much it looks like Python.
     first = body.strip("\r\n")[:1]
     if not body.strip() or first not in (" ", "\t") or not parses(prompt + body):
-        return Reading(CodeAnswer(None, "none"), None)
-    return Reading(CodeAnswer(body, "text"), Program(prompt + body))
+        return ExtractedProgram(CodeAnswer(None, "none"), None)
+    return ExtractedProgram(CodeAnswer(body, "text"), Program(prompt + body))
 
 
 def test(item: Item, solution: Program, sandbox: Sandbox) -> CodeResult:
@@ -95,7 +95,7 @@ def examples(item: Item) -> list[str]:
     return list(dict.fromkeys(call for call in calls if call is not None))
 
 
-def observe(item: Item, solution: Program, sandbox: Sandbox) -> Behaviour:
+def observe(item: Item, solution: Program, sandbox: Sandbox) -> Observation:
     """What the solution answers on the docstring's examples."""
     return observe_calls(sandbox, solution, examples(item), SECONDS)
 

@@ -33,15 +33,15 @@ from typing import Any
 
 from eval_suite.benchmark import Benchmark, Loaded, Row, schema_hash
 from eval_suite.items import Item, Response
-from eval_suite.sandbox.code_task import CodeTask, Reading
+from eval_suite.sandbox.code_task import CodeTask, ExtractedProgram
 from eval_suite.sandbox.extract import extract_code
 from eval_suite.sandbox.process import Sandbox
 from eval_suite.sandbox.run_tests import (
-    Behaviour,
-    Call,
+    CallCase,
     CodeResult,
+    Observation,
     Program,
-    Run,
+    StdinCase,
     observe_calls,
     observe_programs,
     run_calls,
@@ -208,10 +208,10 @@ def stored_tests(item: Item) -> Tests:
     raise UserError(f"the tests of livecodebench {item.id} in {path} are not those the item was made with: {again}")
 
 
-def program(item: Item, response: Response) -> Reading:
+def program(item: Item, response: Response) -> ExtractedProgram:
     """The program a response gives."""
     answer = extract_code(response.text, response.finish_reason)
-    return Reading(answer, None if answer.code is None else Program(answer.code, prelude=PRELUDE))
+    return ExtractedProgram(answer, None if answer.code is None else Program(answer.code, prelude=PRELUDE))
 
 
 def test(item: Item, solution: Program, sandbox: Sandbox) -> CodeResult:
@@ -219,8 +219,8 @@ def test(item: Item, solution: Program, sandbox: Sandbox) -> CodeResult:
     tests = stored_tests(item)
     cases = [*tests.public, *tests.private]
     if tests.function is None:
-        return run_programs(sandbox, solution, [Run(*case) for case in cases], SECONDS)
-    calls = [Call(_values(item, *given.split("\n")), _values(item, wanted)[0]) for given, wanted in cases]
+        return run_programs(sandbox, solution, [StdinCase(*case) for case in cases], SECONDS)
+    calls = [CallCase(_values(item, *given.split("\n")), _values(item, wanted)[0]) for given, wanted in cases]
     return run_calls(sandbox, _with_entry(solution, tests.function), _ENTRY, calls, SECONDS)
 
 
@@ -238,7 +238,7 @@ def _with_entry(solution: Program, function: str) -> Program:
     return Program(f"{solution.source}\n\n{_ENTRY} = {owner}{function}\n", solution.prelude)
 
 
-def observe(item: Item, solution: Program, sandbox: Sandbox) -> Behaviour:
+def observe(item: Item, solution: Program, sandbox: Sandbox) -> Observation:
     """What the solution answers on the public inputs."""
     tests = stored_tests(item)
     inputs = [given for given, _ in tests.public]

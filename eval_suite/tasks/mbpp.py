@@ -21,10 +21,10 @@ from dataclasses import replace
 
 from eval_suite.benchmark import Benchmark, Row
 from eval_suite.items import Item, Response
-from eval_suite.sandbox.code_task import CodeTask, Reading, calls_of, texts
+from eval_suite.sandbox.code_task import CodeTask, ExtractedProgram, calls_of, texts
 from eval_suite.sandbox.extract import definitions, extract_code
 from eval_suite.sandbox.process import Sandbox
-from eval_suite.sandbox.run_tests import Behaviour, CodeResult, Program, observe_calls, run_python_tests
+from eval_suite.sandbox.run_tests import CodeResult, Observation, Program, observe_calls, run_python_tests
 from mmcorl.data.row_parsing import RowError
 
 SECONDS = 10.0
@@ -95,12 +95,14 @@ def read_zero_shot(row: Row) -> Item:
     return _item("mbpp_zero_shot", row, f"{row.text('text').strip()}\n\n{request}\n{tests}\n\n{answer}")
 
 
-def program(item: Item, response: Response) -> Reading:
+def program(item: Item, response: Response) -> ExtractedProgram:
     """The program a response gives: up to [DONE], the last block in it or the whole text."""
     text, done, _ = response.text.partition(_DONE)
     answer = extract_code(text.rpartition(_BEGIN)[2], "stop" if done else response.finish_reason)
     # Annotations from typing without the import are as common as they are harmless.
-    return Reading(answer, None if answer.code is None else Program(answer.code, prelude="from typing import *"))
+    return ExtractedProgram(
+        answer, None if answer.code is None else Program(answer.code, prelude="from typing import *")
+    )
 
 
 def test(item: Item, solution: Program, sandbox: Sandbox) -> CodeResult:
@@ -115,7 +117,7 @@ def examples(item: Item) -> list[str]:
     return [call for test in texts(item.meta, "tests")[:-1] for call in calls_of(test, names)]
 
 
-def observe(item: Item, solution: Program, sandbox: Sandbox) -> Behaviour:
+def observe(item: Item, solution: Program, sandbox: Sandbox) -> Observation:
     """What the solution answers on the example calls."""
     return observe_calls(sandbox, solution, examples(item), SECONDS, setup=item.meta["setup"])
 

@@ -268,7 +268,6 @@ def _grading_options(parser: argparse.ArgumentParser) -> None:
 
 def _code_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run-code", action="store_true", help="allow running code that a model wrote, in a sandbox")
-    parser.add_argument("--allow-unsafe-code", action="store_true", help="run it even where the sandbox has gaps")
 
 
 def _options(arguments: argparse.Namespace, model: str) -> Any:

@@ -22,7 +22,7 @@ from mmcorl.errors import UserError
 
 @pytest.fixture(scope="module")
 def sandbox() -> Sandbox:
-    return open_sandbox(run_code=True, allow_unsafe=True)
+    return open_sandbox(run_code=True)
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:

@@ -9,27 +9,32 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from eval_suite.sandbox.process import Limits, Sandbox, detect, open_sandbox
-from eval_suite.sandbox.run_tests import Call, Program, Run, run_calls, run_programs, run_python_tests
+from eval_suite.sandbox.run_tests import CallCase, Program, StdinCase, run_calls, run_programs, run_python_tests
 
 LIMITS = Limits(memory_mb=1024, output_mb=2, disk_mb=16, processes=32)
 SECONDS = 1.0
 SHORT = 0.2
 """For programs that are meant to run into the limit."""
-# What each of several machines would have: everything, a container that forbids namespaces, a kernel without
-# Landlock. The first is this machine's own set.
+# The layers of several machines: this one, a container that forbids namespaces, a kernel without Landlock.
 SETS = {"all": None, "no namespaces": ("landlock", "seccomp"), "no landlock, no seccomp": ("namespaces", "uid")}
 
 
-@pytest.fixture(params=SETS)
+def tiered(table: Iterable[str], *quick: str) -> list[Any]:
+    """Names of a table as parameters; all but a few belong to the slow tier."""
+    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in table]
+
+
+@pytest.fixture(params=tiered(SETS, "all"))
 def sandbox(request: pytest.FixtureRequest) -> Sandbox:
     """A sandbox with one set of layers; sets this machine lacks are skipped."""
-    here = open_sandbox(run_code=True, allow_unsafe=True).layers
+    here = open_sandbox(run_code=True).layers
     wanted = SETS[request.param]
     if wanted is None:
         return Sandbox(here, LIMITS)
@@ -77,16 +82,16 @@ def unharmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def processes_with(text: str) -> list[int]:
     """Processes of any namespace with a text in their command line; a forked child keeps its parent's."""
-    found = []
+    processes = []
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
             try:
                 with open(f"/proc/{name}/cmdline", "rb") as file:
                     if text.encode() in file.read():
-                        found.append(int(name))
+                        processes.append(int(name))
             except OSError:
                 continue  # it ended meanwhile
-    return found
+    return processes
 
 
 def outcomes(sandbox: Sandbox, source: str, test: str = "assert f() == 1", seconds: float = SECONDS) -> list[str]:
@@ -98,7 +103,7 @@ def outcomes(sandbox: Sandbox, source: str, test: str = "assert f() == 1", secon
 
 def returned(sandbox: Sandbox, source: str, expected: object) -> bool:
     """Whether `f()` returns a value."""
-    result = run_calls(sandbox, Program(source), "f", [Call((), expected)], SECONDS)
+    result = run_calls(sandbox, Program(source), "f", [CallCase((), expected)], SECONDS)
     assert result.passed, result.tests
     return True
 
@@ -119,7 +124,7 @@ LOOPS = {
 }
 
 
-@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize("name", tiered(LOOPS, "signals ignored", "asleep"))
 def test_a_program_that_never_ends_is_ended(name, full):
     assert outcomes(full, LOOPS[name], seconds=SHORT) in (["timeout"], ["killed"])
 
@@ -147,12 +152,12 @@ BOMBS = {
 }
 
 
-@pytest.mark.parametrize("name", BOMBS)
+@pytest.mark.parametrize("name", tiered(BOMBS, "fork loop", "10 GiB", "threads", "large answer"))
 def test_a_program_that_wants_everything_gets_little(name, full):
     assert outcomes(full, BOMBS[name], seconds=0.4)[0] in ("error", "killed", "timeout")
 
 
-@pytest.mark.parametrize("name", ["forks that go on", "10 GiB", "files"])
+@pytest.mark.parametrize("name", tiered(["forks that go on", "10 GiB", "files"], "files"))
 def test_each_set_of_layers_holds_what_multiplies(name, sandbox):
     assert outcomes(sandbox, BOMBS[name], seconds=0.4)[0] in ("error", "killed", "timeout")
 
@@ -203,7 +208,12 @@ def f():
 }
 
 
-@pytest.mark.parametrize("name", LIARS)
+@pytest.mark.parametrize(
+    "name",
+    tiered(
+        LIARS, "exit 0", "always equal", "words of a verdict", "no equality left", "stops the loop over its answers"
+    ),
+)
 def test_nothing_a_program_says_of_itself_makes_it_pass(name, full):
     test = "assert f() in ([1], 1, '1')" if name == "a list that lies" else "assert f() == 1"
     if name == "a text that is always equal":
@@ -211,7 +221,7 @@ def test_nothing_a_program_says_of_itself_makes_it_pass(name, full):
     if name == "stops the loop over its answers":
         test = "assert all(map(f, [1, 2]))"
     assert outcomes(full, LIARS[name], test) != ["passed"]
-    calls = run_calls(full, Program(LIARS[name]), "f", [Call((), 1)], SECONDS)
+    calls = run_calls(full, Program(LIARS[name]), "f", [CallCase((), 1)], SECONDS)
     assert not calls.passed
     assert not calls.harness_error
 
@@ -226,14 +236,14 @@ KILLERS = {
 }
 
 
-@pytest.mark.parametrize("name", KILLERS)
+@pytest.mark.parametrize("name", tiered(KILLERS, "everyone", "the grader"))
 def test_signals_reach_nobody_else(name, sandbox):
     line = KILLERS[name].format(grader=os.getpid())
     bystander = threading.Thread(target=time.sleep, args=(0.2,))
     bystander.start()
     # It may end itself with its group; what counts is that this process goes on, which the assertions below show.
-    found = outcomes(sandbox, f"import os, ctypes\ndef f():\n try: {line}\n except OSError: pass\n return 1")
-    assert found in (["passed"], ["killed"])
+    result = outcomes(sandbox, f"import os, ctypes\ndef f():\n try: {line}\n except OSError: pass\n return 1")
+    assert result in (["passed"], ["killed"])
     bystander.join()
 
 
@@ -257,7 +267,7 @@ ESCAPES = {
 }
 
 
-@pytest.mark.parametrize("name", ESCAPES)
+@pytest.mark.parametrize("name", tiered(ESCAPES, "libc", "write", "symlink", "everything"))
 def test_files_elsewhere_stay_as_they_are(name, sandbox, unharmed):
     body = ESCAPES[name].format(canary=unharmed / "canary", outside=unharmed).replace("\n", "\n  ")
     source = f"def f():\n try:\n  {body}\n except BaseException as e: return 1\n return 1"
@@ -285,7 +295,7 @@ def f():
         assert returned(sandbox, source, [])
     else:
         # Without Landlock the new root still has folders on the way to the library, but nothing else in them.
-        result = run_calls(sandbox, Program(source), "f", [Call((), [])], SECONDS)
+        result = run_calls(sandbox, Program(source), "f", [CallCase((), [])], SECONDS)
         assert "sesame" not in repr(result)
         assert "root:" not in repr(result)
 
@@ -361,7 +371,7 @@ def f():
     return 1
 """
     assert outcomes(sandbox, source) == ["passed"]
-    printed = run_programs(sandbox, Program(source + "\nprint(f())"), [Run("", "1")] * 3, SECONDS)
+    printed = run_programs(sandbox, Program(source + "\nprint(f())"), [StdinCase("", "1")] * 3, SECONDS)
     assert printed.passed, printed.tests
 
 
@@ -370,15 +380,15 @@ def test_a_grader_that_is_killed_takes_the_programs_with_it(sandbox, unharmed):
     script = f"""
 import sys, tempfile
 sys.path[:0] = {sys.path!r}
-from eval_suite.code.running import Program, run_python_tests
-from eval_suite.code.sandbox import Sandbox
+from eval_suite.sandbox.process import Sandbox
+from eval_suite.sandbox.run_tests import Program, run_python_tests
 tempfile.tempdir = {boxes!r}
 print("ready", flush=True)
 run_python_tests(Sandbox({sandbox.layers!r}), Program("def f():\\n while True: pass"), ["f"], "", ["f()"], 60)
 """
     grader = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
     assert grader.stdout is not None
-    grader.stdout.readline()
+    assert grader.stdout.readline() == b"ready\n"
     deadline = time.monotonic() + 4
     # The script's own command line names the folder as well: two processes of the solution and more of the tests.
     while len(processes_with(boxes)) < 5 and time.monotonic() < deadline:
@@ -425,9 +435,9 @@ STDIN = {
 }
 
 
-@pytest.mark.parametrize("name", STDIN)
+@pytest.mark.parametrize("name", tiered(STDIN, "endless output", "busy", "writes to every file descriptor"))
 def test_programs_that_read_stdin_are_held_as_well(name, full):
     source, allowed = STDIN[name]
-    result = run_programs(full, Program(source), [Run("", "1"), Run("", "1")], SHORT)
+    result = run_programs(full, Program(source), [StdinCase("", "1"), StdinCase("", "1")], SHORT)
     assert result.tests[0].outcome in allowed, result.tests
     assert not result.passed

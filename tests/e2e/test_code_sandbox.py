@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval_suite.sandbox.process import LAYERS, HarnessError, Sandbox, check_layers, detect, missing, open_sandbox
+from eval_suite.sandbox.process import LAYERS, HarnessError, Sandbox, detect, missing, open_sandbox, require_isolation
 from eval_suite.sandbox.run_tests import (
-    Call,
+    CallCase,
     Program,
-    Run,
+    StdinCase,
     observe_calls,
     observe_programs,
     run_calls,
@@ -31,7 +31,7 @@ from mmcorl.errors import UserError
 
 @pytest.fixture(scope="module")
 def sandbox() -> Sandbox:
-    return open_sandbox(run_code=True, allow_unsafe=True)
+    return open_sandbox(run_code=True)
 
 
 def outcomes(sandbox: Sandbox, source: str, *tests: str, setup: str = "", names: tuple[str, ...] = ("f",)) -> list[str]:
@@ -47,13 +47,12 @@ def test_running_code_is_off_unless_asked():
 
 def test_a_machine_that_cannot_close_the_network_or_the_files_is_refused():
     with pytest.raises(UserError, match="could reach the network and your files and other processes here"):
-        check_layers((), allow_unsafe=False)
+        require_isolation(())
     with pytest.raises(UserError, match="could reach the network"):
-        check_layers(("landlock",), allow_unsafe=False)
+        require_isolation(("landlock",))
     with pytest.raises(UserError, match="could reach your files here"):
-        check_layers(("seccomp",), allow_unsafe=False)
-    check_layers((), allow_unsafe=True)
-    check_layers(("landlock", "seccomp"), allow_unsafe=False)
+        require_isolation(("seccomp",))
+    require_isolation(("landlock", "seccomp"))
 
 
 def test_a_sandbox_that_does_not_start_is_a_failure_of_the_sandbox(sandbox, tmp_path, monkeypatch):
@@ -68,7 +67,7 @@ def test_a_sandbox_that_does_not_start_is_a_failure_of_the_sandbox(sandbox, tmp_
     detect.cache_clear()
     try:
         with pytest.raises(UserError, match=r"the sandbox does not start \(no folder could be made"):
-            open_sandbox(run_code=True, allow_unsafe=True)
+            open_sandbox(run_code=True)
     finally:
         detect.cache_clear()
 
@@ -88,10 +87,10 @@ def test_the_layers_are_told_and_recorded(sandbox):
 
 
 def test_without_any_layer_programs_still_run():
-    # Another POSIX system, with allow_unsafe: limits, an own session and an own folder are all there is.
+    # As `detect` starts it: limits, its own session and its own folder are all there is.
     bare = Sandbox(())
     assert outcomes(bare, "def f(x): return x + 1", "assert f(1) == 2", "assert f(1) == 3") == ["passed", "wrong"]
-    assert run_programs(bare, Program("print(input()[::-1])"), [Run("ab\n", "ba")], 2).passed
+    assert run_programs(bare, Program("print(input()[::-1])"), [StdinCase("ab\n", "ba")], 2).passed
 
 
 def test_outcomes_say_what_happened(sandbox):
@@ -244,7 +243,7 @@ def test_behaviour_keeps_types_apart_and_forgets_order_where_there_is_none():
 
 
 def test_calls_stop_at_the_first_failure(sandbox):
-    calls = [Call((1,), [1]), Call((2,), [3]), Call((3,), [3])]
+    calls = [CallCase((1,), [1]), CallCase((2,), [3]), CallCase((3,), [3])]
     result = run_calls(sandbox, Program("def f(x): return (x,)"), "f", calls, 2)
     assert [test.outcome for test in result.tests] == ["passed", "wrong"]
     assert result.tests[1].detail == "(2,) instead of [3]"
@@ -252,7 +251,9 @@ def test_calls_stop_at_the_first_failure(sandbox):
 
 def test_each_input_meets_a_fresh_program(sandbox):
     source = "import sys\nn = int(sys.stdin.readline())\ntry: total += n\nexcept NameError: total = n\nprint(total)"
-    result = run_programs(sandbox, Program(source), [Run("1\n", "1"), Run("2\n", "2"), Run("3", "3\n")], 2)
+    result = run_programs(
+        sandbox, Program(source), [StdinCase("1\n", "1"), StdinCase("2\n", "2"), StdinCase("3", "3\n")], 2
+    )
     assert result.passed, result.tests
 
 
@@ -276,13 +277,15 @@ def test_each_input_meets_a_fresh_program(sandbox):
     ],
 )
 def test_programs_of_contests_work(source, sandbox):
-    result = run_programs(sandbox, Program(source, "from math import *"), [Run("3\n4\n", "7\n")], 3)
+    result = run_programs(sandbox, Program(source, "from math import *"), [StdinCase("3\n4\n", "7\n")], 3)
     assert result.passed, result.tests
 
 
 def test_a_large_input_and_a_large_output_pass(sandbox):
     text = "\n".join(map(str, range(200_000)))
-    assert run_programs(sandbox, Program("import sys\nsys.stdout.write(sys.stdin.read())"), [Run(text, text)], 5).passed
+    assert run_programs(
+        sandbox, Program("import sys\nsys.stdout.write(sys.stdin.read())"), [StdinCase(text, text)], 5
+    ).passed
 
 
 @pytest.mark.parametrize(

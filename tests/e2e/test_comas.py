@@ -109,7 +109,7 @@ def functions(tmp_path: Path) -> Path:
 def protocol(model: Path, out: Path, *benchmarks: str) -> list[str]:
     return [
         *("eval", str(model), *benchmarks, "--protocol", "comas", "--out", str(out)),
-        *("--style", "plain", "--max-new-tokens", "6", "--quiet", "--json", "--run-code", "--allow-unsafe-code"),
+        *("--style", "plain", "--max-new-tokens", "6", "--quiet", "--json", "--run-code"),
     ]
 
 
@@ -130,7 +130,7 @@ def test_the_protocol_ends_the_same_wherever_it_was_killed(
     assert list(told["columns"]) == ["pass@1", "avg@5", "maj@5", "pass@5", "sixth_call"]
     for aggregation, column in told["columns"].items():
         assert {one["aggregation"] for one in column["benchmarks"].values()} == {aggregation}
-        assert column["benchmarks"]["humaneval"]["sandbox"] == [open_sandbox(run_code=True, allow_unsafe=True).record]
+        assert column["benchmarks"]["humaneval"]["sandbox"] == [open_sandbox(run_code=True).record]
         assert column["benchmarks"]["gsm8k"]["sandbox"] is None
     responses = {name: column["benchmarks"]["gsm8k"]["responses"] for name, column in told["columns"].items()}
     assert responses == {"pass@1": 30, "avg@5": 30, "maj@5": 30, "pass@5": 30, "sixth_call": 6}
@@ -223,7 +223,7 @@ def test_columns_and_their_tables(capsys: pytest.CaptureFixture[str], tmp_path: 
         file.write_text("".join(json.dumps(row) + "\n" for row in rows))
         argv = ["grade", str(file), "--benchmark", f"humaneval={functions}", "--out", str(out / name), "--quiet"]
         argv += ["--aggregation", "sixth_call"] if name == "sixth" else ["--aggregation", "maj@5"]
-        assert run(capsys, *argv, "--run-code", "--allow-unsafe-code")[0] == 0
+        assert run(capsys, *argv, "--run-code")[0] == 0
     drafts, last = EvalFolder(out / "drafts"), EvalFolder(out / "sixth")
     columns = comas.columns(drafts, last, 5)
     scores = {name: column["benchmarks"]["humaneval"] for name, column in columns.items()}

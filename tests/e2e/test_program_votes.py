@@ -14,7 +14,7 @@ from eval_suite.items import Item, Response
 from eval_suite.metrics.aggregate import aggregate
 from eval_suite.metrics.outcomes import Outcome
 from eval_suite.sandbox import Sandbox, grade_code, open_sandbox
-from eval_suite.sandbox.behaviour import acts_of, compared_by, votes_of
+from eval_suite.sandbox.behaviour import compared_by, program_votes, vote_labels
 from eval_suite.sandbox.code_task import CodeTask
 from eval_suite.tasks import humaneval, mbpp
 from mmcorl.answers import Equivalence
@@ -24,7 +24,7 @@ from mmcorl.errors import UserError
 
 @pytest.fixture(scope="module")
 def sandbox() -> Sandbox:
-    return open_sandbox(run_code=True, allow_unsafe=True)
+    return open_sandbox(run_code=True)
 
 
 HUMANEVAL = Item(
@@ -80,7 +80,7 @@ def task_of(item: Item) -> CodeTask:
 
 def labels(item: Item, texts: Sequence[str], sandbox: Sandbox) -> tuple[list[int | None], str]:
     """Clusters as small numbers in order of appearance, and what made them."""
-    votes, by = votes_of(acts_of(task_of(item), item, drafts(item, texts), sandbox))
+    votes, by = vote_labels(program_votes(task_of(item), item, drafts(item, texts), sandbox))
     numbers = {vote: number for number, vote in enumerate(dict.fromkeys(vote for vote in votes if vote is not None))}
     return [None if vote is None else numbers[vote] for vote in votes], by
 
@@ -89,7 +89,7 @@ def graded(item: Item, texts: Sequence[str], sandbox: Sandbox) -> list[Outcome]:
     """Outcomes as the steps make them."""
     responses = drafts(item, texts)
     told = []
-    for response, acts in zip(responses, acts_of(task_of(item), item, responses, sandbox), strict=True):
+    for response, acts in zip(responses, program_votes(task_of(item), item, responses, sandbox), strict=True):
         verdict = grade_code(task_of(item), item, response, sandbox).verdict
         told.append(
             Outcome(
@@ -153,7 +153,7 @@ def test_no_program_at_all_elects_nothing(sandbox: Sandbox) -> None:
     texts = ["no", "", "```python\nopen", "?"]
     assert labels(HUMANEVAL, texts, sandbox) == ([None] * 4, "nothing")
     assert maj(HUMANEVAL, graded(HUMANEVAL, texts, sandbox)) == (0, 0)
-    assert compared_by([acts_of(humaneval.TASK, HUMANEVAL, drafts(HUMANEVAL, texts), sandbox)]) == {
+    assert compared_by([program_votes(humaneval.TASK, HUMANEVAL, drafts(HUMANEVAL, texts), sandbox)]) == {
         "behaviour": 0,
         "syntax": 0,
         "nothing": 1,
@@ -225,7 +225,7 @@ def test_a_file_of_programs_is_scored_by_their_vote(
     code, out, err = run(capsys, *argv)
     assert (code, len(err.splitlines())) == (2, 1)
     assert "--run-code" in err
-    code, out, err = run(capsys, *argv, "--run-code", "--allow-unsafe-code")
+    code, out, err = run(capsys, *argv, "--run-code")
     told = score(out)
     assert (code, told["aggregation"], told["correct"], told["total"]) == (0, "maj@3", 1, 1)
     # What held the programs stands beside the score.
@@ -235,20 +235,20 @@ def test_a_file_of_programs_is_scored_by_their_vote(
     # Killed while the examples ran: a torn last line; the same command ends with the same summary.
     whole, rows = (folder / "summary.json").read_bytes(), (folder / "behaviour.jsonl").read_text()
     (folder / "behaviour.jsonl").write_text(rows[: len(rows) // 2])
-    assert run(capsys, *argv, "--run-code", "--allow-unsafe-code")[0] == 0
+    assert run(capsys, *argv, "--run-code")[0] == 0
     assert (folder / "summary.json").read_bytes() == whole
     # A sandbox that does not start says nothing of the programs: one sentence, and the same command goes on.
     (folder / "behaviour.jsonl").unlink()
     with monkeypatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
-        code, _, err = run(capsys, *argv, "--run-code", "--allow-unsafe-code")
+        code, _, err = run(capsys, *argv, "--run-code")
     assert (code, len(err.splitlines())) == (1, 1)
     assert "the sandbox failed on the examples of 1 problem (no folder could be made" in err
-    assert run(capsys, *argv, "--run-code", "--allow-unsafe-code")[0] == 0
+    assert run(capsys, *argv, "--run-code")[0] == 0
     assert (folder / "summary.json").read_bytes() == whole
     # Other responses under the same name are other programs.
     file_of(responses, [RIGHT, THREE, THREE])
-    code, out, _ = run(capsys, *argv, "--run-code", "--allow-unsafe-code")
+    code, out, _ = run(capsys, *argv, "--run-code")
     assert (code, score(out)["correct"]) == (0, 0)
 
 
@@ -260,11 +260,11 @@ def test_programs_of_several_checkpoints_are_pooled_only_when_they_may_run(
         responses = file_of(tmp_path / f"{name}.jsonl", codes)
         folders.append(tmp_path / f"{name}.graded")
         argv = ["grade", str(responses), "--benchmark", f"humaneval={copy}", "--quiet"]
-        assert run(capsys, *argv, "--run-code", "--allow-unsafe-code")[0] == 0
+        assert run(capsys, *argv, "--run-code")[0] == 0
     code, _, err = run(capsys, "ensemble", *folders, "--json")
     assert (code, len(err.splitlines())) == (2, 1)
     assert "allow it with --run-code" in err
-    code, out, err = run(capsys, "ensemble", *folders, "--json", "--run-code", "--allow-unsafe-code")
+    code, out, err = run(capsys, "ensemble", *folders, "--json", "--run-code")
     told = score(out)
     # Two for 6, two for 4: a tie.
     assert (code, told["aggregation"], told["ties"], told["tie_rule"]) == (0, "maj@4", 1, "lexicographic")

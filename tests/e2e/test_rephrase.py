@@ -21,7 +21,6 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from mmcorl.answers import Equivalence
 from mmcorl.cli.main import main
 from mmcorl.data import DataSettings, check, load_prompts
 from mmcorl.data.integrity import seal
@@ -37,7 +36,7 @@ from mmcorl.tools.rephrase import (
 )
 from mmcorl.tools.rephrase.prompts import compare_prompt, read_comparison, read_rewrite, rewrite_prompt
 from mmcorl.tools.rephrase.rules import split_options
-from openai_server import Behaviour, Call, OpenAIServer, Reply, fail, in_turn, say
+from openai_server import Behaviour, Call, OpenAIServer, Reply, fail, say
 from paths import ROOT
 
 # -- a server that rewords ---------------------------------------------------------------------------------
@@ -53,11 +52,11 @@ def kind_of(call: Call) -> str:
     return "rewrite" if "<question>" in text else "compare" if "<first>" in text else "solve"
 
 
-def asked(call: Call) -> str:
+def question_of(call: Call) -> str:
     """The question of a request to reword."""
-    found = re.search(r"<question>\n(.*)\n</question>", text_of(call), re.DOTALL)
-    assert found
-    return found[1]
+    match = re.search(r"<question>\n(.*)\n</question>", text_of(call), re.DOTALL)
+    assert match
+    return match[1]
 
 
 def reword(question: str) -> str:
@@ -72,7 +71,9 @@ def tagged(text: str) -> Reply:
 def good(call: Call) -> Reply:
     """Rewords everything, finds everything the same, answers nothing."""
     kind = kind_of(call)
-    return tagged(reword(asked(call))) if kind == "rewrite" else Reply("Same." if kind == "compare" else "no idea")
+    return (
+        tagged(reword(question_of(call))) if kind == "rewrite" else Reply("Same." if kind == "compare" else "no idea")
+    )
 
 
 def rewriting(behaviour: Behaviour) -> Behaviour:
@@ -95,7 +96,7 @@ def serve() -> Iterator[Callable[..., OpenAIServer]]:
         server.__exit__(None, None, None)
 
 
-def impatient(server: OpenAIServer | str, endpoint: tuple[str, ...] = (), **changes: Any) -> RephraseOptions:
+def options(server: OpenAIServer | str, endpoint: tuple[str, ...] = (), **changes: Any) -> RephraseOptions:
     """Options that give up soon."""
     url = server if isinstance(server, str) else server.url
     fast = ("timeout=2", "retries=1", "patience=1", "stop_after=40", "concurrency=8", *endpoint)
@@ -258,7 +259,7 @@ def test_rows_keep_their_order_and_join_by_what_they_are(tmp_path, serve):
     rows = write_rows(tmp_path, 60)
     order = random.Random(0)
     server = serve(lambda call: Reply(good(call).text, delay=order.uniform(0, 0.03)))
-    report, view, failures = reworded(rows, impatient(server))
+    report, view, failures = reworded(rows, options(server))
     assert (report.reworded, failures, report.asked, report.sent) == (60, [], 120, 120)
     assert server.most_at_once <= 8
     originals = list(load_prompts(data(rows)))
@@ -270,13 +271,13 @@ def test_rows_keep_their_order_and_join_by_what_they_are(tmp_path, serve):
     assert len(check(joined, max_side=64).kept) == 60
     # The options never went through the model.
     (request,) = [call for call in server.calls if kind_of(call) == "rewrite" and "Is 9 odd" in text_of(call)]
-    assert asked(request) == "Is 9 odd?"
+    assert question_of(request) == "Is 9 odd?"
     assert "not to be repeated:\nA. yes\nB. no\n" in text_of(request)
 
 
 def test_the_request_has_the_settings_of_the_original_work(tmp_path, serve):
     server = serve(good)
-    reworded(write_rows(tmp_path, 1), impatient(server, seed=5))
+    reworded(write_rows(tmp_path, 1), options(server, seed=5))
     rewrite, compare = server.calls
     sampled = {name: rewrite.body[name] for name in ("model", "temperature", "top_p", "seed")}
     assert sampled == {"model": "m", "temperature": 0.7, "top_p": 0.8, "seed": 5}
@@ -290,7 +291,7 @@ def test_a_second_call_asks_nothing_and_more_attempts_ask_only_for_what_failed(t
         return Reply("I refuse.") if call.body["seed"] < 2 and "正方形的边长是 7。它" in text_of(call) else good(call)
 
     server = serve(rewriting(fails_twice_on_r2))
-    first, view, failures = reworded(rows, impatient(server, attempts=2))
+    first, view, failures = reworded(rows, options(server, attempts=2))
     # Questions 2, 7, 12 and 17 are that text, the later ones with a number of their own.
     assert (first.reworded, first.failed) == (16, {"no_rewording": 4})
     assert {len(failure["attempts"]) for failure in failures} == {2}
@@ -298,9 +299,9 @@ def test_a_second_call_asks_nothing_and_more_attempts_ask_only_for_what_failed(t
     assert view[2]["question"] == QUESTIONS[2], "its own wording"
     assert view[2]["reason"] == "no_rewording"
     before = len(server.calls)
-    again, same, _ = reworded(rows, impatient(server, attempts=2))
+    again, same, _ = reworded(rows, options(server, attempts=2))
     assert (again.sent, again.sha256, same, len(server.calls)) == (0, first.sha256, view, before)
-    more, mended, _ = reworded(rows, impatient(server, attempts=3))
+    more, mended, _ = reworded(rows, options(server, attempts=3))
     assert (more.reworded, more.sent) == (20, 8), "one rewording and one comparison for each of the four"
     assert [row for n, row in enumerate(mended) if n % 5 != 2] == [row for n, row in enumerate(view) if n % 5 != 2]
 
@@ -312,95 +313,76 @@ def test_equal_questions_are_asked_once_also_at_the_same_time(tmp_path, serve):
     server = serve(lambda call: Reply(good(call).text, delay=0.02))
     # Equal rows are duplicates, which data refuse unless told otherwise; the pictures make real ones differ.
     with pytest.raises(UserError, match="78 repeated rows"):
-        rephrase(load_prompts(data(path)), impatient(server), tmp_path / "v.jsonl", quiet=True)
+        rephrase(load_prompts(data(path)), options(server), tmp_path / "v.jsonl", quiet=True)
     dots = load_prompts(DataSettings(source="synthetic:visual", skills=("dots",), size=40))
-    report = rephrase(dots, impatient(server), tmp_path / "v.jsonl", quiet=True)
+    report = rephrase(dots, options(server), tmp_path / "v.jsonl", quiet=True)
     assert (report.rows, report.reworded, report.sent, len(server.calls)) == (40, 40, 2, 2)
 
 
 HOSTILE: dict[str, tuple[Behaviour, str]] = {
     "empty": (say(""), "no_rewording"),
-    "nothing": (say(None), "no_rewording"),
     "refusal": (say("I'm sorry, but I can't help with that."), "no_rewording"),
-    "refusal in tags": (lambda call: tagged("I'm sorry, I can't: " + asked(call)), "refusal"),
+    "refusal in tags": (lambda call: tagged("I'm sorry, I can't: " + question_of(call)), "refusal"),
     "echo": (lambda call: Reply(text_of(call)), "no_rewording"),
     "echo in tags": (lambda call: tagged(text_of(call)), "no_rewording"),
-    "the question again": (lambda call: tagged(asked(call)), "changed"),
-    "cut off": (lambda call: Reply("<rephrased>" + asked(call), finish_reason="length"), "no_rewording"),
-    "very long": (lambda call: tagged(reword(asked(call)) * 5000), "length"),
+    "the question again": (lambda call: tagged(question_of(call)), "changed"),
+    "cut off": (lambda call: Reply("<rephrased>" + question_of(call), finish_reason="length"), "no_rewording"),
+    "very long": (lambda call: tagged(reword(question_of(call)) * 5000), "length"),
     "longer than is read": (lambda call: tagged("long " * 400_000), "unanswered"),
     "another question": (lambda call: tagged("What is 98765 times 43210, dear reader?"), "numbers"),
-    "solved": (lambda call: tagged(reword(asked(call)) + " The answer is 31337."), "numbers"),
-    "half a character": (lambda call: tagged(reword(asked(call)) + " \ud83d"), ""),
-    "terminal codes": (lambda call: tagged(reword(asked(call)) + "\x1b]0;x\x07"), "unicode"),
-    "unclosed thoughts": (lambda call: Reply(f"<think><rephrased>{asked(call)}"), "no_rewording"),
-    "html": (say(None, body=b"<html><body>502 Bad Gateway</body></html>"), "unanswered"),
-    "other json": (say(None, body=b'{"choices": [{"message": {"content": ["a", 3]}}]}'), "unanswered"),
-    "a number": (say(None, body=b"42"), "unanswered"),
-    "deep json": (say(None, body=b"[" * 100_000), "unanswered"),
-    "no utf-8": (say(None, body=b"\xff\xfe\xff"), "unanswered"),
+    "solved": (lambda call: tagged(reword(question_of(call)) + " The answer is 31337."), "numbers"),
+    "half a character": (lambda call: tagged(reword(question_of(call)) + " \ud83d"), ""),
+    "terminal codes": (lambda call: tagged(reword(question_of(call)) + "\x1b]0;x\x07"), "unicode"),
+    "unclosed reasoning": (lambda call: Reply(f"<think><rephrased>{question_of(call)}"), "no_rewording"),
     "refused request": (fail(400, "content filter"), "unanswered"),
-    "server error": (fail(500), "unanswered"),
-    "dropped": (say(None, disconnect=True), "unanswered"),
 }
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_no_reply_breaks_the_alignment(tmp_path, serve, kind):
-    behaviour, reason = HOSTILE[kind]
-    rows = write_rows(tmp_path, 6)
-    # Row 0 and all checks are answered well, so that the endpoint is not given up.
-    first = QUESTIONS[0]
-    server = serve(rewriting(lambda call: good(call) if asked(call) == first else behaviour(call)))
-    report, view, failures = reworded(rows, impatient(server, attempts=2))
-    originals = [prompt.text for prompt in load_prompts(data(rows))]
-    if not reason:  # what is half a character there is a question mark here
-        assert [row["question"] for row in view[1:4]] == [reword(text) + " ?" for text in originals[1:4]]
-        return
-    assert view[0]["question"] == reword(first)
-    assert report.failed == {reason: 5}, failures
-    assert [row["question"] for row in view[1:]] == originals[1:]
+def test_no_reply_breaks_the_alignment(tmp_path, serve):
+    # One row per kind of reply, after one that is answered well.
+    kinds = list(HOSTILE)
+    path = tmp_path / "rows.jsonl"
+    texts = ["Which of these is the first question?", *(f"Which of these questions is {kind}?" for kind in kinds)]
+    path.write_text(
+        "".join(json.dumps({"id": f"r{n}", "question": text, "answer": None}) + "\n" for n, text in enumerate(texts))
+    )
+
+    def behave(call: Call) -> Reply:
+        kind = question_of(call).partition(" questions is ")[2].removesuffix("?")
+        return HOSTILE[kind][0](call) if kind else good(call)
+
+    report, view, failures = reworded(path, options(serve(rewriting(behave)), endpoint=("retries=0",), attempts=2))
+    assert report.reworded == 2
+    expected = [
+        reword(texts[0]),
+        *(text if HOSTILE[kind][1] else reword(text) + " ?" for kind, text in zip(kinds, texts[1:], strict=True)),
+    ]
+    assert [row["question"] for row in view] == expected
+    assert [row["reason"] or "" for row in view[1:]] == [HOSTILE[kind][1] for kind in kinds]
     assert all(failure["attempts"][-1]["detail"] for failure in failures)
-
-
-def test_limits_and_faults_pass(tmp_path, serve):
-    turns = in_turn(fail(429, "slow down", retry_after="0.1"), fail(500), fail(503), good)
-    server = serve(turns)
-    report, _, _ = reworded(write_rows(tmp_path), impatient(server, endpoint=("retries=5",)))
-    assert (report.reworded, report.asked, report.sent) == (5, 10, 13)
-    assert server.calls[1].time - server.calls[0].time >= 0.1
 
 
 @pytest.mark.parametrize(
     ("behaviour", "sentence", "most"),
     [
         (fail(401), "answered 401: it refused the key; name a variable with a key it accepts (--key-env", 1),
-        (fail(404), "does not know the address or the model 'm'", 1),
-        (say(None, body=b"<html>"), "3 questions in a row failed", 6),
+        (fail(422), "3 questions in a row failed", 3),
+        (lambda call: good(call) if kind_of(call) == "rewrite" else fail(403)(call), "the checker at http", 31),
     ],
 )
-def test_an_endpoint_of_no_use_is_given_up_at_once_and_writes_nothing(tmp_path, serve, behaviour, sentence, most):
+def test_an_endpoint_of_no_use_is_given_up_and_writes_nothing(tmp_path, serve, behaviour, sentence, most):
     rows = write_rows(tmp_path, 30)
     server = serve(behaviour)
     out = tmp_path / "view.jsonl"
-    with pytest.raises(RunError, match=re.escape(sentence)) as told:
-        rephrase(load_prompts(data(rows)), impatient(server, endpoint=("stop_after=3",)), out, quiet=True)
-    assert "of 30 rows are done, and every reply so far is kept: the same command goes on from there" in str(told.value)
+    with pytest.raises(RunError, match=re.escape(sentence)) as stopped:
+        rephrase(load_prompts(data(rows)), options(server, endpoint=("stop_after=3",)), out, quiet=True)
+    assert "of 30 rows are done, and every reply so far is kept: the same command" in str(stopped.value)
     assert not out.exists()
     assert len(server.calls) <= most
+    kept = sum(kind_of(call) == "rewrite" for call in server.calls) if most == 31 else 0
     server.behaviour = good
-    assert reworded(rows, impatient(server))[0].reworded == 30
-
-
-def test_a_checker_that_is_away_stops_the_run_and_the_rewordings_stay(tmp_path, serve):
-    rows = write_rows(tmp_path, 10)
-    server = serve(lambda call: good(call) if kind_of(call) == "rewrite" else fail(403)(call))
-    with pytest.raises(RunError, match=r"the checker at .* answered 403"):
-        reworded(rows, impatient(server))
-    kept = sum(kind_of(call) == "rewrite" for call in server.calls)
-    server.behaviour = good
-    report, _, _ = reworded(rows, impatient(server))
-    assert (report.reworded, report.sent) == (10, 20 - kept)
+    report, _, _ = reworded(rows, options(server))
+    assert (report.reworded, report.sent) == (30, 60 - kept)
 
 
 # -- checks of the answer ----------------------------------------------------------------------------------
@@ -428,7 +410,7 @@ def test_a_rewording_that_changes_the_answer_is_told_by_solving_it(tmp_path, ser
         return "7" if "3 + 4" in question else "49" if "正方形" in question else "A"
 
     server = serve(solver(answers))
-    report, view, failures = reworded(write_rows(tmp_path), impatient(server, check="solve", attempts=1))
+    report, view, failures = reworded(write_rows(tmp_path), options(server, check="solve", attempts=1))
     assert (report.reworded, report.failed) == (4, {"other_answer": 1})
     assert view[1]["reason"] == "other_answer"
     assert failures[0]["attempts"][0] == {
@@ -445,17 +427,17 @@ def test_without_labels_the_votes_on_the_original_decide(tmp_path, serve):
     server = serve(solver(lambda question, seed: "8" if "3 + 4" in question else str(seed)))
     rows = write_rows(tmp_path, 2)
     settings = {"check": "solve", "attempts": 3}
-    report, _, failures = reworded(rows, impatient(server, against="votes", **settings))
+    report, _, failures = reworded(rows, options(server, against="votes", **settings))
     assert (report.reworded, report.failed) == (1, {"undecided": 1})
     (failure,) = failures
     assert len(failure["attempts"]) == 1, "another rewording would meet the same"
     assert failure["attempts"][0]["detail"] == "solutions of the original do not agree: '0', '1', '2'"
-    assert reworded(rows, impatient(server, against="known", **settings))[0].failed == {"other_answer": 2}
+    assert reworded(rows, options(server, against="known", **settings))[0].failed == {"other_answer": 2}
 
 
 def test_a_checker_may_be_another_model_elsewhere(tmp_path, serve):
     rewriter, checker = serve(rewriting(good)), serve(say("different"))
-    settings = impatient(rewriter, attempts=2, check_url=checker.url, check_model="judge")
+    settings = options(rewriter, attempts=2, check_url=checker.url, check_model="judge")
     report, _, _ = reworded(write_rows(tmp_path, 3), settings)
     assert report.failed == {"other_answer": 3}
     assert {kind_of(call) for call in rewriter.calls} == {"rewrite"}
@@ -468,7 +450,7 @@ def test_pictures_go_to_who_solves_and_stay_with_the_row(tmp_path, serve):
     server = serve(solver(lambda question, seed: "3"))
     source = DataSettings(source="synthetic:visual", skills=("dots",), size=6)
     prompts = load_prompts(source)
-    report = rephrase(prompts, impatient(server, check="solve", attempts=1), tmp_path / "v.jsonl", quiet=True)
+    report = rephrase(prompts, options(server, check="solve", attempts=1), tmp_path / "v.jsonl", quiet=True)
     threes = sum(prompt.gold == "3" for prompt in prompts)
     assert (report.reworded, report.failed.get("other_answer", 0)) == (threes, 6 - threes)
     rewrites = [call for call in server.calls if kind_of(call) == "rewrite"]
@@ -491,15 +473,6 @@ def test_pictures_go_to_who_solves_and_stay_with_the_row(tmp_path, serve):
     }
 
 
-def test_pictures_are_shown_to_who_rewords_where_asked(tmp_path, serve):
-    server = serve(good)
-    prompts = load_prompts(DataSettings(source="synthetic:visual", skills=("dots",), size=3))
-    report = rephrase(prompts, impatient(server, show_images=True), tmp_path / "v.jsonl", quiet=True)
-    assert (report.reworded, report.sent) == (3, 6), "each picture makes a request of its own"
-    assert all(call.body["messages"][0]["content"][0]["type"] == "image_url" for call in server.calls)
-    assert not any("not shown to you" in text_of(call) for call in server.calls)
-
-
 def view_of(path: Path) -> Any:
     return DataSettings(source="x.jsonl", views={"rephrased": {"source": str(path)}}).views
 
@@ -517,35 +490,36 @@ def swap(rows: list[dict[str, Any]]) -> None:
     rows[1]["id"], rows[2]["id"] = rows[2]["id"], rows[1]["id"]
 
 
-TAMPERED: dict[str, tuple[str, Callable[[list[dict[str, Any]]], object], str]] = {
-    "missing": ("view.jsonl", lambda rows: rows.pop(1), "row r1, view 'rephrased' has no row with this id"),
-    "doubled": ("view.jsonl", lambda rows: rows.append(rows[1]), "row r1, view 'rephrased' has several rows with this"),
-    "swapped": ("view.jsonl", swap, "row r1, view 'rephrased' rewords other content under this id"),
-    "foreign": ("view.jsonl", lambda rows: rows[1].update(id="q"), "row r1, view 'rephrased' has no row with this id"),
-    "edited": ("view.jsonl", lambda rows: rows[1].update(question="What is 5 + 6?"), "row r1, .* was edited in this"),
-    "emptied": ("view.jsonl", lambda rows: rows[1].update(question=None), "row r1, .* was edited in this"),
-    "no text": ("view.jsonl", lambda rows: rows[1].update(question=["a"]), "row r1, .* was edited in this"),
-    "half": ("view.jsonl", lambda rows: rows[1].update(question="\ud83d"), "row r1, .* was edited in this"),
-    "original edited": ("rows.jsonl", lambda rows: rows[1].update(question="5?"), "row r1, .* rewords other content"),
-}
+TAMPERED: list[tuple[str, Callable[[list[dict[str, Any]]], object], str]] = [
+    ("view.jsonl", lambda rows: rows.pop(1), "row r1, view 'rephrased' has no row with this id"),
+    ("view.jsonl", lambda rows: rows.append(rows[1]), "row r1, view 'rephrased' has several rows with this"),
+    ("view.jsonl", swap, "row r1, view 'rephrased' rewords other content under this id"),
+    ("view.jsonl", lambda rows: rows[1].update(id="q"), "row r1, view 'rephrased' has no row with this id"),
+    ("view.jsonl", lambda rows: rows[1].update(question="What is 5 + 6?"), "row r1, .* was edited in this"),
+    ("view.jsonl", lambda rows: rows[1].update(question=None), "row r1, .* was edited in this"),
+    ("view.jsonl", lambda rows: rows[1].update(question=["a"]), "row r1, .* was edited in this"),
+    ("view.jsonl", lambda rows: rows[1].update(question="\ud83d"), "row r1, .* was edited in this"),
+    ("rows.jsonl", lambda rows: rows[1].update(question="5?"), "row r1, .* rewords other content"),
+]
 
 
-@pytest.mark.parametrize("kind", TAMPERED)
-def test_a_view_that_does_not_fit_is_refused_and_the_row_named(tmp_path, serve, kind):
-    name, change, sentence = TAMPERED[kind]
+def test_a_view_that_does_not_fit_is_refused_and_the_row_named(tmp_path, serve):
     rows = write_rows(tmp_path)
-    reworded(rows, impatient(serve(good)))
-    edit(tmp_path / name, change)
-    settings = data(rows, views=view_of(tmp_path / "view.jsonl"))
-    with pytest.raises(UserError, match=f"first: {sentence}"):
-        check(load_prompts(settings), max_side=64)
-    skipping = check(load_prompts(settings.model_copy(update={"on_bad_row": "skip"})), max_side=64)
-    assert sum(skipping.counts.values()) == (2 if kind == "swapped" else 1)
+    reworded(rows, options(serve(good)))
+    for name, change, sentence in TAMPERED:
+        before = (tmp_path / name).read_bytes()
+        edit(tmp_path / name, change)
+        settings = data(rows, views=view_of(tmp_path / "view.jsonl"))
+        with pytest.raises(UserError, match=f"first: {sentence}"):
+            check(load_prompts(settings), max_side=64)
+        skipping = check(load_prompts(settings.model_copy(update={"on_bad_row": "skip"})), max_side=64)
+        assert sum(skipping.counts.values()) == (2 if change is swap else 1)
+        (tmp_path / name).write_bytes(before)
 
 
 def test_an_edit_is_allowed_to_who_drops_the_seal(tmp_path, serve):
     rows = write_rows(tmp_path)
-    reworded(rows, impatient(serve(good)))
+    reworded(rows, options(serve(good)))
 
     def mend(view: list[dict[str, Any]]) -> None:
         view[0]["question"] = "Add $3 + 4$ for me."
@@ -561,7 +535,7 @@ def test_rows_without_ids_are_joined_by_number_and_content(tmp_path, serve):
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps({"question": question}) + "\n" for question in QUESTIONS))
     bare = DataSettings(source=str(path))
-    rephrase(load_prompts(bare), impatient(serve(good)), tmp_path / "view.jsonl", quiet=True)
+    rephrase(load_prompts(bare), options(serve(good)), tmp_path / "view.jsonl", quiet=True)
     views = view_of(tmp_path / "view.jsonl")
     joined = load_prompts(bare.model_copy(update={"views": views}))
     assert [prompt.question("rephrased") for prompt in joined] == [reword(question) for question in QUESTIONS]
@@ -576,8 +550,8 @@ def test_rows_without_ids_are_joined_by_number_and_content(tmp_path, serve):
 
 def test_marked_rows_are_bad_rows_of_the_training(tmp_path, serve):
     rows = write_rows(tmp_path)
-    server = serve(rewriting(lambda call: good(call) if "Ann" in asked(call) else Reply("no")))
-    report, view, _ = reworded(rows, impatient(server, failed="mark", attempts=1))
+    server = serve(rewriting(lambda call: good(call) if "Ann" in question_of(call) else Reply("no")))
+    report, view, _ = reworded(rows, options(server, failed="mark", attempts=1))
     assert (report.reworded, view[0]["question"], view[3]["reason"]) == (1, None, None)
     settings = data(rows, views=view_of(tmp_path / "view.jsonl"))
     with pytest.raises(UserError, match=r"first: row r0, view 'rephrased': the question is empty \(no_rewording\)"):
@@ -593,17 +567,11 @@ def test_options_of_a_column_stay_in_their_column(tmp_path, serve):
     (prompt,) = load_prompts(settings)
     assert without_choices(prompt.text, prompt.choices) == "Which is even?"
     server = serve(good)
-    rephrase(load_prompts(settings), impatient(server), tmp_path / "view.jsonl", quiet=True)
-    assert asked(server.calls[0]) == "Which is even?"
+    rephrase(load_prompts(settings), options(server), tmp_path / "view.jsonl", quiet=True)
+    assert question_of(server.calls[0]) == "Which is even?"
     assert "A. 3\nB. $\\frac{8}{4}$" in text_of(server.calls[0])
     (joined,) = load_prompts(settings.model_copy(update={"views": view_of(tmp_path / "view.jsonl")}))
     assert joined.question("rephrased") == "Please answer this: Which is even?\nA. 3\nB. $\\frac{8}{4}$"
-
-
-def test_a_view_that_was_not_written_yet_says_how(tmp_path):
-    rows = write_rows(tmp_path)
-    with pytest.raises(UserError, match=r"view 'rephrased': no file matches .*; `mmcorl rephrase` writes views"):
-        load_prompts(data(rows, views=view_of(tmp_path / "view.jsonl")))
 
 
 def test_the_seal_is_what_anyone_can_work_out():
@@ -638,6 +606,7 @@ def serving(log: Path, url: str | None = None) -> tuple[subprocess.Popen[str], s
     return server, server.stdout.readline().strip()
 
 
+@pytest.mark.slow
 def test_killed_client_and_server_lose_no_row_and_double_none(tmp_path, serve):
     rows = write_rows(tmp_path, 200)
     config = tmp_path / "run.yaml"
@@ -693,7 +662,7 @@ def test_killed_client_and_server_lose_no_row_and_double_none(tmp_path, serve):
 
     # The same as of a run that nothing happened to, to the byte.
     whole = tmp_path / "whole.jsonl"
-    settings = impatient(serve(good))
+    settings = options(serve(good))
     rephrase(load_prompts(data(rows)), settings, whole, quiet=True)
     assert out.read_bytes() == whole.read_bytes()
     ids = [json.loads(line)["id"] for line in out.read_text().splitlines()]
@@ -709,6 +678,7 @@ def test_killed_client_and_server_lose_no_row_and_double_none(tmp_path, serve):
     ]
 
 
+@pytest.mark.slow
 def test_a_reply_is_on_disk_before_it_counts(tmp_path, serve):
     # Five rewordings and two comparisons came.
     rows = write_rows(tmp_path)
@@ -716,7 +686,7 @@ def test_a_reply_is_on_disk_before_it_counts(tmp_path, serve):
     code = (
         "import sys; sys.path[:0] = [sys.argv[1], sys.argv[1] + '/..']\n"
         "from pathlib import Path\nfrom test_rephrase import *\n"
-        "settings = impatient(sys.argv[3], endpoint=('concurrency=1', 'timeout=60'))\n"
+        "settings = options(sys.argv[3], endpoint=('concurrency=1', 'timeout=60'))\n"
         "rephrase(load_prompts(data(Path(sys.argv[2]))), settings, Path(sys.argv[2]).with_name('view.jsonl'))\n"
     )
     client = subprocess.Popen([sys.executable, "-c", code, str(ROOT / "tests/e2e"), str(rows), server.url], cwd=ROOT)
@@ -726,7 +696,7 @@ def test_a_reply_is_on_disk_before_it_counts(tmp_path, serve):
     client.kill()
     client.wait()
     server.behaviour = good
-    report, _, _ = reworded(rows, impatient(server))
+    report, _, _ = reworded(rows, options(server))
     # Three comparisons were not asked; the reply before the kill may not have been on disk yet.
     assert report.reworded == 5
     assert 3 <= report.sent <= 4
@@ -795,7 +765,7 @@ def test_unanswered_rows_are_a_failure_that_the_same_command_mends(tmp_path, ser
         f"data: {{train: {{source: '{rows}', columns: {{answer: answer, id: id}},\n"
         f"  views: {{other: {{source: '{tmp_path / 'v.jsonl'}'}}}}}}}}\n"
     )
-    server = serve(rewriting(lambda call: fail(400)(call) if "Ann" in asked(call) else good(call)))
+    server = serve(rewriting(lambda call: fail(400)(call) if "Ann" in question_of(call) else good(call)))
     words = ["rephrase", str(config), "--model", "m", "--url", server.url, "--quiet"]
     assert main(words) == 1
     said = capsys.readouterr()
@@ -808,6 +778,7 @@ def test_unanswered_rows_are_a_failure_that_the_same_command_mends(tmp_path, ser
     assert told.endswith(f"train on it: mmcorl train {config}\n")
 
 
+@pytest.mark.slow
 def test_different_family_plus_from_the_quickstart(tmp_path, serve, capsys, monkeypatch):
     """Reword the quickstart's questions, then train two steps, each agent on its own wording, with the pictures."""
     if "MMCORL_CACHE" not in os.environ:
@@ -845,8 +816,3 @@ def test_rewording_asks_no_framework():
     code = "import sys, mmcorl.tools.rephrase, mmcorl.cli.rephrase\nprint('torch' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert run.stdout == "False\n"
-
-
-def test_solutions_are_compared_by_the_relation_of_the_votes():
-    with Equivalence() as relation:
-        assert relation.same("\\frac{9}{2}", "4.5"), "as test_a_rewording_that_changes_the_answer... relies on"

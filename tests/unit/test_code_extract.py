@@ -121,6 +121,6 @@ def test_any_text_is_read_without_an_exception(text, finish):
     ],
 )
 def test_a_megabyte_of_anything_takes_less_than_a_second(text):
-    start = time.perf_counter()
+    start = time.process_time()
     extract_code(text)
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
