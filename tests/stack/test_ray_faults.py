@@ -11,7 +11,7 @@ from runs import assert_it_learns, assert_same_run
 
 pytestmark = pytest.mark.stack
 
-CHOSEN = ("a worker is killed in an update", "a worker is suspended", "the run's process is killed")
+CHOSEN = ("a worker is killed in an update", "a worker is suspended", "the driver is killed")
 """Of the drills; `python tests/stack/fault_drills.py` does all of them."""
 
 
