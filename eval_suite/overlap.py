@@ -16,7 +16,7 @@ from eval_suite.options import DiversityOptions, PairOptions
 from eval_suite.reporter import SILENT, Reporter
 from eval_suite.response_sources import GatheredResponses, gather
 from eval_suite.results import Result
-from mmcorl.analysis import pairing
+from mmcorl.analysis import partners
 from mmcorl.analysis.diversity import (
     HOW_INTERVALS,
     KINDS,
@@ -95,7 +95,7 @@ class PartnerRanking(Result):
     """Candidates as partners of an anchor, the best first."""
 
     anchor: Draw
-    ranking: pairing.Ranking
+    ranking: partners.Ranking
     responses: GatheredResponses
 
     def as_dict(self) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def pair(
         others.setdefault(draw.model, draw)
     if not others:
         raise UserError(f"{first.name} is the only model: give candidates for it, or draw it twice with --repeat 2")
-    rank = pairing.labelled if responses.labelled else pairing.label_free
+    rank = partners.labelled if responses.labelled else partners.label_free
     with Equivalence() as relation:
         ranking = PartnerRanking(first, rank(first, list(others.values()), relation, responses.choices), responses)
     if options.out is not None:
@@ -231,7 +231,7 @@ def pair_name(one: Pair) -> str:
     return f"{one.a} × {one.b}"
 
 
-def ranking_table(anchor: Draw, ranking: pairing.Ranking, notes: Sequence[str], *, narrow: bool = False) -> Table:
+def ranking_table(anchor: Draw, ranking: partners.Ranking, notes: Sequence[str], *, narrow: bool = False) -> Table:
     """Candidates, the best first; `narrow` leaves out what the sentences below the table say again."""
     head: list[tuple[str, Align]] = [("Partner", "left")] if narrow else [("Partner", "left"), ("Differ in", "left")]
     names: tuple[str, ...] = ("Agree %", "Strength %")

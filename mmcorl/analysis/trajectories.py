@@ -1,7 +1,7 @@
-"""A run's measured accuracies over the steps, from its votes and the known answers, set beside the theory.
+"""A run's measured accuracies over the steps, from its votes and the known answers, compared with the theory.
 
-What a run samples is an estimate: K completions per prompt, and most prompts are drawn once or twice. So prompts are
-taken together (by tag where the data have tags) and steps in windows, and every number carries its standard error.
+Samples are estimates: K completions per prompt, and most prompts are drawn once or twice. So prompts are grouped (by
+tag where the data have tags), steps are grouped into windows, and every number has a standard error.
 """
 
 from __future__ import annotations
@@ -50,35 +50,35 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """The path of one tag, one prompt or all prompts."""
+class MeasuredPath:
+    """The accuracies of one tag, one prompt or all prompts, window by window."""
 
     name: str
     points: tuple[Point, ...]
 
 
 @dataclass(frozen=True)
-class VotesFile:
-    """What votes.jsonl of a run tells."""
+class RunVotes:
+    """The graded votes of a run."""
 
     agents: tuple[str, ...]
     teachers: tuple[int, ...]
-    """Place of the agent whose votes teach each agent."""
+    """Index of each agent's teacher."""
     completions: int
     visits: tuple[Visit, ...]
     unknown: int
-    """Lines left out because their prompt has no known answer."""
+    """Number of lines without a known answer, which are left out."""
 
 
 @dataclass(frozen=True)
-class Judged:
-    """One measured path beside what the theory says of its start."""
+class PathCheck:
+    """One measured path and what the theory predicts from its start."""
 
     name: str
     start: Point
     end: Point
     predicted: Sides
-    """Where the theory puts the start; None within its standard error of the border between two ends."""
+    """Where the theory takes the start; None within its standard error of the border between two ends."""
     measured: Sides
     """Where the agents are at the end."""
     finals: tuple[float, ...]
@@ -89,15 +89,15 @@ class Judged:
     """Those that went to the teacher's side."""
 
 
-def voted_on(run_dir: Path) -> set[str]:
-    """The uids of the prompts in a run's votes.jsonl."""
+def voted_uids(run_dir: Path) -> set[str]:
+    """Return the uids of the prompts in a run's votes.jsonl."""
     return {line["uid"] for line in _lines(run_dir / "votes.jsonl")}
 
 
-def read_votes(run_dir: Path, prompts: Mapping[str, Prompt], relation: Relation) -> VotesFile:
+def read_votes(run_dir: Path, prompts: Mapping[str, Prompt], relation: Relation) -> RunVotes:
     """Grade every answer in a run's votes.jsonl against the known answers in `prompts`, by uid.
 
-    A line that was cut off by a kill is left out; of a step written twice, by a run that was resumed, the last holds.
+    A line cut off by a kill is left out; of a step written twice, by a resumed run, the last line counts.
 
     Raises:
         UserError: no votes, votes without a fixed teacher among the agents, or no known answer for any of them.
@@ -117,27 +117,29 @@ def read_votes(run_dir: Path, prompts: Mapping[str, Prompt], relation: Relation)
         prompt = prompts.get(uid)
         if prompt is None or prompt.gold is None:
             continue
-        told = [line["agents"][agent]["answers"] for agent in agents]
-        completions = max(completions, *map(len, told))
-        visits.append(Visit(step, uid, tuple(fmean(same(answer, prompt) for answer in answers) for answers in told)))
+        answers = [line["agents"][agent]["answers"] for agent in agents]
+        completions = max(completions, *map(len, answers))
+        visits.append(Visit(step, uid, tuple(fmean(same(answer, prompt) for answer in own) for own in answers)))
     teachers = [next(iter(names)) if len(names) == 1 else None for names in taught.values()]
     if any(teacher not in agents for teacher in teachers):
         kinds = ", ".join(sorted({name for names in taught.values() for name in names}))
         raise UserError(
-            f"{str(run_dir)!r} was taught by {kinds}: the theory is about own votes or one fixed peer per agent, so "
+            f"{str(run_dir)!r} was taught by {kinds}: the theory covers own votes or one fixed peer per agent: "
             "give a run with supervision.kind self or ring"
         )
     if not visits:
         raise UserError(
-            f"the training data of {str(run_dir)!r} hold no known answer, without which nobody can say who was right: "
+            f"the training data of {str(run_dir)!r} have no known answer, so accuracy is unknown: "
             "name the answer column in data.train.columns, or leave --run out"
         )
     places = tuple(agents.index(str(teacher)) for teacher in teachers)
-    return VotesFile(agents, places, completions, tuple(visits), len(lines) - len(visits))
+    return RunVotes(agents, places, completions, tuple(visits), len(lines) - len(visits))
 
 
-def measured(votes: VotesFile, prompts: Mapping[str, Prompt], by: By | None = None, windows: int = 8) -> list[Measured]:
-    """Paths of the sampled accuracy, over at most `windows` windows of steps of equal length.
+def measure_paths(
+    votes: RunVotes, prompts: Mapping[str, Prompt], by: By | None = None, windows: int = 8
+) -> list[MeasuredPath]:
+    """Return paths of the sampled accuracy over at most `windows` equal windows of steps.
 
     `by`: `tag` (a skill, a level, a subject), `prompt` (those drawn in two windows or more), `all`. None takes tags
     where the data have them, else prompts where most are drawn again, else all.
@@ -152,17 +154,17 @@ def measured(votes: VotesFile, prompts: Mapping[str, Prompt], by: By | None = No
         name = {"tag": prompt.tag or "no tag", "prompt": prompt.row_id, "all": "all prompts"}[by]
         units.setdefault(name, {}).setdefault((visit.step - first) // length, []).append(visit)
     paths = []
-    for name, told in sorted(units.items()):
-        points = tuple(_point(told[window], votes.completions) for window in sorted(told))
+    for name, by_window in sorted(units.items()):
+        points = tuple(_point(by_window[window], votes.completions) for window in sorted(by_window))
         if by != "prompt" or len(points) > 1:
-            paths.append(Measured(name, points))
+            paths.append(MeasuredPath(name, points))
     if not paths:
-        raise UserError("no prompt was drawn in two windows of steps: take them together with --by tag or --by all")
+        raise UserError("no prompt was drawn in two windows of steps: group them with --by tag or --by all")
     return paths
 
 
-def judge(path: Measured, dynamics: Dynamics) -> Judged:
-    """What the theory says of the first window of a path, and what came of it."""
+def check_path(path: MeasuredPath, dynamics: Dynamics) -> PathCheck:
+    """Compare a path with what the theory predicts from its first window."""
     start, end = path.points[0], path.points[-1]
     finals = tuple(float(value) for value in dynamics.finals([start.p])[0])
     moves = followed = 0
@@ -174,7 +176,7 @@ def judge(path: Measured, dynamics: Dynamics) -> Judged:
             if abs(change) > noise and abs(push) > CLEAR * before.error[teacher]:
                 moves += 1
                 followed += change * push > 0
-    return Judged(path.name, start, end, _predicted(start, dynamics, finals), _seen(end), finals, moves, followed)
+    return PathCheck(path.name, start, end, _predicted(start, dynamics, finals), _seen(end), finals, moves, followed)
 
 
 def _predicted(start: Point, dynamics: Dynamics, finals: Sequence[float]) -> Sides:
@@ -196,7 +198,7 @@ def _seen(end: Point) -> Sides:
     return tuple(p > 0.5 for p in end.p)
 
 
-def _finest(votes: VotesFile, prompts: Mapping[str, Prompt]) -> By:
+def _finest(votes: RunVotes, prompts: Mapping[str, Prompt]) -> By:
     if any(prompts[visit.uid].tag for visit in votes.visits):
         return "tag"
     distinct = len({visit.uid for visit in votes.visits})

@@ -1,12 +1,9 @@
-"""What the theory says, as tables of words and numbers: the same for the terminal and for the page."""
+"""The theory's predictions as tables, for the terminal and the page, and its limits."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
-
-from markupsafe import Markup
 
 from mmcorl.analysis.dynamics import (
     Basins,
@@ -16,10 +13,8 @@ from mmcorl.analysis.dynamics import (
     step_size,
     vote_margin,
 )
-from mmcorl.analysis.trajectories import Judged, Point, Sides
-from mmcorl.report import page
+from mmcorl.analysis.trajectories import PathCheck, Point, Sides
 from mmcorl.report.table import Table, cells
-from mmcorl.run.folder import atomic_write
 
 LIMITS = (
     "One prompt at a time, right or wrong: a model shares its weights between prompts, and with more than two answers "
@@ -35,7 +30,7 @@ LIMITS = (
 
 
 def constants(counts: Sequence[int], votes: int | None) -> Table:
-    """phi, q, G and lambda for several numbers of completions."""
+    """Return phi, q, G and lambda for several numbers of completions."""
     rows = []
     for count in counts:
         ballots = votes if votes and votes >= count else count
@@ -60,7 +55,7 @@ def constants(counts: Sequence[int], votes: int | None) -> Table:
 
 
 def ends(starts: Sequence[tuple[float, float]], pair: Dynamics) -> Table:
-    """Where own votes and a peer's votes take each start, and what happens on the way."""
+    """Return where own votes and a peer's votes take each start, and what happens on the way."""
     own = Dynamics((0, 1), pair.completions, pair.votes, pair.rates).finals(starts)
     peer = pair.finals(starts)
     rows = []
@@ -78,64 +73,56 @@ def ends(starts: Sequence[tuple[float, float]], pair: Dynamics) -> Table:
     )
 
 
-def shares(told: Basins, what: str, names: Sequence[str]) -> Table:
-    """Where a distribution of prompts ends, with both ways of training."""
+def shares(basins: Basins, what: str, names: Sequence[str]) -> Table:
+    """Return where a distribution of prompts ends, with both ways of training."""
     a, b = names
     rows = [
-        [f"accuracy of {a}", _share(told.start[0]), _share(told.own[0]), _share(told.peer)],
-        [f"accuracy of {b}", _share(told.start[1]), _share(told.own[1]), _share(told.peer)],
+        [f"accuracy of {a}", _share(basins.start[0]), _share(basins.own[0]), _share(basins.peer)],
+        [f"accuracy of {b}", _share(basins.start[1]), _share(basins.own[1]), _share(basins.peer)],
     ]
     notes = [
-        f"Repaired by a peer: {_share(told.repaired)} of prompts that own votes leave wrong with an agent end right "
-        f"with both. Spoiled: {_share(told.spoiled)} that own votes make right with one agent end wrong with both. "
-        f"On the line p_A + p_B = 1, counted as one half: {_share(told.undecided)}."
+        f"Repaired by a peer: {_share(basins.repaired)} of prompts that own votes leave wrong with an agent end right "
+        f"with both. Spoiled: {_share(basins.spoiled)} that own votes make right with one agent end wrong with both. "
+        f"On the line p_A + p_B = 1, counted as one half: {_share(basins.undecided)}."
     ]
-    count = f"{told.prompts:,} {'prompt' if told.prompts == 1 else 'prompts'}"
+    count = f"{basins.prompts:,} {'prompt' if basins.prompts == 1 else 'prompts'}"
     return _table(f"What becomes of {what} ({count})", ["", "start", "own votes", "a peer's votes"], rows, notes)
 
 
-def run_table(run: str, judged: Sequence[Judged], names: Sequence[str], paired: bool) -> Table:
-    """Measured paths of a run beside what the theory says of their starts."""
+def run_table(run: str, checks: Sequence[PathCheck], names: Sequence[str], paired: bool) -> Table:
+    """Return the measured paths of a run and what the theory predicts from their starts."""
     rows = [
         [
-            one.name,
-            _point(one.start),
-            *([f"{sum(one.start.p):.2f}"] if paired else []),
-            _ends(one.predicted, names),
-            _point(one.end),
-            _ends(one.measured, names),
-            f"{one.followed} of {one.moves}" if one.moves else "none",
+            check.name,
+            _point(check.start),
+            *([f"{sum(check.start.p):.2f}"] if paired else []),
+            _ends(check.predicted, names),
+            _point(check.end),
+            _ends(check.measured, names),
+            f"{check.followed} of {check.moves}" if check.moves else "none",
         ]
-        for one in judged
+        for check in checks
     ]
     columns = ["", f"start: {', '.join(names)}", *(["sum"] if paired else []), "theory", "end", "measured", "moves"]
-    error = max(error for one in judged for point in (one.start, one.end) for error in point.error)
+    error = max(error for check in checks for point in (check.start, check.end) for error in point.error)
     notes = [
         "Shares of sampled completions that are right, in the first and in the last window of steps; standard errors "
         f"up to {error:.2f}. A side is named where it is clear by 1.96 of them. moves: clear changes between windows "
-        "that went to the teacher's side, of those whose teacher was clearly on one."
+        "that went to the teacher's side, of those whose teacher was clearly on check."
     ]
     return _table(f"{run}: the theory and what was measured", columns, rows, notes)
 
 
-def verdict(judged: Sequence[Judged]) -> str:
-    """One sentence on how a run and the theory agree."""
-    settled = [one for one in judged if None not in (one.predicted, one.measured)]
-    right = sum(one.predicted == one.measured for one in settled)
-    moves, followed = sum(one.moves for one in judged), sum(one.followed for one in judged)
-    told = f"{right} of {len(settled)} paths that can be told are where the theory puts their start"
-    left = len(judged) - len(settled)
-    told += f" ({left} too close to tell)" if left else ""
-    return f"{told}; {followed} of {moves} clear moves went to the teacher's side."
-
-
-def write_page(path: Path, title: str, lead: str, portrait: Markup | None, tables: Sequence[Table]) -> None:
-    """Write a page that loads nothing and has no scripts."""
-    text = page.render(
-        "dynamics.html", kind="dynamics", title=title, lead=lead, portrait=portrait, tables=tables, limits=LIMITS
+def verdict(checks: Sequence[PathCheck]) -> str:
+    """Return one sentence on how a run and the theory agree."""
+    settled = [check for check in checks if None not in (check.predicted, check.measured)]
+    right = sum(check.predicted == check.measured for check in settled)
+    moves, followed = sum(check.moves for check in checks), sum(check.followed for check in checks)
+    close = f" ({len(checks) - len(settled)} too close to tell)" if len(settled) < len(checks) else ""
+    return (
+        f"{right} of {len(settled)} clear paths end where the theory predicts{close}; {followed} of {moves} clear "
+        "moves went to the teacher's side."
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write(path, text)
 
 
 def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], notes: Sequence[str] = ()) -> Table:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mmcorl.analysis.diversity import Draw
-from mmcorl.analysis.pairing import label_free, labelled, strengths
+from mmcorl.analysis.partners import label_free, labelled, strengths
 from mmcorl.errors import UserError
 
 

@@ -1,0 +1,236 @@
+"""The theory's phase portrait and what runs did over it: numbers, tables, a picture and a page."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mmcorl.analysis.dynamics import Dynamics, basins
+from mmcorl.analysis.known_answers import training_prompts
+from mmcorl.analysis.options import DynamicsOptions
+from mmcorl.analysis.trajectories import (
+    MeasuredPath,
+    PathCheck,
+    RunVotes,
+    check_path,
+    measure_paths,
+    read_votes,
+    voted_uids,
+)
+from mmcorl.answers import Equivalence
+from mmcorl.errors import UserError
+from mmcorl.report import dynamics_tables as tables
+from mmcorl.report.charts import Panel, portrait
+from mmcorl.report.compare import run_labels
+from mmcorl.report.page import render
+from mmcorl.report.table import Table
+from mmcorl.run.folder import atomic_write
+from mmcorl.run.reader import read_run
+
+COUNTS = (3, 5, 7, 8, 11, 12)
+"""Completions whose constants are printed; the paper samples 8 and 12."""
+STARTS = ((0.9, 0.2), (0.2, 0.9), (0.6, 0.3), (0.3, 0.35))
+"""The paper's takeaway, a pair that a peer's votes spoil, and one beyond help."""
+
+
+@dataclass
+class DynamicsReport:
+    """Results of `dynamics`."""
+
+    record: dict[str, Any] = field(default_factory=dict)
+    leads: list[str] = field(default_factory=list)
+    panels: list[Panel] = field(default_factory=list)
+    shown: list[Table] = field(default_factory=list)
+    page: Path = Path("dynamics.html")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the numbers, for JSON."""
+        return self.record
+
+    def tables(self) -> list[Table]:
+        """Return the tables of the page."""
+        return self.shown
+
+    def paragraphs(self) -> list[str]:
+        """Return the findings in words and the limits of the theory."""
+        return [" ".join(self.leads), "\n".join(["Limits:", *(f"- {limit}" for limit in tables.LIMITS)])]
+
+    def files(self) -> dict[str, Path]:
+        """Return the written files by kind."""
+        picture = {"picture": self.page.with_suffix(".svg")} if self.panels else {}
+        return {"page": self.page} | picture
+
+
+def dynamics(options: DynamicsOptions) -> DynamicsReport:
+    """Analyse the theory, or runs over the theory, and write dynamics.html and dynamics.svg.
+
+    Raises:
+        UserError: options that exclude each other, or runs, files and numbers that cannot be used.
+    """
+    if options.by and not options.runs:
+        raise UserError(f"--by {options.by} groups a run's prompts: add --run DIR")
+    report = _runs(options) if options.runs else _theory(options)
+    if options.points:
+        ends = basins(*_points(options.points))
+        report.shown.append(tables.shares(ends, f"the prompts of {options.points.name}", ("A", "B")))
+        report.record["points"] = vars(ends) | {"gain": ends.gain}
+    out = options.out or (options.runs[0] if options.runs else Path("dynamics"))
+    out.mkdir(parents=True, exist_ok=True)
+    report.page = out / "dynamics.html"
+    title = "Theory and measured accuracies" if options.runs else "Where votes as labels lead"
+    drawn = None
+    if report.panels:
+        drawn = portrait(report.panels, "; ".join(f"{panel.title}: {panel.note}" for panel in report.panels))
+        atomic_write(report.page.with_suffix(".svg"), drawn + "\n")
+    text = render(
+        "dynamics.html",
+        kind="dynamics",
+        title=title,
+        lead=" ".join(report.leads),
+        portrait=drawn,
+        tables=report.shown,
+        limits=tables.LIMITS,
+    )
+    atomic_write(report.page, text)
+    return report
+
+
+def _theory(options: DynamicsOptions) -> DynamicsReport:
+    """Return constants, and ends of some starts with own votes and with a peer's."""
+    starts = [_two(text, "--start") for text in options.start] or list(STARTS)
+    rates = _two(options.rates, "--rates", most=math.inf) if options.rates else None
+    count = options.completions or 8
+    own = _cohort((0, 1), count, options.votes, rates)
+    pair = _cohort((1, 0), count, options.votes, rates)
+    ends = zip(starts, own.finals(starts).tolist(), pair.finals(starts).tolist(), strict=True)
+    record = {
+        "completions": count,
+        "votes": pair.ballots,
+        "rates": pair.eta.tolist(),
+        "starts": [{"start": list(start), "own": alone, "peer": both} for start, alone, both in ends],
+    }
+    note = "the slower agent weighs more" if rates else "the pair ends where its summed strength points"
+    panels = [
+        Panel("Own votes (TTRL)", "each agent amplifies what it already believes", own, starts=starts),
+        Panel("A peer’s votes (Co-RL)", note, pair, starts=starts),
+    ]
+    lead = "Two agents answer one prompt, each right with some probability. Arrows show which way training moves them."
+    shown = [tables.constants(sorted({*COUNTS, count}), options.votes), tables.ends(starts, pair)]
+    return DynamicsReport(record, [lead], panels, shown)
+
+
+def _runs(options: DynamicsOptions) -> DynamicsReport:
+    """Return measured paths of runs, and what the theory says about their starts."""
+    for name in ("start", "rates"):
+        if getattr(options, name):
+            raise UserError(f"--{name} belongs to the theory alone, a run has its own: drop it, or drop --run")
+    if options.windows < 2:
+        raise UserError(f"--windows {options.windows} leaves no path: give 2 or more")
+    report = DynamicsReport({"runs": []})
+    for run_dir, name in zip(options.runs, run_labels([read_run(path) for path in options.runs]), strict=True):
+        prompts = training_prompts(run_dir, voted_uids(run_dir))
+        with Equivalence() as relation:
+            votes = read_votes(run_dir, prompts, relation)
+        paths = measure_paths(votes, prompts, options.by, options.windows)
+        cohort = _cohort(votes.teachers, options.completions or votes.completions, options.votes)
+        checks = [check_path(path, cohort) for path in paths]
+        record = {"run": name, **_record(votes, checks)}
+        report.record["runs"].append(record)
+        report.shown.append(tables.run_table(name, checks, votes.agents, cohort.is_pair))
+        report.leads.append(f"{name}: {tables.verdict(checks)}")
+        if cohort.agents == 2:
+            first = [visit for visit in votes.visits if visit.step <= paths[0].points[0].last]
+            ends = basins([visit.right for visit in first])
+            what = f"the prompts of {name}, steps {first[0].step} to {first[-1].step}, as sampled"
+            report.shown.append(tables.shares(ends, what, votes.agents))
+            report.panels.append(_panel(name, votes, paths, cohort))
+            record["basins"] = vars(ends) | {"gain": ends.gain}
+        else:
+            report.leads.append(f"A plane shows two agents and this run has {cohort.agents}, so it has no portrait.")
+    return report
+
+
+def _cohort(
+    teachers: tuple[int, ...], completions: int, votes: int | None, rates: tuple[float, float] | None = None
+) -> Dynamics:
+    try:
+        return Dynamics(teachers, completions, votes, rates)
+    except ValueError as error:
+        raise UserError(f"{error}: change --completions, --votes or --rates") from error
+
+
+def _panel(name: str, votes: RunVotes, measured: Sequence[MeasuredPath], cohort: Dynamics) -> Panel:
+    paths = {}
+    for path in measured:
+        hover = [
+            f"{path.name}, steps {point.first} to {point.last}: {point.p[0]:.2f}, {point.p[1]:.2f} "
+            f"({point.prompts} prompts)"
+            for point in path.points
+        ]
+        paths[path.name] = list(zip(((point.p[0], point.p[1]) for point in path.points), hover, strict=True))
+    kind = "a peer’s votes" if cohort.is_pair else "own votes"
+    note = "ring: first steps, dot: last steps, dashed: theory from the start"
+    return Panel(f"{name}: {kind}", note, cohort, (votes.agents[0], votes.agents[1]), paths=paths)
+
+
+def _record(votes: RunVotes, checks: Sequence[PathCheck]) -> dict[str, Any]:
+    return {
+        "agents": list(votes.agents),
+        "teachers": [votes.agents[teacher] for teacher in votes.teachers],
+        "completions": votes.completions,
+        "visits": len(votes.visits),
+        "without_known_answer": votes.unknown,
+        "paths": [
+            {
+                "name": check.name,
+                "start": list(check.start.p),
+                "end": list(check.end.p),
+                "predicted_right": check.predicted,
+                "measured_right": check.measured,
+                "moves": check.moves,
+                "followed": check.followed,
+            }
+            for check in checks
+        ],
+    }
+
+
+def _two(text: str, option: str, most: float = 1.0) -> tuple[float, float]:
+    try:
+        first, second = (float(part) for part in text.split(","))
+    except ValueError as error:
+        raise UserError(f"{option} {text!r} is not two numbers: write them as 0.9,0.2") from error
+    if not (0 < first < most and 0 < second < most):
+        bound = "above 0" if math.isinf(most) else "strictly between 0 and 1, which training never leaves"
+        raise UserError(f"{option} {text} must be {bound}")
+    return first, second
+
+
+def _points(path: Path) -> tuple[list[tuple[float, float]], list[float]]:
+    """Return the rows of a CSV file as points and weights; a first row of names is skipped."""
+    if not path.is_file():
+        raise UserError(f"--points {str(path)!r} is no file: give a CSV of p_A,p_B[,weight], one prompt per line")
+    points, weights = [], []
+    with path.open(newline="", encoding="utf-8") as file:
+        for number, row in enumerate(csv.reader(file), 1):
+            try:
+                a, b, *weight = (float(cell) for cell in row)
+                good = len(weight) < 2 and 0 <= a <= 1 and 0 <= b <= 1 and all(0 <= w < math.inf for w in weight)
+            except ValueError:
+                if number == 1 or not row:
+                    continue
+                good = False
+            if not good:
+                raise UserError(
+                    f"line {number} of {str(path)!r} is {','.join(row)!r}: write p_A,p_B with both in [0, 1], and "
+                    "optionally a weight of 0 or more"
+                )
+            points.append((a, b))
+            weights.append(weight[0] if weight else 1.0)
+    if not sum(weights):
+        raise UserError(f"{str(path)!r} has no prompt with a weight: give one line p_A,p_B per prompt")
+    return points, weights
