@@ -128,15 +128,16 @@ class Folder:
         atomic_write(self.path / name, text)
 
 
-def atomic_write(path: Path, content: str | bytes) -> None:
-    """Replace a file in one piece: whoever reads it, now or after a crash, sees the old content or the new."""
+def atomic_write(path: Path, content: str | bytes, *, sync: bool = True) -> None:
+    """Replace a file in one piece: whoever reads it sees the old content or the new, with `sync` also after a crash."""
     # Of this process alone: two that write the same page must not write into each other's file.
     partial = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
         with partial.open("wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(partial, path)
     except BaseException:
         partial.unlink(missing_ok=True)

@@ -70,4 +70,4 @@ def save_thumbnail(path: Path, image: bytes, side: int) -> None:
     buffer = io.BytesIO()
     load_image(image, side).save(buffer, "PNG")
     path.parent.mkdir(exist_ok=True)
-    atomic_write(path, buffer.getvalue())
+    atomic_write(path, buffer.getvalue(), sync=False)

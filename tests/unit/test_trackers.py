@@ -1,4 +1,4 @@
-"""TensorBoard always, others when asked; no point twice after a resume."""
+"""TensorBoard always, others when named; no point twice after a resume."""
 
 from __future__ import annotations
 
@@ -57,43 +57,23 @@ def test_flatten_names_every_number() -> None:
     assert flatten({"step": 1, "agents": None, "cohort": None}) == {}
 
 
-def test_tensorboard_is_written_even_when_not_named(tmp_path: Path) -> None:
-    with Trackers(tmp_path, names=()) as trackers:
-        trackers.log(metrics(1, 0.125))
-        trackers.log(validation(1))
-    assert points(tmp_path, "agents/qwen/reward_mean") == [(1, 0.125)]
-    assert points(tmp_path, "validation/held_out/qwen/accuracy") == [(1, 0.75)]
-
-
-def test_a_resume_leaves_every_step_once(tmp_path: Path) -> None:
-    """Killed in step 5 after the checkpoint of step 3: steps 4 and 5 come from the second session alone."""
+@pytest.mark.parametrize("start", [3, 0])
+def test_a_resume_leaves_every_step_once(start: int, tmp_path: Path) -> None:
+    """Killed in step 5, after the checkpoint of step 3 or before the first one."""
     first = Trackers(tmp_path)
+    first.log(validation(0))
     for step in range(1, 6):
         first.log(metrics(step, step / 8))
     # no close: a killed process closes nothing, and what it logged is on disk all the same
     assert [step for step, _ in points(tmp_path, "agents/qwen/reward_mean")] == [1, 2, 3, 4, 5]
-    with Trackers(tmp_path, start_step=3) as second:
-        for step in range(4, 7):
+    with Trackers(tmp_path, start_step=start) as second:
+        second.log(validation(start))
+        for step in range(start + 1, 7):
             second.log(metrics(step, step / 16))
     first.close()
-    assert points(tmp_path, "agents/qwen/reward_mean") == [
-        (1, 0.125),
-        (2, 0.25),
-        (3, 0.375),
-        (4, 0.25),
-        (5, 0.3125),
-        (6, 0.375),
-    ]
-
-
-def test_a_run_killed_before_its_first_checkpoint_starts_over(tmp_path: Path) -> None:
-    for steps in (3, 2):
-        with Trackers(tmp_path) as trackers:
-            trackers.log(validation(0))
-            for step in range(1, steps + 1):
-                trackers.log(metrics(step, steps / 8))
-    assert points(tmp_path, "agents/qwen/reward_mean") == [(1, 0.25), (2, 0.25)]
-    assert points(tmp_path, "validation/held_out/qwen/accuracy") == [(0, 0.75)]
+    expected = [(step, step / 8) for step in range(1, start + 1)] + [(step, step / 16) for step in range(start + 1, 7)]
+    assert points(tmp_path, "agents/qwen/reward_mean") == expected
+    assert points(tmp_path, "validation/held_out/qwen/accuracy") == [(step, 0.75) for step in sorted({0, start})]
 
 
 def test_an_evaluation_repeated_at_the_resumed_step_is_one_point(tmp_path: Path) -> None:
@@ -113,33 +93,26 @@ def test_an_unknown_tracker_is_refused() -> None:
         require_trackers(["tensorbored"])
 
 
-def test_other_trackers_run_or_say_what_to_install(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["wandb", "trackio"])
+def test_other_trackers_run_or_are_refused(name: str, tmp_path: Path) -> None:
     """Where the package is installed it takes the numbers offline, twice opened; elsewhere it is refused."""
-    for name in ("wandb", "trackio"):
-        run_dir = tmp_path / name
-        run_dir.mkdir()
-        if importlib.util.find_spec(name) is None:
-            with pytest.raises(UserError, match=f"{name}, which is not installed; run `pip install {name}`"):
-                Trackers(run_dir, names=("tensorboard", name))
-            assert not (run_dir / "tensorboard").exists(), "refused before anything is written"
-            continue
-        code = (
-            "import sys; from pathlib import Path; from mmcorl.run.trackers import Trackers\n"
-            "start = int(sys.argv[3])\n"
-            "with Trackers(Path(sys.argv[1]), (sys.argv[2],), {'name': 'r'}, start_step=start) as t:\n"
-            "    for s in range(start + 1, start + 5):\n"
-            "        t.log({'step': s, 'agents': {'qwen': {'reward_mean': s / 8}}})\n"
-        )
-        env = {
-            **os.environ,
-            "WANDB_MODE": "offline",
-            "TRACKIO_DIR": str(tmp_path / "store"),
-            "HOME": str(tmp_path),
-        }
-        for start in ("0", "2"):
-            command = [sys.executable, "-c", code, str(run_dir), name, start]
-            done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-            assert done.stdout == ""
-        kept = json.loads((run_dir / "trackers.json").read_text())
-        assert kept["sent"] == {"step": 6}
-        assert list(kept["ids"]) == [name]
+    if importlib.util.find_spec(name) is None:
+        with pytest.raises(UserError, match=f"pip install {name}"):
+            Trackers(tmp_path, names=("tensorboard", name))
+        assert list(tmp_path.iterdir()) == [], "refused before anything is written"
+        return
+    code = (
+        "import sys; from pathlib import Path; from mmcorl.run.trackers import Trackers\n"
+        "start = int(sys.argv[3])\n"
+        "with Trackers(Path(sys.argv[1]), (sys.argv[2],), {'name': 'r'}, start_step=start) as t:\n"
+        "    for s in range(start + 1, start + 5):\n"
+        "        t.log({'step': s, 'agents': {'qwen': {'reward_mean': s / 8}}})\n"
+    )
+    environment = {**os.environ, "WANDB_MODE": "offline", "TRACKIO_DIR": str(tmp_path / "store"), "HOME": str(tmp_path)}
+    for start in ("0", "2"):
+        command = [sys.executable, "-c", code, str(tmp_path), name, start]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout == ""
+    state = json.loads((tmp_path / "trackers.json").read_text())
+    assert state["sent"] == {"step": 6}
+    assert list(state["ids"]) == [name]
