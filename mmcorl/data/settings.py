@@ -51,8 +51,8 @@ class ViewColumns(_Settings):
 class View(_Settings):
     """A second wording of the questions, from another column of the data or from rows elsewhere joined by row id.
 
-    In files of `mmcorl rephrase`, columns `original_uid` and `seal` tie each row to the content of the row it rewords:
-    where they exist, a row that was changed on either side is bad, and the data need no id column.
+    In files of `mmcorl rephrase`, column `original_uid` ties each row to the content of the row it rewords: where it
+    exists, a row whose original changed is bad, and the data need no id column.
     """
 
     source: str | None = None

@@ -1,4 +1,4 @@
-"""Prompts by number, made when asked for: `load_prompts` opens any source a config may name."""
+"""Prompts by row number, read lazily: `load_prompts` opens any source that a config names."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from mmcorl.data import integrity, row_parsing
+from mmcorl.data import row_parsing
 from mmcorl.data.recipes import RECIPES, Recipe
 from mmcorl.data.row_parsing import BadRow, RowError
-from mmcorl.data.settings import Columns, DataSettings, HoldOut, View
-from mmcorl.data.tables import SyntheticTable, Table, UnreadableRowError, open_table
+from mmcorl.data.settings import Columns, DataSettings, HoldOut
+from mmcorl.data.tables import SyntheticTable, Table, UnreadableRowError, open_table, require_columns, stored_columns
+from mmcorl.data.views import ViewTexts
 from mmcorl.errors import UserError
 from mmcorl.types import Prompt
 
@@ -31,7 +32,7 @@ class PromptSource(Sequence[Prompt]):
         table: Table,
         columns: Columns,
         recipe: Recipe | None,
-        views: Mapping[str, _ViewTexts],
+        views: Mapping[str, ViewTexts],
         indices: Sequence[int],
     ) -> None:
         self.settings = settings
@@ -45,8 +46,8 @@ class PromptSource(Sequence[Prompt]):
         named += [view.columns.question for view in settings.views.values() if view.source is None]
         if recipe and recipe.answer_fallback in table.columns:
             named.append(recipe.answer_fallback)
-        self._light = _stored(named, table)
-        self._full = _stored([*named, columns.image], table)
+        self._light = stored_columns(named, table)
+        self._full = stored_columns([*named, columns.image], table)
 
     @property
     def name(self) -> str:
@@ -183,85 +184,6 @@ class PromptSource(Sequence[Prompt]):
         return None if column is None else row_parsing.lookup(row, column)
 
 
-class _ViewTexts:
-    """Wordings of one view by row id."""
-
-    def __init__(self, name: str, view: View, source: str, ids: bool) -> None:
-        self._name, self._view = name, view
-        try:
-            table = open_table(source, view.split, view.config)
-        except UserError as error:
-            raise UserError(f"view {name!r}: {error}; `mmcorl rephrase` writes views") from error
-        columns = view.columns
-        self._tied = integrity.ORIGINAL in table.columns
-        """Each row says which content it rewords."""
-        if not (ids or self._tied):
-            # Row numbers alone would join whatever stands at the same place.
-            raise UserError(
-                f"views are joined by row id, but data.columns.id is not set; name the id column, or write view "
-                f"{name!r} with `mmcorl rephrase`, which ties it to the content of the rows"
-            )
-        where = f"view {name!r} ({source})"
-        _require_columns(table, {"question": columns.question, "id": columns.id, "answer": columns.answer}, where)
-        named = [columns.question, columns.id, columns.answer]
-        stored = _stored([*named, integrity.ORIGINAL, integrity.SEAL, integrity.REASON], table)
-        self._sealed = self._tied and integrity.SEAL in table.columns
-        self._rows: dict[str, list[Any]] = {}
-        self._ties: dict[str, Mapping[str, Any]] = {}
-        self._repeated: set[str] = set()
-        for number in range(len(table)):
-            try:
-                row = table.row(number, stored)
-            except UnreadableRowError:
-                continue  # the row it rewords is then found to be missing, and counted there
-            row_id = str(row_parsing.lookup(row, columns.id))
-            if row_id in self._rows:
-                self._repeated.add(row_id)
-            answer = row_parsing.lookup(row, columns.answer) if columns.answer else None
-            self._rows[row_id] = [row_parsing.lookup(row, columns.question), answer]
-            self._ties[row_id] = {key: row.get(key) for key in (integrity.ORIGINAL, integrity.SEAL, integrity.REASON)}
-
-    def get(self, row_id: str) -> Any:
-        """The stored row of an id, None where there is none."""
-        return self._rows.get(row_id)
-
-    def wording(self, row_id: str, uid: str, gold: str | None, pictures_named: bool) -> str:
-        """The view's question for one row; raises RowError where the two do not belong together."""
-        name = self._name
-        if row_id in self._repeated:
-            raise RowError("misaligned_view", f"view {name!r} has several rows with this id")
-        if row_id not in self._rows:
-            raise RowError("missing_view", f"view {name!r} has no row with this id")
-        question, answer = self._rows[row_id]
-        self._check_tie(row_id, uid, question)
-        if self._view.columns.answer is not None and row_parsing.answer_text(answer) != gold:
-            theirs = row_parsing.answer_text(answer)
-            raise RowError("misaligned_view", f"view {name!r} has the answer {theirs!r} where the row has {gold!r}")
-        try:
-            return row_parsing.question_text(question, pictures_named=pictures_named)
-        except RowError as fault:
-            reason = self._ties[row_id][integrity.REASON]
-            raise RowError("missing_view", f"view {name!r}: {fault}{f' ({reason})' if reason else ''}") from fault
-
-    def _check_tie(self, row_id: str, uid: str, question: Any) -> None:
-        """Raise RowError where the row was written for other content, or changed since."""
-        tie = self._ties[row_id]
-        original = tie[integrity.ORIGINAL]
-        if self._tied and original != uid:
-            raise RowError(
-                "misaligned_view",
-                f"view {self._name!r} rewords other content under this id ({original}, the row is {uid}): the data or "
-                "the view changed since it was written",
-            )
-        text = question or ""
-        if self._sealed and (not isinstance(text, str) or tie[integrity.SEAL] != integrity.seal(row_id, uid, text)):
-            raise RowError(
-                "misaligned_view",
-                f"view {self._name!r} was edited in this row after it was written: write it again, or drop the column "
-                f"{integrity.SEAL!r} to keep the edit",
-            )
-
-
 def load_prompts(settings: DataSettings) -> PromptSource:
     """Open the source a config names. Refuses missing files, splits and columns; rows are looked at later."""
     kind = settings.synthetic
@@ -281,15 +203,15 @@ def load_prompts(settings: DataSettings) -> PromptSource:
     )
 
 
-def _views(settings: DataSettings, columns: Columns, table: Table) -> dict[str, _ViewTexts]:
+def _views(settings: DataSettings, columns: Columns, table: Table) -> dict[str, ViewTexts]:
     """The views with rows of their own; the others are columns, which must exist."""
-    found = {}
+    texts = {}
     for name, view in settings.views.items():
         if view.source is None:
-            _require_columns(table, {"question": view.columns.question}, f"view {name!r} of {settings.source!r}")
+            require_columns(table, {"question": view.columns.question}, f"view {name!r} of {settings.source!r}")
         else:
-            found[name] = _ViewTexts(name, view, view.source, ids=columns.id is not None)
-    return found
+            texts[name] = ViewTexts(name, view, view.source, ids=columns.id is not None)
+    return texts
 
 
 def _columns(settings: DataSettings, recipe: Recipe | None, table: Table) -> Columns:
@@ -302,33 +224,16 @@ def _columns(settings: DataSettings, recipe: Recipe | None, table: Table) -> Col
             if field not in named.model_fields_set
             and row_parsing.top_level(getattr(recipe.columns, field), table.columns) not in table.columns
         ]
-        own = {field: getattr(named, field) for field in named.model_fields_set}
-        columns = recipe.columns.model_copy(update={**dict.fromkeys(absent), **own})
-        if "answer" in own:
+        chosen = {field: getattr(named, field) for field in named.model_fields_set}
+        columns = recipe.columns.model_copy(update={**dict.fromkeys(absent), **chosen})
+        if "answer" in chosen:
             recipe = None
     wanted = columns.model_dump()
     if recipe is not None and recipe.answer_fallback in table.columns:
         del wanted["answer"]  # either column of the two is enough
     where = f"data source {settings.source!r}" + (f" (recipe {settings.recipe})" if settings.recipe else "")
-    _require_columns(table, wanted, where)
+    require_columns(table, wanted, where)
     return columns
-
-
-def _require_columns(table: Table, wanted: Mapping[str, str | None], where: str) -> None:
-    missing = {
-        field: column
-        for field, column in wanted.items()
-        if column is not None and row_parsing.top_level(column, table.columns) not in table.columns
-    }
-    if missing:
-        names = ", ".join(f"{column!r} ({field})" for field, column in missing.items())
-        have = ", ".join(map(repr, table.columns)) or "none"
-        raise UserError(f"{where} has no column {names}; its columns are {have}: set `columns` accordingly")
-
-
-def _stored(named: Sequence[str | None], table: Table) -> list[str]:
-    stored = (row_parsing.top_level(column, table.columns) for column in named if column is not None)
-    return [column for column in dict.fromkeys(stored) if column in table.columns]
 
 
 def _chosen_rows(settings: DataSettings, rows: int) -> Sequence[int]:

@@ -1,4 +1,4 @@
-"""Rows as they lie in files: one small interface over JSON, Arrow (parquet, saved, hub) and made rows."""
+"""Stored rows behind one interface: JSON files, Arrow (parquet, saved data sets, the hub) and synthetic rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from mmcorl.data import synthetic
+from mmcorl.data import row_parsing, synthetic
 from mmcorl.errors import UserError
 
 _FILE_SUFFIXES = (".jsonl", ".json", ".parquet")
@@ -17,11 +17,11 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
 class UnreadableRowError(ValueError):
-    """A row of a file that is no row at all, such as a line that is not JSON."""
+    """A row that cannot be read at all, such as a line that is not JSON."""
 
 
 class Table(Protocol):
-    """Rows by number. `columns` are the top-level names any row has."""
+    """Rows by number; `columns` are the top-level names that occur in any row."""
 
     columns: tuple[str, ...]
     folder: Path
@@ -85,14 +85,14 @@ class SyntheticTable:
         return self._size
 
     def row(self, index: int, columns: Sequence[str]) -> Mapping[str, Any]:
-        made = synthetic.row(self._kind, self._seed, index, self._skills, draw="image" in columns)
+        row = synthetic.row(self._kind, self._seed, index, self._skills, draw="image" in columns)
         return {
-            "question": made.question,
-            "reworded": made.reworded,
-            "image": made.image,
-            "answer": made.answer,
-            "id": made.row_id,
-            "tag": made.skill,
+            "question": row.question,
+            "reworded": row.reworded,
+            "image": row.image,
+            "answer": row.answer,
+            "id": row.row_id,
+            "tag": row.skill,
         }
 
 
@@ -108,6 +108,25 @@ def open_table(source: str, split: str | None = None, config: str | None = None)
     if not _HUB_ID.fullmatch(source):
         raise UserError(f"data source {source!r} does not exist; check the path (relative to {Path.cwd()})")
     return ArrowTable(_load_hub(source, split, config), Path())
+
+
+def require_columns(table: Table, wanted: Mapping[str, str | None], where: str) -> None:
+    """Refuse columns that a table lacks; `wanted` maps the setting to the column."""
+    missing = {
+        field: column
+        for field, column in wanted.items()
+        if column is not None and row_parsing.top_level(column, table.columns) not in table.columns
+    }
+    if missing:
+        names = ", ".join(f"{column!r} ({field})" for field, column in missing.items())
+        have = ", ".join(map(repr, table.columns)) or "none"
+        raise UserError(f"{where} has no column {names}; its columns are {have}: set `columns` accordingly")
+
+
+def stored_columns(named: Sequence[str | None], table: Table) -> list[str]:
+    """Return the top-level columns that the named ones live in, as far as the table has them."""
+    stored = (row_parsing.top_level(column, table.columns) for column in named if column is not None)
+    return [column for column in dict.fromkeys(stored) if column in table.columns]
 
 
 def _open_files(source: str, path: Path, split: str | None, config: str | None) -> Table:

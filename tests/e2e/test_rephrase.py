@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import io
 import json
 import os
@@ -23,7 +22,6 @@ from PIL import Image
 
 from mmcorl.cli.main import main
 from mmcorl.data import DataSettings, check, load_prompts
-from mmcorl.data.integrity import seal
 from mmcorl.data.row_parsing import without_choices
 from mmcorl.errors import RunError, UserError
 from mmcorl.llm_client import Reply as ModelReply
@@ -495,10 +493,9 @@ TAMPERED: list[tuple[str, Callable[[list[dict[str, Any]]], object], str]] = [
     ("view.jsonl", lambda rows: rows.append(rows[1]), "row r1, view 'rephrased' has several rows with this"),
     ("view.jsonl", swap, "row r1, view 'rephrased' rewords other content under this id"),
     ("view.jsonl", lambda rows: rows[1].update(id="q"), "row r1, view 'rephrased' has no row with this id"),
-    ("view.jsonl", lambda rows: rows[1].update(question="What is 5 + 6?"), "row r1, .* was edited in this"),
-    ("view.jsonl", lambda rows: rows[1].update(question=None), "row r1, .* was edited in this"),
-    ("view.jsonl", lambda rows: rows[1].update(question=["a"]), "row r1, .* was edited in this"),
-    ("view.jsonl", lambda rows: rows[1].update(question="\ud83d"), "row r1, .* was edited in this"),
+    ("view.jsonl", lambda rows: rows[1].update(question=None), "row r1, .* the question is empty"),
+    ("view.jsonl", lambda rows: rows[1].update(question=["a"]), "row r1, .* the question is"),
+    ("view.jsonl", lambda rows: rows[1].update(question="\ud83d"), "row r1, .* is half of one"),
     ("rows.jsonl", lambda rows: rows[1].update(question="5?"), "row r1, .* rewords other content"),
 ]
 
@@ -515,20 +512,6 @@ def test_a_view_that_does_not_fit_is_refused_and_the_row_named(tmp_path, serve):
         skipping = check(load_prompts(settings.model_copy(update={"on_bad_row": "skip"})), max_side=64)
         assert sum(skipping.counts.values()) == (2 if change is swap else 1)
         (tmp_path / name).write_bytes(before)
-
-
-def test_an_edit_is_allowed_to_who_drops_the_seal(tmp_path, serve):
-    rows = write_rows(tmp_path)
-    reworded(rows, options(serve(good)))
-
-    def mend(view: list[dict[str, Any]]) -> None:
-        view[0]["question"] = "Add $3 + 4$ for me."
-        for row in view:
-            del row["seal"]
-
-    edit(tmp_path / "view.jsonl", mend)
-    joined = load_prompts(data(rows, views=view_of(tmp_path / "view.jsonl")))
-    assert joined[0].question("rephrased") == "Add $3 + 4$ for me."
 
 
 def test_rows_without_ids_are_joined_by_number_and_content(tmp_path, serve):
@@ -572,11 +555,6 @@ def test_options_of_a_column_stay_in_their_column(tmp_path, serve):
     assert "A. 3\nB. $\\frac{8}{4}$" in text_of(server.calls[0])
     (joined,) = load_prompts(settings.model_copy(update={"views": view_of(tmp_path / "view.jsonl")}))
     assert joined.question("rephrased") == "Please answer this: Which is even?\nA. 3\nB. $\\frac{8}{4}$"
-
-
-def test_the_seal_is_what_anyone_can_work_out():
-    # Each part with its length in bytes in front; the umlaut has two.
-    assert seal("r1", "abc", "ä?!") == hashlib.sha256("2:r13:abc4:ä?!".encode()).hexdigest()[:16]
 
 
 # -- kills -------------------------------------------------------------------------------------------------

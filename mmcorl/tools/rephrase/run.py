@@ -15,7 +15,7 @@ from mmcorl import __version__
 from mmcorl.answers import RELATION, Equivalence
 from mmcorl.config import Config
 from mmcorl.data import PromptSource, check, load_prompts
-from mmcorl.data.integrity import ORIGINAL, REASON, SEAL, seal
+from mmcorl.data.views import ORIGINAL, REASON
 from mmcorl.errors import RunError, UserError
 from mmcorl.llm_client import ReplyCache
 from mmcorl.run.folder import atomic_write
@@ -109,7 +109,7 @@ def rephrase(
 ) -> RephraseReport:
     """Reword every usable row of `source` into `out` (JSON Lines), or resume where an earlier call stopped.
 
-    Each row has id, question, answer, and what ties it to its original (`mmcorl.data.integrity`). A row without a good
+    Each row has id, question, answer, and what ties it to its original (`mmcorl.data.views`). A row without a good
     rewording has its own wording, or none (`options.failed`); failures.jsonl in `out`.work holds the reasons.
 
     Args:
@@ -171,7 +171,6 @@ def _view_row(result: RowResult, options: RephraseOptions) -> dict[str, Any]:
         "question": question,
         "answer": result.gold,
         ORIGINAL: result.uid,
-        SEAL: seal(result.row_id, result.uid, question or ""),
         REASON: result.reason,
     }
 

@@ -1,0 +1,82 @@
+"""Views: other wordings of the questions, in rows of their own that are joined by row id."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mmcorl.data import row_parsing
+from mmcorl.data.row_parsing import RowError
+from mmcorl.data.settings import View
+from mmcorl.data.tables import UnreadableRowError, open_table, require_columns, stored_columns
+from mmcorl.errors import UserError
+
+ORIGINAL = "original_uid"
+"""Column of a view: the content hash (`Prompt.uid`) of the row that is reworded. Checked wherever it exists."""
+REASON = "reason"
+"""Column of a view: why a row has no question."""
+
+
+class ViewTexts:
+    """Wordings of one view by row id."""
+
+    def __init__(self, name: str, view: View, source: str, ids: bool) -> None:
+        """Read a view's rows; `ids`: whether the data have an id column. UserError where the two cannot be joined."""
+        self._name, self._view = name, view
+        try:
+            table = open_table(source, view.split, view.config)
+        except UserError as error:
+            raise UserError(f"view {name!r}: {error}; `mmcorl rephrase` writes views") from error
+        columns = view.columns
+        self._has_originals = ORIGINAL in table.columns
+        if not (ids or self._has_originals):
+            # Row numbers alone would join whatever is at the same place.
+            raise UserError(
+                f"views are joined by row id, but data.columns.id is not set; name the id column, or write view "
+                f"{name!r} with `mmcorl rephrase`, which ties it to the content of the rows"
+            )
+        where = f"view {name!r} ({source})"
+        require_columns(table, {"question": columns.question, "id": columns.id, "answer": columns.answer}, where)
+        stored = stored_columns([columns.question, columns.id, columns.answer, ORIGINAL, REASON], table)
+        self._rows: dict[str, Mapping[str, Any]] = {}
+        self._repeated: set[str] = set()
+        for number in range(len(table)):
+            try:
+                row = table.row(number, stored)
+            except UnreadableRowError:
+                continue  # counted as missing where the row it rewords is read
+            row_id = str(row_parsing.lookup(row, columns.id))
+            if row_id in self._rows:
+                self._repeated.add(row_id)
+            self._rows[row_id] = row
+
+    def get(self, row_id: str) -> list[Any] | None:
+        """Return the stored question and answer of an id, None where there is no row."""
+        row, columns = self._rows.get(row_id), self._view.columns
+        if row is None:
+            return None
+        answer = row_parsing.lookup(row, columns.answer) if columns.answer else None
+        return [row_parsing.lookup(row, columns.question), answer]
+
+    def wording(self, row_id: str, uid: str, gold: str | None, pictures_named: bool) -> str:
+        """Return the view's question for one row; RowError where the two do not belong together."""
+        name = self._name
+        if row_id in self._repeated:
+            raise RowError("misaligned_view", f"view {name!r} has several rows with this id")
+        stored = self.get(row_id)
+        if stored is None:
+            raise RowError("missing_view", f"view {name!r} has no row with this id")
+        question, answer = stored[0], row_parsing.answer_text(stored[1])
+        original, reason = self._rows[row_id].get(ORIGINAL), self._rows[row_id].get(REASON)
+        if self._has_originals and original != uid:
+            raise RowError(
+                "misaligned_view",
+                f"view {name!r} rewords other content under this id ({original}, the row is {uid}): the data or the "
+                "view changed since it was written",
+            )
+        if self._view.columns.answer is not None and answer != gold:
+            raise RowError("misaligned_view", f"view {name!r} has the answer {answer!r} where the row has {gold!r}")
+        try:
+            return row_parsing.question_text(question, pictures_named=pictures_named)
+        except RowError as error:
+            raise RowError("missing_view", f"view {name!r}: {error}{f' ({reason})' if reason else ''}") from error
