@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 from torch import Tensor, nn
@@ -20,6 +21,14 @@ from model_adapters.text import TextAdapter
 
 VISION_FAMILIES = ("qwen2_5_vl", "internvl3_5", "gemma3")
 TEXT_FAMILIES = ("qwen2", "qwen3", "llama")
+
+
+def each_family(*names: str) -> pytest.MarkDecorator:
+    """Parametrize a test by family: the first one by default, the others in the slow tier."""
+    slow = [pytest.param(name, marks=pytest.mark.slow) for name in names[1:]]
+    return pytest.mark.parametrize("family", [names[0], *slow])
+
+
 SETTINGS = VisionSettings()
 
 

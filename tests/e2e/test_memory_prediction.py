@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from mmcorl.trainer import memory
 from model_adapters.testing.tiny import build_tiny
 from tests.bench.memory_estimate import SMALL, Case, Found, arguments, cases, compare
 
@@ -43,7 +42,3 @@ def test_a_frozen_tower_and_frozen_weights_with_adapters(case: Case, tmp_path: P
 def test_every_way_to_train_within_a_tenth(family: str, tmp_path: Path) -> None:
     for case in cases(family):
         require_a_tenth(predicted(family, tmp_path / "model", case))
-
-
-def test_reserve_comes_on_top() -> None:
-    assert memory.Budget({"a": 1}, {"b": 2}, {"c": 3}).peak == 4 + memory.RESERVE

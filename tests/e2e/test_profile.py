@@ -7,13 +7,11 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
 from mmcorl.config import parse
 from mmcorl.errors import UserError
 from mmcorl.run.run_folder import RunFolder
 from mmcorl.system.timing import Timer, span
-from mmcorl.trainer import profiler
 from mmcorl.training import train
 from model_adapters.testing.tiny import build_tiny
 from runs import changed, records, small_config
@@ -66,22 +64,6 @@ def test_the_numbers_are_those_of_the_timed_steps(runs: dict[str, Path]) -> None
     assert told["matmul_flops"] > 1e7
 
 
-def test_the_table_adds_up_and_fits_a_screen(runs: dict[str, Path]) -> None:
-    table = (runs["profiled"] / "profile" / "summary.txt").read_text()
-    assert len(table.splitlines()) <= 56
-    assert max(map(len, table.splitlines())) < 120
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in table.split("Top")[0].splitlines()]
-    head, *rows = (row for row in rows if row)
-    assert head == ["part", "qwen2_5_vl", "internvl3_5"]
-    values = {row[0]: [float(cell.split()[0]) for cell in row[1:]] for row in rows if all(row)}
-    whole = values.pop("step")
-    for agent in (0, 1):
-        # Fourteen rows or so, each rounded to 1e-4.
-        assert sum(own[agent] for own in values.values()) == pytest.approx(whole[agent], abs=2e-3)
-    assert "update  old log-probs" in values
-    assert "rollout  decode" in values
-
-
 def test_a_second_belongs_to_the_innermost_part(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(100))  # each look at it is a second later
     monkeypatch.setattr("mmcorl.system.timing.time.perf_counter", lambda: float(next(clock)))
@@ -93,23 +75,6 @@ def test_a_second_belongs_to_the_innermost_part(monkeypatch: pytest.MonkeyPatch)
             pass
     # Looks: rollout, prefill, vision begin 0 1 2, end 3, begin 4, end 5, prefill and rollout end 6 7.
     assert timer.seconds == {("rollout", "other"): 2.0, ("rollout", "prefill"): 3.0, ("rollout", "vision"): 2.0}
-
-
-def test_measuring_the_device_draws_nothing_from_the_common_generator() -> None:
-    before = torch.get_rng_state()
-    assert profiler.matmul_rate(torch.device("cpu"), torch.float32) > 1e7
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_segments_come_onto_one_clock() -> None:
-    # The second began to count 5,000 ns = 5 us later.
-    first = {"baseTimeNanoseconds": 1_000, "traceEvents": [{"name": "a", "ts": 1.0}, {"name": "process"}]}
-    second = {"baseTimeNanoseconds": 6_000, "traceEvents": [{"name": "b", "ts": 1.0}]}
-    assert profiler.joined([first, second])["traceEvents"] == [
-        {"name": "a", "ts": 1.0},
-        {"name": "process"},
-        {"name": "b", "ts": 6.0},
-    ]
 
 
 def test_what_it_may_be_and_what_not(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from adapter_passes import TEXT_FAMILIES, VISION_FAMILIES, completions, load
+from adapter_passes import TEXT_FAMILIES, VISION_FAMILIES, completions, each_family, load
 from mmcorl.engines.base import Sample
 from mmcorl.policy.policy import Policy, Rows
 from model_adapters.images import load_image
@@ -34,7 +34,7 @@ def policy_and_rows(family: str, path: Path) -> tuple[Policy, Rows, Reference]:
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
-@pytest.mark.parametrize("family", FAMILIES)
+@each_family(*FAMILIES)
 def test_rows_score_as_in_a_plain_forward(
     family: str, temperature: float, tiny_checkpoints: Mapping[str, Path]
 ) -> None:
@@ -48,15 +48,7 @@ def test_rows_score_as_in_a_plain_forward(
     assert part.dtype == torch.float32
 
 
-def test_completions_of_one_token_and_one_row(tiny_checkpoints: Mapping[str, Path]) -> None:
-    policy, rows, _ = policy_and_rows("qwen2_5_vl", tiny_checkpoints["qwen2_5_vl"])
-    with torch.no_grad():
-        whole = policy(rows)
-        first = policy(Rows([rows.prompts[2]], [0], [rows.completions[0][:1]]))
-    assert torch.allclose(first, whole[:1], atol=1e-5)
-
-
-@pytest.mark.parametrize("family", VISION_FAMILIES)
+@each_family(*VISION_FAMILIES)
 def test_images_of_a_prompt_pass_the_tower_once_for_all_its_rows(
     family: str, tiny_checkpoints: Mapping[str, Path]
 ) -> None:
@@ -71,27 +63,7 @@ def test_images_of_a_prompt_pass_the_tower_once_for_all_its_rows(
     assert seen == [sum(len(prompt.vision["pixel_values"]) for prompt in rows.prompts if prompt.vision)]
 
 
-def test_a_banned_token_cannot_be_scored(tiny_checkpoints: Mapping[str, Path]) -> None:
-    policy, rows, _ = policy_and_rows("internvl3_5", tiny_checkpoints["internvl3_5"])
-    bad = torch.cat([rows.completions[0][:1], policy.banned[-1:]])
-    with pytest.raises(ValueError, match="at position 1 is banned"):
-        policy(Rows(rows.prompts, [1], [bad]))
-
-
-def test_features_belong_to_their_prompts(tiny_checkpoints: Mapping[str, Path]) -> None:
-    """A prompt with one image, one without and one with two: the same alone and together."""
-    policy, rows, _ = policy_and_rows("qwen2_5_vl", tiny_checkpoints["qwen2_5_vl"])
-    with torch.no_grad():
-        together = policy.features(rows.prompts)
-        alone = [policy.features([prompt])[0] for prompt in rows.prompts]
-    assert together[1] is alone[1] is None
-    for a, b in ((together[0], alone[0]), (together[2], alone[2])):
-        assert a is not None
-        assert b is not None
-        assert torch.allclose(a, b, atol=1e-5)
-
-
-@pytest.mark.parametrize("family", VISION_FAMILIES)
+@each_family(*VISION_FAMILIES)
 def test_a_picture_without_effect_reaches_every_weight_of_the_tower(
     family: str, tiny_checkpoints: Mapping[str, Path]
 ) -> None:
@@ -101,7 +73,7 @@ def test_a_picture_without_effect_reaches_every_weight_of_the_tower(
     results = []
     for one in (None, picture):
         policy.zero_grad()
-        logp = policy(Rows([text], [0], [rows.completions[2]], picture=one))
+        logp = policy(Rows([text], [0], [rows.completions[2]], dummy_image=one))
         logp.sum().backward()
         results.append((logp.detach(), {n: p.grad for n, p in policy.named_parameters()}))
     (alone, without), (beside, with_picture) = results

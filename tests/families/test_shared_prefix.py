@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from adapter_passes import TEXT_FAMILIES, VISION_FAMILIES, Loaded, encode_all, load
+from adapter_passes import TEXT_FAMILIES, VISION_FAMILIES, Loaded, each_family, encode_all, load
 from adapter_passes import rows as three_rows
 from mmcorl.errors import UserError
 from mmcorl.policy.policy import Policy, Rows
@@ -64,7 +64,7 @@ def assert_shared_is_plain(policy: Policy, rows: Rows, temperature: float = 1.0)
         assert float((found[name] - gradient).norm()) < 1e-4 * float(gradient.norm()) + 1e-6 * float(whole), name
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@each_family(*FAMILIES)
 def test_scores_and_gradients_are_those_of_repeated_prompts(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
     loaded = load(family, tiny_checkpoints[family])
     assert_shared_is_plain(policy_of(loaded), three_groups(loaded), 0.7)
@@ -88,7 +88,7 @@ def test_a_sliding_window_counts_prompt_and_own_completion_alone(
     assert_shared_is_plain(policy_of(loaded), rows)
 
 
-@pytest.mark.parametrize("family", ["qwen2_5_vl", "gemma3", "qwen3"])
+@each_family("qwen2_5_vl", "gemma3", "qwen3")
 def test_checkpointing_computes_the_same_a_second_time(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
     """The second forward runs from the backward pass, when nothing else says that the row is a shared one."""
     loaded = load(family, tiny_checkpoints[family])
@@ -99,11 +99,6 @@ def test_checkpointing_computes_the_same_a_second_time(family: str, tiny_checkpo
     first.register_forward_hook(lambda *_: calls.append(1))
     assert_shared_is_plain(policy, three_groups(loaded))
     assert len(calls) == 4
-
-
-def test_one_completion_and_one_token(tiny_checkpoints: Mapping[str, Path]) -> None:
-    loaded = load("internvl3_5", tiny_checkpoints["internvl3_5"])
-    assert_shared_is_plain(policy_of(loaded), three_groups(loaded, ((1,), (6,), (1,))))
 
 
 def test_rows_in_any_order_and_prompts_without_any(tiny_checkpoints: Mapping[str, Path]) -> None:
@@ -120,20 +115,6 @@ def test_a_dummy_image_reaches_the_tower_without_effect(tiny_checkpoints: Mappin
     rows = three_groups(loaded)
     text = Rows([rows.prompts[1]], [0, 0, 0], list(rows.completions[6:9]), dummy_image=rows.prompts[0], pieces=2)
     assert_shared_is_plain(policy_of(loaded), text)
-
-
-@pytest.mark.parametrize("family", ["internvl3_5", "gemma3"])
-def test_other_passes_are_left_alone(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
-    """Before, between and after: the plain path gives the same bits, and no name is left behind."""
-    loaded = load(family, tiny_checkpoints[family])
-    policy, rows = policy_of(loaded), three_groups(loaded)
-    with torch.no_grad():
-        before = policy(rows)
-        policy(replace(rows, shared=True))
-        assert torch.equal(policy(rows), before)
-    modules: list[Any] = [module for module in policy.modules() if hasattr(module, "config")]
-    names = {module.config._attn_implementation for module in modules}
-    assert names == {"sdpa"}
 
 
 # -- in training ------------------------------------------------------------------------------------------------------
@@ -158,7 +139,7 @@ def updated(path: Path, shared: str, **sections: Any) -> tuple[Worker, dict[str,
     ],
     ids=lambda sections: "-".join(key for part in sections.values() for key in part),
 )
-@pytest.mark.parametrize("family", ["qwen2_5_vl", "gemma3"])
+@each_family("qwen2_5_vl", "gemma3")
 def test_the_update_is_that_of_the_plain_path(
     family: str, sections: dict[str, Any], tiny_checkpoints: Mapping[str, Path]
 ) -> None:
@@ -210,7 +191,7 @@ def mixing(agent: Worker) -> None:
     agent.adapter.decoder(agent.policy.model).get_submodule("layers.0.mlp").register_forward_hook(mix)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@each_family(*FAMILIES)
 def test_a_model_that_gives_other_numbers_keeps_to_the_plain_path_in_words(
     family: str, tiny_checkpoints: Mapping[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -226,14 +207,6 @@ def test_a_model_that_gives_other_numbers_keeps_to_the_plain_path_in_words(
     assert "nats off on average)" in told
     with pytest.raises(UserError, match=r"'on' but agent 'ada' cannot share .* use auto or off"):
         decide(settings(training={"shared_prefix": "on"}), "ada", agent.shards, agent.dummy)
-
-
-def test_eager_attention_is_left_as_it_was_asked_for(
-    tiny_checkpoints: Mapping[str, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    agent = worker(tiny_checkpoints["qwen2"], training={"attention": "eager"})
-    assert not agent.shared_prefix
-    assert "a: the update computes prompts once per completion" in capsys.readouterr().err
 
 
 def test_a_soft_cap_is_not_passed_over(tiny_checkpoints: Mapping[str, Path]) -> None:

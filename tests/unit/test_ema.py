@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from adapter_passes import each_family
 from mmcorl.algo.seeds import noise_seed
 from mmcorl.engines.base import Sampling
 from mmcorl.policy.ema import Ema, share
 from mmcorl.trainer.worker import Worker
-from worker_parts import STEPS, mixed_prompts, reference_of, rollout, settings, worker
+from worker_parts import STEPS, mixed_prompts, reference_of, rollout, worker
 
 PROMPTS = {family: mixed_prompts(family) for family in ("qwen2", "qwen2_5_vl")}
 REWARDS = ((1.0, 0.0, 0.0, 1.0), (0.0, 0.0, 1.0, 0.0), (1.0, 1.0, 0.0, 1.0))
@@ -48,7 +49,7 @@ def test_a_share_too_small_for_bf16_still_moves_the_average():
     assert float(ema.weights["w"]) == pytest.approx(1.0009995, abs=5e-6)
 
 
-@pytest.mark.parametrize("family", PROMPTS)
+@each_family(*PROMPTS)
 def test_the_teacher_follows_its_student_before_every_rollout(family, tiny_checkpoints):
     agent = worker(tiny_checkpoints[family], supervision={"kind": "self", "voter": "ema", "ema": EMA})
     start = weights_of(agent)
@@ -65,7 +66,7 @@ def test_the_teacher_follows_its_student_before_every_rollout(family, tiny_check
     assert same(moved, weights_of(agent))  # sampling as the teacher leaves no trace in the student
 
 
-@pytest.mark.parametrize("family", PROMPTS)
+@each_family(*PROMPTS)
 def test_the_teacher_votes_with_samples_of_its_own_weights(family, tiny_checkpoints):
     sections = {"supervision": {"kind": "self", "voter": "ema", "votes": 3, "ema": {"start": 1e-9, "end": 1e-9}}}
     agent = worker(tiny_checkpoints[family], **sections)
@@ -91,7 +92,7 @@ def test_the_teacher_votes_with_samples_of_its_own_weights(family, tiny_checkpoi
     assert [group.completions for group in groups] == [group.completions for group in plain]
 
 
-@pytest.mark.parametrize("family", PROMPTS)
+@each_family(*PROMPTS)
 def test_a_kl_term_may_hold_on_to_the_average(family, tiny_checkpoints):
     objective = {"kl_coef": 0.3, "kl_reference": "ema", "importance_correction": "off"}
     sections = {"supervision": {"kind": "self", "voter": "ema", "ema": EMA}, "objective": objective}
@@ -155,21 +156,3 @@ def test_samples_that_only_vote_are_not_trained(tiny_checkpoints: Mapping[str, P
         assert len(agent.rollouts.pending[group.uid].samples) == 4
     found = agent.update(dict(zip(agent.rollouts.pending, REWARDS, strict=True)), 1)
     assert found["trained_tokens"] == sum(one.tokens for group in groups for one in group.completions)
-
-
-@pytest.mark.parametrize(
-    ("supervision", "sentence"),
-    [
-        ({"kind": "self", "votes": 3}, "votes is 3, fewer than the 4 completions that are trained"),
-        ({"kind": "self", "min_votes": 5}, "min_votes is 5 but 4 completions vote"),
-        ({"kind": "map"}, "'map' without supervision.teachers"),
-        ({"kind": "self", "teachers": {"a": "a"}}, "'self' with supervision.teachers"),
-        ({"kind": "map", "teachers": {"a": "b"}}, "names 'b', which is no agent of this run: use a"),
-        ({"kind": "paired"}, "'paired' without supervision.pair"),
-        ({"kind": "paired", "pair": "easy"}, "pair is 'easy', but the training data have no views"),
-        ({"kind": "strict"}, "'strict' with one agent: it needs a peer"),
-    ],
-)
-def test_supervision_that_cannot_work_is_refused_with_the_way_out(supervision, sentence):
-    with pytest.raises(Exception, match=sentence):
-        settings(supervision=supervision)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from adapter_passes import each_family
 from mmcorl.data.sources import load_prompts
 from mmcorl.policy.prompt_encoder import PromptEncoder
-from mmcorl.run import throughput
 from mmcorl.trainer import memory
 from mmcorl.trainer.memory import GIB, Shape
 from model_adapters.testing.tiny import build_tiny
@@ -102,13 +102,6 @@ def test_low_rank_adapters_by_hand():
     assert weights == 4 * 8 * 14_600 + 2 * 3 * BILLION
 
 
-def test_a_reference_model_is_there_for_a_kl_term_only():
-    assert budget(objective={"kl_coef": 0.04}, training={"dtype": "bf16"}).resident["reference"] == 6 * BILLION
-    assert budget(objective={"kl_coef": 0.0}).resident["reference"] == 0
-    divided = budget(ranks=4, objective={"kl_coef": 0.04}, training={"dtype": "bf16", "sharding": "fsdp2"})
-    assert divided.resident["reference"] == 1.5 * BILLION
-
-
 def test_the_cache_and_the_share_of_vllm():
     # Keys and values, bf16, 10 layers of 500: 20,000 bytes a token; 8 x 4 rows of 94 + 6 tokens.
     rows = {
@@ -128,18 +121,6 @@ def test_the_cache_and_the_share_of_vllm():
     assert budget(engine={"kind": "vllm", "kv_cache_gib": 2}).sampling == {"vLLM": 6 * BILLION + 2 * GIB}
 
 
-def test_the_peak_is_the_larger_of_sampling_and_updating():
-    one = budget(gpu_bytes=400 * GIB, engine={"kind": "vllm", "gpu_memory_utilization": 0.5})
-    assert one.peak == 36 * BILLION + 200 * GIB + memory.RESERVE
-    assert "vLLM (sampling) 200.0" in one.sentence()
-
-
-def test_an_engine_that_does_not_sleep_is_there_during_updates_too():
-    engine = {"kind": "vllm", "gpu_memory_utilization": 0.5, "sleep": False}
-    one = budget(gpu_bytes=80 * GIB, engine=engine)
-    assert one.peak == sum(one.updating.values()) + 36 * BILLION + 40 * GIB + memory.RESERVE
-
-
 def test_the_reference_model_is_held_as_the_trained_one():
     kl = {"objective": {"kl_coef": 0.1}, "ranks": 4}
     # ZeRO-3 lowers nothing: 3e9 in fp32, divided by four.
@@ -147,49 +128,6 @@ def test_the_reference_model_is_held_as_the_trained_one():
     assert budget(**kl, training={"dtype": "bf16", "sharding": "fsdp2"}).resident["reference"] == 1.5 * BILLION
     away = budget(**kl, training={"dtype": "bf16", "sharding": "zero3", "offload": "all"})
     assert away.resident["reference"] == 0
-
-
-def test_activations_of_a_shared_micro_batch_by_hand():
-    # 2 groups of 100 + 4 x 50 tokens fit into 700: 600 tokens, 400 of them completions that see 8 x 150 keys. The last
-    # token of each completion does not pass.
-    rows = {
-        "data": {"train": {"source": "synthetic:text", "size": 8}, "max_prompt_tokens": 100},
-        "sampling": {"max_new_tokens": 51},
-        "device": "cpu",
-    }
-    training = {"dtype": "fp32", "tokens_per_microbatch": 700}
-    # Floats of a token and layer: 4 x 2,000 in norms and 2 x 2,000 behind them, queries, keys and values 3,000, what
-    # attention gives 2 x 2,000, 4 x 8,000 in the MLP; queries of 4 heads in a row.
-    layer = 600 * (8000 + 4000 + 3000 + 4000 + 32_000) + 400 * 2000 + 1200 * 2 * 500
-    masks = 2 * 4 * 50 * 150  # one of each group for all layers
-    around = 600 * 2000 * 3 + 408 * 2000  # the last norm's input, what it normalised, its output; what predicts tokens
-    small = replace(SHAPE, vocabulary=1000, parameters=10**6, vision=0)
-
-    def fullest(**training):
-        return memory.budget(settings(**rows, batch={"prompts": 64}, training=training), 0, small).updating
-
-    assert fullest(**training)["activations"] == 4 * (10 * layer + masks + around)
-    saved = fullest(**training, gradient_checkpointing=True)
-    assert saved["activations"] == 4 * (10 * 600 * 2000 + masks)
-    assert saved["a layer"] == 4 * (layer + 2 * 600 * 8000)
-    # A group that does not fit is cut: (200 - 100) / 50 = 2 completions at a time, and no more.
-    cut = fullest(dtype="fp32", tokens_per_microbatch=200)["activations"]
-    assert cut == 4 * (10 * (200 * 51_000 + 100 * 2000 + 300 * 1000) + 4 * 50 * 150 + 200 * 6000 + 102 * 2000)
-    # Without sharing 4 rows of 150 tokens fit, whose attention keeps its output once.
-    plain = fullest(**training, shared_prefix="off")["activations"]
-    assert plain == 4 * (10 * 600 * 49_000 + 600 * 6000 + 204 * 2000)
-
-
-def test_gradients_of_a_single_pass_are_not_beside_its_activations():
-    rows = {"data": {"train": {"source": "synthetic:text", "size": 8}, "max_prompt_tokens": 100}, "device": "cpu"}
-    small = replace(SHAPE, parameters=10**6, vision=0, vocabulary=1000)
-    one, two = (
-        memory.budget(settings(**rows, batch={"prompts": prompts}, training={"tokens_per_microbatch": 400}), 0, small)
-        for prompts in (3, 4)
-    )
-    # 3 groups of 100 + 4 x 5 tokens fit.
-    assert (one.updating["gradients"], two.updating["gradients"]) == (0, 4 * 10**6)
-    assert two.updating["activations"] == one.updating["activations"]
 
 
 def test_what_lies_in_the_machine_s_memory_is_on_no_gpu():
@@ -208,7 +146,7 @@ def test_what_lies_in_the_machine_s_memory_is_on_no_gpu():
         assert gpu(kind, "all", device="cpu").resident == gpu(kind, "none", device="cpu").resident
 
 
-@pytest.mark.parametrize("family", ["qwen2_5_vl", "internvl3_5", "gemma3", "llama"])
+@each_family("qwen2_5_vl", "internvl3_5", "gemma3", "llama")
 def test_parameters_are_those_of_the_loaded_model(tmp_path, family):
     folder = build_tiny(family, tmp_path / family, seed=0)
     agent = worker(folder)
@@ -234,18 +172,3 @@ def test_agents_on_one_device_take_turns():
     one, two = memory.Budget({"weights": 5}, {"a": 7}, {}), memory.Budget({"weights": 3}, {"a": 1}, {"b": 10})
     assert memory.together([one, two], one_at_a_time=False) == 5 + 3 + 10
     assert memory.together([one, two], one_at_a_time=True) == 13
-
-
-def test_what_a_run_took_is_told_beside_what_was_predicted():
-    lines = [
-        {"agents": {"a": {"peak_process_gb": 1.0}}},
-        {"agents": {"a": {"peak_process_gb": 2**30 / 1e9 * 2}}},
-        {},
-    ]
-    taken = throughput.peak_memory(lines, "a")
-    assert taken == {"of": "process", "measured_gb": pytest.approx(2.147, abs=1e-3)}
-    told = throughput.memory_sentence(taken | {"predicted_gb": 2**30 / 1e9})
-    assert told == "process grown by 2.00 GiB at its peak, 1.00 predicted for tensors"
-    gpu = {"of": "GPU", "measured_gb": 2**30 / 1e9, "predicted_gb": 2**30 / 1e9 * 1.5, "together": True}
-    assert throughput.memory_sentence(gpu) == "peak 1.00 GiB per GPU by all agents together, 1.50 predicted"
-    assert throughput.peak_memory([], "a") == {}

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mmcorl.data import DataSettings, load_prompts
-from mmcorl.trainer.parity import Drift, coarser, drift, parity
+from mmcorl.trainer.parity import Drift, drift, parity
 from model_adapters.testing.tiny import build_tiny
 from worker_parts import worker
 
@@ -60,11 +60,6 @@ def test_a_trainer_that_gives_no_numbers_is_no_agreement(differences):
     # NaN is above no bound.
     found = parity("a", "bf16", {**differences, "image": [torch.tensor([float("nan")])]})
     assert "not finite" in found.fault
-
-
-def test_the_coarser_dtype_counts():
-    assert coarser(["fp32", "fp32"]) == "fp32"
-    assert coarser(["fp32", "bf16"]) == coarser(["fp16", "fp16"]) == "bf16"
 
 
 @pytest.mark.parametrize(("family", "source"), [("llama", "synthetic:text"), ("gemma3", "synthetic:visual")])

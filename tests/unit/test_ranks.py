@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 import torch
 
+from adapter_passes import each_family
 from mmcorl import sharding
 from mmcorl.errors import UserError
 from mmcorl.sharding.ranks import ALONE
-from sharding_worlds import REWARDS, SHARES_OF_TWO, Done, Task, World, confidences, done, step, train
+from sharding_worlds import REWARDS, SHARES_OF_TWO, Done, Task, World, confidences, done, train
 from worker_parts import largest_difference, mixed_prompts, rollout, settings, worker
 
 PICTURES = {1: 1, 3: 2, 4: 1}
@@ -41,7 +42,7 @@ def alone(what: Task) -> Done:
 # -- two ranks, whole weights -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", ["qwen2_5_vl", "gemma3"])
+@each_family("qwen2_5_vl", "gemma3")
 def test_two_ranks_make_the_update_of_one(family: str, pair: World, tiny_checkpoints: Mapping[str, Path]) -> None:
     """One rank has text alone, the other images as well; both tell the same of the whole."""
     path = tiny_checkpoints[family]
@@ -105,12 +106,6 @@ def test_a_run_goes_on_with_more_and_with_fewer_ranks(
 # -- one rank -----------------------------------------------------------------------------------------------------
 
 
-def test_one_rank_alone_talks_to_itself() -> None:
-    assert ALONE.gather("word") == ["word"]
-    ALONE.barrier()
-    assert not torch.distributed.is_initialized()
-
-
 def test_the_optimizer_is_saved_as_torch_saves_it(tiny_checkpoints: Mapping[str, Path], tmp_path: Path) -> None:
     """So that a checkpoint from before there were ranks is one like any other."""
     agent = worker(tiny_checkpoints["internvl3_5"], optimizer=OPTIMIZER)
@@ -132,23 +127,6 @@ def test_the_optimizer_is_saved_as_torch_saves_it(tiny_checkpoints: Mapping[str,
         assert again.optimizer.state_dict()["state"].keys() == own["state"].keys()
 
 
-def test_speed_is_told_apart_from_what_happened(tiny_checkpoints: Mapping[str, Path]) -> None:
-    """Five groups of four completions of 1 to 6 tokens; the fourth group has no gradient and is not passed."""
-    path = tiny_checkpoints["llama"]
-    agent = worker(path)
-    what = Task(path, shares=[(0, 1, 2, 3, 4)])
-    metrics = step(agent, what, 1)
-    timings = agent.timings
-    lengths = [[1 + (2 * group + k + 1) % 6 for k in range(4)] for group in range(5)]
-    assert timings["completions"] == 20
-    assert timings["completion_tokens"] == sum(map(sum, lengths))
-    assert metrics["trained_tokens"] == sum(map(sum, (*lengths[:3], lengths[4])))
-    assert timings["update_tokens"] > metrics["trained_tokens"]  # prompts pass, too
-    assert timings["update_flops"] == 6 * agent.facts()["parameters"] * timings["update_tokens"]
-    assert timings["update_seconds"] > 0
-    assert not [key for key in metrics if "second" in key]
-
-
 def test_an_update_that_moves_nothing_is_an_error(tiny_checkpoints: Mapping[str, Path]) -> None:
     """A rate of zero stands for gradients that are lost on their way to the weights."""
     agent = worker(tiny_checkpoints["qwen2"])
@@ -159,20 +137,6 @@ def test_an_update_that_moves_nothing_is_an_error(tiny_checkpoints: Mapping[str,
 
 
 # -- what is refused ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("training", "sentence"),
-    [
-        ({"offload": "all"}, "training: offload is 'all' but sharding 'none' cannot do that: choose a sharding"),
-        ({"sharding": "zero2", "offload": "all"}, "sharding 'zero2' cannot do that: use optimizer or none"),
-        ({"sharding": "fsdp2", "offload": "optimizer"}, "sharding 'fsdp2' cannot do that: use all or none"),
-        ({"sharding": "zero1"}, "training.sharding is 'zero1', but must be"),
-    ],
-)
-def test_what_cannot_be_divided_is_refused(training: dict[str, str], sentence: str) -> None:
-    with pytest.raises(UserError, match=sentence):
-        settings(training=training)
 
 
 def test_a_missing_deepspeed_is_named(tiny_checkpoints: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:

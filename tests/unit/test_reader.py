@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from adapter_passes import noise
+from adapter_passes import each_family, noise
 from mmcorl.errors import UserError
 from mmcorl.policy.prompt_encoder import PromptEncoder
 from model_adapters.base import Encoded
-from model_adapters.images import ImageError
 from worker_parts import prompt, settings
 
 
@@ -24,7 +22,7 @@ def encoder(path: Path, **sections: Any) -> PromptEncoder:
     return PromptEncoder(config, config.agents[0], str(path))
 
 
-@pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen2"])
+@each_family("qwen2_5_vl", "qwen2")
 def test_the_system_message_is_read(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
     path, one = tiny_checkpoints[family], prompt("Sum?")
     plain, told = encoder(path), encoder(path, prompt={"style": "plain", "system": "Be brief, 12 words."})
@@ -66,7 +64,7 @@ def test_the_longest_row_of_vllm_bounds_prompts(tiny_checkpoints: Mapping[str, P
         encoder(path, engine={"kind": "vllm", "max_model_len": 6}).longest_prompt()
 
 
-@pytest.mark.parametrize("family", ["qwen2_5_vl", "internvl3_5", "gemma3", "llama"])
+@each_family("qwen2_5_vl", "internvl3_5", "gemma3", "llama")
 def test_a_dummy_is_a_short_prompt(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
     own = encoder(tiny_checkpoints[family], vision={"tiles": 4})
     assert own.dummy(image=False).vision == {}
@@ -108,34 +106,3 @@ def test_what_was_prepared_is_what_would_have_been_read(tiny_checkpoints: Mappin
     assert len(own._prepared) == 1
     with own.preparing([]):
         assert own._prepared == {}
-
-
-def test_what_cannot_be_read_says_so_in_its_turn(tiny_checkpoints: Mapping[str, Path]) -> None:
-    own = encoder(tiny_checkpoints["qwen2_5_vl"])
-    good, bad = prompt("Sum?"), replace(prompt("Which?"), images=(b"no picture",))
-    with own.preparing([good, bad]):
-        wait_for(own, 1)
-    own.encode(good)
-    with pytest.raises(ImageError):
-        own.encode(bad)
-
-
-def test_the_block_ends_with_the_prompt_at_hand_and_its_own_error(
-    tiny_checkpoints: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own = encoder(tiny_checkpoints["qwen2_5_vl"])
-    prompts = [prompt(f"Sum {number}?", noise(56, 56, number)) for number in range(200)]
-
-    def failing() -> None:
-        with own.preparing(prompts):
-            wait_for(own, 1)
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        failing()
-    assert 0 < len(own._prepared) < 200
-    monkeypatch.setattr("mmcorl.policy.prompt_encoder.PREPARED_BYTES", 1)
-    with own.preparing(prompts):
-        wait_for(own, 1)
-        time.sleep(0.05)
-    assert len(own._prepared) == 1

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
 
-from adapter_passes import TEXT_FAMILIES, VISION_FAMILIES, load, noise
-from mmcorl import config as run_config
+from adapter_passes import TEXT_FAMILIES, VISION_FAMILIES, each_family, load, noise
 from mmcorl.algo.finite import NotFiniteError
 from mmcorl.algo.seeds import noise_seed
 from mmcorl.data.row_parsing import BadRow
@@ -68,7 +65,7 @@ def cut_into_microbatches(agent: Worker) -> list[list[tuple[int, int]]]:
 
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
-@pytest.mark.parametrize("family", FAMILIES)
+@each_family(*FAMILIES)
 def test_the_step_is_that_of_plain_transformers_row_by_row(
     family: str, aggregation: str, tiny_checkpoints: Mapping[str, Path]
 ) -> None:
@@ -90,7 +87,7 @@ def test_the_step_is_that_of_plain_transformers_row_by_row(
 
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
-@pytest.mark.parametrize("family", [*VISION_FAMILIES, "qwen2"])
+@each_family(*VISION_FAMILIES, "qwen2")
 def test_the_update_does_not_depend_on_the_microbatches(
     family: str, aggregation: str, tiny_checkpoints: Mapping[str, Path]
 ) -> None:
@@ -115,17 +112,6 @@ def test_the_update_does_not_depend_on_the_microbatches(
         assert largest_difference(weights, results[0][2]) < 1e-6
         assert metrics["loss"] == pytest.approx(results[0][3]["loss"], abs=1e-6)
         assert metrics["grad_norm"] == pytest.approx(results[0][3]["grad_norm"], rel=1e-5)
-
-
-def test_microbatches_keep_to_their_budget_and_lose_no_row(tiny_checkpoints: Mapping[str, Path]) -> None:
-    agent = worker(tiny_checkpoints["qwen2_5_vl"], training={"tokens_per_microbatch": 120})
-    rollout(agent, mixed_prompts("qwen2_5_vl"))
-    pending = list(agent.rollouts.pending.values())
-    batches = cut_into_microbatches(agent)
-    assert sorted(row for batch in batches for row in batch) == [(g, k) for g in range(3) for k in range(4)]
-    for batch in batches:
-        widths = [len(pending[g].prompt.input_ids) + len(pending[g].samples[k].ids) for g, k in batch]
-        assert len(batch) == 1 or max(widths) * len(batch) <= 120
 
 
 def test_groups_with_equal_rewards_are_skipped_and_still_counted(tiny_checkpoints: Mapping[str, Path]) -> None:
@@ -210,30 +196,6 @@ def test_several_steps_on_one_batch_take_the_ratio_to_the_policy_before_the_firs
     assert metrics["importance_weight_mean"] == pytest.approx(weighted / sum(tokens), abs=1e-4)
 
 
-def test_a_minibatch_without_signal_counts_no_tokens(tiny_checkpoints: Mapping[str, Path]) -> None:
-    """Three minibatches of one group, one of them trained: totals and means are those of its tokens alone."""
-    agent = worker(
-        tiny_checkpoints["qwen2"],
-        objective={"minibatches": 3, "importance_correction": "token_truncate"},
-        optimizer={"lr": 1e-9},
-    )
-    rollout(agent, mixed_prompts("qwen2"))
-    change_samples(agent, lambda g, k, sample: replace(sample, logprobs=sample.logprobs - math.log(0.5)))
-    metrics = agent.update(rewards_of(agent, FLAT), 1)
-    assert metrics["trained_tokens"] == 18
-    assert metrics["importance_weight_mean"] == pytest.approx(0.5, abs=1e-4)
-    rollout(agent, mixed_prompts("qwen2"), 2)
-    metrics = agent.update(rewards_of(agent, ((0.0,) * 4,) * 3), 2)
-    assert metrics["trained_tokens"] == 0
-    assert not [key for key in metrics if key.startswith("importance_")]
-
-
-def test_minibatches_are_shuffled_by_step_and_pass() -> None:
-    cuts = [minibatches(8, 2, 0, step, turn) for step in (1, 2, 3) for turn in (0, 1)]
-    assert len({str(one) for one in cuts}) > 1
-    assert minibatches(8, 2, 0, 1, 0) == cuts[0]
-
-
 def test_the_kl_term_holds_to_the_starting_weights(tiny_checkpoints: Mapping[str, Path]) -> None:
     """Two steps, so that policy and reference differ in the second."""
     path, prompts = tiny_checkpoints["qwen2_5_vl"], mixed_prompts("qwen2_5_vl")
@@ -263,39 +225,6 @@ def test_only_gemma_corrects_for_the_engine_by_itself(tiny_checkpoints: Mapping[
     assert forced.importance_correction == "token_truncate"
 
 
-@pytest.mark.parametrize("mode", ["token_truncate", "off"])
-def test_tokens_are_weighted_by_the_drift_up_to_the_cap(mode: str, tiny_checkpoints: Mapping[str, Path]) -> None:
-    """The first token of row 0 was 10 times likelier for the trainer: 3. All of row 1 half as likely: 0.5."""
-    path, prompts = tiny_checkpoints["gemma3"], mixed_prompts("gemma3")
-    agent = worker(path, objective={"importance_correction": mode})
-    rollout(agent, prompts)
-    drift = {0: torch.tensor([math.log(10.0), 0, 0, 0, 0, 0]), 1: torch.full((6,), math.log(0.5))}
-
-    def perturbed(g, k, sample):  # type: ignore[no-untyped-def]
-        return replace(sample, logprobs=sample.logprobs - drift.get(k, torch.zeros(6))[: len(sample.ids)])
-
-    change_samples(agent, perturbed)
-    weight = {0: torch.tensor([3.0, 1, 1, 1, 1, 1]), 1: torch.full((6,), 0.5)}
-    reference = reference_of(agent, "gemma3", path, prompts)
-    weights = {
-        (g, k): weight.get(k, torch.ones(6))[: len(reference.samples[g][k].ids)] for g in range(3) for k in range(4)
-    }
-    optimizer = adamw(reference.loaded.model, agent.config)
-    loss = reference_step(
-        reference, REWARDS, optimizer, agent.config, weights=weights if mode == "token_truncate" else None
-    )
-    metrics = agent.update(rewards_of(agent), 1)
-    expected = {n: optimizer.state[p]["exp_avg"] for n, p in reference.loaded.model.named_parameters()}
-    assert metrics["loss"] == pytest.approx(float(loss), abs=1e-5)
-    scale = max(float(value.abs().max()) for value in expected.values())
-    assert largest_difference(gradients(agent), expected) < 1e-5 * max(scale, 1.0)
-    assert metrics["importance_weight_max"] == pytest.approx(3.0 if mode == "token_truncate" else 1.0)
-    # One token of each group is above the cap.
-    tokens = sum(len(sample.ids) for own in reference.samples for sample in own)
-    assert metrics["importance_truncated_share"] == pytest.approx(3 / tokens)
-    assert metrics["importance_drift_abs_max"] == pytest.approx(math.log(10.0), abs=1e-4)
-
-
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_weights_that_are_not_numbers_stop_the_run_by_name(dtype: str, tiny_checkpoints: Mapping[str, Path]) -> None:
     """In the vision tower, so that the prompt with images is the one to name, third of three."""
@@ -313,7 +242,7 @@ def test_weights_that_are_not_numbers_stop_the_run_by_name(dtype: str, tiny_chec
 # -- what is trained ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@each_family(*FAMILIES)
 def test_nothing_is_frozen_without_being_asked(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
     """Every tensor that plain transformers gives a gradient for moves, and every parameter is trainable."""
     path, prompts = tiny_checkpoints[family], mixed_prompts(family)
@@ -362,7 +291,7 @@ def test_freeze_vision_freezes_the_tower_alone_and_says_so(
     assert any("merger" in name or "projector" in name for name in moved)  # the projector goes on learning
 
 
-@pytest.mark.parametrize("family", ["qwen2_5_vl", "internvl3_5", "gemma3", "llama"])
+@each_family("qwen2_5_vl", "internvl3_5", "gemma3", "llama")
 def test_gradient_checkpointing_gives_the_same_gradients(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
     results, counts = [], []
     for on in (False, True):
@@ -383,7 +312,7 @@ def test_gradient_checkpointing_gives_the_same_gradients(family: str, tiny_check
 # -- arithmetic --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", ["qwen2_5_vl", "internvl3_5", "gemma3", "qwen2"])
+@each_family("qwen2_5_vl", "internvl3_5", "gemma3", "qwen2")
 def test_bf16_keeps_master_weights_and_small_steps(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
     """AdamW's first step moves every weight by lr = 1e-6; bf16 weights of 0.1 have steps of 5e-4 and would not."""
     path = tiny_checkpoints[family]
@@ -406,24 +335,6 @@ def test_bf16_keeps_master_weights_and_small_steps(family: str, tiny_checkpoints
     exact = worker(path)
     rollout(exact, mixed_prompts(family))
     assert exact.update(rewards_of(exact), 1)["importance_drift_abs_max"] < 1e-4
-
-
-@pytest.mark.parametrize(("dtype", "expected"), [("bf16", torch.bfloat16), ("fp32", torch.float32)])
-def test_every_pass_computes_in_the_dtype_asked_for(
-    dtype: str, expected: torch.dtype, tiny_checkpoints: Mapping[str, Path]
-) -> None:
-    """Rollout, scoring by policy and reference, the step itself and the evaluation."""
-    agent = worker(tiny_checkpoints["qwen2"], training={"dtype": dtype}, objective={"passes": 2, "kl_coef": 0.1})
-    seen: list[torch.dtype] = []
-    assert agent.reference is not None
-    for model in (agent.policy.model, agent.reference.model):
-        for name, module in model.named_modules():
-            if name.endswith("q_proj"):
-                module.register_forward_hook(lambda module, args, output: seen.append(output.dtype))
-    rollout(agent, mixed_prompts("qwen2"))
-    agent.update(rewards_of(agent), 1)
-    agent.evaluate(mixed_prompts("qwen2"))
-    assert set(seen) == {expected}
 
 
 def test_gradients_are_scaled_down_to_the_largest_norm(tiny_checkpoints: Mapping[str, Path]) -> None:
@@ -459,38 +370,10 @@ def test_evaluation_is_greedy_and_has_a_length_of_its_own(tiny_checkpoints: Mapp
         assert {one.tokens for group in agent.rollout(prompts, 1) for one in group.completions} == {6}
 
 
-def test_the_mode_is_restored_when_a_pass_fails(tiny_checkpoints: Mapping[str, Path]) -> None:
-    agent = worker(tiny_checkpoints["qwen2_5_vl"], training={"gradient_checkpointing": True})
-    rollout(agent, mixed_prompts("qwen2_5_vl"))
-    banned = agent.policy.banned[:1]
-    change_samples(agent, lambda g, k, sample: replace(sample, ids=torch.cat([banned, sample.ids[1:]])))
-    with pytest.raises(ValueError, match="is banned"):
-        agent.update(rewards_of(agent), 1)
-    assert not agent.policy.training
-    assert not torch.is_autocast_enabled("cpu")
-
-
-def test_no_memory_is_kept_from_step_to_step(tiny_checkpoints: Mapping[str, Path]) -> None:
-    agent = worker(tiny_checkpoints["qwen2_5_vl"], batch={"completions": 4})
-    prompts = mixed_prompts("qwen2_5_vl")
-    process = psutil.Process()
-    sizes = []
-    for step in range(1, 51):
-        rollout(agent, prompts, step)
-        agent.update(rewards_of(agent), step)
-        assert all(p.grad is None for p in agent.policy.parameters())
-        if step in (20, 50):
-            gc.collect()
-            sizes.append(process.memory_info().rss)
-    assert agent.rollouts.pending == {}
-    # One kept graph or gradient set of this model (0.9 MB of weights) would show as 25 MB and more.
-    assert sizes[1] - sizes[0] < 10e6
-
-
 # -- low-rank adapters -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", ["qwen2_5_vl", "internvl3_5", "gemma3", "llama"])
+@each_family("qwen2_5_vl", "internvl3_5", "gemma3", "llama")
 def test_lora_trains_resumes_and_exports(family: str, tiny_checkpoints: Mapping[str, Path], tmp_path: Path) -> None:
     path, prompts = tiny_checkpoints[family], mixed_prompts(family)
     options = {"training": {"lora": {"rank": 4, "alpha": 8}}, "optimizer": {"lr": 0.02}}
@@ -581,11 +464,6 @@ def test_a_frozen_tower_stays_frozen_when_the_adapters_are_switched_off_for_the_
     moved = {n for n, p in agent.policy.model.named_parameters() if not torch.equal(p, before[n])}
     assert moved
     assert not any("visual" in name for name in moved if "merger" not in name)
-
-
-def test_lora_layers_that_do_not_exist_are_refused(tiny_checkpoints: Mapping[str, Path]) -> None:
-    with pytest.raises(UserError, match=r"training.lora.target_modules='nowhere'"):
-        worker(tiny_checkpoints["qwen2"], training={"lora": {"target_modules": "nowhere"}})
 
 
 def test_a_step_that_reaches_no_trainable_parameter_is_an_error(tiny_checkpoints: Mapping[str, Path]) -> None:
@@ -693,17 +571,6 @@ def test_rewards_must_be_those_of_the_rollout(tiny_checkpoints: Mapping[str, Pat
         agent.update(rewards, 5)  # once per rollout
 
 
-def test_the_order_of_the_rewards_means_nothing(tiny_checkpoints: Mapping[str, Path]) -> None:
-    results = []
-    for turn in (False, True):
-        agent = worker(tiny_checkpoints["qwen2"])
-        rollout(agent, mixed_prompts("qwen2"))
-        rewards = rewards_of(agent)
-        agent.update(dict(reversed(rewards.items())) if turn else rewards, 1)
-        results.append(gradients(agent))
-    assert largest_difference(*results) < 1e-6
-
-
 def test_learning_rates_by_hand(tiny_checkpoints: Mapping[str, Path]) -> None:
     """10 steps, warm-up ceil(0.3 * 10) = 3: 1/4, 2/4, 3/4, then from the peak in sevenths of the way down to 0.1."""
 
@@ -738,7 +605,7 @@ def test_an_agent_may_have_a_learning_rate_of_its_own(tiny_checkpoints: Mapping[
     assert agent.update(rewards_of(agent), 1)["learning_rate"] == pytest.approx(7e-4)
 
 
-@pytest.mark.parametrize("family", ["qwen2_5_vl", "gemma3", "qwen2"])
+@each_family("qwen2_5_vl", "gemma3", "qwen2")
 def test_a_saved_agent_goes_on_as_if_nothing_had_happened(
     family: str, tiny_checkpoints: Mapping[str, Path], tmp_path: Path
 ) -> None:
@@ -773,10 +640,3 @@ def test_an_agent_reads_its_view_where_the_data_have_it(tiny_checkpoints: Mappin
     assert torch.equal(reader.encode(reworded).input_ids, reader.encode(prompt("Total?")).input_ids)
     with pytest.raises(UserError, match=r"agent 'a' reads view 'short' but the data of row .* have only long: add"):
         reader.encode(replace(plain, views={"long": "The two dice, what do they show in all?"}))
-
-
-def test_the_written_config_of_these_tests_is_one(tmp_path: Path) -> None:
-    """The helpers use the same loader a run does."""
-    file = tmp_path / "config.yaml"
-    file.write_text(run_config.dump(settings()))
-    assert run_config.load(file) == settings()
