@@ -1,10 +1,9 @@
-"""Whether an engine computes with the trainer's weights: every row of every parameter, before and after a sync.
+"""Check that an engine computes with the trainer's weights: every row of every parameter, before and after a sync.
 
-An engine joins, pads and packs weights, so they cannot be compared by name. They are compared with themselves
-instead: what the engine holds must be what it holds after all of the trainer's weights were given once more. At
-the start of a run the engine has read the checkpoint by itself, so the two readings of one checkpoint are
-compared; later a tensor that an update left behind shows. In between other values are given for every weight, and
-every row must follow: a tensor that no sync ever reaches shows too.
+An engine joins, pads and packs weights, so they cannot be compared by name. They are compared with themselves instead:
+syncing all of the trainer's weights once more must change nothing. At the start of a run the engine has read the
+checkpoint itself, so this compares two readings of one checkpoint; later it finds a tensor that an update missed. In
+between, different values are synced for every weight, and every row must change: that finds a tensor no sync reaches.
 """
 
 from __future__ import annotations
@@ -22,30 +21,30 @@ _BLOCK = 2**22
 
 
 class Checkable(Protocol):
-    """An engine with weights of its own."""
+    """An engine that holds its own copy of the weights."""
 
     name: str
 
     def fingerprints(self) -> dict[str, Tensor]:
-        """See `fingerprints`; none where another process looks at the same engine."""
+        """See `fingerprints`."""
         ...
 
     def sync(self, weights: Iterable[tuple[str, Tensor]]) -> None: ...
 
 
 def check_weights(engine: Checkable, weights: Weights) -> None:
-    """Raise RunError unless the engine computes with exactly these weights and a sync reaches all of its own.
+    """Raise RunError unless the engine computes with exactly these weights and a sync reaches all of them.
 
-    On several ranks each calls it for its own engine at the same time. Takes two syncs.
+    Every rank checks its own engine, all at the same time. Takes two syncs.
     """
     before = engine.fingerprints()
-    engine.sync((name, _other(tensor)) for name, tensor in weights())
+    engine.sync((name, _changed(tensor)) for name, tensor in weights())
     between = engine.fingerprints()
     engine.sync(weights())
     after = engine.fingerprints()
-    left = _differing(before, between, same=True)
-    wrong = _differing(before, after, same=False)
-    for names, fault in ((left, "are reached by no sync"), (wrong, "were not the trainer's")):
+    unreached = [name for name, rows in before.items() if bool((rows == between[name]).any())]
+    wrong = [name for name, rows in before.items() if bool((rows != after[name]).any())]
+    for names, fault in ((unreached, "are reached by no sync"), (wrong, "were not the trainer's")):
         if names:
             raise RunError(
                 f"agent {engine.name!r}: {len(names)} of {len(before)} parameters of the sampling engine {fault}, "
@@ -55,16 +54,16 @@ def check_weights(engine: Checkable, weights: Weights) -> None:
 
 
 def fingerprints(model: nn.Module) -> dict[str, Tensor]:
-    """One number per row of each parameter, (rows,) int64; another value anywhere in a row gives another number."""
+    """Return a hash per row of each parameter, (rows,) int64; any other value in a row gives another hash."""
     return {name: _row_hashes(tensor) for name, tensor in effective(model)}
 
 
 @torch.no_grad()
 def effective(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The parameters a vLLM model computes with, by name, without rows that only pad the vocabulary.
+    """Yield the parameters a vLLM model computes with, by name, without rows that only pad the vocabulary.
 
-    On a CPU vLLM packs matrices into a form nobody can read and drops or keeps the originals: those are read by
-    multiplying them with the identity, which gives their values exactly.
+    On a CPU vLLM packs matrices into an opaque form and drops or keeps the originals: packed ones are multiplied with
+    the identity, which gives their values exactly.
     """
     seen: set[int] = set()
     for path, module in model.named_modules():
@@ -79,7 +78,7 @@ def effective(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _unpacked(module: Any, packed: Any) -> Tensor:
-    """(out, in) matrix of a packed linear layer."""
+    """Return the (out, in) matrix of a packed linear layer."""
     width = module.weight.shape[-1] if module.weight.ndim == 2 else module.input_size_per_partition
     dtype = module.weight.dtype
     columns = [
@@ -90,7 +89,7 @@ def _unpacked(module: Any, packed: Any) -> Tensor:
 
 
 def _row_hashes(tensor: Tensor) -> Tensor:
-    """(rows,) int64 of a parameter of one or more dimensions; exact, and sensitive to the order of values."""
+    """Return (rows,) int64 for a parameter of any shape; exact, and sensitive to the order of values."""
     rows = tensor.detach().reshape(len(tensor), -1) if tensor.ndim else tensor.detach().reshape(1, 1)
     bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[rows.element_size()]
     generator = torch.Generator().manual_seed(rows.shape[1])
@@ -103,11 +102,6 @@ def _row_hashes(tensor: Tensor) -> Tensor:
     return torch.cat(parts).cpu()
 
 
-def _other(tensor: Tensor) -> Tensor:
-    """Another value for every element, in any dtype: neighbours of 1 above 100 may round to the same number."""
+def _changed(tensor: Tensor) -> Tensor:
+    """Return other values everywhere, in any dtype: above 100, x + 1 may round to x, so the sign changes instead."""
     return torch.where(tensor.abs() < 100, tensor + 1, -tensor)
-
-
-def _differing(one: dict[str, Tensor], other: dict[str, Tensor], *, same: bool) -> list[str]:
-    """Names of parameters with a row that is equal (`same`) or unequal in two sets of fingerprints."""
-    return [name for name, rows in one.items() if bool(((rows == other[name]) == same).any())]

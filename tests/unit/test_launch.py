@@ -130,59 +130,50 @@ def test_a_group_takes_one_machine_where_it_fits() -> None:
 # -- settings --------------------------------------------------------------------------------------------------
 
 
-def refusal(**changes: Any) -> str:
+def config(**changes: Any) -> settings.Config:
+    return settings.parse(changed(small_config({"a": "one", "b": "two"}, "text"), **changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({"ray__address": "auto"}, ("ray.address is 'auto'", "launcher is 'local'", "launcher=ray")),
+        ({"ray__collective_timeout": 30}, ("ray.collective_timeout is 30.0", "launcher is 'local'", "launcher=ray")),
+        ({"agents__0__ranks": 2}, ("agent 'a' has ranks: 2", "launcher 'local'", "launcher=ray")),
+        ({"agents__1__ranks": 5, "launcher": "ray"}, ("agent 'b' has ranks: 5", "a batch has 4 prompts")),
+        ({"launcher": "ray", "device": "cuda:1"}, ("device is 'cuda:1'", "launcher 'ray'", "device=cuda")),
+        ({"time_sliced": True, "training__sharding": "fsdp2"}, ("time_sliced is true", "training.sharding 'fsdp2'")),
+        # What is no more.
+        ({"engine__separate": 2}, ("engine.separate is 2", "agents.NAME.ranks")),
+        ({"ray__hung_after": 60}, ("ray.hung_after is 60", "ray.call_timeout")),
+    ],
+)
+def test_placements_that_are_refused(changes: dict[str, Any], parts: tuple[str, ...]) -> None:
     with pytest.raises(UserError) as refused:
-        settings.parse(changed(small_config({"a": "one", "b": "two"}, "text"), **changes))
-    return str(refused.value)
+        config(**changes)
+    assert [part for part in parts if part not in str(refused.value)] == []
 
 
-def test_settings_of_ray_need_ray() -> None:
-    said = refusal(ray__address="auto")
-    assert said == "ray.address is 'auto' but launcher is 'local', which uses no Ray: use launcher=ray, or leave it out"
-    assert "ray.collective_timeout is 30.0 but launcher is 'local'" in refusal(ray__collective_timeout=30)
-
-
-def test_removed_settings_are_refused_unless_they_ask_for_nothing() -> None:
-    """The resolved config of an older run writes out the default."""
-    said = refusal(engine__separate=2)
-    assert said.startswith("engine.separate is 2, but an engine has no GPUs of its own any more")
-    assert "agents.NAME.ranks" in said
-    old = changed(small_config({"a": "one", "b": "two"}, "text"), engine__separate=0)
-    assert not hasattr(settings.parse(old).engine, "separate")
+def test_placements_that_work() -> None:
+    assert [agent.ranks for agent in config(launcher="ray", agents__0__ranks=3).agents] == [3, 1]
+    # The resolved config of an older run writes out what is no more, at its default.
+    assert not hasattr(config(engine__separate=0, ray__hung_after=4.0).engine, "separate")
 
 
 def test_of_several_engines_in_one_process_none_may_sleep_on_a_gpu() -> None:
-    base = small_config({"a": "one", "b": "two"}, "text")
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
-    asked = settings.parse(changed(base, engine__kind="vllm"))
     with pytest.raises(UserError, match=r"2 agents have a vLLM engine each.*launcher=ray.*engine\.sleep=false"):
-        require_one_sleeper(asked, gpu)
-    require_one_sleeper(asked, cpu)
-    require_one_sleeper(settings.parse(changed(base, engine={"kind": "vllm", "sleep": False})), gpu)
-    require_one_sleeper(settings.parse(base), gpu)
-    one = changed(base, engine__kind="vllm", agents__1=None, supervision={"kind": "self"})
-    require_one_sleeper(settings.parse(one), gpu)
+        require_one_sleeper(config(engine__kind="vllm"), gpu)
+    require_one_sleeper(config(engine__kind="vllm"), cpu)
+    require_one_sleeper(config(engine={"kind": "vllm", "sleep": False}), gpu)
+    require_one_sleeper(config(), gpu)
+    require_one_sleeper(config(engine__kind="vllm", agents__1=None, supervision={"kind": "self"}), gpu)
 
 
-def test_ranks_need_ray_and_a_prompt_each() -> None:
-    assert "agent 'a' has ranks: 2 but launcher 'local' runs one per agent" in refusal(agents__0__ranks=2)
-    said = refusal(agents__1__ranks=5, launcher="ray")
-    assert "agent 'b' has ranks: 5 but a batch has 4 prompts" in said
-    assert "device is 'cuda:1' but with launcher 'ray'" in refusal(launcher="ray", device="cuda:1")
-    uneven = changed(small_config({"a": "one", "b": "two"}, "text"), launcher="ray", agents__0__ranks=3)
-    assert [agent.ranks for agent in settings.parse(uneven).agents] == [3, 1]
-
-
-def test_time_slices_need_whole_weights() -> None:
-    said = refusal(time_sliced=True, training__sharding="fsdp2")
-    assert "time_sliced is true with training.sharding 'fsdp2'" in said
-
-
-def test_a_missing_ray_is_told_before_anything_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_ray_is_refused_before_anything_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
-    config = settings.parse(changed(small_config({"a": "one", "b": "two"}, "text"), launcher="ray"))
     with pytest.raises(UserError, match=r"the package ray is not installed: pip install -e '\.\[ray\]'"):
-        launcher(config)
+        launcher(config(launcher="ray"))
 
 
 # -- processes, from outside -----------------------------------------------------------------------------------
