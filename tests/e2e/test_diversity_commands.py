@@ -11,15 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_diversity import Spelling
 
-from chromium import EXECUTABLE, browser
 from eval_suite.response_sources import lineage, parse_source
-from mmcorl.analysis.diversity import all_pairs
 from mmcorl.cli.main import main
 from mmcorl.errors import UserError
-from mmcorl.report.diversity_page import page
-from paper_pairs import ROWS, draws
 from runs import taught
 
 GOLDS = ["1", "2", "3", "4", "5", "6"]
@@ -341,40 +336,6 @@ def test_lineages_come_from_the_config_alone(tiny_checkpoints: Mapping[str, Path
     (llama / "config.json").write_text('{"model_type": "phi3"}')
     assert lineage(str(llama)) == "phi"
     assert lineage("no/such-model") is None
-
-
-def paper_page(path: Path) -> Path:
-    told = {}
-    for row in ROWS:
-        for draw in draws(row):
-            told.setdefault(draw.name, draw)
-    pairs = all_pairs(list(told.values()), Spelling())
-    path.write_text(page(list(told.values()), pairs, [("problems", "500")], ["a note <b>"]), encoding="utf-8")
-    return path
-
-
-def test_the_page_is_one_file_that_escapes_what_it_shows(tmp_path: Path) -> None:
-    text = paper_page(tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "<script" not in text
-    assert "a note &lt;b&gt;" in text
-    assert text.count("<h3>Anchor: ") == 7
-
-
-@pytest.mark.skipif(EXECUTABLE is None, reason="no Chromium on this machine")
-def test_the_page_in_a_browser(tmp_path: Path) -> None:
-    with browser(tmp_path / "profile") as tab:
-        for width in (1200, 420):
-            tab.size(width, 900)
-            tab.open(paper_page(tmp_path / "page.html"))
-            assert tab.problems == []
-            # Nothing sticks out of a chart, and the page does not scroll sideways.
-            assert tab.run("document.documentElement.scrollWidth <= innerWidth")
-            assert tab.run(
-                "[...document.querySelectorAll('svg.chart text')].every(text => {"
-                "const a = text.closest('svg').getBoundingClientRect(), b = text.getBoundingClientRect();"
-                "return b.left >= a.left - 1 && b.right <= a.right + 1 && b.top >= a.top - 1"
-                "  && b.bottom <= a.bottom + 1})"
-            )
 
 
 def test_an_unknown_relation_of_name_and_path_is_refused() -> None:

@@ -1,10 +1,10 @@
-"""The page of responses: what is in the file, and what a real browser makes of it."""
+"""All pages in one real browser, and what the file of the samples page contains."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,14 @@ from chromium import Page
 from eval_suite.items import Item, Response
 from eval_suite.samples_page import View, write_view
 from eval_suite.samples_page.data import Texts
+from fabricated_runs import write_run
+from mmcorl.analysis.diversity import all_pairs
+from mmcorl.analysis.options import DynamicsOptions
+from mmcorl.report import diversity_page
+from mmcorl.report.dynamics import dynamics
+from mmcorl.report.run_page import build_report
+from paper_pairs import ROWS as PAPER_ROWS
+from paper_pairs import draws
 
 HOSTILE = (
     '</script><script>window.owned=1</script><img src=x onerror="window.owned=2"><!-- <script> ${window.owned=3} '
@@ -51,9 +59,9 @@ def evaluation(root: Path, count: int, images: int = 3) -> dict[str, Any]:
         reason = "length" if number % 10 == 9 else "stop"
         responses.append(Response(**key, text=HOSTILE * 2 if number == 4 else answer, finish_reason=reason, tokens=900))
         # By number % 10: 0-3 right by rule, 4 and 5 recovered, 6 refused, 7 not judged, 8 no answer, 9 cut off.
-        told = {"committed": number % 10 != 8, "cut_off": number % 10 == 9, "rule": number % 10 < 4}
+        graded = {"committed": number % 10 != 8, "cut_off": number % 10 == 9, "rule": number % 10 < 4}
         given = HOSTILE if number == 4 else "A" if number % 10 != 8 else None
-        rules.append({**key, "answer": given, **told, "reason": HOSTILE if number == 4 else "compared as options"})
+        rules.append({**key, "answer": given, **graded, "reason": HOSTILE if number == 4 else "compared as options"})
         if number % 10 in (4, 5, 6):
             raw = HOSTILE if number == 4 else "CORRECT"
             judges.append({**key, "verdict": "no" if number % 10 == 6 else "yes", "raw": raw, "model": "judge"})
@@ -61,13 +69,16 @@ def evaluation(root: Path, count: int, images: int = 3) -> dict[str, Any]:
 
 
 def data_of(view: View) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', view.path.read_text(), re.DOTALL)
-    assert found is not None
-    told: dict[str, Any] = json.loads(found[1])
-    return told
+    text = re.search(r'<script type="application/json" id="data">(.*?)</script>', view.path.read_text(), re.DOTALL)
+    assert text is not None
+    data: dict[str, Any] = json.loads(text[1])
+    return data
 
 
-def test_the_file_holds_all_rows_and_no_markup_of_theirs(tmp_path: Path) -> None:
+# ---- the file of the samples page
+
+
+def test_the_file_has_all_rows_and_no_markup_of_theirs(tmp_path: Path) -> None:
     rows = evaluation(tmp_path, 30)
     view = write_view(tmp_path / "responses.html", title=HOSTILE, facts=[("model", HOSTILE)], **rows)
     page = view.path.read_text(encoding="utf-8")
@@ -81,29 +92,18 @@ def test_the_file_holds_all_rows_and_no_markup_of_theirs(tmp_path: Path) -> None
     assert [row[2] for row in data["rows"][:10]] == [0, 0, 0, 0, 2, 2, 3, 1, 6, 7]
     assert len(data["images"]) == 3, "every picture once"
     assert data["filters"]["mathvision"] == {"level": ["1", "2", "3", "4", "5"], "subject": sorted(SUBJECTS)}
-    assert not list(tmp_path.glob(".*.new"))
+    assert data["filters"]["wemath"]["knowledge concept"] == ["angles", "area 0", "area 1"]
+    rows["responses"] = rows["responses"][1:]
+    assert data_of(write_view(tmp_path / "a.html", title="t", **rows))["rows"][0][2:5] == [8, 0, None]
 
 
-def test_a_field_is_a_filter_when_it_sorts(tmp_path: Path) -> None:
-    filters = data_of(write_view(tmp_path / "a.html", title="t", **evaluation(tmp_path, 30)))["filters"]
-    assert filters["wemath"]["knowledge concept"] == ["angles", "area 0", "area 1"]
-    assert all("solution" not in fields for fields in filters.values())
-
-
-def test_pictures_beyond_the_budget_stay_beside_the_page(tmp_path: Path) -> None:
+def test_thumbnails_are_embedded_linked_or_left_out(tmp_path: Path) -> None:
     rows = evaluation(tmp_path, 9)
     size = sum(path.stat().st_size for path in (tmp_path / "thumbs").iterdir())
     assert write_view(tmp_path / "a.html", title="t", image_budget=size, **rows).images == "embedded"
     view = write_view(tmp_path / "b.html", title="t", image_budget=size - 1, **rows)
-    assert (view.images, sorted(data_of(view)["images"])) == (
-        "linked",
-        [f"thumbs/t{number}.png" for number in range(3)],
-    )
-    assert "3 thumbnails read from thumbs/ beside this page" in view.path.read_text()
-    assert write_view(tmp_path / "c.html", title="t", **evaluation(tmp_path / "bare", 9, images=0)).images == "none"
-
-
-def test_what_is_no_thumbnail_is_not_shown(tmp_path: Path) -> None:
+    assert view.images == "linked"
+    assert sorted(data_of(view)["images"]) == [f"thumbs/t{number}.png" for number in range(3)]
     rows = evaluation(tmp_path / "run", 3)
     (tmp_path / "secret.png").write_bytes((tmp_path / "run/thumbs/t0.png").read_bytes())
     (tmp_path / "run/thumbs/x.png").write_text("<svg onload='window.owned=1'>")
@@ -111,7 +111,7 @@ def test_what_is_no_thumbnail_is_not_shown(tmp_path: Path) -> None:
     assert data_of(write_view(tmp_path / "run/a.html", title="t", **rows))["items"][0]["i"] == [-1, -1, -1, -1]
 
 
-def test_long_responses_lose_their_middle_and_say_so(tmp_path: Path) -> None:
+def test_long_responses_lose_their_middle(tmp_path: Path) -> None:
     # Budget 100 for lengths 10, 20, 200, 300: the short ones stay, 70 are left for two: 35 each.
     texts = Texts(["a" * 10, "b" * 20, "c" * 200, "s" * 250 + "e" * 50], 100)
     assert (texts.limit, texts.shortened) == (35, 2)
@@ -123,15 +123,15 @@ def test_long_responses_lose_their_middle_and_say_so(tmp_path: Path) -> None:
     assert sum(len(p) for row in data_of(view)["rows"] for p in row[-1] if isinstance(p, str)) <= 3000
 
 
-def test_a_missing_response_has_its_place(tmp_path: Path) -> None:
-    rows = evaluation(tmp_path, 6)
-    rows["responses"] = rows["responses"][1:]
-    assert data_of(write_view(tmp_path / "a.html", title="t", **rows))["rows"][0][2:5] == [8, 0, None]
-
-
 # ---- in a real browser
 
 needs_chromium = pytest.mark.skipif(chromium.EXECUTABLE is None, reason="no Chromium on this machine")
+DETAIL = "document.querySelector('#detail h2').textContent"
+CUT = """[...document.querySelectorAll('svg.chart, svg.portrait')].flatMap(svg => {
+  const a = svg.getBoundingClientRect();
+  return [...svg.querySelectorAll('text')].filter(text => { const b = text.getBoundingClientRect();
+    return b.width && (b.left < a.left - 1 || b.right > a.right + 1 || b.top < a.top - 1 || b.bottom > a.bottom + 1); })
+    .map(text => text.textContent); })"""
 
 
 @pytest.fixture(scope="module")
@@ -144,9 +144,52 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
 @pytest.fixture(scope="module")
 def big(tmp_path_factory: pytest.TempPathFactory) -> View:
-    """A page of 10,000 rows."""
+    """A samples page of 10,000 rows."""
     root = tmp_path_factory.mktemp("big")
     return write_view(root / "responses.html", title="10,000", facts=[("m", HOSTILE)], **evaluation(root, ROWS))
+
+
+class Spelling:
+    """Two answers are the same when they are written alike."""
+
+    def same(self, a: str, b: str, choices: Sequence[str] | None = None) -> bool:
+        return a == b
+
+    def classes(self, answers: Sequence[str | None], choices: Sequence[str] | None = None) -> list[int | None]:
+        raise NotImplementedError
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One page of every kind without scripts."""
+    root = tmp_path_factory.mktemp("pages")
+    runs = [write_run(root / kind, name=kind, supervision=kind) for kind in ("ring", "self", "gold")]
+    models = {draw.name: draw for row in PAPER_ROWS for draw in draws(row)}
+    pairs = all_pairs(list(models.values()), Spelling())
+    text = diversity_page.page(list(models.values()), pairs, [("problems", "500")], ["a note <b>"])
+    (root / "diversity.html").write_text(text, encoding="utf-8")
+    assert text.count("<h3>Anchor: ") == 7
+    theory = dynamics(DynamicsOptions(out=root / "dynamics", rates="1,0.25")).page
+    return {"run": build_report(runs[0], runs[1:]), "diversity": root / "diversity.html", "dynamics": theory}
+
+
+@needs_chromium
+@pytest.mark.parametrize("kind", ["run", "diversity", "dynamics"])
+def test_pages_without_scripts(page: Page, pages: dict[str, Path], kind: str, tmp_path: Path) -> None:
+    assert "<script" not in pages[kind].read_text()
+    for width, dark in ((1200, False), (390, True)):
+        page.size(width, 900, dark=dark)
+        page.requests.clear()
+        page.open(pages[kind])
+        assert page.problems == []
+        assert [url for url in page.requests if not url.startswith(("file:", "data:"))] == []
+        # The page does not scroll sideways, and no word of a chart is outside of it.
+        assert page.run("document.documentElement.scrollWidth <= innerWidth")
+        assert page.run(CUT) == []
+        page.screenshot(tmp_path / "shot.png")
+        with Image.open(tmp_path / "shot.png") as image:
+            assert (max(image.convert("RGB").getpixel((2, 2))) < 80) is dark  # type: ignore[arg-type]
+    page.size(1300, 850)
 
 
 def count(page: Page) -> str:
@@ -154,7 +197,7 @@ def count(page: Page) -> str:
 
 
 def choose(page: Page, label: str, value: str) -> None:
-    found = page.run(
+    chosen = page.run(
         f"""(() => {{
           const box = [...document.querySelectorAll('#bar label')].find((one) => one.firstChild.data === '{label}');
           const select = box.querySelector('select');
@@ -163,14 +206,15 @@ def choose(page: Page, label: str, value: str) -> None:
           return select.value;
         }})()"""
     )
-    assert found == value, f"{label} offers no {value!r}"
+    assert chosen == value, f"{label} offers no {value!r}"
 
 
-def search(page: Page, words: str) -> None:
+def search(page: Page, words: str, shown: str) -> None:
     page.run(
         f"""(() => {{ const box = document.querySelector('input[type=search]');
           box.value = {json.dumps(words)}; box.dispatchEvent(new Event('input')); }})()"""
     )
+    page.until(f"document.getElementById('count').textContent.startsWith('{shown} of')")
 
 
 def clear(page: Page) -> None:
@@ -201,11 +245,9 @@ def test_ten_thousand_rows_open_filter_and_search(page: Page, big: View) -> None
     assert count(page).startswith("1,667 of 10,000")
     clear(page)
 
-    search(page, "ZEBRAfish")
-    page.until("document.getElementById('count').textContent.startsWith('1 of')")
-    assert "wemath · 7" in page.run("document.querySelector('#detail h2').textContent")
-    search(page, "no such words (")
-    page.until("document.getElementById('count').textContent.startsWith('0 of')")
+    search(page, "ZEBRAfish", "1")
+    assert "wemath · 7" in page.run(DETAIL)
+    search(page, "no such words (", "0")
     assert "Nothing fits" in page.run("document.getElementById('inner').textContent")
     clear(page)
     assert count(page).startswith("10,000 of")
@@ -222,10 +264,10 @@ def test_scrolling_and_keys_walk_through_the_list(page: Page, big: View) -> None
         page.press(key)
     where = page.run("document.querySelector('.row[aria-selected=true] .where').textContent")
     assert where.endswith(" · 2 · math500")
-    assert page.run("document.querySelector('#detail h2').textContent") == "math500 · 2"
+    assert page.run(DETAIL) == "math500 · 2"
     box = "document.querySelectorAll('.row')[4].getBoundingClientRect()"
     page.click(page.run(f"{box}.x") + 60, page.run(f"{box}.y") + 30)
-    assert page.run("document.querySelector('#detail h2').textContent") == "wemath · 4"
+    assert page.run(DETAIL) == "wemath · 4"
     page.press("/")
     assert page.run("document.activeElement.type") == "search"
 
@@ -237,8 +279,7 @@ def test_hostile_text_stays_text(page: Page, big: View) -> None:
     for row in range(12):
         page.run(f"document.querySelectorAll('.row')[{row}].click()")
     page.run("document.querySelectorAll('.row')[4].click()")
-    search(page, "javascript:")
-    page.until("document.getElementById('count').textContent.startsWith('1 of')")
+    search(page, "javascript:", "1")
     choose(page, "benchmark", "wemath")
     assert page.run("window.owned") is None
     shown = page.run("document.getElementById('detail').textContent")
@@ -264,20 +305,13 @@ def test_linked_pictures_are_read_from_their_files(page: Page, tmp_path: Path) -
 
 
 @needs_chromium
-@pytest.mark.parametrize(("width", "height", "dark"), [(1300, 850, False), (1300, 850, True), (390, 800, False)])
-def test_it_fits_its_window(page: Page, tmp_path: Path, width: int, height: int, dark: bool) -> None:
-    page.size(width, height, dark=dark)
+def test_it_fits_a_telephone(page: Page, tmp_path: Path) -> None:
+    page.size(390, 800, dark=True)
     view = write_view(tmp_path / "a.html", title="A run with a long name " * 4, **evaluation(tmp_path, 40))
     page.open(view.path, READY)
     for row in range(5):
         page.run(f"document.querySelectorAll('.row')[{row}].click()")
-        assert page.run("document.documentElement.scrollWidth") <= width
-    page.screenshot(tmp_path / "shot.png")
-    with Image.open(tmp_path / "shot.png") as image:
-        assert image.size == (width, height)
-        red, green, blue = image.convert("RGB").getpixel((width // 2, 3))  # type: ignore[misc]
-    assert (max(red, green, blue) < 80) is dark
-    assert page.problems == []
+        assert page.run("document.documentElement.scrollWidth") <= 390
     page.size(1300, 850)
 
 
