@@ -8,7 +8,6 @@ import json
 import os
 import random
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -115,9 +114,9 @@ def write_rows(folder: Path, rows: int = 5) -> Path:
     path = folder / "rows.jsonl"
     content = []
     for n in range(rows):
-        question = (
-            QUESTIONS[n % 5] if n < 5 else f"{QUESTIONS[n % 5]} (case {n})" if n % 5 < 4 else f"Is the number {n} odd?"
-        )
+        question = QUESTIONS[n % 5] + (f" (case {n})" if n >= 5 else "")
+        if n >= 5 and n % 5 == 4:
+            question = f"Is the number {n} odd?"
         content.append({"id": f"r{n}", "question": question, "answer": GOLD[n % 5]})
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in content), encoding="utf-8")
     return path
@@ -147,41 +146,41 @@ def reworded(
 ORIGINAL = "Ann has 1,200 coins and gives away $\\frac{1}{2}$ of them in two days. How many are left?"
 
 
-@pytest.mark.parametrize(
-    ("original", "text", "rule"),
-    [
-        (ORIGINAL, "In two days Ann parts with $\\frac{1}{2}$ of her 1,200 coins. How many does she keep?", None),
-        # A number may be written out, or grouped otherwise.
-        (ORIGINAL, "Over 2 days Ann gives $\\frac{1}{2}$ of 1200 coins away. How many remain?", None),
-        ("There are 21 apples on the table.", "On the table lie twenty-one apples.", None),
-        ("He adds 0.50 and 007 today.", "Today, .5 and 7 are added by him.", None),
-        ("Solve for (1,200) and then stop.", "Work on (1, 200), then you may stop.", None),
-        ("It costs \\$5, she has \\$20 in all.", "She owns \\$20 in total and pays \\$5 for it.", None),
-        (ORIGINAL, "Ann parts with $\\frac{1}{2}$ of her coins in two days. How many does she keep?", "numbers"),
-        (ORIGINAL, "In 2 days Ann gives $\\frac{1}{2}$ of 1,200 coins away. How many of 600 remain?", "numbers"),
-        (ORIGINAL, "In two days Ann parts with $\\frac{2}{1}$ of her 1,200 coins. How many does she keep?", "latex"),
-        (ORIGINAL, "In two days Ann parts with $1/2$ of her 1,200 coins. How many does she keep?", "latex"),
-        (ORIGINAL, "In two days Ann parts with $\\frac{1}{2}$$ of her 1,200 coins. How many are kept?", "latex"),
-        ("Let $x^2=4$ with $x > 0$. Find it.", "With $x > 0$ and $x^{2=4}$, determine it now.", "latex"),
-        (ORIGINAL, ORIGINAL.upper().replace("FRAC", "frac"), "changed"),
-        (ORIGINAL, "   ", "length"),
-        (ORIGINAL, ORIGINAL * 9, "length"),
-        (ORIGINAL, "Half of 1200?", "length"),
-        (ORIGINAL, "I'm sorry, but I cannot help with " + ORIGINAL, "refusal"),
-        (ORIGINAL, "Ann has 1,200 coins\x1b[31m and gives $\\frac{1}{2}$ of them in two days. How many?", "unicode"),
-        (ORIGINAL, "In two days Ann parts with $\\frac{1}{2}$ of her 1,200 coins. Left?\nA. 6\nB. 7", "options"),
-        ("Which?\nA. 3\nB. 4", "Which one is it?\nA. 3\nB. 4", None),
-        ("Which?\nA. 3\nB. 4", "Which one is it?\nA. 4\nB. 3", "options"),
-        ("What lies across from <image3>, of <image1>?", "Of <image1>, what is opposite to <image3>?", None),
-        ("What lies across from <image3>, of <image1>?", "What is opposite to <image3>, say?", "pictures"),
-    ],
-)
-def test_the_rules_see_what_a_rewording_loses(original, text, rule):
-    found = breach(original, text)
-    assert (found and found.rule) == rule, found
-    if rule:
-        found = breach(original, text, frozenset({rule}))
-        assert found is None or found.rule != rule, "a rule that is left out is not asked"
+RULED = [
+    (ORIGINAL, "In two days Ann parts with $\\frac{1}{2}$ of her 1,200 coins. How many does she keep?", None),
+    # A number may be written out, or grouped otherwise.
+    (ORIGINAL, "Over 2 days Ann gives $\\frac{1}{2}$ of 1200 coins away. How many remain?", None),
+    ("There are 21 apples on the table.", "On the table lie twenty-one apples.", None),
+    ("He adds 0.50 and 007 today.", "Today, .5 and 7 are added by him.", None),
+    ("Solve for (1,200) and then stop.", "Work on (1, 200), then you may stop.", None),
+    ("It costs \\$5, she has \\$20 in all.", "She owns \\$20 in total and pays \\$5 for it.", None),
+    (ORIGINAL, "Ann parts with $\\frac{1}{2}$ of her coins in two days. How many does she keep?", "numbers"),
+    (ORIGINAL, "In 2 days Ann gives $\\frac{1}{2}$ of 1,200 coins away. How many of 600 remain?", "numbers"),
+    (ORIGINAL, "In two days Ann parts with $\\frac{2}{1}$ of her 1,200 coins. How many does she keep?", "latex"),
+    (ORIGINAL, "In two days Ann parts with $1/2$ of her 1,200 coins. How many does she keep?", "latex"),
+    (ORIGINAL, "In two days Ann parts with $\\frac{1}{2}$$ of her 1,200 coins. How many are kept?", "latex"),
+    ("Let $x^2=4$ with $x > 0$. Find it.", "With $x > 0$ and $x^{2=4}$, determine it now.", "latex"),
+    (ORIGINAL, ORIGINAL.upper().replace("FRAC", "frac"), "changed"),
+    (ORIGINAL, "   ", "length"),
+    (ORIGINAL, ORIGINAL * 9, "length"),
+    (ORIGINAL, "Half of 1200?", "length"),
+    (ORIGINAL, "I'm sorry, but I cannot help with " + ORIGINAL, "refusal"),
+    (ORIGINAL, "Ann has 1,200 coins\x1b[31m and gives $\\frac{1}{2}$ of them in two days. How many?", "unicode"),
+    (ORIGINAL, "In two days Ann parts with $\\frac{1}{2}$ of her 1,200 coins. Left?\nA. 6\nB. 7", "options"),
+    ("Which?\nA. 3\nB. 4", "Which one is it?\nA. 3\nB. 4", None),
+    ("Which?\nA. 3\nB. 4", "Which one is it?\nA. 4\nB. 3", "options"),
+    ("What lies across from <image3>, of <image1>?", "Of <image1>, what is opposite to <image3>?", None),
+    ("What lies across from <image3>, of <image1>?", "What is opposite to <image3>, say?", "pictures"),
+]
+
+
+def test_the_rules_see_what_a_rewording_loses():
+    for original, text, rule in RULED:
+        broken = breach(original, text)
+        assert (broken and broken.rule) == rule, text
+        if rule:
+            broken = breach(original, text, frozenset({rule}))
+            assert broken is None or broken.rule != rule, "a skipped rule is not applied"
 
 
 @pytest.mark.parametrize(
@@ -257,7 +256,7 @@ def test_rows_keep_their_order_and_join_by_what_they_are(tmp_path, serve):
     rows = write_rows(tmp_path, 60)
     order = random.Random(0)
     server = serve(lambda call: Reply(good(call).text, delay=order.uniform(0, 0.03)))
-    report, view, failures = reworded(rows, options(server))
+    report, view, failures = reworded(rows, options(server, seed=5))
     assert (report.reworded, failures, report.asked, report.sent) == (60, [], 120, 120)
     assert server.most_at_once <= 8
     originals = list(load_prompts(data(rows)))
@@ -269,17 +268,11 @@ def test_rows_keep_their_order_and_join_by_what_they_are(tmp_path, serve):
     assert len(check(joined, max_side=64).kept) == 60
     # The options never went through the model.
     (request,) = [call for call in server.calls if kind_of(call) == "rewrite" and "Is 9 odd" in text_of(call)]
+    sampled = {name: request.body[name] for name in ("model", "temperature", "top_p", "seed")}
+    assert sampled == {"model": "m", "temperature": 0.7, "top_p": 0.8, "seed": 5}
+    assert {call.body["temperature"] for call in server.calls if kind_of(call) == "compare"} == {0}
     assert question_of(request) == "Is 9 odd?"
     assert "not to be repeated:\nA. yes\nB. no\n" in text_of(request)
-
-
-def test_the_request_has_the_settings_of_the_original_work(tmp_path, serve):
-    server = serve(good)
-    reworded(write_rows(tmp_path, 1), options(server, seed=5))
-    rewrite, compare = server.calls
-    sampled = {name: rewrite.body[name] for name in ("model", "temperature", "top_p", "seed")}
-    assert sampled == {"model": "m", "temperature": 0.7, "top_p": 0.8, "seed": 5}
-    assert (compare.body["temperature"], "seed" in compare.body) == (0, False)
 
 
 def test_a_second_call_asks_nothing_and_more_attempts_ask_only_for_what_failed(tmp_path, serve):
@@ -560,95 +553,27 @@ def test_options_of_a_column_stay_in_their_column(tmp_path, serve):
 # -- kills -------------------------------------------------------------------------------------------------
 
 
-SERVER = """
-import hashlib, json, random, sys, threading
-sys.path[:0] = [sys.argv[1], sys.argv[1] + "/.."]
-from test_rephrase import OpenAIServer, Reply, good
-order = random.Random(1)
-log = open(sys.argv[2], "a")
-def slow(call):
-    print(hashlib.sha256(json.dumps(call.body, sort_keys=True).encode()).hexdigest(), file=log, flush=True)
-    return Reply(good(call).text, delay=order.uniform(0.005, 0.03))
-with OpenAIServer(slow, int(sys.argv[3])) as server:
-    print(server.url, flush=True)
-    threading.Event().wait()
-"""
-
-
-def serving(log: Path, url: str | None = None) -> tuple[subprocess.Popen[str], str]:
-    """A server in a process of its own, at a free address or at `url`; each call leaves a line in `log`."""
-    port = url.split(":")[2].split("/")[0] if url else "0"
-    words = [sys.executable, "-c", SERVER, str(ROOT / "tests/e2e"), str(log), port]
-    server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-    assert server.stdout
-    return server, server.stdout.readline().strip()
-
-
 @pytest.mark.slow
-def test_killed_client_and_server_lose_no_row_and_double_none(tmp_path, serve):
-    rows = write_rows(tmp_path, 200)
-    config = tmp_path / "run.yaml"
-    config.write_text(
-        f"steps: 1\nagents: [{{name: a, model: x}}, {{name: b, model: y}}]\nsupervision: {{kind: ring}}\n"
-        f"data: {{train: {{source: '{rows}', columns: {{answer: answer, id: id}}}}}}\n"
-    )
-    log = tmp_path / "calls.log"
-    server, url = serving(log)
-    out = tmp_path / "view.jsonl"
-    words = ["rephrase", str(config), "--model", "m", "--url", url, "--out", str(out), "--quiet"]
-    words += ["--set", "concurrency=4", "--set", "retries=2", "--set", "stop_after=3"]
-    command = [sys.executable, "-m", "mmcorl.cli", *words]
-
-    def start() -> subprocess.Popen[str]:
-        return subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-    def calls() -> list[str]:
-        return log.read_text().splitlines()
-
-    def more_calls(number: int) -> None:
-        number += len(calls())
-        until = time.monotonic() + 60
-        while len(calls()) < number and time.monotonic() < until:
+def test_a_killed_command_loses_no_row_and_doubles_none(tmp_path, serve):
+    rows, out = write_rows(tmp_path, 100), tmp_path / "view.jsonl"
+    server = serve(lambda call: Reply(good(call).text, delay=0.02))
+    words = ["rephrase", config_of(tmp_path, rows), "--model", "m", "--url", server.url, "--out", str(out), "--quiet"]
+    command = [sys.executable, "-m", "mmcorl.cli", *words, "--set", "concurrency=4"]
+    for more in (40, 57):
+        client = subprocess.Popen(command, cwd=ROOT)
+        wanted, until = len(server.calls) + more, time.monotonic() + 60
+        while len(server.calls) < wanted and time.monotonic() < until:
             time.sleep(0.002)
-        assert len(calls()) >= number
-
-    try:
-        for kill in range(2):  # kill -9 of the client, at any moment
-            client = start()
-            more_calls(40 + 17 * kill)
-            client.kill()
-            client.communicate()
-            assert client.returncode == -signal.SIGKILL
-            assert not out.exists()
-        client = start()  # and of the server, in the midst of replies
-        more_calls(40)
-        server.kill()
-        server.wait()
-        _, said = client.communicate(timeout=60)
-        assert client.returncode == 1, said
-        assert "cannot be reached" in said
-        assert "of 200 rows are done, and every reply so far is kept: the same command goes on from there" in said
+        client.kill()
+        client.wait()
         assert not out.exists()
-        server, _ = serving(log, url)
-        client = start()
-        told, said = client.communicate(timeout=60)
-        assert client.returncode == 0, said
-        assert f"200 of 200 rows reworded: {out}" in told
-    finally:
-        server.kill()
-        server.wait()
-
-    # The same as of a run that nothing happened to, to the byte.
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     whole = tmp_path / "whole.jsonl"
-    settings = options(serve(good))
-    rephrase(load_prompts(data(rows)), settings, whole, quiet=True)
+    rephrase(load_prompts(data(rows)), options(serve(good)), whole, quiet=True)
     assert out.read_bytes() == whole.read_bytes()
-    ids = [json.loads(line)["id"] for line in out.read_text().splitlines()]
-    assert ids == [f"r{n}" for n in range(200)]
-    # 400 different requests; only the four under way at each of the three kills were asked again.
-    assert len(set(calls())) == 400
-    assert len(calls()) - 400 <= 3 * 4
-    # No half-written file is left behind.
+    # 200 different requests; at each kill, those under way, waiting to be kept and being kept may be asked again.
+    assert len({json.dumps(call.body) for call in server.calls}) == 200
+    assert len(server.calls) - 200 <= 2 * (4 + 4 + 5)
     assert sorted(path.name for path in work_folder(out).iterdir()) == [
         "failures.jsonl",
         "replies.sqlite",
@@ -656,28 +581,14 @@ def test_killed_client_and_server_lose_no_row_and_double_none(tmp_path, serve):
     ]
 
 
-@pytest.mark.slow
-def test_a_reply_is_on_disk_before_it_counts(tmp_path, serve):
-    # Five rewordings and two comparisons came.
-    rows = write_rows(tmp_path)
-    server = serve(lambda call: good(call) if len(server.calls) <= 7 else Reply(delay=60, disconnect=True))
-    code = (
-        "import sys; sys.path[:0] = [sys.argv[1], sys.argv[1] + '/..']\n"
-        "from pathlib import Path\nfrom test_rephrase import *\n"
-        "settings = options(sys.argv[3], endpoint=('concurrency=1', 'timeout=60'))\n"
-        "rephrase(load_prompts(data(Path(sys.argv[2]))), settings, Path(sys.argv[2]).with_name('view.jsonl'))\n"
+def config_of(folder: Path, rows: Path, more: str = "", view: str = "") -> str:
+    """A config of two agents that trains on the rows."""
+    config = folder / "run.yaml"
+    config.write_text(
+        f"steps: 1\nagents: [{{name: a, model: x}}, {{name: b, model: y{view}}}]\n"
+        f"data: {{train: {{source: '{rows}', columns: {{answer: answer, id: id}}{more}}}}}\n"
     )
-    client = subprocess.Popen([sys.executable, "-c", code, str(ROOT / "tests/e2e"), str(rows), server.url], cwd=ROOT)
-    until = time.monotonic() + 30
-    while len(server.calls) < 8 and time.monotonic() < until:
-        time.sleep(0.005)
-    client.kill()
-    client.wait()
-    server.behaviour = good
-    report, _, _ = reworded(rows, options(server))
-    # Three comparisons were not asked; the reply before the kill may not have been on disk yet.
-    assert report.reworded == 5
-    assert 3 <= report.sent <= 4
+    return str(config)
 
 
 # -- the command -------------------------------------------------------------------------------------------
@@ -685,13 +596,9 @@ def test_a_reply_is_on_disk_before_it_counts(tmp_path, serve):
 
 def test_mistakes_are_one_sentence(tmp_path, serve, capsys):
     rows = write_rows(tmp_path)
-    config = tmp_path / "run.yaml"
-    config.write_text(
-        f"steps: 1\nagents: [{{name: a, model: x}}, {{name: b, model: y}}]\n"
-        f"data: {{train: {{source: '{rows}', columns: {{answer: answer, id: id}}}}}}\n"
-    )
+    config = config_of(tmp_path, rows)
     server = serve(good)
-    basis = ["rephrase", str(config), "--model", "m", "--url", server.url]
+    basis = ["rephrase", config, "--model", "m", "--url", server.url]
     mine = tmp_path / "mine.jsonl"
     mine.write_text("precious\n")
     two = "data.train.views={a: {source: a.jsonl}, b: {source: b.jsonl}}"
@@ -721,12 +628,8 @@ def test_a_key_goes_only_where_it_was_named_for(tmp_path, serve, monkeypatch, ca
     monkeypatch.setenv("MY_KEY", "s3cret-s3cret")
     rows = write_rows(tmp_path, 2)
     rewriter, checker = serve(good), serve(good)
-    config = tmp_path / "run.yaml"
-    config.write_text(
-        f"steps: 1\nagents: [{{name: a, model: x}}, {{name: b, model: y}}]\n"
-        f"data: {{train: {{source: '{rows}', columns: {{answer: answer, id: id}}}}}}\n"
-    )
-    words = ["rephrase", str(config), "--model", "m", "--url", rewriter.url, "--check-url", checker.url, "--quiet"]
+    config = config_of(tmp_path, rows)
+    words = ["rephrase", config, "--model", "m", "--url", rewriter.url, "--check-url", checker.url, "--quiet"]
     assert main([*words, "--key-env", "MY_KEY", "--out", str(tmp_path / "v.jsonl"), "--json"]) == 0
     assert {call.headers.get("authorization") for call in rewriter.calls} == {"Bearer s3cret-s3cret"}
     assert {call.headers.get("authorization") for call in checker.calls} == {None}
@@ -737,14 +640,10 @@ def test_a_key_goes_only_where_it_was_named_for(tmp_path, serve, monkeypatch, ca
 
 def test_unanswered_rows_are_a_failure_that_the_same_command_mends(tmp_path, serve, capsys):
     rows = write_rows(tmp_path)
-    config = tmp_path / "run.yaml"
-    config.write_text(
-        f"steps: 1\nagents: [{{name: a, model: x}}, {{name: b, model: y, view: other}}]\n"
-        f"data: {{train: {{source: '{rows}', columns: {{answer: answer, id: id}},\n"
-        f"  views: {{other: {{source: '{tmp_path / 'v.jsonl'}'}}}}}}}}\n"
-    )
+    views = f", views: {{other: {{source: '{tmp_path / 'v.jsonl'}'}}}}"
+    config = config_of(tmp_path, rows, views, ", view: other")
     server = serve(rewriting(lambda call: fail(400)(call) if "Ann" in question_of(call) else good(call)))
-    words = ["rephrase", str(config), "--model", "m", "--url", server.url, "--quiet"]
+    words = ["rephrase", config, "--model", "m", "--url", server.url, "--quiet"]
     assert main(words) == 1
     said = capsys.readouterr()
     assert "4 of 5 rows reworded" in said.out

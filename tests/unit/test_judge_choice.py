@@ -58,9 +58,9 @@ def test_a_judge_in_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ((None, "mine"), "--judge-model mine is about a judge, and none is asked"),
-        ((None, None, "KEY"), "--judge-key-env KEY is about a judge"),
-        ((None, None, None, 2), "--judge-gpus 2 is about a judge"),
+        ((None, "mine"), "--judge-model mine needs a judge"),
+        ((None, None, "KEY"), "--judge-key-env KEY needs a judge"),
+        ((None, None, None, 2), "--judge-gpus 2 needs a judge"),
         ((URL, None, None, 2), "--judge-gpus 2 is for a judge in this process"),
         (("vllm:org/judge", None, "KEY"), "--judge-key-env is for an endpoint"),
         (("vllm:org/judge", None, None, 0), "cannot run on 0 GPUs"),

@@ -1,4 +1,4 @@
-"""Which judge a command line means."""
+"""Build the judge that `--judge` and its companions name."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ _HERE = "vllm"
 def choose(
     judge: str | None, model: str | None = None, key_env: str | None = None, gpus: int | None = None
 ) -> JudgeSettings | VllmJudge | None:
-    """The judge of `--judge` and the options beside it; None without one. Nothing is loaded or asked.
+    """Return the judge of `--judge` and its companions, or None without one. Nothing is loaded or asked.
 
-    `judge` is the address of an endpoint, or `vllm` for a judge in this process: `vllm:MODEL`, or the default model.
-    `model` is the judge's name: where an endpoint serves several models or a folder says nothing, and the model itself
-    for a bare `vllm`.
+    `judge` is the address of an endpoint, or `vllm[:MODEL]` for a judge in this process. `model` is the judge's name:
+    for an endpoint that serves several models, for a folder whose path says nothing, or the model itself for `vllm`.
 
     Raises:
         UserError: options that do not belong together, or a judge that cannot work.
@@ -26,7 +25,7 @@ def choose(
     if judge is None:
         for option, value in (("--judge-model", model), ("--judge-key-env", key_env), ("--judge-gpus", gpus)):
             if value is not None:
-                raise UserError(f"{option} {value} is about a judge, and none is asked: add --judge URL or vllm:MODEL.")
+                raise UserError(f"{option} {value} needs a judge: add --judge URL or vllm:MODEL.")
         return None
     kind, colon, place = judge.partition(":")
     if kind != _HERE:

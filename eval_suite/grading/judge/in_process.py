@@ -1,4 +1,4 @@
-"""A judge in this process: vLLM with the judge's own chat template, for machines without a server."""
+"""A judge in this process, through vLLM with the judge's own chat template: no server needed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from vllm import LLM
 
 _CPU_CACHE = 4 * 2**30
-"""Bytes of key-value cache on a CPU, where vLLM by itself would take nine tenths of the memory."""
+"""Bytes of KV cache on a CPU, where vLLM would take nine tenths of the memory by default."""
 _ENVIRONMENT = {
-    # The engine's steps run in this process: nothing to start, and the cures of this process hold for it.
+    # The engine runs in this process: nothing to start, and the patches of this process apply.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    # Results go to stdout, and vLLM would write there, too.
+    # Results go to stdout, and vLLM would write there as well.
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",
     "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_NO_USAGE_STATS": "1",
@@ -33,14 +33,14 @@ _ENVIRONMENT = {
 
 
 class VllmJudge:
-    """A judge model that vLLM runs here; loaded when the first question is asked, so a full cache loads nothing.
+    """A judge model run by vLLM; loaded at the first question, so a full cache loads nothing.
 
     Args:
         model: hub id or checkpoint folder.
-        name: how it is recorded and cached (default: the hub id, or the folder's full path). A folder that holds a hub
-            model should bear its id, so that scores compare with those of others.
-        gpus: GPUs that share the judge, by tensor parallelism.
-        max_tokens: room for the reply.
+        name: recorded and cached name (default: the hub id, or the folder's full path). A folder that holds a hub
+            model should have the model's id, so that scores can be compared.
+        gpus: GPUs for the judge, by tensor parallelism.
+        max_tokens: maximum length of the reply.
 
     Raises:
         UserError: vLLM is missing, or the model's folder is.
@@ -68,14 +68,14 @@ class VllmJudge:
         self._engine: LLM | None = None
 
     def facts(self) -> dict[str, str]:
-        """What is recorded beside every verdict; the same as for an endpoint that serves this model."""
+        """Return what is recorded beside every verdict; the same as for an endpoint that serves this model."""
         return {"model": self.name, "prompt_version": PROMPT_VERSION}
 
     def ask(self, prompts: Sequence[str]) -> list[Reply | Unanswered]:
-        """A reply to each prompt, greedily decoded; `Unanswered` for one that is too long for the judge.
+        """Return a reply to each prompt, greedily decoded; `Unanswered` for one that is too long for the judge.
 
         Raises:
-            UserError: the model is none to chat with.
+            UserError: the model has no chat template.
             RunError: vLLM cannot load it.
         """
         if self._engine is None:
@@ -98,21 +98,21 @@ class VllmJudge:
                 refused.add(number)
             except ChatTemplateResolutionError as error:
                 raise UserError(
-                    f"the judge {self.name} has no chat template, so it is no model to ask: name an instruct model."
+                    f"the judge {self.name} has no chat template, so it cannot be asked: name an instruct model."
                 ) from error
         # In the order in which they were asked.
         answers = iter(engine.wait_for_completion(use_tqdm=False))
         return [self._reply(None if number in refused else next(answers)) for number in range(len(prompts))]
 
     def close(self) -> None:
-        """Let the model and its memory go; the next question would load it again."""
+        """Free the model; the next question would load it again."""
         if self._engine is not None:
             self._engine.llm_engine.engine_core.shutdown()
             self._engine = None
             _free()
 
     def _reply(self, answer: Any | None) -> Reply | Unanswered:
-        """What vLLM's answer says; without one, or with one that the end of the context cut off, why there is none."""
+        """Return vLLM's reply; `Unanswered` without one or where the context ended before `max_tokens`."""
         if answer is not None:
             (completion,) = answer.outputs
             cut_off = completion.finish_reason == "length"
@@ -130,7 +130,7 @@ class VllmJudge:
         for key, value in _ENVIRONMENT.items():
             os.environ.setdefault(key, value)
         patches.apply(*patches.BEFORE_VLLM)
-        # A model that answered the questions may have left memory behind, which vLLM counts as taken.
+        # A model that answered the questions may have left memory behind, which vLLM would count as used.
         _free()
         try:
             from vllm import LLM
@@ -140,7 +140,7 @@ class VllmJudge:
                 self.model,
                 seed=0,
                 tensor_parallel_size=self.gpus,
-                # As much of the model's context as there is memory for.
+                # As much of the context as memory allows.
                 max_model_len=-1,
                 # Compiling takes longer than most files of responses take to judge at a word each.
                 enforce_eager=True,
@@ -149,13 +149,13 @@ class VllmJudge:
         except (ImportError, OSError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split()) or type(error).__name__
             raise RunError(
-                f"vLLM cannot load the judge {self.model} ({reason}); what the rules graded is safe: mend that, or "
-                "name another judge, and give the same command again."
+                f"vLLM cannot load the judge {self.model} ({reason}); what the rules graded is safe: correct "
+                "that, or name another judge, and run the same command again."
             ) from error
 
 
 def _checked(model: str) -> str:
-    """A hub id as it is, a folder as its full path."""
+    """Return a hub id unchanged, a folder as its full path."""
     path = Path(model).expanduser()
     if model.strip() and path.is_dir():
         if not (path / "config.json").is_file():
@@ -167,7 +167,7 @@ def _checked(model: str) -> str:
 
 
 def _free() -> None:
-    """Collect what nobody refers to, on the GPU as well."""
+    """Free unreferenced memory, also on the GPU."""
     import torch
 
     gc.collect()

@@ -1,7 +1,7 @@
-"""What a judge reads, and how its reply is read.
+"""The judge's prompt, and the reading of its reply.
 
-A judge sees the question, the options, the known answer and the extracted answer: not the reasoning, not the
-images, not who answered. The prompt is put together piece by piece, never by formatting a text that already holds
+A judge sees the question, the options, the known answer and the extracted answer, but neither the reasoning, nor the
+images, nor the model's name. The prompt is assembled piece by piece, never by formatting a text that already holds
 model output.
 """
 
@@ -20,8 +20,8 @@ PROMPT_VERSION = "1"
 """Recorded with every verdict; changes whenever the words below or the reading of the reply change."""
 
 ANSWER_LIMIT = 4000
-"""Characters of an answer that are shown. Of a longer one, the first and the last half of that, and how many are
-left out between them: what commits to an answer stands at either end."""
+"""Characters shown of an answer. Of a longer one, the first and last half of that, and the number left out between:
+models commit to an answer at either end."""
 
 _ASK = (
     "You grade the final answer of a problem. Decide whether the candidate answer agrees with the known answer.\n"
@@ -41,17 +41,17 @@ _END = "\nDoes the candidate answer agree with the known answer? Reply with one 
 
 _MENU = {"correct": True, "incorrect": False}
 _TERMINAL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-# Chat templates tokenise their control words wherever they stand, also inside a message: <|im_end|>, </s>,
-# <start_of_turn>, [INST]. A space after the bracket keeps the reading and breaks the word.
+# Chat templates tokenize their control words even inside a message: <|im_end|>, </s>, <start_of_turn>, [INST].
+# A space after the bracket keeps the text readable and breaks the word.
 _CONTROL = re.compile(r"<(?=[A-Za-z/|｜!<])|\[(?=/?[A-Z_]{3,}\])")
 
 
 @dataclass(frozen=True)
 class JudgeRequest:
-    """One answer to be judged; an uncommitted or cut-off response has none and must not become one."""
+    """One answer to be judged; an uncommitted or cut-off response has none."""
 
     question: str
-    """The question for evaluation; empty where none is known."""
+    """Empty where it is not known."""
     options: Sequence[str] | None
     """Option values in order A, B, C, ...; None for free form."""
     gold: str
@@ -60,7 +60,7 @@ class JudgeRequest:
 
 
 def prompt(request: JudgeRequest) -> str:
-    """The whole prompt, one user message."""
+    """Return the whole prompt, one user message."""
     question, options, gold, answer, left_out = _shown(request)
     parts = [_ASK]
     if question:
@@ -80,18 +80,18 @@ def prompt(request: JudgeRequest) -> str:
 
 
 def key(request: JudgeRequest, judge: str) -> str:
-    """Hash of the judge, the prompt's version and all the judge reads: equal keys have one verdict."""
+    """Return a hash of the judge, the prompt's version and all the judge reads: equal keys have one verdict."""
     parts = json.dumps([judge, PROMPT_VERSION, *_shown(request)])
     return hashlib.sha256(parts.encode("ascii")).hexdigest()
 
 
 def read_reply(text: str) -> bool | None:
-    """True for `correct`, False for `incorrect`, in any case and with or without a full stop; None for all else."""
+    """Return True for `correct`, False for `incorrect` (any case, with or without a full stop), None for all else."""
     return _MENU.get(text.strip().removesuffix(".").lower())
 
 
 def _shown(request: JudgeRequest) -> tuple[str, list[str], str, str, int]:
-    """The texts of a request as the judge reads them, and how many characters of the answer are left out."""
+    """Return the texts as the judge reads them, and how many characters of the answer are left out."""
     answer, left_out = request.answer, len(request.answer) - ANSWER_LIMIT
     if left_out > 0:
         answer = answer[: ANSWER_LIMIT // 2] + "\n" + answer[-(ANSWER_LIMIT // 2) :]
@@ -104,16 +104,16 @@ def _label(number: int) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Every line behind a mark that no line of the text can be without."""
+    """Return the text with every line quoted."""
     return "".join(f"| {line}\n" for line in text.split("\n"))
 
 
 def _clean(text: str) -> str:
-    """Text without terminal codes, control and invisible characters, lone surrogates or words of chat templates."""
+    """Remove terminal codes, control and invisible characters, lone surrogates and control words of chat templates."""
     if not text.isprintable():
         lines = _TERMINAL.sub("", text).replace("\t", " ").splitlines()
         text = "\n".join(line if line.isprintable() else "".join(map(_visible, line)) for line in lines)
-    return _CONTROL.sub(lambda found: found.group() + " ", text).strip()
+    return _CONTROL.sub(lambda match: match.group() + " ", text).strip()
 
 
 def _visible(character: str) -> str:

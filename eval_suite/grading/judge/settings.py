@@ -1,4 +1,4 @@
-"""Which judge to ask, and how patiently."""
+"""Settings of a judge behind an endpoint."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class JudgeSettings(EndpointSettings):
     model: str = "Qwen/Qwen2.5-32B-Instruct"
     """Name under which the endpoint serves the judge."""
     max_tokens: int = 8
-    """Room for the reply. A judge that thinks first needs more, and its reply must still be one word."""
+    """Maximum length of the reply. A reasoning judge needs more, and its reply must still be one word."""
 
     def facts(self) -> dict[str, str]:
-        """What is recorded beside every verdict."""
+        """Return what is recorded beside every verdict."""
         return {"model": self.name, "prompt_version": PROMPT_VERSION}

@@ -1,4 +1,4 @@
-"""What the models are asked, and how their replies are read."""
+"""Prompts of the rewriter and the checker, and the reading of their replies."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MENU = {"same": True, "different": False}
 
 
 def rewrite_prompt(question: str, options: str, unseen: bool) -> str:
-    """Asks for a rewording of `question`; `options` are shown for understanding, they are no part of it."""
+    """Ask for a rewording of `question`; `options` are shown for understanding only."""
     parts = [_REWRITE, _block("question", question)]
     if options.strip():
         parts += ["\nIts answer options, which stay as they are and are not to be repeated:\n", options.strip(), "\n"]
@@ -44,16 +44,16 @@ def rewrite_prompt(question: str, options: str, unseen: bool) -> str:
 
 
 def read_rewrite(reply: Reply) -> tuple[str | None, str]:
-    """The rewording in a reply, or None and why there is none."""
-    text = _spoken(reply.text)
+    """Return the rewording in a reply, or None and why there is none."""
+    text = _after_reasoning(reply.text)
     start = text.rfind(_OPEN)
     end = text.find(_CLOSE, start)
     if start >= 0 and end >= 0:
-        found = text[start + len(_OPEN) : end].strip()
+        rewording = text[start + len(_OPEN) : end].strip()
         # The request itself ends in "between <rephrased> and </rephrased>".
-        if found == "and" or _echoes(found):
+        if rewording == "and" or _echoes(rewording):
             return None, "the reply repeats what was asked"
-        return found, ""
+        return rewording, ""
     if reply.cut_off:
         return None, "the reply was cut off at max_tokens"
     shown = " ".join(text.split())[:80]
@@ -61,7 +61,7 @@ def read_rewrite(reply: Reply) -> tuple[str | None, str]:
 
 
 def compare_prompt(original: str, reworded: str, unseen: bool) -> str:
-    """Asks whether two wordings have the same answer."""
+    """Ask whether two wordings have the same answer."""
     parts = [_COMPARE, _block("first", original), _block("second", reworded)]
     if unseen:
         parts.append("\nThe question comes with a picture that is not shown to you.\n")
@@ -69,18 +69,18 @@ def compare_prompt(original: str, reworded: str, unseen: bool) -> str:
 
 
 def read_comparison(reply: Reply) -> bool | None:
-    """Whether a reply says that the answers are the same; None where it says neither."""
-    words = _spoken(reply.text).strip().splitlines()
+    """Return whether a reply says that the answers are the same; None where it says neither."""
+    words = _after_reasoning(reply.text).strip().splitlines()
     return None if reply.cut_off or not words else _MENU.get(words[-1].strip(" .*!`'\"").lower())
 
 
 def solve_prompt(question: str) -> str:
-    """Asks for the answer of a question."""
+    """Ask for the answer of a question."""
     return question + INSTRUCTIONS["boxed"]
 
 
 def read_solution(reply: Reply) -> str | None:
-    """The answer that a reply commits to; None where it commits to none."""
+    """Return the answer that a reply commits to, if any."""
     return extract(reply.text, "length" if reply.cut_off else "stop").answer
 
 
@@ -88,8 +88,8 @@ def _block(name: str, text: str) -> str:
     return f"\n<{name}>\n{text}\n</{name}>\n"
 
 
-def _spoken(text: str) -> str:
-    """The reply after its thoughts."""
+def _after_reasoning(text: str) -> str:
+    """Return the reply after its reasoning."""
     return text.rpartition("</think>")[2]
 
 

@@ -1,4 +1,4 @@
-"""What a reworded question must keep, as far as it can be seen without a model: cheap, and asked first."""
+"""Rules that a rewording must keep, checked without a model before anything else."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class Breach:
 
 
 def breach(original: str, reworded: str, without: frozenset[str] = frozenset()) -> Breach | None:
-    """The first rule that `reworded` breaks, other than those named in `without`; None where it keeps all.
+    """Return the first rule that `reworded` breaks, except those in `without`; None where it keeps all.
 
-    Both are questions without instruction; options that stand in them are part of them.
+    Both are questions without instruction, including options within them.
     """
     for rule, broken in RULES.items():
         if rule not in without and (detail := broken(original, reworded)) is not None:
@@ -63,7 +63,7 @@ def breach(original: str, reworded: str, without: frozenset[str] = frozenset()) 
 
 
 def split_options(question: str) -> tuple[str, str]:
-    """The question proper, and the options that end it, with the space before them; empty where there are none.
+    """Split a question into its stem and the options that end it, with the space before them (or empty).
 
     Options are lines `A. ...`, `(A) ...` from A on, or `(A) ... (B) ... (C) ...` in a line.
     """
@@ -75,14 +75,14 @@ def split_options(question: str) -> tuple[str, str]:
 
 
 def _option_marks(text: str) -> list[int]:
-    """Where the options begin: letters from A on, two lines or three in a line at least."""
-    text = _DRAWING.sub(lambda found: "~" * len(found.group()), text)  # `dot (A); dot (B); dot (C)` are none.
+    """Return where the options begin: letters from A on, at least two lines or three in one line."""
+    text = _DRAWING.sub(lambda match: "~" * len(match.group()), text)  # `dot (A); dot (B); dot (C)` are no options.
     for pattern, least in ((_OPTION_LINE, 2), (_OPTION_INLINE, 3)):
         marks: list[int] = []
-        for found in pattern.finditer(text):
-            letter = next(group for group in found.groups() if group)
+        for match in pattern.finditer(text):
+            letter = next(group for group in match.groups() if group)
             if letter == string.ascii_uppercase[len(marks) % 26]:
-                marks.append(found.start())
+                marks.append(match.start())
         if len(marks) >= least:
             return marks
     return []
@@ -117,19 +117,19 @@ def _changed(original: str, reworded: str) -> str | None:
 
 
 def _plain(text: str) -> str:
-    """Letters and digits alone: what spaces, case and punctuation cannot change."""
+    """Return letters and digits only, so that spaces, case and punctuation do not count."""
     return "".join(char for char in unicodedata.normalize("NFKC", text).casefold() if char.isalnum())
 
 
 def _numbers(original: str, reworded: str) -> str | None:
     # `1,200` is one number or two: either reading may agree.
-    found = [_number_change(original, reworded, merged) for merged in (True, False)]
-    return None if None in found else found[0]
+    changes = [_number_change(original, reworded, merged) for merged in (True, False)]
+    return None if None in changes else changes[0]
 
 
 def _number_change(original: str, reworded: str, merged: bool) -> str | None:
     (old, old_words), (new, new_words) = (_numbers_of(text, merged) for text in (original, reworded))
-    # `2 days` may become `two days`: then the word is new, too.
+    # `2 days` may become `two days`: then the word is new as well.
     lost = sorted(value for value in old - new if new_words[value] <= old_words[value])
     added = sorted(value for value in new - old if old_words[value] <= new_words[value])
     says = [f"{name} {', '.join(values[:5])}" for name, values in (("lost", lost), ("added", added)) if values]
@@ -137,7 +137,7 @@ def _number_change(original: str, reworded: str, merged: bool) -> str | None:
 
 
 def _numbers_of(text: str, merged: bool) -> tuple[set[str], Counter[str]]:
-    """Numbers in digits, without leading zeros and closing zeros after the point; and how often each is a word."""
+    """Return the numbers in digits, without leading and trailing zeros, and how often each is a word."""
     text = unicodedata.normalize("NFKC", text)
     words: Counter[str] = Counter()
     for tens, unit, word in _WORD.findall(text):
@@ -168,9 +168,9 @@ def _latex(original: str, reworded: str) -> str | None:
 
 
 def _formulas(text: str) -> Iterator[str]:
-    for found in _FORMULA.finditer(text):
-        # A comma or full stop of the sentence may stand inside.
-        yield next(group for group in found.groups() if group).rstrip(" .,;:\n")
+    for match in _FORMULA.finditer(text):
+        # A comma or full stop of the sentence may be inside.
+        yield next(group for group in match.groups() if group).rstrip(" .,;:\n")
 
 
 def _unbalanced(text: str) -> int:
@@ -187,7 +187,7 @@ def _options(original: str, reworded: str) -> str | None:
     if _squeezed(old) == _squeezed(new):
         return None
     if not old:
-        return f"it has options of its own: {new.strip()[:60]!r}"
+        return f"it adds options: {new.strip()[:60]!r}"
     return f"the options {old.strip()[:60]!r} are not in it as written"
 
 
@@ -206,7 +206,7 @@ RULES: dict[str, Callable[[str, str], str | None]] = {
     "numbers": _numbers,
     "latex": _latex,
 }
-"""By name, in the order in which they are asked: the original and the rewording to what is wrong, or None.
+"""By name, in the order of application: original and rewording to what is wrong, or None.
 
-`length` comes before all that takes longer on long texts.
+`length` comes before the rules that are slow on long texts.
 """
