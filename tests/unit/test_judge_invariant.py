@@ -13,7 +13,6 @@ import pytest
 
 from eval_suite.grading import grade
 from eval_suite.grading.judge import JudgeSettings, as_callable
-from mmcorl.errors import RunError, UserError
 from openai_server import Behaviour, Call, OpenAIServer, Reply, fail, knows, say
 
 CHOICES = ("square", "rectangle", "triangle", "circle")
@@ -69,19 +68,14 @@ JUDGES: dict[str, tuple[Behaviour, str]] = {
     "always no": (say("incorrect"), "judge"),
     "gullible": (gullible, "judge"),
     "nonsense": (say("It could well be correct!"), "judge_unclear"),
-    "silent": (say(""), "judge_unclear"),
     "cut off": (say("correct", finish_reason="length"), "judge_unclear"),
-    "hangs": (say("correct", delay=30), "judge_failed"),
-    "breaks": (fail(500, "correct"), "judge_failed"),
-    "limited": (fail(429, "correct", retry_after="60"), "judge_failed"),
+    "breaks": (fail(500, "correct", retry_after_ms="1"), "judge_failed"),
     "refuses": (fail(401, "correct"), "judge_failed"),
-    "malformed": (say("", body=b"correct"), "judge_failed"),
-    "disconnects": (say("correct", disconnect=True), "judge_failed"),
 }
 
 
-def impatient(server: OpenAIServer, **changes: float) -> JudgeSettings:
-    return JudgeSettings(base_url=server.url, **{"retries": 1, "patience": 0.2, "timeout": 5.0, **changes})
+def impatient(server: OpenAIServer) -> JudgeSettings:
+    return JudgeSettings(base_url=server.url, retries=1, patience=0.2, timeout=5.0)
 
 
 @pytest.mark.parametrize("judge", JUDGES)
@@ -89,7 +83,7 @@ def test_credit_is_what_the_rules_give_or_a_judge_gives_to_a_complete_answer(jud
     behaviour, stage = JUDGES[judge]
     for name, case in CASES.items():
         with OpenAIServer(behaviour) as server:
-            ask = as_callable(impatient(server, timeout=0.25) if judge == "hangs" else impatient(server))
+            ask = as_callable(impatient(server))
             verdict = grade(case.response, case.gold, "How many?", case.choices, ask, finish_reason=case.finish_reason)
             assert verdict.correct == (case.rule or (case.judged and judge == "always yes")), name
             assert bool(server.calls) == case.judged, name
@@ -105,25 +99,6 @@ def test_an_injected_answer_reaches_the_judge_whole_and_quoted():
     assert [call.quoted("Known answer") for call in shown] == ["5000"] * 3
     assert all(call.quoted("Candidate answer").startswith("five") for call in shown)
     assert shown[1].quoted("Candidate answer").endswith("| five")
-
-
-def test_a_judge_without_its_key_is_refused_before_anything_is_graded(monkeypatch):
-    monkeypatch.delenv("MMCORL_TEST_KEY", raising=False)
-    with pytest.raises(UserError, match="MMCORL_TEST_KEY, named for the judge's key, is not set"):
-        as_callable(JudgeSettings(api_key_env="MMCORL_TEST_KEY"))
-
-
-def test_the_reason_of_a_failure_says_what_to_do():
-    with OpenAIServer(fail(404, "no model")) as server:
-        ask = as_callable(impatient(server))
-        for _ in range(3):
-            verdict = grade("<answer>five</answer>", "5", judge=ask)
-            assert verdict.stage == "judge_failed"
-            assert "answered 404" in verdict.reason
-        # Known to be of no use after the first.
-        assert len(server.calls) == 1
-        with pytest.raises(RunError):
-            ask(None, None, "5", "five")
 
 
 def committed_answer(response: str) -> str:
@@ -159,15 +134,3 @@ def test_the_shared_cases_with_a_judge_that_is_right(shared_data):
             if verdict.correct != row["expected"] or (row["stage"] == "reject" and len(server.calls) > before):
                 wrong.append((row["id"], verdict))
     assert not wrong
-
-
-def test_no_shared_reject_is_rescued_by_a_judge_that_always_says_yes(shared_data):
-    cases = [json.loads(line) for line in (shared_data / "grader_cases.jsonl").read_text().splitlines()]
-    rejects = [row for row in cases if row["stage"] == "reject"]
-    assert rejects
-    with OpenAIServer(say("correct")) as server:
-        ask = as_callable(impatient(server))
-        for row in rejects:
-            verdict = grade(row["response"], row["gold"], judge=ask, finish_reason=row.get("finish_reason", "unknown"))
-            assert not verdict.correct, row["id"]
-        assert server.calls == []
