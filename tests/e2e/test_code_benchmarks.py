@@ -105,9 +105,9 @@ def test_humaneval_says_when_a_copy_is_not_whole(tmp_path):
     assert loaded.schema_hash == humaneval.HUMANEVAL.schema_hash
 
 
-@pytest.mark.parametrize("row", HUMANEVAL_ROWS, ids=lambda row: row["entry_point"])
-def test_humaneval_takes_the_function_in_every_form(row, chat, completion, sandbox):
-    number = HUMANEVAL_ROWS.index(row)
+@pytest.mark.parametrize("number", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
+def test_humaneval_takes_the_function_in_every_form(number, chat, completion, sandbox):
+    row = HUMANEVAL_ROWS[number]
     body = row["canonical_solution"]
     for item in (chat[number], completion[number]):
         for text in (
@@ -242,10 +242,10 @@ def test_mbpp_shows_three_examples_then_the_task(shots, tmp_path):
     assert (zero.benchmark, zero.gold) == ("mbpp_zero_shot", shots[0].gold)
 
 
-@pytest.mark.parametrize("row", MBPP_ROWS, ids=lambda row: str(row["task_id"]))
-def test_mbpp_takes_the_program_in_every_form(row, shots, sandbox):
-    item = shots[MBPP_ROWS.index(row)]
-    code = str(row["code"])
+@pytest.mark.parametrize("number", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (0, 1))])
+def test_mbpp_takes_the_program_in_every_form(number, shots, sandbox):
+    item = shots[number]
+    code = str(MBPP_ROWS[number]["code"])
     for text in (
         f"{code}\n[DONE]\n\nYou are an expert Python programmer, and here is your task: ...\n[BEGIN]\ndef x(",
         f"[BEGIN]\n{code}\n[DONE]",

@@ -105,35 +105,22 @@ def test_outcomes_say_what_happened(sandbox):
     assert result.reason() == "test 2 of 3: wrong (AssertionError)"
 
 
-def test_a_program_that_does_not_load_fails_every_test(sandbox):
-    result = run_python_tests(sandbox, Program("def f(:"), ["f"], "", ["assert f() == 1"] * 2, 2)
-    assert [test.outcome for test in result.tests] == ["error", "error"]
-    assert "while loading: SyntaxError" in result.tests[0].detail
-
-
-def test_no_tests_are_not_all_tests_passed(sandbox):
-    assert not run_calls(sandbox, Program("def f(): return 1"), "f", [], 2).passed
-
-
-def test_an_assertion_of_the_solution_is_its_error_not_a_wrong_answer(sandbox):
-    assert outcomes(sandbox, "def f(): assert False", "assert f() == 1") == ["error"]
-
-
-def test_tests_may_expect_an_exception(sandbox):
-    source = "class Mine(Exception): pass\ndef f(x):\n if x: raise ValueError('no')\n raise Mine('own')"
+def test_each_kind_of_program_has_its_outcomes(sandbox):
     expects = "try:\n f(1)\n raise SystemError\nexcept ValueError as problem:\n assert str(problem) == 'no'"
-    assert outcomes(sandbox, source, expects, "f(0)") == ["passed", "error"]
-
-
-def test_an_exit_of_the_solution_does_not_end_the_tests(sandbox):
-    assert outcomes(sandbox, "def f(x):\n if x: raise SystemExit\n return 1", "f(1)", "assert f(0) == 1") == [
-        "error",
-        "passed",
-    ]
-
-
-def test_builtin_names_can_be_functions_under_test(sandbox):
+    raising = "class Mine(Exception): pass\ndef f(x):\n if x: raise ValueError('no')\n raise Mine('mine')"
+    leaving = "def f(x):\n if x: raise SystemExit\n return 1"
+    for source, tests, wanted in [
+        ("def f(:", ["assert f() == 1"] * 2, ["error", "error"]),
+        # An assertion of the solution is its error, not a wrong answer.
+        ("def f(): assert False", ["assert f() == 1"], ["error"]),
+        # Tests may expect an exception, and an exit of the solution does not end them.
+        (raising, [expects, "f(0)"], ["passed", "error"]),
+        (leaving, ["f(1)", "assert f(0) == 1"], ["error", "passed"]),
+    ]:
+        assert outcomes(sandbox, source, *tests) == wanted, source
     assert outcomes(sandbox, "def sum(a, b): return 6", "assert sum(10, 15) == 6", names=("sum",)) == ["passed"]
+    # No tests are not all tests passed.
+    assert not run_calls(sandbox, Program("def f(): return 1"), "f", [], 2).passed
 
 
 def test_objects_stay_where_they_are_and_can_be_used(sandbox):
@@ -208,9 +195,8 @@ def test_forged_data_is_a_problem_and_never_a_crash(data):
         decode(data, no_handle)
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "same"),
-    [
+def test_equality_checks_types():
+    for a, b, same in [
         (1, 1.0, True),
         (True, 1, False),
         (1, True, False),
@@ -227,10 +213,8 @@ def test_forged_data_is_a_problem_and_never_a_crash(data):
         ({1}, {1}, True),
         ({1}, [1], False),
         (object(), object(), False),
-    ],
-)
-def test_equality_checks_types(a, b, same):
-    assert same_value(a, b) is same
+    ]:
+        assert same_value(a, b) is same, (a, b)
 
 
 def test_behaviour_keeps_types_apart_and_forgets_order_where_there_is_none():
@@ -257,28 +241,28 @@ def test_each_input_meets_a_fresh_program(sandbox):
     assert result.passed, result.tests
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "import sys\nprint(sum(map(int, sys.stdin.read().split())))",
-        "import sys\nprint(sum(int(x) for line in sys.stdin for x in line.split()))",
-        "print(sum(map(int, open(0).read().split())))",
-        "import sys\nsys.stdout.write(str(sum(map(int, sys.stdin.buffer.read().split()))))",
-        "import os\nos.write(1, str(sum(map(int, os.read(0, 100).split()))).encode())",
-        "def main():\n a = int(input()); b = int(input()); print(a + b)\nif __name__ == '__main__':\n main()",
-        "import threading, sys\nsys.setrecursionlimit(10**6)\nthreading.stack_size(1 << 27)\n"
-        "threading.Thread(target=lambda: print(int(input()) + int(input()))).start()",
-        "import atexit, io, sys\nout = io.StringIO()\natexit.register(lambda: sys.__stdout__.write(out.getvalue()))\n"
-        "print(int(input()) + int(input()), file=out)",
-        "from __future__ import annotations\nimport sys\nprint(int(input()) + int(input()))\nsys.exit(1)",
-        "import decimal, fractions, heapq, bisect, functools, itertools, re, random, math, collections, string, json\n"
-        "import datetime, statistics, copy, operator, array, queue, struct, typing, dataclasses, hashlib, zlib\n"
-        "print(int(input()) + int(input()))",
-    ],
-)
-def test_programs_of_contests_work(source, sandbox):
-    result = run_programs(sandbox, Program(source, "from math import *"), [StdinCase("3\n4\n", "7\n")], 3)
-    assert result.passed, result.tests
+CONTEST_PROGRAMS = [
+    "import sys\nprint(sum(map(int, sys.stdin.read().split())))",
+    "import sys\nprint(sum(int(x) for line in sys.stdin for x in line.split()))",
+    "print(sum(map(int, open(0).read().split())))",
+    "import sys\nsys.stdout.write(str(sum(map(int, sys.stdin.buffer.read().split()))))",
+    "import os\nos.write(1, str(sum(map(int, os.read(0, 100).split()))).encode())",
+    "def main():\n a = int(input()); b = int(input()); print(a + b)\nif __name__ == '__main__':\n main()",
+    "import threading, sys\nsys.setrecursionlimit(10**6)\nthreading.stack_size(1 << 27)\n"
+    "threading.Thread(target=lambda: print(int(input()) + int(input()))).start()",
+    "import atexit, io, sys\nout = io.StringIO()\natexit.register(lambda: sys.__stdout__.write(out.getvalue()))\n"
+    "print(int(input()) + int(input()), file=out)",
+    "from __future__ import annotations\nimport sys\nprint(int(input()) + int(input()))\nsys.exit(1)",
+    "import decimal, fractions, heapq, bisect, functools, itertools, re, random, math, collections, string, json\n"
+    "import datetime, statistics, copy, operator, array, queue, struct, typing, dataclasses, hashlib, zlib\n"
+    "print(int(input()) + int(input()))",
+]
+
+
+def test_programs_of_contests_work(sandbox):
+    for source in CONTEST_PROGRAMS:
+        result = run_programs(sandbox, Program(source, "from math import *"), [StdinCase("3\n4\n", "7\n")], 3)
+        assert result.passed, (source, result.tests)
 
 
 def test_a_large_input_and_a_large_output_pass(sandbox):
@@ -288,9 +272,8 @@ def test_a_large_input_and_a_large_output_pass(sandbox):
     ).passed
 
 
-@pytest.mark.parametrize(
-    ("printed", "expected", "same"),
-    [
+def test_printed_output_is_compared_as_livecodebench_does():
+    for printed, expected, same in [
         ("1 2\n3\n", "1 2\n3", True),
         ("  1 2  \n 3 ", "1 2\n3", True),
         ("1  2", "1 2", True),  # by value: both lines are numbers
@@ -301,10 +284,8 @@ def test_a_large_input_and_a_large_output_pass(sandbox):
         ("1", "1\n\n2", False),
         ("nan", "NaN", False),
         ("", "", True),
-    ],
-)
-def test_printed_output_is_compared_as_livecodebench_does(printed, expected, same):
-    assert same_output(printed, expected) is same
+    ]:
+        assert same_output(printed, expected) is same, (printed, expected)
 
 
 def test_observing_needs_no_expected_values(sandbox):

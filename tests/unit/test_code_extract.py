@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,9 +18,7 @@ def fenced(code: str, mark: str = "python") -> str:
     return f"```{mark}\n{code}\n```"
 
 
-@pytest.mark.parametrize(
-    ("text", "code", "source"),
-    [
+PROGRAMS = [
         (fenced(F), F, "block"),
         (f"First:\n{fenced('x = 1')}\nBetter:\n{fenced(F)}\nDone.", F, "block"),
         (f"{fenced(F)}\nIt prints\n{fenced('1 2 3', '')}", F, "block"),
@@ -45,16 +42,17 @@ def fenced(code: str, mark: str = "python") -> str:
         # A deeper fence is text of the program.
         (fenced(DOCUMENTED), DOCUMENTED, "block"),
         ("Use `f` or ```f()``` like so:\n" + fenced(F), F, "block"),
-    ],
-)  # fmt: skip
-def test_one_program_is_found(text, code, source):
-    answer = extract_code(text)
-    assert (answer.code, answer.source) == (code, source)
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("text", "source"),
-    [
+def test_one_program_is_found():
+    for text, code, source in PROGRAMS:
+        answer = extract_code(text)
+        assert (answer.code, answer.source) == (code, source), text
+
+
+def test_no_program_is_made_up():
+    for text, source in [
         ("", "none"),
         ("I cannot do that.", "none"),
         ("Yes", "none"),
@@ -65,11 +63,9 @@ def test_one_program_is_found(text, code, source):
         (f"<think>{fenced(F)}", "cut_off"),
         ("```", "cut_off"),
         (f"{fenced('ls', 'sh')}\n```python\n{F}", "cut_off"),
-    ],
-)
-def test_no_program_is_made_up(text, source):
-    answer = extract_code(text)
-    assert (answer.code, answer.source) == (None, source)
+    ]:
+        answer = extract_code(text)
+        assert (answer.code, answer.source) == (None, source), text
 
 
 def test_an_open_fence_counts_only_where_the_model_stopped_by_itself():
@@ -105,9 +101,8 @@ def test_any_text_is_read_without_an_exception(text, finish):
     assert (answer.code is None) == (answer.source in ("none", "cut_off"))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_a_megabyte_of_anything_takes_less_than_a_second():
+    for text in (
         "```python\n" * 100_000,
         "```\n" * 250_000,
         "<think>" * 140_000,
@@ -118,9 +113,7 @@ def test_any_text_is_read_without_an_exception(text, finish):
         "```python\n" + "if 1:\n" * 100_000 + "```",
         "\n".join(" " * i + "```" for i in range(1000)),
         "x = '\x00'\ud800" * 1000,
-    ],
-)
-def test_a_megabyte_of_anything_takes_less_than_a_second(text):
-    start = time.process_time()
-    extract_code(text)
-    assert time.process_time() - start < 1
+    ):
+        start = time.process_time()
+        extract_code(text)
+        assert time.process_time() - start < 1, text[:20]
