@@ -71,11 +71,10 @@ BENCH ?= runs/bench
 BENCHED := $(BIN)/python -m tests.bench
 bench: $(READY)
 	$(BENCHED).step --size toy --threads 1 --repeat 20 --json $(BENCH)/step_toy.json
-	$(BENCHED).step --size middle --warmup 1 --repeat 2 --tokens 32 --json $(BENCH)/step_middle.json
+	$(BENCHED).step --size middle --warmup 2 --repeat 2 --tokens 32 --json $(BENCH)/step_middle.json
 	for family in qwen2_5_vl internvl3_5 gemma3 llama; do $(BENCHED).update_step --family $$family --prompts 1 \
 		--tokens 64 --repeat 2 --json $(BENCH)/update_$$family.json || exit 1; done
-	$(BENCHED).rollout --prompts 2 --repeat 3 --json $(BENCH)/rollout.json
-	$(BENCHED).scaling --agents 1 2 4 --completions 2 4 8 16 --images 1 2 --prompt 300 600 --group 4 --tokens 32 \
+	$(BENCHED).scaling --completions 2 4 8 16 --images 1 2 --prompt 300 600 --group 4 --tokens 32 \
 		--repeat 2 --plain-tokens 2000 --json $(BENCH)/scaling.json
 	$(BENCHED).against_trl --cells one --checkpointing off --tokens 64 --repeat 2 --json $(BENCH)/race.json
 	$(BIN)/python tests/bench/grading.py --count 1000

@@ -25,7 +25,8 @@ from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.trainer.memory import MicroBatch, Prompts, budget, micro_batch, shape_of
 from mmcorl.trainer.worker import Worker
 from model_adapters.testing.tiny import build_tiny
-from tests.bench.results import keep, record, say, shared_arguments
+from tests.bench import results
+from tests.bench.results import keep, record, say
 from tests.bench.shapes import FAMILIES, Shape, shape
 from tests.bench.update_step import fabricate, release
 
@@ -203,14 +204,13 @@ HEAD = (
 
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.memory_estimate", description="Predicted memory.")
+    parser = results.parser("memory_estimate", "Compare predicted and measured memory.")
     parser.add_argument("--families", nargs="+", choices=FAMILIES, default=FAMILIES)
     parser.add_argument("--size", choices=("small", "middle", "full"), default="small")
     parser.add_argument("--prefixes", nargs="+", choices=("shared", "plain"), default=("shared", "plain"))
     parser.add_argument("--completions", type=int, default=8, help="K")
     parser.add_argument("--tokens", type=int, default=24, help="new tokens of every completion")
     parser.add_argument("--prompt-tokens", type=int, default=130, help="of the text family's prompts")
-    shared_arguments(parser)
     return parser
 
 

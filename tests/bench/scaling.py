@@ -1,11 +1,9 @@
-"""How cost grows with agents, completions, pictures and prompts: `python -m tests.bench.scaling --help`.
+"""Measure how the cost of an update grows: `python -m tests.bench.scaling --help`.
 
-Agents: whole co-training steps (`tests.bench.step`) of cohorts of one, two, four and eight random models, per agent.
-The rest: the real `Worker.update` on fabricated rollouts (`tests.bench.update_step`), per completion, with prompts
-computed once and, for a small K, once per completion. Beside them stands what `tests.bench.flops` predicts from
-one rate of arithmetic, fitted to all points with prompts computed once, and from the optimizer's seconds. On the CPU
-seconds are those of the processor, so that whatever else the machine does counts little; those on the wall stand
-beside them.
+The real `Worker.update` on fabricated rollouts (`tests.bench.update_step`), per completion, with prompts computed once
+and, for a small K, once per completion. Predictions come from `tests.bench.flops`, one rate of arithmetic fitted to all
+points with prompts computed once, and the seconds of the optimizer. On the CPU seconds are processor time: other work
+matters little; wall-clock seconds are listed too.
 """
 
 from __future__ import annotations
@@ -21,33 +19,11 @@ from typing import Any
 import torch
 
 from mmcorl.trainer.worker import Worker
-from tests.bench import flops, results, shapes, step
+from tests.bench import flops, results, shapes
 from tests.bench.update_step import Clock, build_worker, clocked, fabricate, measure
 
-KINDS = ("agents", "completions", "images", "prompt")
+KINDS = ("completions", "images", "prompt")
 Point = dict[str, Any]
-
-
-def agents(options: argparse.Namespace) -> list[dict[str, float]]:
-    """Cohorts of some sizes, several of them in processes of their own: seconds of a step per agent, by part."""
-    cells = []
-    for count in options.agents:
-        results.say(f"scaling: {count} agents")
-        alone = len(options.agents) == 1
-        cells.append(cohort(options, count) if alone else results.apart(cohort, options, count))
-    return cells
-
-
-def cohort(options: argparse.Namespace, count: int) -> dict[str, float]:
-    """The medians of one cohort; seconds are divided by its agents."""
-    with tempfile.TemporaryDirectory() as place:
-        now = argparse.Namespace(**{**vars(options), "completions": options.group})
-        config, models = step.random_cohort([options.family] * count, now, "transformers", Path(place))
-        steps = step.cotrain_steps(config, models, True, Path(place) / "run")[options.warmup :]
-    per_agent = {
-        part: statistics.median(one[part] for one in steps) / count for part in (*step.PARTS, "step", "processor")
-    }
-    return {"agents": count, "together": steps[0]["together"], **per_agent}
 
 
 def updates(options: argparse.Namespace, kinds: Sequence[str]) -> dict[str, Any]:
@@ -146,9 +122,7 @@ def optimizer(point: Point, on_cpu: bool) -> float:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Everything that is asked for."""
     found: dict[str, Any] = {}
-    if "agents" in options.what:
-        found["agents"] = agents(options)
-    if kinds := [kind for kind in KINDS[1:] if kind in options.what]:
+    if kinds := [kind for kind in KINDS if kind in options.what]:
         if options.family == "llama" and "images" in kinds:
             kinds.remove("images")
         found["updates"] = updates(options, kinds)
@@ -162,12 +136,6 @@ def table(result: Mapping[str, Any]) -> str:
         f"{options['family']}, {options['size']}: {options['prompts']} prompts, K = {options['group']} unless it "
         f"varies, {options['tokens']} new tokens, {options['dtype']}, {options['threads']} threads"
     )
-    if cells := result.get("agents"):
-        parts = (*step.PARTS, "step", "processor")
-        lines += ["", f"seconds of a step per agent\n{'agents':<8}" + "".join(f"{part:>11}" for part in parts)]
-        for cell in cells:
-            told = "" if cell["together"] or cell["agents"] == 1 else "  in turn"
-            lines.append(f"{cell['agents']:<8}" + "".join(f"{cell[part]:>11.4f}" for part in parts) + told)
     if found := result.get("updates"):
         on_cpu = found["clock"] == "processor"
         share = found["flops_per_second"] / found["matmul_flops_per_second"]
@@ -194,11 +162,10 @@ def table(result: Mapping[str, Any]) -> str:
 
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.scaling", description="How cost grows.")
+    parser = results.parser("scaling", "Measure how the cost of an update grows.")
     parser.add_argument("--what", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--family", choices=shapes.FAMILIES, default="qwen2_5_vl")
     parser.add_argument("--size", choices=shapes.SIZES, default="middle", help="see tests/bench/shapes.py")
-    parser.add_argument("--agents", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--completions", type=int, nargs="+", default=[2, 4, 8, 16, 32], help="values of K")
     parser.add_argument("--images", type=int, nargs="+", default=[1, 2, 3, 4], help="of a prompt")
     parser.add_argument("--prompt", type=int, nargs="+", default=[300, 600, 1200], help="about so many tokens")
@@ -213,16 +180,8 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--warmup", type=int, default=1, help="steps that are not counted")
     parser.add_argument("--repeat", type=int, default=3, help="steps of which the median is taken")
     parser.set_defaults(prefix="shared", ragged=False)
-    return results.shared_arguments(parser)
-
-
-def main() -> None:
-    """Run what is asked for."""
-    options = arguments().parse_args()
-    result = run(options)
-    print(table(result))
-    results.keep(result, options.json)
+    return parser
 
 
 if __name__ == "__main__":
-    main()
+    results.main(arguments(), run, table)

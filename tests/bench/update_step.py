@@ -303,7 +303,7 @@ def table(result: dict[str, Any]) -> str:
 
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.update_step", description="Time one policy step.")
+    parser = results.parser("update_step", "Time one policy step.")
     parser.add_argument("--family", choices=FAMILIES, default="qwen2_5_vl")
     parser.add_argument("--size", choices=SIZES, default="middle", help="see tests/bench/shapes.py")
     parser.add_argument(
@@ -318,16 +318,8 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--tokens-per-microbatch", type=int, default=16384)
     parser.add_argument("--warmup", type=int, default=1, help="steps that are not counted")
     parser.add_argument("--repeat", type=int, default=3, help="steps of which the median is taken")
-    return results.shared_arguments(parser)
-
-
-def main() -> None:
-    """Run one measurement."""
-    options = arguments().parse_args()
-    result = run(options)
-    print(table(result))
-    results.keep(result, options.json)
+    return parser
 
 
 if __name__ == "__main__":
-    main()
+    results.main(arguments(), run, table)

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import patches
 from model_adapters.testing import tiny
-from tests.bench import flops, plots, results, rollout, scaling, shapes, step, update_step
+from tests.bench import flops, plots, results, scaling, shapes, step, update_step
 
 SMALL = ["--size", "tiny", "--threads", "1", "--repeat", "1"]
 
@@ -45,56 +45,40 @@ def test_update_step(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "deep" / "one.json").read_text())["bench"] == "update_step"
 
 
-def test_rollout() -> None:
-    options = rollout.arguments().parse_args(
-        [*SMALL, "--prompts", "2", "--completions", "2", "--tokens", "4", "--side", "56"]
-    )
-    result = rollout.run(options)
-    assert set(result["over_this"]) == {"nobody leaves", "a copy per token", "one by one"}
-    assert "one by one" in rollout.table(result)
-
-
 def test_step() -> None:
-    # Four steps: one warms up and one is measured, between a first and a last.
     arguments = [*SMALL, "--engine", "transformers", "--prompts", "1", "--completions", "2", "--tokens", "4"]
     result = step.run(step.arguments().parse_args([*arguments, "--warmup", "1"]))
     (cell,) = result["cells"]
-    # What is called the rest is what the other parts leave of the step.
-    assert sum(cell["parts"].values()) == pytest.approx(cell["step"]["median"], abs=1e-3)
-    assert cell["parts"]["rollout"] > 0
-    assert cell["parts"]["update"] > 0
+    # `rest` is what the other phases leave of the step.
+    assert sum(cell["phases"].values()) == pytest.approx(cell["step"]["median"], abs=1e-3)
+    assert cell["phases"]["rollout"] > 0
+    assert cell["phases"]["update"] > 0
     assert "transformers" in step.table(result)
 
 
 def test_scaling(tmp_path: Path) -> None:
-    small = ["--agents", "2", "--completions", "2", "4", "--images", "2", "--prompt", "200"]
+    small = ["--completions", "2", "4", "--images", "2", "--prompt", "200"]
     result = scaling.run(
         scaling.arguments().parse_args([*SMALL, "--warmup", "1", "--group", "2", "--tokens", "4", *small])
     )
-    (cell,) = result["agents"]
-    # Both halves of the step together, of two agents.
-    assert 0 < cell["update"] < cell["step"]
-    assert cell["processor"] > 0
     points = result["updates"]["points"]
     # Two ways for each value, predicted in both; a prompt K times is measured for a varying K alone.
-    assert [(one["value"], one["way"]) for one in points["completions"]] == [
+    assert [(point["value"], point["way"]) for point in points["completions"]] == [
         (2, "shared"),
         (2, "plain"),
         (4, "shared"),
         (4, "plain"),
     ]
-    assert all(one["seconds"] for one in points["completions"])
-    assert [bool(one["seconds"]) for one in points["prompt"]] == [True, False]
+    assert all(point["seconds"] for point in points["completions"])
+    assert [bool(point["seconds"]) for point in points["prompt"]] == [True, False]
     # A sentence has about 15 tokens.
     assert points["prompt"][0]["prompt_tokens"] == pytest.approx(200, abs=10)
     # The rate is fitted: predictions of what it was fitted to add up to what was measured.
-    fitted = [one for made in points.values() for one in made if one["way"] == "shared"]
-    assert sum(one["predicted"] for one in fitted) == pytest.approx(sum(scaling.seconds(one, True) for one in fitted))
-    told = scaling.table(result)
-    assert "K times" in told
+    fitted = [point for group in points.values() for point in group if point["way"] == "shared"]
+    measured = sum(scaling.seconds(point, True) for point in fitted)
+    assert sum(point["predicted"] for point in fitted) == pytest.approx(measured)
+    assert "K times" in scaling.table(result)
     assert drawn(result, tmp_path) == ["completions.svg"]
-    several = {**result, "agents": [cell, {**cell, "agents": 4}]}
-    assert drawn(several, tmp_path) == ["agents.svg", "completions.svg"]
 
 
 def test_a_race_is_drawn(tmp_path: Path) -> None:
