@@ -15,7 +15,7 @@ from eval_suite.options import CodeOptions, EvalOptions, PoolOptions
 from eval_suite.pipeline import evaluate, open_sandbox
 from eval_suite.reporter import SILENT, Reporter
 from eval_suite.results import Evaluation, Result, is_evaluation, labels_of, open_evaluations
-from eval_suite.tables import comparison_table, csv_text, score_tables
+from eval_suite.tables import check_one_table, comparison_table, csv_text, score_tables
 from mmcorl.answers import Equivalence
 from mmcorl.errors import UserError
 from mmcorl.report.table import Table
@@ -102,7 +102,9 @@ def table(*folders: Folder) -> ScoreTable | comas_table.ComasTable:
     paths = [_path(folder) for folder in folders]
     if any((path / comas_table.FILE).is_file() for path in paths):
         return comas_table.ComasTable(comas_table.read_results(paths))
-    return ScoreTable(tuple((evaluation.label, evaluation.summary) for evaluation in _opened(folders)))
+    summaries = tuple((evaluation.label, evaluation.summary) for evaluation in _opened(folders))
+    check_one_table(summaries)
+    return ScoreTable(summaries)
 
 
 def pool(

@@ -13,9 +13,11 @@ import pytest
 
 from eval_suite.folder import EvalFolder
 from eval_suite.items import Item
+from evaluations import Cli, cli
 from mmcorl.cli.main import main
 from mmcorl.errors import UserError
 
+__all__ = ["cli"]
 MANIFEST = {"model": "m", "mcq_policy": "letter_or_value", "aggregations": {"b": "pass@1"}}
 
 
@@ -138,14 +140,38 @@ def test_a_folder_that_cannot_be_made_is_refused(file: Path, capsys: pytest.Capt
     assert "choose another folder with --out" in capsys.readouterr().err
 
 
-def test_a_file_that_changed_is_graded_as_it_is_now(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def told() -> tuple[int, int, int]:
-        capsys.readouterr()
-        assert main(["grade", str(file), "--json", "--quiet"]) == 0
-        scores = json.loads(capsys.readouterr().out)["benchmarks"]["r"]
-        return scores["correct"], scores["n"], scores["missing"]
+def test_changed_data_are_told_without_dictionaries(tmp_path: Path) -> None:
+    def manifest(rows: int, *notes: str) -> dict[str, object]:
+        return {"benchmarks": {"gsm8k": {"rows": rows, "notes": notes}}, "generation": {"gsm8k": {"samples": 1}}}
 
-    assert told() == (100, 100, 0)
-    rows = file.read_text().splitlines()
-    file.write_text("\n".join([*rows[:49], rows[50].replace("<answer>50", "<answer>7")]) + "\n")
-    assert told() == (49, 50, 0)
+    with EvalFolder(tmp_path / "e", manifest(6)):
+        pass
+    with pytest.raises(UserError, match=r"\(gsm8k notes: none -> limited: the first 2; gsm8k rows: 6 -> 5\)"):
+        EvalFolder(tmp_path / "e", manifest(5, "limited: the first 2"))
+
+
+def test_two_files_of_one_stem_do_not_share_a_folder(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "plain.jsonl").write_text(json.dumps({"id": 1, "response": "<answer>2</answer>", "gold": "2"}) + "\n")
+    (tmp_path / "plain.csv").write_text("id,response,gold\n1,<answer>2</answer>,2\n")
+    assert main(["grade", str(tmp_path / "plain.jsonl"), "--quiet"]) == 0
+    said = cli.refused("grade", tmp_path / "plain.csv")
+    assert "(responses: plain.jsonl -> plain.csv): restore the old settings" in said
+    assert "choose another folder with --out" in said
+
+
+def test_a_folder_of_the_protocol_points_to_its_evaluations(cli: Cli, tmp_path: Path) -> None:
+    for part in ("drafts", "sixth"):
+        with EvalFolder(tmp_path / "c" / part, {"model": "m"}):
+            pass
+    for command in ("grade", "report"):
+        said = cli.refused(command, tmp_path / "c")
+        assert f"are {tmp_path}/c/drafts and {tmp_path}/c/sixth: give one of these" in said
+    assert "give one of these" in cli.refused("compare", tmp_path / "c", tmp_path / "c" / "drafts")
+
+
+def test_a_repeated_id_is_refused_and_nothing_is_written(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "r.jsonl"
+    rows = [{"id": n % 3, "response": "<answer>2</answer>", "gold": "2"} for n in range(4)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert "2 responses to id '0' and 1 to each of 2 other ids" in cli.refused("grade", file)
+    assert not file.with_suffix(".graded").exists()

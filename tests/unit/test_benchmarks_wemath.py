@@ -6,7 +6,7 @@ import pytest
 
 from eval_suite.items import Item
 from eval_suite.tasks import BENCHMARKS
-from eval_suite.tasks.wemath import DOMAINS, four_way, official
+from eval_suite.tasks.wemath import DOMAINS, caveats, four_way, official
 from paths import FIXTURES
 
 FIXTURE = FIXTURES / "wemath.parquet"
@@ -106,3 +106,12 @@ def test_the_fixture_has_three_whole_groups():
     scores = BENCHMARKS["wemath"].sub_scores(items, dict.fromkeys((item.id for item in items), True))
     assert scores["strict"]["Score"] == {"n": 3, "correct": 3, "accuracy": 1.0}
     assert {name: cell["n"] for name, cell in scores["step"].items()} == {"S1": 7, "S2": 2, "S3": 1}
+
+
+def test_why_there_are_no_four_way_scores():
+    rows = [("g", "2steps_1"), ("g", "2steps_2"), ("g", "2steps_multi"), ("h", "2steps_1")]
+    items = [Item("wemath", str(n), "?", "A", group=group, meta={"key": key}) for n, (group, key) in enumerate(rows)]
+    right = {item.id: 1.0 for item in items}
+    assert caveats(items[:3], right) == []
+    assert "1 of 2 groups are whole" in caveats(items, right)[0]
+    assert "not shares of several samples" in caveats(items[:3], right | {"0": 0.5})[0]

@@ -1,0 +1,205 @@
+"""Graded files and folders: scores, tables, comparisons, pools, and what may not stand side by side."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eval_suite import compare, grade_file, pool, table
+from eval_suite.tables import score_tables, sub_score_tables
+from evaluations import Cli, block, cli, evaluation, humaneval, write_rows
+from mmcorl.errors import UserError
+from openai_server import OpenAIServer, fail, say
+
+__all__ = ["cli"]
+ROWS = [
+    # Right by rule, right in other words, wrong, no commitment, cut off.
+    {"id": "a", "response": "<think>1+1</think><answer>2</answer>", "gold": "2"},
+    {"id": "b", "response": "so <answer>the square root of four</answer>", "gold": "2"},
+    {"id": "c", "response": "\\boxed{5}", "gold": "6"},
+    {"id": "d", "response": "I do not know", "gold": "6"},
+    {"id": "e", "response": "<answer>6", "gold": "6"},
+]
+
+
+def test_a_file_is_graded_by_rules_and_a_judge_only_adds(cli: Cli, tmp_path: Path) -> None:
+    file = write_rows(tmp_path / "r.jsonl", ROWS)
+    scores = cli.score("grade", file, "--quiet")
+    # Only `a` is credited by the rules; d and e commit to nothing, and e is cut off.
+    assert [scores[key] for key in ("correct", "total", "format_rate", "cut_off_rate")] == [1, 5, 3 / 5, 1 / 5]
+    assert scores["grader"]["mcq_policy"] == "letter_or_value"
+    with OpenAIServer(say("correct")) as server:
+        judged = cli.score("grade", file, "--judge", server.url, "--quiet")
+        assert len(server.calls) == 2  # b and c: not credited by the rules, and committed to an answer
+    assert (judged["correct"], judged["judge_recovered"]) == (3, 2)
+
+
+def test_samples_are_averaged_or_voted_on_and_scored_again(cli: Cli, tmp_path: Path) -> None:
+    # Right samples: 2 of 3, 1 of 3.
+    folder = evaluation(tmp_path / "e", ["0 0 5", "7 7 1"])
+    for options, aggregation, correct, total in (
+        ({}, "avg@3", 3, 6),
+        ({"aggregation": "maj@3"}, "maj@3", 1, 2),
+        ({}, "maj@3", 1, 2),  # as it was
+        ({"aggregation": "pass@3"}, "pass@3", 2, 2),
+    ):
+        scores = grade_file(folder, **options).scores["sums"]
+        assert (scores["aggregation"], scores["correct"], scores["total"]) == (aggregation, correct, total)
+    assert "maj@9 needs 9 responses" in cli.refused("grade", folder, "--aggregation", "maj@9")
+    assert (folder / "summary.json").is_file()
+
+
+def test_a_file_that_changed_is_graded_as_it_is_now(tmp_path: Path) -> None:
+    rows = [{"id": n, "response": f"<answer>{n}</answer>", "gold": str(n)} for n in range(100)]
+    for changed, expected in ((rows, (100, 100, 0)), ([*rows[:49], rows[50] | {"response": "7"}], (49, 50, 0))):
+        scores = grade_file(write_rows(tmp_path / "r.jsonl", changed)).scores["r"]
+        assert (scores["correct"], scores["n"], scores["missing"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "holds no rows"),
+        ('{"id": 1, "gold": "2"}\n', "no response among the columns ['gold', 'id']"),
+        ('{"id": 1, "response": "2"}\n', "row '1' has no gold answer: none of its columns"),
+        ('{"id": 1, "response": "2", "gold": "2"}\n{"id": 1, "response": "2", "gold": "3"}\n', "different questions"),
+        ("[1]\n", "is no JSON object"),
+        ("{", "line 1 is no JSON"),
+    ],
+)
+def test_unusable_files_are_refused(content: str, says: str, cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "mine.jsonl").write_text(content)
+    assert says in cli.refused("grade", tmp_path / "mine.jsonl")
+    assert not (tmp_path / "mine.graded").exists()
+
+
+def test_code_runs_only_when_allowed_and_is_graded_by_its_tests(cli: Cli, tmp_path: Path) -> None:
+    copy = humaneval(tmp_path / "humaneval.jsonl", [('def double(x):\n    """Twice x."""\n', "candidate(2) == 4")])
+    programs = ["def double(x):\n    return 2 * x", "def double(x):\n    return x + 3"]
+    file = write_rows(tmp_path / "p.jsonl", [{"id": "HumanEval/0", "response": block(code)} for code in programs])
+    argv = ["grade", file, "--benchmark", f"humaneval={copy}", "--quiet"]
+    assert "--run-code" in cli.refused(*argv)
+    scores = cli.score(*argv, "--run-code", "--allow-unsafe-code")
+    assert (scores["aggregation"], scores["accuracy"]) == ("avg@2", 0.5)
+    rows = [json.loads(line) for line in (tmp_path / "p.graded" / "rule.jsonl").read_text().splitlines()]
+    assert [row["rule"] for row in rows] == [True, False]
+    assert all(row["tests"] for row in rows)
+
+
+# -- tables ---------------------------------------------------------------------------------------------------------
+
+
+def test_tables_are_written_beside_the_summary_and_again_by_report(cli: Cli, tmp_path: Path) -> None:
+    with OpenAIServer(say("incorrect")) as server:
+        folder = evaluation(tmp_path / "e", ["0", "5", "2", "9"], judge=server.url, judge_model="a_judge")
+    text = (folder / "results.md").read_text()
+    # 2 of 4: Wilson's interval is 15.0 to 85.0 (its middle is 1/2, its half width 1.96/2 * sqrt(1/(4 + 1.96^2))).
+    half = 100 * 1.959964 / 2 / math.sqrt(4 + 1.959964**2)
+    assert f"50.00 <sub>\\[{50 - half:.1f}, {50 + half:.1f}\\]</sub>" in text
+    assert "| sums | 4 | 50.00 | 0 | 100.0 | 0.0 | 0 | 0 |" in text
+    for part in ("Grader: mmcorl-grader 1.", "multiple choice letter\\_or\\_value", "Judge: a\\_judge, prompt 1."):
+        assert part in text
+    (row,) = csv.DictReader((folder / "results.csv").read_text().splitlines())
+    assert (row["correct"], row["judge_refused"], row["judge_model"]) == ("2", "2", "a_judge")
+    assert (folder / "results.tex").read_text().count("\\toprule") == 2
+    before = {name: (folder / name).read_bytes() for name in ("results.md", "results.csv", "results.tex")}
+    (folder / "results.md").unlink()
+    out = cli("report", folder)
+    assert "results.md" in out
+    assert "50.00" in out
+    assert before == {name: (folder / name).read_bytes() for name in before}
+
+
+def test_report_of_what_is_neither_run_nor_evaluation_is_refused(cli: Cli, tmp_path: Path) -> None:
+    folder = evaluation(tmp_path / "e", ["0"])
+    (tmp_path / "empty").mkdir()
+    for names in (["empty"], ["nowhere"], ["e", "empty"]):
+        said = cli.refused("report", *(tmp_path / name for name in names))
+        assert "is neither a run nor an evaluation" in said
+    assert "draws training runs" in cli.refused("report", folder, "--png", tmp_path / "x.png")
+
+
+def test_several_evaluations_become_one_table_in_every_form(cli: Cli, tmp_path: Path) -> None:
+    # Folders of the same name are told apart by as much of their paths as that takes.
+    a, b = evaluation(tmp_path / "a" / "e", ["0", "1"]), evaluation(tmp_path / "b" / "e", ["0", "7"])
+    assert list(table(a, b).as_dict()) == ["a/e", "b/e"]
+    for form, sign in (("markdown", "| "), ("latex", "\\toprule"), ("csv", "a/e,sums,"), ("terminal", "50.00")):
+        assert sign in cli("table", a, b, "--format", form)
+    assert "50.00" in cli("report", a, b)
+
+
+def test_caveats_are_footnotes_and_official_keys_are_words() -> None:
+    scores = {"n": 1, "samples": 1, "aggregation": "pass@1", "correct": 1, "total": 1, "accuracy": 1.0}
+    scores |= {"wilson": [0.2, 1.0], "clustered": None, "rule_correct": 1, "tie_rule": None, "unasked": 0, "full_n": 9}
+    scores |= {"responses": 0, "missing": 1, "judge_failed": 0, "judge_pending": 0, "judge": None, "committed": 1}
+    scores |= {"cut_off": 0, "grader": {"name": "g", "version": 1}, "items": "x", "caveats": ["only half"]}
+    cell = {"n": 1, "correct": 1, "accuracy": 1.0}
+    scores |= {"sub_scores": {"official": dict.fromkeys(("-all", "-level1", "algebra_level3", "solid geometry"), cell)}}
+    notes = score_tables([("m", {"benchmarks": {"wemath": scores}})])[0].notes
+    assert "We-Math: only half." in notes
+    assert "We-Math: 1 response is missing and counts as wrong." in notes
+    (grid,) = sub_score_tables("m", "mathvision", scores)
+    assert [row[0].text for row in grid.rows] == ["all", "level 1", "algebra, level 3", "solid geometry"]
+
+
+# -- side by side ---------------------------------------------------------------------------------------------------
+
+
+def test_a_comparison_by_hand(cli: Cli, tmp_path: Path) -> None:
+    # Of 10 problems A alone has 1 right, B alone 6, both 2, neither 1: McNemar's exact p is 2 (C(7,0) + C(7,1)) / 2^7.
+    a = evaluation(tmp_path / "a", [str(n if n in (0, 1, 2) else 99) for n in range(10)])
+    b = evaluation(tmp_path / "b", [str(n if n not in (2, 9) else 99) for n in range(10)])
+    (paired,) = compare(a, b).as_dict()
+    assert [paired[key] for key in ("only_a", "only_b", "both", "neither")] == [1, 6, 2, 1]
+    assert paired["difference"] == pytest.approx(0.5)
+    assert paired["by_item"]["p_value"] == pytest.approx(2 * (1 + 7) / 2**7)
+    assert "0.125" in cli("compare", a, b)
+
+
+def test_an_ensemble_votes_over_all_samples_of_all_checkpoints(cli: Cli, tmp_path: Path) -> None:
+    # Right votes of A and B: 2 + 2, 1 + 2, 2 + 0 (a tie), 0 + 1. Ties go to the smaller answer, which is the gold.
+    a = evaluation(tmp_path / "a", ["0 0", "9 1", "2 2", "9 9"])
+    b = evaluation(tmp_path / "b", ["0 0", "1 1", "9 9", "9 3"])
+    scores = cli.score("ensemble", a, b)
+    assert [scores[key] for key in ("aggregation", "samples", "n", "correct", "ties")] == ["maj@4", 4, 4, 3, 1]
+    assert pool(a, b, aggregation="pass@4").summary["benchmarks"]["sums"]["correct"] == 4
+    assert "maj@5 needs 5 responses" in cli.refused("ensemble", a, b, "--aggregation", "maj@5")
+
+
+def test_what_may_not_stand_side_by_side_is_refused(cli: Cli, tmp_path: Path) -> None:
+    a = evaluation(tmp_path / "a", ["0", "7"])
+    with OpenAIServer(say("incorrect")) as server:
+        judged = evaluation(tmp_path / "judged", ["0", "7"], judge=server.url)
+    with OpenAIServer(fail(400)) as server:
+        waiting = evaluation(tmp_path / "waiting", ["0", "7"], judge=server.url)
+    assert "1 response of waiting missing or unjudged" in " ".join(cli("compare", judged, waiting).split())
+    policy = evaluation(tmp_path / "policy", ["0", "7"], mcq_policy="letter_only")
+    more = evaluation(tmp_path / "more", ["0", "7", "2"])
+    other = evaluation(tmp_path / "other", ["0"], name="other")
+    old, begun = (evaluation(tmp_path / name, ["0", "7"]) for name in ("old", "begun"))
+    summary = json.loads((old / "summary.json").read_text())
+    del summary["benchmarks"]["sums"]["unasked"]
+    (old / "summary.json").write_text(json.dumps(summary))
+    (begun / "summary.json").unlink()
+    (tmp_path / "empty").mkdir()
+    functions: dict[str, Any] = {"compare": compare, "ensemble": pool, "table": table}
+    for name, function in functions.items():
+        for second, says in (
+            (judged, "judge of sums differs"),
+            (policy, "letter_only"),
+            (more, "items"),
+            (old, "was summed up by another version"),
+            (begun, "holds no summary.json"),
+            (tmp_path / "empty", "holds no evaluation"),
+            (a, "is given twice"),
+        ):
+            with pytest.raises(UserError, match=says):
+                function(a, second)
+        assert "is given twice" in cli.refused(name, a, a)
+    assert "have no benchmark in common" in cli.refused("compare", a, other)
+    assert "differ in items" in cli.refused("ensemble", a, other)
