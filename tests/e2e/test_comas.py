@@ -5,29 +5,24 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from eval_suite import comas
+from eval_suite import comas, evaluate_comas, grade_file
 from eval_suite.comas import SIZES, sixth_prompt
 from eval_suite.folder import EvalFolder
 from eval_suite.items import Item
 from eval_suite.sandbox import open_sandbox
 from eval_suite.subset import Subset, draw, load, parse
 from eval_suite.tasks import BENCHMARKS
-from mmcorl.cli.main import main
+from evaluations import Cli, block, cli, gsm8k, humaneval, kill, write_rows
 from mmcorl.errors import UserError
 
-
-def run(capsys: pytest.CaptureFixture[str], *argv: str | Path) -> tuple[int, str, str]:
-    capsys.readouterr()
-    code = main([str(part) for part in argv])
-    out, err = capsys.readouterr()
-    return code, out, err
+__all__ = ["cli"]
 
 
 def test_the_sixth_call_reads_the_task_and_all_drafts() -> None:
@@ -83,95 +78,66 @@ def test_a_subset_is_told_and_takes_what_there_is(questions: Path) -> None:
 
 @pytest.fixture
 def questions(tmp_path: Path) -> Path:
-    file = tmp_path / "gsm8k.jsonl"
-    rows = [{"question": f"What is {n}+1?", "answer": f"Count.\n#### {n + 1}"} for n in range(6)]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return file
+    return gsm8k(tmp_path / "gsm8k.jsonl")
 
 
 @pytest.fixture
 def functions(tmp_path: Path) -> Path:
-    file = tmp_path / "humaneval.jsonl"
-    rows = [
-        {
-            "task_id": f"HumanEval/{n}",
-            "prompt": f'def add(x):\n    """x plus {n}: add(1) is {n + 1}"""\n',
-            "canonical_solution": f"    return x + {n}\n",
-            "test": f"def check(candidate):\n    assert candidate(5) == {n + 5}\n",
-            "entry_point": "add",
-        }
-        for n in range(3)
-    ]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return file
+    prompts = [f'def add(x):\n    """x plus {n}: add(1) is {n + 1}"""\n' for n in range(3)]
+    return humaneval(
+        tmp_path / "humaneval.jsonl", [(prompt, f"candidate(5) == {n + 5}") for n, prompt in enumerate(prompts)]
+    )
 
 
-def protocol(model: Path, out: Path, *benchmarks: str) -> list[str]:
+def protocol(model: Path, out: Path, *benchmarks: str) -> list[str | Path]:
     return [
-        *("eval", str(model), *benchmarks, "--protocol", "comas", "--out", str(out)),
-        *("--style", "plain", "--max-new-tokens", "6", "--quiet", "--json", "--run-code"),
+        *("eval", model, *benchmarks, "--protocol", "comas", "--out", out, "--style", "plain"),
+        *("--max-new-tokens", "6", "--quiet", "--run-code"),
     ]
 
 
 def test_the_protocol_ends_the_same_wherever_it_was_killed(
-    capsys: pytest.CaptureFixture[str],
     tiny_checkpoints: Mapping[str, Path],
     questions: Path,
     functions: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model, sets = tiny_checkpoints["qwen2"], (f"gsm8k={questions}", f"humaneval={functions}")
-    whole = tmp_path / "whole"
-    code, out, _ = run(capsys, *protocol(model, whole, *sets))
-    assert code == 0
-    told = json.loads(out)
-    assert json.loads((whole / "comas.json").read_text()) == told
-    assert list(told["columns"]) == ["pass@1", "avg@5", "maj@5", "pass@5", "sixth_call"]
-    for aggregation, column in told["columns"].items():
-        assert {one["aggregation"] for one in column["benchmarks"].values()} == {aggregation}
-        assert column["benchmarks"]["humaneval"]["sandbox"] == [open_sandbox(run_code=True).record]
-        assert column["benchmarks"]["gsm8k"]["sandbox"] is None
-    responses = {name: column["benchmarks"]["gsm8k"]["responses"] for name, column in told["columns"].items()}
-    assert responses == {"pass@1": 30, "avg@5": 30, "maj@5": 30, "pass@5": 30, "sixth_call": 6}
-    assert sum(told["programs_compared_by"]["humaneval"].values()) == 3
-    settings = EvalFolder(whole / "drafts").manifest["generation"]["gsm8k"]
-    assert (settings["samples"], settings["temperature"], settings["top_p"]) == (5, 0.7, 0.95)
-    last = EvalFolder(whole / "sixth").manifest["generation"]["gsm8k"]
-    assert (last["samples"], last["temperature"], last["style"]) == (1, 0.7, "plain")
-    assert last["seed"] != settings["seed"]
+    def run(out: Path) -> Mapping[str, Any]:
+        options: dict[str, Any] = {"style": "plain", "max_new_tokens": 6, "run_code": True}
+        names = [f"gsm8k={questions}", f"humaneval={functions}"]
+        return evaluate_comas(tiny_checkpoints["qwen2"], names, out, **options).as_dict()
 
-    class KilledError(BaseException):
-        pass
-
-    def dying(place: str, original: Callable[..., None]) -> Callable[..., None]:
-        def append(self: EvalFolder, name: str, rows: Any) -> None:
-            rows = list(rows)
-            if f"{self.path.name}/{name}" == place:
-                original(self, name, rows[: len(rows) // 2])
-                with (self.path / name).open("a") as file:
-                    file.write('{"benchmark": "gs')
-                raise KilledError
-            original(self, name, rows)
-
-        return append
-
-    part = tmp_path / "part"
-    original = EvalFolder.append
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    result = run(whole)
+    assert json.loads((whole / "comas.json").read_text()) == result
+    assert list(result["columns"]) == ["pass@1", "avg@5", "maj@5", "pass@5", "sixth_call"]
+    for aggregation, column in result["columns"].items():
+        scores = column["benchmarks"]
+        assert {score["aggregation"] for score in scores.values()} == {aggregation}
+        assert scores["humaneval"]["sandbox"] == [open_sandbox(run_code=True).record]
+        assert scores["gsm8k"]["sandbox"] is None
+        assert scores["gsm8k"]["responses"] == (6 if aggregation == "sixth_call" else 30)
+    assert sum(result["programs_compared_by"]["humaneval"].values()) == 3
+    drafts, sixth = (EvalFolder(whole / part).manifest["generation"]["gsm8k"] for part in ("drafts", "sixth"))
+    assert (drafts["samples"], drafts["temperature"], drafts["top_p"]) == (5, 0.7, 0.95)
+    assert (sixth["samples"], sixth["temperature"], sixth["style"]) == (1, 0.7, "plain")
+    assert sixth["seed"] != drafts["seed"]
     # Half of the rows and half a line of one file reach the disk; the next start gets a little further.
     for place in ("drafts/responses", "sixth/responses", "drafts/behaviour", "sixth/rule"):
-        monkeypatch.setattr(EvalFolder, "append", dying(f"{place}.jsonl", original))
-        with pytest.raises(KilledError):
-            main(protocol(model, part, *sets))
-    monkeypatch.setattr(EvalFolder, "append", original)
-    assert main(protocol(model, part, *sets)) == 0
+        kill(
+            lambda folder, name, place=place: f"{folder.path.name}/{name}" == f"{place}.jsonl",
+            lambda: run(part),
+            monkeypatch,
+        )
+    run(part)
     names = ("drafts/responses.jsonl", "sixth/responses.jsonl", "drafts/summary.json", "sixth/summary.json")
     for name in (*names, "drafts/behaviour.jsonl", "comas.json"):
         assert (part / name).read_bytes() == (whole / name).read_bytes(), name
 
 
 def test_the_sixth_call_is_asked_with_the_drafts(
-    capsys: pytest.CaptureFixture[str],
+    cli: Cli,
     tiny_checkpoints: Mapping[str, Path],
     questions: Path,
     tmp_path: Path,
@@ -191,7 +157,7 @@ def test_the_sixth_call_is_asked_with_the_drafts(
     out = tmp_path / "out"
     argv = protocol(tiny_checkpoints["qwen2"], out, f"gsm8k={questions}")
     argv[argv.index("plain")] = "boxed"
-    assert run(capsys, *argv)[0] == 0
+    cli(*argv)
     drafts = EvalFolder(out / "drafts")
     first = drafts.items()[0]
     texts = [one.text for one in drafts.responses() if one.id == first.id]
@@ -202,28 +168,24 @@ def test_the_sixth_call_is_asked_with_the_drafts(
     rows = (out / "drafts" / "responses.jsonl").read_text().splitlines()
     rows[0] = json.dumps(json.loads(rows[0]) | {"text": "another"})
     (out / "drafts" / "responses.jsonl").write_text("\n".join(rows) + "\n")
-    code, _, err = run(capsys, *argv)
-    assert (code, len(err.splitlines())) == (2, 1)
-    assert "have read other drafts" in err
+    assert "have read other drafts" in cli.refused(*argv)
 
 
-def test_columns_and_their_tables(capsys: pytest.CaptureFixture[str], tmp_path: Path, functions: Path) -> None:
+def test_columns_and_their_tables(cli: Cli, tmp_path: Path, functions: Path) -> None:
     """Hand-made drafts and sixth calls of two problems, through the aggregations to every form of table."""
     out = tmp_path / "mine"
-    right, wrong, odd = (
-        f"```python\ndef add(x): return {body}\n```" for body in ("x + 1", "x + 2", "x if x == 5 else 9")
-    )
+    right, wrong, odd = (block(f"def add(x): return {body}") for body in ("x + 1", "x + 2", "x if x == 5 else 9"))
     # Problem 1: x + 1 twice, x + 2 three times. Tests want 6 for 5; the example add(1) gives 2, 3: the vote is wrong.
     # Problem 2: wants 7 for 5, add(1) is 3: four right, the odd one differs on the example: the vote is right.
     texts = {"HumanEval/1": [right, wrong, wrong, right, wrong], "HumanEval/2": [odd, wrong, wrong, wrong, wrong]}
     sixth = {"HumanEval/1": f"{wrong}\n{right}", "HumanEval/2": f"{wrong}\n{odd}"}
-    for name, told in (("drafts", texts), ("sixth", {key: [text] for key, text in sixth.items()})):
-        file = tmp_path / f"{name}.jsonl"
-        rows = [{"id": key, "response": text} for key, several in told.items() for text in several]
-        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        argv = ["grade", str(file), "--benchmark", f"humaneval={functions}", "--out", str(out / name), "--quiet"]
-        argv += ["--aggregation", "sixth_call"] if name == "sixth" else ["--aggregation", "maj@5"]
-        assert run(capsys, *argv, "--run-code")[0] == 0
+    options: dict[str, Any] = {"benchmark": f"humaneval={functions}", "run_code": True}
+    for name, how, given in (
+        ("drafts", "maj@5", texts),
+        ("sixth", "sixth_call", {key: [text] for key, text in sixth.items()}),
+    ):
+        rows = [{"id": key, "response": text} for key, several in given.items() for text in several]
+        grade_file(write_rows(tmp_path / f"{name}.jsonl", rows), out=out / name, aggregation=how, **options)
     drafts, last = EvalFolder(out / "drafts"), EvalFolder(out / "sixth")
     columns = comas.columns(drafts, last, 5)
     scores = {name: column["benchmarks"]["humaneval"] for name, column in columns.items()}
@@ -241,27 +203,17 @@ def test_columns_and_their_tables(capsys: pytest.CaptureFixture[str], tmp_path: 
     result = {"protocol": "comas", "drafts": 5, "programs_compared_by": by, "columns": columns}
     (out / "comas.json").write_text(json.dumps(result))
     for form, sign in (("terminal", "sixth"), ("markdown", "| HumanEval |"), ("latex", "\\toprule"), ("csv", "run,")):
-        code, text, _ = run(capsys, "table", out, "--format", form)
-        assert code == 0
+        text = cli("table", out, "--format", form)
         assert sign in text
     rows = list(csv.DictReader(io.StringIO(text)))
-    assert [(row["aggregation"], row["correct"]) for row in rows] == [
-        ("pass@1", "6"),
-        ("avg@5", "6"),
-        ("maj@5", "1"),
-        ("pass@5", "2"),
-        ("sixth_call", "1"),
-    ]
-    _, text, _ = run(capsys, "table", out, "--format", "markdown")
+    correct = {"pass@1": "6", "avg@5": "6", "maj@5": "1", "pass@5": "2", "sixth_call": "1"}
+    assert {row["aggregation"]: row["correct"] for row in rows} == correct
+    text = cli("table", out, "--format", "markdown")
     assert "| HumanEval | 2 | 60.00" in text
     assert "programs that act alike on public examples are one vote" in text
-    code, _, err = run(capsys, "table", out, out)
-    assert (code, len(err.splitlines())) == (2, 1)
-    assert "is given twice" in err
+    assert "is given twice" in cli.refused("table", out, out)
     # A plain evaluation is another kind of table.
-    code, _, err = run(capsys, "table", out, out / "drafts")
-    assert code == 2
-    assert "holds no results of the CoMAS protocol" in err
+    assert "holds no results of the CoMAS protocol" in cli.refused("table", out, out / "drafts")
 
 
 @pytest.mark.parametrize(
@@ -277,37 +229,28 @@ def test_columns_and_their_tables(capsys: pytest.CaptureFixture[str], tmp_path: 
 def test_what_the_protocol_cannot_do_is_refused(
     more: tuple[str, ...],
     says: str,
-    capsys: pytest.CaptureFixture[str],
+    cli: Cli,
     tiny_checkpoints: Mapping[str, Path],
     questions: Path,
     tmp_path: Path,
 ) -> None:
     out = tmp_path / "out"
-    code, _, err = run(capsys, *protocol(tiny_checkpoints["qwen2"], out, f"gsm8k={questions}"), *more)
-    assert (code, len(err.splitlines())) == (2, 1)
-    assert says in err
+    assert says in cli.refused(*protocol(tiny_checkpoints["qwen2"], out, f"gsm8k={questions}"), *more)
     assert not out.exists()
 
 
 def test_folders_of_something_else_and_code_that_may_not_run_are_refused(
-    capsys: pytest.CaptureFixture[str],
-    tiny_checkpoints: Mapping[str, Path],
-    questions: Path,
-    functions: Path,
-    tmp_path: Path,
+    cli: Cli, tiny_checkpoints: Mapping[str, Path], questions: Path, functions: Path, tmp_path: Path
 ) -> None:
-    argv = protocol(tiny_checkpoints["qwen2"], tmp_path / "out", f"humaneval={functions}")
+    model = tiny_checkpoints["qwen2"]
+    argv = protocol(model, tmp_path / "out", f"humaneval={functions}")
     argv.remove("--run-code")
-    code, _, err = run(capsys, *argv)
-    assert (code, len(err.splitlines())) == (2, 1)
-    assert "allow it with --run-code" in err
+    assert "allow it with --run-code" in cli.refused(*argv)
     assert not (tmp_path / "out").exists()
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").write_text("mine")
     for out, says in ((tmp_path / "full", "holds something else"), (questions, "is a file")):
-        code, _, err = run(capsys, *protocol(tiny_checkpoints["qwen2"], out, f"gsm8k={questions}"))
-        assert (code, len(err.splitlines())) == (2, 1)
-        assert says in err
+        assert says in cli.refused(*protocol(model, out, f"gsm8k={questions}"))
 
 
 def test_drafts_that_leave_the_sixth_call_no_room_are_told(

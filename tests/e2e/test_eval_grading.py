@@ -84,7 +84,7 @@ def test_code_runs_only_when_allowed_and_is_graded_by_its_tests(cli: Cli, tmp_pa
     file = write_rows(tmp_path / "p.jsonl", [{"id": "HumanEval/0", "response": block(code)} for code in programs])
     argv = ["grade", file, "--benchmark", f"humaneval={copy}", "--quiet"]
     assert "--run-code" in cli.refused(*argv)
-    scores = cli.score(*argv, "--run-code", "--allow-unsafe-code")
+    scores = cli.score(*argv, "--run-code")
     assert (scores["aggregation"], scores["accuracy"]) == ("avg@2", 0.5)
     rows = [json.loads(line) for line in (tmp_path / "p.graded" / "rule.jsonl").read_text().splitlines()]
     assert [row["rule"] for row in rows] == [True, False]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from eval_suite import grade_file
 from eval_suite.items import Item, Response
 from eval_suite.metrics.aggregate import aggregate
 from eval_suite.metrics.outcomes import Outcome
@@ -17,9 +18,11 @@ from eval_suite.sandbox import Sandbox, grade_code, open_sandbox
 from eval_suite.sandbox.behaviour import compared_by, program_votes, vote_labels
 from eval_suite.sandbox.code_task import CodeTask
 from eval_suite.tasks import humaneval, mbpp
+from evaluations import Cli, block, cli, write_rows
 from mmcorl.answers import Equivalence
-from mmcorl.cli.main import main
 from mmcorl.errors import UserError
+
+__all__ = ["cli"]
 
 
 @pytest.fixture(scope="module")
@@ -61,11 +64,6 @@ RIGHT_TOO = "def double(y):\n    # the same\n    return y + y"
 SQUARE = "def double(x): return x ** 2"  # 4 for the example 2: looks right on it
 THREE = "def double(x): return 3 * x"
 BROKEN = "def double(x): return 1 / 0"
-
-
-def block(code: str) -> str:
-    """Code as a response."""
-    return f"So:\n```python\n{code}\n```"
 
 
 def drafts(item: Item, texts: Sequence[str]) -> list[Response]:
@@ -187,18 +185,6 @@ PROBLEM = {
 }
 
 
-def run(capsys: pytest.CaptureFixture[str], *argv: str | Path) -> tuple[int, str, str]:
-    capsys.readouterr()
-    code = main([str(part) for part in argv])
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
-def score(out: str) -> Mapping[str, Any]:
-    (told,) = json.loads(out)["benchmarks"].values()
-    return told
-
-
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     path = tmp_path / "humaneval.jsonl"
@@ -207,67 +193,52 @@ def copy(tmp_path: Path) -> Path:
 
 
 def file_of(path: Path, codes: Sequence[str]) -> Path:
-    rows = [{"id": "HumanEval/7", "response": block(code)} for code in codes]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+    return write_rows(path, [{"id": "HumanEval/7", "response": block(code)} for code in codes])
 
 
 def test_a_file_of_programs_is_scored_by_their_vote(
-    capsys: pytest.CaptureFixture[str],
-    copy: Path,
-    tmp_path: Path,
-    sandbox: Sandbox,
-    monkeypatch: pytest.MonkeyPatch,
+    cli: Cli, copy: Path, tmp_path: Path, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     responses = file_of(tmp_path / "mine.jsonl", [THREE, RIGHT, RIGHT_TOO])
     argv: list[str | Path] = ["grade", responses, "--benchmark", f"humaneval={copy}", "--aggregation", "maj@3"]
-    argv += ["--json", "--quiet"]
-    code, out, err = run(capsys, *argv)
-    assert (code, len(err.splitlines())) == (2, 1)
-    assert "--run-code" in err
-    code, out, err = run(capsys, *argv, "--run-code")
-    told = score(out)
-    assert (code, told["aggregation"], told["correct"], told["total"]) == (0, "maj@3", 1, 1)
+    assert "--run-code" in cli.refused(*argv, "--quiet")
+    argv += ["--quiet", "--run-code"]
+    scores = cli.score(*argv)
+    assert (scores["aggregation"], scores["correct"], scores["total"]) == ("maj@3", 1, 1)
     # What held the programs stands beside the score.
-    assert told["sandbox"] == [sandbox.record]
+    assert scores["sandbox"] == [sandbox.record]
     folder = tmp_path / "mine.graded"
     assert json.loads((folder / "sandbox.json").read_text()) == {"used": [sandbox.record]}
     # Killed while the examples ran: a torn last line; the same command ends with the same summary.
     whole, rows = (folder / "summary.json").read_bytes(), (folder / "behaviour.jsonl").read_text()
     (folder / "behaviour.jsonl").write_text(rows[: len(rows) // 2])
-    assert run(capsys, *argv, "--run-code")[0] == 0
+    cli(*argv)
     assert (folder / "summary.json").read_bytes() == whole
-    # A sandbox that does not start says nothing of the programs: one sentence, and the same command goes on.
+    # A sandbox that does not start says nothing of the programs: one sentence, and the same command resumes.
     (folder / "behaviour.jsonl").unlink()
     with monkeypatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
-        code, _, err = run(capsys, *argv, "--run-code")
-    assert (code, len(err.splitlines())) == (1, 1)
-    assert "the sandbox failed on the examples of 1 problem (no folder could be made" in err
-    assert run(capsys, *argv, "--run-code")[0] == 0
+        cli(*argv, status=1)
+    assert len(cli.err.splitlines()) == 1
+    assert "the sandbox failed on the examples of 1 problem (no folder could be made" in cli.err
+    cli(*argv)
     assert (folder / "summary.json").read_bytes() == whole
     # Other responses under the same name are other programs.
     file_of(responses, [RIGHT, THREE, THREE])
-    code, out, _ = run(capsys, *argv, "--run-code")
-    assert (code, score(out)["correct"]) == (0, 0)
+    assert cli.score(*argv)["correct"] == 0
 
 
 def test_programs_of_several_checkpoints_are_pooled_only_when_they_may_run(
-    capsys: pytest.CaptureFixture[str], copy: Path, tmp_path: Path
+    cli: Cli, copy: Path, tmp_path: Path
 ) -> None:
-    folders = []
-    for name, codes in (("a", [THREE, THREE]), ("b", [RIGHT, SQUARE])):
-        responses = file_of(tmp_path / f"{name}.jsonl", codes)
-        folders.append(tmp_path / f"{name}.graded")
-        argv = ["grade", str(responses), "--benchmark", f"humaneval={copy}", "--quiet"]
-        assert run(capsys, *argv, "--run-code")[0] == 0
-    code, _, err = run(capsys, "ensemble", *folders, "--json")
-    assert (code, len(err.splitlines())) == (2, 1)
-    assert "allow it with --run-code" in err
-    code, out, err = run(capsys, "ensemble", *folders, "--json", "--run-code")
-    told = score(out)
+    options: dict[str, Any] = {"benchmark": f"humaneval={copy}", "run_code": True}
+    folders = [
+        grade_file(file_of(tmp_path / f"{name}.jsonl", codes), **options).path
+        for name, codes in (("a", [THREE, THREE]), ("b", [RIGHT, SQUARE]))
+    ]
+    assert "allow it with --run-code" in cli.refused("ensemble", *folders)
+    scores = cli.score("ensemble", *folders, "--run-code")
     # Two for 6, two for 4: a tie.
-    assert (code, told["aggregation"], told["ties"], told["tie_rule"]) == (0, "maj@4", 1, "lexicographic")
+    assert (scores["aggregation"], scores["ties"], scores["tie_rule"]) == ("maj@4", 1, "lexicographic")
     # What was run once need not be run again.
-    code, out, _ = run(capsys, "ensemble", *folders, "--json")
-    assert (code, score(out)["ties"]) == (0, 1)
+    assert cli.score("ensemble", *folders)["ties"] == 1
