@@ -1,9 +1,8 @@
 """Log-probabilities of completion tokens without ever holding tokens x vocabulary.
 
-Only the states that predict completion tokens meet the head, a chunk at a time; each chunk's logits are
-thrown away after the forward pass and computed again in the backward pass, but for the last chunk's: the backward pass
-begins with them, so that they are kept at no cost. So it is with what the rewards of confident models ask of every
-distribution.
+Only the states that predict completion tokens go through the head, a chunk at a time. Each chunk's logits are
+dropped after the forward pass and recomputed in the backward pass, except the last chunk's: the backward pass begins
+with them, so keeping them costs nothing. `confidences` works likewise for entropy and self-certainty.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from torch.utils.checkpoint import checkpoint
 Head = Callable[[Tensor], Tensor]
 
 CHUNK = 1024
-"""Tokens that meet the head at a time where nothing else is said."""
+"""Default tokens per call of the head."""
 LOGITS = 2**24
-"""Logits that there are at a time: 64 MiB of them in fp32."""
+"""Logits in memory at a time: 64 MiB in fp32."""
 LEAST = 256
-"""Tokens below which products with the head are slow, however large its vocabulary."""
+"""Fewest tokens per call: below, products with the head are slow for any vocabulary."""
 
 
 def chunk_of(vocabulary: int) -> int:
-    """Tokens that meet the head of a model at a time: 2048 of a vocabulary of 8192, 256 of Qwen's and Gemma's."""
+    """Tokens per call of the head: 2048 for a vocabulary of 8192, 256 for Qwen's and Gemma's."""
     return max(LEAST, LOGITS // vocabulary)
 
 
@@ -134,7 +133,7 @@ def completion_logprobs(
 
     logps: list[Tensor] = []
     entropies: list[Tensor] = []
-    # A short chunk comes first: the last one's logits are kept, so that it had better be a whole one.
+    # The short chunk comes first: the last one's logits are kept, so it should be a whole one.
     whole = max(len(targets) - 1, 0) // chunk
     sizes = [0] * (pieces - 1 - whole) + [len(targets) - whole * chunk] + [chunk] * whole
     cut = [*zip(hidden.split(sizes), targets.split(sizes), strict=True)]
@@ -148,7 +147,7 @@ def completion_logprobs(
 def _piece(
     head: Head, temperature: float, banned: Tensor | None, entropies: list[Tensor] | None
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """The function of one chunk; it appends the chunk's entropies where they are wanted."""
+    """Return the function of one chunk; it appends the chunk's entropies to a list, if given."""
 
     def piece(states: Tensor, ids: Tensor) -> Tensor:
         logits = head(states)
@@ -187,7 +186,7 @@ def confidences(
     """
     _above_zero(temperature)
     parts = list(hidden.split(chunk))
-    found: list[Tensor] = []
+    results: list[Tensor] = []
     for states in parts + [hidden[:0]] * (pieces - len(parts)):
         scaled = _scaled(head(states), temperature, banned)
         logp = scaled.sub_(torch.logsumexp(scaled, dim=-1, keepdim=True))
@@ -197,8 +196,8 @@ def confidences(
             logp.index_fill_(-1, banned, 0.0)
             size -= len(banned.unique())
         certainty = -math.log(size) - logp.sum(dim=-1) / size
-        found.append(torch.stack([torch.special.entr(logp.exp_()).sum(dim=-1), certainty], dim=-1))
-    return torch.cat(found)
+        results.append(torch.stack([torch.special.entr(logp.exp_()).sum(dim=-1), certainty], dim=-1))
+    return torch.cat(results)
 
 
 def _above_zero(temperature: float) -> None:

@@ -34,13 +34,13 @@ class Rows:
     completions: Sequence[Tensor]
     """(C_r,) int64 ids of each row, the stop token included."""
     dummy_image: Encoded | None = None
-    """A prompt whose images pass the vision tower to no effect: for ranks that must call it though they have none."""
+    """A prompt whose images pass the vision tower without effect: for ranks that must call it but have no images."""
     shared: bool = False
     """Whether each prompt is computed once for all its rows; see `Policy.share_prefixes`."""
     pieces: int = 0
-    """Fewest calls of the head; the ones too many are made without rows."""
+    """Fewest calls of the head; surplus calls are made without rows."""
     confidence: bool = False
-    """Whether `Policy.forward` measures how sure the model is instead of scoring what it said."""
+    """Whether `Policy.forward` measures entropy and self-certainty instead of log-probabilities."""
 
 
 class Policy(nn.Module):
@@ -51,7 +51,7 @@ class Policy(nn.Module):
 
     def __init__(self, model: nn.Module, adapter: ModelAdapter, processor: Any):
         super().__init__()
-        self.model: Any = model  # a transformers model: torch's own type does not know its methods
+        self.model: Any = model  # a transformers model; nn.Module lacks its methods
         self.adapter = adapter
         self.processor = processor
         banned = torch.tensor(adapter.banned_ids(processor, model.config), dtype=torch.long)
@@ -61,7 +61,7 @@ class Policy(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where inputs must live; parameters may rest elsewhere."""
+        """Where inputs must be; parameters may be offloaded elsewhere."""
         return self.banned.device
 
     @property
@@ -71,7 +71,7 @@ class Policy(nn.Module):
 
     @contextlib.contextmanager
     def computing(self, settings: TrainingSettings, training: bool = False) -> Iterator[None]:
-        """Autocast for bf16; train mode only where checkpointing asks for it (dropout is 0 anyway)."""
+        """Autocast for bf16; train mode only for gradient checkpointing (dropout is 0 anyway)."""
         self.train(training and settings.gradient_checkpointing)
         try:
             with torch.autocast(self.device.type, torch.bfloat16, enabled=settings.dtype == "bf16"):
@@ -107,16 +107,16 @@ class Policy(nn.Module):
 
     def _hidden_shared(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
         self.share_prefixes()
-        owned: dict[int, list[int]] = {}
+        rows_of: dict[int, list[int]] = {}
         for row, owner in enumerate(rows.prompt_of):
-            # A completion's last token predicts none, so that it need not pass, and one of a single token none at all.
-            owned.setdefault(owner, []).extend([row] if len(rows.completions[row]) > 1 else [])
-        owners = list(owned)
+            # A completion's last token predicts nothing, so it is left out; a single token is left out whole.
+            rows_of.setdefault(owner, []).extend([row] if len(rows.completions[row]) > 1 else [])
+        owners = list(rows_of)
         prompts = [rows.prompts[owner] for owner in owners]
         plan = shared_prefix.layout(
             [len(prompt.input_ids) for prompt in prompts],
             [self.adapter.bidirectional_spans(self.model, prompt.input_ids) for prompt in prompts],
-            [[len(rows.completions[row]) - 1 for row in owned[owner]] for owner in owners],
+            [[len(rows.completions[row]) - 1 for row in rows_of[owner]] for owner in owners],
             self.device,
         )
         per_prompt = self.features([*rows.prompts, *([rows.dummy_image] if rows.dummy_image else [])])
@@ -135,9 +135,9 @@ class Policy(nn.Module):
                 if (part := per_prompt[owners[group]]) is not None:
                     picked.append(part)
             else:
-                row = owned[owners[group]][k]
+                row = rows_of[owners[group]][k]
                 ids.append(rows.completions[row][:-1])
-                # All completions count on from the prompt, wherever they lie in the row.
+                # Positions of every completion follow its prompt's, wherever it lies in the row.
                 onward = prompt.next_position + torch.arange(len(ids[-1]))
                 positions.append(onward.expand(len(prompt.positions), -1))
                 starts[row] = start
@@ -163,7 +163,7 @@ class Policy(nn.Module):
         owner = torch.tensor(list(rows.prompt_of))
         prompt_length = torch.tensor([len(prompt.input_ids) for prompt in rows.prompts])[owner]
         length = torch.tensor([len(completion) for completion in rows.completions])
-        # A completion's last token predicts none, so that it need not pass.
+        # A completion's last token predicts nothing, so it is left out.
         ids = pad_sequence(
             [
                 torch.cat([rows.prompts[p].input_ids, completion[:-1]])
@@ -188,7 +188,7 @@ class Policy(nn.Module):
     def _embeddings(
         self, ids: Tensor, picked: Sequence[Tensor], rows: Rows, features: Sequence[Tensor | None]
     ) -> Tensor:
-        """(R, L) ids to (R, L, d) with image features in their places; the picture counts nothing."""
+        """(R, L) ids to (R, L, d) with image features in their places; the dummy image adds zero."""
         embeddings = self.adapter.embed(self.model, ids, torch.cat(list(picked)) if picked else None)
         if rows.dummy_image is not None and (unused := features[-1]) is not None:
             embeddings = embeddings + unused.sum() * 0.0
@@ -238,9 +238,9 @@ class Policy(nn.Module):
 
 
 def _onward(prompt: Encoded, width: int) -> Tensor:
-    """Positions (A, width) of a prompt, of what follows it and, counting on, of padding.
+    """Positions (A, width) of a prompt, its completion and, continuing, of padding.
 
-    Padding must not start again at a lower position: that would read as a second packed sequence.
+    Padding must not start again at a lower position: that would look like a second packed sequence.
     """
     axes, size = prompt.positions.shape
     following = prompt.next_position + torch.arange(max(width - size, 0))

@@ -1,4 +1,4 @@
-"""How one agent sees prompts: adapter and processor, without weights, so data can be checked before they load."""
+"""An agent's prompt encoder: adapter and processor without weights, so data can be checked before models load."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from model_adapters.registry import adapter_for
 from model_adapters.templates import arguments, without_control_tokens
 
 CACHE_BYTES = 256 * 2**20
-"""Encoded prompts kept per agent, newest first: small validation sets are then preprocessed once, not per visit."""
+"""Bytes of encoded prompts cached per agent, least recently used out first: small validation sets are encoded once."""
 
 PREPARED_BYTES = 2**30
-"""Prompts encoded ahead of a rollout, per agent and rank; the rollout holds all of its prompts in any case."""
+"""Bytes of prompts encoded ahead of a rollout, per agent and rank."""
 
 DUMMY_SIDES = (56, 56)
 
@@ -45,17 +45,17 @@ class PromptEncoder:
         self.adapter = adapter_for(path, settings.adapter)
         self.vision = VisionSettings(**config.vision.model_dump())
         self.processor: Any = self.adapter.load_processor(path, self.vision)
-        # A misspelt argument of the chat template is refused here, before any row is read.
+        # Refuse a misspelt argument of the chat template before any row is read.
         arguments(self.processor, settings.template)
         self._cache: OrderedDict[tuple[str, str], Encoded] = OrderedDict()
         self._cached_bytes = 0
         self._prepared: dict[tuple[str, str], Encoded] = {}
 
     def encode(self, prompt: Prompt) -> Encoded:
-        """Token ids, positions and vision tensors of one prompt in this agent's view.
+        """Encode one prompt in this agent's view: token ids, positions and vision tensors.
 
-        Prompts from data without any views (a validation set, say) are read in their original wording. Raises
-        UserError where the data have views, but not this agent's.
+        Prompts of data without views (a validation set, say) keep their original wording. Raises UserError where the
+        data have views, but not this agent's.
         """
         text = self._text(prompt)
         key = prompt.uid, text  # The same row can be in two data sets, of which one has views.
@@ -74,10 +74,10 @@ class PromptEncoder:
 
     @contextlib.contextmanager
     def preparing(self, prompts: Sequence[Prompt]) -> Iterator[None]:
-        """While the block runs, a thread encodes what `encode` will be asked for next; in the block nobody may ask.
+        """Encode the next prompts in a thread while the block runs; `encode` may not be called inside the block.
 
-        The end of the block waits for the prompt at hand alone. What is missing then, or lies beyond PREPARED_BYTES,
-        or could not be encoded, `encode` does in its turn, and raises what there is to raise: only time changes.
+        The end of the block waits for the current prompt only. What is missing then, exceeds PREPARED_BYTES or could
+        not be encoded is encoded, or raises, at its `encode`: only time changes.
         """
         self._prepared = {}
         if not prompts:
@@ -119,7 +119,7 @@ class PromptEncoder:
         return view
 
     def length(self, prompt: Prompt) -> int:
-        """Tokens of one prompt, image tokens included, without processing its pictures."""
+        """Count the tokens of one prompt, image tokens included, without processing its images."""
         text = self._text(prompt)
         return self.adapter.prompt_length(self.processor, text, self._images(prompt), **self._how())
 
@@ -134,7 +134,7 @@ class PromptEncoder:
         return {"system": self.config.prompt.system, "vision": self.vision, "template": self.settings.template}
 
     def longest_prompt(self) -> int:
-        """Most prompt tokens this agent takes: the setting, or what context or engine leave beside a completion."""
+        """Most prompt tokens this agent takes: the setting, or what context or engine leave for a prompt."""
         limits = [self.config.data.max_prompt_tokens]
         if (context := self._context()) is not None:
             limits.append(self._beside(context, f"agent {self.name!r} has a context of {context} tokens"))
@@ -143,24 +143,22 @@ class PromptEncoder:
         return min(limits)
 
     def limited_by_engine(self) -> bool:
-        """Whether `engine.max_model_len` alone makes prompts shorter."""
+        """Whether `engine.max_model_len` is what limits prompts."""
         engine, context = self._engine_length(), self._context()
         if engine is None or (context is not None and context <= engine):
             return False
         return self.longest_prompt() < self.config.data.max_prompt_tokens
 
     def _context(self) -> int | None:
-        found: int | None = getattr(
-            AutoConfig.from_pretrained(self.path).get_text_config(), "max_position_embeddings", None
-        )
-        return found
+        config: Any = AutoConfig.from_pretrained(self.path).get_text_config()
+        return getattr(config, "max_position_embeddings", None)
 
     def _engine_length(self) -> int | None:
         engine = self.config.engine
         return engine.max_model_len if ENGINES.find(engine.kind).own_weights else None
 
     def _beside(self, room: int, whose: str) -> int:
-        """What a completion leaves of a number of tokens; raises UserError where that is nothing."""
+        """Tokens that the longest completion leaves of `room`; raises UserError where there are none."""
         lengths = {
             "sampling.max_new_tokens": self.config.sampling.max_new_tokens,
             "validation.max_new_tokens": self.config.validation.max_new_tokens or 0,

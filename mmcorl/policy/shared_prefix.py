@@ -1,10 +1,9 @@
-"""The K completions of a prompt behind one copy of it: attention for a flat row without padding.
+"""Shared-prefix attention: compute each prompt once for its K completions (packed, no padding).
 
 A row holds prompts, each once, and their completions; everything but attention treats its tokens alike. Attention is
 computed in two parts: a prompt with itself, once, and each completion's queries with [keys of the prompt; its own]. A
-decoder of transformers takes part by way of its registry of attention functions; the name is set on its attention
-modules only while they work on such a row, also when gradient checkpointing calls them a second time, so that every
-other pass is untouched.
+transformers decoder gets it through the registry of attention functions; the name is set on its attention modules only
+while they work on such a row, also when gradient checkpointing calls them a second time, so other passes are untouched.
 
 Source: arXiv:2506.05433 (Prefix Grouper).
 """
@@ -21,13 +20,13 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 NAME = "mmcorl_shared_prefix"
-"""In the registry of transformers."""
+"""Name in the registry of transformers."""
 KEYWORD = "shared_prefix"
-"""By which the layout travels through the decoder to its attention modules."""
+"""Keyword that carries the layout through the decoder to its attention modules."""
 RAGGED = 0.75
-"""Completions are padded, in attention alone, to the longest of their bundle: none is shorter than this share of it."""
+"""Completions are padded, in attention alone, to the longest of their batch: at least this share is no padding."""
 NO_MASK = (1, 1, 1, 1)
-"""Shape of a mask that transformers takes for ready-made and hands on; nothing looks at it."""
+"""Shape of a mask that transformers passes on as it is; nothing reads it."""
 
 
 class CannotShare(Exception):
@@ -35,74 +34,74 @@ class CannotShare(Exception):
 
 
 @dataclass(frozen=True)
-class Bundle:
-    """Completions that meet the kernel together, the longest first."""
+class SuffixBatch:
+    """Completions that go to the kernel together, the longest first."""
 
     lengths: tuple[int, ...]
     owners: Tensor | None
-    """(n,) which prompt of the branching each follows; None where there is one."""
+    """(n,) index of each completion's prompt in the group; None where there is one prompt."""
     padded: Tensor | None
-    """(n * longest,) index into the bundle's tokens, row after row; None where all are of one length."""
+    """(n * longest,) index into the batch's tokens, row after row; None where all have one length."""
     valid: Tensor | None
-    """(tokens,) places of the bundle's tokens in the padded rows; None likewise."""
+    """(tokens,) index of the batch's tokens in the padded rows; None likewise."""
 
     @property
     def tokens(self) -> int:
-        """Of all completions."""
+        """Tokens of all completions."""
         return sum(self.lengths)
 
 
 @dataclass(frozen=True)
-class Branching:
-    """Prompts that are alike and the completions behind them."""
+class PrefixGroup:
+    """Prompts of one length and with the same bidirectional spans, and their completions."""
 
     prompts: int
     prefix: int
     """P, tokens of each prompt."""
-    blocks: Tensor | None
-    """(P,) int64: tokens of one number above 0 attend to each other both ways; None for prompts without such."""
-    bundles: tuple[Bundle, ...]
+    spans: Tensor | None
+    """(P,) int64: tokens with the same number above 0 attend to each other both ways; None for prompts without any."""
+    suffixes: tuple[SuffixBatch, ...]
 
 
-Place = tuple[int, int | None]
+Part = tuple[int, int | None]
 """(group, number of a completion), or (group, None) for its prompt."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a flat row of T tokens is made up."""
+    """The parts of a flat row of T tokens."""
 
-    branchings: tuple[Branching, ...]
-    order: tuple[Place, ...]
-    """What lies in the row, one behind the other."""
+    groups: tuple[PrefixGroup, ...]
+    order: tuple[Part, ...]
+    """The parts of the row in their order."""
     _masks: dict[Any, Tensor] = field(default_factory=dict)
 
     @property
     def sizes(self) -> list[int]:
-        """Tokens of each part of the row: the prompts of a branching, each of its bundles, the next prompts."""
+        """Tokens of each part of the row: the prompts of a group, each of its suffix batches, the next prompts."""
         return [
             size
-            for branching in self.branchings
-            for size in (branching.prompts * branching.prefix, *(one.tokens for one in branching.bundles))
+            for group in self.groups
+            for size in (group.prompts * group.prefix, *(suffix.tokens for suffix in group.suffixes))
         ]
 
-    def prefix_mask(self, branching: Branching, window: int | None, query: Tensor, repeats: int) -> Tensor | None:
-        """(repeats * P, P) added to a prompt's products; None where its tokens see all of it that precedes them."""
-        if branching.blocks is None and (window is None or branching.prefix <= window):
+    def prefix_mask(self, group: PrefixGroup, window: int | None, query: Tensor, repeats: int) -> Tensor | None:
+        """(repeats * P, P) added to a prompt's attention scores; None where plain causal attention is right."""
+        if group.spans is None and (window is None or group.prefix <= window):
             return None
-        key = ("prefix", id(branching), window, _of_products(query), repeats)
+        key = ("prefix", id(group), window, _of_products(query), repeats)
         if key not in self._masks:
-            back = _behind(branching.prefix, branching.prefix, query.device)
+            back = _behind(group.prefix, group.prefix, query.device)
             seen = back >= 0
-            if branching.blocks is not None:
-                blocks = branching.blocks.to(query.device)
-                seen |= (blocks[:, None] == blocks) & (blocks > 0)
+            if group.spans is not None:
+                spans = group.spans.to(query.device)
+                seen |= (spans[:, None] == spans) & (spans > 0)
             self._masks[key] = _added(seen if window is None else seen & (back < window), query, repeats)
         return self._masks[key]
 
-    def bundle_mask(self, keys: int, longest: int, window: int | None, query: Tensor, repeats: int) -> Tensor:
-        """(repeats * C, keys + C) added to completions' products with the prompt's last keys and their own."""
-        key = ("bundle", keys, longest, window, _of_products(query), repeats)
+    def suffix_mask(self, keys: int, longest: int, window: int | None, query: Tensor, repeats: int) -> Tensor:
+        """(repeats * C, keys + C) added to completions' scores with the prompt's last keys and their own."""
+        key = ("suffix", keys, longest, window, _of_products(query), repeats)
         if key not in self._masks:
             back = _behind(longest, keys + longest, query.device)
             seen = (back >= 0) if window is None else (back >= 0) & (back < window)
@@ -111,74 +110,74 @@ class Layout:
 
 
 def _added(seen: Tensor, query: Tensor, repeats: int) -> Tensor:
-    """0 for what is seen, -inf for what is not, in the dtype of the products: one for all layers, which keep it."""
+    """0 for visible keys, -inf for others, in the dtype of the scores; all layers share it."""
     return torch.zeros_like(seen, dtype=_of_products(query)).masked_fill_(~seen, float("-inf")).repeat(repeats, 1)
 
 
 def _of_products(query: Tensor) -> torch.dtype:
-    """In which attention multiplies: under autocast another than a normalised query has, and a cast for each layer."""
+    """The dtype attention computes in; under autocast a normalised query has another one."""
     device = query.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
 
 
 def _behind(queries: int, keys: int, device: torch.device) -> Tensor:
-    """How far (queries, keys) each key lies behind each query, the last of both being the same token."""
+    """Distance (queries, keys) of each key behind each query; the last of both are the same token."""
     return torch.arange(keys - queries, keys, device=device)[:, None] - torch.arange(keys, device=device)
 
 
 def layout(
-    prefixes: Sequence[int], blocks: Sequence[Tensor | None], lengths: Sequence[Sequence[int]], device: torch.device
+    prefixes: Sequence[int], spans: Sequence[Tensor | None], lengths: Sequence[Sequence[int]], device: torch.device
 ) -> Layout:
-    """Plan a row of some groups: tokens and two-way blocks of each prompt, tokens of each of its completions.
+    """Plan a row of some groups from the tokens and bidirectional spans of each prompt and its completions' lengths.
 
-    Prompts of one length and with the same blocks come together, and their completions by length, so that few and
-    large pieces of work go to the kernel.
+    Prompts that are alike come together, and their completions by length, so that few and large pieces of work go to
+    the kernel.
     """
     alike: dict[Any, list[int]] = {}
-    for group, (prefix, block) in enumerate(zip(prefixes, blocks, strict=True)):
-        alike.setdefault((prefix, None if block is None else tuple(block.tolist())), []).append(group)
-    branchings: list[Branching] = []
-    order: list[Place] = []
+    for group, (prefix, span) in enumerate(zip(prefixes, spans, strict=True)):
+        alike.setdefault((prefix, None if span is None else tuple(span.tolist())), []).append(group)
+    prefix_groups: list[PrefixGroup] = []
+    order: list[Part] = []
     for groups in alike.values():
         rows = [(group, k) for group in groups for k in range(len(lengths[group]))]
         rows.sort(key=lambda row: -lengths[row[0]][row[1]])
         order += [*((group, None) for group in groups), *rows]
         number = {group: index for index, group in enumerate(groups)}
-        bundles = [
-            _bundle(
-                tuple(lengths[group][k] for group, k in bundle),
-                torch.tensor([number[group] for group, _ in bundle], device=device) if len(groups) > 1 else None,
+        suffixes = [
+            _suffix_batch(
+                tuple(lengths[group][k] for group, k in suffix),
+                torch.tensor([number[group] for group, _ in suffix], device=device) if len(groups) > 1 else None,
                 device,
             )
-            for bundle in _bundled(rows, lengths)
+            for suffix in _by_length(rows, lengths)
         ]
-        branchings.append(Branching(len(groups), prefixes[groups[0]], blocks[groups[0]], tuple(bundles)))
-    return Layout(tuple(branchings), tuple(order))
+        prefix_groups.append(PrefixGroup(len(groups), prefixes[groups[0]], spans[groups[0]], tuple(suffixes)))
+    return Layout(tuple(prefix_groups), tuple(order))
 
 
-def _bundled(rows: Sequence[tuple[int, int]], lengths: Sequence[Sequence[int]]) -> list[list[tuple[int, int]]]:
-    """Cut rows that go by length where it falls too far."""
-    bundles: list[list[tuple[int, int]]] = []
+def _by_length(rows: Sequence[tuple[int, int]], lengths: Sequence[Sequence[int]]) -> list[list[tuple[int, int]]]:
+    """Cut rows sorted by length where the length falls below RAGGED."""
+    suffixes: list[list[tuple[int, int]]] = []
     longest = 0
     for group, k in rows:
-        if not bundles or lengths[group][k] < RAGGED * longest:
-            bundles.append([])
+        if not suffixes or lengths[group][k] < RAGGED * longest:
+            suffixes.append([])
             longest = lengths[group][k]
-        bundles[-1].append((group, k))
-    return bundles
+        suffixes[-1].append((group, k))
+    return suffixes
 
 
-def _bundle(lengths: tuple[int, ...], owners: Tensor | None, device: torch.device) -> Bundle:
+def _suffix_batch(lengths: tuple[int, ...], owners: Tensor | None, device: torch.device) -> SuffixBatch:
     longest = lengths[0]
     if lengths[-1] == longest:
-        return Bundle(lengths, owners, None, None)
+        return SuffixBatch(lengths, owners, None, None)
     length = torch.tensor(lengths)
     within = torch.arange(longest).expand(len(lengths), -1)
     here = within < length[:, None]
     start = length.cumsum(0) - length
-    # Padding repeats the first token: finite, seen by no token of the completion, and thrown away.
+    # Padding repeats the first token: finite, visible to no token of the completion, and dropped afterwards.
     padded = torch.where(here, within + start[:, None], start[:, None])
-    return Bundle(lengths, owners, padded.flatten().to(device), here.flatten().nonzero().flatten().to(device))
+    return SuffixBatch(lengths, owners, padded.flatten().to(device), here.flatten().nonzero().flatten().to(device))
 
 
 def attention(
@@ -193,11 +192,11 @@ def attention(
     sliding_window: int | None = None,
     **more: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of one flat row in the form that transformers calls: (1, H, T, D) queries to (1, T, H, D).
+    """Compute attention of one flat row, as transformers calls it: (1, H, T, D) queries to (1, T, H, D).
 
-    Keys and values (1, H_kv, T, D) have H / H_kv times fewer heads and are not repeated for that; query heads of
-    one key head are stacked as if they were more queries. `sliding_window` counts tokens of prompt and completion
-    as if there were no other completions. Raises CannotShare for what it does not know, such as a soft-cap.
+    Keys and values (1, H_kv, T, D) are not repeated for grouped queries: query heads of one key head are stacked as if
+    they were more queries. `sliding_window` counts tokens of prompt and completion as if there were no other
+    completions. Raises CannotShare for features it does not know, such as a soft-cap.
     """
     for unknown in ("softcap", "s_aux", "position_bias"):
         if more.get(unknown) is not None:
@@ -208,16 +207,16 @@ def attention(
     # Query heads of one key head.
     repeats = query.shape[1] // key.shape[1]
     done: list[Tensor] = []
-    for branching in shared_prefix.branchings:
-        q, k, v = (_rows(tensor, branching.prompts) for tensor in next(parts))
-        mask = shared_prefix.prefix_mask(branching, sliding_window, q, repeats)
+    for group in shared_prefix.groups:
+        q, k, v = (_rows(tensor, group.prompts) for tensor in next(parts))
+        mask = shared_prefix.prefix_mask(group, sliding_window, q, repeats)
         done.append(_grouped(q, k, v, mask, scaling))
         # No completion sees further back than its first token does.
-        reach = branching.prefix if sliding_window is None else min(branching.prefix, sliding_window - 1)
-        k, v = k[:, :, branching.prefix - reach :], v[:, :, branching.prefix - reach :]
-        for bundle in branching.bundles:
-            mask = shared_prefix.bundle_mask(reach, bundle.lengths[0], sliding_window, q, repeats)
-            done.append(_branches(next(parts), k, v, bundle, mask, scaling))
+        reach = group.prefix if sliding_window is None else min(group.prefix, sliding_window - 1)
+        k, v = k[:, :, group.prefix - reach :], v[:, :, group.prefix - reach :]
+        for suffix in group.suffixes:
+            mask = shared_prefix.suffix_mask(reach, suffix.lengths[0], sliding_window, q, repeats)
+            done.append(_suffixes(next(parts), k, v, suffix, mask, scaling))
     return torch.cat(done)[None], None
 
 
@@ -226,20 +225,25 @@ def _rows(tensor: Tensor, count: int) -> Tensor:
     return tensor.unflatten(1, (count, -1)).transpose(0, 1)
 
 
-def _branches(
-    own: Sequence[Tensor], prefix_key: Tensor, prefix_value: Tensor, bundle: Bundle, mask: Tensor, scaling: float | None
+def _suffixes(
+    parts: Sequence[Tensor],
+    prefix_key: Tensor,
+    prefix_value: Tensor,
+    suffix: SuffixBatch,
+    mask: Tensor,
+    scaling: float | None,
 ) -> Tensor:
     """Completions (H, S, D) behind prefixes (n, H_kv, P, D), to (S, H, D)."""
-    rows = len(bundle.lengths)
-    if bundle.padded is not None:
-        own = [tensor.index_select(1, bundle.padded) for tensor in own]
-    q, k, v = (_rows(tensor, rows) for tensor in own)
-    if bundle.owners is None:
+    rows = len(suffix.lengths)
+    if suffix.padded is not None:
+        parts = [tensor.index_select(1, suffix.padded) for tensor in parts]
+    q, k, v = (_rows(tensor, rows) for tensor in parts)
+    if suffix.owners is None:
         behind = [tensor.expand(rows, -1, -1, -1) for tensor in (prefix_key, prefix_value)]
     else:
-        behind = [tensor.index_select(0, bundle.owners) for tensor in (prefix_key, prefix_value)]
+        behind = [tensor.index_select(0, suffix.owners) for tensor in (prefix_key, prefix_value)]
     out = _grouped(q, torch.cat([behind[0], k], dim=2), torch.cat([behind[1], v], dim=2), mask, scaling)
-    return out if bundle.valid is None else out.index_select(0, bundle.valid)
+    return out if suffix.valid is None else out.index_select(0, suffix.valid)
 
 
 def _grouped(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scaling: float | None) -> Tensor:
@@ -254,14 +258,14 @@ def _grouped(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scaling: floa
     return out.unflatten(2, (repeats, -1)).permute(0, 3, 1, 2, 4).flatten(0, 1).flatten(1, 2)
 
 
-# -- the way into a decoder of transformers ------------------------------------------------------------------------
+# -- hooks into a transformers decoder ------------------------------------------------------------------------
 
 
 def install(decoder: nn.Module) -> None:
-    """Let the attention modules of a text model follow a layout that they are given.
+    """Let the attention modules of a text model follow a layout passed to the decoder.
 
-    Raises CannotShare where this model has tokens meet in other ways than attention over all or over a window, or
-    has none that could be reached.
+    Raises CannotShare where tokens mix in other ways than full or sliding-window attention, or where the attention
+    modules cannot be found.
     """
     config: Any = getattr(decoder, "config", None)
     kinds = set(getattr(config, "layer_types", None) or ())
@@ -281,7 +285,7 @@ def install(decoder: nn.Module) -> None:
 
 
 def _attends(module: nn.Module) -> bool:
-    """What all attention modules of transformers have since they look up their function in a registry."""
+    """Whether a module is a transformers attention module, by the attributes they all have."""
     return hasattr(module, "config") and hasattr(module, "num_key_value_groups") and hasattr(module, "scaling")
 
 
@@ -294,10 +298,10 @@ def _register() -> None:
 
 def _enter(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
     if kwargs.get(KEYWORD) is not None:
-        module.own_attention = module.config._attn_implementation
+        module.usual_attention = module.config._attn_implementation
         module.config._attn_implementation = NAME
 
 
 def _leave(module: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
     if kwargs.get(KEYWORD) is not None:
-        module.config._attn_implementation = module.own_attention
+        module.config._attn_implementation = module.usual_attention

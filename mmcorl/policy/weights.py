@@ -1,4 +1,4 @@
-"""Weights on their way: the dtypes they are kept in, the names the hub knows them by."""
+"""Dtypes of weights in memory, their names on the hub, and how they are written."""
 
 from __future__ import annotations
 
@@ -109,15 +109,15 @@ def write(model: Any, directory: Path, dtype: torch.dtype, state: Mapping[str, T
     tensors = model.state_dict() if state is None else state
     model.save_pretrained(directory, state_dict={name: lowered(value) for name, value in tensors.items()})
     file = directory / "config.json"
-    written = _said(json.loads(file.read_text(encoding="utf-8")), str(dtype).removeprefix("torch."))
+    written = _with_dtype(json.loads(file.read_text(encoding="utf-8")), str(dtype).removeprefix("torch."))
     file.write_text(json.dumps(written, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _said(config: Any, dtype: str) -> Any:
+def _with_dtype(config: Any, dtype: str) -> Any:
     """A config as JSON with every `dtype` (transformers 4: also `torch_dtype`) that names one replaced."""
     if not isinstance(config, dict):
         return config
     return {
-        key: dtype if key in ("dtype", "torch_dtype") and isinstance(value, str) else _said(value, dtype)
+        key: dtype if key in ("dtype", "torch_dtype") and isinstance(value, str) else _with_dtype(value, dtype)
         for key, value in config.items()
     }

@@ -1,8 +1,8 @@
-"""Ways for the ranks of one agent to hold its weights, gradients and optimizer state together.
+"""Sharding of an agent's weights, gradients and optimizer state over its ranks.
 
-All of them give the same update. What leaves them (weights for an engine, checkpoints) is whole tensors, so nothing
-outside of this package knows how they were divided, and a run resumes with another number of ranks or another way.
-DeepSpeed is imported only where it is asked for.
+Every backend gives the same update. Weights for an engine and checkpoints leave as whole tensors, so nothing outside of
+this package depends on the sharding, and a run resumes with another number of ranks or another backend. DeepSpeed is
+imported only when it is used.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def require(config: Config) -> None:
 
 
 def loading(config: Config, ranks: Ranks, device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """The context in which a model is loaded that will be sharded: ZeRO-3 divides it as it comes from the disk."""
+    """Return the context for loading a model that will be sharded: ZeRO-3 partitions it while reading."""
     require(config)
     if config.training.sharding != "zero3":
         return contextlib.nullcontext()
@@ -48,7 +48,7 @@ def loading(config: Config, ranks: Ranks, device: torch.device) -> contextlib.Ab
 
 
 def shard(policy: Policy, optimizer: Optimizer, config: Config, ranks: Ranks, device: torch.device) -> Shards:
-    """Put a policy on its device, as whole or as divided as `training.sharding` says, with its optimizer."""
+    """Put a policy on its device with its optimizer, sharded by `training.sharding`."""
     if config.training.sharding == "none":
         from mmcorl.sharding.ddp import Plain
 

@@ -1,4 +1,4 @@
-"""What every way of holding an agent's weights can do, and how whole tensors come out of it and go in again."""
+"""Base of the sharding backends: training steps, and whole tensors out of the shards and back in."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ BUCKET = 2**27
 """Most elements gathered at once: 512 MiB in fp32."""
 
 Part = Literal["weight", "exp_avg", "exp_avg_sq"]
-"""What there is of each trained parameter, each of its shape and in fp32; weights that are not trained may be lower."""
+"""The tensors of a trained parameter, of its shape and in fp32; frozen weights may have a lower dtype."""
 HOW: dict[str, Any] = {"fused": None, "foreach": None}
-"""What a saved state says of the ways of AdamW's step: nothing, as they hang on how weights are divided."""
+"""Saved states leave AdamW's implementation open, as it depends on the sharding."""
 MOMENTS: tuple[Part, Part] = ("exp_avg", "exp_avg_sq")
 
 LogProbs = Callable[[Rows, float], Tensor]
@@ -29,19 +29,19 @@ LogProbs = Callable[[Rows, float], Tensor]
 class Shards(ABC):
     """An agent's policy and optimizer as one rank holds them.
 
-    Every rank makes the same calls in the same order, of everything but `logprobs` and `backward`, which need it only
-    where `lockstep` says so. Parameters are handled as those of `policy`, whatever shape the rank's part of them has.
+    All ranks make the same calls in the same order; for `logprobs` and `backward` only where `lockstep` says so.
+    Parameters are those of `policy`, whatever shape the rank's part of them has.
     """
 
     lockstep: ClassVar[bool] = True
-    """Whether ranks wait for each other inside of passes: then all of them make the same passes through every module,
-    and every trained parameter takes part in each backward pass."""
+    """Whether ranks wait for each other inside forward and backward passes: then all make the same passes through every
+    module, and every trained parameter takes part in each backward pass."""
     whole: ClassVar[bool] = False
     """Whether each rank holds all weights, so that `policy` can be used as it is."""
 
     policy: Policy
     optimizer: torch.optim.AdamW
-    """The torch optimizer; what it sees as its parameters depends on the way of sharding."""
+    """The torch optimizer; its parameters depend on the sharding."""
     trainable: list[nn.Parameter]
     """Parameters of `policy` that receive gradients."""
 
@@ -60,37 +60,37 @@ class Shards(ABC):
 
     @abstractmethod
     def step(self) -> float:
-        """Clip, take one optimizer step and forget the gradients; returns their global norm before the clipping.
+        """Clip, take one optimizer step and drop the gradients; return their global norm before clipping.
 
-        The norm is NaN where it is not finite; then the weights are not to be used any more.
+        NaN where the norm is not finite; then the weights must not be used any more.
         """
 
     @abstractmethod
     def freeze(self, policy: Policy) -> LogProbs:
-        """Hold a policy that is never trained in the same way; returns its forward."""
+        """Shard a policy that is never trained likewise; return its forward."""
 
     # -- whole tensors --------------------------------------------------------------------------------------
 
     @abstractmethod
     def gather(self, parameters: Sequence[nn.Parameter], part: Part) -> list[Tensor]:
-        """Whole tensors of some parameters, at one go; they may share memory with what is held."""
+        """Whole tensors of some parameters in one go; they may share memory with the shards."""
 
     @abstractmethod
     def put(self, parameter: nn.Parameter, whole: Tensor, part: Part) -> None:
-        """Take over this rank's part of a whole tensor that lies on the CPU of every rank."""
+        """Copy this rank's part of a whole tensor, which every rank has on its CPU, into the shard."""
 
     @abstractmethod
     def held(self, parameter: nn.Parameter) -> Tensor:
         """This rank's part of a parameter's weight, flat or not; may be empty."""
 
     def stepped(self) -> Sequence[Tensor]:
-        """The tensors that `optimizer` keeps its state by."""
+        """The tensors that key the optimizer's state."""
         return self.trainable
 
     def weights(self, everything: bool = False, merge: bool = True) -> Iterator[tuple[str, Tensor]]:
-        """(name in the model, whole tensor) bucket by bucket: what training changes, or `everything`.
+        """Yield (name in the model, whole tensor) bucket by bucket: what training changes, or `everything`.
 
-        Low-rank adapters come merged, as the weights of the layers that they sit in, or with `merge` False as they are.
+        Low-rank adapters come merged into the weights of their layers, or with `merge` False as they are.
         """
         model = self.policy.model
         layers = adapted_layers(model) if merge else {}
@@ -104,8 +104,8 @@ class Shards(ABC):
             tensors = self.gather([plain[name] for name in names], "weight")
             yield from zip(map(without_base, names), tensors, strict=True)
         for layer, module in layers.items():
-            own = dict(module.named_parameters())
-            whole = dict(zip(own, self.gather(list(own.values()), "weight"), strict=True))
+            parameters = dict(module.named_parameters())
+            whole = dict(zip(parameters, self.gather(list(parameters.values()), "weight"), strict=True))
             for name, tensor in merged_weights(module, whole):
                 yield f"{layer}.{name}", tensor
 
@@ -122,7 +122,7 @@ class Shards(ABC):
         return {name: whole.get(str(id(tensor)), tensor) for name, tensor in state.items()} if whole else {}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take over weights by their names in the model, from the CPU of every rank; those not named stay."""
+        """Load weights by their names in the model, from the CPU of every rank; others stay."""
         for name, parameter in self.policy.model.named_parameters(remove_duplicate=False):
             if name in state:
                 self.put(parameter, state[name], "weight")
@@ -142,7 +142,7 @@ class Shards(ABC):
         return {"state": state, "param_groups": groups} if self.ranks.rank == 0 else {}
 
     def load_optimizer_state(self, saved: Mapping[str, Any]) -> None:
-        """Take over what `optimizer_state` gave, whatever the number of ranks was, from the CPU of every rank."""
+        """Load what `optimizer_state` gave, with any number of ranks, from the CPU of every rank."""
         for group, values in zip(self._groups(), saved["param_groups"], strict=True):
             group.update({key: value for key, value in values.items() if key not in ("params", *HOW)})
         self.optimizer.state.clear()
@@ -164,42 +164,42 @@ class Shards(ABC):
         return self.optimizer.param_groups
 
     def _moments_made(self) -> None:  # noqa: B027 (most have nothing to do then)
-        """The optimizer's state has been made anew."""
+        """Called when the optimizer's state has been created anew."""
 
     def _on_first_rank(self, named: Mapping[str, nn.Parameter], part: Part) -> dict[str, Tensor]:
         """Whole tensors on the CPU of rank 0, gathered bucket by bucket; nothing on the other ranks."""
-        found: dict[str, Tensor] = {}
+        whole: dict[str, Tensor] = {}
         for names in buckets(named):
             tensors = self.gather([named[name] for name in names], part)
             if self.ranks.rank == 0:
-                found.update(zip(names, map(_on_cpu, tensors), strict=True))
-        return found
+                whole.update(zip(names, map(_on_cpu, tensors), strict=True))
+        return whole
 
 
 def _on_cpu(tensor: Tensor) -> Tensor:
-    """There, and without the rest of a bucket, which would be written with it."""
-    own = tensor.detach().cpu()
-    return own.clone() if own.untyped_storage().nbytes() > own.nbytes else own
+    """Copy to the CPU, without the rest of a bucket, which would be saved with it."""
+    copy = tensor.detach().cpu()
+    return copy.clone() if copy.untyped_storage().nbytes() > copy.nbytes else copy
 
 
 def size_of(parameter: nn.Parameter) -> int:
-    """Elements of a whole parameter, of which ZeRO-3 leaves none in sight."""
+    """Elements of a whole parameter; ZeRO-3 leaves an empty tensor in its place."""
     return int(getattr(parameter, "ds_numel", parameter.numel()))
 
 
-def add_up(parameters: Sequence[nn.Parameter], scale: float = 1.0) -> None:
-    """Add up the gradients of all ranks, times `scale`; many at one go, as small ones cost a round trip each."""
+def sum_gradients(parameters: Sequence[nn.Parameter], scale: float = 1.0) -> None:
+    """Sum the gradients of all ranks, times `scale`, in buckets: small tensors would cost a round trip each."""
     named = {str(number): parameter for number, parameter in enumerate(parameters)}
     for names in buckets(named):
         gradients = [gradient for name in names if (gradient := named[name].grad) is not None]
         flat = torch.cat([gradient.flatten() for gradient in gradients])
         dist.all_reduce(flat)
-        for gradient, total in zip(gradients, flat.split([one.numel() for one in gradients]), strict=True):
+        for gradient, total in zip(gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True):
             gradient.copy_(total.view_as(gradient).mul_(scale))
 
 
 def buckets(named: Mapping[str, nn.Parameter], most: int = BUCKET) -> Iterator[list[str]]:
-    """Names in order, so many at a time that their tensors have at most `most` elements, or one."""
+    """Names in order, in buckets of at most `most` elements or one tensor."""
     bucket: list[str] = []
     elements = 0
     for name, parameter in named.items():

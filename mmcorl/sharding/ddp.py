@@ -1,4 +1,4 @@
-"""Everything whole on every rank; gradients are added up before each step."""
+"""Data parallelism: everything whole on every rank, gradients summed before each step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from mmcorl.config import Config
 from mmcorl.policy.policy import Policy, Rows
-from mmcorl.sharding.base import LogProbs, Part, Shards, add_up
+from mmcorl.sharding.base import LogProbs, Part, Shards, sum_gradients
 from mmcorl.sharding.ranks import Ranks
 
 
@@ -38,21 +38,21 @@ class Plain(Shards):
 
     def backward(self, loss: Tensor) -> None:
         """Plain autograd."""
-        if loss.requires_grad:  # Not so where only the vision tower is trained and the prompts have no image.
+        if loss.requires_grad:  # It does not where only the vision tower is trained and no prompt has an image.
             loss.backward()
 
     def step(self) -> float:
         """Add up the gradients of all ranks, clip, step."""
-        # What got no gradient takes the step with a zero one, so that AdamW's moments decay at every step.
+        # Parameters without a gradient step with a zero one, so that AdamW's moments decay at every step.
         for parameter in self.trainable:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         if self.ranks.size > 1:
-            add_up(self.trainable)
+            sum_gradients(self.trainable)
         norm = float(torch.nn.utils.clip_grad_norm_(self.trainable, self.max_norm))
         if norm < float("inf"):
             self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)  # The next rollout can use the memory.
+        self.optimizer.zero_grad(set_to_none=True)  # Frees memory for the next rollout.
         return norm if norm < float("inf") else float("nan")
 
     def freeze(self, policy: Policy) -> LogProbs:

@@ -21,7 +21,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from mmcorl.config import Config
 from mmcorl.policy.policy import Policy, Rows
-from mmcorl.sharding.base import LogProbs, Part, Shards, add_up
+from mmcorl.sharding.base import LogProbs, Part, Shards, sum_gradients
 from mmcorl.sharding.ranks import Ranks
 
 
@@ -59,7 +59,7 @@ class FSDP2(Shards):
         divided = [parameter for parameter in self.trainable if isinstance(parameter, DTensor)]
         small = [parameter for parameter in self.trainable if not isinstance(parameter, DTensor)]
         if self.ranks.size > 1:
-            add_up(small, 1 / self.ranks.size)
+            sum_gradients(small, 1 / self.ranks.size)
         kinds = [kind for kind in (divided, small) if kind]  # torch mixes them in none of its lists
         norm = math.hypot(
             *(float(_whole(get_total_norm([one.grad for one in kind if one.grad is not None]))) for kind in kinds)

@@ -1,7 +1,7 @@
-"""The ranks of one agent, and the little they tell each other besides gradients.
+"""The ranks of one agent, and the small messages they exchange besides gradients.
 
-One agent is W processes of equal standing, each with its own prompts. What goes through here is small and lives on
-the CPU: outlines of groups, metrics, signs of life. Agents have no group in common, so none ever waits for another.
+One agent is W equal processes, each with its own prompts. Messages are small and on the CPU: shapes of groups, metrics,
+barriers. Agents share no process group, so no agent ever waits for another.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Ranks:
-    """Which rank of its agent this process is. One rank alone needs no torch.distributed and waits for nobody."""
+    """This process among the ranks of its agent. A single rank needs no torch.distributed."""
 
     rank: int = 0
     size: int = 1
@@ -46,9 +46,8 @@ class Ranks:
             dist.destroy_process_group()
 
     def require_group(self, device: torch.device) -> None:
-        """Make sure that there is a process group: sharding libraries want one, even of a single rank."""
+        """Start a process group if there is none: sharding libraries need one, even for a single rank."""
         if not dist.is_initialized():
-            # Alone nobody is waited for.
             _start(device, 60.0, store=dist.HashStore(), rank=0, world_size=1)
 
     def gather(self, value: Value) -> list[Value]:

@@ -1,4 +1,4 @@
-"""A whole copy of divided weights, for an engine that samples from the model itself."""
+"""A whole copy of sharded weights, for an engine that samples from the model itself."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from mmcorl.policy.weights import lower_frozen
 
 
 class WholeCopy:
-    """The starting policy, whole on every rank; meant for models that fit into a rank's memory once more.
+    """The policy, whole on every rank; for models of which a rank's memory holds a second copy.
 
-    Modules that gather their weights whenever they are called must be called equally often on all ranks, which
-    sampling cannot promise: completions end where they end.
+    Sharded modules gather their weights at every call, so all ranks must call them equally often; sampling cannot,
+    because completions differ in length.
     """
 
     def __init__(self, config: Config, encoder: PromptEncoder, device: torch.device):
@@ -29,7 +29,7 @@ class WholeCopy:
 
     @torch.no_grad()
     def take(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """Take over weights by their names in the model."""
-        own = dict(self.policy.model.named_parameters(remove_duplicate=False))
+        """Copy weights by their names in the model."""
+        parameters = dict(self.policy.model.named_parameters(remove_duplicate=False))
         for name, tensor in weights:
-            own[name].copy_(tensor)
+            parameters[name].copy_(tensor)

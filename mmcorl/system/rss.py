@@ -1,4 +1,4 @@
-"""How much memory this process has taken at the most, as the system counts it."""
+"""Peak resident memory of this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders of temporary files that bear the number of their process, so that they can be cleared when it is killed."""
+"""Temporary folders named by process id, so that they can be removed when the process was killed."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ def prefix(pid: int) -> str:
 
 
 def clear(pid: int) -> None:
-    """Remove what a process that has ended left of them on this machine."""
+    """Remove the folders that an ended process left on this machine."""
     for folder in Path(tempfile.gettempdir()).glob(f"{prefix(pid)}*/"):
         shutil.rmtree(folder, ignore_errors=True)

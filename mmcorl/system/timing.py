@@ -1,6 +1,6 @@
-"""The parts of an agent's work by their names, for `mmcorl train ... profile=true`; nothing is measured without it.
+"""Named spans of an agent's work, for `mmcorl train ... profile=true`; nothing is measured without it.
 
-Code says `with span("decode"):` around a part. Parts lie within each other: a second belongs to the innermost.
+Code marks a span by `with span("decode"):`. Spans nest, and time belongs to the innermost.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ _at_work: Timer | None = None
 
 
 class Timer:
-    """Seconds by (call, part), as long as it is `at_work`; ranges of the same names stand in a torch trace.
+    """Seconds by (call, span) while it is `at_work`; torch traces show ranges of the same names.
 
     Args:
-        wait: waits until the device has done what it was given; what a part starts there counts as its time.
+        wait: waits for the device, so that work started in a span counts as its time.
     """
 
     def __init__(self, wait: Callable[[], None]):
         self._wait = wait
         self.seconds: dict[tuple[str, str], float] = {}
-        """What a call does outside of its parts has the part `other`."""
+        """Time of a call outside of its spans is `other`."""
         self._stack: list[str] = []
         self._mark = 0.0
 
     @contextlib.contextmanager
     def at_work(self, call: str) -> Iterator[None]:
-        """Measure one call, such as `rollout`, and the parts in it."""
+        """Measure one call, such as `rollout`, and its spans."""
         global _at_work
         self._call, _at_work = call, self
         try:
@@ -40,7 +40,7 @@ class Timer:
 
     @contextlib.contextmanager
     def measure(self, part: str, shown: str) -> Iterator[None]:
-        """One part of the present call; `shown` is its name in a trace."""
+        """Measure one span of the present call; `shown` is its name in a trace."""
         import torch
 
         self._turn()
@@ -54,7 +54,7 @@ class Timer:
             self._stack.pop()
 
     def _turn(self) -> None:
-        """The time since the last turn belongs to the part that is innermost now."""
+        """Add the time since the last turn to the innermost span."""
         self._wait()
         now = time.perf_counter()
         if self._stack:
@@ -64,5 +64,5 @@ class Timer:
 
 
 def span(name: str) -> contextlib.AbstractContextManager[None]:
-    """The block is a part of the work, such as `decode`."""
+    """Return a context manager that marks a block as a span, such as `decode`."""
     return _NOTHING if _at_work is None else _at_work.measure(name, name)

@@ -1,10 +1,10 @@
-"""Does the engine sample from the policy that is trained? Asked before the first step, with equal weights.
+"""Engine and trainer parity: does the engine sample from the policy that is trained? Checked before the first step.
 
-One completion per prompt is drawn by the engine and scored by the trainer; d = log pi_train - log pi_engine per token
-is what a difference in masks, tiles, positions, weights, dtype or temperature shows in. Half of the prompts are read
-with their images and the other half without: an engine that sees pictures another way drifts on the former alone.
-The bounds: mean |d| below 0.05 nats (bf16 noise of an identical model is about 0.02), and with images at most 1.5
-times as much as without. In fp32, where an identical model agrees to 1e-6, the bound is 0.001.
+The engine draws one completion per prompt and the trainer scores it with equal weights; d = log pi_train - log
+pi_engine per token shows any difference in masks, tiles, positions, weights, dtype or temperature. Prompts are asked
+with their images and without: an engine that processes images differently drifts on the former alone. Bounds: mean |d|
+below 0.05 nats (bf16 noise of an identical model is about 0.02), and with images at most 1.5 times as much as without.
+In fp32, where an identical model agrees to 1e-6, the bound is 0.001.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from mmcorl.config import Config
 from mmcorl.types import Prompt
 
 BOUND = {"fp32": 1e-3, "bf16": 0.05}
-"""Most mean |d| in nats by the coarser dtype of the two."""
+"""Largest mean |d| in nats, by the coarser dtype of the two."""
 FLOOR = {"fp32": 1e-3, "bf16": 0.01}
 """Images are not compared with text below this."""
 RATIO = 1.5
 PROMPTS = 16
-"""Prompts of the training data that are asked, with their images, and again without."""
+"""Training prompts compared, with their images and without."""
 TOKENS = 64
 """Longest completion drawn."""
 
@@ -71,16 +71,16 @@ class Parity:
         if image > max(bound, FLOOR[self.dtype]) or image > max(RATIO * text, FLOOR[self.dtype]):
             return (
                 f"agent {self.agent!r}: engine and trainer differ by {image:.3g} nats per token with images and by "
-                f"{text:.3g} without: the engine sees pictures another way (attention mask over image tokens, tiles, "
-                "resizing or positions); upgrade it, or use engine.kind=transformers"
+                f"{text:.3g} without: the engine processes images differently (attention mask over image tokens, "
+                "tiles, resizing or positions); upgrade it, or use engine.kind=transformers"
             )
         return None
 
     def sentence(self) -> str:
         """What was measured, in one line."""
         parts = [("text", self.text), *([("images", self.image)] if self.image else [])]
-        told = "; ".join(f"{name} {one.mean:.2g} (99 % {one.p99:.2g}, max {one.most:.2g})" for name, one in parts)
-        return f"{self.agent}: engine and trainer agree, mean |d log p| in nats: {told}"
+        drifts = "; ".join(f"{name} {d.mean:.2g} (99 % {d.p99:.2g}, max {d.most:.2g})" for name, d in parts)
+        return f"{self.agent}: engine and trainer agree, mean |d log p| in nats: {drifts}"
 
     def record(self) -> dict[str, Any]:
         """For files."""

@@ -1,4 +1,4 @@
-"""Whether an agent's update may compute prompts once for all their completions: asked of the model at the start."""
+"""Self-test of the shared prefix: may an agent's update compute prompts once for all their completions?"""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOLERANCE = {"fp32": 1e-3, "bf16": 5e-2}
 
 
 def decide(config: Config, name: str, shards: Shards, dummy: DummyBatch) -> bool:
-    """Whether to compute prompts once, as `training.shared_prefix` says; under `auto` a reason against it is printed.
+    """Decide whether to compute prompts once, by `training.shared_prefix`; with `auto` a reason against it is printed.
 
     Called on all ranks. Raises UserError where it is `on` and the model cannot.
     """
@@ -39,27 +39,27 @@ def decide(config: Config, name: str, shards: Shards, dummy: DummyBatch) -> bool
                 f"({reason}): use auto or off"
             ) from reason
         if shards.ranks.rank == 0:
-            told = "the update computes prompts once per completion, which is slower and gives the same"
-            print(f"{name}: {told} ({reason})", file=sys.stderr)
+            slower = "the update computes prompts once per completion, which is slower and gives the same"
+            print(f"{name}: {slower} ({reason})", file=sys.stderr)
         return False
     return True
 
 
 @torch.no_grad()
 def _compare(config: Config, shards: Shards, dummy: DummyBatch) -> None:
-    """Raise CannotShare where both ways do not give the log-probabilities of some made-up completions alike."""
+    """Raise CannotShare unless both ways give made-up completions the same log-probabilities."""
     rows = _rows(shards, dummy)
-    found: list[Tensor] = []
+    scores: list[Tensor] = []
     for shared in (False, True):
         with shards.policy.computing(config.training):
-            found.append(shards.logprobs(replace(rows, shared=shared), config.sampling.temperature))
-    difference = float((found[0] - found[1]).abs().mean())
+            scores.append(shards.logprobs(replace(rows, shared=shared), config.sampling.temperature))
+    difference = float((scores[0] - scores[1]).abs().mean())
     if not difference <= TOLERANCE[config.training.dtype]:
         raise CannotShare(f"on a test prompt its log-probabilities were {difference:.2g} nats off on average")
 
 
 def _rows(shards: Shards, dummy: DummyBatch) -> Rows:
-    """Completions of a text prompt and, where the model sees, of one with a picture."""
+    """Completions of a text prompt and, for a vision family, of one with an image."""
     prompts = [dummy.rollout.prompt, *([dummy.image] if dummy.image is not None else [])]
     policy = shards.policy
     allowed = torch.arange(policy.model.config.get_text_config().vocab_size)

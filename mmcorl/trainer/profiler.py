@@ -1,8 +1,8 @@
-"""Where one rank's time goes, for `mmcorl train ... profile=true`: parts by a clock, operators as torch traces them.
+"""Profiler of one rank, for `mmcorl train ... profile=true`: a clock for spans, torch's profiler for operators.
 
-Parts are timed in every profiled step but the last, operators and kernels traced in the last: tracing slows down what
-it looks at. A rank leaves its trace and its numbers in the run's folder, where `report/profile_table.py` makes a table
-of them. Nothing here draws random numbers, or touches weights.
+Spans are timed in every profiled step but the last, operators and kernels traced in the last, because tracing slows
+down what it measures. Each rank writes its trace and its numbers into the run's folder; `report/profile_table.py` makes
+the table. Nothing here draws random numbers or touches weights.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from mmcorl.system.timing import Timer
 CALLS = ("rollout", "update")
 """Methods of a worker that a training step calls, in order."""
 OPERATORS = 40
-"""Operators kept of each rank, those that took longest."""
+"""Operators kept per rank, the slowest."""
 SIDE = {"cpu": 768, "cuda": 8192}
-"""Of the square matrices by which a device's rate is measured: 10 ms or so of work."""
+"""Side of the square matrices that measure a device's rate: about 10 ms of work."""
 RATE_SECONDS = 0.3
-"""For how long they are multiplied."""
+"""Seconds of multiplying them."""
 
 
 class Profiler:
@@ -68,13 +68,13 @@ class Profiler:
         self._timed: dict[int, dict[str, float]] = {}
         """Throughput of each timed step."""
         self._began: list[float] = []
-        """When each profiled step began: a step lasts till the next, before whose tracing starts."""
+        """Start of each profiled step; a step lasts until the next begins, before its tracing starts."""
         self._segments: list[dict[str, Any]] = []
         """One trace per call."""
         self._operators: dict[str, list[float]] = {}
         """Calls and own seconds, on the CPU and on the GPU."""
         self.done = False
-        """There is nothing left to do."""
+        """Whether everything has been written."""
 
     @contextlib.contextmanager
     def during(self, method: str, step: int) -> Iterator[None]:
@@ -115,20 +115,20 @@ class Profiler:
         finally:
             with _unsaid():
                 profiler.stop()
-        for one in profiler.key_averages():
-            if not one.is_user_annotation:
-                known = self._operators.setdefault(one.key, [0, 0.0, 0.0])
-                known[0] += one.count
-                known[1] += one.self_cpu_time_total / 1e6
-                # An operator of the CPU has the time of its kernels, too, which stand for themselves.
-                known[2] += one.self_device_time_total / 1e6 if one.device_type != DeviceType.CPU else 0.0
+        for event in profiler.key_averages():
+            if not event.is_user_annotation:
+                known = self._operators.setdefault(event.key, [0, 0.0, 0.0])
+                known[0] += event.count
+                known[1] += event.self_cpu_time_total / 1e6
+                # A CPU operator includes the time of its kernels, which are listed by themselves.
+                known[2] += event.self_device_time_total / 1e6 if event.device_type != DeviceType.CPU else 0.0
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "trace.json")
             profiler.export_chrome_trace(str(file))
             self._segments.append(json.loads(file.read_text(encoding="utf-8", errors="replace")))
 
     def _write(self, traced: int) -> None:
-        """Leave the trace and what the table needs; then forget them."""
+        """Write the trace and the numbers of the table, then drop them."""
         name = f"{self._agent}-rank{self._ranks.rank}"
         trace = json.dumps(joined(self._segments)).encode()
         (self._folder / f"{name}.trace.json.gz").write_bytes(gzip.compress(trace, compresslevel=4))
