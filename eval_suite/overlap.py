@@ -19,9 +19,9 @@ from eval_suite.results import Result
 from mmcorl.analysis import partners
 from mmcorl.analysis.diversity import (
     HOW_INTERVALS,
-    KINDS,
-    Draw,
+    PAIR_KINDS,
     Interval,
+    ModelResponses,
     Pair,
     all_pairs,
     anchors,
@@ -94,7 +94,7 @@ class ErrorOverlap(Result):
 class PartnerRanking(Result):
     """Candidates as partners of an anchor, the best first."""
 
-    anchor: Draw
+    anchor: ModelResponses
     ranking: partners.Ranking
     responses: GatheredResponses
 
@@ -155,7 +155,7 @@ def pair(
     responses = gather([anchor, *candidates], options, labels=not options.label_free, reporter=reporter)
     first = responses.draws[0]
     # The first draw of every other model; of the anchor, its second.
-    others: dict[str, Draw] = {}
+    others: dict[str, ModelResponses] = {}
     for draw in responses.draws[1:]:
         others.setdefault(draw.model, draw)
     if not others:
@@ -169,7 +169,7 @@ def pair(
 
 
 def diversity_tables(
-    draws: Sequence[Draw], pairs: Sequence[Pair], notes: Sequence[str], *, narrow: bool = False
+    draws: Sequence[ModelResponses], pairs: Sequence[Pair], notes: Sequence[str], *, narrow: bool = False
 ) -> list[Table]:
     """The table of pairs, in the order and with the columns of the paper, and that of models.
 
@@ -179,7 +179,7 @@ def diversity_tables(
     columns += [(head, "right") for head in ("κ ↓", "c ↑ %", "w ↓ %", "u ↑ %", "acc A %", "acc B %")]
     rows = [[*_names(one, narrow), *_numbers(one, narrow)] for one in pairs]
     means = [
-        f"mean of {count} {KINDS[kind]} pairs: κ {kappa:.2f}, c {100 * c:.1f} %"
+        f"mean of {count} {PAIR_KINDS[kind]} pairs: κ {kappa:.2f}, c {100 * c:.1f} %"
         for kind, (count, kappa, c) in by_kind(pairs).items()
         if count > 1
     ]
@@ -187,7 +187,7 @@ def diversity_tables(
     table = Table(f"Error decoupling on {n} problems", columns, rows, [*means, *notes, NOT_APART, HOW_INTERVALS])
     models = Table(
         "Models",
-        [("Draw", "left"), ("Family", "left"), ("Accuracy %", "right"), ("No answer", "right")],
+        [("Responses", "left"), ("Family", "left"), ("Accuracy %", "right"), ("No answer", "right")],
         [
             [
                 Cell(draw.name),
@@ -203,9 +203,9 @@ def diversity_tables(
 
 def _names(one: Pair, narrow: bool) -> list[Cell]:
     if not narrow:
-        return [Cell(pair_name(one)), Cell(KINDS[one.kind])]
+        return [Cell(pair_name(one)), Cell(PAIR_KINDS[one.kind])]
     # Set one below the other where the line is short.
-    first, _, rest = KINDS[one.kind].partition(" ")
+    first, _, rest = PAIR_KINDS[one.kind].partition(" ")
     return [Cell(one.a, pair_name(one).removeprefix(f"{one.a} ")), Cell(first, rest)]
 
 
@@ -231,7 +231,9 @@ def pair_name(one: Pair) -> str:
     return f"{one.a} × {one.b}"
 
 
-def ranking_table(anchor: Draw, ranking: partners.Ranking, notes: Sequence[str], *, narrow: bool = False) -> Table:
+def ranking_table(
+    anchor: ModelResponses, ranking: partners.Ranking, notes: Sequence[str], *, narrow: bool = False
+) -> Table:
     """Candidates, the best first; `narrow` leaves out what the sentences below the table say again."""
     head: list[tuple[str, Align]] = [("Partner", "left")] if narrow else [("Partner", "left"), ("Differ in", "left")]
     names: tuple[str, ...] = ("Agree %", "Strength %")
@@ -239,7 +241,7 @@ def ranking_table(anchor: Draw, ranking: partners.Ranking, notes: Sequence[str],
         names = ("Corrects %", "Confirms %", "κ ↓", "Right %") + (() if narrow else ("Denies %", "c ↑ %"))
     rows = []
     for one in ranking.candidates:
-        kind = KINDS[one.pair.kind]
+        kind = PAIR_KINDS[one.pair.kind]
         row = [Cell(one.name, kind)] if narrow else [Cell(one.name), Cell(kind)]
         row += [_points(one.benefit, one.interval, narrow), Cell(f"{one.first:.0%}")]
         cells = one.pair.cells

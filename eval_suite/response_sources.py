@@ -36,7 +36,7 @@ from eval_suite.reporter import Reporter
 from eval_suite.results import is_evaluation, unfinished
 from eval_suite.tasks import BENCHMARKS, Loaded
 from mmcorl.algo.seeds import noise_seed
-from mmcorl.analysis.diversity import Draw
+from mmcorl.analysis.diversity import ModelResponses
 from mmcorl.answers import Equivalence
 from mmcorl.errors import RunError, UserError
 from mmcorl.labels.voting import Choices
@@ -83,7 +83,7 @@ class GradedSource:
 class GatheredResponses:
     """Input of the diversity and pairing analyses."""
 
-    draws: tuple[Draw, ...]
+    draws: tuple[ModelResponses, ...]
     choices: Mapping[str, Choices]
     """Options of each problem."""
     labelled: bool
@@ -448,8 +448,8 @@ def _joined(
     return GatheredResponses(tuple(draws), choices, labels, tuple(_facts(sheets, families)), tuple(notes))
 
 
-def _draws(sheets: Sequence[GradedSource], families: Mapping[str, str], labels: bool) -> list[Draw]:
-    draws: list[Draw] = []
+def _draws(sheets: Sequence[GradedSource], families: Mapping[str, str], labels: bool) -> list[ModelResponses]:
+    draws: list[ModelResponses] = []
     count: Counter[str] = Counter()
     for sheet in sheets:
         label = sheet.source.label
@@ -457,7 +457,7 @@ def _draws(sheets: Sequence[GradedSource], families: Mapping[str, str], labels: 
             count[label] += 1
             answers = {problem: sheet.answers.get((problem, sample), (None, False)) for problem in sheet.items}
             draws.append(
-                Draw(
+                ModelResponses(
                     label if count[label] == 1 else f"{label} #{count[label]}",
                     label,
                     {problem: answer for problem, (answer, _) in answers.items()},

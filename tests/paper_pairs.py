@@ -6,9 +6,10 @@ with themselves; one set of cells satisfies all rows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mmcorl.analysis.diversity import Draw, Kind
+from mmcorl.analysis.diversity import ModelResponses, PairKind
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class Row:
 
     a: str
     b: str
-    kind: Kind
+    kind: PairKind
     printed: tuple[str, str, str, str]
     """kappa with two decimals; c, w and u in percent with one."""
     cells: tuple[int, int, int, int, int]
@@ -55,7 +56,7 @@ ROWS = (
 )  # fmt: skip
 
 
-def draws(row: Row) -> tuple[Draw, Draw]:
+def draws(row: Row) -> tuple[ModelResponses, ModelResponses]:
     """Answers that fill the cells of a row: right is `0`, wrong answers are shared where the cells say so."""
     both, only_a, only_b, neither, same = row.cells
     outcomes = [(True, True)] * both + [(True, False)] * only_a + [(False, True)] * only_b + [(False, False)] * neither
@@ -69,5 +70,15 @@ def draws(row: Row) -> tuple[Draw, Draw]:
             answers[str(number)] = "0" if told[place] else "1" if twin else str(2 + place)
         family = name.split(".")[0].rstrip("0123456789-") if name.startswith("Qwen") else name
         label = name if place == 0 or row.kind != "seed" else f"{name} #2"
-        sheets.append(Draw(label, name, answers, correct, family))
+        sheets.append(ModelResponses(label, name, answers, correct, family))
     return sheets[0], sheets[1]
+
+
+class Spelling:
+    """The simplest relation: two answers are the same when they are written alike."""
+
+    def same(self, a: str, b: str, choices: Sequence[str] | None = None) -> bool:
+        return a == b
+
+    def classes(self, answers: Sequence[str | None], choices: Sequence[str] | None = None) -> list[int | None]:
+        raise NotImplementedError

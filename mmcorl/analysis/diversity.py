@@ -1,8 +1,7 @@
-"""How far the errors of two models overlap: Cohen's kappa, complementarity, wrong agreement, oracle accuracy.
+"""Overlap of two models' errors: Cohen's kappa, complementarity, wrong agreement, oracle accuracy.
 
-Appendix "Pre-training Error Decoupling" of the paper. Every problem lands in one of four cells, by which of the two
-is right; the cell in which both are wrong is divided once more, by whether they give the same answer. All numbers are
-counts over these cells. Correctness and answers go in, numbers come out: no model, no file.
+Appendix "Pre-training Error Decoupling" of the paper. Every problem is in one of four cells, by which of the two models
+is right; where both are wrong, it also counts whether they give the same answer. All numbers derive from these counts.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from mmcorl.analysis.intervals import LEVEL, Interval, wilson
 from mmcorl.errors import UserError
 from mmcorl.labels.voting import Choices, Relation
 
-Kind = Literal["seed", "same_family", "different_family", "unstated"]
-KINDS: dict[Kind, str] = {
+PairKind = Literal["seed", "same_family", "different_family", "unstated"]
+PAIR_KINDS: dict[PairKind, str] = {
     "different_family": "different family",
     "same_family": "same family",
     "seed": "seed only",
     "unstated": "family not stated",
 }
-"""What two draws differ in, in the words and the order of the paper's table."""
+"""What two sets of responses differ in, in the wording and the order of the paper's table."""
 RESAMPLES = 10_000
 HOW_INTERVALS = (
     "95 % intervals: Wilson's for shares; percentiles of 10,000 resamples of the problems (seed 0) for kappa"
@@ -35,18 +34,18 @@ HOW_INTERVALS = (
 
 
 @dataclass(frozen=True)
-class Draw:
+class ModelResponses:
     """One response of one model to every problem."""
 
     name: str
     model: str
-    """Draws with one model share every weight and differ in sampling noise alone."""
+    """Responses with the same model differ only in sampling noise."""
     answers: Mapping[str, str | None]
-    """By problem; None is a response without an answer, which agrees with nothing."""
+    """By problem; None is a response without an answer and agrees with nothing."""
     correct: Mapping[str, bool] | None
-    """By problem; None where no answers are known."""
+    """By problem; None without known answers."""
     family: str | None = None
-    """The lineage; None where nobody said."""
+    """The lineage; None if unknown."""
 
     @property
     def accuracy(self) -> float:
@@ -61,7 +60,7 @@ class Draw:
 
 @dataclass(frozen=True)
 class Cells:
-    """The four outcomes of a pair, and how often the two share a wrong answer."""
+    """Counts of the four outcomes of a pair, and of shared wrong answers."""
 
     both: int
     only_a: int
@@ -73,7 +72,9 @@ class Cells:
     def __post_init__(self) -> None:
         counts = (self.both, self.only_a, self.only_b, self.neither)
         if min(*counts, self.same_wrong) < 0 or self.same_wrong > self.neither or not sum(counts):
-            raise ValueError(f"{self} cannot be counts of one pair: same_wrong is part of neither, and none is below 0")
+            raise ValueError(
+                f"{self} is not a table of one pair: counts are 0 or more and same_wrong is part of neither"
+            )
 
     @property
     def problems(self) -> int:
@@ -102,7 +103,7 @@ class Cells:
 
     @property
     def chance_agreement(self) -> float:
-        """p_e = p_A p_B + (1 - p_A)(1 - p_B): both right or both wrong, were the two independent."""
+        """p_e = p_A p_B + (1 - p_A)(1 - p_B), the agreement in correctness of two independent models."""
         n, a, b = self.problems, self.right_a, self.right_b
         return (a * b + (n - a) * (n - b)) / n**2
 
@@ -110,17 +111,16 @@ class Cells:
     def kappa(self) -> float:
         """Cohen's kappa of the two correctness vectors, (p_o - p_e) / (1 - p_e) with p_o = 1 - c.
 
-        NaN where p_e is 1, which is to say where both are always right or both always wrong: nothing varies then,
-        so there is no telling whether it varies together.
+        NaN where p_e is 1: both are always right or both always wrong, so nothing varies.
         """
         n, a, b = self.problems, self.right_a, self.right_b
-        # Times N squared, in integers: exactly 0 where it is undefined, and divided once.
+        # In integers, times N squared: exactly 0 where kappa is undefined, with one division.
         chance = a * b + (n - a) * (n - b)
         return (n * (self.both + self.neither) - chance) / (n * n - chance) if n * n > chance else math.nan
 
     @property
     def complementarity(self) -> float:
-        """c: share of problems that exactly one gets right. Equals (1 - p_e)(1 - kappa), so it mixes both."""
+        """c = (1 - p_e)(1 - kappa): share of problems that exactly one gets right."""
         return (self.only_a + self.only_b) / self.problems
 
     @property
@@ -134,17 +134,17 @@ class Cells:
         return 1 - self.neither / self.problems
 
     def swapped(self) -> Cells:
-        """The same pair, read from the other side."""
+        """Return the counts with A and B exchanged."""
         return Cells(self.both, self.only_b, self.only_a, self.neither, self.same_wrong)
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two draws over the same problems."""
+    """Two sets of responses to the same problems."""
 
     a: str
     b: str
-    kind: Kind
+    kind: PairKind
     problems: int
     agreeing: int
     """Problems to which both give the same answer, right or wrong."""
@@ -153,21 +153,21 @@ class Pair:
 
     @property
     def agreement(self) -> float:
-        """Share of all problems to which both give the same answer; one without an answer agrees with nothing."""
+        """Share of problems to which both give the same answer; a missing answer agrees with nothing."""
         return self.agreeing / self.problems
 
     def as_dict(self) -> dict[str, Any]:
-        """Every number with its interval, for JSON: null where a number is undefined."""
-        told: dict[str, Any] = {"a": self.a, "b": self.b, "kind": self.kind, "problems": self.problems}
-        told["agreement"] = _told(self.agreement, wilson(self.agreeing, self.problems))
+        """Return every number with its interval for JSON; null where it is undefined."""
+        record: dict[str, Any] = {"a": self.a, "b": self.b, "kind": self.kind, "problems": self.problems}
+        record["agreement"] = _bounds(self.agreement, wilson(self.agreeing, self.problems))
         if self.cells is not None:
-            told["cells"] = asdict(self.cells)
-            told |= {name: _told(value, interval) for name, (value, interval) in measures(self.cells).items()}
-        return told
+            record["cells"] = asdict(self.cells)
+            record |= {name: _bounds(value, interval) for name, (value, interval) in measures(self.cells).items()}
+        return record
 
 
 def measures(cells: Cells) -> dict[str, tuple[float, Interval]]:
-    """Every number of a pair with its 95 % interval, see `HOW_INTERVALS`."""
+    """Return every number of a pair with its 95 % interval, see `HOW_INTERVALS`."""
     n = cells.problems
     counts = {
         "complementarity": cells.only_a + cells.only_b,
@@ -180,12 +180,13 @@ def measures(cells: Cells) -> dict[str, tuple[float, Interval]]:
     return {"kappa": (cells.kappa, kappa_interval(cells)), **shares}
 
 
-def measure(a: Draw, b: Draw, relation: Relation, choices: Mapping[str, Choices] | None = None) -> Pair:
-    """Compare two draws, problem by problem.
+def measure(
+    a: ModelResponses, b: ModelResponses, relation: Relation, choices: Mapping[str, Choices] | None = None
+) -> Pair:
+    """Compare two models, problem by problem.
 
-    `relation` declares when two wrong answers are the same, and is the only thing that does; `choices` are the
-    options of multiple-choice problems. A missing answer agrees with nothing, not even with another missing one.
-    Raises UserError where the two do not answer the same problems.
+    `relation` decides when two answers are the same; `choices` are the options of multiple-choice problems. A missing
+    answer agrees with nothing, not even with another missing one. Raises UserError where their problems differ.
     """
     check_aligned([a, b])
     same = {
@@ -203,20 +204,20 @@ def measure(a: Draw, b: Draw, relation: Relation, choices: Mapping[str, Choices]
 
 
 def count_cells(a: Sequence[bool], b: Sequence[bool], same: Sequence[bool]) -> Cells:
-    """The cells of two correctness vectors; `same` says where the two gave the same answer."""
-    told = list(zip(a, b, same, strict=True))
+    """Return the counts of two correctness vectors; `same` marks the same answer."""
+    rows = list(zip(a, b, same, strict=True))
     return Cells(
-        both=sum(right and other for right, other, _ in told),
-        only_a=sum(right and not other for right, other, _ in told),
-        only_b=sum(other and not right for right, other, _ in told),
-        neither=sum(not right and not other for right, other, _ in told),
-        same_wrong=sum(alike and not right and not other for right, other, alike in told),
+        both=sum(right and other for right, other, _ in rows),
+        only_a=sum(right and not other for right, other, _ in rows),
+        only_b=sum(other and not right for right, other, _ in rows),
+        neither=sum(not right and not other for right, other, _ in rows),
+        same_wrong=sum(alike and not right and not other for right, other, alike in rows),
     )
 
 
-def check_aligned(draws: Sequence[Draw]) -> None:
-    """Refuse draws that are not about the same problems, naming the first that is in one alone."""
-    first, *others = draws
+def check_aligned(models: Sequence[ModelResponses]) -> None:
+    """Raise UserError unless all answer the same problems, naming the first that only one answers."""
+    first, *others = models
     for other in others:
         lone = sorted(first.answers.keys() ^ other.answers.keys())
         if lone:
@@ -230,8 +231,8 @@ def check_aligned(draws: Sequence[Draw]) -> None:
         raise UserError(f"{first.name} answers no problem: give responses to some")
 
 
-def kind_of(a: Draw, b: Draw) -> Kind:
-    """What two draws differ in: noise, size or generation, or the whole lineage."""
+def kind_of(a: ModelResponses, b: ModelResponses) -> PairKind:
+    """Return what two models differ in: sampling noise, size or generation, or the lineage."""
     if a.model == b.model:
         return "seed"
     if a.family is None or b.family is None:
@@ -239,39 +240,41 @@ def kind_of(a: Draw, b: Draw) -> Kind:
     return "same_family" if a.family == b.family else "different_family"
 
 
-def all_pairs(draws: Sequence[Draw], relation: Relation, choices: Mapping[str, Choices] | None = None) -> list[Pair]:
-    """Every two models by their first draws, and of each model the first draw with each later one.
+def all_pairs(
+    models: Sequence[ModelResponses], relation: Relation, choices: Mapping[str, Choices] | None = None
+) -> list[Pair]:
+    """Return all pairs of models by their first samples, and of each model the first sample with each later one.
 
     In the order of the paper's table: by kind, the least alike first. Raises UserError, see `measure`.
     """
-    check_aligned(draws)
-    leaders: dict[str, Draw] = {}
+    check_aligned(models)
+    leaders: dict[str, ModelResponses] = {}
     seeds = []
-    for draw in draws:
-        leader = leaders.setdefault(draw.model, draw)
-        if leader is not draw:
-            seeds.append((leader, draw))
+    for model in models:
+        leader = leaders.setdefault(model.model, model)
+        if leader is not model:
+            seeds.append((leader, model))
     pairs = [measure(a, b, relation, choices) for a, b in [*combinations(leaders.values(), 2), *seeds]]
-    order = list(KINDS)
+    order = list(PAIR_KINDS)
     return sorted(pairs, key=lambda pair: (order.index(pair.kind), _likeness(pair)))
 
 
-def by_kind(pairs: Iterable[Pair]) -> dict[Kind, tuple[int, float, float]]:
-    """Per kind: number of pairs, mean kappa and mean complementarity, over the pairs that have a kappa."""
-    told: dict[Kind, list[Cells]] = {}
+def by_kind(pairs: Iterable[Pair]) -> dict[PairKind, tuple[int, float, float]]:
+    """Return per kind the number of pairs with a kappa, their mean kappa and mean complementarity."""
+    by: dict[PairKind, list[Cells]] = {}
     for pair in pairs:
         if pair.cells is not None and not math.isnan(pair.cells.kappa):
-            told.setdefault(pair.kind, []).append(pair.cells)
+            by.setdefault(pair.kind, []).append(pair.cells)
     return {
-        kind: (len(cells), fmean(one.kappa for one in cells), fmean(one.complementarity for one in cells))
-        for kind, cells in told.items()
+        kind: (len(cells), fmean(cell.kappa for cell in cells), fmean(cell.complementarity for cell in cells))
+        for kind, cells in by.items()
     }
 
 
 def ladder(pairs: Iterable[Pair], anchor: str) -> list[Pair]:
-    """The pairs of one draw, read from its side: itself with a new seed first, then lineage, then others.
+    """Return the pairs of one model as A: itself with a new seed first, then its lineage, then others.
 
-    Within a kind the most alike comes first. The paper's table of anchors.
+    Within a kind the most alike comes first, as in the paper's table of anchors.
     """
     rungs = []
     for pair in pairs:
@@ -280,21 +283,21 @@ def ladder(pairs: Iterable[Pair], anchor: str) -> list[Pair]:
         elif pair.b == anchor:
             cells = pair.cells and pair.cells.swapped()
             rungs.append(Pair(pair.b, pair.a, pair.kind, pair.problems, pair.agreeing, cells))
-    order: list[Kind] = ["seed", "same_family", "different_family", "unstated"]
+    order: list[PairKind] = ["seed", "same_family", "different_family", "unstated"]
     return sorted(rungs, key=lambda pair: (order.index(pair.kind), -_likeness(pair)))
 
 
 def anchors(pairs: Sequence[Pair]) -> list[str]:
-    """The draws that have a ladder: the first of every model."""
+    """Return the names that have a ladder: the first sample of every model."""
     later = {pair.b for pair in pairs if pair.kind == "seed"}
     names = dict.fromkeys(name for pair in pairs for name in (pair.a, pair.b))
     return sorted(name for name in names if name not in later)
 
 
 def kappa_interval(cells: Cells, *, seed: int = 0, resamples: int = RESAMPLES, level: float = LEVEL) -> Interval:
-    """Percentile interval of kappa over seeded resamples of the problems.
+    """Return the percentile interval of kappa over seeded resamples of the problems.
 
-    Resamples in which kappa is undefined say nothing and are left out; NaN bounds where kappa itself is undefined.
+    Resamples with an undefined kappa are left out; the bounds are NaN where kappa itself is undefined.
     """
     if math.isnan(cells.kappa):
         return Interval(math.nan, math.nan)
@@ -311,11 +314,11 @@ def kappa_interval(cells: Cells, *, seed: int = 0, resamples: int = RESAMPLES, l
 
 
 def _likeness(pair: Pair) -> float:
-    """Likeness of a pair for sorting: kappa, or agreement where there is none."""
+    """Return kappa for sorting, or agreement where there is none."""
     kappa = pair.cells.kappa if pair.cells is not None else math.nan
     return pair.agreement if math.isnan(kappa) else kappa
 
 
-def _told(value: float, interval: Interval) -> dict[str, float | None]:
+def _bounds(value: float, interval: Interval) -> dict[str, float | None]:
     bounds = {"value": value, "low": interval.low, "high": interval.high}
     return {name: None if math.isnan(number) else number for name, number in bounds.items()}

@@ -1,4 +1,4 @@
-"""Which model should be an anchor's partner: candidates ranked by what their answers would do to its errors.
+"""Rank candidates as a partner of an anchor model, by what their answers would do to its errors.
 
 The ranking is ours; the paper compares partners by kappa and complementarity and picks by family. Where the anchor is
 wrong, a partner's answer can be right (it corrects), the same wrong answer (it confirms the error) or another wrong
@@ -6,10 +6,10 @@ answer (it rewards nothing the anchor says). So
 
     benefit = corrected - confirmed = (n01 - n_same_wrong) / N
 
-n01 is (c + p_B - p_A) / 2 and c is (1 - p_e)(1 - kappa): accuracy and independence both enter, in one unit, points of
-accuracy. Since right answers agree and p_B = n11 + n01, it also equals p_B minus the agreement of the two: a good
-partner is often right and seldom says what the anchor says. Of these two, agreement needs no labels; `label_free`
-estimates the rest from the agreement of three models or more.
+n01 is (c + p_B - p_A) / 2 and c is (1 - p_e)(1 - kappa): accuracy and independence both count, in points of accuracy.
+Since right answers agree and p_B = n11 + n01, the benefit equals p_B minus the agreement of the two: a good partner is
+often right and rarely repeats the anchor. Agreement needs no labels; `label_free` estimates p_B from the agreement of
+three models or more.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from typing import Any
 
 import numpy as np
 
-from mmcorl.analysis.diversity import Cells, Draw, Interval, Pair, measure
+from mmcorl.analysis.diversity import Cells, Interval, ModelResponses, Pair, measure
 from mmcorl.errors import UserError
 from mmcorl.labels.adaptive import log_strengths
 from mmcorl.labels.voting import Choices, Relation
 
 RESAMPLES = 10_000
 _CHUNK = 500
-"""Resamples drawn at once, so that memory does not grow with their number."""
+"""Resamples at once, which bounds memory."""
 CLEAR = 0.9
-"""Share of resamples in which the first must stay first to be called clear."""
+"""Share of resamples in which the best must stay first to count as clear."""
 
 LIMITS_LABELLED = (
     "One answer per problem stands for a vote of many: a vote is right more often than a single answer, most of all "
@@ -55,11 +55,11 @@ LIMITS_LABEL_FREE = (
 
 @dataclass(frozen=True)
 class Candidate:
-    """One possible partner and what is known of it."""
+    """One possible partner."""
 
     name: str
     pair: Pair
-    """Read from the anchor's side."""
+    """The anchor is A."""
     benefit: float
     """Corrected minus confirmed, as a share of all problems; label-free: strength minus agreement."""
     interval: Interval
@@ -67,14 +67,14 @@ class Candidate:
     first: float
     """Share of the resamples in which this candidate has the largest benefit."""
     strength: float | None = None
-    """Label-free stand-in for its accuracy; None where accuracies are known."""
+    """Label-free estimate of its accuracy; None where answers are known."""
     why: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the values for JSON."""
         low, high = (None if math.isnan(bound) else bound for bound in self.interval)
-        told = {"name": self.name, "benefit": self.benefit, "low": low, "high": high, "first": self.first}
-        return told | {"strength": self.strength, "why": list(self.why), "pair": self.pair.as_dict()}
+        record = {"name": self.name, "benefit": self.benefit, "low": low, "high": high, "first": self.first}
+        return record | {"strength": self.strength, "why": list(self.why), "pair": self.pair.as_dict()}
 
 
 @dataclass(frozen=True)
@@ -88,23 +88,26 @@ class Ranking:
     limits: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the values for JSON."""
         return {
             "anchor": self.anchor,
             "labelled": self.labelled,
             "verdict": self.verdict,
-            "candidates": [one.as_dict() for one in self.candidates],
+            "candidates": [candidate.as_dict() for candidate in self.candidates],
             "limits": list(self.limits),
         }
 
 
 def labelled(
-    anchor: Draw, candidates: Sequence[Draw], relation: Relation, choices: Mapping[str, Choices] | None = None
+    anchor: ModelResponses,
+    candidates: Sequence[ModelResponses],
+    relation: Relation,
+    choices: Mapping[str, Choices] | None = None,
 ) -> Ranking:
     """Rank partners where answers are known, by corrected minus confirmed errors of the anchor.
 
-    The anchor's own further draw may be among the candidates: it is what co-training two copies begins with.
-    Raises UserError where the draws answer different problems, see `measure`; ValueError where one has no labels.
+    A further sample of the anchor may be among the candidates: co-training two copies starts there. Raises UserError
+    where models answer different problems, see `measure`; ValueError where one has no labels.
     """
     pairs = [measure(anchor, candidate, relation, choices) for candidate in candidates]
     problems = list(anchor.answers)
@@ -122,19 +125,22 @@ def labelled(
     benefits = effects.mean(axis=0)
     own = next((b for b, c in zip(benefits, candidates, strict=True) if c.model == anchor.model), None)
     ranked = _ranked(candidates, pairs, benefits, _resampled(effects))
-    told = [Candidate(c.name, c.pair, c.benefit, c.interval, c.first, None, _why_labelled(c, own)) for c in ranked]
-    return Ranking(anchor.name, tuple(told), True, _verdict(told, ""), LIMITS_LABELLED)
+    scored = [Candidate(c.name, c.pair, c.benefit, c.interval, c.first, None, _why_labelled(c, own)) for c in ranked]
+    return Ranking(anchor.name, tuple(scored), True, _verdict(scored, ""), LIMITS_LABELLED)
 
 
 def label_free(
-    anchor: Draw, candidates: Sequence[Draw], relation: Relation, choices: Mapping[str, Choices] | None = None
+    anchor: ModelResponses,
+    candidates: Sequence[ModelResponses],
+    relation: Relation,
+    choices: Mapping[str, Choices] | None = None,
 ) -> Ranking:
     """Rank partners from pairwise agreement alone, by estimated strength minus agreement with the anchor.
 
-    Raises UserError for fewer than three models, for which strength and dependence are one number, and where two
+    Raises UserError for fewer than three models, where strength and dependence cannot be separated, and where two
     models never agree.
     """
-    models: dict[str, Draw] = {anchor.model: anchor}
+    models: dict[str, ModelResponses] = {anchor.model: anchor}
     for candidate in candidates:
         models.setdefault(candidate.model, candidate)
     if len(models) < 3:
@@ -168,43 +174,41 @@ def label_free(
     strong = strengths(agreement[: len(between)], len(places))
     ranked = _ranked(candidates, pairs, benefit(agreement), benefit(_resampled(agreeing)))
     order = {candidate.name: strong[place] for candidate, place in zip(candidates, column_of, strict=True)}
-    told = []
+    scored = []
     for c in ranked:
         strength = float(order[c.name])
-        told.append(Candidate(c.name, c.pair, c.benefit, c.interval, c.first, strength, _why_label_free(c, strength)))
+        scored.append(Candidate(c.name, c.pair, c.benefit, c.interval, c.first, strength, _why_label_free(c, strength)))
     limits: tuple[str, ...] = LIMITS_LABEL_FREE
     if (strong > 1).any():
         limits += (
             "A strength above 100 % shows that the assumption does not hold here: some models agree with each other "
             "far more than with the rest.",
         )
-    return Ranking(anchor.name, tuple(told), False, _verdict(told, "if its assumption holds, "), limits)
+    return Ranking(anchor.name, tuple(scored), False, _verdict(scored, "if its assumption holds, "), limits)
 
 
 def strengths(agreement: Any, models: int) -> np.ndarray:
-    """Strength s_i of every model from pairwise agreement a_ij, taking a_ij = s_i s_j.
-
-    See `mmcorl.labels.adaptive.strengths`.
-
+    """Return the strength s_i of every model from pairwise agreement, assuming a_ij = s_i s_j.
 
     `agreement`: shares in the order of `itertools.combinations`, (..., pairs); returns (..., models). With three
-    models it is exact, s_1 = sqrt(a_12 a_13 / a_23). It would be the accuracy, were errors independent and wrong
-    answers never the same.
+    models it is exact, s_1 = sqrt(a_12 a_13 / a_23). It equals the accuracy where errors are independent and wrong
+    answers never coincide. See `mmcorl.labels.adaptive`.
     """
     logs = np.moveaxis(np.log(np.asarray(agreement, dtype=np.float64)), -1, 0)
-    found: np.ndarray = np.exp(np.stack(log_strengths(list(logs), models), axis=-1))
-    return found
+    return np.asarray(np.exp(np.stack(log_strengths(list(logs), models), axis=-1)))
 
 
-def _same(a: Draw, b: Draw, problem: str, relation: Relation, choices: Mapping[str, Choices] | None) -> bool:
-    one, other = a.answers[problem], b.answers[problem]
-    if one is None or other is None:
+def _same(
+    a: ModelResponses, b: ModelResponses, problem: str, relation: Relation, choices: Mapping[str, Choices] | None
+) -> bool:
+    first, second = a.answers[problem], b.answers[problem]
+    if first is None or second is None:
         return False
-    return relation.same(one, other, (choices or {}).get(problem))
+    return relation.same(first, second, (choices or {}).get(problem))
 
 
 def _resampled(rows: np.ndarray) -> np.ndarray:
-    """Means of `rows` (problems, columns) over resamples of the problems, the same for all columns.
+    """Return means of `rows` (problems, columns) over resamples of the problems, the same for all columns.
 
     Equal rows are drawn together, by how often each kind comes up: the same distribution at a fraction of the work.
     """
@@ -215,17 +219,17 @@ def _resampled(rows: np.ndarray) -> np.ndarray:
 
 
 def _ranked(
-    candidates: Sequence[Draw], pairs: Sequence[Pair], benefits: np.ndarray, resampled: np.ndarray
+    candidates: Sequence[ModelResponses], pairs: Sequence[Pair], benefits: np.ndarray, resampled: np.ndarray
 ) -> list[Candidate]:
     best = resampled == resampled.max(axis=1, keepdims=True)
     first = (best / best.sum(axis=1, keepdims=True)).mean(axis=0)
-    told = []
-    for column, (candidate, pair) in enumerate(zip(candidates, pairs, strict=True)):
+    ranked = []
+    for column, (model, pair) in enumerate(zip(candidates, pairs, strict=True)):
         finite = resampled[:, column][np.isfinite(resampled[:, column])]
         bounds = np.quantile(finite, [0.025, 0.975]) if len(finite) else (math.nan, math.nan)
         interval = Interval(float(bounds[0]), float(bounds[1]))
-        told.append(Candidate(candidate.name, pair, float(benefits[column]), interval, float(first[column])))
-    return sorted(told, key=lambda one: -one.benefit)
+        ranked.append(Candidate(model.name, pair, float(benefits[column]), interval, float(first[column])))
+    return sorted(ranked, key=lambda candidate: -candidate.benefit)
 
 
 def _verdict(ranked: Sequence[Candidate], condition: str) -> str:
@@ -234,61 +238,62 @@ def _verdict(ranked: Sequence[Candidate], condition: str) -> str:
         return f"{best.name} is the only candidate: {_points(best.benefit)} points; give others to compare it with."
     if best.first >= CLEAR:
         return f"{best.name}: {condition}first in {best.first:.0%} of resamples of the problems."
-    rivals = [one.name for one in others if one.first >= (1 - CLEAR) / 2]
+    rivals = [candidate.name for candidate in others if candidate.first >= (1 - CLEAR) / 2]
     return (
-        f"{best.name} leads, but these problems do not tell it from {_listed(rivals)}: {condition}first in "
+        f"{best.name} leads, but these problems do not separate it from {_listed(rivals)}: {condition}first in "
         f"{best.first:.0%} of resamples. More problems would."
     )
 
 
-def _why_labelled(one: Candidate, own: float | None) -> tuple[str, ...]:
-    cells = one.pair.cells
+def _why_labelled(candidate: Candidate, own: float | None) -> tuple[str, ...]:
+    cells = candidate.pair.cells
     assert cells is not None
     wrong = cells.only_b + cells.neither
     if not wrong:
-        return (f"{one.pair.a} is right everywhere: no partner can correct anything on these problems.",)
-    told = [
-        f"Of the {wrong} problems {one.pair.a} gets wrong it gets {cells.only_b} right ({cells.only_b / wrong:.0%}) "
-        f"and repeats the wrong answer on {cells.same_wrong} ({cells.same_wrong / wrong:.0%})."
+        return (f"{candidate.pair.a} is right everywhere: no partner can correct it on these problems.",)
+    reasons = [
+        f"Of the {wrong} problems {candidate.pair.a} gets wrong it gets {cells.only_b} right "
+        f"({cells.only_b / wrong:.0%}) and repeats the wrong answer on {cells.same_wrong} "
+        f"({cells.same_wrong / wrong:.0%})."
     ]
-    if own is not None and one.pair.kind != "seed":
-        change = one.benefit - own
+    if own is not None and candidate.pair.kind != "seed":
+        change = candidate.benefit - own
         word = "more" if change > 0 else "less"
-        told.append(
-            f"That is {100 * abs(change):.1f} points {word} than {one.pair.a} with a new seed."
+        reasons.append(
+            f"That is {100 * abs(change):.1f} points {word} than {candidate.pair.a} with a new seed."
             if round(100 * change, 1)
-            else f"That is as much as {one.pair.a} with a new seed."
+            else f"That equals {candidate.pair.a} with a new seed."
         )
-    told += _about_accuracy(one, cells)
-    return tuple(told)
+    reasons += _about_accuracy(candidate, cells)
+    return tuple(reasons)
 
 
-def _about_accuracy(one: Candidate, cells: Cells) -> list[str]:
-    told = []
+def _about_accuracy(candidate: Candidate, cells: Cells) -> list[str]:
+    reasons = []
     if math.isnan(cells.kappa):
-        told.append("kappa is undefined: both are always right, or both always wrong.")
+        reasons.append("kappa is undefined: both are always right, or both always wrong.")
     else:
-        told.append(
+        reasons.append(
             f"c {100 * cells.complementarity:.1f} % = {100 * (1 - cells.chance_agreement):.1f} % that their accuracies "
             f"alone would give x (1 - kappa {cells.kappa:.2f})."
         )
     gap = cells.accuracy_b - cells.accuracy_a
-    if one.pair.kind != "seed" and abs(gap) >= cells.complementarity / 3 and round(100 * gap, 1):
+    if candidate.pair.kind != "seed" and abs(gap) >= cells.complementarity / 3 and round(100 * gap, 1):
         side = "less" if gap < 0 else "more"
-        told.append(
-            f"Caution: it is {100 * abs(gap):.1f} points {side} accurate, which by itself accounts for that much of c"
-            + ("; mostly the anchor would teach it." if gap < 0 else ".")
+        reasons.append(
+            f"Caution: it is {100 * abs(gap):.1f} points {side} accurate, which alone explains that much of c"
+            + ("; the anchor would mostly teach it." if gap < 0 else ".")
         )
     if cells.only_a:
         right = cells.right_a
-        told.append(
-            f"Of the {right} that {one.pair.a} gets right it denies {cells.only_a} ({cells.only_a / right:.0%})."
+        reasons.append(
+            f"Of the {right} that {candidate.pair.a} gets right it denies {cells.only_a} ({cells.only_a / right:.0%})."
         )
-    return told
+    return reasons
 
 
-def _why_label_free(one: Candidate, strength: float) -> tuple[str, ...]:
-    pair = one.pair
+def _why_label_free(candidate: Candidate, strength: float) -> tuple[str, ...]:
+    pair = candidate.pair
     return (
         f"It agrees with {pair.a} on {pair.agreement:.0%} of the problems; its agreement with all models suggests a "
         f"strength of {strength:.0%}.",

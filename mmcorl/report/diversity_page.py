@@ -7,15 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mmcorl.analysis.diversity import KINDS, Draw, Kind, Pair, anchors, ladder, measures
+from mmcorl.analysis.diversity import PAIR_KINDS, ModelResponses, Pair, PairKind, anchors, ladder, measures
 from mmcorl.report.charts import Chart, IntervalRow, Key, interval_chart, nice_ticks, short
 from mmcorl.report.page import render
 
-COLOURS: Mapping[Kind, int] = {"seed": 7, "same_family": 5, "different_family": 0, "unstated": 3}
+COLOURS: Mapping[PairKind, int] = {"seed": 7, "same_family": 5, "different_family": 0, "unstated": 3}
 """Colour of each kind of pair: the palette of the reports."""
 
 
-def page(draws: Sequence[Draw], pairs: Sequence[Pair], facts: Sequence[tuple[str, str]], notes: Sequence[str]) -> str:
+def page(
+    draws: Sequence[ModelResponses], pairs: Sequence[Pair], facts: Sequence[tuple[str, str]], notes: Sequence[str]
+) -> str:
     """Return the page; `pairs` as from `all_pairs`, `facts` and `notes` as printed with the table."""
     names = anchors(pairs)
     return render(
@@ -28,7 +30,7 @@ def page(draws: Sequence[Draw], pairs: Sequence[Pair], facts: Sequence[tuple[str
         notes=notes,
         heat=[_heat_map(pairs, *rest) for rest in HEAT],
         ladders=_ladders(pairs),
-        rows=[(pair, KINDS[pair.kind], measures(pair.cells) if pair.cells else {}) for pair in pairs],
+        rows=[(pair, PAIR_KINDS[pair.kind], measures(pair.cells) if pair.cells else {}) for pair in pairs],
         number=_number,
         short=short,
     )
@@ -80,10 +82,10 @@ def _heat_map(
         pair, both = known[a, b]
         number = value(pair)
         if math.isnan(number):
-            return "undef.", f"{both} ({KINDS[pair.kind]}): undefined", 0
+            return "undef.", f"{both} ({PAIR_KINDS[pair.kind]}): undefined", 0
         # The darkest shade leaves the numbers readable in both colour schemes.
         shade = 6 + 56 * ((number - low) / (high - low) if high > low else 1)
-        return form(number), f"{both} ({KINDS[pair.kind]}): {form(number)}", round(shade, 1)
+        return form(number), f"{both} ({PAIR_KINDS[pair.kind]}): {form(number)}", round(shade, 1)
 
     names = anchors(pairs)
     note = f"{note} Shades run from {form(low)} to {form(high)}." if values else note
@@ -105,7 +107,7 @@ def _ladders(pairs: Sequence[Pair]) -> list[Chart]:
     for name, own in rows.items():
         chart = interval_chart(f"Anchor: {name}", own, ticks, left, "kappa, with its 95 % interval", "c, %")
         kinds = dict.fromkeys(rung.kind for rung in shown[name])
-        charts.append(replace(chart, legend=[Key(KINDS[kind], COLOURS[kind], block=True) for kind in kinds]))
+        charts.append(replace(chart, legend=[Key(PAIR_KINDS[kind], COLOURS[kind], block=True) for kind in kinds]))
     return charts
 
 
@@ -114,7 +116,7 @@ def _rung(anchor: str, rung: Pair) -> IntervalRow:
     kappa, (low, high) = measures(rung.cells)["kappa"]
     c = f"{100 * rung.cells.complementarity:.1f}"
     hover = (
-        f"{anchor} × {_partner(rung)} ({KINDS[rung.kind]}): kappa {kappa:.2f} [{low:.2f}, {high:.2f}], c {c} %, "
+        f"{anchor} × {_partner(rung)} ({PAIR_KINDS[rung.kind]}): kappa {kappa:.2f} [{low:.2f}, {high:.2f}], c {c} %, "
         f"w {100 * rung.cells.wrong_agreement:.1f} %"
     )
     return IntervalRow(short(_partner(rung)), kappa, low, high, COLOURS[rung.kind], c, hover)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from mmcorl.report import diversity_page
 from mmcorl.report.dynamics import dynamics
 from mmcorl.report.run_page import build_report
 from paper_pairs import ROWS as PAPER_ROWS
-from paper_pairs import draws
+from paper_pairs import Spelling, draws
 
 HOSTILE = (
     '</script><script>window.owned=1</script><img src=x onerror="window.owned=2"><!-- <script> ${window.owned=3} '
@@ -147,16 +147,6 @@ def big(tmp_path_factory: pytest.TempPathFactory) -> View:
     """A samples page of 10,000 rows."""
     root = tmp_path_factory.mktemp("big")
     return write_view(root / "responses.html", title="10,000", facts=[("m", HOSTILE)], **evaluation(root, ROWS))
-
-
-class Spelling:
-    """Two answers are the same when they are written alike."""
-
-    def same(self, a: str, b: str, choices: Sequence[str] | None = None) -> bool:
-        return a == b
-
-    def classes(self, answers: Sequence[str | None], choices: Sequence[str] | None = None) -> list[int | None]:
-        raise NotImplementedError
 
 
 @pytest.fixture(scope="module")
