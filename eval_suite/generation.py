@@ -37,8 +37,8 @@ class Generation:
     """Arguments of the chat template."""
     seed: int = 0
     dtype: Literal["fp32", "bf16"] = "fp32"
-    engine: Literal["transformers", "vllm"] = "transformers"
-    """What samples; engines round differently and draw other samples from one seed."""
+    engine: str = "transformers"
+    """A row of `mmcorl.engines.ENGINES`; engines round differently and draw other samples from one seed."""
     chunk: int = 32
     """Items generated together."""
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from eval_suite.grading.verdict import McqPolicy
 from mmcorl.config.errors import sentence
+from mmcorl.config.schema import EngineName
 from mmcorl.errors import UserError
 from mmcorl.types import PromptStyle
 
@@ -84,7 +85,7 @@ class CheckpointOptions(Options):
     """cpu or cuda:N"""
     dtype: Literal["fp32", "bf16"] = "fp32"
     """arithmetic"""
-    engine: Literal["transformers", "vllm"] = "transformers"
+    engine: EngineName = "transformers"
     """sampling engine; vllm is many times faster on a GPU"""
 
 

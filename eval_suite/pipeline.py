@@ -21,6 +21,7 @@ from eval_suite.options import DEFAULT_POLICY, CodeOptions, EvalOptions, GradeOp
 from eval_suite.reporter import SILENT, Reporter
 from eval_suite.results import Evaluation, is_evaluation, unfinished
 from eval_suite.tasks import BENCHMARKS, Loaded
+from mmcorl.engines import ENGINES
 from mmcorl.errors import UserError
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ class EvalJob:
                 seed=options.seed,
                 dtype=options.dtype,
                 engine=options.engine,
-                chunk=256 if options.engine == "vllm" else 32,
+                chunk=256 if ENGINES.find(options.engine).own_weights else 32,
             )
             if samples > 1 and temperature == 0:
                 raise UserError(f"{name} asks for {samples} samples, all alike at temperature 0: raise --temperature")

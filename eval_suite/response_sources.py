@@ -38,6 +38,7 @@ from eval_suite.tasks import BENCHMARKS, Loaded
 from mmcorl.algo.seeds import noise_seed
 from mmcorl.analysis.diversity import ModelResponses
 from mmcorl.answers import Equivalence
+from mmcorl.engines import ENGINES
 from mmcorl.errors import RunError, UserError
 from mmcorl.labels.voting import Choices
 from mmcorl.tools import zoo
@@ -211,7 +212,7 @@ def _sampled(
     for source, job in jobs.items():
         work = (job, loaded, source.label, labels, reporter)
         finished = is_evaluation(job.out) and unfinished(EvalFolder(job.out)) is None
-        if options.engine == "vllm" and not finished:
+        if ENGINES.find(options.engine).own_weights and not finished:
             # An engine keeps its share of the GPU until its process ends, and the next one needs it.
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
                 try:
@@ -258,7 +259,7 @@ def _job(source: Source, name: str, options: ResponseOptions) -> EvalJob:
         seed=noise_seed(seed, source.where, 0, 0) % 2**31,
         dtype=options.dtype,
         engine=options.engine,
-        chunk=256 if options.engine == "vllm" else 32,
+        chunk=256 if ENGINES.find(options.engine).own_weights else 32,
     )
     slug = re.sub(r"[^\w.-]+", "-", source.label) + ("" if source.seed is None else f"-seed{source.seed}")
     assert options.out is not None  # _check_sources

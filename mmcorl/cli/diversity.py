@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mmcorl.cli.options import command
+from mmcorl.engines import ENGINES
 
 SOURCES = """sources:
   MODEL            checkpoint folder, hub id, or zoo:NAME; it is sampled on --data or --benchmark
@@ -60,7 +61,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32", help="arithmetic (default: fp32)")
     parser.add_argument(
         "--engine",
-        choices=("transformers", "vllm"),
+        choices=tuple(ENGINES),
         default="transformers",
         help="what samples (default: transformers)",
     )

@@ -19,6 +19,7 @@ from typing import Any
 from mmcorl import __version__
 from mmcorl.cli import diversity, dynamics, pair, rephrase, sweep
 from mmcorl.cli.options import command
+from mmcorl.engines import ENGINES
 from mmcorl.errors import RunError, UserError
 
 WITH_OPTIONS: tuple[Any, ...] = (sweep, diversity, dynamics, pair, rephrase)
@@ -175,7 +176,7 @@ def _parser(listing: str = "") -> argparse.ArgumentParser:
     evaluate.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32", help="arithmetic (default: fp32)")
     evaluate.add_argument(
         "--engine",
-        choices=("transformers", "vllm"),
+        choices=tuple(ENGINES),
         default="transformers",
         help="what samples; vllm is many times faster on a GPU (default: transformers)",
     )
