@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -46,13 +47,13 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def task(path: Path, way: str, **sections: Any) -> Task:
+def task(path: Path, way: str, fields: Mapping[str, Any] | None = None, **sections: Any) -> Task:
     """The same five groups for every number of ranks."""
     sharding, size, *offload = way.split(":")
     training = {**sections.pop("training", {}), "sharding": sharding, "offload": offload[0] if offload else "none"}
     pictures = PICTURES if path.name not in ("qwen2", "llama") else {}
-    own = {"optimizer": OPTIMIZER, "objective": {"importance_correction": "token_truncate"}, **sections}
-    return Task(path, {**own, "training": training}, SHARES[int(size)], pictures)
+    sections = {"optimizer": OPTIMIZER, "objective": {"importance_correction": "token_truncate"}, **sections}
+    return Task(path, {**sections, "training": training}, SHARES[int(size)], pictures, **(fields or {}))
 
 
 @cache
@@ -150,8 +151,8 @@ def test_a_rank_without_any_signal_goes_along(way: str, worlds: Worlds, tiny_che
     """The first rank has only the group whose rewards are equal; in the second step nobody has anything to learn."""
     path = tiny_checkpoints["qwen2_5_vl"]
     rewards = {2: [(1.0,) * 4] * 5}
-    expected = done([train(ALONE, Task(path, task(path, "none:1").sections, SHARES[1], PICTURES, rewards=rewards))])
-    told = worlds[2].train(Task(path, task(path, way).sections, ((3,), (0, 1, 2, 4)), PICTURES, rewards=rewards))
+    expected = done([train(ALONE, task(path, "none:1", {"rewards": rewards}))])
+    told = worlds[2].train(replace(task(path, way, {"rewards": rewards}), shares=((3,), (0, 1, 2, 4))))
     assert_same(told, expected)
     assert told.metrics[0][1]["grad_norm"] == told.metrics[0][1]["trained_tokens"] == 0.0
 
@@ -168,13 +169,11 @@ def test_bf16_rounds_no_more_than_on_one_rank(
     def gradients(told: Done) -> torch.Tensor:
         return torch.cat([state["exp_avg"].flatten() for state in told.optimizer["state"].values()])
 
-    def one_rank(dtype: str) -> torch.Tensor:
-        own = task(path, "none:1", optimizer=optimizer, training={"dtype": dtype})
-        return gradients(done([train(ALONE, Task(path, own.sections, own.shares, own.pictures, steps=(1,)))]))
+    def one_step(way: str, dtype: str) -> Task:
+        return task(path, way, {"steps": (1,)}, optimizer=optimizer, training={"dtype": dtype})
 
-    exact, rounded = one_rank("fp32"), one_rank("bf16")
-    own = task(path, way, optimizer=optimizer, training={"dtype": "bf16"})
-    told = worlds[2].train(Task(path, own.sections, own.shares, own.pictures, steps=(1,)))
+    exact, rounded = (gradients(done([train(ALONE, one_step("none:1", dtype))])) for dtype in ("fp32", "bf16"))
+    told = worlds[2].train(one_step(way, "bf16"))
     noise = float((rounded - exact).norm() / exact.norm())
     assert 1e-3 < noise < 0.05
     assert float((gradients(told) - exact).norm() / exact.norm()) < 1.6 * noise
@@ -185,13 +184,8 @@ def test_bf16_rounds_no_more_than_on_one_rank(
 def test_sampling_needs_nobody(way: str, worlds: Worlds, tiny_checkpoints: Mapping[str, Path]) -> None:
     """Ranks with other numbers of prompts and lengths of completions; greedy texts are those of the trained weights."""
     path = tiny_checkpoints["gemma3"]
-
-    def sampled(way: str) -> Task:
-        own = task(path, way)
-        return Task(path, own.sections, own.shares, own.pictures, sample=True)
-
-    expected = done([train(ALONE, sampled("none:1"))]).texts[0][-5:]
-    told = worlds[2].train(sampled(way)).texts
+    expected = done([train(ALONE, task(path, "none:1", {"sample": True}))]).texts[0][-5:]
+    told = worlds[2].train(task(path, way, {"sample": True})).texts
     assert [len(texts) for texts in told] == [2 * 4 + 2, 3 * 4 + 3]
     assert [*told[0][-2:], *told[1][-3:]] == expected
 
@@ -205,12 +199,8 @@ def test_an_engine_in_every_rank_follows_divided_weights(
 ) -> None:
     """vLLM in each process of a world: what it says after two updates is what the trained weights say."""
     path = tiny_checkpoints["qwen2_5_vl"]
-
-    def sampled(way: str, **engine: Any) -> Task:
-        own = task(path, way, **OPTIONS.get(option, {}), **engine)
-        return Task(path, own.sections, own.shares, own.pictures, sample=True)
-
-    expected = done([train(ALONE, sampled("none:1"))]).texts[0][-5:]
-    told = worlds[2].train(sampled(way, engine={"kind": "vllm", "kv_cache_gib": 0.1}))
+    options, engine = OPTIONS.get(option, {}), {"kind": "vllm", "kv_cache_gib": 0.1}
+    expected = done([train(ALONE, task(path, "none:1", {"sample": True}, **options))]).texts[0][-5:]
+    told = worlds[2].train(task(path, way, {"sample": True}, **options, engine=engine))
     assert [*told.texts[0][-2:], *told.texts[1][-3:]] == expected
     assert told.timings["sync_gb"] > 0
