@@ -1,7 +1,6 @@
-"""Engines sample completions. ENGINES is the table of them; each one's module is imported when it is used.
+"""Engines sample completions. ENGINES is the table of them; a row imports its engine's module when it builds one.
 
-An engine touches two files: its module with a `build(request)` function, and its row here. Settings of its own go into
-`EngineSettings`.
+To add an engine, write its module and add a row here; settings that only it has go into `EngineSettings`.
 """
 
 from __future__ import annotations

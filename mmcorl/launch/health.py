@@ -213,7 +213,7 @@ class HealthMonitor:
             self.report(self.handles[0], f"can no longer be watched: {type(error).__name__}: {error}", echo=True)
 
     def _watch_processes(self) -> None:
-        asked: dict[str, Any] = {}
+        pending: dict[str, Any] = {}
         silent = dict.fromkeys(self.monitors, 0.0)
         last = time.monotonic()
         while not self._closed.wait(PERIOD):
@@ -222,9 +222,9 @@ class HealthMonitor:
             seconds, last = min(now - last, 2 * PERIOD), now
             for node, monitor in self.monitors.items():
                 here = [handle for handle in self.handles if handle.info.node_id == node]
-                if node not in asked:
-                    asked[node] = monitor.states.remote([handle.info.pid for handle in here])
-                done, _ = self.ray.wait([asked[node]], timeout=POLL)
+                if node not in pending:
+                    pending[node] = monitor.states.remote([handle.info.pid for handle in here])
+                done, _ = self.ray.wait([pending[node]], timeout=POLL)
                 if not done:
                     silent[node] += seconds
                     if silent[node] >= UNREACHABLE_AFTER:
@@ -232,7 +232,7 @@ class HealthMonitor:
                     continue
                 silent[node] = 0.0
                 try:
-                    states = self.ray.get(asked.pop(node))
+                    states = self.ray.get(pending.pop(node))
                 except self.ray.exceptions.RayError:
                     # Ranks that went with it report themselves, and come first.
                     self.report(here[0], f"cannot be watched: {here[0].info.node} has left the cluster", echo=True)

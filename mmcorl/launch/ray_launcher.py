@@ -116,7 +116,9 @@ class RayLauncher:
         for node in {handle.info.node_id for handle in self._all_handles()}:
             here = NodeAffinitySchedulingStrategy(node, soft=False)
             self._monitors[node] = monitor.options(num_cpus=0.0, scheduling_strategy=here).remote()
-        self.ray.wait([one.states.remote([]) for one in self._monitors.values()], num_returns=len(self._monitors))
+        self.ray.wait(
+            [monitor.states.remote([]) for monitor in self._monitors.values()], num_returns=len(self._monitors)
+        )
         self._health.start(self._all_handles(), self._monitors)
 
     def _build(self, encoders: Sequence[PromptEncoder], steps: int) -> None:

@@ -38,9 +38,9 @@ def test_gemma_with_images_is_another_model_on_the_cpu_engine_and_the_gate_says_
     with pytest.raises(RunError, match="processes images differently"):
         train(settings(model), tmp_path / "stopped", quiet=True)
     assert not (tmp_path / "stopped" / "metrics.jsonl").exists()
-    (found,) = json.loads((tmp_path / "stopped" / "engines.json").read_text())
-    assert found["text"]["mean"] < 1e-5
-    assert found["image"]["mean"] > 1e-3
+    (record,) = json.loads((tmp_path / "stopped" / "engines.json").read_text())
+    assert record["text"]["mean"] < 1e-5
+    assert record["image"]["mean"] > 1e-3
     # The same command goes on where the user accepts it; what was measured stays on record.
     train(settings(model, parity="warn"), tmp_path / "stopped", quiet=True)
     assert len((tmp_path / "stopped" / "metrics.jsonl").read_text().splitlines()) == 1
@@ -51,6 +51,6 @@ def test_gemma_with_images_is_another_model_on_the_cpu_engine_and_the_gate_says_
 def test_an_identical_engine_passes(tmp_path):
     model = build_tiny("qwen2_5_vl", tmp_path / "qwen", seed=0)
     train(settings(model), tmp_path / "run", quiet=True)
-    (found,) = json.loads((tmp_path / "run" / "engines.json").read_text())
-    assert found["fault"] is None
-    assert max(found["text"]["most"], found["image"]["most"]) < 1e-4
+    (record,) = json.loads((tmp_path / "run" / "engines.json").read_text())
+    assert record["fault"] is None
+    assert max(record["text"]["most"], record["image"]["most"]) < 1e-4

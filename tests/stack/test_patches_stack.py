@@ -55,8 +55,8 @@ def test_vllms_own_processes_load_the_plugin(tiny_checkpoints: Mapping[str, Path
         cwd=tmp_path,
         timeout=300,
     )
-    said = done.stdout + done.stderr
-    assert done.returncode == 0, said[-6000:]
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output[-6000:]
     answer = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
     assert answer["worker"] != answer["own"]
     assert answer["tokens"] == 3
@@ -64,7 +64,9 @@ def test_vllms_own_processes_load_the_plugin(tiny_checkpoints: Mapping[str, Path
     assert set(states) == {patch.name for patch in patches.all_patches()}
     assert set(states.values()) <= {"applied", "not needed"}, states
     assert states["vllm_vision_attention"] == "not needed"
-    assert any("EngineCore" in line and "mmcorl patches: torchvision_cpu" in line for line in said.splitlines()), said
+    assert any("EngineCore" in line and "mmcorl patches: torchvision_cpu" in line for line in output.splitlines()), (
+        output
+    )
 
 
 def test_zero3_loads_gemma3_with_and_without_the_patch(tiny_checkpoints: Mapping[str, Path], tmp_path: Path) -> None:

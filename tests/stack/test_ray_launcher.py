@@ -121,7 +121,7 @@ def test_agents_may_take_turns(text: dict[str, Any], cluster: str, server: ForkS
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "expected"),
     [
         (("device=cuda",), "the agents need 2 GPUs (1 + 1) but the Ray cluster has 0"),
         (("device=cuda", "time_sliced=true"), "the agents need 1 GPUs in turn but the Ray cluster has 0"),
@@ -133,10 +133,10 @@ def test_agents_may_take_turns(text: dict[str, Any], cluster: str, server: ForkS
     ],
 )
 def test_what_the_cluster_lacks_or_a_worker_refuses_leaves_no_trace(
-    overrides: tuple[str, ...], said: str, text: dict[str, Any], cluster: str, server: ForkServer, tmp_path: Path
+    overrides: tuple[str, ...], expected: str, text: dict[str, Any], cluster: str, server: ForkServer, tmp_path: Path
 ) -> None:
     ended = run(server, changed(text, launcher="ray", ray__address=cluster), tmp_path, *overrides)
     assert ended.code == 2, ended.output
-    assert said in ended.output.splitlines()[-1]
+    assert expected in ended.output.splitlines()[-1]
     assert "Traceback" not in ended.output
     assert not (tmp_path / "run").exists()

@@ -66,34 +66,34 @@ def test_a_run_goes_on_with_other_ranks(
     expected = uninterrupted(path, lora)
     do(worlds, first, task(path, first, lora, steps=(1, 2), save=tmp_path / "saved"))
     files = {"save": tmp_path / "last", "export": tmp_path / "exported"}
-    told = do(worlds, second, task(path, second, lora, steps=(3, 4), load=tmp_path / "saved", **files))
-    assert largest_difference(told.weights, expected.weights) < 1e-5
-    assert [one["learning_rate"] for one in told.metrics[0]] == [
+    result = do(worlds, second, task(path, second, lora, steps=(3, 4), load=tmp_path / "saved", **files))
+    assert largest_difference(result.weights, expected.weights) < 1e-5
+    assert [one["learning_rate"] for one in result.metrics[0]] == [
         one["learning_rate"] for one in expected.metrics[0][2:]
     ]
-    assert told.metrics[0][-1]["grad_norm"] == pytest.approx(expected.metrics[0][-1]["grad_norm"], rel=1e-4)
+    assert result.metrics[0][-1]["grad_norm"] == pytest.approx(expected.metrics[0][-1]["grad_norm"], rel=1e-4)
     for number, state in expected.optimizer["state"].items():
-        assert largest_difference(told.optimizer["state"][number], state) < 1e-6
+        assert largest_difference(result.optimizer["state"][number], state) < 1e-6
     exported = adapter_of(family).load_model(tmp_path / "exported").state_dict()
-    merged = adapter_of(family).load_model(path).state_dict() | _own_names(family, path, told)
+    merged = adapter_of(family).load_model(path).state_dict() | _own_names(family, path, result)
     assert largest_difference(exported, merged) < 1e-5
     if not lora:
         hub = load_file(path / "model.safetensors").keys()
         assert load_file(tmp_path / "last" / "model.safetensors").keys() == hub
         assert load_file(tmp_path / "exported" / "model.safetensors").keys() == hub
-        assert set(told.synced) <= set(hub)
+        assert set(result.synced) <= set(hub)
 
 
-def _own_names(family: str, path: Path, told: Done) -> dict[str, Any]:
+def _own_names(family: str, path: Path, result: Done) -> dict[str, Any]:
     """What an engine would get, by the names of the model in memory."""
     from mmcorl.policy.weights import hub_named
 
     model = adapter_of(family).load_model(path)
     place = {id(parameter): name for name, parameter in model.named_parameters()}
     names = {hub: place[id(tensor)] for hub, tensor in hub_named(model, model.named_parameters())}
-    own = {names[hub]: tensor for hub, tensor in told.synced.items()}
+    loaded = {names[hub]: tensor for hub, tensor in result.synced.items()}
     head, table = "lm_head.weight", "model.language_model.embed_tokens.weight"
-    return own | ({head: own[table]} if table in own else {})
+    return loaded | ({head: loaded[table]} if table in loaded else {})
 
 
 def test_two_ranks_write_one_folder(worlds: Worlds, tiny_checkpoints: Mapping[str, Path], tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def sizes(folder: Path) -> dict[str, int]:
 def test_ranks_are_told_apart_by_their_noise(worlds: Worlds, tiny_checkpoints: Mapping[str, Path]) -> None:
     """Both ranks sample the same prompt."""
     path = tiny_checkpoints["llama"]
-    own = Task(path, {"training": {"sharding": "fsdp2"}}, ((0,), (0,)), steps=(), sample=True)
-    first, second = (texts[:4] for texts in worlds[2].train(own).texts)
+    same_prompt = Task(path, {"training": {"sharding": "fsdp2"}}, ((0,), (0,)), steps=(), sample=True)
+    first, second = (texts[:4] for texts in worlds[2].train(same_prompt).texts)
     assert sum(a == b for a, b in zip(first, second, strict=True)) <= 1
     assert Ranks() == ALONE

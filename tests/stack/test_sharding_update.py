@@ -62,21 +62,21 @@ def alone(path: Path, option: str = "") -> Done:
     return done([train(ALONE, task(path, "none:1", **OPTIONS.get(option, {})))])
 
 
-def assert_same(told: Done, expected: Done, tolerance: float = 1e-5) -> None:
+def assert_same(result: Done, expected: Done, tolerance: float = 1e-5) -> None:
     """Weights, what an engine would get, moments, and the metrics of every rank."""
-    assert largest_difference(told.weights, expected.weights) < tolerance
-    assert largest_difference(told.synced, expected.synced) < tolerance
-    assert told.optimizer["param_groups"] == expected.optimizer["param_groups"]
-    assert told.optimizer["state"].keys() == expected.optimizer["state"].keys()
+    assert largest_difference(result.weights, expected.weights) < tolerance
+    assert largest_difference(result.synced, expected.synced) < tolerance
+    assert result.optimizer["param_groups"] == expected.optimizer["param_groups"]
+    assert result.optimizer["state"].keys() == expected.optimizer["state"].keys()
     for number, state in expected.optimizer["state"].items():
-        assert largest_difference(told.optimizer["state"][number], state) < 1e-7
-    for metrics in told.metrics:
-        assert metrics == told.metrics[0]  # not nearly: all ranks tell the same
-        for own, reference in zip(metrics, expected.metrics[0], strict=True):
-            assert own == pytest.approx(reference, rel=1e-4, abs=1e-5)
-    assert told.facts == expected.facts
+        assert largest_difference(result.optimizer["state"][number], state) < 1e-7
+    for metrics in result.metrics:
+        assert metrics == result.metrics[0]  # not nearly: all ranks tell the same
+        for values, reference in zip(metrics, expected.metrics[0], strict=True):
+            assert values == pytest.approx(reference, rel=1e-4, abs=1e-5)
+    assert result.facts == expected.facts
     for amount in ("completions", "completion_tokens", "update_tokens", "update_flops"):
-        assert told.timings[amount] == expected.timings[amount]
+        assert result.timings[amount] == expected.timings[amount]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -95,9 +95,9 @@ def test_every_option_of_training_works_divided(
     option: str, way: str, worlds: Worlds, tiny_checkpoints: Mapping[str, Path]
 ) -> None:
     path = tiny_checkpoints["qwen2_5_vl"]
-    told = worlds[2].train(task(path, way, **OPTIONS[option]))
-    assert_same(told, alone(path, option))
-    metrics = told.metrics[0][-1]
+    result = worlds[2].train(task(path, way, **OPTIONS[option]))
+    assert_same(result, alone(path, option))
+    metrics = result.metrics[0][-1]
     assert ("kl" in metrics) == ("kl" in option)
     assert (metrics["clip_share"] > 0) == (option == "minibatches")
 
@@ -111,10 +111,10 @@ def test_fsdp2_steps_where_adamw_works_on_lists(
     chooses = sys.modules[torch.optim.Optimizer.__module__]
     monkeypatch.setattr(chooses, "_get_foreach_kernels_supported_devices", lambda: ["cpu"])
     try:
-        told = done([train(ALONE, task(path, "fsdp2:1"))])
+        result = done([train(ALONE, task(path, "fsdp2:1"))])
     finally:
         Ranks.leave()
-    assert_same(told, expected)
+    assert_same(result, expected)
 
 
 def test_a_policy_computes_where_its_ranks_do(tiny_checkpoints: Mapping[str, Path]) -> None:
@@ -130,10 +130,10 @@ def test_divided_weights_measure_how_sure_the_model_is(
     """Ranks wait for each other in these passes too, and one of them has fewer groups and no picture."""
     path = tiny_checkpoints["qwen2_5_vl"]
     expected = confidences(ALONE, task(path, "none:1"))
-    told = {uid: one for rank in worlds[2].do(confidences, task(path, way)) for uid, one in rank.items()}
-    assert told.keys() == expected.keys()
+    result = {uid: one for rank in worlds[2].do(confidences, task(path, way)) for uid, one in rank.items()}
+    assert result.keys() == expected.keys()
     for uid, values in expected.items():
-        assert torch.allclose(torch.tensor(told[uid]), torch.tensor(values), atol=1e-5)
+        assert torch.allclose(torch.tensor(result[uid]), torch.tensor(values), atol=1e-5)
 
 
 @pytest.mark.parametrize("way", ["zero2:2:optimizer", "zero3:2:optimizer", "zero3:1:all", "zero3:2:all", "fsdp2:2:all"])
@@ -142,8 +142,8 @@ def test_what_rests_in_cpu_memory_is_updated_there(
 ) -> None:
     """Micro-batches too, as gradients on the CPU add up differently."""
     path = tiny_checkpoints["internvl3_5"]
-    told = worlds[int(way.split(":")[1])].train(task(path, way, **OPTIONS["micro-batches"]))
-    assert_same(told, alone(path, "micro-batches"))
+    result = worlds[int(way.split(":")[1])].train(task(path, way, **OPTIONS["micro-batches"]))
+    assert_same(result, alone(path, "micro-batches"))
 
 
 @pytest.mark.parametrize("way", ["none:2", *DIVIDED])
@@ -152,9 +152,9 @@ def test_a_rank_without_any_signal_goes_along(way: str, worlds: Worlds, tiny_che
     path = tiny_checkpoints["qwen2_5_vl"]
     rewards = {2: [(1.0,) * 4] * 5}
     expected = done([train(ALONE, task(path, "none:1", {"rewards": rewards}))])
-    told = worlds[2].train(replace(task(path, way, {"rewards": rewards}), shares=((3,), (0, 1, 2, 4))))
-    assert_same(told, expected)
-    assert told.metrics[0][1]["grad_norm"] == told.metrics[0][1]["trained_tokens"] == 0.0
+    result = worlds[2].train(replace(task(path, way, {"rewards": rewards}), shares=((3,), (0, 1, 2, 4))))
+    assert_same(result, expected)
+    assert result.metrics[0][1]["grad_norm"] == result.metrics[0][1]["trained_tokens"] == 0.0
 
 
 @pytest.mark.parametrize("way", DIVIDED)
@@ -166,18 +166,18 @@ def test_bf16_rounds_no_more_than_on_one_rank(
     path = tiny_checkpoints[family]
     optimizer = {**OPTIMIZER, "betas": [0.0, 0.99], "max_grad_norm": 1e9}
 
-    def gradients(told: Done) -> torch.Tensor:
-        return torch.cat([state["exp_avg"].flatten() for state in told.optimizer["state"].values()])
+    def gradients(result: Done) -> torch.Tensor:
+        return torch.cat([state["exp_avg"].flatten() for state in result.optimizer["state"].values()])
 
     def one_step(way: str, dtype: str) -> Task:
         return task(path, way, {"steps": (1,)}, optimizer=optimizer, training={"dtype": dtype})
 
     exact, rounded = (gradients(done([train(ALONE, one_step("none:1", dtype))])) for dtype in ("fp32", "bf16"))
-    told = worlds[2].train(one_step(way, "bf16"))
+    result = worlds[2].train(one_step(way, "bf16"))
     noise = float((rounded - exact).norm() / exact.norm())
     assert 1e-3 < noise < 0.05
-    assert float((gradients(told) - exact).norm() / exact.norm()) < 1.6 * noise
-    assert {tensor.dtype for tensor in told.weights.values()} == {torch.float32}
+    assert float((gradients(result) - exact).norm() / exact.norm()) < 1.6 * noise
+    assert {tensor.dtype for tensor in result.weights.values()} == {torch.float32}
 
 
 @pytest.mark.parametrize("way", DIVIDED)
@@ -185,9 +185,9 @@ def test_sampling_needs_nobody(way: str, worlds: Worlds, tiny_checkpoints: Mappi
     """Ranks with other numbers of prompts and lengths of completions; greedy texts are those of the trained weights."""
     path = tiny_checkpoints["gemma3"]
     expected = done([train(ALONE, task(path, "none:1", {"sample": True}))]).texts[0][-5:]
-    told = worlds[2].train(task(path, way, {"sample": True})).texts
-    assert [len(texts) for texts in told] == [2 * 4 + 2, 3 * 4 + 3]
-    assert [*told[0][-2:], *told[1][-3:]] == expected
+    result = worlds[2].train(task(path, way, {"sample": True})).texts
+    assert [len(texts) for texts in result] == [2 * 4 + 2, 3 * 4 + 3]
+    assert [*result[0][-2:], *result[1][-3:]] == expected
 
 
 @pytest.mark.parametrize(
@@ -201,6 +201,6 @@ def test_an_engine_in_every_rank_follows_divided_weights(
     path = tiny_checkpoints["qwen2_5_vl"]
     options, engine = OPTIONS.get(option, {}), {"kind": "vllm", "kv_cache_gib": 0.1}
     expected = done([train(ALONE, task(path, "none:1", {"sample": True}, **options))]).texts[0][-5:]
-    told = worlds[2].train(task(path, way, {"sample": True}, **options, engine=engine))
-    assert [*told.texts[0][-2:], *told.texts[1][-3:]] == expected
-    assert told.timings["sync_gb"] > 0
+    result = worlds[2].train(task(path, way, {"sample": True}, **options, engine=engine))
+    assert [*result.texts[0][-2:], *result.texts[1][-3:]] == expected
+    assert result.timings["sync_gb"] > 0

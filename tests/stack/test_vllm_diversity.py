@@ -21,7 +21,7 @@ def test_two_models_are_sampled_one_after_the_other_and_refused_alike(tmp_path, 
     assert "lower --max-new-tokens" in capsys.readouterr().err
     out = ["--out", str(tmp_path / "more")]
     assert main([*argv, *out, "--max-new-tokens", "8", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [pair["kind"] for pair in told["pairs"]] == ["different_family"]
+    summary = json.loads(capsys.readouterr().out)
+    assert [pair["kind"] for pair in summary["pairs"]] == ["different_family"]
     for family in ("qwen2", "llama"):
         assert (tmp_path / "more" / "samples" / family / "responses.jsonl").read_text().count("\n") == 6

@@ -156,7 +156,7 @@ def test_noise_depends_on_seed_prompt_and_sample_alone(family: str, benches: Map
         torch.manual_seed(random.getrandbits(32))  # the global generators have no say
         np.random.seed(random.getrandbits(32))
         drawn = bench.draw(which, 4, seed=seed, max_new_tokens=12)
-        return [[tuple(sample.ids.tolist()) for sample in own] for own in drawn]
+        return [[tuple(sample.ids.tolist()) for sample in samples] for samples in drawn]
 
     first = ids(prompts, 2**62 + 1)
     assert ids(prompts, 2**62 + 1) == first
@@ -179,8 +179,8 @@ def test_a_prompt_read_in_two_ways_stops_the_run(benches: Mapping[str, Bench]) -
     longer = replace(good, input_ids=torch.cat([ids[:-3], ids[-3:-2] + 1, ids[-3:]]))
     with pytest.raises(RunError) as caught:
         bench.engine.generate([good, longer], 2, Sampling(max_new_tokens=2), 0)
-    told = str(caught.value)
-    assert told.startswith("agent 'qwen2_5_vl': vLLM reads prompt 1 ('")
+    message = str(caught.value)
+    assert message.startswith("agent 'qwen2_5_vl': vLLM reads prompt 1 ('")
     assert (
         f"as {len(ids)} tokens and the trainer as {len(ids) + 1}, first different at position {len(ids) - 3}:" in told
     )
@@ -228,12 +228,12 @@ def test_a_probability_that_is_no_number_stops_with_the_request_written_down(
         bench.engine.sync(bench.weights())
     (file,) = tmp_path.glob("request-internvl3_5-*/request.json")
     assert str(file) in str(caught.value)
-    told = json.loads(file.read_text())
-    assert told["prompt_ids"] == bench.encode([one])[0].input_ids.tolist()
-    assert "How many?" in told["text"]
-    assert told["sampling"]["max_new_tokens"] == 3
-    assert told["seed"] == 9
-    assert told["logprobs"][0] == "nan"
+    record = json.loads(file.read_text())
+    assert record["prompt_ids"] == bench.encode([one])[0].input_ids.tolist()
+    assert "How many?" in record["text"]
+    assert record["sampling"]["max_new_tokens"] == 3
+    assert record["seed"] == 9
+    assert record["logprobs"][0] == "nan"
     assert (file.parent / "image_0.png").is_file()
     bench.draw([one], 2, max_new_tokens=3)
 

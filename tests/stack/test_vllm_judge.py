@@ -92,8 +92,8 @@ def graded(capsys: pytest.CaptureFixture[str], *argv: str | Path) -> tuple[dict[
     capsys.readouterr()
     assert main(["grade", *map(str, argv), "--json", "--quiet"]) == 0
     out, err = capsys.readouterr()
-    (told,) = json.loads(out)["benchmarks"].values()
-    return told, err
+    (scores,) = json.loads(out)["benchmarks"].values()
+    return scores, err
 
 
 def verdicts(folder: Path) -> dict[str, str]:
@@ -106,11 +106,11 @@ def test_it_only_adds_and_what_it_cannot_read_counts_as_failed(
 ) -> None:
     file = write(tmp_path / "mine.jsonl", [*ROWS, LONG])
     judge = ("--judge", f"vllm:{judges['yes']}", "--judge-model", "always-yes")
-    told, err = graded(capsys, file, *judge)
+    scores, err = graded(capsys, file, *judge)
     # final = rule or (committed and not cut off and judge): `rule`, `words` and `wrong`; `long` waits.
     assert verdicts(tmp_path / "mine.graded") == {"words": "yes", "wrong": "yes", "long": "failed"}
-    assert (told["correct"], told["total"], told["judge_recovered"], told["judge_failed"]) == (3, 6, 2, 1)
-    assert told["judge"]["model"] == "always-yes"
+    assert (scores["correct"], scores["total"], scores["judge_recovered"], scores["judge_failed"]) == (3, 6, 2, 1)
+    assert scores["judge"]["model"] == "always-yes"
     assert f"judge: the judge always-yes has a context of {CONTEXT:,} tokens, too short for a question" in err
 
     # Asked again is what failed; a judge that can read it would settle it. The rest stands.
@@ -123,8 +123,8 @@ def test_it_only_adds_and_what_it_cannot_read_counts_as_failed(
     weights.rename(tmp_path / "away")
     try:
         write(file, ROWS)
-        told, _ = graded(capsys, file, *judge)
-        assert (told["correct"], told["judge_recovered"], told["judge_failed"]) == (3, 2, 0)
+        scores, _ = graded(capsys, file, *judge)
+        assert (scores["correct"], scores["judge_recovered"], scores["judge_failed"]) == (3, 2, 0)
 
         # And what is not known is a sentence, with the rules' work kept.
         fresh = write(tmp_path / "fresh.jsonl", ROWS)
@@ -145,10 +145,10 @@ def test_nonsense_credits_nothing_and_stdout_holds_the_summary_alone(
     command = [sys.executable, "-m", "mmcorl.cli", "grade", str(file), "--judge", f"vllm:{judges['random']}", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    (told,) = json.loads(done.stdout)["benchmarks"].values()
+    (scores,) = json.loads(done.stdout)["benchmarks"].values()
     assert verdicts(tmp_path / "mine.graded") == {"words": "unclear", "wrong": "unclear"}
-    assert (told["correct"], told["judge_recovered"], told["judge_unclear"]) == (1, 0, 2)
-    assert told["judge"]["model"] == str(judges["random"])
+    assert (scores["correct"], scores["judge_recovered"], scores["judge_unclear"]) == (1, 0, 2)
+    assert scores["judge"]["model"] == str(judges["random"])
 
 
 def test_prompts_that_fit_batches_and_the_cache(judges: Mapping[str, Path], tmp_path: Path) -> None:
@@ -198,8 +198,8 @@ def test_a_model_under_evaluation_makes_room_for_the_judge(
     monkeypatch.setattr(VllmJudge, "_load", watched)
     argv = ["eval", model, f"math500={problems}", "--out", tmp_path / "out", "--max-new-tokens", "8"]
     assert main([*map(str, argv), "--judge", f"vllm:{judges['yes']}", "--json", "--quiet"]) == 0
-    (told,) = json.loads(capsys.readouterr().out)["benchmarks"].values()
-    assert (told["total"], told["correct"], told["judge_recovered"]) == (1, 1, 1)
+    (scores,) = json.loads(capsys.readouterr().out)["benchmarks"].values()
+    assert (scores["total"], scores["correct"], scores["judge_recovered"]) == (1, 1, 1)
     assert alive == [0]
 
 

@@ -77,11 +77,11 @@ def test_names_of_layers_with_adapters(tiny_checkpoints: Mapping[str, Path]) -> 
     loaded = load("gemma3", tiny_checkpoints["gemma3"])
     before = set(dict(hub_named(loaded.model, loaded.model.named_parameters())))
     wrapped = get_peft_model(loaded.model, LoraConfig(r=2, target_modules="all-linear"))
-    own = list(loaded.model.named_parameters())
-    merged = [(name.replace(".base_layer.", "."), tensor) for name, tensor in own if ".lora_" not in name]
+    named = list(loaded.model.named_parameters())
+    merged = [(name.replace(".base_layer.", "."), tensor) for name, tensor in named if ".lora_" not in name]
     assert set(dict(hub_named(loaded.model, merged))) == before
     assert set(dict(hub_named(wrapped, merged))) == before
-    adapters = [item for item in own if ".lora_" in item[0]]
+    adapters = [item for item in named if ".lora_" in item[0]]
     assert list(hub_named(loaded.model, adapters)) == adapters
 
 

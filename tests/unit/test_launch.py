@@ -56,7 +56,7 @@ class Typed(RemoteAgent):
             return [{"loss": 0.5}] * self.ranks
         if method == "take_rates":
             return [{"mfu": 0.1 * rank} for rank in range(self.ranks)]
-        return [[Completion(one.uid, None, 1, "stop") for one in own[0]] for own in arguments]
+        return [[Completion(prompt.uid, None, 1, "stop") for prompt in local[0]] for local in arguments]
 
 
 def test_a_group_stays_with_its_rank_and_order_is_kept() -> None:
@@ -101,9 +101,9 @@ def test_rates_of_a_step_and_of_a_run() -> None:
     # A second step of 1 + 1 + 1 seconds at 400 tokens per second: (9 * 100 + 3 * 400) / 12 = 175 over both.
     second = {**first, "rollout_seconds": 1.0, "update_seconds": 1.0, "sync_seconds": 1.0, "tokens_per_second": 400}
     lines = [{"agents": {"a": one}, "seconds": {"total": 12.0}} for one in (first, second)]
-    told = throughput.overall(lines, "a")
-    assert told["tokens_per_second"] == pytest.approx(175)
-    assert told["busy_share"] == pytest.approx(12 / 24)
+    rates_of_run = throughput.overall(lines, "a")
+    assert rates_of_run["tokens_per_second"] == pytest.approx(175)
+    assert rates_of_run["busy_share"] == pytest.approx(12 / 24)
     assert throughput.overall(lines, "b") == {}
 
 
