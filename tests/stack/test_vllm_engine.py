@@ -182,7 +182,8 @@ def test_a_prompt_read_in_two_ways_stops_the_run(benches: Mapping[str, Bench]) -
     message = str(caught.value)
     assert message.startswith("agent 'qwen2_5_vl': vLLM reads prompt 1 ('")
     assert (
-        f"as {len(ids)} tokens and the trainer as {len(ids) + 1}, first different at position {len(ids) - 3}:" in told
+        f"as {len(ids)} tokens and the trainer as {len(ids) + 1}, first different at position {len(ids) - 3}:"
+        in message
     )
 
 

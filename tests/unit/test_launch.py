@@ -208,23 +208,27 @@ def test_a_monitor_sees_suspension_dumps_stacks_and_ends_families(
     process, child = family
     monitor = ProcessMonitor()
     monitor.dump_stacks([process.pid])
-    time.sleep(0.2)
+    assert process.stderr is not None
+    assert any("in rest_forever" in line for line in iter(process.stderr.readline, ""))
     assert monitor.states([process.pid, child]) == {process.pid: "running", child: "running"}
     os.kill(process.pid, signal.SIGSTOP)
-    time.sleep(0.1)
+    deadline = time.monotonic() + 10
+    while monitor.states([process.pid])[process.pid] == "running" and time.monotonic() < deadline:
+        time.sleep(0.05)
     assert monitor.states([process.pid, child]) == {process.pid: "suspended", child: "running"}
     folders = [Path(tempfile.mkdtemp(prefix=f"{scratch_dirs.prefix(pid)}a-")) for pid in (process.pid, os.getpid())]
     (folders[0] / "adapter.bin").write_bytes(b"0")
     (log := tmp_path / "log").touch()
     monitor.end([process.pid], [str(log), str(tmp_path / "gone already")])
     assert process.wait(10) == -signal.SIGKILL
+    deadline = time.monotonic() + 10
+    while monitor.states([child])[child] != "ended" and time.monotonic() < deadline:
+        time.sleep(0.05)
     assert monitor.states([process.pid, child]) == {process.pid: "ended", child: "ended"}
     assert [folder.exists() for folder in folders] == [False, True]
     assert not log.exists()
     scratch_dirs.clear(os.getpid())
     monitor.end([process.pid])  # Nothing left to do.
-    assert process.stderr is not None
-    assert "in rest_forever" in process.stderr.read()
 
 
 @linux
