@@ -12,19 +12,18 @@ PAPER_VENV ?= .venv-paper
 STACK_READY := $(STACK_VENV)/.ready
 PAPER_READY := $(PAPER_VENV)/.ready
 
-# A process for each file: engines and clusters set up process-wide state. The fault drills are timed against the clock:
-# they want a quiet machine and a command of their own.
+# One process per file: engines and clusters keep process-wide state. The fault drills measure wall time, so they need an
+# idle machine and have their own command.
 STACK := $(filter-out %_faults.py,$(wildcard tests/stack/test_*.py))
-SLOW := $(shell grep -rl --include='test_*.py' 'mark\.slow' tests)
 PAPER := tests/families tests/unit/test_patches.py
 
-# What takes longest comes first, so that `make --jobs` does not wait for it in the end.
-LONG := %/test_quickstart.py %/test_cohorts.py %/test_ray_quickstart.py %/test_sharding_update.py
-SLOW_FILES := $(addprefix slow/,$(filter $(LONG),$(SLOW)) $(filter-out $(LONG),$(SLOW)))
+# The longest come first, so that nothing waits for them in the end.
+LONG := %/test_ray_quickstart.py %/test_sharding_update.py
 STACK_FILES := $(addprefix stack/,$(filter $(LONG),$(STACK)) $(filter-out $(LONG),$(STACK)))
+LONGEST_SLOW := tests/e2e/test_quickstart.py tests/e2e/test_cohorts.py
 
 .PHONY: quickstart test test-slow test-thorough test-stack test-paper paper-adapters paper-stack check \
-  bench clean $(SLOW_FILES) $(STACK_FILES)
+  bench clean $(STACK_FILES)
 
 # DeepSpeed's operators know the paths of the environment they were compiled in.
 $(STACK_READY) $(STACK_FILES): export TORCH_EXTENSIONS_DIR := $(abspath $(STACK_VENV))/torch_extensions
@@ -42,10 +41,8 @@ quickstart: $(READY)
 test: $(READY)
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
-# `make --jobs 2 --output-sync=target test-slow test-stack` runs two files at a time.
-test-slow: $(SLOW_FILES)
-$(SLOW_FILES): slow/%: $(READY)
-	$(BIN)/python -m pytest -m slow --durations 5 $*
+test-slow: $(READY)
+	$(BIN)/python -m pytest -m slow --numprocesses auto --maxprocesses 4 --dist loadfile --durations 10 $(LONGEST_SLOW) tests
 
 # What CI leaves out: more seeds and more strings of what test-slow does.
 test-thorough: $(READY)

@@ -10,5 +10,5 @@ ROOT = TESTS.parent
 CONFIGS = ROOT / "configs"
 CASES = TESTS / "cases"
 FIXTURES = TESTS / "fixtures" / "benchmarks"
-DATA = Path(os.environ.get("MMCORL_SHARED_DATA", ROOT.parent / "shared" / "data"))
-"""Real data from outside the repository; tests that need it are skipped where it is absent."""
+DATA = Path(os.environ.get("MMCORL_SHARED_DATA", "MMCORL_SHARED_DATA is not set"))
+"""Real data from outside the repository; tests that need it are skipped where it is not set."""

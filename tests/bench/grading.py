@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import os
 import random
 import resource
 import time
@@ -21,8 +20,8 @@ from pathlib import Path
 
 from eval_suite.grading import Grader
 from eval_suite.items import Item, Response
+from tests.paths import DATA
 
-DATA = Path(os.environ.get("MMCORL_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
 THOUGHT = "Let the side be $s$, so that $s^2 + 2s = 15$ and $(s+5)(s-3) = 0$. Only $s = 3$ is positive. " * 10
 FOUR_BENCHMARKS = 9720
 
