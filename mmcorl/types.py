@@ -1,4 +1,4 @@
-"""The words of the project as data: prompts go down to the agents, groups of completions come up.
+"""The data types of the project: prompts go down to the agents, groups of completions come up.
 
 Only strings and floats live here. Tensors stay with the worker that made them.
 """
@@ -36,13 +36,13 @@ class Prompt:
     twin: str | None = None
     """Uid of the same problem in another wording, in the same batch: `supervision: paired` labels each by the other."""
     style: PromptStyle | None = None
-    """Instruction after this question, where it is not the run's: `plain` for one that asks for no answer."""
+    """Answer instruction after this question; None: the run's. `plain` asks for no answer format."""
     quotes: bool = False
-    """Whether it holds what models wrote: control tokens of a chat template are then taken out of it, where in a data
-    set they are refused."""
+    """Whether it quotes model output: control tokens of a chat template are then removed, while in a data set they are
+    refused."""
 
     def question(self, view: str = "original") -> str:
-        """The question in one view; `original` is `text`."""
+        """Return the question in a view; `original` is `text`."""
         return self.text if view == "original" else self.views[view]
 
 
@@ -52,13 +52,13 @@ class Completion:
 
     text: str
     answer: str | None
-    """The extracted answer; None when the response commits to none (no vote, no reward)."""
+    """The extracted answer; None when there is none (no vote, no reward)."""
     tokens: int
     """Completion length in tokens, the stop token included."""
     finish_reason: FinishReason
     confidence: Mapping[str, float] = field(default_factory=dict)
-    """Means over the tokens, in nats, of the entropy of the distribution they were drawn from (`entropy`) and of its
-    KL divergence from a uniform one (`self_certainty`); only where the reward asks for them."""
+    """Means over the tokens, in nats, of the entropy of the sampling distribution (`entropy`) and of its KL divergence
+    from a uniform one (`self_certainty`); only where the reward needs them."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,9 @@ class Group:
 
     uid: str
     completions: tuple[Completion, ...]
-    """Those that are rewarded and trained."""
+    """The completions that are rewarded and trained."""
     voters: tuple[Completion, ...] = ()
-    """Those that vote in their place: more samples, the K among them, or an averaged teacher's; empty: the K."""
+    """The completions that vote instead: more samples, the K among them, or the EMA teacher's; empty: the K."""
 
     @property
     def answers(self) -> tuple[str | None, ...]:
@@ -84,19 +84,19 @@ class Group:
 
 @dataclass(frozen=True)
 class PseudoLabel:
-    """What one group is rewarded against, fixed before any policy moves."""
+    """The answer that a group is rewarded against, fixed before any policy moves."""
 
     uid: str
     answer: str | None
-    """None: no label, so every completion of the group earns 0 and the group gives no gradient."""
+    """None: no label; every completion of the group earns 0 and the group gives no gradient."""
     teacher: str
-    """Name of the agent whose vote this is, `gold`, or which agents elected it (`a+b`)."""
+    """Name of the agent whose vote this is, `gold`, or the agents that elected it (`a+b`)."""
     also: tuple[str, ...] = ()
     """Further answers that earn the reward (`supervision: union`)."""
 
 
 def twins(prompt: Prompt, view: str) -> tuple[Prompt, Prompt]:
-    """A prompt in its original wording and in another of its views, each the other's twin."""
+    """Return a prompt in its original wording and in another view, each the other's twin."""
     uid = f"{prompt.uid}-{view}"
     return (
         replace(prompt, twin=uid, views={}),

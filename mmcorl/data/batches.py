@@ -1,8 +1,6 @@
-"""The order in which rows are drawn: a function of the step alone, so resuming needs no state."""
+"""The order of training rows: a function of the step alone, so that resuming needs no state."""
 
 from __future__ import annotations
-
-import hashlib
 
 import numpy as np
 
@@ -12,13 +10,13 @@ from mmcorl.errors import UserError
 class Batches:
     """Row numbers of every step, the same for all agents.
 
-    Each epoch is a new permutation of all rows, and epochs are laid end to end: batches run across the
-    border, no row is dropped, and there is no short last batch. A batch never holds a row twice: at a border,
-    rows that the old epoch puts into the batch wait until right after it in the new epoch.
+    Each epoch is a new permutation of all rows, and epochs are concatenated: batches run across the border, no row
+    is dropped, and there is no short last batch. A batch never holds a row twice: at a border, rows that the old epoch
+    put into the batch move to right behind it in the new epoch.
     """
 
     def __init__(self, n_rows: int, batch_size: int, seed: int) -> None:
-        """Set up batches of `batch_size` out of `n_rows`; more than there are rows is refused."""
+        """Order `n_rows` rows into batches; UserError for a batch size that is not positive or above `n_rows`."""
         if batch_size < 1:
             raise UserError(f"batch size {batch_size} is not positive; set at least 1 prompt per step")
         if n_rows < batch_size:
@@ -32,7 +30,7 @@ class Batches:
         self._epochs: dict[int, np.ndarray] = {}
 
     def rows(self, step: int) -> list[int]:
-        """Row numbers of a 1-based step."""
+        """Return the row numbers of a 1-based step."""
         if step < 1:
             raise ValueError(f"steps count from 1, got {step}")
         start = (step - 1) * self.batch_size
@@ -41,15 +39,6 @@ class Batches:
         if len(rows) < self.batch_size:
             rows += self._epoch(epoch + 1)[: self.batch_size - len(rows)].tolist()
         return rows
-
-    def epoch(self, step: int) -> float:
-        """Passes over the data completed after a 1-based step."""
-        return step * self.batch_size / self.n_rows
-
-    def order_hash(self) -> str:
-        """Short hash of everything the order depends on; a resumed run compares it with its own."""
-        content = f"{self.n_rows}/{self.batch_size}/{self.seed}/".encode() + self._raw(0).tobytes()
-        return hashlib.sha256(content).hexdigest()[:16]
 
     def _raw(self, epoch: int) -> np.ndarray:
         return np.random.default_rng([self.seed, epoch]).permutation(self.n_rows).astype(np.int64)
@@ -74,7 +63,7 @@ class Batches:
         if previous is None or begun == 0:
             return rows
         waiting = np.isin(rows, previous[-begun:])
-        # How far into the epoch one must read to find enough rows that are not already in the batch.
+        # The end of the first rows of the epoch that are not already in the batch, as many as it still needs.
         fresh = np.flatnonzero(~waiting)[: self.batch_size - begun]
         end = int(fresh[-1]) + 1
         head = rows[:end]

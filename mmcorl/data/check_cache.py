@@ -1,4 +1,4 @@
-"""The check of the data, done once per run: a resume recalls what it found instead of looking at every image again."""
+"""The record of the data check, by which a resumed run need not decode every image again."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from mmcorl.data.sources import PromptSource
 
 
 def cache_key(source: PromptSource, *parts: Any) -> str:
-    """Hash of what a check depends on besides the rows: the data settings and `parts` (JSON)."""
+    """Hash what a check depends on besides the rows: the data settings and `parts` (JSON)."""
     content = [source.settings.model_dump(mode="json"), *parts]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def to_record(check: DataCheck, source: PromptSource, key: str) -> dict[str, Any]:
-    """What data_check.json holds of a check made under `key`."""
+    """Return the entry of data_check.json for a check with this cache key."""
     rows = {"kept_rows": _spans(check.kept), "texts": source.fingerprint}
     return {**check.to_json(), **rows, "circumstances": key}
 
 
 def from_record(record: Mapping[str, Any], source: PromptSource, key: str) -> DataCheck | None:
-    """The recorded check if it still holds, else None.
+    """Return the recorded check if it still holds, else None.
 
     The kept rows are read and hashed, images included, but neither decoded nor encoded for the agents.
     """
@@ -42,12 +42,12 @@ def from_record(record: Mapping[str, Any], source: PromptSource, key: str) -> Da
 
 
 def differs(record: Mapping[str, Any], check: DataCheck, source: PromptSource) -> bool:
-    """Whether a record was made of other rows, answers included, than `check` has just found usable."""
+    """Whether a record is of other rows, answers included, than those that `check` found usable."""
     return (record["fingerprint"], record["texts"]) != (check.fingerprint, source.fingerprint)
 
 
 def _uids(source: PromptSource, kept: Iterable[int]) -> tuple[str, ...] | None:
-    """As in `DataCheck.uids`; None where a row is no longer readable."""
+    """Hashes as in `DataCheck.uids`; None where a row is no longer readable."""
     try:
         return tuple(source.read(row)[0].uid for row in kept)
     except BadRow:

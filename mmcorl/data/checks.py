@@ -1,4 +1,4 @@
-"""One pass over the prompts before training: every row is read once, every fault counted and listed."""
+"""The data check: read every row once before training, count and list every fault."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from mmcorl.errors import UserError
 from mmcorl.types import Prompt
 
 Lengths = Mapping[str, tuple[Callable[[Prompt], int], int]]
-"""By agent: a function that gives a prompt's length in tokens, and the longest that fits."""
+"""By agent: a function from a prompt to its length in tokens, and the limit."""
 
 LISTED = 20
-"""Findings of one kind that are listed; all are counted."""
+"""Listed findings per kind; all are counted."""
 
 _CHUNK = 64
 _DUPLICATES = ("duplicate_row", "duplicate_id")
@@ -54,7 +54,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class DataCheck:
-    """What the pass found. `rows` is `len(kept)` plus all `counts`: no row is lost silently."""
+    """The result of the check. `rows` is `len(kept)` plus all `counts`: no row is lost silently."""
 
     source: str
     rows: int
@@ -90,7 +90,7 @@ class DataCheck:
 
 
 class DataError(UserError):
-    """Data that the settings do not allow to be used; `report` holds the whole finding."""
+    """Data that the settings refuse; `report` is the whole check."""
 
     def __init__(self, sentence: str, report: DataCheck) -> None:
         super().__init__(sentence)
@@ -106,9 +106,16 @@ def check(
 ) -> DataCheck:
     """Read every row once, decode its images as the agents will, and measure its prompt for every agent.
 
-    A length function picks the view its agent reads. `on_progress` gets rows done and rows in all. Raises
-    DataError, one sentence with the counts, when `source.settings` refuses what was found. Images are
-    decoded in threads, a few rows ahead; lengths are measured in the calling thread.
+    Images are decoded in threads, a few rows ahead; lengths are measured in the calling thread.
+
+    Args:
+        source: the rows.
+        max_side: longest image side in pixels, as in training.
+        lengths: of prompts, by agent; each measures the view that its agent reads.
+        on_progress: called with rows done and rows in all.
+
+    Raises:
+        DataError: `source.settings` refuses a fault that was found; one sentence with the counts.
     """
     settings = source.settings
     counts: Counter[str] = Counter()
@@ -120,11 +127,11 @@ def check(
     ids: set[str] = set()
     longest: dict[str, int] = dict.fromkeys(lengths or (), 0)
     for index, row in enumerate(_read_all(source, max_side)):
-        found = row if isinstance(row, BadRow) else _unusable(row[0], uids, ids, lengths or {}, longest)
-        if found is not None:
-            counts[found.kind] += 1
-            if counts[found.kind] <= LISTED:
-                findings.append(Finding(found.kind, found.row_id, found.reason))
+        fault = row if isinstance(row, BadRow) else _fault(row[0], uids, ids, lengths or {}, longest)
+        if fault is not None:
+            counts[fault.kind] += 1
+            if counts[fault.kind] <= LISTED:
+                findings.append(Finding(fault.kind, fault.row_id, fault.reason))
         elif not isinstance(row, BadRow):
             prompt, left_out = row
             uids[prompt.uid] = prompt.row_id
@@ -151,7 +158,7 @@ def check(
 
 
 def fingerprint(uids: Iterable[str]) -> str:
-    """Short hash of the contents of rows, given their hashes in order."""
+    """Hash the contents of rows, given their hashes in order."""
     return hashlib.sha256(" ".join(uids).encode()).hexdigest()[:16]
 
 
@@ -175,7 +182,7 @@ def _read_all(source: PromptSource, max_side: int) -> Iterator[tuple[Prompt, tup
             yield from pool.map(read, range(start, min(start + _CHUNK, len(source))))
 
 
-def _unusable(
+def _fault(
     prompt: Prompt, uids: Mapping[str, str], ids: set[str], lengths: Lengths, longest: dict[str, int]
 ) -> BadRow | None:
     if prompt.uid in uids:
@@ -211,14 +218,14 @@ def _refuse(report: DataCheck, settings: DataSettings) -> None:
         raise DataError(
             f"{sum(refused.values())} of {report.rows} rows of {report.source} cannot be used: "
             f"{_count_words(refused)} (first: row {first.row_id}, {first.reason}); "
-            f"mend them, or leave them out with {' and '.join(settings_to_change)}",
+            f"repair them, or leave them out with {' and '.join(settings_to_change)}",
             report,
         )
     if len(report.kept) < settings.min_rows:
         skipped = _count_words(report.counts) or "none skipped"
         raise DataError(
             f"{len(report.kept)} of {report.rows} rows of {report.source} are usable ({skipped}), "
-            f"fewer than min_rows {settings.min_rows}; mend the data or lower min_rows",
+            f"fewer than min_rows {settings.min_rows}; repair the data or lower min_rows",
             report,
         )
 

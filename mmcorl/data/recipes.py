@@ -1,4 +1,4 @@
-"""Known schemas: column names and the place of the answer in data sets worth training on.
+"""Known schemas: the columns of published training sets, and where their answers are.
 
 A recipe names no location: it fits the set on the hub and any local copy of it.
 """
@@ -17,7 +17,7 @@ _ANSWER_TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one published set is laid out."""
+    """The schema of a published data set."""
 
     columns: Columns
     optional: tuple[str, ...] = ()
@@ -28,7 +28,7 @@ class Recipe:
     """Column that holds the answer where `columns.answer` has no answer tag."""
 
     def answer(self, value: Any, row: Mapping[str, Any]) -> Any:
-        """The answer as stored, out of the value of `columns.answer`."""
+        """Return the stored answer, given the value of `columns.answer`."""
         if self.answer_fallback is None:
             return value
         tagged = _ANSWER_TAG.search(value) if isinstance(value, str) else None

@@ -1,4 +1,4 @@
-"""One row of a table, as stored, into the parts of a Prompt."""
+"""Parse a stored row into the parts of a Prompt."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OPTION_END = r"\s*[.．:：、)](?!\s*;)\s*"
 
 
 class BadRow(UserError):
-    """A row that cannot become a prompt: which one, what kind of fault, and why."""
+    """A row that cannot become a prompt: its id, the kind of fault, and the reason."""
 
     def __init__(self, kind: str, reason: str, row_id: str) -> None:
         super().__init__(f"row {row_id}: {reason}")
@@ -29,7 +29,7 @@ class BadRow(UserError):
 
 
 class RowError(ValueError):
-    """What is wrong with one value; the row is added by who knows it."""
+    """A fault in a value; the caller, which knows the row, turns it into BadRow."""
 
     def __init__(self, kind: str, reason: str) -> None:
         super().__init__(reason)
@@ -37,7 +37,7 @@ class RowError(ValueError):
 
 
 def prompt_uid(text: str, choices: Sequence[str] | None, images: Sequence[bytes]) -> str:
-    """Hash one row's content: question, choices and encoded image bytes, each with its length in front."""
+    """Hash one row's content: question, choices and encoded image bytes, each prefixed by its length."""
     digest = hashlib.sha256()
     parts = [text.encode(), *(choice.encode() for choice in choices or ()), *images]
     digest.update(f"{len(choices or ())},{len(images)};".encode())
@@ -55,12 +55,12 @@ def require_unicode(texts: Iterable[str | None]) -> None:
         except UnicodeEncodeError as error:
             broken = error.object[error.start]
             around = error.object[max(0, error.start - 20) : error.start + 20]
-            reason = f"the character {broken!r} in {around!r} is half of one; write the row as UTF-8 again"
+            reason = f"the character {broken!r} in {around!r} is half of a surrogate pair; write the row as UTF-8 again"
             raise RowError("broken_text", reason) from error
 
 
 def lookup(row: Mapping[str, Any], column: str) -> Any:
-    """Value of a column; a dot reaches into nested ones. None where it is absent."""
+    """Return the value of a column, None where it is absent; a dot reaches into nested columns."""
     if column in row:
         return row[column]
     value: Any = row
@@ -72,12 +72,12 @@ def lookup(row: Mapping[str, Any], column: str) -> Any:
 
 
 def top_level(column: str, columns: Sequence[str]) -> str:
-    """The stored column that `column` lives in."""
+    """Return the stored column that contains `column`."""
     return column if column in columns else column.split(".")[0]
 
 
 def question_text(value: Any, *, pictures_named: bool = False) -> str:
-    """The question out of a text or a chat list, without image markers; RowError where nothing is left."""
+    """Return the question of a text or chat list, without image markers; RowError where nothing is left."""
     text = strip_markers(_last_user_turn(value) if isinstance(value, list) else value, pictures_named)
     if not text:
         raise RowError("empty_question", "the question is empty")
@@ -121,7 +121,7 @@ def _last_user_turn(turns: list[Any]) -> Any:
 
 
 def answer_text(value: Any) -> str | None:
-    """The known answer as text: 142.0 becomes `142`, a list of accepted forms its first, blanks None."""
+    """Return the known answer as text: 142.0 becomes `142`, a list of accepted forms its first, blanks None."""
     if isinstance(value, list):
         value = value[0] if value else None
     if value is None:
@@ -132,7 +132,7 @@ def answer_text(value: Any) -> str | None:
 
 
 def choice_values(value: Any) -> tuple[str, ...] | None:
-    """Option values in order A, B, C, ...; None where there are none. Raises RowError where unreadable."""
+    """Return option values in order A, B, C, ..., None where there are none; RowError where unreadable."""
     if isinstance(value, Mapping):
         # Arrow gives every row all names that any row has, and null for those it lacks.
         kept = {letter: option for letter, option in value.items() if option is not None}
@@ -156,10 +156,10 @@ def _lettered_values(text: str) -> list[str]:
     for letter in string.ascii_uppercase:
         lead = r"\s*\(?" if not starts else r"[;；\n]\s*\(?"
         pattern = re.compile(lead + letter + _OPTION_END)
-        found = pattern.search(text, starts[-1][1]) if starts else pattern.match(text)
-        if found is None:
+        match = pattern.search(text, starts[-1][1]) if starts else pattern.match(text)
+        if match is None:
             break
-        starts.append(found.span())
+        starts.append(match.span())
     if len(starts) < 2:
         raise RowError("bad_choices", f"the choices {text[:80]!r} are not of the form `A. ...; B. ...`")
     ends = [start for start, _ in starts[1:]] + [len(text)]
@@ -167,7 +167,7 @@ def _lettered_values(text: str) -> list[str]:
 
 
 def with_choices(text: str, choices: Sequence[str] | None, *, pictures_named: bool = False) -> str:
-    """The question with its options as lettered lines, unless they are mere letters of what the image shows."""
+    """Append the options as lettered lines, unless they are mere letters of what the image shows."""
     shown = [strip_markers(value, pictures_named) for value in choices or ()]
     if not choices or _shown_in_image(shown):
         return text
@@ -176,7 +176,7 @@ def with_choices(text: str, choices: Sequence[str] | None, *, pictures_named: bo
 
 
 def without_choices(text: str, choices: Sequence[str] | None) -> str:
-    """The question that `with_choices` put lettered lines below."""
+    """Undo `with_choices`."""
     for named in (False, True):
         lines = with_choices("", choices, pictures_named=named)
         if lines and text.endswith(lines):
@@ -190,7 +190,7 @@ def _shown_in_image(choices: Sequence[str]) -> bool:
 
 
 def image_bytes(value: Any, root: Path) -> tuple[bytes, ...]:
-    """Encoded image files out of one value or a list; empty where there is none. Raises RowError."""
+    """Return the encoded image files of a value or a list of values; RowError where one cannot be read."""
     if value is None:
         return ()
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""What a config may say about prompts: one class per block, the meaning of each field beside it."""
+"""Settings of a data set: where the rows are, how columns are named, what happens to unusable rows."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class HoldOut(_Settings):
 
 
 class DataSettings(_Settings):
-    """One set of prompts: where it lies, how its columns are named, what happens to unusable rows."""
+    """A set of prompts: where it is, how its columns are named, what happens to unusable rows."""
 
     source: str = Field(min_length=1)
     """A .jsonl, .json or .parquet file or a glob of them; a folder saved by `datasets` or in hub layout;
@@ -143,7 +143,7 @@ class DataSettings(_Settings):
         kind = self.synthetic
         if kind is None and self.source.startswith("synthetic:"):
             known = ", ".join(f"synthetic:{name}" for name in SKILLS)
-            raise ValueError(f"source {self.source!r} is no synthetic task; choose one of {known}")
+            raise ValueError(f"source {self.source!r} is not a synthetic task; choose one of {known}")
         # Compared with the defaults, so that a resolved config, which writes every field, is itself a config.
         misplaced = [
             name

@@ -60,7 +60,7 @@ class PromptSource(Sequence[Prompt]):
         return len(self._indices)
 
     def __getitem__(self, index: Any) -> Any:
-        """The prompt of one row; a slice gives a source of those rows."""
+        """Return the prompt of a row; for a slice, the source of those rows."""
         if isinstance(index, slice):
             return self.select(range(len(self))[index])
         return self.read(index)[0]
@@ -69,12 +69,12 @@ class PromptSource(Sequence[Prompt]):
         return (self.read(index)[0] for index in range(len(self)))
 
     def select(self, indices: Sequence[int]) -> PromptSource:
-        """The source of the rows at these positions, such as those `check` kept."""
+        """Return the source of the rows at these positions, such as those that `check` kept."""
         chosen = [self._indices[index] for index in indices]
         return PromptSource(self.settings, self._table, self._columns, self._recipe, self._views, chosen)
 
     def read(self, index: int) -> tuple[Prompt, tuple[str, ...]]:
-        """The prompt of one row and what was left out of it, such as `further_images`."""
+        """Return the prompt of a row and what was left out of it, such as `further_images`."""
         number = self._indices[index]
         row = self._stored_row(number, self._full)
         row_id = self._row_id(number, row)
@@ -85,7 +85,7 @@ class PromptSource(Sequence[Prompt]):
 
     @property
     def fingerprint(self) -> str:
-        """Hash of ids, texts, choices, answers and views of all rows, without images; for resume checks."""
+        """Hash of ids, texts, choices, answers and views of all rows, without images; a resumed run compares it."""
         digest = hashlib.sha256()
         for number in self._indices:
             content: list[Any]
@@ -160,7 +160,7 @@ class PromptSource(Sequence[Prompt]):
     def _wording(
         self, view: str, row: Mapping[str, Any], row_id: str, uid: str, gold: str | None, pictures_named: bool
     ) -> str:
-        """The question in a view, from the row itself or from the view's own rows."""
+        """The question in a view, from the row itself or from the view's rows."""
         if view in self._views:
             return self._views[view].wording(row_id, uid, gold, pictures_named)
         stored = row_parsing.lookup(row, self.settings.views[view].columns.question)
@@ -185,7 +185,7 @@ class PromptSource(Sequence[Prompt]):
 
 
 def load_prompts(settings: DataSettings) -> PromptSource:
-    """Open the source a config names. Refuses missing files, splits and columns; rows are looked at later."""
+    """Open the source that a config names; UserError for missing files, splits and columns. Rows are read later."""
     kind = settings.synthetic
     if kind is not None:
         table: Table = SyntheticTable(kind, settings.seed, settings.size, settings.skills)
@@ -196,7 +196,7 @@ def load_prompts(settings: DataSettings) -> PromptSource:
     recipe = RECIPES[settings.recipe] if settings.recipe else None
     table = open_table(settings.source, settings.split, settings.config)
     if len(table) == 0:
-        raise UserError(f"data source {settings.source!r} has no rows; give one that has")
+        raise UserError(f"data source {settings.source!r} has no rows; give a source that has some")
     columns = _columns(settings, recipe, table)
     return PromptSource(
         settings, table, columns, recipe, _views(settings, columns, table), _chosen_rows(settings, len(table))
@@ -204,7 +204,7 @@ def load_prompts(settings: DataSettings) -> PromptSource:
 
 
 def _views(settings: DataSettings, columns: Columns, table: Table) -> dict[str, ViewTexts]:
-    """The views with rows of their own; the others are columns, which must exist."""
+    """Open the views in separate rows; the others are columns, which must exist."""
     texts = {}
     for name, view in settings.views.items():
         if view.source is None:

@@ -110,8 +110,8 @@ def wrong_response(row: SyntheticRow) -> str:
 
 def prompt_corpus(kind: Kind, rows: int = 2000) -> list[str]:
     """Texts to train a tokenizer on: the different questions of the first rows, and their responses."""
-    made = [row(kind, 0, index, draw=False) for index in range(rows)]
-    return list(dict.fromkeys([item.question for item in made] + [response(item) for item in made]))
+    items = [row(kind, 0, index, draw=False) for index in range(rows)]
+    return list(dict.fromkeys([item.question for item in items] + [response(item) for item in items]))
 
 
 def distinct_rows(kind: Kind, skills: Sequence[str]) -> int:

@@ -30,12 +30,12 @@ class Table(Protocol):
     def __len__(self) -> int: ...
 
     def row(self, index: int, columns: Sequence[str]) -> Mapping[str, Any]:
-        """The named columns of one row, images undecoded; raises UnreadableRowError."""
+        """Return the named columns of a row, images undecoded; raises UnreadableRowError."""
         ...
 
 
 class JsonTable:
-    """Objects of JSON Lines files or JSON lists, held in memory as they were written (no type guessing)."""
+    """Objects of JSON Lines files or JSON lists, in memory, with the types they were written with."""
 
     def __init__(self, files: Sequence[Path]) -> None:
         self._rows: list[Mapping[str, Any] | UnreadableRowError] = []
@@ -55,7 +55,7 @@ class JsonTable:
 
 
 class ArrowTable:
-    """A `datasets` set, read row by row in its stored form: encoded image bytes pass through unchanged."""
+    """A `datasets` data set, read row by row in its stored form: encoded image bytes pass through unchanged."""
 
     def __init__(self, dataset: Any, folder: Path) -> None:
         self._dataset = dataset.with_format("arrow")
@@ -97,7 +97,7 @@ class SyntheticTable:
 
 
 def open_table(source: str, split: str | None = None, config: str | None = None) -> Table:
-    """Open a file, a glob, a folder or a hub id; refuses in one sentence what it cannot open."""
+    """Open a file, a glob, a folder or a hub id; UserError for anything that cannot be opened."""
     path = Path(source).expanduser()
     if path.is_dir():
         return ArrowTable(_load_folder(path, split, config), path)

@@ -1,8 +1,8 @@
 """Checkpoints of a whole cohort: all agents at one step, or nothing.
 
-A checkpoint is a folder that gets its final name only when every agent has written its part and the COMMIT
-file, with the sizes of its own files and of the logs at that moment, is on disk. A kill or a full disk at any
-point leaves the last committed set untouched, and only committed sets are ever read.
+A checkpoint is a folder that gets its final name only when every agent has written its part and the COMMIT file, with
+the sizes of its files and of the logs at that moment, is on disk. A kill or a full disk at any point leaves the last
+committed checkpoint untouched, and only committed checkpoints are ever read.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 @dataclass(frozen=True)
 class Committed:
-    """One committed set."""
+    """One committed checkpoint of all agents."""
 
     path: Path
     step: int
     files: dict[str, int]
-    """Bytes of each file, by its path within the set."""
+    """Bytes of each file, by its path within the checkpoint."""
     meta: dict[str, Any]
-    """What `commit` was given: log sizes, scores."""
+    """Log sizes and scores, as given to `commit`."""
 
     def verify(self) -> None:
-        """Refuse a set whose files are not those that were committed: only damage from outside does that."""
+        """Refuse a checkpoint whose files are not those that were committed: damage from outside."""
         for name, size in self.files.items():
             file = self.path / name
-            found = file.stat().st_size if file.is_file() else None
-            if found != size:
-                state = "is missing" if found is None else f"has {found} bytes instead of {size}"
+            present = file.stat().st_size if file.is_file() else None
+            if present != size:
+                state = "is missing" if present is None else f"has {present} bytes instead of {size}"
                 raise UserError(
                     f"checkpoint {str(self.path)!r} is damaged ({name} {state}): restore it, or remove that folder "
                     "to go on from the checkpoint before it"
@@ -48,9 +48,9 @@ class Committed:
 
 
 def commit(directory: Path, step: int, write: Callable[[Path], None], meta: dict[str, Any]) -> Committed:
-    """Write one set under `directory` and make it visible at once.
+    """Write one checkpoint under `directory` and make it visible at once.
 
-    `write` fills the folder it is given. An error of it passes through after what was written is removed.
+    `write` fills the folder it is given; when it raises, what was written is removed.
     """
     final = directory / f"step_{step:06d}"
     partial = directory / f".partial_{step:06d}"
@@ -67,7 +67,7 @@ def commit(directory: Path, step: int, write: Callable[[Path], None], meta: dict
         _sync(record)
         for folder in (partial, *(path for path in partial.rglob("*") if path.is_dir())):
             _sync(folder)
-        shutil.rmtree(final, ignore_errors=True)  # Left of a set that was being removed.
+        shutil.rmtree(final, ignore_errors=True)  # Left of a checkpoint that was being removed.
         partial.rename(final)
         _sync(directory)
     except BaseException:
@@ -77,7 +77,7 @@ def commit(directory: Path, step: int, write: Callable[[Path], None], meta: dict
 
 
 def committed(directory: Path) -> list[Committed]:
-    """All committed sets, oldest first; anything else in the folder is not looked at."""
+    """Return all committed checkpoints, oldest first; anything else in the folder is ignored."""
     sets = []
     for path in sorted(directory.glob("step_*")):
         record = path / COMMIT
@@ -95,26 +95,26 @@ def committed(directory: Path) -> list[Committed]:
 
 
 def prune(directory: Path, keep_last: int) -> None:
-    """Remove all but the newest sets and the best by each score; name the best ones by links.
+    """Remove all but the newest checkpoints and the best by each score; link the best as `best-by-SCORE`.
 
-    A set's scores are in `meta["scores"]`: name to number, higher is better, None where unknown. The earliest
-    of equals is the best. What a kill left half-written or half-removed goes too.
+    Scores are in `meta["scores"]`: name to number, higher is better, None where unknown. The earliest of equals is the
+    best. Whatever a kill left half-written or half-removed goes too.
     """
     sets = committed(directory)
-    keep = {one.step for one in sets[-keep_last:]}
-    for score in sorted({name for one in sets for name in one.meta.get("scores", {})}):
-        scored = [one for one in sets if one.meta.get("scores", {}).get(score) is not None]
+    keep = {checkpoint.step for checkpoint in sets[-keep_last:]}
+    for score in sorted({name for checkpoint in sets for name in checkpoint.meta.get("scores", {})}):
+        scored = [checkpoint for checkpoint in sets if checkpoint.meta.get("scores", {}).get(score) is not None]
         if scored:
-            best = max(scored, key=lambda one: (one.meta["scores"][score], -one.step))
+            best = max(scored, key=lambda checkpoint: (checkpoint.meta["scores"][score], -checkpoint.step))
             keep.add(best.step)
             _link(directory / f"best-by-{score}", best.path.name)
-    _remove(one.path for one in sets if one.step not in keep)
+    _remove(checkpoint.path for checkpoint in sets if checkpoint.step not in keep)
     _remove(directory.glob(".partial_*"))
     _remove(path for path in directory.glob("step_*") if not (path / COMMIT).is_file())
 
 
 def no_room(error: BaseException) -> str | None:
-    """The system's words if an error came of a write that found no room; None for any other error."""
+    """Return the system's message if an error came from a full disk; None for any other error."""
     seen: list[BaseException] = []
     while error not in seen:
         seen.append(error)
@@ -139,7 +139,7 @@ def _link(link: Path, target: str) -> None:
 
 def _remove(paths: Iterable[Path]) -> None:
     for path in paths:
-        # Without its COMMIT a half-removed set can never be taken for a whole one.
+        # Without its COMMIT a half-removed checkpoint is never taken for a whole one.
         (path / COMMIT).unlink(missing_ok=True)
         shutil.rmtree(path)
 

@@ -1,7 +1,7 @@
 """The records of a run: one metrics line per step, one vote line per prompt, one line per validation.
 
-Plain dictionaries that `json.dumps(..., allow_nan=False)` takes: what cannot be said is None, never NaN.
-Everything is a function of its arguments, so a resumed run writes the same lines.
+Plain dictionaries for `json.dumps(..., allow_nan=False)`: unknown values are None, never NaN. Every record is a pure
+function of its arguments, so a resumed run writes the same lines.
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ class Counting(Protocol):
 
 
 class Comparisons:
-    """Answers compared by algebra, and comparisons given up on, from one look to the next: for timings.jsonl.
+    """Counts symbolic comparisons and timeouts between two calls of `take`, for timings.jsonl.
 
-    A comparison that ran out of time counts as "not the same", so it may have changed a vote. These counts depend
-    on what was compared before in the same process, so they are not for metrics.jsonl, which a resumed run must
-    write byte for byte.
+    A comparison that timed out counts as "not the same", so it may have changed a vote. The counts depend on what the
+    process compared before, so they do not belong in metrics.jsonl, which a resumed run must write byte for byte.
     """
 
     def __init__(self, relation: Counting) -> None:
@@ -39,7 +38,7 @@ class Comparisons:
         self._seen = relation.symbolic, relation.timeouts
 
     def take(self) -> Record:
-        """Counts since the last call, or since the start."""
+        """Return the counts since the last call, or since the start."""
         now = self._relation.symbolic, self._relation.timeouts
         (symbolic, timed_out), self._seen = (after - before for after, before in zip(now, self._seen, strict=True)), now
         return {"symbolic": symbolic, "timed_out": timed_out}
@@ -58,8 +57,8 @@ def step_metrics(
     """Describe one training step: the line it adds to metrics.jsonl.
 
     `groups` [N][B] in any order, `rewards` [N] by uid, `updates[agent]` what the agent's policy step reported
-    (copied in; a name that clashes with one of ours is a ValueError). Accuracies are over what has a known
-    answer and None where nothing has; they are diagnostics and no method reads them.
+    (copied in; ValueError for a name that is already taken). Accuracies are over prompts with a known answer, None
+    where there are none; they are diagnostics and no method reads them.
     """
     uids = [prompt.uid for prompt in prompts]
     described: Record = {}
@@ -89,7 +88,7 @@ def _agent_step(
     earned = [rewards[prompt.uid] for prompt in prompts]
     return {
         "reward_mean": _mean(value for row in earned for value in row),
-        # Mean over groups of the spread inside a group: what the advantages are made of.
+        # Mean over groups of the standard deviation inside a group: the scale of the advantages.
         "reward_std": _mean(pstdev(row) for row in earned),
         "zero_variance_share": _mean(len(set(row)) == 1 for row in earned),
         "tie_share": _mean(vote.tie for vote in votes),
@@ -156,9 +155,9 @@ def validation_metrics(
 ) -> Record:
     """Describe one validation: `completions[i][b]` is agent i's response to prompt b, in prompt order.
 
-    A response is right when its answer and the known one are the same, or when `grade` says so. `n` counts the
-    prompts, `graded` those with a known answer; `accuracy` is over the latter, an unparsed answer being wrong,
-    and None when there are none. `by_tag` gives accuracy per prompt tag.
+    A response is right when its answer equals the known one, or by `grade` where given. `n` counts prompts, `graded`
+    those with a known answer; `accuracy` is over the latter, None when there are none, and an unparsed answer is wrong.
+    `by_tag` is the accuracy per prompt tag.
     """
     described: Record = {}
     answers: dict[str, list[str | None]] = {}

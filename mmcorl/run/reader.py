@@ -1,8 +1,7 @@
-"""Reads a run folder as it stands: finished, in progress or killed half-way through a line."""
+"""Read a run folder in any state: finished, in progress or killed half-way through a line."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ import yaml
 from mmcorl.errors import UserError
 from mmcorl.labels.rules import RULES
 from mmcorl.rewards import REWARDS
+from mmcorl.run.folder import read_json, read_jsonl
 
 Record = Mapping[str, Any]
 Points = list[tuple[int, float]]
@@ -21,11 +21,13 @@ Points = list[tuple[int, float]]
 
 LINE_FILES = ("metrics.jsonl", "validation.jsonl", "timings.jsonl", "gallery.jsonl")
 
+DELETE = "delete it and run the report again"
+
 SUPERVISION_LABELS = {row.name: row.title for row in (*RULES.values(), *REWARDS.values()) if row.title} | {
     "debate": "debate: a verifier's scores",
     "comas": "CoMAS: scores of the others",
 }
-"""In words, what rewards come from."""
+"""Where rewards come from, in words."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class StartEnd:
 
 @dataclass(frozen=True)
 class RunFiles:
-    """What a report needs of one run folder; numbers that are absent, null, NaN or infinite read as None."""
+    """The content of a run folder for reports; numbers that are absent, null, NaN or infinite read as None."""
 
     path: Path
     config: Record = field(default_factory=dict)
@@ -125,9 +127,9 @@ class RunFiles:
     @property
     def seconds(self) -> float | None:
         """Run time: the summary's, else the sum of the steps' totals."""
-        told = number((self.summary or {}).get("seconds"))
-        if told is not None:
-            return told
+        seconds = number((self.summary or {}).get("seconds"))
+        if seconds is not None:
+            return seconds
         totals = [number(mapping(record.get("seconds")).get("total")) for record in self.timings]
         known = [total for total in totals if total is not None]
         return sum(known) if known else None
@@ -169,10 +171,10 @@ class RunFiles:
         """First and latest accuracy; from validation.jsonl, or from the summary where that file is absent."""
         points = self.validation_series(set_name, agent)
         if not self.validation_records(set_name):
-            told = mapping(mapping((self.summary or {}).get("agents")).get(agent))
+            summary = mapping(mapping((self.summary or {}).get("agents")).get(agent))
             return StartEnd(
-                number(mapping(told.get("start")).get(set_name)),
-                number(mapping(told.get("end")).get(set_name)),
+                number(mapping(summary.get("start")).get(set_name)),
+                number(mapping(summary.get("end")).get(set_name)),
             )
         items = None
         for record in self.validation_records(set_name):
@@ -183,8 +185,8 @@ class RunFiles:
     def agreement(self, set_name: str) -> StartEnd:
         """First and latest agreement of the cohort on one set."""
         if not self.validation_records(set_name):
-            told = mapping(mapping((self.summary or {}).get("agreement")).get(set_name))
-            return StartEnd(number(told.get("start")), number(told.get("end")))
+            agreement = mapping(mapping((self.summary or {}).get("agreement")).get(set_name))
+            return StartEnd(number(agreement.get("start")), number(agreement.get("end")))
         return _start_end(self.agreement_series(set_name), None)
 
     def by_tag(self, set_name: str, agent: str) -> dict[str, StartEnd]:
@@ -209,8 +211,8 @@ def read_run(run_dir: Path) -> RunFiles:
     known = (*LINE_FILES, "config.yaml", "summary.json", "data_check.json")
     if not any((run_dir / name).exists() for name in known):
         raise UserError(f"{run_dir} holds none of {', '.join(known)}; give the folder of a run that has been started.")
-    torn: list[str] = []
-    lines = {name: _read_lines(run_dir / name, torn) for name in LINE_FILES}
+    logs = {name: read_jsonl(run_dir / name) for name in LINE_FILES}
+    lines = {name: records for name, (records, _) in logs.items()}
     config_path = run_dir / "config.yaml"
     config_text = config_path.read_text(encoding="utf-8") if config_path.exists() else None
     return RunFiles(
@@ -221,9 +223,9 @@ def read_run(run_dir: Path) -> RunFiles:
         validation=_last_of_each(lines["validation.jsonl"], "validation.jsonl", run_dir, ("step", "set")),
         timings=_last_of_each(lines["timings.jsonl"], "timings.jsonl", run_dir, ("step",)),
         gallery=lines["gallery.jsonl"],
-        data_check=_read_json(run_dir / "data_check.json") or {},
-        summary=_read_json(run_dir / "summary.json"),
-        torn=tuple(torn),
+        data_check=read_json(run_dir / "data_check.json", DELETE) or {},
+        summary=read_json(run_dir / "summary.json", DELETE),
+        torn=tuple(name for name, (_, is_torn) in logs.items() if is_torn),
     )
 
 
@@ -252,29 +254,7 @@ def _start_end(points: Points, items: int | None) -> StartEnd:
     return StartEnd(points[0][1], points[-1][1], points[0][0], points[-1][0], items)
 
 
-def _read_lines(path: Path, torn: list[str]) -> list[Record]:
-    """JSON lines; a last line that is cut off is left out and named in `torn`."""
-    if not path.exists():
-        return []
-    text = path.read_bytes().decode("utf-8", errors="replace")
-    complete = text.endswith("\n")
-    lines = [line for line in text.split("\n") if line.strip()]
-    records: list[Record] = []
-    for index, line in enumerate(lines):
-        try:
-            record = json.loads(line)
-        except ValueError as error:
-            if index == len(lines) - 1 and not complete:
-                torn.append(path.name)
-                break
-            raise UserError(f"line {index + 1} of {path} is not JSON ({error}); restore or delete it.") from error
-        if not isinstance(record, dict):
-            raise UserError(f"line {index + 1} of {path} is not a JSON object; restore or delete it.")
-        records.append(record)
-    return records
-
-
-def _last_of_each(records: list[Record], name: str, run_dir: Path, key: tuple[str, ...]) -> list[Record]:
+def _last_of_each(records: Sequence[Record], name: str, run_dir: Path, key: tuple[str, ...]) -> list[Record]:
     """By growing step, with the last record of each key: a resumed run may have written a step twice."""
     latest: dict[tuple[Any, ...], Record] = {}
     for record in records:
@@ -282,18 +262,6 @@ def _last_of_each(records: list[Record], name: str, run_dir: Path, key: tuple[st
             raise UserError(f"{run_dir / name} has a record without {' and '.join(key)}; it is not a run's file.")
         latest[tuple(record[part] for part in key)] = record
     return sorted(latest.values(), key=lambda record: record["step"])
-
-
-def _read_json(path: Path) -> Record | None:
-    if not path.exists():
-        return None
-    try:
-        value = json.loads(path.read_bytes().decode("utf-8", errors="replace"))
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON ({error}); delete it and run the report again.") from error
-    if not isinstance(value, dict):
-        raise UserError(f"{path} is not a JSON object; delete it and run the report again.")
-    return value
 
 
 def _parse_config(path: Path, text: str | None) -> Record:

@@ -22,10 +22,10 @@ def memory_sentence(memory: Mapping[str, Any]) -> str:
     """What an agent took and what was predicted, for people; `memory` is what summary.json says of it."""
     whose = " by all agents together" if memory.get("together") else ""
     unit = 1e9 / 2**30
-    told = f", {memory['predicted_gb'] * unit:.2f} predicted" if "predicted_gb" in memory else ""
+    predicted = f", {memory['predicted_gb'] * unit:.2f} predicted" if "predicted_gb" in memory else ""
     if memory["of"] == "GPU":
-        return f"peak {memory['measured_gb'] * unit:.2f} GiB per GPU{whose}{told}"
-    return f"process grown by {memory['measured_gb'] * unit:.2f} GiB at its peak{whose}{told} for tensors"
+        return f"peak {memory['measured_gb'] * unit:.2f} GiB per GPU{whose}{predicted}"
+    return f"process grown by {memory['measured_gb'] * unit:.2f} GiB at its peak{whose}{predicted} for tensors"
 
 
 WORK = ("rollout_seconds", "update_seconds", "sync_seconds")
@@ -42,10 +42,10 @@ def overall(timings: Sequence[Mapping[str, Any]], agent: str) -> dict[str, float
     total = sum(weights)
     if not total:
         return {}
-    found: dict[str, float | None] = {}
+    rates: dict[str, float | None] = {}
     for key in ("prompts_per_second", "completions_per_second", "tokens_per_second", "rollout_share", "mfu"):
         values = [line[key] for line in lines]
         known = all(value is not None for value in values)
-        found[key] = sum(v * w for v, w in zip(values, weights, strict=True)) / total if known else None
+        rates[key] = sum(v * w for v, w in zip(values, weights, strict=True)) / total if known else None
     elapsed = sum(line["seconds"]["total"] for line in timings)
-    return {**found, "busy_share": min(1.0, total / elapsed) if elapsed else None}
+    return {**rates, "busy_share": min(1.0, total / elapsed) if elapsed else None}

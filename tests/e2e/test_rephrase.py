@@ -488,7 +488,7 @@ TAMPERED: list[tuple[str, Callable[[list[dict[str, Any]]], object], str]] = [
     ("view.jsonl", lambda rows: rows[1].update(id="q"), "row r1, view 'rephrased' has no row with this id"),
     ("view.jsonl", lambda rows: rows[1].update(question=None), "row r1, .* the question is empty"),
     ("view.jsonl", lambda rows: rows[1].update(question=["a"]), "row r1, .* the question is"),
-    ("view.jsonl", lambda rows: rows[1].update(question="\ud83d"), "row r1, .* is half of one"),
+    ("view.jsonl", lambda rows: rows[1].update(question="\ud83d"), "row r1, .* is half of a surrogate pair"),
     ("rows.jsonl", lambda rows: rows[1].update(question="5?"), "row r1, .* rewords other content"),
 ]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import shutil
 import signal
 import subprocess
 import time
@@ -79,7 +78,20 @@ def reference(config: Path, server: ForkServer, tmp_path_factory: pytest.TempPat
     return run
 
 
-@pytest.mark.parametrize("moments", [IN_THE_STEPS, IN_CHECKPOINTS, AT_THE_END], ids=["steps", "checkpoints", "end"])
+HANDFUL = ("in an update", "in a line of a log", "between two agents", "before the set gets its name", "in the export")
+
+
+@pytest.mark.parametrize(
+    "moments",
+    [
+        pytest.param(
+            {moment: (IN_THE_STEPS | IN_CHECKPOINTS | AT_THE_END)[moment] for moment in HANDFUL}, id="handful"
+        ),
+        pytest.param(IN_THE_STEPS, id="steps", marks=pytest.mark.slow),
+        pytest.param(IN_CHECKPOINTS, id="checkpoints", marks=pytest.mark.slow),
+        pytest.param(AT_THE_END, id="end", marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_killed_again_and_again_ends_with_the_same_bytes(
     moments: dict[str, str], config: Path, reference: Path, server: ForkServer, tmp_path: Path
 ) -> None:
@@ -95,6 +107,7 @@ def test_a_run_killed_again_and_again_ends_with_the_same_bytes(
     assert sets == sorted(path.name for path in (reference / "checkpoints").iterdir())  # no litter
 
 
+@pytest.mark.slow
 def test_the_optimizer_goes_on_where_it_was(config: Path, reference: Path, server: ForkServer, tmp_path: Path) -> None:
     run = tmp_path / "run"
     server.run("train", config, "--run-dir", run, sabotage="at_call('mmcorl.trainer.worker:Worker.update', 10, kill)")
@@ -113,6 +126,7 @@ def test_the_optimizer_goes_on_where_it_was(config: Path, reference: Path, serve
             assert torch.equal(one["exp_avg_sq"], other["exp_avg_sq"])
 
 
+@pytest.mark.slow
 def test_low_rank_adapters_kl_and_minibatches_resume_too(config: Path, server: ForkServer, tmp_path: Path) -> None:
     settings = changed(
         yaml.safe_load(config.read_text()),
@@ -147,13 +161,10 @@ WAYS_TO_BE_TAUGHT = {
 }
 
 
-OFTEN = ("whom agreement speaks for", "another wording", "an averaged teacher")
-
-
 @pytest.mark.parametrize(
     "changes",
     [
-        pytest.param(changes, id=name, marks=() if name in OFTEN else pytest.mark.slow)
+        pytest.param(changes, id=name, marks=() if name == "an averaged teacher" else pytest.mark.slow)
         for name, changes in WAYS_TO_BE_TAUGHT.items()
     ],
 )
@@ -176,6 +187,7 @@ def test_every_way_of_being_taught_resumes_too(
     assert_same_run(tmp_path / "run", tmp_path / "alone")
 
 
+@pytest.mark.slow
 def test_two_families_on_images_resume_too(cache: Path, server: ForkServer, tmp_path: Path) -> None:
     models = {"qwen": taught("qwen2.5-vl", cache), "intern": taught("internvl3.5", cache)}
     file = write(tmp_path, small_config(models))
@@ -196,8 +208,7 @@ def test_ctrl_c_finishes_the_step_saves_and_goes_on_later(
         sabotage = f"at_call('mmcorl.trainer.worker:Worker.{moment}', 3, interrupt)"
         ended = server.run("train", config, "--run-dir", run, sabotage=sabotage)
         assert ended.code == 130, ended.output
-        said = "mmcorl: interrupted: the same command goes on from the last checkpoint"
-        assert ended.output.splitlines()[-1] == said
+        assert ended.output.splitlines()[-1].startswith("mmcorl: interrupted: ")
         assert records(run, "metrics.jsonl")[-1]["step"] == step
         assert (run / "checkpoints" / f"step_{step:06d}" / "COMMIT").is_file()  # nothing that was done is lost
     # In the last step there is nothing to leave for later.
@@ -207,6 +218,7 @@ def test_ctrl_c_finishes_the_step_saves_and_goes_on_later(
     assert_same_run(run, reference)
 
 
+@pytest.mark.slow
 def test_ctrl_c_twice_leaves_at_once(config: Path, reference: Path, server: ForkServer, tmp_path: Path) -> None:
     run = tmp_path / "run"
     twice = "at_call('mmcorl.trainer.worker:Worker.update', 7, lambda *_: (interrupt(), interrupt()))"
@@ -214,17 +226,6 @@ def test_ctrl_c_twice_leaves_at_once(config: Path, reference: Path, server: Fork
     assert not (run / "checkpoints" / "step_000004").exists()
     assert server.run("train", config, "--run-dir", run).code == 0
     assert_same_run(run, reference)
-
-
-def test_a_finished_run_run_again_is_the_same_run(
-    config: Path, reference: Path, server: ForkServer, tmp_path: Path
-) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(reference, run, symlinks=True)
-    before = (run / "summary.json").read_bytes()
-    assert server.run("train", config, "--run-dir", run).code == 0
-    assert_same_run(run, reference)
-    assert (run / "summary.json").read_bytes() == before
 
 
 def test_a_real_process_killed_from_outside_while_it_saves(config: Path, reference: Path, tmp_path: Path) -> None:
@@ -293,6 +294,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_and_the_same_command_goes_on(
         assert_same_run(run, reference)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "moment", ["mmcorl.run.folder:Folder.append", "mmcorl.run.recorder:Recorder.export", "mmcorl.training:build_report"]
 )
@@ -319,6 +321,7 @@ def test_a_disk_that_fills_up_in_a_log_an_export_or_the_report(
         assert_same_run(run, reference)
 
 
+@pytest.mark.slow
 def test_a_file_that_may_not_grow_is_said_in_one_sentence(
     config: Path, reference: Path, server: ForkServer, tmp_path: Path
 ) -> None:

@@ -43,13 +43,6 @@ def test_epochs_differ_and_seeds_differ():
     batches = Batches(64, 64, seed=0)
     assert batches.rows(1) != batches.rows(2)
     assert batches.rows(1) != Batches(64, 64, seed=1).rows(1)
-    assert batches.epoch(3) == 3.0
-
-
-def test_order_hash_tells_orders_apart():
-    hashes = {Batches(*case).order_hash() for case in [(10, 4, 0), (10, 4, 1), (10, 5, 0), (11, 4, 0)]}
-    assert len(hashes) == 4
-    assert Batches(10, 4, 0).order_hash() == Batches(10, 4, 0).order_hash()
 
 
 def test_a_batch_larger_than_the_data_is_refused():

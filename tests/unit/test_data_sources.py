@@ -264,7 +264,7 @@ def test_half_a_character_is_a_bad_row(row, tmp_path):
     columns = {"question": "q", "answer": "ans", "id": "qid", "choices": "opts", "tag": "level"}
     settings = {"source": str(path), "columns": columns}
     with pytest.raises(
-        UserError, match=r"1 row of broken text .*the character '\\ud800' in .* is half of one"
+        UserError, match=r"1 row of broken text .*the character '\\ud800' in .* is half of a surrogate pair"
     ) as refused:
         check(load_prompts(DataSettings(**settings)), max_side=64)
     assert str(refused.value).encode()
