@@ -277,7 +277,7 @@ def test_a_debate_under_a_served_verifier_resumes_too(
     [
         ({"objective": {}}, "episode.kind is 'comas' with objective.advantage 'group', .*: use objective.kind=reinfor"),
         ({"objective": {"kind": "rloo"}}, "objective.advantage 'rloo'"),
-        ({"reward": "entropy"}, "episode.kind is 'comas', which gives its own rewards, .*: leave them out"),
+        ({"reward": "entropy"}, "episode.kind is 'comas', which defines its own rewards, .*: leave them out"),
         ({"supervision": {"kind": "self", "votes": 8}}, "supervision.votes is 8 with episode.kind 'comas'"),
         ({"supervision": {"kind": "self", "voter": "ema"}}, "supervision.voter is 'ema' with episode.kind 'comas'"),
         ({"episode": {"kind": "comas", "gamma": 0.5}}, "episode: gamma is 0.5 but kind is 'comas', which has no use"),

@@ -133,7 +133,7 @@ AS_A_FILE: dict[str, tuple[str, str]] = {
     "tab": ("batch:\n\tprompts: 3\n", "character '\\t' that cannot start any token in line 2, column 1"),
     "a key twice": (
         "steps: 3\nseed: 1\nsteps: 4\n",
-        "the key 'steps' stands twice in line 3, column 1, mend that line",
+        "the key 'steps' appears twice in line 3, column 1, correct that line",
     ),
     "a list as a key": ("[a, b]: 3\n", "a list cannot be a key in line 1"),
     "empty": ("# nothing yet\n", "holds nothing where `key: value` settings are needed"),
