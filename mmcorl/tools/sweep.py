@@ -20,7 +20,9 @@ from typing import Any
 from mmcorl import config as settings
 from mmcorl.config import Config
 from mmcorl.errors import UserError
+from mmcorl.run.progress import task
 from mmcorl.run.reader import RunFiles, mapping, number, read_run
+from mmcorl.tools.zoo import parse, resolve
 
 LAST = 10
 """Training metrics are means over the last so many steps."""
@@ -128,6 +130,23 @@ def execute(planned: Sequence[Planned], jobs: int, tell: Callable[[Planned, str]
         _stop(list(running.values()))
         signal.signal(signal.SIGTERM, before)
     return failed
+
+
+def run(planned: Sequence[Planned], jobs: int, quiet: bool = False) -> list[Planned]:
+    """Execute the sweep behind a progress bar; returns the runs that failed."""
+    # Build what the zoo lacks once, before several runs would each build it.
+    for model in dict.fromkeys(agent.model for one in planned if not one.done for agent in one.config.agents):
+        if parse(model) is not None:
+            resolve(model, quiet=quiet)
+    with task("sweep", len(planned), quiet=quiet) as bar:
+        bar.advance(sum(one.done for one in planned))
+
+        def tell(one: Planned, what: str) -> None:
+            bar.update(f"sweep: {one.method} seed {one.seed} {what}")
+            if what != "begins":
+                bar.advance()
+
+        return execute(planned, jobs, tell)
 
 
 def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:

@@ -1,0 +1,76 @@
+"""Commands that analyse models: diversity, pair."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from eval_suite.options import DiversityOptions, PairOptions
+from mmcorl.cli.arguments import Arguments, Flag, Output, Progress, command
+from mmcorl.cli.output import show
+from mmcorl.registry import make_importable
+
+CONTINUES = ": the same command continues where it stopped"
+SOURCES = """sources:
+  MODEL            checkpoint folder, hub id, or zoo:NAME; it is sampled on --data or --benchmark
+  MODEL@seed2      the same model with another sampling seed; --repeat 2 draws every model twice
+  DIR              folder of `mmcorl eval` or `mmcorl grade`; several samples are several draws
+  FILE             responses, as `mmcorl grade` reads them; problems are joined by id
+  NAME=SOURCE      gives a source a name; NAME@seed1=FILE NAME@seed2=FILE are two draws of one model
+
+examples:
+  mmcorl diversity Qwen/Qwen2.5-3B Qwen/Qwen2.5-7B --benchmark math500 --repeat 2 --engine vllm --out div
+  mmcorl diversity zoo:qwen2.5-vl zoo:internvl3.5 --data synthetic:visual --style plain --max-new-tokens 14 --out div
+  mmcorl diversity evals/qwen evals/llama phi=responses.jsonl --family phi=phi
+"""
+
+
+class DiversityArguments(Arguments):
+    sources: Annotated[tuple[str, ...], Flag(positional=True, metavar="SOURCE")]
+    """what to compare; see below"""
+
+
+@command(
+    "diversity",
+    "how far the errors of models overlap: kappa, c, w, u",
+    epilog=SOURCES,
+    after_interrupt=CONTINUES,
+)
+def diversity(models: DiversityArguments, options: DiversityOptions, progress: Progress, output: Output) -> int:
+    """Measure the diversity of all pairs."""
+    import eval_suite
+
+    make_importable(options.adapter or "")
+    reporter = eval_suite.Reporter(quiet=progress.quiet)
+    return show(eval_suite.diversity(*models.sources, options=options, reporter=reporter), as_json=output.as_json)
+
+
+PARTNERS = """Sources are those of `mmcorl diversity`; in its folder (--out) nothing is sampled a second time.
+
+examples:
+  mmcorl pair Qwen/Qwen2.5-3B Qwen/Qwen2.5-7B microsoft/Phi-3.5-mini-instruct --benchmark math500 --out div
+  mmcorl pair evals/qwen evals/llama evals/phi
+  mmcorl pair --label-free a.jsonl b.jsonl c.jsonl
+"""
+
+
+class PairArguments(Arguments):
+    anchor: Annotated[str, Flag(positional=True, metavar="ANCHOR")]
+    """the model that needs a partner"""
+    candidates: Annotated[tuple[str, ...], Flag(positional=True, metavar="CANDIDATE")] = ()
+    """possible partners"""
+
+
+@command(
+    "pair",
+    "rank possible partners of a model, and say why",
+    epilog=PARTNERS,
+    after_interrupt=CONTINUES,
+)
+def pair(models: PairArguments, options: PairOptions, progress: Progress, output: Output) -> int:
+    """Rank the candidates."""
+    import eval_suite
+
+    make_importable(options.adapter or "")
+    reporter = eval_suite.Reporter(quiet=progress.quiet)
+    result = eval_suite.pair(models.anchor, *models.candidates, options=options, reporter=reporter)
+    return show(result, as_json=output.as_json)

@@ -1,0 +1,138 @@
+"""Commands that evaluate checkpoints and pool or compare evaluations: eval, ensemble, compare, table."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from eval_suite.options import EvalOptions, PoolOptions
+from mmcorl.cli.arguments import Arguments, Flag, Folders, Output, Progress, add_arguments, build, command
+from mmcorl.cli.output import show
+from mmcorl.errors import UserError
+from mmcorl.registry import make_importable
+
+Folder = Annotated[Path, Flag(positional=True)]
+
+
+class EvalProblems(Arguments):
+    benchmarks: Annotated[tuple[str, ...], Flag(positional=True, metavar="NAME[=PATH]")]
+    """benchmarks from the hub, or from a local copy: mathvision=DIR; the names are listed below"""
+
+
+class EvalArguments(Arguments):
+    model: Annotated[str, Flag(positional=True, metavar="MODEL")]
+    """checkpoint folder, hub id, or zoo:NAME; RUN/final/AGENT of a run"""
+
+
+class EvalFolder(Arguments):
+    out: Path
+    """folder of the evaluation; the same command continues in it"""
+    protocol: Literal["comas"] | None = None
+    """comas: five drafts at temperature 0.7 and a sixth call that reads them, on the subsets of CoMAS' tables; reports
+    pass@1, avg@5, maj@5, pass@5 and the sixth call"""
+
+
+def _benchmarks() -> str:
+    from eval_suite.tasks import listing
+
+    return listing()
+
+
+@command(
+    "eval",
+    "answer benchmarks with a checkpoint, grade, judge, sum up",
+    epilog=_benchmarks,
+    after_interrupt=": the same command continues where it stopped",
+)
+def evaluate(
+    checkpoint: EvalArguments,
+    problems: EvalProblems,
+    folder: EvalFolder,
+    options: EvalOptions,
+    progress: Progress,
+    output: Output,
+) -> int:
+    """Evaluate benchmark by benchmark, or under a protocol that has several calls per problem."""
+    import eval_suite
+
+    make_importable(options.adapter or "")
+    run: Any = eval_suite.evaluate_comas if folder.protocol else eval_suite.evaluate
+    reporter = eval_suite.Reporter(quiet=progress.quiet)
+    result = run(checkpoint.model, problems.benchmarks, folder.out, options, reporter=reporter)
+    return show(result, as_json=output.as_json)
+
+
+TEAMS = """matched budgets, as in the paper: two agents trained alone against two trained together
+  mmcorl ensemble --table TTRL=evals/ttrl_a,evals/ttrl_b Co-RL=evals/corl_a,evals/corl_b
+  mmcorl ensemble --table TTRL=runs/self Co-RL=runs/corl --out evals/matched \\
+    --evaluate 'gsm8k math500 --samples 4 --temperature 0.6 --top-p 0.95 --max-new-tokens 3072'
+"""
+
+
+class EnsembleArguments(Arguments):
+    folders: Folders = ()
+    """evaluations of the same problems, or a run: its agents"""
+    table: Annotated[tuple[str, ...], Flag(several=True, metavar="NAME=DIR,DIR")] = ()
+    """compare teams of agents, each agent alone and pooled"""
+    evaluate: Annotated[str | None, Flag(metavar="'NAME ...'")] = None
+    """benchmarks and options of `eval`, for checkpoints"""
+    format: Literal["terminal", "markdown", "latex"] | None = None
+    """form of a table"""
+
+
+@command("ensemble", "pool the samples of several checkpoints and vote; matched budgets", epilog=TEAMS)
+def ensemble(teams: EnsembleArguments, options: PoolOptions, output: Output) -> int:
+    """Pool folders, or compare teams; checkpoints are evaluated first, with the options of `eval` that are given."""
+    import eval_suite
+    from eval_suite.comparison import parse_teams
+
+    if bool(teams.table) == bool(teams.folders):
+        raise UserError("give the folders of one pool, or teams to compare: --table NAME=DIR,DIR NAME=DIR,DIR")
+    more: dict[str, Any] = {"options": options, "reporter": eval_suite.Reporter(quiet=True)}
+    if teams.evaluate:
+        parser = argparse.ArgumentParser(prog="mmcorl ensemble --evaluate")
+        for model in (EvalProblems, EvalOptions, Progress):
+            add_arguments(parser, model)
+        namespace = parser.parse_args(shlex.split(teams.evaluate))
+        more |= {
+            "benchmarks": build(EvalProblems, namespace).benchmarks,
+            "evaluation": build(EvalOptions, namespace),
+            "reporter": eval_suite.Reporter(quiet=build(Progress, namespace).quiet),
+        }
+    if teams.table:
+        return show(eval_suite.match_teams(parse_teams(teams.table), **more), as_json=output.as_json, form=teams.format)
+    if teams.format:
+        raise UserError(f"--format {teams.format} is for --table NAME=DIR,DIR: leave it out")
+    return show(eval_suite.pool(*teams.folders, **more), as_json=output.as_json)
+
+
+class CompareArguments(Arguments):
+    a: Folder
+    """evaluation folder"""
+    b: Folder
+    """evaluation folder"""
+
+
+@command("compare", "paired comparison of two evaluations")
+def compare(folders: CompareArguments, output: Output) -> int:
+    """Compare two evaluations problem by problem."""
+    import eval_suite
+
+    return show(eval_suite.compare(folders.a, folders.b), as_json=output.as_json)
+
+
+class TableArguments(Arguments):
+    runs: Folders
+    """evaluation folders"""
+    format: Literal["terminal", "markdown", "csv", "latex"] = "terminal"
+    """form of the table"""
+
+
+@command("table", "one table of several evaluations")
+def table(folders: TableArguments) -> int:
+    """Print one table."""
+    import eval_suite
+
+    return show(eval_suite.table(*folders.runs), form=folders.format)

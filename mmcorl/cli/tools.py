@@ -1,0 +1,79 @@
+"""Commands on models and data: families, check-adapter, zoo."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from mmcorl.cli.arguments import Arguments, Flag, Output, command
+from mmcorl.registry import make_importable
+
+
+@command("families", "the supported model families and what each needs")
+def families(output: Output) -> int:
+    """Print one paragraph per family."""
+    from model_adapters.registry import families as rows
+
+    records = [asdict(row) for row in rows()]
+    if output.as_json:
+        print(json.dumps(records))
+        return 0
+    for record in records:
+        print(record.pop("family"))
+        for key, value in record.items():
+            if text := _text(value):
+                print(f"  {key.replace('_', ' ') + ':':<24}{text}")
+    return 0
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+class AdapterArguments(Arguments):
+    model: Annotated[str, Flag(positional=True, metavar="MODEL")]
+    """checkpoint folder or hub id"""
+    adapter: Annotated[str | None, Flag(metavar="PKG.MODULE:CLASS")] = None
+    """an adapter from outside"""
+
+
+@command("check-adapter", "run the adapter contract on a checkpoint")
+def check_adapter(checkpoint: AdapterArguments, output: Output) -> int:
+    """Print the result of each check; exit status 1 for a failure."""
+    from mmcorl.tools.zoo import resolve
+    from model_adapters.contract import check_adapter as contract
+
+    make_importable(checkpoint.adapter or "")
+    checks = contract(resolve(checkpoint.model), checkpoint.adapter)
+    if output.as_json:
+        print(json.dumps([asdict(check) for check in checks]))
+    else:
+        for check in checks:
+            mark = "skip" if check.skipped_reason else "ok  " if check.passed else "FAIL"
+            print(f"{mark}  {check.name}: {check.skipped_reason or check.detail}")
+    return 0 if all(check.passed or check.skipped_reason for check in checks) else 1
+
+
+class ZooArguments(Arguments):
+    names: Annotated[tuple[str, ...], Flag(positional=True, metavar="NAME[@SEED]")] = ()
+    """build these and print their folders"""
+
+
+@command("zoo", "tiny warm-started checkpoints for demonstrations; list or build them")
+def zoo(models: ZooArguments) -> int:
+    """List the zoo, or build some of it."""
+    from mmcorl.tools import zoo as tool
+
+    if not models.names:
+        for name, entry in tool.ZOO.items():
+            print(f"zoo:{name:<22} {entry.describe()}")
+        print(
+            f"\nBuilt on first use and kept in {tool.cache_folder()} ($MMCORL_CACHE). They know short prompts only:\n"
+            "prompt.style=plain sampling.max_new_tokens=14 training.dtype=fp32, as in configs/quickstart.yaml."
+        )
+    for name in models.names:
+        print(tool.resolve(f"zoo:{name.removeprefix('zoo:')}"))
+    return 0

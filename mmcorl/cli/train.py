@@ -1,0 +1,180 @@
+"""Commands on training runs: train, sweep, report, doctor."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from mmcorl import config as settings
+from mmcorl.cli.arguments import Arguments, Config, Flag, Folders, Output, Overrides, Progress, command
+from mmcorl.cli.output import show, show_comparison
+from mmcorl.config import methods
+from mmcorl.errors import RunError, UserError
+
+EVALUATION_FILES = ("manifest.json", "comas.json", "drafts/manifest.json")
+"""By these a folder is recognised as an evaluation, or as one of the CoMAS protocol."""
+
+
+class RunArguments(Arguments):
+    config: Config
+    """YAML file, see configs/"""
+    overrides: Overrides = ()
+    """settings that differ from the file"""
+
+
+class TrainArguments(RunArguments):
+    run_dir: Path | None = None
+    """folder of the run (default: runs/NAME)"""
+    method: Annotated[str | None, Flag(metavar="NAME[+NAME]")] = None
+    """a named method laid over the config, such as ttrl or rent+kl0; see sweep"""
+
+
+@command(
+    "train",
+    "run a config, or resume it: the same command continues",
+    after_interrupt=": the same command continues from the last checkpoint",
+)
+def train(run: TrainArguments, progress: Progress, output: Output) -> int:
+    """Train a cohort and print its table."""
+    config = settings.load(run.config, run.overrides, run.method)
+    run_dir = run.run_dir or Path("runs") / config.name
+
+    from mmcorl.training import train as train_config
+
+    suite: Any = None
+    if config.validation.benchmarks:
+        from eval_suite.periodic import held_out
+
+        suite = held_out
+    result = train_config(config, run_dir, quiet=progress.quiet, suite=suite)
+    if output.as_json:
+        print(json.dumps(result))
+    else:
+        show_comparison([run_dir])
+        print(f"report: {run_dir / 'report.html'}\nweights: {run_dir / 'final'}")
+    return 0
+
+
+class SweepArguments(Arguments):
+    config: Config
+    """YAML file: data, models, steps, batch"""
+    overrides: Overrides = ()
+    """settings of every run; {seed} is replaced by its seed"""
+    methods: Annotated[tuple[str, ...], Flag(several=True, metavar="METHOD")]
+    """methods to run; their names are listed below"""
+    seeds: Annotated[tuple[int, ...], Flag(several=True, metavar="S")] = (0,)
+    """one run of each method per seed (default: 0)"""
+    out: Path | None = None
+    """folder of the runs and the table (default: sweeps/NAME)"""
+    jobs: Annotated[int, Flag(metavar="N")] = 1
+    """runs at a time"""
+
+
+def _methods() -> str:
+    listed = "".join(f"  {name:<22}{line}\n" for name, line in methods.names().items())
+    return f"""methods (a name, your own FILE.yaml, or several joined by +; later ones win):
+{listed}
+example, the toy cohort from three different starts:
+  mmcorl sweep configs/quickstart.yaml --methods co_rl ttrl gt rent+kl0 --seeds 0 1 2 \\
+    agents.qwen.model=zoo:qwen2.5-vl@{{seed}} agents.intern.model=zoo:internvl3.5@{{seed}}
+"""
+
+
+@command(
+    "sweep",
+    "run several methods from the same starting weights and compare them in one table",
+    epilog=_methods,
+    after_interrupt=": the same command continues where it stopped",
+)
+def sweep(plan: SweepArguments, progress: Progress, output: Output) -> int:
+    """Run the methods that are not finished, then print and write the table."""
+    from mmcorl.tools import sweep as tool
+
+    if plan.jobs < 1:
+        raise UserError(f"--jobs is {plan.jobs}, but runs need a process: give 1 or more")
+    first = [text.replace("{seed}", str(plan.seeds[0])) for text in plan.overrides]
+    out = plan.out or Path("sweeps") / settings.load(plan.config, first).name
+    planned = tool.plan(Path(plan.config), plan.methods, plan.seeds, plan.overrides, out)
+    if not progress.quiet:
+        print(tool.describe(planned), file=sys.stderr)
+
+    from mmcorl.report import sweep_page
+
+    failed = tool.run(planned, plan.jobs, quiet=progress.quiet)
+    rows = tool.rows(planned)
+    page = sweep_page.write(out, planned, rows)
+    if output.as_json:
+        print(json.dumps(tool.record(rows)))
+    else:
+        sweep_page.print_table(rows)
+        print(f"table: {out / 'sweep.md'}, {out / 'sweep.csv'}, {out / 'sweep.json'}\npage: {page}")
+    if failed:
+        reasons = "; ".join(f"{run.method} seed {run.seed} ({tool.last_words(run)})" for run in failed)
+        raise RunError(f"{len(failed)} of {len(planned)} runs failed: {reasons}")
+    return 0
+
+
+class ReportArguments(Arguments):
+    runs: Folders
+    """folders of runs or of evaluations; a page is written into the first"""
+    png: Annotated[Path | None, Flag(metavar="FILE")] = None
+    """also draw the overview as a picture"""
+
+
+@command("report", "table and page of a run, beside others if given, or of an evaluation")
+def report(folders: ReportArguments, output: Output) -> int:
+    """Write the page and print the table."""
+    for path in folders.runs:
+        if not any((path / name).is_file() for name in ("config.yaml", "metrics.jsonl", *EVALUATION_FILES)):
+            raise UserError(
+                f"{str(path)!r} is neither a run nor an evaluation: give a folder of `mmcorl train`, `eval` or `grade` "
+                "(of a sweep, METHOD/seed_S in it; its own page is sweep.html)"
+            )
+    if any((path / name).is_file() for path in folders.runs for name in EVALUATION_FILES):
+        if folders.png:
+            raise UserError(
+                f"--png {folders.png} draws training runs, but {folders.runs[0]} is an evaluation: leave it out"
+            )
+        import eval_suite
+
+        if len(folders.runs) > 1:
+            return show(eval_suite.table(*folders.runs))
+        result = eval_suite.sum_up_again(folders.runs[0])
+        return show(result, as_json=output.as_json, tables=result.tables(sub_scores=True))
+
+    from mmcorl.report.compare import comparison
+    from mmcorl.report.overview import overview_png
+    from mmcorl.report.run_page import build_report
+
+    page = build_report(folders.runs[0], folders.runs[1:])
+    if folders.png:
+        overview_png(folders.runs[0], folders.runs[1:], folders.png)
+    if output.as_json:
+        print(json.dumps(comparison(folders.runs)))
+    else:
+        show_comparison(folders.runs)
+        print(f"report: {page}")
+    return 0
+
+
+MARKS: dict[Literal["ok", "note", "problem"], str] = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
+
+
+@command("doctor", "check that a config fits this machine: packages, GPUs, memory, engines")
+def doctor(run: RunArguments, output: Output) -> int:
+    """Print the findings as they come; exit status 1 for a problem."""
+    config = settings.load(run.config, run.overrides)
+
+    from mmcorl.tools.doctor import examine
+
+    findings = []
+    for finding in examine(config, quiet=output.as_json):
+        findings.append(finding)
+        if not output.as_json:
+            print(f"{MARKS[finding.level]}  {finding.what}: {finding.sentence}", flush=True)
+    if output.as_json:
+        print(json.dumps([asdict(finding) for finding in findings], indent=1))
+    return 1 if any(finding.level == "problem" for finding in findings) else 0
