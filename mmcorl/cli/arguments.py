@@ -110,7 +110,8 @@ def build(model: type[BaseModel], namespace: argparse.Namespace) -> Any:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise UserError("--" + sentence(error, values, model)) from error
+        named = any(detail["loc"] for detail in error.errors())
+        raise UserError(("--" if named else "") + sentence(error, values, model)) from error
 
 
 def add_arguments(parser: argparse.ArgumentParser, model: type[BaseModel]) -> None:

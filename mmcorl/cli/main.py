@@ -16,7 +16,7 @@ from mmcorl.cli import analysis, dynamics, eval, grade, rephrase, tools, train
 from mmcorl.cli.arguments import COMMANDS
 from mmcorl.errors import RunError, UserError
 
-GROUPS = (train, eval, grade, analysis, tools)
+GROUPS = (train, eval, grade, analysis, rephrase, tools)
 """Importing a group adds its commands to `COMMANDS`."""
 EPILOG = """examples:
   mmcorl train configs/quickstart.yaml                     co-train two tiny families on images, no labels
@@ -95,8 +95,7 @@ def _parser(chosen: str | None) -> argparse.ArgumentParser:
         )
         subparser.set_defaults(run=command, after_interrupt=command.after_interrupt)
         command.add_arguments(subparser)
-    for module in (dynamics, rephrase):
-        module.add(subparsers)
+    dynamics.add(subparsers)
     return parser
 
 

@@ -305,7 +305,7 @@ def test_ctrl_c_reaches_every_run_as_often_as_it_is_typed(interrupts: int, confi
         _wait_for(lambda number=number: marks.read_text().count("told") >= 2 * number)
     said = process.communicate(timeout=60)[1].decode()
     assert process.returncode == 130, said
-    assert "the same command goes on where it stood" in said
+    assert "the same command continues where it stopped" in said
     assert marks.read_text().count("told") == 2 * interrupts
 
 
