@@ -1,3 +1,34 @@
-"""Co-training of different model families with reinforcement learning and no labels."""
+"""Co-training of different model families with reinforcement learning and no labels.
+
+    import mmcorl
+    run = mmcorl.train("configs/quickstart.yaml", steps=20)
+    run.metrics, run.votes, run.weights, run.report()
+
+Names are imported when first used: `import mmcorl` loads no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mmcorl.config import Config
+    from mmcorl.run.result import Run, load_run
+    from mmcorl.training import train
 
 __version__ = "0.1.0"
+__all__ = ["Config", "Run", "__version__", "load_run", "train"]
+
+_HOMES = {
+    "Config": "mmcorl.config",
+    "Run": "mmcorl.run.result",
+    "load_run": "mmcorl.run.result",
+    "train": "mmcorl.training",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'mmcorl' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

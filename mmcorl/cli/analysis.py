@@ -1,10 +1,11 @@
-"""Commands that analyse models: diversity, pair."""
+"""Commands that analyse models and runs: diversity, pair, dynamics."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 from eval_suite.options import DiversityOptions, PairOptions
+from mmcorl.analysis.options import DynamicsOptions
 from mmcorl.cli.arguments import Arguments, Flag, Output, Progress, command
 from mmcorl.cli.output import show
 from mmcorl.registry import make_importable
@@ -74,3 +75,30 @@ def pair(models: PairArguments, options: PairOptions, progress: Progress, output
     reporter = eval_suite.Reporter(quiet=progress.quiet)
     result = eval_suite.pair(models.anchor, *models.candidates, options=options, reporter=reporter)
     return show(result, as_json=output.as_json)
+
+
+DYNAMICS = """examples:
+  mmcorl dynamics                                   constants, ends and the portrait, into dynamics/
+  mmcorl dynamics --completions 12 --start .55,.46 .55,.44      two starts on either side of the border
+  mmcorl dynamics --rates 1,0.25                    an agent that learns four times slower bends the border
+  mmcorl dynamics --points accuracies.csv           where your prompts end: one line p_A,p_B[,weight] each
+  mmcorl dynamics --run runs/quickstart             a run's sampled accuracies over the theory, into the run's folder
+  mmcorl dynamics --run runs/self runs/quickstart   two runs side by side
+"""
+
+
+@command(
+    "dynamics",
+    "where votes as labels lead: phase portrait, basins, a run",
+    epilog=DYNAMICS,
+    flags={
+        "start": Flag(several=True, metavar="A,B"),
+        "rates": Flag(metavar="A,B"),
+        "runs": Flag("--run", several=True, metavar="DIR"),
+    },
+)
+def dynamics(options: DynamicsOptions, output: Output) -> int:
+    """Print the numbers and write the page."""
+    from mmcorl.report.dynamics import dynamics as draw
+
+    return show(draw(options), as_json=output.as_json)

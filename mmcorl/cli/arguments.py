@@ -73,7 +73,8 @@ class Command:
     """Text below the help; a function is called only where this command was chosen."""
     after_interrupt: str = ""
     """What to say after Ctrl-C."""
-    defaults: Mapping[str, Any] = field(default_factory=dict)
+    flags: Mapping[str, Flag] = field(default_factory=dict)
+    """Flags of fields whose models know nothing of the command line."""
 
     @property
     def models(self) -> dict[str, type[BaseModel]]:
@@ -84,7 +85,7 @@ class Command:
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Give a parser the arguments of all models."""
         for model in self.models.values():
-            add_arguments(parser, model)
+            add_arguments(parser, model, self.flags)
 
     def __call__(self, namespace: argparse.Namespace) -> int:
         """Build the models from parsed arguments and run the command; returns the exit status."""
@@ -114,10 +115,12 @@ def build(model: type[BaseModel], namespace: argparse.Namespace) -> Any:
         raise UserError(("--" if named else "") + sentence(error, values, model)) from error
 
 
-def add_arguments(parser: argparse.ArgumentParser, model: type[BaseModel]) -> None:
+def add_arguments(
+    parser: argparse.ArgumentParser, model: type[BaseModel], flags: Mapping[str, Flag] | None = None
+) -> None:
     """Give a parser one argument per field of an option model."""
     for name, info in model.model_fields.items():
-        flag = next((mark for mark in info.metadata if isinstance(mark, Flag)), Flag())
+        flag = (flags or {}).get(name) or next((mark for mark in info.metadata if isinstance(mark, Flag)), Flag())
         kind, many, choices = _type(info.annotation)
         metavar, text = _help(info, flag)
         options: dict[str, Any] = {"help": text}

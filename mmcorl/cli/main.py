@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Sequence
 
 from mmcorl import __version__
-from mmcorl.cli import analysis, dynamics, eval, grade, rephrase, tools, train
+from mmcorl.cli import analysis, eval, grade, rephrase, tools, train
 from mmcorl.cli.arguments import COMMANDS
 from mmcorl.errors import RunError, UserError
 
@@ -95,7 +95,6 @@ def _parser(chosen: str | None) -> argparse.ArgumentParser:
         )
         subparser.set_defaults(run=command, after_interrupt=command.after_interrupt)
         command.add_arguments(subparser)
-    dynamics.add(subparsers)
     return parser
 
 

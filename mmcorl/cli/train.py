@@ -51,7 +51,7 @@ def train(run: TrainArguments, progress: Progress, output: Output) -> int:
         suite = held_out
     result = train_config(config, run_dir, quiet=progress.quiet, suite=suite)
     if output.as_json:
-        print(json.dumps(result))
+        print(json.dumps(result.summary))
     else:
         show_comparison([run_dir])
         print(f"report: {run_dir / 'report.html'}\nweights: {run_dir / 'final'}")
