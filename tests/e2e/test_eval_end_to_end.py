@@ -184,5 +184,5 @@ def test_an_interrupt_says_what_to_do_and_loses_nothing(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert err.splitlines()[-1] == "mmcorl: interrupted: the same command goes on where it stood"
+    assert err.splitlines()[-1] == "mmcorl: interrupted: the same command continues where it stopped"
     assert lines(out / "judge.jsonl") == 5
