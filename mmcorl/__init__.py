@@ -12,12 +12,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from mmcorl.system.version import __version__
+
 if TYPE_CHECKING:
     from mmcorl.config import Config
     from mmcorl.run.result import Run, load_run
     from mmcorl.training import train
 
-__version__ = "0.1.0"
 __all__ = ["Config", "Run", "__version__", "load_run", "train"]
 
 _HOMES = {

@@ -12,7 +12,7 @@ import logging
 import threading
 from importlib import import_module
 
-from patches.base import Applied, Patch, PatchError, Standing, State, Status
+from patches.base import Applied, Patch, PatchError, Standing, State, Status, plugin_obstacle
 
 __all__ = [
     "BEFORE_TRANSFORMERS",
@@ -158,7 +158,5 @@ def _standing(patch: Patch, version: str | None) -> tuple[Standing, str]:
         return _TRIED[patch.name]
     if patch.after_import != "vllm":
         return "pending", "applied when a model family that needs it is loaded"
-    from patches.vllm_plugin import obstacle
-
-    hindered = obstacle()
+    hindered = plugin_obstacle()
     return ("cannot", hindered) if hindered else ("pending", "applied by vLLM's own processes when they start")

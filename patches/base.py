@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -92,3 +93,20 @@ class Status:
     the library is loaded. `cannot`: it has it, and `reason` says what keeps the patch from curing it."""
     reason: str
     """Why it stands so, in one sentence."""
+
+
+PLUGIN = "mmcorl"
+"""Name of our entry points of vLLM."""
+
+
+def plugin_obstacle() -> str | None:
+    """Return what keeps vLLM from calling `patches.vllm_plugin` in its processes, with the way out; None if nothing."""
+    if not metadata.entry_points(group="vllm.general_plugins", name=PLUGIN):
+        return (
+            f"vLLM finds no plugin named `{PLUGIN}`: install this repository (`pip install -e .`) into the environment "
+            "vLLM runs in"
+        )
+    allowed = os.environ.get("VLLM_PLUGINS")
+    if allowed is not None and PLUGIN not in allowed.split(","):
+        return f"VLLM_PLUGINS={allowed} leaves out `{PLUGIN}`: add it to the list or unset the variable"
+    return None

@@ -10,12 +10,9 @@ rest and logs one line. Both may be called many times.
 from __future__ import annotations
 
 import logging
-import os
-from importlib import metadata
 
 import patches
 
-NAME = "mmcorl"
 ALL = (*patches.BEFORE_VLLM, "vllm_vision_attention")
 """Every patch a vLLM process may need."""
 
@@ -34,16 +31,3 @@ def load() -> None:
     # Below vLLM's own logger, whose handler names the process; ours has none in a process that vLLM started.
     log = logging.getLogger("vllm.mmcorl")
     log.info("mmcorl patches: %s", ", ".join(f"{row.name} {row.state.replace('_', ' ')}" for row in done))
-
-
-def obstacle() -> str | None:
-    """What keeps vLLM from calling this plugin in its processes, as a sentence with the way out; None when nothing."""
-    if not metadata.entry_points(group="vllm.general_plugins", name=NAME):
-        return (
-            f"vLLM finds no plugin named `{NAME}`: install this repository (`pip install -e .`) into the environment "
-            "vLLM runs in"
-        )
-    allowed = os.environ.get("VLLM_PLUGINS")
-    if allowed is not None and NAME not in allowed.split(","):
-        return f"VLLM_PLUGINS={allowed} leaves out `{NAME}`: add it to the list or unset the variable"
-    return None

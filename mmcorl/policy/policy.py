@@ -10,17 +10,19 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from mmcorl.algo.logprobs import chunk_of, completion_logprobs, confidences
-from mmcorl.config import TrainingSettings
 from mmcorl.policy import shared_prefix
 from mmcorl.system.timing import span
 from model_adapters.base import Encoded, ModelAdapter
+
+if TYPE_CHECKING:
+    from mmcorl.config import TrainingSettings
 
 
 @dataclass(frozen=True)

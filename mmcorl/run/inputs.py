@@ -11,7 +11,6 @@ from typing import Any
 
 import transformers
 
-import mmcorl
 from mmcorl.config import BenchmarkSet, Config
 from mmcorl.data import check_cache
 from mmcorl.data.checks import DataCheck, DataError, check
@@ -23,6 +22,7 @@ from mmcorl.errors import UserError
 from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.run.evaluation import HeldOut
 from mmcorl.run.progress import task
+from mmcorl.system.version import __version__
 from mmcorl.tools.zoo import parse, resolve
 from mmcorl.types import Prompt, twins
 from model_adapters.images import ImageError, load_image
@@ -132,7 +132,7 @@ def _check(
         source,
         limits,
         config.model_dump(mode="json", include={"agents", "prompt", "vision"}) | {"pair": pair},
-        [mmcorl.__version__, transformers.__version__],
+        [__version__, transformers.__version__],
     )
     checked = check_cache.from_record(earlier or {}, source, key)
     if checked is None:
