@@ -1,20 +1,20 @@
-"""How much GPU memory one rank of an agent will need, worked out from the config before anything is loaded.
+"""Prediction of the GPU memory that one rank of an agent needs, from the config alone: nothing is loaded.
 
-Weights, gradients and optimizer state are exact; what the decoder and the vision tower keep of the largest micro-batch
-is counted from their layers (`activations.py`). Kernels and fragmentation come on top (`RESERVE`). Sampling and
-updating take turns, and so do the passes and the optimizer: the peak is the largest of them.
+Weights, gradients and optimizer state are exact; activations of the largest micro-batch are counted from the layers of
+decoder and vision tower (`activations.py`). Kernels and fragmentation come on top (`RESERVE`). Sampling and updating
+take turns, and so do passes and optimizer: the peak is the largest of them.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 import transformers
 from torch import nn
@@ -33,56 +33,42 @@ RESERVE_ON_CPU = GIB // 2
 """Python, torch and transformers in a process without a GPU."""
 RESERVE = int(1.5 * GIB)
 """CUDA context, kernels' workspace and fragmentation."""
-
-
 BUCKET = 5 * 10**8
-"""Numbers in a bucket of gradients, `reduce_bucket_size` of DeepSpeed where it is not set."""
+"""Elements in a bucket of gradients: the default of DeepSpeed's `reduce_bucket_size`."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What counts of a model."""
+    """The sizes of a model that decide its memory."""
 
     parameters: int
     vision: int
-    """Parameters of the vision tower, those that `training.freeze_vision` keeps fixed."""
-    layers: int
-    hidden: int
-    intermediate: int
-    queries: int
-    """Width of all query heads together."""
-    keys: int
-    """Width of all key heads together."""
+    """Parameters of the vision tower, which `training.freeze_vision` freezes."""
     vocabulary: int
-    decoder: Stack | None = None
-    """Its layers, looked at; by default two RMS norms and a gated MLP of the widths above."""
+    decoder: Stack
     tower: Stack | None = None
-    """Those of the vision tower."""
+    """Layers of the vision tower."""
     pixels: int = 0
-    """Numbers in a patch."""
+    """Elements of a patch."""
     patches: float = 0.0
-    """Of each image placeholder in a prompt."""
-    picture: int = 0
-    """Placeholders of the largest picture that settings let through."""
+    """Patches per image token of a prompt."""
+    image_tokens: int = 0
+    """Image tokens of the largest image that the settings let through."""
     multiplied: int | None = None
-    """Parameters that autocast casts: those of products, all but tables and vectors; by default all."""
+    """Parameters that autocast casts: weights of matrix products, not embeddings and vectors; by default all."""
     multiplied_vision: int = 0
-    """Of them, the vision tower's."""
+    """Those of them in the vision tower."""
     tied: bool = False
     """Head and embeddings are one table."""
     linear: Mapping[str, int] = field(default_factory=dict)
-    """Widths, in and out together, of the projections that may get adapters, by name."""
+    """Input plus output width of the projections that may get adapters, by name."""
     linear_vision: Sequence[str] = ()
-    """Those of the vision tower among them."""
+    """Those of them in the vision tower."""
 
     @property
-    def layers_of_decoder(self) -> Stack:
-        """What keeps activations."""
-        return self.decoder or Stack(self.layers, self.hidden, self.intermediate, self.queries, self.keys)
-
-    def cache_bytes_per_token(self, low: int) -> int:
-        """Keys and values of one token; `low` bytes a number."""
-        return 2 * low * self.layers * self.keys
+    def table(self) -> int:
+        """Elements of the embedding table."""
+        return self.vocabulary * self.decoder.hidden
 
 
 @dataclass(frozen=True)
@@ -90,87 +76,86 @@ class Prompts:
     """The longest prompt that an agent will read."""
 
     tokens: int
-    placeholders: int
-    """Of them, for images."""
+    image_tokens: int
+    """Image tokens among them."""
 
 
-def prompts_of(encoder: PromptEncoder, longest: int, some: Sequence[Prompt]) -> Prompts:
-    """The longest of the data, of `longest` tokens, whose text is at least as long as the shortest of `some`."""
+def prompts_of(encoder: PromptEncoder, longest: int, examples: Sequence[Prompt]) -> Prompts:
+    """The longest prompt of the data, of `longest` tokens, with at least as much text as the shortest example."""
     token: Any = encoder.adapter.image_token_id(AutoConfig.from_pretrained(encoder.path))
     if token is None:
         return Prompts(longest, 0)
-    ids = [encoder.encode(prompt).input_ids for prompt in some]
-    images = [int(one.eq(token).sum()) for one in ids]
-    if not any(images):
-        return Prompts(longest, 0)
-    return Prompts(longest, longest - min(len(one) - n for one, n in zip(ids, images, strict=True) if n))
+    ids = [encoder.encode(prompt).input_ids for prompt in examples]
+    images = [int(prompt.eq(token).sum()) for prompt in ids]
+    text = [len(prompt) - count for prompt, count in zip(ids, images, strict=True) if count]
+    return Prompts(longest, longest - min(text) if text else 0)
 
 
 def shape_of(encoder: PromptEncoder) -> Shape | None:
-    """The shape of an agent's model, from its config alone: nothing is loaded. None for a class not of transformers."""
+    """The shape of an agent's model, built on the meta device; None where transformers lacks the class."""
     config: Any = AutoConfig.from_pretrained(encoder.path)
     kind = getattr(transformers, (config.architectures or [""])[0], None)
     if kind is None:
         return None
     with torch.device("meta"):
         model = kind(config)
-    text = config.get_text_config()
-    head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     seeing = encoder.adapter.vision_modules(model)
     vision = {id(p): p.numel() for module in seeing for p in module.parameters()}
     multiplied = {
         id(p): p.numel()
-        for one in model.modules()
-        if isinstance(one, MULTIPLIED)
-        for p in one.parameters(recurse=False)
+        for module in model.modules()
+        if isinstance(module, MULTIPLIED)
+        for p in module.parameters(recurse=False)
     }
     linear = {
-        name: one
-        for name, one in model.named_modules()
-        if isinstance(one, nn.Linear) and one is not model.get_output_embeddings()
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and module is not model.get_output_embeddings()
     }
     return Shape(
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         vision=sum(vision.values()),
-        layers=text.num_hidden_layers,
-        hidden=text.hidden_size,
-        intermediate=text.intermediate_size,
-        queries=text.num_attention_heads * head,
-        keys=(getattr(text, "num_key_value_heads", None) or text.num_attention_heads) * head,
-        vocabulary=text.vocab_size,
+        vocabulary=config.get_text_config().vocab_size,
         multiplied=sum(multiplied.values()),
         tied=model.get_output_embeddings().weight is model.get_input_embeddings().weight,
-        multiplied_vision=sum(size for one, size in multiplied.items() if one in vision),
-        linear={name: one.in_features + one.out_features for name, one in linear.items()},
-        linear_vision=[name for name, one in linear.items() if id(one.weight) in vision],
-        **_seen(encoder, model, config, seeing),
+        multiplied_vision=sum(size for key, size in multiplied.items() if key in vision),
+        linear={name: module.in_features + module.out_features for name, module in linear.items()},
+        linear_vision=[name for name, module in linear.items() if id(module.weight) in vision],
+        **_stacks(encoder, model, config, seeing),
     )
 
 
-def _seen(encoder: PromptEncoder, model: Any, config: Any, seeing: Sequence[nn.Module]) -> dict[str, Any]:
-    """The layers of decoder and tower, and what a picture is to them; as far as they can be found."""
+def _stacks(encoder: PromptEncoder, model: Any, config: Any, seeing: Sequence[nn.Module]) -> dict[str, Any]:
+    """The layers of decoder and vision tower, and the patches and tokens of an image."""
     adapter, text = encoder.adapter, config.get_text_config()
     layers: Any = getattr(adapter.decoder(model), "layers", None)
-    found: dict[str, Any] = {}
-    blocks = False
-    towers = [one for part in seeing for one in part.modules() if isinstance(one, nn.ModuleList) and len(one)]
-    cuts = [one for part in seeing for one in part.modules() if isinstance(one, nn.modules.conv._ConvNd)]
+    stacks: dict[str, Any] = {}
+    spans = False
+    inside = [module for part in seeing for module in part.modules()]
+    towers = [module for module in inside if isinstance(module, nn.ModuleList) and len(module)]
+    cuts = [module for module in inside if isinstance(module, nn.modules.conv._ConvNd)]
     if towers and cuts and "pixel_values" in (small := encoder.dummy(image=True)).vision:
-        found["tower"] = stack_of(list(towers[0]), config.vision_config, within=seeing)
+        stacks["tower"] = stack_of(list(towers[0]), config.vision_config, within=seeing)
         pixels, sides = small.vision["pixel_values"], cuts[0].kernel_size[-2:]
         flat = pixels.ndim == 2  # patches in a row, of whatever image; or images
         count = len(pixels) if flat else len(pixels) * (pixels.shape[-2] // sides[0]) * (pixels.shape[-1] // sides[1])
-        found["pixels"] = pixels.numel() // count
-        # A token that stands for the whole image passes with its patches.
+        stacks["pixels"] = pixels.numel() // count
+        # A class token passes with the patches.
         extra = any("cls_token" in name for part in seeing for name, _ in part.named_parameters())
         placeholders = int(small.input_ids.eq(adapter.image_token_id(config) or -1).sum())
-        found["patches"] = (count + (0 if flat else extra * len(pixels))) / placeholders
+        stacks["patches"] = (count + (0 if flat else extra * len(pixels))) / placeholders
         side = encoder.vision.max_side
-        found["picture"] = adapter.image_tokens(encoder.processor, (side, side), encoder.vision) or placeholders
-        blocks = adapter.bidirectional_spans(model, small.input_ids) is not None
+        stacks["image_tokens"] = adapter.image_tokens(encoder.processor, (side, side), encoder.vision) or placeholders
+        spans = adapter.bidirectional_spans(model, small.input_ids) is not None
     if isinstance(layers, nn.ModuleList):
-        found["decoder"] = stack_of(list(layers), text, blocks=blocks)
-    return found
+        stacks["decoder"] = stack_of(list(layers), text, blocks=spans)
+    else:
+        heads = text.num_attention_heads
+        head = getattr(text, "head_dim", None) or text.hidden_size // heads
+        keys = (getattr(text, "num_key_value_heads", None) or heads) * head
+        number, widths = text.num_hidden_layers, (text.hidden_size, text.intermediate_size)
+        stacks["decoder"] = Stack(number, *widths, heads * head, keys)
+    return stacks
 
 
 @dataclass(frozen=True)
@@ -178,11 +163,11 @@ class Budget:
     """Bytes on one GPU of one agent, by purpose."""
 
     resident: dict[str, int]
-    """There all the time: weights, optimizer state, reference model."""
+    """All the time: weights, optimizer state, reference model."""
     updating: dict[str, int]
     sampling: dict[str, int]
     reserve: int = RESERVE
-    """What libraries, kernels and fragmentation take."""
+    """Libraries, kernels and fragmentation."""
 
     @property
     def tensors(self) -> int:
@@ -198,8 +183,8 @@ class Budget:
         """One line for people; `place` is what one rank computes on."""
         parts = {**self.resident, **self.updating, **{f"{name} (sampling)": n for name, n in self.sampling.items()}}
         parts["torch itself"] = self.reserve
-        told = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items() if size >= 0.05 * GIB)
-        return f"about {self.peak / GIB:.1f} GiB per {place} at the peak ({told})"
+        sizes = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items() if size >= 0.05 * GIB)
+        return f"about {self.peak / GIB:.1f} GiB per {place} at the peak ({sizes})"
 
 
 def budget(
@@ -212,8 +197,8 @@ def budget(
 ) -> Budget:
     """What agent number `agent` needs on each of its GPUs; `gpu_bytes` is the size of one, for vLLM's share of it.
 
-    `prompts` are those of the data, where they are known; else as long as they may be, with one picture as large as it
-    may be. With `device: cpu`, or `cpu`, of the machine's memory, for each of its ranks.
+    `prompts` are those of the data, if known; else as long as allowed, with one image as large as allowed. With
+    `device: cpu`, or `cpu`, it is the machine's memory, for each rank.
     """
     training, ranks = config.training, config.agents[agent].ranks
     engine = ENGINES.find(config.engine.kind)
@@ -225,12 +210,12 @@ def budget(
     kind, low = training.sharding, 2 if training.dtype == "bf16" else 4
     parts = ranks if kind in ("zero3", "fsdp2") else 1
     division = 1 if kind == "none" else ranks
-    # On CPUs the machine's memory is the place that things are moved to.
+    # On CPUs offloading moves nothing: the machine's memory is where it would go.
     away = "none" if cpu else training.offload
     weights = 4 * trained + (4 if kind == "zero3" else low) * frozen
     # ZeRO-2 keeps what it updates a second time, divided, where the optimizer's state lies.
     second = 4 * trained // ranks if kind == "zero2" and away == "none" else 0
-    apart = config.objective.kl_coef and not training.lora  # else there is none, or it is the trained one
+    apart = config.objective.kl_coef and not training.lora  # low-rank training needs no second model
     resident = {
         "weights": weights // parts + second,
         "optimizer": 0 if away != "none" else 8 * trained // division,
@@ -242,12 +227,13 @@ def budget(
     }
     if away == "all":
         resident["weights"] = resident["reference"] = 0
-    # With it gradients go where the optimizer's state lies; ZeRO-2 brings them back for the step.
+    # Offloaded gradients lie with the optimizer's state; ZeRO-2 brings them back for the step.
     gradients = 0 if away == "all" or (away, kind) == ("optimizer", "zero3") else 4 * trained // division
     # Of divided weights AdamW works on all at once on a GPU, elsewhere on one after the other, the largest a table.
-    table = 0 if training.lora else shape.vocabulary * shape.hidden
+    table = 0 if training.lora else shape.table
     adamw = 0 if away != "none" or kind == "none" else 8 * table if cpu else 4 * trained // division
-    micro = micro_batch(config, ranks, prompts or _by_settings(config, shape))
+    longest = config.data.max_prompt_tokens
+    micro = largest_micro_batch(config, ranks, prompts or Prompts(longest, min(shape.image_tokens, longest)))
     updating = _updating(config, shape, micro, _copies(config, shape, ranks, trained, away), gradients, adamw)
     sampling = _sampling(config, ranks, shape, gpu_bytes, prompts)
     reserve = RESERVE_ON_CPU if cpu else RESERVE
@@ -257,15 +243,15 @@ def budget(
 
 
 def _updating(
-    config: Config, shape: Shape, micro: MicroBatch, copies: Copies, gradients: int, adamw: int
+    config: Config, shape: Shape, micro: LargestMicroBatch, copies: Copies, gradients: int, adamw: int
 ) -> dict[str, int]:
     """The update at its fullest: as a backward pass begins, in its first layer, at its end, or in the optimizer."""
     training, low = config.training, 2 if config.training.dtype == "bf16" else 4
     recomputed, work = training.gradient_checkpointing, micro.work
-    decoder, tower, rank = shape.layers_of_decoder, shape.tower, training.lora.rank if training.lora else 0
+    decoder, tower, rank = shape.decoder, shape.tower, training.lora.rank if training.lora else 0
     if rank:
         decoder = replace(decoder, trained=False, rank=rank)
-    patches = Work(round(shape.patches * micro.placeholders))
+    patches = Work(round(shape.patches * micro.image_tokens))
     seen = again = 0
     if tower is not None and patches.tokens:
         trains = not training.freeze_vision
@@ -274,7 +260,7 @@ def _updating(
         again = working(tower, patches, low, recomputed)
     through, around = kept(decoder, work, low, recomputed), ends(decoder, work)
     # The gradient of a table that is the head, too, waits for its second part, and then there are both and their sum.
-    table = 0 if rank else 4 * shape.vocabulary * shape.hidden
+    table = 0 if rank else 4 * shape.table
     waiting = table * shape.tied
     chunk = min(chunk_of(shape.vocabulary), work.scored)
     forth, back = (head(chunk, shape.vocabulary, low, backward) for backward in (False, True))
@@ -306,20 +292,20 @@ def _updating(
 
 @dataclass(frozen=True)
 class Copies:
-    """Bytes of weights that are there a second time, in bf16 or put together from their parts."""
+    """Bytes of second copies of weights, in bf16 or gathered from their shards."""
 
     everything: int
-    """Where autograd keeps them, or till the forward pass ends."""
+    """While autograd keeps them, or until the forward pass ends."""
     tower: int
     """Of the vision tower alone."""
     layer: int
-    """While a layer is computed a second time."""
+    """While a layer is recomputed."""
 
 
 def _copies(config: Config, shape: Shape, ranks: int, trained: int, away: str) -> Copies:
     training, low = config.training, 2 if config.training.dtype == "bf16" else 4
     if (training.sharding in ("zero3", "fsdp2") and ranks > 1) or away == "all":
-        both = 2 * low * shape.parameters // max(shape.layers, 1)  # the layer at work and the next one
+        both = 2 * low * shape.parameters // max(shape.decoder.number, 1)  # the layer at work and the next one
         return Copies(both, both, both)
     if low == 4:
         return Copies(0, 0, 0)
@@ -328,21 +314,21 @@ def _copies(config: Config, shape: Shape, ranks: int, trained: int, away: str) -
     cast = shape.parameters if shape.multiplied is None else shape.multiplied
     tower = 0 if training.freeze_vision else shape.multiplied_vision
     decoder = cast - shape.multiplied_vision
-    layers = max(0, decoder - shape.vocabulary * shape.hidden)
-    return Copies(2 * (decoder + tower), 2 * tower, 2 * layers // max(shape.layers, 1))
+    layers = max(0, decoder - shape.table)
+    return Copies(2 * (decoder + tower), 2 * tower, 2 * layers // max(shape.decoder.number, 1))
 
 
 def together(budgets: Sequence[Budget], one_at_a_time: bool) -> int:
-    """The most that tensors of agents on one device hold: what all keep, and one at work; or one agent's alone."""
+    """Peak of tensors of agents on one device: all resident ones and one agent at work; or one agent at a time."""
     if one_at_a_time:
-        return max(one.tensors for one in budgets)
-    resident = [sum(one.resident.values()) for one in budgets]
-    return sum(resident) + max(one.tensors - kept for one, kept in zip(budgets, resident, strict=True))
+        return max(budget.tensors for budget in budgets)
+    resident = [sum(budget.resident.values()) for budget in budgets]
+    return sum(resident) + max(budget.tensors - kept for budget, kept in zip(budgets, resident, strict=True))
 
 
 def ram() -> int:
     """Bytes of memory that this machine has, or that its container may use."""
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    total: int = psutil.virtual_memory().total
     limit = Path("/sys/fs/cgroup/memory.max")
     allowed = limit.read_text().strip() if limit.is_file() else "max"
     return min(total, int(allowed)) if allowed.isdigit() else total
@@ -354,35 +340,30 @@ def _adapters(shape: Shape, config: Config) -> int:
     assert lora is not None
     frozen = set(shape.linear_vision) if config.training.freeze_vision else set()
 
-    def meant(name: str) -> bool:
+    def is_target(name: str) -> bool:
         wanted = lora.target_modules
         if wanted == "all-linear":
             return True
         if isinstance(wanted, str):
             return re.fullmatch(wanted, name) is not None
-        return any(name == one or name.endswith(f".{one}") for one in wanted)
+        return any(name == suffix or name.endswith(f".{suffix}") for suffix in wanted)
 
-    return lora.rank * sum(width for name, width in shape.linear.items() if name not in frozen and meant(name))
-
-
-def _by_settings(config: Config, shape: Shape) -> Prompts:
-    longest = config.data.max_prompt_tokens
-    return Prompts(longest, min(shape.picture, longest))
+    return lora.rank * sum(width for name, width in shape.linear.items() if name not in frozen and is_target(name))
 
 
 @dataclass(frozen=True)
-class MicroBatch:
+class LargestMicroBatch:
     """The largest micro-batch of a run."""
 
     work: Work
-    placeholders: int
-    """For images, of all its prompts."""
+    image_tokens: int
+    """Of all its prompts."""
     passes: int
     """Micro-batches like it that an optimizer step takes on a rank."""
 
 
-def micro_batch(config: Config, ranks: int, prompts: Prompts) -> MicroBatch:
-    """The largest micro-batch there may be: every prompt as long as the longest, completions as many and as long.
+def largest_micro_batch(config: Config, ranks: int, prompts: Prompts) -> LargestMicroBatch:
+    """The largest micro-batch possible: every prompt as long as the longest, completions as many and as long.
 
     A group that is larger than a micro-batch is cut.
     """
@@ -405,7 +386,7 @@ def micro_batch(config: Config, ranks: int, prompts: Prompts) -> MicroBatch:
         rows = max(1, (most - prompt) // max(completion, 1))
         work = Work(prompt, completion, 1, rows, shared=True)
         passes = groups * math.ceil(count / rows)
-    return MicroBatch(work, prompts.placeholders * work.groups, passes)
+    return LargestMicroBatch(work, prompts.image_tokens * work.groups, passes)
 
 
 def _sampling(
@@ -415,14 +396,14 @@ def _sampling(
     longest = (prompts.tokens if prompts else config.data.max_prompt_tokens) + config.sampling.max_new_tokens
     rows = min(-(-config.batch.prompts // ranks) * config.batch.completions, engine.max_rows)
     tokens = min(rows * longest, engine.max_tokens)
-    cache = tokens * shape.cache_bytes_per_token(
-        4 if config.training.dtype == "fp32" and not ENGINES.find(engine.kind).own_weights else 2
-    )
-    if not ENGINES.find(engine.kind).own_weights:
-        # A layer's part is there twice while it grows. To draw a token takes the logits, those at the temperature,
-        # their logarithms, probabilities, and these in blocks; top-p sorts them and needs as much again.
+    shares_weights = not ENGINES.find(engine.kind).own_weights
+    low = 4 if config.training.dtype == "fp32" and shares_weights else 2
+    cache = tokens * 2 * low * shape.decoder.number * shape.decoder.keys
+    if shares_weights:
+        # A layer's cache exists twice while it grows. Drawing a token takes the logits, those at the temperature,
+        # their log-probabilities, probabilities, and these in blocks; top-p sorts them and needs as much again.
         drawn = (20 if config.sampling.top_p == 1 else 44) * min(rows, max(1, tokens // longest)) * shape.vocabulary
-        return {"KV cache": cache + cache // max(shape.layers, 1), "drawing tokens": drawn}
+        return {"KV cache": cache + cache // max(shape.decoder.number, 1), "drawing tokens": drawn}
     if config.device == "cpu":
         cache = int((engine.kv_cache_gib or 1) * GIB)
         return {"vLLM": (4 if (engine.dtype or config.training.dtype) == "fp32" else 2) * shape.parameters + cache}

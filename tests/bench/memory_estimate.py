@@ -13,6 +13,7 @@ import tempfile
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from torch.utils._pytree import tree_leaves
 
 from mmcorl.config import parse
 from mmcorl.policy.prompt_encoder import PromptEncoder
-from mmcorl.trainer.memory import MicroBatch, Prompts, budget, micro_batch, shape_of
+from mmcorl.trainer.memory import LargestMicroBatch, Prompts, budget, largest_micro_batch, shape_of
+from mmcorl.trainer.microbatches import RolloutBatch
 from mmcorl.trainer.worker import Worker
 from model_adapters.testing.tiny import build_tiny
 from tests.bench import results
@@ -119,7 +121,7 @@ class Found:
     measured: int
     gradients: int
     """Of what was measured, exact and therefore no part of the second ratio."""
-    micro: MicroBatch
+    micro: LargestMicroBatch
 
     @property
     def ratio(self) -> float:
@@ -166,7 +168,7 @@ def compare(family: str, model: Path, case: Case, options: argparse.Namespace) -
     once, count = prompts.tokens, options.completions
     group = once + count * options.tokens if case.prefix == "shared" else count * (once + options.tokens)
     config = config.model_copy(update={"training": config.training.model_copy(update={"tokens_per_microbatch": group})})
-    worker.config = config
+    worker._collect = partial(RolloutBatch.collect, config, worker.shards, worker.dummy, worker.shared_prefix)
     worker.update(fabricate(worker, made, 1), 1)
     rewards = fabricate(worker, made, 2)
     release()
@@ -176,7 +178,7 @@ def compare(family: str, model: Path, case: Case, options: argparse.Namespace) -
     assert known is not None
     told = budget(config, 0, known, prompts=prompts, cpu=device.type == "cpu")
     gradients = sum(4 * one.numel() for one in worker.policy.parameters() if one.requires_grad)
-    return Found(case, told.updating, living.peak, gradients, micro_batch(config, 1, prompts))
+    return Found(case, told.updating, living.peak, gradients, largest_micro_batch(config, 1, prompts))
 
 
 def run(family: str, options: argparse.Namespace) -> list[Found]:

@@ -10,6 +10,7 @@ from adapter_passes import each_family
 from mmcorl.data.sources import load_prompts
 from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.trainer import memory
+from mmcorl.trainer.activations import Stack
 from mmcorl.trainer.memory import GIB, Shape
 from model_adapters.testing.tiny import build_tiny
 from worker_parts import settings, worker
@@ -18,12 +19,8 @@ BILLION = 10**9
 SHAPE = Shape(
     parameters=3 * BILLION,
     vision=BILLION,
-    layers=10,
-    hidden=2000,
-    intermediate=8000,
-    queries=2000,
-    keys=500,
     vocabulary=100_000,
+    decoder=Stack(10, 2000, 8000, queries=2000, keys=500),
 )
 
 
