@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from eval_suite.counting import counted
-from eval_suite.grading.given import plain as _plain
 from eval_suite.grading.options import parse_options
+from eval_suite.grading.reference import to_text
 from eval_suite.items import Item, Response
 from eval_suite.row_files import read_rows
 from mmcorl.errors import UserError
@@ -89,7 +89,7 @@ def read_responses(path: Path, *, golds: bool = True) -> ResponseFile:
         doc = row.get("doc") if isinstance(row.get("doc"), dict) else {}
         merged = {**{key: value for key, value in (doc or {}).items() if key not in row}, **row}
         texts = _texts(merged, where)
-        names = {column: _plain(merged[column]) for column in ID_COLUMNS if _is_plain(merged.get(column))}
+        names = {column: to_text(merged[column]) for column in ID_COLUMNS if _is_plain(merged.get(column))}
         identity = next(iter(names.values()), str(place))
         if len(texts) > 1 and numbers is not None:
             raise UserError(f"{where} holds {len(texts)} responses and a sample number: give one of them")
@@ -113,7 +113,7 @@ def read_responses(path: Path, *, golds: bool = True) -> ResponseFile:
                     text=text,
                     finish_reason=_FINISHED.get(str(merged.get("finish_reason")).lower(), "unknown"),
                     gold=gold,
-                    question=_plain(question) if _is_plain(question) else "",
+                    question=to_text(question) if _is_plain(question) else "",
                     choices=choices,
                     names=names,
                     benchmark=merged["benchmark"] if isinstance(merged.get("benchmark"), str) else None,
@@ -199,7 +199,7 @@ def _sample_numbers(rows: Sequence[Mapping[str, Any]], path: Path) -> list[int] 
     lacking = next((place for place, value in enumerate(given) if not _is_plain(value)), None)
     if lacking is not None:
         raise UserError(f"{path}, row {lacking} has no sample number, but other rows have: number all or none")
-    names = [_plain(value) for value in given]
+    names = [to_text(value) for value in given]
     known = set(names)
     order = sorted(known, key=float) if all(map(_is_number, known)) else sorted(known)
     places = {name: place for place, name in enumerate(order)}
@@ -238,7 +238,7 @@ def _text(value: Any, column: str, where: str) -> str | None:
         return None
     if not isinstance(value, str | int | float) or isinstance(value, bool):
         raise UserError(f"{where} holds {type(value).__name__} as {column!r}, no text: give the text of the response")
-    text = _plain(value)
+    text = to_text(value)
     return None if column == "prediction" and text.startswith(_FAILED) else text
 
 
@@ -258,7 +258,7 @@ def _gold(row: Mapping[str, Any], choices: tuple[str, ...] | None) -> tuple[str 
         return None, ""
     if not _is_plain(value):
         return None, f"holds {type(value).__name__} as the known answer: give it as a text or a number"
-    text = _plain(value)
+    text = to_text(value)
     index = isinstance(value, int) and not isinstance(value, bool)
     if index and choices and text not in choices and 0 <= int(value) <= len(choices):
         return None, (
@@ -314,7 +314,7 @@ def _choices(row: Mapping[str, Any]) -> tuple[tuple[str, ...] | None, str]:
         told = _by_letter(told)
     # pandas writes an array as ['40' '45'], which Python reads as one text: one option is none.
     if isinstance(told, list | tuple) and len(told) > 1 and all(map(_is_option, told)):
-        return tuple("" if option is None else _plain(option) for option in told), ""
+        return tuple("" if option is None else to_text(option) for option in told), ""
     if told == [] or told == {}:
         return None, ""
     return None, f"holds {str(given)[:60]!r} as {column!r}, in which no options can be read: give {OPTION_FORMS}"
@@ -326,7 +326,7 @@ def _is_option(value: Any) -> bool:
 
 def _by_letter(row: Mapping[str, Any]) -> tuple[str, ...] | None:
     """Options that stand under their letters."""
-    values = ["" if _first(row, (letter,)) is None else _plain(row[letter]) for letter in _LETTERS]
+    values = ["" if _first(row, (letter,)) is None else to_text(row[letter]) for letter in _LETTERS]
     while values and not values[-1]:
         values.pop()
     return tuple(values) if sum(map(bool, values)) >= 2 and values[0] else None

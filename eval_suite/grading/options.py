@@ -1,4 +1,4 @@
-"""The options of a multiple-choice question that stand only in its text."""
+"""Parse the options of a multiple-choice question from its text."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 LETTERS = "ABCDEFGH"
-"""Options are looked for up to H."""
+"""Options are parsed up to H."""
 
 MAX_QUESTION = 1 << 16
-"""Longer texts are not searched for options."""
+"""Longer texts are not parsed."""
 
 _HEADER = re.compile(r"(?:choices?|options?|选项)\s*[:：]", re.IGNORECASE)
-# `A.`, `A:`, `A)`, `(A)`, `\textbf{(A)}`, full width included. What follows is the option.
+# `A.`, `A:`, `A)`, `(A)`, `\textbf{(A)}`, full width included; the option follows.
 _MARK = re.compile(
     r"(?:\\(?:textbf|mathbf|text|mathrm|textrm|bf|rm)\s*\{?\s*)?"
     r"(?:(?P<open>[(（])\s*(?P<round>[A-H])\s*[)）]|(?P<bare>[A-H])\s?(?P<end>[.．:：、)）]))"
@@ -31,45 +31,45 @@ _EMPTY = re.compile(r"[ \t]*(?:[;；]|$)")
 class _Mark:
     letter: str
     start: int
-    """Where the mark begins and the option before it ends."""
+    """Start of the mark and end of the option before it."""
     content: int
-    """Where its own option begins."""
+    """Start of the option."""
     style: str
     strong: bool
-    """At the start of a line, behind a semicolon or behind `Choices:`."""
+    """At the start of a line, after a semicolon or after `Choices:`."""
 
 
 def parse_options(question: str) -> tuple[str, ...] | None:
-    """The options in `question` in order A, B, C, ...; None when it shows none.
+    """Return the options in `question` in order A, B, C, ...; None without options.
 
-    Reads `A. 45; B. 60`, `Choices:\\nA:40°\\nB:50°`, `(A) 1 (B) 2`, `A) 1` and `\\textbf{(A)} 1`. Only a letter
-    with its mark opens an option, so `A:1:2` and `A. 1; 2` are one option each. A letter that is left out
-    (`C. No.; F. None`) leaves an empty option, which nothing equals. Linear in the length of the text.
+    Parses `A. 45; B. 60`, `Choices:\\nA:40°\\nB:50°`, `(A) 1 (B) 2`, `A) 1` and `\\textbf{(A)} 1`. Only a letter
+    with its mark opens an option, so `A:1:2` and `A. 1; 2` are one option each. A missing letter (`C. No.; F. None`)
+    leaves an empty option, which nothing equals. Linear in the length of the text.
     """
     if len(question) > MAX_QUESTION:
         return None
     headers = [match.end() for match in _HEADER.finditer(question)]
     if headers:
-        found = _in(question, headers[-1], headed=True)
-        if found is not None:
-            return found
-    return _in(question, 0, headed=False)
+        options = _parse_from(question, headers[-1], headed=True)
+        if options is not None:
+            return options
+    return _parse_from(question, 0, headed=False)
 
 
-def _in(question: str, start: int, *, headed: bool) -> tuple[str, ...] | None:
+def _parse_from(question: str, start: int, *, headed: bool) -> tuple[str, ...] | None:
     marks = _marks(question, start, headed)
     best: list[_Mark] = []
     for style in sorted({mark.style for mark in marks}):
         alike = [mark for mark in marks if mark.style == style]
         chain = _chain(alike)
-        # `A. (A)\nB. (B)` holds two chains: the one at the line starts, else the longer, else the first.
+        # `A. (A)\nB. (B)` has two chains: prefer the one at line starts, then the longer, then the first.
         if _opens_options(chain) and (not best or _rank(chain) > _rank(best)):
             best = chain
     return _contents(question, best) if best else None
 
 
 def _opens_options(chain: Sequence[_Mark]) -> bool:
-    """Points (A) and (B) of a figure are two marks in running text; options are more or stand apart."""
+    """Return whether marks are options rather than points (A) and (B) of a figure, named in running text."""
     strong = sum(mark.strong for mark in chain)
     if len(chain) < 2 or (not strong and len(chain) < 3):
         return False
@@ -87,7 +87,7 @@ def _marks(question: str, start: int, headed: bool) -> list[_Mark]:
         style = "()" if match.group("round") else _ENDS.get(match.group("end"), match.group("end"))
         before = question[max(start, match.start() - 12) : match.start()]
         strong = _STRONG.search(before) is not None if before or match.start() > start else True
-        # A colon is punctuation too: inside running text it opens no option (`ratio A: B`).
+        # Within running text a colon opens no option (`ratio A: B`).
         spaced = _SPACED.search(before) is not None and (style != ":" or headed)
         if not (strong or spaced):
             continue
@@ -99,12 +99,12 @@ def _marks(question: str, start: int, headed: bool) -> list[_Mark]:
 
 
 def _chain(marks: Sequence[_Mark]) -> list[_Mark]:
-    """A, B, C, ... in this order: each letter at its next strong mark, else at its next one."""
+    """Return marks for A, B, C, ... in order: each letter at its next strong mark, else at its next mark."""
     by_letter: dict[str, list[_Mark]] = {letter: [] for letter in LETTERS}
     for mark in marks:
         by_letter[mark.letter].append(mark)
     best: list[_Mark] = []
-    # The last A that begins as long a chain as any; a handful of them is all a question has.
+    # Start from the last A of the longest chain; a question has few of them.
     for first in by_letter["A"][-8:]:
         chain = [first]
         skipped = 0
@@ -117,7 +117,7 @@ def _chain(marks: Sequence[_Mark]) -> list[_Mark]:
             if chosen is None:
                 skipped += 1
                 continue
-            # `C. No.; F. None`: a gap is believed only behind B and at a strong mark.
+            # `C. No.; F. None`: accept a gap only after B and at a strong mark.
             if skipped and len(chain) < 2:
                 break
             chain.append(chosen)
@@ -130,7 +130,7 @@ def _chain(marks: Sequence[_Mark]) -> list[_Mark]:
 def _contents(question: str, chain: Sequence[_Mark]) -> tuple[str, ...]:
     ends = [mark.start for mark in chain[1:]] + [len(question)]
     pieces = [question[mark.content : end].strip() for mark, end in zip(chain, ends, strict=True)]
-    # What stands below the last option is an instruction: options of one line end with theirs.
+    # Text below the last option is an instruction: one-line options end with their line.
     separator = "\n" if not any("\n" in piece for piece in pieces[:-1]) else "\n\n"
     pieces[-1] = pieces[-1].partition(separator)[0]
     options = [""] * (LETTERS.index(chain[-1].letter) + 1)
@@ -143,18 +143,18 @@ def _trimmed(option: str) -> str:
     option = option.strip()
     while option.endswith((";", "；", ",", "，", r"\qquad", r"\quad", r"\\")):
         option = option.removesuffix(r"\qquad").removesuffix(r"\quad").removesuffix(r"\\").rstrip(";；,， \t\n")
-    # `\textbf{(A)}\ 1$ $` of AMC statements: a lone dollar belongs to the marks.
+    # `\textbf{(A)}\ 1$ $` in AMC statements: a single dollar belongs to the marks.
     return option.rstrip("$").strip() if option.count("$") % 2 else option
 
 
 @lru_cache(maxsize=1 << 12)
 def plain_options(choices: tuple[str, ...]) -> tuple[str, ...]:
-    """Option values without their own labels, when every one of them carries it (`A. 45`, `B. 60`, ...)."""
+    """Strip the labels of option values when all carry them (`A. 45`, `B. 60`, ...)."""
     bare = []
     for letter, choice in zip(LETTERS, choices, strict=False):
         match = _MARK.match(choice.strip())
         if match is None or (match.group("round") or match.group("bare")) != letter:
             return choices
         bare.append(choice.strip()[match.end() :].strip())
-    # Options that are nothing but labels ((A), (B), ...) are the values.
+    # Options that are only labels ((A), (B), ...) are the values.
     return tuple(bare) if len(bare) == len(choices) and all(bare) else choices

@@ -1,4 +1,4 @@
-"""What a grader says about one response."""
+"""The verdict on one response, and the grader's name and version."""
 
 from __future__ import annotations
 
@@ -11,29 +11,28 @@ Stage = Literal["no_answer", "rule", "judge", "judge_unclear", "judge_failed"]
 McqPolicy = Literal["letter_or_value", "letter_only"]
 
 GRADER = ("mmcorl-grader", f"1.{RELATION[1]}")
-"""Name and version, stored beside every score; the version changes with the rules, those of the relation included."""
+"""Name and version, stored with every score; the version changes with the rules and the relation."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`correct` is `rule or (committed and not cut_off and judge)`, whatever a judge says."""
+    """The outcome of grading: `correct` is `rule or (committed and not cut_off and judge)`."""
 
     correct: bool
     stage: Stage
-    """`no_answer`: no commitment, or cut off (never judged). `rule`: the rules decided (or no judge was asked).
-    `judge`: a judge decided. `judge_unclear`: the judge answered off its menu. `judge_failed`: it did not answer."""
+    """`no_answer`: no answer, or cut off (never judged). `rule`: decided by rules (or without a judge). `judge`: decided
+    by a judge. `judge_unclear`: the judge's answer was not a verdict. `judge_failed`: it did not answer."""
     answer: str | None
     """The extracted answer."""
     reason: str
-    """A few words for people: which rule, or the judge's word."""
+    """A few words for people: the rule or the judge's verdict."""
     rule: bool
     """Whether the rules alone credit it."""
     committed: bool
     cut_off: bool
 
     def __post_init__(self) -> None:
-        # What nobody may break, whoever builds a verdict: only a committed, complete answer is ever right, a rule's
-        # credit stands, and everything else that is right was said to be so by a judge.
+        # Only a committed, complete answer can be correct, a rule's credit stands, and only a judge credits the rest.
         assert self.committed == (self.answer is not None), self
         assert not (self.committed and self.cut_off), self
         assert self.committed or not (self.rule or self.correct), self

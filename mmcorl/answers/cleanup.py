@@ -1,12 +1,12 @@
-"""Characters and tokens that carry no answer: removed before anything reads a response or an answer."""
+"""Remove characters and tokens that carry no answer, before a response or an answer is parsed."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 
-# A LaTeX command whose backslash was swallowed with its first letter by an unescaped string literal
-# (`"\boxed"` is backspace + "oxed"). The control character tells us which letter it was.
+# An unescaped string literal turns the backslash and first letter of a LaTeX command into a control character
+# (`"\boxed"` is backspace + "oxed"), which tells the letter.
 _SWALLOWED = (
     ("\x08oxed", r"\boxed"),
     ("\x0cbox", r"\fbox"),
@@ -30,7 +30,7 @@ _CLEAN = re.compile(r"[\x20-\x7e\n\t\r]*")
 
 
 def strip_noise(text: str) -> str:
-    """`text` without byte-order marks, control characters, zero-width characters and lone surrogates."""
+    """Return `text` without byte-order marks, control characters, zero-width characters and lone surrogates."""
     if _CLEAN.fullmatch(text) and "\t" not in text and "\r" not in text:
         return text
     for swallowed, command in _SWALLOWED:
@@ -44,5 +44,5 @@ _INVISIBLE = frozenset({"Cc", "Cf", "Cs"})
 
 
 def strip_special_tokens(text: str) -> str:
-    """`text` without chat-template tokens such as `<|im_end|>` that a decoder may have left in."""
+    """Return `text` without chat-template tokens such as `<|im_end|>`."""
     return _SPECIAL_TOKEN.sub("", text) if "<" in text else text

@@ -1,7 +1,7 @@
-"""Find the answer a response commits to.
+"""Extract the answer a response commits to.
 
-One pass each for tags, braces and think blocks, so the time is linear in the length of the response;
-there is no guess from prose ("the last number"), because a draft is not a commitment.
+One pass each over tags, braces and think blocks, so the time is linear in the length of the response. Nothing is
+guessed from prose ("the last number"), because a draft is not a commitment.
 """
 
 from __future__ import annotations
@@ -26,23 +26,22 @@ _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 
 @dataclass(frozen=True)
 class Extraction:
-    """What a response commits to, and how it said so."""
+    """What a response commits to, and in which format."""
 
     answer: str | None
-    """The committed answer, stripped; None when there is none."""
+    """The committed answer, stripped; None without one."""
     source: Source
     """`answer_tags` or `boxed`; without an answer `cut_off` when the response was still being written
     (an unclosed tag, box or think block, or the length limit), else `none`."""
 
 
 def extract(response: str, finish_reason: Literal["stop", "length"] = "stop") -> Extraction:
-    """The answer of one response; never raises, whatever the text.
+    """Extract the answer of one response; never raises, whatever the text.
 
-    Order: drop everything up to the last `</think>` (and everything after a think block that never
-    closes, unless the text ends with a complete answer tag); then the last complete
-    `<answer>...</answer>`, a box inside it unwrapped; else the last balanced `\\boxed{}`, `\\fbox{}` or
-    `boxed{}`. Blank content commits to nothing. A complete commitment counts even when the text was
-    cut off after it.
+    Order: drop everything up to the last `</think>`, and everything from a think block that never closes unless the
+    text ends with a complete answer tag; then take the last complete `<answer>...</answer>`, unwrapping a box inside;
+    else the last balanced `\\boxed{}`, `\\fbox{}` or `boxed{}`. Blank content is no answer. A complete answer counts
+    even when the text is cut off after it.
     """
     text = strip_special_tokens(strip_noise(response))
     text, drafting = _without_drafts(text)
@@ -61,12 +60,12 @@ def extract(response: str, finish_reason: Literal["stop", "length"] = "stop") ->
 
 def _committed(content: str, source: Source) -> Extraction:
     answer = content.strip()
-    # `$$` and `\text{ }` are as blank as nothing.
+    # `$$` and `\text{ }` are blank, too.
     return Extraction(answer, source) if clean(answer) else Extraction(None, "none")
 
 
 def _without_drafts(text: str) -> tuple[str, bool]:
-    """The part of `text` outside think blocks, and whether a think block was still open at its end."""
+    """Return `text` without think blocks, and whether a think block is open at its end."""
     closes = [match.end() for match in _CLOSE_THINK.finditer(text)]
     if closes:
         text = text[closes[-1] :]
@@ -80,7 +79,7 @@ def _without_drafts(text: str) -> tuple[str, bool]:
 
 
 def _last_tag(text: str) -> str | None:
-    """Content of the last `<answer>` that is closed; None when no tag is complete."""
+    """Return the content of the last complete `<answer>...</answer>`; None without one."""
     closes = [match.start() for match in _CLOSE_ANSWER.finditer(text)]
     if not closes:
         return None
@@ -96,7 +95,7 @@ def _last_tag(text: str) -> str | None:
 
 
 def _boxes(text: str) -> tuple[list[tuple[int, int]], bool]:
-    """Content spans of the balanced boxes by start, and whether some box never closes."""
+    """Return the content spans of the balanced boxes, by start, and whether a box never closes."""
     openings = {match.end() - 1 for match in _BOX.finditer(text)}
     if not openings:
         return [], False
@@ -115,7 +114,7 @@ def _boxes(text: str) -> tuple[list[tuple[int, int]], bool]:
 
 
 def _last_outermost(boxes: list[tuple[int, int]]) -> tuple[int, int]:
-    """The last box that stands in no other; what it holds may be boxed again."""
+    """Return the last box that is in no other box."""
     last = boxes[0]
     for box in boxes:
         if box[0] > last[1]:
@@ -124,7 +123,7 @@ def _last_outermost(boxes: list[tuple[int, int]]) -> tuple[int, int]:
 
 
 def _unwrap_boxes(content: str) -> str:
-    """The content of the one box in `content`; several boxes are replaced by what they hold."""
+    """Return the content of the only box in `content`; replace several boxes by their contents."""
     spans, _ = _boxes(content)
     if not spans:
         return content

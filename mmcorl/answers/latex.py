@@ -1,6 +1,6 @@
-"""One spelling for answers that differ only in markup: Unicode, LaTeX, markdown, spacing.
+"""Normalise markup: one spelling for answers that differ only in Unicode, LaTeX, markdown or spacing.
 
-Nothing here judges or drops content: two answers that differ in a letter or a digit still differ.
+No content is dropped: answers that differ in a letter or a digit still differ.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import lru_cache
 from mmcorl.answers.cleanup import strip_noise
 
 MAX_LENGTH = 4096
-"""Longer answers are compared as plain text only."""
+"""Longer answers are compared as plain text."""
 
 FUNCTIONS = frozenset(
     {"sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh"}
@@ -46,7 +46,7 @@ _CHARACTERS = str.maketrans(
 _SPACING = re.compile(r"(?<!\\)\\(?:[;: >]|q?quad)|~")
 _SIZING = re.compile(r"\\(?:left|right|middle|[Bb]igg?[lr]?)(?![A-Za-z])\.?(?=\s*(?:[\[\](){}|.]|\\[{}|]|\\[lr]))")
 _STYLE = re.compile(r"\\(?:displaystyle|textstyle|limits|nolimits|rm|bf|it)(?![A-Za-z])|\\!\s*")
-# `160~cm`; a tilde before a number says `about`.
+# `160~cm`; a tilde before a number means `about`.
 _TIE = re.compile(r"(?<=[\d})\]])~(?=\s{0,4}(?:[A-Za-z\\]|$))")
 _THIN_DIGITS = re.compile(r"(?<=\d)(?:\\,|\\ |~)(?=\d{3}(?!\d))")
 _SPACED_THOUSANDS = re.compile(r"-?[1-9]\d{0,2}(?: \d{3})+(?:\.\d+)?")
@@ -61,7 +61,7 @@ _SPACED_UNIT = re.compile(r"(10\s*\^\s*\{-?\d{1,3}\}|\d)\s+([shNJWVA])\s*\.?\s*$
 _DEGREES = re.compile(
     r"\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?:(?![A-Za-z])|(?=[TNSEWC](?![A-Za-z])))|\\degrees?(?![A-Za-z])|\^\s*°|\^\s*\{\s*°\s*\}"
 )
-# `90^o` and `90\circ` are degrees only behind a number.
+# `90^o` and `90\circ` are degrees only after a number.
 _LOOSE_DEGREES = re.compile(r"(?<=\d)\s{0,4}(?:\^\s{0,4}(?:o(?![A-Za-z])|\{\s{0,4}o\s{0,4}\})|\\circ(?![A-Za-z]))")
 _TIME = re.compile(r"(\d{1,2}:\d\d ?|\d{1,2} )([AaPp])\.?[Mm]\.?")
 _FRACTION_NAME = re.compile(r"\\[dtc]frac(?![A-Za-z])")
@@ -105,12 +105,12 @@ _PREFIX = re.compile(
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
 # In `0.\overline{3}` the dot is the decimal point.
 _DANGLING_DOT = re.compile(r"(?<=\d)\.(?![\d.]|\\(?:overline|bar|dot)\{)")
-# `0.1666...`: digits written three times and then dots go on for ever.
+# `0.1666...`: digits written three times and then dots repeat for ever.
 _GOES_ON = re.compile(r"(?<![\d.])(\d{1,9}\.\d{0,9}?)(\d{1,6}?)\2{2,20}\s{0,4}\\ldots(?![A-Za-z])")
 _CURRENCY = re.compile(r"(-?)\s{0,4}(\\\$|£|€|¥|₹)\s{0,4}(-?[\d.,]+)")
 _CURRENCY_BEHIND = re.compile(r"(?<=\d)\s{0,4}(\\\$|£|€|¥|₹)(?!\s{0,4}[\d.])")
 _CURRENCY_NAMES = {r"\$": "USD", "£": "GBP", "€": "EUR", "¥": "CNY", "₹": "INR"}
-# `(+3, -4)`; behind anything else a plus adds.
+# `(+3, -4)`; after anything else a plus adds.
 _IDLE_PLUS = re.compile(r"(?<=[(\[{,=])(\s{0,4})\+(?=[\d.\\A-Za-z(])")
 _TIMES_TEN = re.compile(r"(?<=\d)\s{0,4}[xX]\s{0,4}(?=10\s{0,4}\^)")
 _CHINESE_AND = re.compile(r"(?<=[\d)\]}])\s{0,4}([和与或])\s{0,4}(?=[\d(\[\\-])")
@@ -120,7 +120,7 @@ _QUOTES = (("**", "**"), ("*", "*"), ("__", "__"), ("```", "```"), ("`", "`"), (
 
 
 def clean(answer: str) -> str:
-    """`answer` in one spelling; linear in its length, and longer ones than `MAX_LENGTH` as plain text."""
+    """Return the normal spelling of `answer`, in linear time; plain text beyond `MAX_LENGTH`."""
     return _remembered(answer) if len(answer) <= 256 else _cleaned(answer)
 
 
@@ -148,7 +148,7 @@ def _once(text: str) -> str:
     if (time := _TIME.fullmatch(text)) is not None:
         text = f"{time.group(1).strip()} {time.group(2).lower()}m"
     text = _PREFIX.sub("", text, count=1) if _PREFIX.match(text) else text
-    # `= 7/4` continues a line that is not here.
+    # `= 7/4` continues a line of the question.
     text = text[1:].lstrip() if text.startswith("=") and not text.startswith("==") and len(text) > 1 else text
     text = _latex(text)
     text = _unwrap(text.strip())
@@ -160,7 +160,7 @@ def _characters(text: str) -> str:
         return text
     text = _SUPERSCRIPT_RUN.sub(lambda run: f"^{{{''.join(_SUPERSCRIPTS[char] for char in run.group())}}}", text)
     text = _SUBSCRIPT_RUN.sub(lambda run: f"_{{{''.join(_SUBSCRIPTS[char] for char in run.group())}}}", text)
-    # `1½` is one and a half; without the space compatibility forms would make it eleven halves.
+    # `1½` is one and a half; without the space NFKC would make it eleven halves.
     text = _VULGAR.sub(lambda char: f" {unicodedata.normalize('NFKC', char.group())} ", text)
     text = _CHINESE_AND.sub(lambda word: " or " if word.group(1) == "或" else " and ", text)
     text = unicodedata.normalize("NFKC", text.translate(_CHARACTERS))
@@ -168,12 +168,12 @@ def _characters(text: str) -> str:
 
 
 def _unwrap(text: str) -> str:
-    """`text` without math delimiters and without markdown or quotes around the whole."""
+    """Strip math delimiters, and markdown or quotes around the whole text."""
     text = text.strip()
     for mark, replacement in ((r"\(", ""), (r"\)", ""), (r"\[", ""), (r"\]", "")):
         if mark in text and r"\\[" not in text:
             text = text.replace(mark, replacement)
-    # One unpaired dollar sign before a digit is money, a pair is mathematics.
+    # A single dollar sign before a digit is money, a pair delimits mathematics.
     bare = text.replace(r"\$", "")
     if bare.count("$") == 1 and re.match(r"-?\s*\$\s*\d", bare):
         text = text.replace("$", r"\$")
@@ -249,10 +249,10 @@ def _braced_fraction(match: re.Match[str]) -> str:
 
 
 def _round_groups(text: str) -> str:
-    """`\\sqrt(2)` and `x^(1/2)` with braces: the parentheses group, they are not multiplied."""
+    """Put braces in `\\sqrt(2)` and `x^(1/2)`, whose parentheses group rather than multiply."""
     for head in (r"\sqrt", "^"):
         position = 0
-        # A handful of groups is all an answer has; the bound keeps unclosed parentheses cheap.
+        # An answer has few groups; the bound keeps unclosed parentheses cheap.
         for _ in range(32):
             if (position := text.find(head, position)) < 0:
                 break
@@ -276,7 +276,7 @@ def _closing(text: str, start: int) -> int:
 
 
 def _without_thousands(text: str) -> str:
-    """`7,425,000` as one number, but not inside brackets, where a comma separates."""
+    """Join `7,425,000` to one number, except inside brackets, where a comma separates."""
     if "," not in text:
         return text
     return _THOUSANDS.sub(
@@ -293,7 +293,7 @@ def _inside_brackets(text: str, end: int) -> bool:
 
 
 def _join(text: str) -> str:
-    """Tokens with one space where it separates words or numbers and none elsewhere; idle braces dropped."""
+    """Join tokens with one space between words or numbers and none elsewhere; drop idle braces."""
     tokens = _drop_braces(_TOKEN.findall(text))
     out: list[str] = []
     spaced = False
@@ -307,7 +307,7 @@ def _join(text: str) -> str:
         out.append(token)
         spaced = False
     joined = re.sub(r"([\^_])\{([A-Za-z0-9])\}", r"\1\2", "".join(out))
-    # A comma keeps a space behind it: those inside numbers are gone, and `32, 349` must stay two numbers.
+    # A comma is followed by a space: thousands separators are gone, and `32, 349` must stay two numbers.
     joined = re.sub(r",(?=\S)", ", ", joined)
     joined = re.sub(r"\^(-?\d{2,}|-\d)", r"^{\1}", joined)
     joined = joined.rstrip(" .,;:")
@@ -328,7 +328,7 @@ def _needs_space(previous: str, token: str, spaced: bool) -> bool:
 
 
 def _drop_braces(tokens: list[str]) -> list[str]:
-    """`{ft.}` standing for itself is `ft.`; the braces of an argument, an exponent or a set stay."""
+    """Drop idle braces (`{ft.}` is `ft.`); keep those of an argument, an exponent or a set."""
     out: list[str] = []
     keep: list[bool] = []
     for token in tokens:

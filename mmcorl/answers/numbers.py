@@ -1,6 +1,6 @@
-"""Arithmetic on answers without evaluating code: a small parser over LaTeX-like text.
+"""Arithmetic on answers without evaluating code: a small parser for LaTeX-like text.
 
-`exact` decides numbers exactly; `approximate` only ever serves to tell two expressions apart.
+`exact` gives exact values; `approximate` only serves to tell two expressions apart.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from fractions import Fraction
 from typing import Any
 
 Value = Any
-"""A Fraction (exact), a float or complex (approximate), or a form (`forms`): one kind throughout one parse."""
+"""A Fraction (exact), a float or complex (approximate), or a `RationalFunction`; one type per parse."""
 
 MAX_BITS = 1 << 16
-"""Numbers beyond this many bits are not worked out."""
+"""Larger numbers are not evaluated."""
 MAX_FACTORIAL = 3000
 MAX_NESTING = 64
 _MAX_TOKENS = 1024
@@ -46,25 +46,25 @@ GREEK = frozenset(
 
 
 class NotArithmeticError(Exception):
-    """The text is not something this parser reads, or not in this kind of number."""
+    """The text is beyond this parser or this kind of number."""
 
 
 class TooLargeError(Exception):
-    """The text is arithmetic, but its value is too large to work out."""
+    """The text is arithmetic whose value is too large to evaluate."""
 
 
 @dataclass(frozen=True)
 class Exact:
-    """A rational value, and how many decimals it was written with (None unless a decimal literal)."""
+    """A rational value and its number of decimals (None unless a decimal literal)."""
 
     value: Fraction
     places: int | None = None
 
 
 def literal(text: str) -> Exact | None:
-    """The value of a plain decimal literal such as `-12.50`, `.4`, `004` or `1.5e3`; None for other text.
+    """Return the value of a plain decimal literal such as `-12.50`, `.4`, `004` or `1.5e3`; None for other text.
 
-    Raises TooLargeError for a literal of more than `MAX_BITS` bits.
+    Raises TooLargeError for literals of more than 4,000 digits.
     """
     match = _LITERAL.fullmatch(text)
     if match is None:
@@ -72,7 +72,7 @@ def literal(text: str) -> Exact | None:
     sign, whole, decimals, exponent = match.groups()
     if not whole and not decimals:
         return None
-    # Python refuses to convert more than 4,300 digits; the bit limit is never above that for literals.
+    # Python refuses to convert more than 4,300 digits.
     if len(whole) + len(decimals or "") > 4000 or abs(int(exponent or 0)) > 4000:
         raise TooLargeError
     value = Fraction(int(whole + (decimals or "") or "0"), 10 ** len(decimals or ""))
@@ -81,10 +81,10 @@ def literal(text: str) -> Exact | None:
 
 
 def exact(text: str) -> Exact | None:
-    """The rational value of constant arithmetic (`2^{10}`, `7 \\frac{3}{4}`, `\\frac{1}{2004!}`).
+    """Return the rational value of constant arithmetic (`2^{10}`, `7 \\frac{3}{4}`, `\\frac{1}{2004!}`).
 
-    None when the text is not constant arithmetic or not rational; raises ZeroDivisionError for 1/0, and
-    TooLargeError instead of working out monsters.
+    None when the text is not constant arithmetic or not rational. Raises ZeroDivisionError for 1/0 and TooLargeError
+    for values too large to evaluate.
     """
     value = literal(text)
     if value is not None:
@@ -98,10 +98,9 @@ def exact(text: str) -> Exact | None:
 
 
 def approximate(text: str, sample: int) -> complex | None:
-    """A value of the expression with every variable set to a fixed number that depends on `sample`.
+    """Evaluate an expression with every variable set to a fixed number that depends on `sample`.
 
-    Two expressions whose values differ are different; equal values prove nothing. None when the parser
-    is not certain how the expression is meant.
+    Expressions with different values differ; equal values prove nothing. None when the text is ambiguous.
     """
     try:
         value = complex(Parser(text, _float_ops(sample)).parse())
@@ -111,14 +110,20 @@ def approximate(text: str, sample: int) -> complex | None:
     return value if cmath.isfinite(value) else None
 
 
+def constant_value(text: str) -> complex | None:
+    """Approximate an expression without variables; None for one with variables and for ambiguous text."""
+    value = approximate(text, 1)
+    return value if value is not None and value == approximate(text, 2) else None
+
+
 @dataclass(frozen=True)
 class Ops:
-    """What differs between the kinds of arithmetic."""
+    """The operations of one kind of number."""
 
     number: Callable[[str], Value]
     constant: Callable[[int], Value]
     whole: Callable[[Value], int]
-    """The value as an integer; raises NotArithmeticError when it is none."""
+    """Converts a value to an integer; raises NotArithmeticError if it is not integral."""
     power: Callable[[Value, Value], Value]
     root: Callable[[Value, int], Value]
     symbol: Callable[[str], Value]
@@ -219,7 +224,7 @@ def _float_ops(sample: int) -> Ops:
 
 
 class Parser:
-    """Recursive descent over one expression; every method leaves `self._at` behind what it read."""
+    """Recursive descent over one expression; every method advances `self._at` past what it consumed."""
 
     def __init__(self, text: str, ops: Ops) -> None:
         self._tokens = _TOKEN.findall(text)
@@ -281,7 +286,7 @@ class Parser:
                 value = value / self._signed_power()
                 divided = True
             elif self._starts_factor(token) or (token.isdigit() and self._closes_power()):
-                # `1/2x` has two readings: leave it to someone else.
+                # `1/2x` is ambiguous.
                 if divided:
                     raise NotArithmeticError
                 value = self._bounded(value * self._power())
@@ -295,7 +300,7 @@ class Parser:
         return self._ops.variables and (token.isalpha() or token in _CONSTANTS or token in GREEK or token in _FUNCTIONS)
 
     def _closes_power(self) -> bool:
-        """Whether a braced exponent or a factorial ends right here: the 13 of `2^{12}13^2` is a factor of its own."""
+        """Whether a braced exponent or a factorial ends here, so that the 13 of `2^{12}13^2` is a factor."""
         previous = self._tokens[self._at - 1]
         return previous == "!" or (self._at == self._behind_power and previous == "}")
 
@@ -353,7 +358,7 @@ class Parser:
         if token == r"\binom":
             return self._binomial(self._group(), self._group())
         if token[0].isdigit() or token[0] == ".":
-            # Without skipping spaces, which tell `1 1/2` from `11/2`.
+            # Spaces are not skipped: they tell `1 1/2` from `11/2`.
             following = self._tokens[self._at] if self._at < len(self._tokens) else ""
             if following in (r"\overline", r"\bar", r"\dot") and "." in token:
                 return self._repeating(token)
@@ -361,7 +366,7 @@ class Parser:
         return self._symbol(token)
 
     def _repeating(self, start: str) -> Value:
-        """`0.1\\overline{6}`: the digits under the line go on for ever."""
+        """Parse a repeating decimal: `0.1\\overline{6}`."""
         self._at += 1
         self._expect("{")
         digits = self._peek() or ""
@@ -374,7 +379,7 @@ class Parser:
         return self._ops.number(start) + self._ops.number(digits) / period
 
     def _mixed(self, whole: Value) -> Value:
-        """`7 \\frac{3}{4}` and `1 1/2` are mixed numbers: the fraction is added."""
+        """Parse the rest of a mixed number, whose fraction is added: `7 \\frac{3}{4}`, `1 1/2`."""
         spaced = self._at < len(self._tokens) and self._tokens[self._at].isspace()
         ahead = [token for token in self._tokens[self._at : self._at + 12] if not token.isspace()]
         if ahead[:2] == [r"\frac", "{"] and len(ahead) >= 7 and (ahead[3:5], ahead[6]) == (["}", "{"], "}"):
@@ -416,7 +421,7 @@ class Parser:
             return self._function(token)
         if not (token in _CONSTANTS or token in GREEK or (token.isascii() and token.isalpha())):
             raise NotArithmeticError
-        # A subscript makes another variable of it, and a prime a derivative.
+        # A subscript makes it another variable, a prime a derivative.
         if self._peek() in ("_", "'"):
             raise NotArithmeticError
         return self._ops.symbol(token)
@@ -430,7 +435,7 @@ class Parser:
         if self._peek() in ("{", "("):
             argument = self._group()
         else:
-            # `\sin 5x` takes the 5x; what follows a division sign would have two readings.
+            # `\sin 5x` takes the 5x; a division or a bracket after that would be ambiguous.
             argument = self._power()
             while (token := self._peek()) is not None and (token.isalpha() or token in GREEK or token == r"\pi"):
                 argument = argument * self._power()

@@ -1,4 +1,4 @@
-"""Multiple choice: which options an answer names, by letter or by value."""
+"""Multiple choice: match an answer to the options it names, by letter or by value."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ from functools import lru_cache
 
 from mmcorl.answers.latex import clean
 from mmcorl.answers.parse import (
-    Reading,
+    ParsedAnswer,
     labelled_option,
+    lower_case_option_letter,
     option_letter,
-    read,
-    small_option_letter,
+    parse,
     without_option_prefix,
 )
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _SEPARATOR = re.compile(r"\s*(?:,|;|&|\band\b|和|\s)\s*")
 _LETTER_LIST = re.compile(r"[(\[]?([A-Z])[)\]]?\.?")
-# `B, 45°`, `B (45°)`, `B - 45°`, `B 45°` and `45° (B)`, believed only next to the option's own value.
+# `B, 45°`, `B (45°)`, `B - 45°`, `B 45°` and `45° (B)`, trusted only with the value of that option.
 _LETTER_THEN_VALUE = re.compile(r"([A-Z])(?: ?[,;-] ?| ?(?=\()| )(.+)", re.DOTALL)
 _VALUE_THEN_LETTER = re.compile(r"(.+?) ?[(\[]([A-Z])[)\]]", re.DOTALL)
 _LONGEST_LIST = 256
 _COMMA = re.compile(r"(?<=\S)[,，]\s{0,4}")
 _ALTERNATIVES = re.compile(r"[,;&/\n]|\b(?:and|or|not|nor)\b")
 
-SameValue = Callable[[Reading, Reading], bool]
-"""Whether two values are the same answer."""
+SameValue = Callable[[ParsedAnswer, ParsedAnswer], bool]
+"""Decides whether two values are the same answer."""
 
 
 @dataclass(frozen=True)
-class Options:
+class NamedOptions:
     """The options an answer names."""
 
     labels: frozenset[str] = frozenset()
-    """Letters named; options with one value share the first one's letter. Empty: none, or not for certain."""
+    """Letters named; options with equal values share the first letter. Empty: none, or uncertain."""
     conflict: bool = False
-    """A letter together with another option's value."""
+    """Whether a letter comes with another option's value."""
     by_letter: bool = False
-    """Named by letter, with or without its value, rather than by value alone."""
+    """Whether named by letter, with or without the value, rather than by value alone."""
 
 
-def same_spelling(a: Reading, b: Reading) -> bool:
-    """Equality that needs no mathematics beyond exact numbers; units may be missing on one side."""
+def same_spelling(a: ParsedAnswer, b: ParsedAnswer) -> bool:
+    """Return whether two values are equal in text or as exact numbers; one may lack the unit."""
     if a.text == b.text:
         return True
     if a.number is None or b.number is None or a.number.value != b.number.value:
@@ -52,18 +52,17 @@ def same_spelling(a: Reading, b: Reading) -> bool:
     return a.unit is None or b.unit is None or a.unit == b.unit
 
 
-def read_options(answer: str, choices: tuple[str, ...], same_value: SameValue = same_spelling) -> Options:
-    """The options that `answer` names among `choices`; `same_value` compares it with their values.
+def match_options(answer: str, choices: tuple[str, ...], same_value: SameValue = same_spelling) -> NamedOptions:
+    """Return the options that `answer` names among `choices`, comparing values with `same_value`.
 
-    In order: an upper-case letter in range (so that it beats a value that looks like it); a letter with
-    text, refused when the text is another option's value; several letters; the value of exactly one
-    option; a lower-case letter.
+    In order: an upper-case letter in range (before a value that looks like one); a letter with text, a conflict when
+    the text is another option's value; several letters; the value of exactly one option; a lower-case letter.
     """
     text = clean(answer)
     first = _first_labels(choices)
     letter = option_letter(text)
     if letter is not None and letter in first:
-        return Options(frozenset({first[letter]}), by_letter=True)
+        return NamedOptions(frozenset({first[letter]}), by_letter=True)
 
     several = _several_letters(text)
     several = several if several <= first.keys() else frozenset()
@@ -72,31 +71,31 @@ def read_options(answer: str, choices: tuple[str, ...], same_value: SameValue = 
         label, rest = labelled
         named = _by_value(rest, choices, same_value)
         if (named and first[label] not in named) or (not named and _names_another(rest, first[label], first)):
-            return Options(conflict=True)
-        return Options(frozenset({first[label]}), by_letter=True)
+            return NamedOptions(conflict=True)
+        return NamedOptions(frozenset({first[label]}), by_letter=True)
 
-    # An option that is spelled exactly so comes before a reading as several letters (`AB` the segment).
+    # The exact text of an option comes before several letters (`AB` the segment).
     named = _by_value(answer, choices, same_value)
     if len(named) == 1:
-        return Options(conflict=True) if _is_called_another(answer, named, choices) else Options(named)
+        return NamedOptions(conflict=True) if _is_called_another(answer, named, choices) else NamedOptions(named)
     if several:
-        return Options(frozenset(first[label] for label in several), by_letter=True)
+        return NamedOptions(frozenset(first[label] for label in several), by_letter=True)
     beside = _letter_beside_value(text)
     if beside is not None and beside[0] in first:
         label, rest = beside
         values = _by_value(rest, choices, same_value)
         if values and first[label] not in values:
-            return Options(conflict=True)
+            return NamedOptions(conflict=True)
         if values:
-            return Options(frozenset({first[label]}), by_letter=True)
-    small = small_option_letter(text)
-    if small is not None and small in first and not named:
-        return Options(frozenset({first[small]}), by_letter=True)
-    return Options()
+            return NamedOptions(frozenset({first[label]}), by_letter=True)
+    lower = lower_case_option_letter(text)
+    if lower is not None and lower in first and not named:
+        return NamedOptions(frozenset({first[lower]}), by_letter=True)
+    return NamedOptions()
 
 
 def _letter_beside_value(text: str) -> tuple[str, str] | None:
-    """(letter, text beside it), to be believed only when the text is an option's value."""
+    """Return (letter, text next to it), to be trusted only when the text is an option's value."""
     if (match := _LETTER_THEN_VALUE.fullmatch(text)) is not None:
         return match.group(1), match.group(2)
     if (match := _VALUE_THEN_LETTER.fullmatch(text)) is not None:
@@ -104,28 +103,28 @@ def _letter_beside_value(text: str) -> tuple[str, str] | None:
     return None
 
 
-def _names_another(text: str, own: str, first: dict[str, str]) -> bool:
-    """Whether what stands behind a letter offers another one: `B. 45° or C. 60°`."""
+def _names_another(text: str, label: str, first: dict[str, str]) -> bool:
+    """Return whether the text after a letter offers another one: `B. 45° or C. 60°`."""
     for piece in _ALTERNATIVES.split(text):
         piece = piece.strip()
         labelled = labelled_option(piece)
         letter = option_letter(piece) or (labelled[0] if labelled is not None else None)
-        if letter is not None and letter in first and first[letter] != own:
+        if letter is not None and letter in first and first[letter] != label:
             return True
     return False
 
 
 def _is_called_another(answer: str, named: frozenset[str], choices: tuple[str, ...]) -> bool:
-    """Whether `C = 60°` is the value of an option other than C, and none is written with that name."""
-    first, name = _first_labels(choices), read(answer).name
+    """Return whether `C = 60°` is the value of an option other than C, and no such option has the name C."""
+    first, name = _first_labels(choices), parse(answer).name
     if name not in first or first[name] in named:
         return False
-    own = (choice for letter, choice in zip(LETTERS, choices, strict=False) if first[letter] in named)
-    return all(read(choice).name != name for choice in own)
+    label = (choice for letter, choice in zip(LETTERS, choices, strict=False) if first[letter] in named)
+    return all(parse(choice).name != name for choice in label)
 
 
 def _several_letters(text: str) -> frozenset[str]:
-    """The letters of `C, D`, `D and C`, `(C), (D)` or `CD`; empty when the text is anything else."""
+    """Return the letters of `C, D`, `D and C`, `(C), (D)` or `CD`; empty for any other text."""
     if len(text) > _LONGEST_LIST:
         return frozenset()
     text = without_option_prefix(text)
@@ -144,7 +143,7 @@ def _written(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _first_labels(choices: tuple[str, ...]) -> dict[str, str]:
-    """Letter of each option, mapped to the letter of the first option spelled the same."""
+    """Map the letter of each option to that of the first option with the same spelling."""
     seen: dict[str, str] = {}
     labels = {}
     for letter, choice in zip(LETTERS, choices, strict=False):
@@ -153,19 +152,19 @@ def _first_labels(choices: tuple[str, ...]) -> dict[str, str]:
 
 
 def _by_value(value: str, choices: tuple[str, ...], same_value: SameValue) -> frozenset[str]:
-    """First letters of the options whose value this is.
+    """Return the first letters of the options with this value.
 
-    The exact spelling beats the same reading, and that beats the same value: options such as `5-4-3-2-1` and
-    `5-2-3-4-1` are orders, though both read as the number -5.
+    The exact spelling comes before the canonical text, and that before the value: options such as `5-4-3-2-1` and
+    `5-2-3-4-1` are orders, though both equal -5.
     """
     first = _first_labels(choices)
-    # As written, `300,400` is the option `300, 400`; as a number it would be 300400.
+    # As text, `300,400` is the option `300, 400`; as a number it would be 300400.
     options = [(first[letter], choice) for letter, choice in zip(LETTERS, choices, strict=False)]
     written = _written(value)
     verbatim = frozenset(letter for letter, choice in options if _written(choice) == written)
     if verbatim:
         return verbatim
-    text, reading = clean(value), read(value)
+    text, parsed = clean(value), parse(value)
     spelled = frozenset(letter for letter, choice in options if clean(choice) == text)
-    alike = spelled or frozenset(letter for letter, choice in options if read(choice).text == reading.text)
-    return alike or frozenset(letter for letter, choice in options if same_value(reading, read(choice)))
+    matching = spelled or frozenset(letter for letter, choice in options if parse(choice).text == parsed.text)
+    return matching or frozenset(letter for letter, choice in options if same_value(parsed, parse(choice)))

@@ -1,14 +1,14 @@
-"""Exact equality of algebraic expressions in this process: quotients of polynomials with square roots of integers.
+"""Exact equality of algebraic expressions: quotients of polynomials with square roots of integers.
 
-`2\\sqrt{3}` and `\\sqrt{12}`, `\\frac{x}{7}+\\frac{2}{7}` and `\\frac{x+2}{7}`, `\\pi(3-2\\sqrt{2})` and its
-expansion have one form. Square roots of different square-free integers are linearly independent over the
-rationals, so two constants are equal exactly when their forms are; pi, e and logarithms of primes count as
-variables, which no answer can tell apart from the truth. What this cannot read (functions, symbolic exponents,
-roots of variables) is for an algebra system.
+`2\\sqrt{3}` and `\\sqrt{12}`, `\\frac{x}{7}+\\frac{2}{7}` and `\\frac{x+2}{7}`, `\\pi(3-2\\sqrt{2})` and its expansion
+have one normal form. Square roots of different square-free integers are linearly independent over the rationals, so two
+constants are equal exactly when their forms are; pi, e and logarithms of primes count as variables, which no answer can
+tell from the truth. Functions, symbolic exponents and roots of variables are left to computer algebra.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from fractions import Fraction
@@ -17,7 +17,7 @@ from functools import lru_cache
 from mmcorl.answers.numbers import NotArithmeticError, Ops, Parser, TooLargeError, Value, literal
 
 Monomial = tuple[bool, int, tuple[tuple[str, int], ...]]
-"""(has the imaginary unit, square-free number under the root, powers of the variables by name)."""
+"""(has the imaginary unit, square-free radicand, powers of the variables by name)."""
 Polynomial = dict[Monomial, Fraction]
 
 _ONE: Monomial = (False, 1, ())
@@ -25,37 +25,36 @@ _MAX_TERMS = 128
 _MAX_POWER = 24
 _MAX_BITS = 2048
 _MAX_RADICAND = 10**6
-# `f(x)` and `P(2)` are more often values of a function than products.
+# `f(x)` and `P(2)` are more often function values than products.
 _APPLICATION = re.compile(r"(?<![A-Za-z\\])[fghFGHPQ]'*(?:_\w)?\(")
 
 
-def same_form(a: str, b: str) -> bool | None:
-    """Whether two expressions are equal; None when one of them is beyond the forms of this module."""
-    one = _form(a)
-    other = _form(b) if one is not None else None
-    if one is None or other is None:
+def equal_expressions(a: str, b: str) -> bool | None:
+    """Return whether two expressions are equal; None when one of them is beyond this module."""
+    left = _parse(a)
+    right = _parse(b) if left is not None else None
+    if left is None or right is None:
         return None
     try:
-        return _times(one.above, other.below) == _times(other.above, one.below)
+        return _times(left.above, right.below) == _times(right.above, left.below)
     except TooLargeError:
         return None
 
 
-def same_equation(a: str, b: str) -> bool | None:
-    """Whether two equations `left = right` of polynomials are multiples of each other; None: not decided here."""
+def equal_equations(a: str, b: str) -> bool | None:
+    """Return True when two polynomial equations are multiples of each other; None when undecided here."""
     sides = [part for text in (a, b) for part in text.split("=")]
     if len(sides) != 4:
         return None
-    forms = [_form(side.strip()) for side in sides]
+    first_left, first_right, second_left, second_right = (_parse(side.strip()) for side in sides)
+    if first_left is None or first_right is None or second_left is None or second_right is None:
+        return None
     try:
-        left, right = (
-            first - second if first is not None and second is not None else None
-            for first, second in (forms[:2], forms[2:])
-        )
-        if left is None or right is None or left.below.keys() != {_ONE} or right.below.keys() != {_ONE}:
+        left, right = first_left - first_right, second_left - second_right
+        if left.below.keys() != {_ONE} or right.below.keys() != {_ONE}:
             return None
         if not left.above or not right.above or left.above.keys() != right.above.keys():
-            # Other zero sets as far as polynomials without common factors go; leave the rest to an algebra system.
+            # Polynomials without common factors have different zero sets; computer algebra decides the rest.
             return None
         leading = min(left.above)
         return (
@@ -66,45 +65,45 @@ def same_equation(a: str, b: str) -> bool | None:
 
 
 @dataclass(frozen=True)
-class Form:
-    """A quotient of two polynomials; arithmetic on it is exact and bounded."""
+class RationalFunction:
+    """A quotient of two polynomials with exact, bounded arithmetic."""
 
     above: Polynomial
     below: Polynomial
 
-    def __add__(self, other: Form) -> Form:
+    def __add__(self, other: RationalFunction) -> RationalFunction:
         if self.below == other.below:
-            return Form(_plus(self.above, other.above), self.below)
+            return RationalFunction(_plus(self.above, other.above), self.below)
         left, right = _times(self.above, other.below), _times(other.above, self.below)
-        return Form(_plus(left, right), _times(self.below, other.below))
+        return RationalFunction(_plus(left, right), _times(self.below, other.below))
 
-    def __neg__(self) -> Form:
-        return Form({key: -value for key, value in self.above.items()}, self.below)
+    def __neg__(self) -> RationalFunction:
+        return RationalFunction({key: -value for key, value in self.above.items()}, self.below)
 
-    def __sub__(self, other: Form) -> Form:
+    def __sub__(self, other: RationalFunction) -> RationalFunction:
         return self + -other
 
-    def __mul__(self, other: Form) -> Form:
-        return Form(_times(self.above, other.above), _times(self.below, other.below))
+    def __mul__(self, other: RationalFunction) -> RationalFunction:
+        return RationalFunction(_times(self.above, other.above), _times(self.below, other.below))
 
-    def __truediv__(self, other: Form) -> Form:
+    def __truediv__(self, other: RationalFunction) -> RationalFunction:
         if not other.above:
             raise NotArithmeticError
-        return Form(_times(self.above, other.below), _times(self.below, other.above))
+        return RationalFunction(_times(self.above, other.below), _times(self.below, other.above))
 
-    def __rmul__(self, sign: int) -> Form:
+    def __rmul__(self, sign: int) -> RationalFunction:
         return self if sign == 1 else -self
 
     @property
     def rational(self) -> Fraction | None:
-        """The value when it is a rational number."""
+        """The value if it is a rational number, else None."""
         if self.below.keys() != {_ONE} or not self.above.keys() <= {_ONE}:
             return None
         return self.above.get(_ONE, Fraction(0)) / self.below[_ONE]
 
 
-def _constant(value: Fraction) -> Form:
-    return Form({_ONE: value} if value else {}, {_ONE: Fraction(1)})
+def _constant(value: Fraction) -> RationalFunction:
+    return RationalFunction({_ONE: value} if value else {}, {_ONE: Fraction(1)})
 
 
 def _plus(a: Polynomial, b: Polynomial) -> Polynomial:
@@ -122,7 +121,7 @@ def _times(a: Polynomial, b: Polynomial) -> Polynomial:
     total: Polynomial = {}
     for (i, root, powers), value in a.items():
         for (j, other, others), factor in b.items():
-            shared = _gcd(root, other)
+            shared = math.gcd(root, other)
             product = value * factor * shared
             if i and j:
                 product = -product
@@ -144,12 +143,6 @@ def _bounded(polynomial: Polynomial) -> Polynomial:
     return polynomial
 
 
-def _gcd(a: int, b: int) -> int:
-    while b:
-        a, b = b, a % b
-    return a
-
-
 def _joined(a: tuple[tuple[str, int], ...], b: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
     if not a or not b:
         return a or b
@@ -160,24 +153,24 @@ def _joined(a: tuple[tuple[str, int], ...], b: tuple[tuple[str, int], ...]) -> t
 
 
 @lru_cache(maxsize=1 << 12)
-def _form(text: str) -> Form | None:
+def _parse(text: str) -> RationalFunction | None:
     if len(text) > 512 or _APPLICATION.search(text):
         return None
     try:
-        value: Form = Parser(text, _OPS).parse()
+        value: RationalFunction = Parser(text, _OPS).parse()
     except (NotArithmeticError, TooLargeError, ZeroDivisionError):
         return None
     return value
 
 
-def _number(text: str) -> Form:
+def _number(text: str) -> RationalFunction:
     value = literal(text)
     if value is None:
         raise NotArithmeticError
     return _constant(value.value)
 
 
-def _power(base: Value, exponent: Value) -> Form:
+def _power(base: Value, exponent: Value) -> RationalFunction:
     power = exponent.rational
     if power is None:
         raise NotArithmeticError
@@ -199,7 +192,7 @@ def _power(base: Value, exponent: Value) -> Form:
     return result if power >= 0 else _constant(Fraction(1)) / result
 
 
-def _root(value: Value, degree: int) -> Form:
+def _root(value: Value, degree: int) -> RationalFunction:
     number = value.rational
     if number is None or degree not in (2, 3):
         raise NotArithmeticError
@@ -207,7 +200,7 @@ def _root(value: Value, degree: int) -> Form:
         return _constant(_cube_root(number))
     outside, inside = _square_free(abs(number.numerator) * number.denominator)
     factor = Fraction(outside, number.denominator)
-    return Form({(number < 0, inside, ()): factor} if number else {}, {_ONE: Fraction(1)})
+    return RationalFunction({(number < 0, inside, ()): factor} if number else {}, {_ONE: Fraction(1)})
 
 
 def _cube_root(number: Fraction) -> Fraction:
@@ -221,14 +214,14 @@ def _cube_root(number: Fraction) -> Fraction:
             raise NotArithmeticError
         parts.append(root)
     if number < 0:
-        # The principal cube root of a negative number is complex; the school's is real.
+        # The principal cube root of a negative number is complex, the schoolbook one real.
         raise NotArithmeticError
     return Fraction(parts[0], parts[1])
 
 
 @lru_cache(maxsize=1 << 12)
 def _square_free(value: int) -> tuple[int, int]:
-    """(outside, inside) with value = outside^2 * inside and inside square-free; 0 is (0, 1)."""
+    """Return (outside, inside) with value = outside^2 * inside and inside square-free; (0, 1) for 0."""
     if value == 0:
         return 0, 1
     outside, factor = 1, 2
@@ -246,17 +239,17 @@ def _square_free(value: int) -> tuple[int, int]:
     return outside, inside * value
 
 
-def _symbol(name: str) -> Form:
+def _symbol(name: str) -> RationalFunction:
     if name == "i":
-        return Form({(True, 1, ()): Fraction(1)}, {_ONE: Fraction(1)})
-    return Form({(False, 1, ((name, 1),)): Fraction(1)}, {_ONE: Fraction(1)})
+        return RationalFunction({(True, 1, ()): Fraction(1)}, {_ONE: Fraction(1)})
+    return RationalFunction({(False, 1, ((name, 1),)): Fraction(1)}, {_ONE: Fraction(1)})
 
 
 _PI_TIMES: Monomial = (False, 1, ((r"\pi", 1),))
 
 
-def _surds(*terms: tuple[int, int], over: int) -> Form:
-    return Form({(False, root, ()): Fraction(factor, over) for factor, root in terms}, {_ONE: Fraction(1)})
+def _surds(*terms: tuple[int, int], over: int) -> RationalFunction:
+    return RationalFunction({(False, root, ()): Fraction(factor, over) for factor, root in terms}, {_ONE: Fraction(1)})
 
 
 _SINES = {
@@ -268,11 +261,11 @@ _SINES = {
     Fraction(5, 12): _surds((1, 6), (1, 2), over=4),
     Fraction(1, 2): _constant(Fraction(1)),
 }
-"""Sines of the first quadrant by multiple of pi."""
+"""Sines in the first quadrant, by multiple of pi."""
 
 
-def _function(name: str, argument: Value) -> Form:
-    """Logarithms of rationals as sums over primes, which are independent; sines of multiples of 15 degrees."""
+def _function(name: str, argument: Value) -> RationalFunction:
+    """Evaluate logarithms of rationals as sums over (independent) primes and sines of multiples of 15 degrees."""
     if name == r"\ln":
         return _logarithm(argument)
     if name == r"\log":
@@ -288,7 +281,7 @@ def _function(name: str, argument: Value) -> Form:
     raise NotArithmeticError
 
 
-def _sine(turns: Fraction) -> Form:
+def _sine(turns: Fraction) -> RationalFunction:
     turns %= 2
     sign = -1 if turns >= 1 else 1
     turns %= 1
@@ -298,7 +291,7 @@ def _sine(turns: Fraction) -> Form:
     return sign * value
 
 
-def _logarithm(value: Value) -> Form:
+def _logarithm(value: Value) -> RationalFunction:
     number = value.rational
     if number is None or number <= 0 or max(number.numerator, number.denominator) > _MAX_RADICAND:
         raise NotArithmeticError
@@ -313,7 +306,7 @@ def _logarithm(value: Value) -> Form:
                 key: Monomial = (False, 1, ((f"ln {factor}", 1),))
                 total[key] = total.get(key, Fraction(0)) + sign
             factor += 1
-    return Form({key: power for key, power in total.items() if power}, {_ONE: Fraction(1)})
+    return RationalFunction({key: power for key, power in total.items() if power}, {_ONE: Fraction(1)})
 
 
 def _whole(value: Value) -> int:

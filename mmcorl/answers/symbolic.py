@@ -1,8 +1,8 @@
-"""Symbolic comparison in processes that can be killed.
+"""Symbolic comparison in killable worker processes.
 
-A computer-algebra system can hang in one long C call or fill the memory on a short text, and neither a
-signal nor a thread stops that. So it runs elsewhere, with a wall-clock limit that the parent enforces by
-killing the process and a memory limit that the kernel enforces.
+A computer-algebra system can hang in one long C call or exhaust memory on a short text, and neither a signal nor a
+thread stops that. A worker process has a wall-clock limit, which the parent enforces by killing it, and a memory limit,
+which the kernel enforces.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 Outcome = Literal["same", "different", "timeout"]
 
-_WORKER = Path(__file__).with_name("symbolic_worker.py")
+_SCRIPT = Path(__file__).with_name("symbolic_worker.py")
 _START_SECONDS = 120.0
 
 MAX_EXPRESSION = 1024
@@ -30,13 +30,13 @@ _MAX_NESTING = 32
 _MAX_EXPONENT = 200
 _REFUSED = re.compile(
     r"\\(?:int|iint|oint|sum|prod|lim|def|let|newcommand|input|include|approx|binom|ldots|in)(?![A-Za-z])"
-    # Points of a figure and digits under a line are no factors: angle ABC is not angle ACB.
+    # Points of a figure and overlined digits are not factors: angle ABC is not angle ACB.
     r"|\\(?:angle|triangle|vec|overline|widehat|parallel|perp|sim|cong)(?![A-Za-z])"
     r"|__|[\"'`@#$?~;\n\x00-\x1f\x7f]|[^\x00-\x7f]|\d{65}|!"
     # `5 6` are two numbers, not a product, and neither is `1e25109`.
     r"|(?<![_\d])\d{1,64} \d{1,64}(?![\d/])|\d[eE]\d{3}"
-    # `--5` may be a dash; three signs in a row, one at the end, two points in a number and a power on a power
-    # without braces are no mathematics.
+    # `--5` may be a dash; three signs in a row, a trailing sign, two decimal points in a number and a power of a power
+    # without braces are not mathematics.
     r"|[%&]|--|\+\+|[-+*/^=<>]$|[-+*/^=<>]{3}|[|,.:]{3}|\d\.\d*\.|\^(?:\{[^{}]*\}|[^{}])\s*\^"
     r"|\\(?:left|right)(?![A-Za-z])"
 )
@@ -48,10 +48,10 @@ _NESTED_EXPONENT = re.compile(r"\^\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\^")
 
 
 def admissible(text: str) -> bool:
-    """Whether an expression is short, shallow and plain enough to be worth a computer-algebra system.
+    """Return whether an expression is short, shallow and plain enough for a computer-algebra system.
 
-    Refuses what is cheap to recognise and dear to work out: towers of powers, large exponents, factorials,
-    sums and integrals, deep nesting, and anything that is not LaTeX mathematics.
+    Rejects what is cheap to recognise and expensive to evaluate (power towers, large exponents, factorials, sums,
+    integrals, deep nesting) and anything that is not LaTeX mathematics.
     """
     if not text or len(text) > MAX_EXPRESSION or _REFUSED.search(text) or _NESTED_EXPONENT.search(text):
         return False
@@ -67,7 +67,7 @@ def admissible(text: str) -> bool:
 
 
 def _balanced(text: str) -> bool:
-    """Whether brackets close, and no deeper than is read; `[0,1)` may mix round and square ones, not curly ones."""
+    """Whether brackets balance within `_MAX_NESTING`; `[0,1)` may mix round and square ones, not curly ones."""
     depth = curly = 0
     for char in text:
         depth += (char in "({[") - (char in ")}]")
@@ -78,56 +78,56 @@ def _balanced(text: str) -> bool:
 
 
 class SymbolicPool:
-    """Up to `workers` processes that compare two expressions each; started when first needed.
+    """Up to `workers` processes, started when first needed; usable from any thread.
 
-    Safe to use from any thread. Close it, or let the owner be collected; the processes also end on their
-    own when this one is gone, SIGKILL included.
+    The processes end on `close`, when the pool is collected, and on their own when this process is gone, even by
+    SIGKILL.
     """
 
     def __init__(self, workers: int, timeout: float, memory_mb: int) -> None:
         self._timeout = timeout
         self._memory_mb = memory_mb
-        self._slots: queue.LifoQueue[_Slot] = queue.LifoQueue()
-        self._all = [_Slot(timeout, memory_mb) for _ in range(workers)]
-        for slot in reversed(self._all):
-            self._slots.put(slot)
+        self._idle: queue.LifoQueue[_Worker] = queue.LifoQueue()
+        self._workers = [_Worker(timeout, memory_mb) for _ in range(workers)]
+        for worker in reversed(self._workers):
+            self._idle.put(worker)
 
     def compare(self, a: str, b: str, seconds: float) -> tuple[Outcome, float]:
-        """Whether two admissible expressions are equal, and the seconds it took a worker that had started.
+        """Return the outcome for two admissible expressions and its wall-clock seconds, worker start excluded.
 
-        Longer than `seconds` of wall-clock time is a `timeout`.
+        A comparison longer than `seconds` is a `timeout`.
         """
-        slot = self._slots.get()
+        worker = self._idle.get()
         try:
-            return slot.compare(a, b, min(seconds, self._timeout))
+            return worker.compare(a, b, min(seconds, self._timeout))
         finally:
-            self._slots.put(slot)
+            self._idle.put(worker)
 
     def start(self) -> None:
-        """Start the processes that are not running, without waiting until they are ready."""
+        """Start the processes that are not running, without waiting for them."""
         held = []
         try:
             while True:
-                held.append(self._slots.get_nowait())
+                held.append(self._idle.get_nowait())
         except queue.Empty:
             pass
-        for slot in reversed(held):
-            slot.start()
-            self._slots.put(slot)
+        for worker in reversed(held):
+            worker.start()
+            self._idle.put(worker)
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the workers now running."""
-        return [pid for slot in self._all if (pid := slot.pid) is not None]
+        """Process ids of the running workers."""
+        return [pid for worker in self._workers if (pid := worker.pid) is not None]
 
     def close(self) -> None:
-        """End every worker now."""
-        for slot in self._all:
-            slot.stop()
+        """End every worker."""
+        for worker in self._workers:
+            worker.stop()
 
 
-class _Slot:
-    """One worker process and the pipe to it; used by one thread at a time."""
+class _Worker:
+    """One worker process and its pipes; used by one thread at a time."""
 
     def __init__(self, timeout: float, memory_mb: int) -> None:
         self._timeout = timeout
@@ -154,16 +154,16 @@ class _Slot:
             try:
                 _write(process, json.dumps(request).encode("ascii") + b"\n")
                 reply = _read_line(process, started + seconds)
-            except _NoReplyError:
+            except _DeadlineError:
                 self.stop()
-                # The next comparison finds a worker that has already begun to load.
+                # So the next comparison finds a worker that is already loading.
                 self.start()
                 return "timeout", seconds
-            except (BrokenPipeError, _GoneError):
+            except (BrokenPipeError, _WorkerExitedError):
                 self.stop()
                 continue
             return "same" if reply["same"] else "different", time.monotonic() - started
-        # Two workers died on this pair (out of memory in C code): it costs what a timeout costs.
+        # Two workers died on this pair (out of memory in C code): charged like a timeout.
         return "timeout", seconds
 
     def stop(self) -> None:
@@ -176,7 +176,7 @@ class _Slot:
             _end(process, self._owner)
 
     def start(self) -> None:
-        """Begin to start a process unless one runs; returns at once."""
+        """Start a process unless one runs, without waiting for it."""
         # After a fork the pipe belongs to the parent: the child starts its own worker.
         if self._process is not None and self._owner != os.getpid():
             self._process = None
@@ -184,11 +184,10 @@ class _Slot:
             self.stop()
         if self._process is not None:
             return
-        # Its own session: Ctrl-C or a SIGTERM to the group is the parent's to handle. A fixed hash seed: term
-        # order, and with it every verdict, is the same in each run. -P: this folder's module names stay out
-        # of the worker's import path.
+        # A separate session, because Ctrl-C or a SIGTERM to the group is for the parent to handle. A fixed hash seed
+        # fixes the order of terms, and so every verdict. -P keeps this folder's module names off the import path.
         self._process = subprocess.Popen(
-            [sys.executable, "-P", str(_WORKER), str(self._memory_mb)],
+            [sys.executable, "-P", str(_SCRIPT), str(self._memory_mb)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -207,12 +206,12 @@ class _Slot:
             return process
         try:
             reply = _read_line(process, time.monotonic() + _START_SECONDS)
-        except (_NoReplyError, _GoneError) as error:
+        except (_DeadlineError, _WorkerExitedError) as error:
             self.stop()
             raise RuntimeError(
                 f"the symbolic comparison process did not start in {_START_SECONDS:.0f} s "
                 f"and {self._memory_mb} MB; "
-                f"try it alone: {sys.executable} -P {_WORKER} {self._memory_mb}"
+                f"try it alone: {sys.executable} -P {_SCRIPT} {self._memory_mb}"
             ) from error
         if not reply["ready"]:
             self.stop()
@@ -221,12 +220,12 @@ class _Slot:
         return process
 
 
-class _NoReplyError(Exception):
-    """The deadline passed."""
+class _DeadlineError(Exception):
+    """No reply before the deadline."""
 
 
-class _GoneError(Exception):
-    """The worker ended."""
+class _WorkerExitedError(Exception):
+    """The worker process has ended."""
 
 
 def _write(process: subprocess.Popen[bytes], line: bytes) -> None:
@@ -243,17 +242,17 @@ def _read_line(process: subprocess.Popen[bytes], deadline: float) -> dict[str, A
         selector.register(descriptor, selectors.EVENT_READ)
         while not received.endswith(b"\n"):
             if not selector.select(max(0.0, deadline - time.monotonic())):
-                raise _NoReplyError
+                raise _DeadlineError
             chunk = os.read(descriptor, 1 << 12)
             if not chunk:
-                raise _GoneError
+                raise _WorkerExitedError
             received += chunk
     reply: dict[str, Any] = json.loads(received)
     return reply
 
 
 def _end(process: subprocess.Popen[bytes], owner: int) -> None:
-    # In a fork of the owner this is somebody else's process.
+    # A fork of the owner must not end its parent's worker.
     if owner != os.getpid():
         return
     process.kill()

@@ -1,8 +1,8 @@
-"""The child process that compares two LaTeX expressions with math-verify; started by `symbolic`.
+"""Worker process of `symbolic`: compare two LaTeX expressions with math-verify.
 
-Run as a file, alone: it imports nothing of this project (and no torch). One JSON request per line on
-standard input, one JSON answer per line on standard output. Model text is only ever parsed as LaTeX; the
-plain-expression extractor of math-verify, which evaluates Python syntax, stays off.
+Runs as a script and imports nothing of this project (and no torch). One JSON request per line on standard input, one
+JSON reply per line on standard output. Model text is only ever parsed as LaTeX; math-verify's plain-expression
+extractor, which evaluates Python syntax, stays off.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FAR_POINTS = ((-37, 11), (59, 6), (-3, 7))
 
 
 def main() -> None:
-    """Serve requests until the parent closes the pipe or is gone."""
+    """Serve requests until the parent closes the pipe or dies."""
     memory_mb = int(sys.argv[1])
     parent = os.getppid()
     answers = os.fdopen(os.dup(1), "w", encoding="ascii")
@@ -32,17 +32,17 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     try:
-        compare = _comparison()
+        compare = Comparer()
     except ImportError as error:
         _send(answers, {"ready": False, "error": str(error)})
         return
-    # The parser's tables and half of the algebra load with the first comparison, which must not run out of time.
+    # The first comparison loads the parser's tables and half of sympy; its time limit must not pay for that.
     _guarded(compare, r"\pi-\tan^{-1}\left(\frac{1}{d}\right)", r"\pi-\arctan\frac{2}{2d}+\sqrt{0}")
     _send(answers, {"ready": True})
 
     pending = b""
     while True:
-        # A pipe end inherited by a forked sibling of the parent would keep the pipe open: look for ourselves.
+        # A forked sibling of the parent may hold the pipe open, so end of file alone is not enough.
         readable, _, _ = select.select([0], [], [], _ORPHAN_CHECK_SECONDS)
         if not readable:
             if os.getppid() != parent:
@@ -55,8 +55,8 @@ def main() -> None:
         while b"\n" in pending:
             line, pending = pending.split(b"\n", 1)
             request = json.loads(line)
-            # The kernel ends this process when the parent is no longer there to do it: with SIGALRM at its
-            # default action not even one long C call can hold it up.
+            # If the parent is gone, the kernel ends this process: the default action of SIGALRM interrupts even a
+            # long C call.
             signal.setitimer(signal.ITIMER_REAL, request["seconds"] + 0.5)
             same = _guarded(compare, request["a"], request["b"])
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -69,108 +69,116 @@ def _send(stream: Any, message: dict[str, Any]) -> None:
 
 
 def _guarded(compare: Any, a: str, b: str) -> bool:
-    # Arbitrary text reaches a large parser here: whatever it raises means "not shown to be the same".
+    # Arbitrary text reaches a large parser: any exception means "not shown to be the same".
     try:
         return bool(compare(a, b))
     except (Exception, SystemExit):
         return False
 
 
-def _comparison() -> Any:
-    import logging
+class Comparer:
+    """Compares LaTeX expressions; constructing one imports math-verify and sympy (ImportError without them)."""
 
-    logging.disable(logging.CRITICAL)
-    from latex2sympy2_extended.latex2sympy2 import NormalizationConfig
-    from math_verify import LatexExtractionConfig, parse, verify
-    from sympy import Basic, Derivative, Eq, Expr, Float, Interval, Rational, functions, nan, nsimplify, zoo
-    from sympy.core.relational import Relational
+    def __init__(self) -> None:
+        import logging
 
-    kinks = tuple(getattr(functions, name) for name in ("Abs", "Max", "Min", "Piecewise", "ceiling", "floor", "sign"))
-    # `units=True` would cut off trailing letters such as the c of `2c`.
-    config = LatexExtractionConfig(
-        boxed_match_priority=-1,
-        normalization_config=NormalizationConfig(
-            basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none", equations=False
-        ),
-    )
+        logging.disable(logging.CRITICAL)
+        import math_verify
+        import sympy
+        from latex2sympy2_extended.latex2sympy2 import NormalizationConfig
 
-    def parsed(text: str) -> Basic | None:
+        self._math_verify, self._sympy = math_verify, sympy
+        self._kinks = tuple(
+            getattr(sympy, name) for name in ("Abs", "Max", "Min", "Piecewise", "ceiling", "floor", "sign")
+        )
+        # `units=True` would cut off trailing letters such as the c of `2c`.
+        self._config = math_verify.LatexExtractionConfig(
+            boxed_match_priority=-1,
+            normalization_config=NormalizationConfig(
+                basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none", equations=False
+            ),
+        )
+
+    def __call__(self, a_text: str, b_text: str) -> bool:
+        """Return whether two expressions, relations or sets are shown to be equal."""
+        sympy = self._sympy
+        relational = sympy.core.relational.Relational
+        a, b = self._parsed(a_text), self._parsed(b_text)
+        if a is None or b is None:
+            return False
+        if isinstance(a, sympy.Expr) and isinstance(b, sympy.Expr):
+            if not self._agreements(a, b, _POINTS):
+                return False
+            # Smooth expressions that agree here and on both sides of zero are equal; simplifying them takes long.
+            if not (a.has(*self._kinks) or b.has(*self._kinks)) and (
+                self._agreements(a, b, _FAR_POINTS) == len(_FAR_POINTS)
+            ):
+                return True
+        elif isinstance(a, relational) and isinstance(b, relational):
+            mirrored = {sympy.Ge, sympy.Gt, sympy.Le, sympy.Lt}
+            if not (type(a) is type(b) or {type(a), type(b)} <= mirrored):
+                return False
+            # math-verify calls two equations equal when it can solve neither.
+            if isinstance(a, sympy.Eq) and not self._proportional(a, b):
+                return False
+        elif not (sympy.Interval in (type(a), type(b)) or isinstance(a, relational) or isinstance(b, relational)):
+            return False
+        return self._verified(a, b) or self._verified(b, a)
+
+    def _verified(self, gold: Any, prediction: Any) -> bool:
+        return bool(self._math_verify.verify(gold, prediction, timeout_seconds=None, allow_set_relation_comp=True))
+
+    def _parsed(self, text: str) -> Any:
+        sympy = self._sympy
         # Without the dollars math-verify would pick some number out of the text.
-        found = parse(f"${text}$", extraction_config=[config], fallback_mode="no_fallback", parsing_timeout=None)
-        if len(found) != 1 or not isinstance(found[0], Basic):
+        trees = self._math_verify.parse(
+            f"${text}$", extraction_config=[self._config], fallback_mode="no_fallback", parsing_timeout=None
+        )
+        if len(trees) != 1 or not isinstance(trees[0], sympy.Basic):
             return None
-        tree = found[0]
-        # `\frac{dv}{dt}` at a point is 0 whatever stands before it, and what is no number equals everything.
-        if tree.has(Derivative, zoo, nan):
+        tree = trees[0]
+        # At a point `\frac{dv}{dt}` is 0 whatever its factor, and nan equals everything.
+        if tree.has(sympy.Derivative, sympy.zoo, sympy.nan):
             return None
-        return nsimplify(tree, rational=True) if isinstance(tree, Expr) and tree.has(Float) else tree
+        return sympy.nsimplify(tree, rational=True) if isinstance(tree, sympy.Expr) and tree.has(sympy.Float) else tree
 
-    def values(tree: Expr, names: list[str], points: tuple[tuple[int, int], ...] = _POINTS) -> list[Any]:
-        out = []
+    def _values(self, tree: Any, names: list[str], points: tuple[tuple[int, int], ...]) -> list[Any]:
+        values = []
         for shift, scale in points:
             point = {
-                symbol: Rational(shift + 3 * names.index(symbol.name), scale + 2 * names.index(symbol.name))
+                symbol: self._sympy.Rational(shift + 3 * names.index(symbol.name), scale + 2 * names.index(symbol.name))
                 for symbol in tree.free_symbols
             }
             value = tree.subs(point).doit().evalf(_DIGITS)
-            out.append(value if value.is_number and value.is_finite else None)
-        return out
+            values.append(value if value.is_number and value.is_finite else None)
+        return values
 
-    def names_of(*trees: Basic) -> list[str]:
-        return sorted({symbol.name for tree in trees for symbol in tree.free_symbols})
-
-    def agree(a: Expr, b: Expr, points: tuple[tuple[int, int], ...]) -> int:
-        """At how many points all digits are the same, however small both are; 0 when they tell the two apart."""
-        names, compared = names_of(a, b), 0
-        for left, right in zip(values(a, names, points), values(b, names, points), strict=True):
+    def _agreements(self, a: Any, b: Any, points: tuple[tuple[int, int], ...]) -> int:
+        """Return at how many points all digits agree, however small both values are; 0 if any point differs."""
+        names, agreements = _names_of(a, b), 0
+        tolerance = self._sympy.Rational(1, 10 ** (_DIGITS - 10))
+        for left, right in zip(self._values(a, names, points), self._values(b, names, points), strict=True):
             if left is None or right is None:
                 continue
-            if abs(left - right) > Rational(1, 10 ** (_DIGITS - 10)) * max(abs(left), abs(right)):
+            if abs(left - right) > tolerance * max(abs(left), abs(right)):
                 return 0
-            compared += 1
-        return compared
+            agreements += 1
+        return agreements
 
-    def proportional(a: Relational, b: Relational) -> bool:
-        """Whether two equations have one zero set because their differences are multiples of each other."""
+    def _proportional(self, a: Any, b: Any) -> bool:
+        """Return whether the differences of two equations are multiples of each other, and so have one zero set."""
         left, right = a.lhs - a.rhs, b.lhs - b.rhs
-        names = names_of(left, right)
+        names = _names_of(left, right)
         ratios = []
-        for above, below in zip(values(left, names), values(right, names), strict=True):
+        for above, below in zip(self._values(left, names, _POINTS), self._values(right, names, _POINTS), strict=True):
             if above is None or below is None or not above or not below:
                 return False
             ratios.append(above / below)
-        return all(abs(ratio - ratios[0]) <= Rational(1, 10**20) * abs(ratios[0]) for ratio in ratios)
+        return all(abs(ratio - ratios[0]) <= self._sympy.Rational(1, 10**20) * abs(ratios[0]) for ratio in ratios)
 
-    def compare(a_text: str, b_text: str) -> bool:
-        a, b = parsed(a_text), parsed(b_text)
-        if a is None or b is None:
-            return False
-        if isinstance(a, Expr) and isinstance(b, Expr):
-            if not agree(a, b, _POINTS):
-                return False
-            # Smooth expressions that agree so far and on both sides of zero are equal; to simplify them takes long.
-            if not (a.has(*kinks) or b.has(*kinks)) and agree(a, b, _FAR_POINTS) == len(_FAR_POINTS):
-                return True
-        elif isinstance(a, Relational) and isinstance(b, Relational):
-            if not (type(a) is type(b) or {type(a), type(b)} <= set(_mirrored())):
-                return False
-            # math-verify takes two equations that it cannot solve for equal.
-            if isinstance(a, Eq) and not proportional(a, b):
-                return False
-        elif not ({type(a), type(b)} & {Interval} or isinstance(a, Relational) or isinstance(b, Relational)):
-            return False
 
-        def holds(gold: Basic, prediction: Basic) -> bool:
-            return verify(gold, prediction, timeout_seconds=None, allow_set_relation_comp=True)
-
-        return holds(a, b) or holds(b, a)
-
-    def _mirrored() -> tuple[type, ...]:
-        from sympy import Ge, Gt, Le, Lt
-
-        return (Ge, Gt, Le, Lt)
-
-    return compare
+def _names_of(*trees: Any) -> list[str]:
+    return sorted({symbol.name for tree in trees for symbol in tree.free_symbols})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Units of measure at the end of an answer: which spellings name one unit.
+"""Split the unit of measure off an answer and normalise its spelling.
 
-Only known units are ever split off, so that a variable or a word is never eaten.
+Only known units are split off, so that no variable or word is lost.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ UNIT_WORDS = frozenset(_ALIASES)
 
 # Words that are also variables, prepositions or function names: units only after a plain number.
 _NUMBER_ONLY = frozenset({"m", "g", "L", "l", "t", "in", "min", "are", "can", "h", "s", "mi", "ha", "cl", "cc"})
-# Bare single letters that are more often variables than units; `\text{s}` reaches us spelled out.
+# Single letters that are more often variables than units; `\text{s}` arrives spelled out.
 _NEVER_BARE = frozenset({"t", "h", "s", "l"})
 
 _EXPONENT = r"(?:\^(?:\{-?[1-3]\}|[1-3]))?"
@@ -124,7 +124,7 @@ def _pattern(words: frozenset[str]) -> re.Pattern[str]:
 
 _AFTER_NUMBER = _pattern(UNIT_WORDS - _NEVER_BARE)
 _AFTER_CONSTANT = _pattern(UNIT_WORDS - (_NUMBER_ONLY - {"m", "in", "mi"}))
-# Things are counted by numbers: `a square` is a shape.
+# Only numbers count things: `a square` is a shape.
 _AFTER_SYMBOL = _pattern(UNIT_WORDS - _NUMBER_ONLY - _COUNTED)
 _TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
 _ENDS_VALUE = re.compile(r"(?:[\d})\]!]|(?<![A-Za-z\\])[A-Za-z]|\\(?:pi|theta|alpha|beta|infty))$")
@@ -135,11 +135,11 @@ _ATOM = re.compile(rf"({_alternatives(UNIT_WORDS)})\.?(?:\^\{{?(-?[1-3])\}}?)?(?
 
 
 def split_unit(text: str) -> tuple[str, str | None]:
-    """(value, unit) of an answer such as `5 cm^2`; the unit is None when no known unit ends the text."""
-    # Cheap to see and by far the commonest: a digit or a closing bracket that is no exponent ends no unit.
+    """Split an answer such as `5 cm^2` into (value, unit); the unit is None unless a known one ends the text."""
+    # By far the commonest case: a digit or closing bracket outside an exponent ends no unit.
     if text[-1:] in _ENDS_NO_UNIT and "^" not in text[-5:]:
         return text, None
-    # No unit is longer than this, and looking for it everywhere takes the square of the length.
+    # No unit is longer than this, and searching the whole text takes quadratic time.
     tail = max(0, len(text) - 80)
     match = _AFTER_NUMBER.search(text, tail)
     if match is None or not match.start():
@@ -159,7 +159,7 @@ def split_unit(text: str) -> tuple[str, str | None]:
 
 
 def _unit_name(unit: str) -> str:
-    """One spelling for a unit expression: `square cm`, `cm^{2}` and `cm^2` are `cm^2`; `kmh` is `km/hr`."""
+    """Return the normal spelling of a unit: `square cm`, `cm^{2}` and `cm^2` are `cm^2`; `kmh` is `km/hr`."""
     power = 2 if unit.startswith(("square ", "sq")) and not unit.startswith("squares") else 1
     power = 3 if unit.startswith(("cubic", "cu ", "cu.")) else power
     if power > 1:
@@ -176,8 +176,8 @@ def _unit_name(unit: str) -> str:
                 sign = -1
             position += 1
             continue
-        name, _, own = _ALIASES[match.group(1)].partition("^")
-        step = sign * int(match.group(2) or own or 1) * (power if not exponents else 1)
+        name, _, inner = _ALIASES[match.group(1)].partition("^")
+        step = sign * int(match.group(2) or inner or 1) * (power if not exponents else 1)
         exponents[name] = exponents.get(name, 0) + step
         position = match.end()
     if exponents == {"kmh": 1}:

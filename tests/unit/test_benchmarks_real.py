@@ -7,7 +7,8 @@ import io
 import pytest
 from PIL import Image
 
-from eval_suite.grading.rules import Rules, Task
+from eval_suite.grading import Grader
+from eval_suite.items import Response
 from eval_suite.tasks import BENCHMARKS
 
 SOURCES = {
@@ -30,11 +31,11 @@ def test_every_real_row_becomes_an_item_and_its_own_gold_is_right(shared_data, n
     assert partial == ([] if rows == benchmark.rows else [f"partial: {rows} of {benchmark.rows} rows"])
     visual = path in ("mathvision", "wemath")
     assert (loaded.schema_hash == benchmark.schema_hash) == visual
-    with Rules() as rules:
+    with Grader() as grader:
         for item in loaded.items:
             assert "$" not in item.gold.replace("\\$", "")
             assert "boxed" not in item.gold
-            assert rules.apply(f"<answer>{item.gold}</answer>", Task.of(item)).rule, item
+            assert grader.rule(item, Response(item.benchmark, item.id, 0, f"<answer>{item.gold}</answer>")).rule, item
             assert len(item.images) == int(visual)
             assert item.choices is None or len(item.choices) > 1
 

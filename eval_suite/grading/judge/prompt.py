@@ -14,7 +14,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mmcorl.answers.options import LETTERS, read_options
+from mmcorl.answers.options import LETTERS, match_options
 
 PROMPT_VERSION = "1"
 """Recorded with every verdict; changes whenever the words below or the reading of the reply change."""
@@ -68,7 +68,7 @@ def prompt(request: JudgeRequest) -> str:
     if options:
         parts += ["\nOptions:\n", *(_quoted(f"{_label(k)}. {value}") for k, value in enumerate(options))]
     parts += ["\nKnown answer:\n", _quoted(gold)]
-    named = sorted(read_options(gold, tuple(options[: len(LETTERS)])).labels) if options else []
+    named = sorted(match_options(gold, tuple(options[: len(LETTERS)])).labels) if options else []
     if named:
         parts += ["which is the option:\n", *(_quoted(options[LETTERS.index(label)]) for label in named)]
     if left_out:

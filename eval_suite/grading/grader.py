@@ -1,0 +1,134 @@
+"""Two-stage grading: rules first, then a judge, if there is one, for what they could not credit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from types import TracebackType
+
+from eval_suite.grading.reference import AnswerType, Reference, check_arguments
+from eval_suite.grading.rules import RuleResult, apply_rules, choices_of
+from eval_suite.grading.verdict import McqPolicy, Stage, Verdict
+from eval_suite.items import Item, Response
+from mmcorl.answers import Equivalence
+from mmcorl.errors import UserError
+
+MCQ_POLICIES: tuple[McqPolicy, ...] = ("letter_or_value", "letter_only")
+TIMEOUT = 0.75
+"""Wall-clock seconds of one symbolic comparison, so that no response takes a second."""
+
+Judge = Callable[[str | None, Sequence[str] | None, str, str], bool | None]
+"""Maps (question, options, gold, extracted answer) to whether they agree, None without a clear answer.
+
+`eval_suite.grading.judge.as_callable` makes one of an endpoint or a model."""
+
+
+class Grader:
+    """Grades responses; a context manager, usable from any thread, with bounded memory.
+
+    Args:
+        mcq_policy: `letter_or_value` credits an option by its letter or its value; `letter_only` is the legacy
+            grader, which credits letters (and, where the gold is the text of an option, that text).
+        relation: the equivalence to compare with; by default the grader opens and closes its own.
+
+    Raises UserError for an unknown policy.
+    """
+
+    def __init__(self, mcq_policy: McqPolicy = "letter_or_value", relation: Equivalence | None = None) -> None:
+        if mcq_policy not in MCQ_POLICIES:
+            raise UserError(f"mcq_policy {mcq_policy!r} is not known; use one of {', '.join(MCQ_POLICIES)}.")
+        self.mcq_policy: McqPolicy = mcq_policy
+        self.relation = Equivalence(timeout=TIMEOUT) if relation is None else relation
+        self._owns_relation = relation is None
+
+    def __enter__(self) -> Grader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the worker processes of the grader's own relation."""
+        if self._owns_relation:
+            self.relation.close()
+
+    def rule(self, item: Item, response: Response) -> RuleResult:
+        """Return the rule stage of one response to a benchmark item; ValueError for code, which tests grade."""
+        if item.kind == "code":
+            raise ValueError(f"{item.benchmark} {item.id} is code, which tests grade and rules do not")
+        return apply_rules(response.text, Reference.of(item), self.relation, self.mcq_policy, response.finish_reason)
+
+    def grade(
+        self, response: str, reference: Reference, judge: Judge | None = None, finish_reason: str = "unknown"
+    ) -> Verdict:
+        """Return the verdict of both stages; never raises for any text. See `grade` for judge and finish_reason."""
+        result = apply_rules(response, reference, self.relation, self.mcq_policy, finish_reason)
+        if result.answer is None:
+            return _verdict(result, False, "no_answer", result.reason)
+        if result.rule or judge is None:
+            return _verdict(result, result.rule, "rule", result.reason)
+        try:
+            agrees = judge(
+                reference.question, reference.choices or choices_of(reference), reference.gold, result.answer
+            )
+        except Exception as error:
+            # A judge that fails says nothing about the answer, so the failure is recorded and not scored.
+            return _verdict(result, False, "judge_failed", f"the judge failed: {type(error).__name__}: {error}"[:300])
+        if agrees is True or agrees is False:
+            return _verdict(result, agrees, "judge", "the judge: same" if agrees else "the judge: not the same")
+        return _verdict(result, False, "judge_unclear", "the judge gave no clear answer")
+
+
+def _verdict(result: RuleResult, correct: bool, stage: Stage, reason: str) -> Verdict:
+    return Verdict(correct, stage, result.answer, reason, result.rule, result.committed, result.cut_off)
+
+
+def grade(
+    response: str,
+    gold: str | float,
+    question: str | None = None,
+    choices: Sequence[str] | None = None,
+    judge: Judge | None = None,
+    *,
+    finish_reason: str = "unknown",
+    mcq_policy: McqPolicy = "letter_or_value",
+    answer_type: AnswerType | None = None,
+    precision: int | None = None,
+    relative_tolerance: float | None = None,
+    unit: str | None = None,
+    relation: Equivalence | None = None,
+) -> Verdict:
+    """Grade one response by rules and then, if given, by a judge; never raises for any text.
+
+    `gold`, `question`, `choices`, `answer_type`, `precision`, `relative_tolerance` and `unit` are the fields of
+    `Reference`.
+
+    Args:
+        response: the model's whole output.
+        judge: asked only about a committed, complete answer that the rules do not credit. A judge that raises is
+            recorded as `judge_failed`, one that returns neither True nor False as `judge_unclear`; neither scores.
+        finish_reason: `length` when the token limit ended the response.
+        mcq_policy: `letter_or_value` or `letter_only` (legacy), see `Grader`.
+        relation: an open equivalence; by default all calls share one.
+
+    Raises:
+        UserError: the policy is not known.
+        TypeError: the response is not text, the gold neither text nor number, or `choices` not a list of these.
+    """
+    response, gold, options = check_arguments(response, gold, choices)
+    reference = Reference(gold, question, options, answer_type, precision, relative_tolerance, unit)
+    return Grader(mcq_policy, relation or _shared_relation()).grade(response, reference, judge, finish_reason)
+
+
+_shared: list[Equivalence] = []
+_lock = threading.Lock()
+
+
+def _shared_relation() -> Equivalence:
+    with _lock:
+        if not _shared:
+            _shared.append(Equivalence(timeout=TIMEOUT))
+            _shared[0].warm_up()
+        return _shared[0]

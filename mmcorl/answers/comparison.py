@@ -1,0 +1,218 @@
+"""Compare two parsed answers by what they are: numbers, lists, intervals, equations, words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+from mmcorl.answers.intervals import Interval, interval
+from mmcorl.answers.numbers import approximate
+from mmcorl.answers.options import LETTERS, same_spelling
+from mmcorl.answers.parse import ParsedAnswer, canonical_text, parse
+from mmcorl.answers.polynomials import equal_equations, equal_expressions
+from mmcorl.answers.rounding import is_rounding, rounds_to, same_number
+
+_MAX_UNMATCHED = 8
+_BEARING = {"°", "°T"}
+"""True bearings are degrees; the T only names the direction they are measured from."""
+_PLAIN_UNION = {"", "()", "{}"}
+_SYMBOLS = {
+    "slope": ("m", "k"),
+    "area": ("s",),
+    "perimeter": ("c", "l"),
+    "bearing": (r"\theta",),
+    "angle": (r"\theta",),
+}
+"""Letters that usually stand for a described quantity, besides its initials."""
+
+
+class Comparison:
+    """Compares one pair of answers; `prove` decides equality of two expressions that needs computer algebra."""
+
+    def __init__(self, prove: Callable[[str, str], bool]) -> None:
+        self._prove = prove
+
+    def same_text(self, a: str, b: str) -> bool:
+        """Return whether two answers to an open question are the same."""
+        left, right = parse(a), parse(b)
+        if left.number is not None and right.number is not None:
+            return self.same(left, right)
+        # Votes are shown by canonical text, so equal texts are one answer.
+        return self.same(left, right) or canonical_text(a) == canonical_text(b)
+
+    def same_value(self, value: ParsedAnswer, option: ParsedAnswer) -> bool:
+        """Return whether a value is that of an option."""
+        if same_spelling(value, option):
+            return True
+        # A single letter that is no label names nothing by value: the variable a is not the option "A".
+        if len(value.body) == 1 and value.body in LETTERS:
+            return False
+        return self.same(value, option)
+
+    def same(self, a: ParsedAnswer, b: ParsedAnswer) -> bool:
+        """Return whether two parsed answers are the same."""
+        if a.text == b.text:
+            return True
+        for left, right in ((a, b), (b, a)):
+            if left.rounded is not None and right.rounded is None and is_rounding(left.rounded, left):
+                return self.same(replace(left, rounded=None), right) or self.same(left.rounded, right)
+        kinds = {a.kind, b.kind}
+        if "labelled" in kinds:
+            return "opaque" not in kinds and self._same_labelled(a, b)
+        if a.name is not None and b.name is not None and not _may_share_a_name(a.name, b.name):
+            return False
+        if "opaque" in kinds:
+            # Only the spelling is known: `x = 4343_6` gives 4343_6.
+            return a.kind == b.kind and _value_text(a) == _value_text(b)
+        if "relation" in kinds:
+            return self._same_relation(a, b)
+        if "words" in kinds:
+            return a.kind == b.kind and _value_text(a) == _value_text(b)
+        if kinds <= {"number", "expression"}:
+            return self._same_scalar(a, b)
+        if a.kind != b.kind:
+            return False
+        if a.kind == "list":
+            return self._same_list(a, b)
+        if a.kind == "union":
+            return self._match(a.parts, b.parts)
+        if a.kind == "matrix":
+            return len(a.parts) == len(b.parts) and all(
+                self._same_in_order(row.parts, other.parts) for row, other in zip(a.parts, b.parts, strict=True)
+            )
+        return self._same_in_order(a.parts, b.parts)
+
+    def _same_labelled(self, a: ParsedAnswer, b: ParsedAnswer) -> bool:
+        """`B. 45°` against `B`, `B: 45` or `45°`: what one side omits cannot contradict the other."""
+        if a.kind != "labelled":
+            a, b = b, a
+        if b.kind == "labelled":
+            return a.name == b.name and self.same(a.parts[0], b.parts[0])
+        if b.name is None and len(b.text) == 1 and b.text in LETTERS:
+            return a.name == b.text
+        return self.same(a.parts[0], b)
+
+    def _same_relation(self, a: ParsedAnswer, b: ParsedAnswer) -> bool:
+        if a.kind != b.kind:
+            relation, other = (a, b) if a.kind == "relation" else (b, a)
+            equation = "=" in relation.body
+            ends = other.kind == "list" and len(other.parts) == 2 and other.brackets in ("()", "[]", "(]", "[)")
+            # `x > 2` may be an interval, and `2x + y = 5` may be `y = 5 - 2x`; nothing else is comparable.
+            if not (other.name is not None if equation else ends or other.kind == "union"):
+                return False
+        left, right = interval(a), interval(b)
+        if (
+            left is not None
+            and right is not None
+            and (None in (left.variable, right.variable) or left.variable == right.variable)
+        ):
+            return self._same_interval(left, right)
+        decided = equal_equations(_equation(a), _equation(b))
+        return self._prove(_equation(a), _equation(b)) if decided is None else decided
+
+    def _same_interval(self, a: Interval, b: Interval) -> bool:
+        if (a.closed_low, a.closed_high) != (b.closed_low, b.closed_high):
+            return False
+        for x, y in ((a.low, b.low), (a.high, b.high)):
+            if (x is None) != (y is None) or (x is not None and y is not None and not self.same(x, y)):
+                return False
+        return True
+
+    def _same_list(self, a: ParsedAnswer, b: ParsedAnswer) -> bool:
+        if a.brackets == b.brackets:
+            ordered = a.brackets not in ("", "{}")
+        elif "" in (a.brackets, b.brackets) and {a.brackets, b.brackets} <= _PLAIN_UNION:
+            ordered = "{}" not in (a.brackets, b.brackets)
+        else:
+            return False
+        # `6, 5` does not say which is the x of `x = 5, y = 6`; roots x_1, x_2 come in any order.
+        if ordered or _are_named(a.parts) != _are_named(b.parts):
+            return self._same_in_order(a.parts, b.parts)
+        return self._match(_without_repeated_points(a.parts), _without_repeated_points(b.parts))
+
+    def _same_in_order(self, a: tuple[ParsedAnswer, ...], b: tuple[ParsedAnswer, ...]) -> bool:
+        return len(a) == len(b) and all(self.same(x, y) for x, y in zip(a, b, strict=True))
+
+    def _match(self, a: tuple[ParsedAnswer, ...], b: tuple[ParsedAnswer, ...]) -> bool:
+        """Return whether the parts pair up in some order, each used once: `1, 1` is neither `1, 2` nor `1`."""
+        if len(a) != len(b):
+            return False
+        rest = list(b)
+        unmatched = []
+        for part in a:
+            index = next((i for i, other in enumerate(rest) if other.text == part.text), None)
+            if index is None:
+                unmatched.append(part)
+            else:
+                del rest[index]
+        if len(unmatched) > _MAX_UNMATCHED:
+            return False
+        for part in unmatched:
+            index = next((i for i, other in enumerate(rest) if self.same(part, other)), None)
+            if index is None:
+                return False
+            del rest[index]
+        return True
+
+    def _same_scalar(self, a: ParsedAnswer, b: ParsedAnswer) -> bool:
+        if a.unit is not None and b.unit is not None and a.unit != b.unit and {a.unit, b.unit} != _BEARING:
+            return False
+        if a.number is not None and b.number is not None:
+            return same_number(a, b)
+        if a.body == b.body:
+            return True
+        # `\\infty+1` is no number, and an algebra system says it equals `\\infty`.
+        if r"\infty" in a.body or r"\infty" in b.body:
+            return False
+        decided = rounds_to(a, b)
+        if decided is None:
+            decided = equal_expressions(a.body, b.body)
+        if decided is not None:
+            return decided
+        for sample in (1, 2):
+            left, right = approximate(a.body, sample), approximate(b.body, sample)
+            # 1e-9 is far above the rounding of a float and far below any difference an answer would show.
+            if left is not None and right is not None and abs(left - right) > 1e-9 * max(abs(left), abs(right)):
+                return False
+        return self._prove(a.body, b.body)
+
+
+def _without_repeated_points(parts: tuple[ParsedAnswer, ...]) -> tuple[ParsedAnswer, ...]:
+    """Drop repeated points; numbers stay, because two equal ones are a double root or fill two blanks."""
+    if any(part.kind != "list" for part in parts):
+        return parts
+    return tuple({part.text: part for part in parts}.values())
+
+
+def _are_named(parts: tuple[ParsedAnswer, ...]) -> bool:
+    """Return whether the parts are values of different quantities, not `x_1`, `x_2`, ... in turn."""
+    names = [part.name for part in parts]
+    if None in names or len(set(names)) < 2:
+        return False
+    indexed = [re.fullmatch(r"(.+)_\{?(\d)\}?", str(name)) for name in names]
+    if not all(indexed):
+        return True
+    bases = {match.group(1) for match in indexed if match}
+    return len(bases) > 1 or [int(match.group(2)) for match in indexed if match] != list(range(1, len(names) + 1))
+
+
+def _may_share_a_name(a: str, b: str) -> bool:
+    """Return whether two names may stand for one quantity: `Area` and `A` may, `k` and `m` may not."""
+    if a == b:
+        return True
+    short, long = sorted((a, b), key=len)
+    initials = {"".join(word[0] for word in long.split()), long[0]}
+    described = re.fullmatch(r"[a-z.' ]{4,}", long) is not None
+    # An unknown called x may be whatever the question asks for.
+    return described and (
+        short == "x" or short.casefold() in initials or short.casefold() in _SYMBOLS.get(long.split()[-1], ())
+    )
+
+
+def _value_text(answer: ParsedAnswer) -> str:
+    return answer.text if answer.name is None else answer.text.partition("=")[2]
+
+
+def _equation(answer: ParsedAnswer) -> str:
+    return answer.text if answer.name is not None else answer.body
