@@ -13,11 +13,15 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from paths import DATA
 from runs import TrainedRun, train_small
+
+if TYPE_CHECKING:
+    from mmcorl.answers import Equivalence
 
 # A shell starts what it puts in the background with SIGINT ignored, and every process under test would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -71,3 +75,13 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
     A test that changes it copies it first: `trained_run.copy(tmp_path)`.
     """
     return train_small(tmp_path_factory.mktemp("trained_run"), tmp_path_factory.getbasetemp() / "taught")
+
+
+@pytest.fixture(scope="session")
+def relation() -> Iterator[Equivalence]:
+    """One answer relation for the session, its worker process already started; counters and memory are shared."""
+    from mmcorl.answers import Equivalence
+
+    with Equivalence() as relation:
+        relation.same(r"\ln x+x", r"x+\ln x")
+        yield relation

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from eval_suite.grading import Grader, clean_gold, parse_options
+from eval_suite.grading import clean_gold, grade, parse_options
+from mmcorl.answers import Equivalence
 
 _TOKENS = r"""
 \frac \dfrac \sqrt \left \right \text \mathrm \boxed \fbox \begin{matrix} \end{matrix} \cup \cap \in
@@ -105,25 +106,25 @@ def fuzz(count: int, seed: int) -> tuple[float, float]:
     rng = random.Random(seed)
     before, slowest, culprit = children(), 0.0, ""
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with Grader() as grader:
-        grader.relation.warm_up()
+    with Equivalence(timeout=0.75) as relation:
+        relation.warm_up()
         for _ in range(count):
             text = rng.choice(MAKERS)(rng) if rng.random() < 0.9 else rng.choice(SEEDS)
             gold = rng.choice(GOLDS) if rng.random() < 0.8 else rng.choice(MAKERS)(rng)[:4000]
             response = rng.choice(FORMS).format(text)
             started = time.process_time()
-            verdict = grader.grade(
+            verdict = grade(
                 response,
                 gold,
                 rng.choice((None, text[:2000])),
                 rng.choice(CHOICES),
+                relation=relation,
                 finish_reason=rng.choice(("stop", "length", "unknown")),
                 answer_type=rng.choice((None, None, None, "integer", "float", "list", "text")),
                 precision=rng.choice((None, None, 1)),
                 relative_tolerance=rng.choice((None, None, 0.05)),
                 unit=rng.choice((None, None, "cm", text[:50])),
             )
-            # What is read and compared must not depend on who looks first.
             assert verdict.committed == (verdict.answer is not None)
             took = time.process_time() - started
             if took > slowest:
@@ -154,30 +155,36 @@ def test_many_thousand_strings_do_no_harm(count: int, tmp_path: Path, monkeypatc
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("maker", sorted({maker.__name__ for maker in MAKERS}))
-def test_golds_and_questions_are_read_whatever_they_hold(maker: str) -> None:
-    make = globals()[maker]
-    rng = random.Random(maker)
-    for _ in range(100):
-        text = make(rng)
-        clean_gold(text)
-        parse_options(text)
+def test_golds_and_questions_may_hold_anything() -> None:
+    rng = random.Random(0)
+    for maker in MAKERS:
+        for _ in range(100):
+            text = maker(rng)
+            clean_gold(text)
+            parse_options(text)
 
 
 @pytest.mark.parametrize(
-    "piece", ["<answer>", r"\boxed{", "{", "$", ",", "5 ", "\\", "(", "=", "A. ", "选", "\u200b", "-1", "^{", "'"]
+    "piece",
+    [
+        "<answer>",
+        "$",
+        *(
+            pytest.param(piece, marks=pytest.mark.slow)
+            for piece in (r"\boxed{", ",", "5 ", "(", "=", "A. ", "选", "^{")
+        ),
+    ],
 )
-def test_a_megabyte_is_graded_in_a_second(piece: str) -> None:
+def test_a_megabyte_is_graded_in_a_second(relation: Equivalence, piece: str) -> None:
     text = piece * (1_000_000 // len(piece))
-    with Grader() as grader:
-        for response in (
-            text,
-            f"<answer>{text}</answer>",
-            rf"\boxed{{{text}}}",
-            f"<think>{text}</think> <answer>5</answer>",
-        ):
-            started = time.process_time()
-            grader.grade(response, "7", text[:100], ("1", "2"))
-            grader.grade(response, "7")
-            # Two gradings of a megabyte; one quadratic scan would take hours.
-            assert time.process_time() - started < 4
+    for response in (
+        text,
+        f"<answer>{text}</answer>",
+        rf"\boxed{{{text}}}",
+        f"<think>{text}</think> <answer>5</answer>",
+    ):
+        started = time.process_time()
+        grade(response, "7", text[:100], ("1", "2"), relation=relation)
+        grade(response, "7", relation=relation)
+        # Two gradings of a megabyte; one quadratic scan would take hours.
+        assert time.process_time() - started < 4

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from eval_suite.grading import Grader, Verdict, grade
+from eval_suite.grading import Verdict, grade
 
 RIGHT = r"\boxed{5}"
 WRONG = r"\boxed{five}"
@@ -70,25 +70,26 @@ def test_an_interrupt_is_not_swallowed() -> None:
 def test_the_invariant_over_all_combinations() -> None:
     responses = {RIGHT: (True, True, False), WRONG: (False, True, False)}
     responses |= {UNCOMMITTED: (False, False, False), CUT_OFF: (False, False, True)}
-    with Grader() as grader:
-        for (response, (rule, committed, cut_off)), says in itertools.product(responses.items(), (True, False, None)):
-            verdict = grader.grade(response, "5", judge=Judge(says))
-            assert (verdict.rule, verdict.committed, verdict.cut_off) == (rule, committed, cut_off)
-            assert verdict.correct == (rule or (committed and not cut_off and says is True))
+    for (response, (rule, committed, cut_off)), says in itertools.product(responses.items(), (True, False, None)):
+        verdict = grade(response, "5", judge=Judge(says))
+        assert (verdict.rule, verdict.committed, verdict.cut_off) == (rule, committed, cut_off)
+        assert verdict.correct == (rule or (committed and not cut_off and says is True))
 
 
 @pytest.mark.parametrize(
-    "broken",
+    ("correct", "stage", "answer", "rule", "committed", "cut_off"),
     [
-        {"correct": True, "stage": "no_answer", "answer": None, "rule": False, "committed": False, "cut_off": False},
-        {"correct": True, "stage": "rule", "answer": "5", "rule": False, "committed": True, "cut_off": False},
-        {"correct": True, "stage": "judge_failed", "answer": "5", "rule": False, "committed": True, "cut_off": False},
-        {"correct": True, "stage": "judge_unclear", "answer": "5", "rule": False, "committed": True, "cut_off": False},
-        {"correct": False, "stage": "judge", "answer": "5", "rule": True, "committed": True, "cut_off": False},
-        {"correct": True, "stage": "judge", "answer": "5", "rule": False, "committed": True, "cut_off": True},
-        {"correct": True, "stage": "judge", "answer": None, "rule": False, "committed": False, "cut_off": True},
+        (True, "no_answer", None, False, False, False),
+        (True, "rule", "5", False, True, False),
+        (True, "judge_failed", "5", False, True, False),
+        (True, "judge_unclear", "5", False, True, False),
+        (False, "judge", "5", True, True, False),
+        (True, "judge", "5", False, True, True),
+        (True, "judge", None, False, False, True),
     ],
 )
-def test_a_verdict_that_breaks_it_cannot_be_made(broken: dict[str, Any]) -> None:
+def test_a_verdict_that_breaks_it_cannot_be_made(
+    correct: bool, stage: Any, answer: str | None, rule: bool, committed: bool, cut_off: bool
+) -> None:
     with pytest.raises(AssertionError):
-        Verdict(reason="", **broken)
+        Verdict(correct, stage, answer, "", rule, committed, cut_off)
