@@ -136,9 +136,9 @@ def fuzz(count: int, seed: int) -> tuple[float, float]:
     return slowest, gained
 
 
-def test_five_thousand_strings_do_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thousand_strings_do_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    fuzz(5_000, 1)
+    fuzz(1_000, 1)
     assert list(tmp_path.iterdir()) == []
 
 
