@@ -20,8 +20,8 @@ class Verdict:
 
     correct: bool
     stage: Stage
-    """`no_answer`: no answer, or cut off (never judged). `rule`: decided by rules, or without a judge. `judge`: decided by
-    a judge. `judge_unclear`: the judge gave no verdict. `judge_failed`: the judge did not answer."""
+    """`no_answer`: no answer, or cut off (never judged). `rule`: decided by rules, or without a judge. `judge`: decided
+    by a judge. `judge_unclear`: the judge gave no verdict. `judge_failed`: the judge did not answer."""
     answer: str | None
     """The extracted answer."""
     reason: str
