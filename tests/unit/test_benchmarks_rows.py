@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from eval_suite.grading.rules import Rules, Task
+from eval_suite.grading import Grader, Reference
 from eval_suite.items import Item
 from eval_suite.tasks import BENCHMARKS
 from eval_suite.tasks.gpqa import shown_order
@@ -42,8 +42,8 @@ def row(name: str, key: str) -> Item:
 
 @pytest.fixture(scope="module")
 def credited() -> Iterator[Callable[[Item, str], bool]]:
-    with Rules() as rules:
-        yield lambda item, answer: rules.apply(f"<answer>{answer}</answer>", Task.of(item)).rule
+    with Grader() as grader:
+        yield lambda item, answer: grader.grade(f"<answer>{answer}</answer>", Reference.of(item)).rule
 
 
 @pytest.mark.parametrize("name", [*PICTURES, *TEXTS])
