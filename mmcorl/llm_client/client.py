@@ -28,6 +28,8 @@ MAX_BODY = 2**20
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _UNREACHABLE = ("ConnectError", "ConnectTimeout", "ProxyError")
+"""Errors of the HTTP client, by name: versions of the openai client differ in the package they come from."""
+_CONNECT_TIMEOUT = 10.0
 _SDK_LIMIT = 120.0
 """Seconds of Retry-After above which the openai client stops retrying."""
 _MAX_BACKOFF = 30.0
@@ -91,7 +93,7 @@ class ChatClient:
             # It insists on a key; `_before_request` removes a missing one.
             api_key=self._key or "none",
             max_retries=settings.retries,
-            timeout=settings.timeout,
+            timeout=openai.Timeout(settings.timeout, connect=min(_CONNECT_TIMEOUT, settings.timeout)),
             http_client=openai.DefaultAsyncHttpxClient(
                 # A redirect could carry the key elsewhere.
                 follow_redirects=False,
@@ -141,12 +143,8 @@ class ChatClient:
                     raise self._refusal(error) from None
                 self._hold(wait)
                 continue
-            except openai.APITimeoutError as error:
-                unreachable = type(error.__cause__).__name__ in _UNREACHABLE
-                trouble = self._unanswered("timeout", f"gave no reply within {settings.timeout:g} s", unreachable)
-                raise trouble from None
             except openai.APIConnectionError as error:
-                raise self._disconnected(error) from None
+                raise self._disconnected(error.__cause__ or error) from None
             except TimeoutError:
                 trouble = self._unanswered("timeout", f"gave no whole reply within {settings.timeout:g} s")
             else:
@@ -214,12 +212,15 @@ class ChatClient:
             return self._unanswered(str(status), sentence, True)
         return self._unanswered(str(status), f"refused the request with {status}{said}")
 
-    def _disconnected(self, error: openai.APIConnectionError) -> Unanswered:
-        cause = error.__cause__ or error
-        brief = str(cause) or type(cause).__name__
-        if type(cause).__name__ in _UNREACHABLE:
+    def _disconnected(self, cause: BaseException) -> Unanswered:
+        """Explain an error of the HTTP client that is final."""
+        kind = type(cause).__name__
+        brief = str(cause) or kind
+        if kind in _UNREACHABLE:
             sentence = f"cannot be reached ({brief}); start it, or correct its address"
             return self._unanswered("connect", sentence, True)
+        if "Timeout" in kind:
+            return self._unanswered("timeout", f"gave no reply within {self.settings.timeout:g} s")
         return self._unanswered("connection", f"broke the connection ({brief})")
 
     def _unanswered(self, kind: str, sentence: str, hopeless: bool = False) -> Unanswered:
