@@ -211,20 +211,17 @@ def shots(tmp_path: Path) -> tuple[Item, ...]:
     return mbpp.MBPP.load(write(tmp_path / "mbpp.jsonl", MBPP_ROWS)).items
 
 
-@pytest.mark.parametrize(
-    ("shown", "calls"),
-    [
+def test_humaneval_examples_in_any_form_are_read():
+    for shown, calls in [
         ("f('a)b', {'k': (1, -2)}) ➞ 3", ["f('a)b', {'k': (1, -2)})"]),  # brackets within the arguments
         ("f([1,\n       2], 3) == [(0, 0)]", ["f([1, 2], 3)"]),  # over two lines
         ("f(1) is 2, and f(1) again; f(n = 4) --> 5", ["f(1)", "f(n=4)"]),  # each once
         ("f(a) => False, f() and f(1", []),  # no literal, no argument, no end
         ("self.f(1), half(2), of(3)", []),  # other functions
         ("f(" + "(" * 3000 + "1)", []),
-    ],
-)
-def test_humaneval_examples_in_any_form_are_read(shown, calls):
-    meta = {"prompt": f'def f(x):\n    """{shown}"""\n', "entry_point": "f"}
-    assert humaneval.examples(Item("humaneval", "0", "", "", kind="code", meta=meta)) == calls
+    ]:
+        meta = {"prompt": f'def f(x):\n    """{shown}"""\n', "entry_point": "f"}
+        assert humaneval.examples(Item("humaneval", "0", "", "", kind="code", meta=meta)) == calls, shown
 
 
 def test_mbpp_shows_three_examples_then_the_task(shots, tmp_path):
@@ -358,39 +355,33 @@ def test_livecodebench_items_hold_no_tests_but_their_digest(problems):
     assert "class Solution" in problems[1].question
 
 
-@pytest.mark.parametrize(
-    ("code", "outcomes"),
-    [
+def test_livecodebench_programs_print_their_answers(problems, sandbox):
+    for code, outcomes in [
         ("print(2 * int(input()))", ["passed"] * 3),
         ("import sys\nfor line in sys.stdin: print(f'{2 * int(line)}.00')", ["passed"] * 3),
         ("print(4)", ["passed", "wrong"]),
         ("n = int(input())\nprint(2 * n if n > 0 else 1 // 0)", ["passed", "passed", "error"]),
         ("print(sqrt(4 * int(input()) ** 2).__int__() * 1)", ["passed", "passed", "wrong"]),  # names without imports
-    ],
-)
-def test_livecodebench_programs_print_their_answers(code, outcomes, problems, sandbox):
-    graded = grade(problems[0], block(code), sandbox)
-    assert graded.result is not None
-    assert [test.outcome for test in graded.result.tests] == outcomes
-    assert graded.verdict.correct == (outcomes == ["passed"] * 3)
-    assert graded.result.total == 3
+    ]:
+        graded = grade(problems[0], block(code), sandbox)
+        assert graded.result is not None
+        assert [test.outcome for test in graded.result.tests] == outcomes
+        assert graded.verdict.correct == (outcomes == ["passed"] * 3)
+        assert graded.result.total == 3
 
 
-@pytest.mark.parametrize(
-    ("code", "outcomes"),
-    [
+def test_livecodebench_functions_return_their_answers(problems, sandbox):
+    for code, outcomes in [
         ("class Solution:\n    def pair(self, xs: List[int], k: int): return [x * k for x in xs]", ["passed"] * 2),
         ("class Solution:\n    def pair(self, xs, k): return tuple(float(x * k) for x in xs)", ["passed"] * 2),
         ("def pair(xs, k): return [x * k for x in xs]", ["passed"] * 2),
         ("class Solution:\n    def pair(self, xs, k): return [3, 6]", ["passed", "wrong"]),
         ("class Solution:\n    def other(self): pass", ["error"]),
         ("class Solution:\n    def pair(self, xs, k): return map(str, xs)", ["error"]),
-    ],
-)
-def test_livecodebench_functions_return_their_answers(code, outcomes, problems, sandbox):
-    graded = grade(problems[1], block(code), sandbox)
-    assert graded.result is not None
-    assert [test.outcome for test in graded.result.tests] == outcomes
+    ]:
+        graded = grade(problems[1], block(code), sandbox)
+        assert graded.result is not None
+        assert [test.outcome for test in graded.result.tests] == outcomes
 
 
 def test_livecodebench_vote_uses_the_public_inputs_only(problems, sandbox):
@@ -444,9 +435,8 @@ def test_a_pickle_that_names_a_function_is_refused_and_not_run(tmp_path, monkeyp
     assert not (tmp_path / "harm").exists()
 
 
-@pytest.mark.parametrize(
-    "stored",
-    [
+def test_broken_private_tests_are_refused_in_a_sentence():
+    for stored in (
         "",
         "!!!",
         base64.b64encode(b"not zlib").decode(),
@@ -462,11 +452,9 @@ def test_a_pickle_that_names_a_function_is_refused_and_not_run(tmp_path, monkeyp
         base64.b64encode(zlib.compress(b"\x80\x04\x8c\x02[]\x8c\x02[].")).decode(),
         base64.b64encode(zlib.compress(pickle.dumps("[" * 100_000))).decode(),
         "[" * 100_000,
-    ],
-)
-def test_broken_private_tests_are_refused_in_a_sentence(stored):
-    with pytest.raises(RowError, match="column 'private_test_cases'"):
-        livecodebench.private_tests(stored)
+    ):
+        with pytest.raises(RowError, match="column 'private_test_cases'"):
+            livecodebench.private_tests(stored)
 
 
 def test_livecodebench_copies_that_cannot_be_are_refused(tmp_path):

@@ -183,9 +183,8 @@ def test_the_rules_see_what_a_rewording_loses():
             assert broken is None or broken.rule != rule, "a skipped rule is not applied"
 
 
-@pytest.mark.parametrize(
-    ("question", "stem"),
-    [
+def test_options_that_end_a_question_are_set_apart():
+    for question, stem in [
         ("Which?\nA. 3\nB. 4", "Which?"),
         ("Which one is it?\n\n(A) 3\n(B) 4\nGive the letter.", "Which one is it?"),
         ("The value is (A) 3 (B) 4 (C) 5", "The value is"),
@@ -193,11 +192,9 @@ def test_the_rules_see_what_a_rewording_loses():
         ("Lines through (A) and (B) meet.", "Lines through (A) and (B) meet."),
         ("See. [asy]\ndot (A);\n\ndot (B);\n\ndot (C);[/asy]", "See. [asy]\ndot (A);\n\ndot (B);\n\ndot (C);[/asy]"),
         ("A. Turing wrote it.\nWho?", "A. Turing wrote it.\nWho?"),
-    ],
-)
-def test_options_that_end_a_question_are_set_apart(question, stem):
-    assert split_options(question)[0] == stem
-    assert "".join(split_options(question)) == question
+    ]:
+        assert split_options(question)[0] == stem
+        assert "".join(split_options(question)) == question
 
 
 def test_the_rules_hold_on_math_and_see_a_changed_number(shared_data):
@@ -212,18 +209,17 @@ def test_the_rules_hold_on_math_and_see_a_changed_number(shared_data):
         if digit:
             numbers += 1
             lost = question.replace(digit[0], "1")  # 2 becomes 1 wherever it stands
-            found = breach(question, f"Consider the following carefully. {lost}")
-            assert found is not None, question
-            assert found.rule in ("numbers", "options", "latex"), question
+            broken = breach(question, f"Consider the following carefully. {lost}")
+            assert broken is not None, question
+            assert broken.rule in ("numbers", "options", "latex"), question
     assert numbers > 300
 
 
 # -- prompts and replies -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
+def test_a_rewording_is_read_between_its_tags():
+    for text, rewording in [
         ("<rephrased>How many?</rephrased>", "How many?"),
         ("<think>perhaps <rephrased>no</rephrased></think>\n<rephrased>\nHow many?\n</rephrased>\nDone.", "How many?"),
         ("<rephrased>first</rephrased> better: <rephrased>How many?</rephrased>", "How many?"),
@@ -233,12 +229,9 @@ def test_the_rules_hold_on_math_and_see_a_changed_number(shared_data):
         (rewrite_prompt("How many?", "", False), None),  # a prompt echo
         (f"<rephrased>{rewrite_prompt('How many?', '', False)}", None),
         (f"{rewrite_prompt('How many?', '', False)}\n<rephrased>What number?</rephrased>", "What number?"),
-    ],
-)
-def test_a_rewording_is_read_between_its_tags(text, found):
-    said, why = read_rewrite(ModelReply(text, cut_off=False))
-    assert said == found
-    assert bool(why) == (found is None)
+    ]:
+        result, why = read_rewrite(ModelReply(text, cut_off=False))
+        assert (result, bool(why)) == (rewording, rewording is None), text
 
 
 def test_a_comparison_is_one_word():
@@ -295,19 +288,6 @@ def test_a_second_call_asks_nothing_and_more_attempts_ask_only_for_what_failed(t
     more, mended, _ = reworded(rows, options(server, attempts=3))
     assert (more.reworded, more.sent) == (20, 8), "one rewording and one comparison for each of the four"
     assert [row for n, row in enumerate(mended) if n % 5 != 2] == [row for n, row in enumerate(view) if n % 5 != 2]
-
-
-def test_equal_questions_are_asked_once_also_at_the_same_time(tmp_path, serve):
-    path = tmp_path / "rows.jsonl"
-    rows = [{"id": f"{n}", "question": f"How many dots are there in picture {n // 40}?"} for n in range(80)]
-    path.write_text("".join(json.dumps({**row, "answer": None}) + "\n" for row in rows))
-    server = serve(lambda call: Reply(good(call).text, delay=0.02))
-    # Equal rows are duplicates, which data refuse unless told otherwise; the pictures make real ones differ.
-    with pytest.raises(UserError, match="78 repeated rows"):
-        rephrase(load_prompts(data(path)), options(server), tmp_path / "v.jsonl", quiet=True)
-    dots = load_prompts(DataSettings(source="synthetic:visual", skills=("dots",), size=40))
-    report = rephrase(dots, options(server), tmp_path / "v.jsonl", quiet=True)
-    assert (report.rows, report.reworded, report.sent, len(server.calls)) == (40, 40, 2, 2)
 
 
 HOSTILE: dict[str, tuple[Behaviour, str]] = {
@@ -482,12 +462,9 @@ def swap(rows: list[dict[str, Any]]) -> None:
 
 
 TAMPERED: list[tuple[str, Callable[[list[dict[str, Any]]], object], str]] = [
-    ("view.jsonl", lambda rows: rows.pop(1), "row r1, view 'rephrased' has no row with this id"),
     ("view.jsonl", lambda rows: rows.append(rows[1]), "row r1, view 'rephrased' has several rows with this"),
     ("view.jsonl", swap, "row r1, view 'rephrased' rewords other content under this id"),
-    ("view.jsonl", lambda rows: rows[1].update(id="q"), "row r1, view 'rephrased' has no row with this id"),
     ("view.jsonl", lambda rows: rows[1].update(question=None), "row r1, .* the question is empty"),
-    ("view.jsonl", lambda rows: rows[1].update(question=["a"]), "row r1, .* the question is"),
     ("view.jsonl", lambda rows: rows[1].update(question="\ud83d"), "row r1, .* is half of a surrogate pair"),
     ("rows.jsonl", lambda rows: rows[1].update(question="5?"), "row r1, .* rewords other content"),
 ]
@@ -645,14 +622,14 @@ def test_unanswered_rows_are_a_failure_that_the_same_command_mends(tmp_path, ser
     server = serve(rewriting(lambda call: fail(400)(call) if "Ann" in question_of(call) else good(call)))
     words = ["rephrase", config, "--model", "m", "--url", server.url, "--quiet"]
     assert main(words) == 1
-    said = capsys.readouterr()
-    assert "4 of 5 rows reworded" in said.out
-    assert "no reply came for 1 row(s); the same command asks for them" in said.err
+    output = capsys.readouterr()
+    assert "4 of 5 rows reworded" in output.out
+    assert "no reply came for 1 row(s); the same command asks for them" in output.err
     server.behaviour = good
     assert main(words) == 0
-    assert f"5 of 5 rows reworded: {tmp_path / 'v.jsonl'}" in (told := capsys.readouterr().out)
-    assert "2 requests in" in told
-    assert told.endswith(f"train on it: mmcorl train {config}\n")
+    assert f"5 of 5 rows reworded: {tmp_path / 'v.jsonl'}" in (text := capsys.readouterr().out)
+    assert "2 requests in" in text
+    assert text.endswith(f"train on it: mmcorl train {config}\n")
 
 
 @pytest.mark.slow
@@ -669,10 +646,10 @@ def test_different_family_plus_from_the_quickstart(tmp_path, serve, capsys, monk
     small = ["data.train.size=32", "steps=2", "validation.sets=[]"]
     config = str(ROOT / "configs/quickstart.yaml")
     assert main(["rephrase", config, *small, "--model", "m", "--url", server.url, "--out", str(out), "--quiet"]) == 0
-    told = capsys.readouterr().out
-    assert "32 of 32 rows reworded" in told
+    text = capsys.readouterr().out
+    assert "32 of 32 rows reworded" in text
     assert len(server.calls) == 8, "four questions, with other pictures each time"
-    last = told.strip().splitlines()[-1]
+    last = text.strip().splitlines()[-1]
     views = [word.strip("'") for word in last.split() if "view" in word]
     assert views == [f"data.train.views.rephrased.source={out}", "agents[1].view=rephrased"]
     run = tmp_path / "run"
