@@ -1,7 +1,7 @@
-"""Tables of one or several summaries, and of a comparison: what stands in them and what may stand side by side.
+"""Tables of one or several summaries and of a comparison.
 
-A table that would mix graders, multiple-choice policies, judges or item sets is refused: its numbers would
-differ for other reasons than the models.
+A table that would mix graders, multiple-choice policies, judges or item sets is refused: its numbers would not be
+comparable.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DASH = "–"
 
 
 def score_tables(summaries: Summaries, *, layout: Layout = "columns", digits: int = 2) -> list[Table]:
-    """The tables of one evaluation, or of several side by side: the scores, then how each came about.
+    """Return the scores of one or several evaluations, and a second table with the stages behind each score.
 
     One evaluation has its benchmarks as rows. Several have them as `columns` (the paper's tables) or as
     `rows`. `digits`: decimals of a percentage (the paper: 2 for vision, 1 for text).
@@ -36,37 +36,37 @@ def score_tables(summaries: Summaries, *, layout: Layout = "columns", digits: in
     check_one_table(summaries)
     columns = _columns(summaries)
     means = _means(columns)
-    grid = (
+    table = (
         _one(summaries[0], columns, means, digits)
         if len(summaries) == 1
         else _several(summaries, columns, means, layout, digits)
     )
-    return [grid, _origins(summaries, columns, digits)]
+    return [table, _origins(summaries, columns, digits)]
 
 
 def sub_score_tables(label: str, benchmark: str, scores: Mapping[str, Any], *, digits: int = 2) -> list[Table]:
-    """One table per field of a benchmark's sub-scores: subject, level, version, ..."""
+    """Return one table per field of a benchmark's sub-scores: subject, level, version, ..."""
     columns: list[tuple[str, Align]] = [("", "left"), ("n", "right"), ("%", "right")]
-    grids = []
+    tables = []
     for field, values in scores["sub_scores"].items():
         rows = []
-        for value, told in values.items():
-            correct, n = told["correct"], told["n"]
+        for value, counts in values.items():
+            correct, n = counts["correct"], counts["n"]
             score = Cell(percent(Fraction(correct), n, digits), bounds(wilson(correct, n))) if n else Cell(DASH)
             rows.append([Cell(_key(value) if field == "official" else value), Cell(f"{n:,}"), score])
-        grids.append(Table(f"{title(benchmark)} by {field}: {label}", columns, rows))
-    return grids
+        tables.append(Table(f"{title(benchmark)} by {field}: {label}", columns, rows))
+    return tables
 
 
 def _key(official: str) -> str:
-    """MathVision's official keys as people read them: `-level1`: `level 1`, `algebra_level3`: `algebra, level 3`."""
+    """Return MathVision's official keys readably: `-level1`: `level 1`, `algebra_level3`: `algebra, level 3`."""
     subject, level, number = official.partition("level")
     words = [subject.strip("-_").replace("_", " "), f"level {number}" if level else ""]
     return ", ".join(word for word in words if word)
 
 
 def comparison_table(compared: Sequence[Paired], *, digits: int = 2) -> Table:
-    """The table of a paired comparison, one row per benchmark.
+    """Return the table of a paired comparison, one row per benchmark.
 
     Raises ValueError when there is nothing to compare, or when the rows are about different evaluations.
     """
@@ -123,7 +123,7 @@ def comparison_table(compared: Sequence[Paired], *, digits: int = 2) -> Table:
 
 
 def csv_text(summaries: Summaries) -> str:
-    """All evaluations as CSV, one row per evaluation and benchmark, unrounded.
+    """Return all evaluations as CSV, one row per evaluation and benchmark, unrounded.
 
     Raises:
         UserError: as for `score_tables`.
@@ -157,7 +157,7 @@ def csv_text(summaries: Summaries) -> str:
 
 
 def check_one_table(summaries: Summaries) -> None:
-    """Refuse to put evaluations side by side that were not graded alike or not on the same items.
+    """Refuse evaluations in one table that were graded differently or on different items.
 
     Raises:
         UserError: naming the first difference and both evaluations.
@@ -168,8 +168,8 @@ def check_one_table(summaries: Summaries) -> None:
     policies: list[tuple[str, str]] = []
     seen: dict[str, tuple[str, Mapping[str, Any]]] = {}
     for label, summary in summaries:
-        for name, told in summary["benchmarks"].items():
-            grader = told["grader"]
+        for name, scores in summary["benchmarks"].items():
+            grader = scores["grader"]
             other, known = graders.setdefault(str(grader["name"]), (label, grader))
             _refuse_if("grader", facts_difference(known, grader), other, label, "grade the responses of both again")
             if grader.get("mcq_policy") is not None:
@@ -178,24 +178,24 @@ def check_one_table(summaries: Summaries) -> None:
                     _refuse_if(
                         "mcq_policy", f"{policies[0][1]}, {policies[-1][1]}", policies[0][0], label, "grade both again"
                     )
-            other, known = seen.setdefault(name, (label, told))
+            other, known = seen.setdefault(name, (label, scores))
             _refuse_if(f"grader of {name}", facts_difference(known["grader"], grader), other, label, "grade both again")
             _refuse_if(
                 f"judge of {name}",
-                facts_difference(known["judge"], told["judge"]),
+                facts_difference(known["judge"], scores["judge"]),
                 other,
                 label,
                 "judge both or neither",
             )
-            if known["items"] != told["items"]:
+            if known["items"] != scores["items"]:
                 raise UserError(
-                    f"{name} has other items in {other!r} ({known['n']}) than in {label!r} ({told['n']}): "
+                    f"{name} has other items in {other!r} ({known['n']}) than in {label!r} ({scores['n']}): "
                     "evaluate both on the same items, or make two tables"
                 )
 
 
 def percent(correct: int | Fraction, total: int = 1, digits: int = 2) -> str:
-    """100 * correct / total with `digits` decimals, rounded once and half up, in exact arithmetic."""
+    """Return 100 * correct / total with `digits` decimals, rounded half up once, in exact arithmetic."""
     scaled = Fraction(correct) / total * 100 * 10**digits
     units = (2 * scaled.numerator + scaled.denominator) // (2 * scaled.denominator)
     whole, part = divmod(units, 10**digits)
@@ -203,12 +203,12 @@ def percent(correct: int | Fraction, total: int = 1, digits: int = 2) -> str:
 
 
 def mean(scores: Sequence[Mapping[str, Any]]) -> Fraction:
-    """The paper's average: the plain mean over benchmarks, whatever their sizes; exact."""
-    return sum((Fraction(told["correct"], told["total"]) for told in scores), Fraction(0)) / len(scores)
+    """Return the paper's average: the exact plain mean over benchmarks, regardless of their sizes."""
+    return sum((Fraction(row["correct"], row["total"]) for row in scores), Fraction(0)) / len(scores)
 
 
 def p_text(p: float) -> str:
-    """A p-value as people write it."""
+    """Return a p-value with three decimals."""
     return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
@@ -217,10 +217,10 @@ def title(benchmark: str) -> str:
     return (BENCHMARKS[benchmark].title or benchmark) if benchmark in BENCHMARKS else benchmark
 
 
-def shown_interval(told: Mapping[str, Any]) -> Sequence[float] | None:
-    """The interval to print: clustered where answers are not independent, else Wilson's."""
-    clustered = told["clustered"]
-    interval: Sequence[float] | None = clustered["interval"] if clustered else told["wilson"]
+def shown_interval(scores: Mapping[str, Any]) -> Sequence[float] | None:
+    """Return the interval to print: clustered where answers are not independent, else Wilson's."""
+    clustered = scores["clustered"]
+    interval: Sequence[float] | None = clustered["interval"] if clustered else scores["wilson"]
     return interval
 
 
@@ -236,7 +236,7 @@ Column = tuple[str, str]
 
 def _columns(summaries: Summaries) -> list[Column]:
     present = dict.fromkeys(
-        (name, told["aggregation"]) for _, summary in summaries for name, told in summary["benchmarks"].items()
+        (name, scores["aggregation"]) for _, summary in summaries for name, scores in summary["benchmarks"].items()
     )
     order = list(BENCHMARKS)
     return sorted(present, key=lambda column: order.index(column[0]) if column[0] in order else len(order))
@@ -253,22 +253,22 @@ def _means(columns: Sequence[Column]) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _score(told: Mapping[str, Any] | None, digits: int) -> Cell:
-    if told is None or not told["total"]:
+def _score(scores: Mapping[str, Any] | None, digits: int) -> Cell:
+    if scores is None or not scores["total"]:
         return Cell(DASH)
-    return Cell(percent(told["correct"], told["total"], digits), bounds(shown_interval(told)))
+    return Cell(percent(scores["correct"], scores["total"], digits), bounds(shown_interval(scores)))
 
 
 def _mean(summary: Mapping[str, Any], members: Sequence[str], digits: int) -> Cell:
     scores = [summary["benchmarks"].get(name) for name in members]
-    if any(told is None or not told["total"] for told in scores):
+    if any(row is None or not row["total"] for row in scores):
         return Cell(DASH)
-    return Cell(percent(mean([told for told in scores if told is not None]), digits=digits))
+    return Cell(percent(mean([row for row in scores if row is not None]), digits=digits))
 
 
-def _told(summary: Mapping[str, Any], column: Column) -> Mapping[str, Any] | None:
-    told: Mapping[str, Any] | None = summary["benchmarks"].get(column[0])
-    return told if told is not None and told["aggregation"] == column[1] else None
+def _scores_of(summary: Mapping[str, Any], column: Column) -> Mapping[str, Any] | None:
+    scores: Mapping[str, Any] | None = summary["benchmarks"].get(column[0])
+    return scores if scores is not None and scores["aggregation"] == column[1] else None
 
 
 def _one(
@@ -279,10 +279,10 @@ def _one(
     heads += [("correct", "right"), ("of", "right")]
     rows = []
     for column in columns:
-        told = _told(summary, column)
-        if told is not None:
-            counts = [Cell(_count(told["correct"])), Cell(_count(told["total"]))]
-            rows.append([Cell(title(column[0])), Cell(column[1]), _score(told, digits), *counts])
+        scores = _scores_of(summary, column)
+        if scores is not None:
+            counts = [Cell(_count(scores["correct"])), Cell(_count(scores["total"]))]
+            rows.append([Cell(title(column[0])), Cell(column[1]), _score(scores, digits), *counts])
     for suite, members in means.items():
         rows.append([Cell(suite), Cell(""), _mean(summary, members, digits), Cell(""), Cell("")])
     return Table(label, heads, rows, _notes([labelled]))
@@ -293,7 +293,7 @@ def _several(
 ) -> Table:
     names = [f"{title(name)} {aggregation}" for name, aggregation in columns]
     cells = [
-        [_score(_told(summary, column), digits) for column in columns]
+        [_score(_scores_of(summary, column), digits) for column in columns]
         + [_mean(summary, members, digits) for members in means.values()]
         for _, summary in summaries
     ]
@@ -307,26 +307,26 @@ def _several(
 
 
 def _origins(summaries: Summaries, columns: Sequence[Column], digits: int) -> Table:
-    """Beside each score: what the rules gave, what the judge added, and what could not be scored."""
+    """Return per score what the rules credited, what the judge added, and what could not be scored."""
     heads: list[tuple[str, Align]] = [("", "left")] if len(summaries) == 1 else [("", "left"), ("run", "left")]
     for head in ("n", "rules alone %", "judge recovered", "format %", "cut off %", "judge failed", "judge unclear"):
         heads.append((head, "right"))
     rows = []
     for column in columns:
         for label, summary in summaries:
-            told = _told(summary, column)
-            if told is None:
+            scores = _scores_of(summary, column)
+            if scores is None:
                 continue
             names = [Cell(title(column[0]))] if len(summaries) == 1 else [Cell(title(column[0])), Cell(label)]
-            rule = Cell(percent(told["rule_correct"], told["total"], digits)) if told["total"] else Cell(DASH)
-            given = told["responses"]
-            shares = [Cell(percent(told[key], given, 1)) if given else Cell(DASH) for key in ("committed", "cut_off")]
-            asked = told["judge"] is not None
+            rule = Cell(percent(scores["rule_correct"], scores["total"], digits)) if scores["total"] else Cell(DASH)
+            given = scores["responses"]
+            shares = [Cell(percent(scores[key], given, 1)) if given else Cell(DASH) for key in ("committed", "cut_off")]
+            asked = scores["judge"] is not None
             judged = [
-                Cell(f"{told[key]:,}" if asked else DASH)
+                Cell(f"{scores[key]:,}" if asked else DASH)
                 for key in ("judge_recovered", "judge_failed", "judge_unclear")
             ]
-            rows.append([*names, Cell(f"{told['n']:,}"), rule, judged[0], *shares, *judged[1:]])
+            rows.append([*names, Cell(f"{scores['n']:,}"), rule, judged[0], *shares, *judged[1:]])
     return Table("How the scores came about", heads, rows, [])
 
 
@@ -335,41 +335,43 @@ def _notes(summaries: Summaries) -> list[str]:
     graders: dict[str, list[str]] = {}
     judges: dict[str, list[str]] = {}
     for _, summary in summaries:
-        for name, told in summary["benchmarks"].items():
-            grader, judge = told["grader"], told["judge"]
+        for name, scores in summary["benchmarks"].items():
+            grader, judge = scores["grader"], scores["judge"]
             policy = "" if grader.get("mcq_policy") is None else f", multiple choice {grader['mcq_policy']}"
             graders.setdefault(f"{grader['name']} {grader['version']}{policy}", []).append(title(name))
-            said = "none" if judge is None else f"{judge['model']}, prompt {judge['prompt_version']}"
-            judges.setdefault(said, []).append(title(name))
+            facts = "none" if judge is None else f"{judge['model']}, prompt {judge['prompt_version']}"
+            judges.setdefault(facts, []).append(title(name))
     for word, users in (("Grader", graders), ("Judge", judges)):
-        for said, benchmarks in users.items():
+        for facts, benchmarks in users.items():
             which = "" if len(users) == 1 else f" ({', '.join(dict.fromkeys(benchmarks))})"
-            notes[f"{word}: {said}{which}."] = None
+            notes[f"{word}: {facts}{which}."] = None
     notes["In brackets: 95% Wilson interval."] = None
     for label, summary in summaries:
         of = f" in {label}" if len(summaries) > 1 else ""
-        for name, told in summary["benchmarks"].items():
-            clustered = told["clustered"]
+        for name, scores in summary["benchmarks"].items():
+            clustered = scores["clustered"]
             if clustered:
                 unit = "groups of dependent items" if clustered["by"] == "group" else "items sampled several times"
                 notes[f"{title(name)}: interval clustered by {clustered['clusters']:,} {unit}."] = None
-            if told["full_n"] and told["n"] < told["full_n"]:
-                notes[f"{title(name)}: {told['n']:,} of {told['full_n']:,} items only."] = None
-            for caveat in told.get("caveats", ()):
+            if scores["full_n"] and scores["n"] < scores["full_n"]:
+                notes[f"{title(name)}: {scores['n']:,} of {scores['full_n']:,} items only."] = None
+            for caveat in scores.get("caveats", ()):
                 notes[f"{title(name)}{of}: {caveat}."] = None
-            if told["tie_rule"]:
-                notes[f"{title(name)} {told['aggregation']}: ties by {told['tie_rule']} ({told['ties']:,}{of})."] = None
-            for record in told.get("sandbox") or ():
+            if scores["tie_rule"]:
+                notes[
+                    f"{title(name)} {scores['aggregation']}: ties by {scores['tie_rule']} ({scores['ties']:,}{of})."
+                ] = None
+            for record in scores.get("sandbox") or ():
                 held = ", ".join(record["layers"]) or "limits alone"
                 notes[f"{title(name)}{of}: programs ran confined by {held}."] = None
-            if told["unasked"]:
+            if scores["unasked"]:
                 words = "item could not be put to the model and counts", "items could not be put to the model and count"
-                notes[f"{title(name)}{of}: {counted(told['unasked'], *words)} as wrong."] = None
-            missing = told["missing"] - told["unasked"] * told["samples"]
+                notes[f"{title(name)}{of}: {counted(scores['unasked'], *words)} as wrong."] = None
+            missing = scores["missing"] - scores["unasked"] * scores["samples"]
             if missing:
                 words = "response is missing and counts", "responses are missing and count"
                 notes[f"{title(name)}{of}: {counted(missing, *words)} as wrong."] = None
-            waiting = told["judge_failed"] + told["judge_pending"]
+            waiting = scores["judge_failed"] + scores["judge_pending"]
             if waiting:
                 words = "response waits", "responses wait"
                 notes[f"{title(name)}{of}: {counted(waiting, *words)} for a judge; judge again for a final score."] = (
@@ -384,7 +386,7 @@ def _count(count: int) -> str:
 
 
 def bounds(interval: Sequence[float] | None) -> str:
-    """An interval as tables show it, in percent; nothing for None."""
+    """Return an interval in percent; empty for None."""
     return "" if interval is None else f"[{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]"
 
 

@@ -1,4 +1,4 @@
-"""What the page's script reads: items once, rows as short arrays, filters by field."""
+"""The data of the page's script: items once, rows as short arrays, filters by field."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ KINDS = (
     "no answer: cut off",
     "no response",
 )
-"""How a response ended, finer than `Verdict.stage`; the script knows them by place."""
+"""Outcomes of a response, finer than `Verdict.stage`; the script knows them by index."""
 MAX_VALUES = 80
 """Values up to which a field gets a filter: the 67 concepts of We-Math do, free text does not."""
 MAX_VALUE = 80
 
 
 class Texts:
-    """Responses as they are shown: whole while all fit the budget, else without the middle of the longest.
+    """Texts of responses: whole while all fit the budget, else without the middle of the longest.
 
     Args:
         texts: all responses of the page.
@@ -35,11 +35,11 @@ class Texts:
 
     def __init__(self, texts: Sequence[str], budget: int) -> None:
         self.limit = _limit(sorted(map(len, texts)), budget)
-        """Longest text that is shown whole; None when all are."""
+        """Longest text shown whole; None if all are."""
         self.shortened = 0 if self.limit is None else sum(len(text) > self.limit for text in texts)
 
     def shown(self, text: str) -> list[str | int]:
-        """[text], or [start, characters left out, end]; the end, where answers stand, gets a third."""
+        """Return [text], or [start, characters left out, end]; the end, where answers are, gets a third."""
         if self.limit is None or len(text) <= self.limit:
             return [text]
         end = self.limit // 3
@@ -47,8 +47,8 @@ class Texts:
 
 
 def item_data(item: Item, images: Sequence[int]) -> dict[str, Any]:
-    """One item for the script; what is absent is left out."""
-    told = {
+    """Return one item for the script, without empty fields."""
+    record = {
         "b": item.benchmark,
         "id": item.id,
         "q": item.question,
@@ -60,11 +60,11 @@ def item_data(item: Item, images: Sequence[int]) -> dict[str, Any]:
         "i": list(images),
         "m": {name: values for name in item.meta if (values := field_values(item.meta[name])) is not None},
     }
-    return {key: value for key, value in told.items() if value not in (None, [], {})}
+    return {key: value for key, value in record.items() if value not in (None, [], {})}
 
 
 def row_data(place: int, outcome: Outcome, response: Response | None, raw: Any, texts: Texts) -> list[Any]:
-    """One row: item, sample, kind, right, answer, reason, judge's raw words, finish reason, tokens, text parts."""
+    """Return item, sample, kind, right, answer, reason, judge's raw words, finish reason, tokens, text parts."""
     return [
         place,
         outcome.sample,
@@ -80,7 +80,7 @@ def row_data(place: int, outcome: Outcome, response: Response | None, raw: Any, 
 
 
 def kind_of(outcome: Outcome) -> int:
-    """The place of an outcome in `KINDS`."""
+    """Return the index of an outcome in `KINDS`."""
     if outcome.missing:
         return 8
     if outcome.rule:
@@ -93,7 +93,7 @@ def kind_of(outcome: Outcome) -> int:
 
 
 def filters(items: Iterable[Item]) -> dict[str, dict[str, list[str]]]:
-    """Per benchmark the fields of `Item.meta` worth choosing by: with several values, but not one per item."""
+    """Return per benchmark the fields of `Item.meta` to filter by: with several values, but not one per item."""
     known: dict[str, dict[str, dict[str, None]]] = {}
     for item in items:
         fields = known.setdefault(item.benchmark, {})
@@ -109,7 +109,7 @@ def filters(items: Iterable[Item]) -> dict[str, dict[str, list[str]]]:
 
 
 def field_values(value: Any) -> list[str] | None:
-    """A field's values as short texts; None for what is no label (missing, nested, long)."""
+    """Return a field's values as short texts; None if missing, nested or long."""
     values = list(value) if isinstance(value, list | tuple) else [value]
     if not values or not all(isinstance(one, str | int | float) and one != "" for one in values):
         return None
@@ -123,7 +123,7 @@ def _natural(text: str) -> tuple[int, int, str]:
 
 
 def _limit(lengths: Sequence[int], budget: int) -> int | None:
-    """The longest length (of `lengths`, ascending) shown whole so that all cut to it are within the budget."""
+    """Return the longest length (of `lengths`, ascending) such that all texts cut to it fit the budget."""
     left = budget
     for number, length in enumerate(lengths):
         remaining = len(lengths) - number

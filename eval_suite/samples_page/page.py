@@ -1,7 +1,7 @@
-"""Writes the page: all rows as data, drawn on demand by one script that nothing else may run beside.
+"""Writes the samples page: all rows as data, drawn on demand by one script.
 
-Text of models and data reaches the page only as JSON and is shown only through `textContent`; the page's content
-policy lets no other script run and nothing be fetched.
+Text of models and data is in the page only as JSON and is shown only through `textContent`; the content policy allows
+no other script and no request.
 """
 
 from __future__ import annotations

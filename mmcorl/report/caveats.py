@@ -1,4 +1,4 @@
-"""What a reader must know before believing a report's numbers, derived from the files themselves."""
+"""Caveats of a report's numbers, derived from the files of the runs."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ UNPARSED = 0.05
 
 
 def caveats(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[str]:
-    """Sentences, most important first: the runs' own notes, then what their files show."""
+    """Return sentences, most important first: the runs' notes, then what their files show."""
     run = runs[0]
-    told = [str(note) for one in runs for note in (one.summary or {}).get("notes") or ()]
-    told += _progress(runs, labels)
-    told += _comparability(runs, labels)
-    for one, label in zip(runs, labels, strict=True):
-        told += _reward_is_not_accuracy(one, label)
-    told += _margin(run)
-    told += _unparsed(run)
-    told += _numbers_left_out(run)
-    told += [
+    notes = [str(note) for each in runs for note in (each.summary or {}).get("notes") or ()]
+    notes += _progress(runs, labels)
+    notes += _comparability(runs, labels)
+    for each, label in zip(runs, labels, strict=True):
+        notes += _reward_is_not_accuracy(each, label)
+    notes += _margin(run)
+    notes += _unparsed(run)
+    notes += _numbers_left_out(run)
+    notes += [
         f"{label}: the last line of {name} was still being written and is left out."
-        for one, label in zip(runs, labels, strict=True)
-        for name in one.torn
+        for each, label in zip(runs, labels, strict=True)
+        for name in each.torn
     ]
-    return list(dict.fromkeys(told))
+    return list(dict.fromkeys(notes))
 
 
 def _progress(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[str]:
-    told = ["End is the last evaluation, never the best one."]
+    notes = ["End is the last evaluation, never the best one."]
     if not any(run.validation for run in runs):
-        told = ["No validation set is named, so nothing here says whether accuracy changed: see validation.sets."]
+        notes = ["No validation set is configured, so there is no accuracy: see validation.sets."]
     for run, label in zip(runs, labels, strict=True):
         if not run.finished:
             planned = f" of {run.steps_planned}" if run.steps_planned else ""
-            told.append(
-                f"{label} has not finished: it stands at step {run.steps_done}{planned}, and its end is the "
+            notes.append(
+                f"{label} has not finished: it is at step {run.steps_done}{planned}, and its end is the "
                 "latest evaluation so far."
             )
         first = [records[0]["step"] for s in run.sets if (records := run.validation_records(s))]
         if first and min(first) > 0:
-            told.append(f"{label} was first evaluated at step {min(first)}, not before training.")
+            notes.append(f"{label} was first evaluated at step {min(first)}, not before training.")
         if run.validation and not any(run.accuracy(s, a).start is not None for s in run.sets for a in run.agents):
-            told.append(f"{label} has no known answers to evaluate against, so it has no accuracy.")
-    return told
+            notes.append(f"{label} has no known answers to evaluate against, so it has no accuracy.")
+    return notes
 
 
 def _comparability(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[str]:
-    told = []
+    notes = []
     first = runs[0]
     for run, label in zip(runs[1:], labels[1:], strict=True):
         starts = [
@@ -60,24 +60,24 @@ def _comparability(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[str]
             for agent in first.agents
             if agent in run.agents
         ]
-        differing = [agent for agent, one, other in starts if one is not None and other is not None and one != other]
+        differing = [agent for agent, mine, other in starts if mine is not None and other is not None and mine != other]
         if differing:
-            told.append(
+            notes.append(
                 f"{label} does not start from the same accuracy as {labels[0]} ({', '.join(differing)}), so "
                 "their ends are not directly comparable."
             )
-        if not any(one is not None and other is not None for _, one, other in starts):
-            told.append(f"{label} shares no evaluated agent and set with {labels[0]}.")
-        for key, said in (("seed", "seed"), ("steps", "number of steps")):
-            one, other = first.config.get(key), run.config.get(key)
-            if one is not None and other is not None and one != other:
-                told.append(f"{label} has another {said} than {labels[0]}: {other} instead of {one}.")
+        if not any(mine is not None and other is not None for _, mine, other in starts):
+            notes.append(f"{label} shares no evaluated agent and set with {labels[0]}.")
+        for key, word in (("seed", "seed"), ("steps", "number of steps")):
+            mine, other = first.config.get(key), run.config.get(key)
+            if mine is not None and other is not None and mine != other:
+                notes.append(f"{label} has another {word} than {labels[0]}: {other} instead of {mine}.")
         graders = [mapping((r.summary or {}).get("grader")) for r in (first, run)]
         if all(graders) and dict(graders[0]) != dict(graders[1]):
-            told.append(f"{label} was scored by another grader or version than {labels[0]}.")
+            notes.append(f"{label} was scored by another grader or version than {labels[0]}.")
     if any(run.supervision == "gold" for run in runs) and any(run.supervision != "gold" for run in runs):
-        told.append("Gold is trained on the known answers and serves as a reference; the others never see them.")
-    return told
+        notes.append("Gold is trained on the known answers as a reference; the others never see them.")
+    return notes
 
 
 def _reward_is_not_accuracy(run: RunFiles, label: str) -> list[str]:
@@ -112,16 +112,16 @@ def _margin(run: RunFiles) -> list[str]:
 
 
 def _unparsed(run: RunFiles) -> list[str]:
-    told = []
+    notes = []
     for set_name in run.sets:
         for agent in run.agents:
             points = run.validation_series(set_name, agent, "unparsed_share")
             if points and points[-1][1] > UNPARSED:
-                told.append(
+                notes.append(
                     f"At its last evaluation on {set_name}, {agent} gave no readable answer to "
                     f"{points[-1][1]:.0%} of the prompts; these count as wrong."
                 )
-    return told
+    return notes
 
 
 def _numbers_left_out(run: RunFiles) -> list[str]:

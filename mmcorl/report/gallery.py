@@ -1,4 +1,4 @@
-"""The prompts a report shows: their pictures as data URIs, their answers as counts."""
+"""The gallery of a report: prompts with their images as data URIs and their answers as counts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MIME = {"PNG": "image/png", "JPEG": "image/jpeg", "GIF": "image/gif", "WEBP": "i
 
 @dataclass(frozen=True)
 class Cut:
-    """A text with the number of characters left out at its end."""
+    """A text and the number of characters cut off its end."""
 
     text: str
     left_out: int = 0
@@ -39,7 +39,7 @@ class Picture:
     height: int = 0
     problem: str | None = None
     tiny: bool = False
-    """Whether it is so small that it is shown enlarged, pixel by pixel."""
+    """Whether to enlarge it, pixel by pixel."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,12 @@ class Bar:
     equals_gold: bool = False
     is_label: bool = False
     is_rest: bool = False
-    """Whether this is the bar of completions without an answer, or of all rarer answers."""
+    """Completions without an answer, or all rarer answers."""
 
 
 @dataclass(frozen=True)
 class AgentAnswers:
-    """What one agent answered to one prompt and what it was trained on."""
+    """One agent's answers to one prompt, and its label."""
 
     agent: str
     colour: int
@@ -83,7 +83,7 @@ class Entry:
 
 
 def gallery_entries(run: RunFiles, colours: Mapping[str, int]) -> list[Entry]:
-    """The entries to show, at most MAX_ENTRIES, spread evenly over the run and in its order."""
+    """Return at most MAX_ENTRIES entries, spread evenly over the run and in its order."""
     records = list(run.gallery)
     if len(records) > MAX_ENTRIES:
         stride = (len(records) - 1) / (MAX_ENTRIES - 1)
@@ -92,7 +92,7 @@ def gallery_entries(run: RunFiles, colours: Mapping[str, int]) -> list[Entry]:
 
 
 def picture(run_dir: Path, name: str) -> Picture:
-    """One image of the run folder; scaled down when large, refused when it lies outside the folder."""
+    """Return one image of the run folder, scaled down when large; a problem when it is outside the folder."""
     path = (run_dir / name).resolve()
     if not path.is_relative_to(run_dir.resolve()):
         return Picture(None, problem=f"{name} lies outside the run folder")
@@ -128,28 +128,28 @@ def _entry(run_dir: Path, record: Record, colours: Mapping[str, int]) -> Entry:
         question=_cut(record.get("text") or "", MAX_TEXT),
         gold=None if gold is None else _cut(gold, MAX_ANSWER),
         pictures=[picture(run_dir, str(name)) for name in record.get("images") or ()],
-        agents=[_answers(str(agent), mapping(told), gold, colours) for agent, told in agents.items()],
+        agents=[_answers(str(agent), mapping(shown), gold, colours) for agent, shown in agents.items()],
     )
 
 
-def _answers(agent: str, told: Record, gold: Any, colours: Mapping[str, int]) -> AgentAnswers:
-    label = told.get("label")
-    sample = told.get("sample")
+def _answers(agent: str, record: Record, gold: Any, colours: Mapping[str, int]) -> AgentAnswers:
+    label = record.get("label")
+    sample = record.get("sample")
     return AgentAnswers(
         agent=agent,
         colour=colours.get(agent, 0),
-        bars=_bars(told, gold, label),
-        tie=bool(told.get("tie")),
+        bars=_bars(record, gold, label),
+        tie=bool(record.get("tie")),
         label=None if label is None else _cut(label, MAX_ANSWER),
         label_equals_gold=None if label is None or gold is None else _same(label, gold),
-        teacher=None if told.get("teacher") is None else str(told["teacher"]),
+        teacher=None if record.get("teacher") is None else str(record["teacher"]),
         sample=None if sample is None else _cut(sample, MAX_TEXT),
     )
 
 
-def _bars(told: Record, gold: Any, label: Any) -> list[Bar]:
-    votes = [(str(vote[0]), number(vote[1]) or 0.0) for vote in told.get("votes") or () if len(vote) == 2]
-    answers = told.get("answers") or ()
+def _bars(record: Record, gold: Any, label: Any) -> list[Bar]:
+    votes = [(str(vote[0]), number(vote[1]) or 0.0) for vote in record.get("votes") or () if len(vote) == 2]
+    answers = record.get("answers") or ()
     total = max(float(len(answers)), sum(count for _, count in votes), 1.0)
     votes.sort(key=lambda vote: -vote[1])
     bars = [
@@ -172,9 +172,9 @@ def _bars(told: Record, gold: Any, label: Any) -> list[Bar]:
     return bars
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Whether two answers are written alike; the voting's own relation is wider, as the page says."""
-    return str(one).strip() == str(other).strip()
+def _same(answer: Any, other: Any) -> bool:
+    """Return whether two answers are spelled alike; the vote's relation is wider, as the page says."""
+    return str(answer).strip() == str(other).strip()
 
 
 def _cut(text: Any, limit: int) -> Cut:

@@ -1,4 +1,4 @@
-"""Writes the one page that shows a run, and the comparison of several runs."""
+"""The page of a run, compared with other runs."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ MAX_EXAMPLES = 50
 
 
 def build_report(run_dir: Path, others: Sequence[Path] = ()) -> Path:
-    """Write `report.html` of a run, finished or not, beside other runs, and return its path.
+    """Write `report.html` of a run, finished or not, compared with other runs, and return its path.
 
     The page is one file without scripts that loads nothing: images are data URIs, charts are inline SVG. All
     text of models and data is escaped. The file is replaced in one piece.
 
     Args:
         run_dir: the folder of the run the page is about; the page is written into it.
-        others: folders of runs to show beside it, such as self-rewarding and gold from the same start.
+        others: folders of runs to compare with, such as self-rewarding and gold from the same start.
 
     Raises:
         UserError: a folder is not a readable run folder.
@@ -81,7 +81,7 @@ def _context(runs: Sequence[RunFiles]) -> dict[str, Any]:
 
 
 def _facts(run: RunFiles) -> list[tuple[str, str]]:
-    """What was run, as (name, value); what no file says is left out."""
+    """Return the facts of a run as (name, value), as far as its files say."""
     batch = mapping(run.config.get("batch"))
     facts = []
     if run.steps_planned is not None:
@@ -107,16 +107,16 @@ def _facts(run: RunFiles) -> list[tuple[str, str]]:
 
 
 def _agents(run: RunFiles) -> list[dict[str, Any]]:
-    """Name, model, family and size of each agent as far as the files say."""
+    """Return name, model, family and size of each agent, as far as the files say."""
     models = {
         str(agent.get("name")): agent.get("model")
         for agent in run.config.get("agents") or ()
         if isinstance(agent, Mapping)
     }
-    told = mapping((run.summary or {}).get("agents"))
+    facts = mapping((run.summary or {}).get("agents"))
     agents = []
     for name in run.agents:
-        known = mapping(told.get(name))
+        known = mapping(facts.get(name))
         agents.append(
             {
                 "name": name,
@@ -130,7 +130,7 @@ def _agents(run: RunFiles) -> list[dict[str, Any]]:
 
 
 def _results(runs: Sequence[RunFiles]) -> list[tuple[str | None, list[dict[str, Any]]]]:
-    """For each set the comparison's rows, grouped by run."""
+    """Return for each set the rows of the comparison, grouped by run."""
     rows = comparison_rows(runs)
     tables = []
     for set_name in dict.fromkeys(row["set"] for row in rows if row["set"] is not None):
@@ -157,10 +157,10 @@ def _tag_tables(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[TagTabl
 
 def _data_check(run: RunFiles) -> list[dict[str, Any]]:
     splits = []
-    for name, told in run.data_check.items():
-        known = mapping(told)
+    for name, check in run.data_check.items():
+        known = mapping(check)
         findings = [mapping(finding) for finding in known.get("findings") or ()]
-        examples = [f"row {found.get('row_id')}: {found.get('reason')}" for found in findings]
+        examples = [f"row {finding.get('row_id')}: {finding.get('reason')}" for finding in findings]
         splits.append(
             {
                 "name": str(name),
