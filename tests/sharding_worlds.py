@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -68,7 +67,7 @@ class Done:
 
 
 class World:
-    """So many processes on this machine, joined by gloo. A context manager."""
+    """So many processes on this machine, joined by gloo."""
 
     def __init__(self, size: int):
         self.size = size
@@ -85,12 +84,7 @@ class World:
             self._ends.append(ours)
             self._processes.append(process)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         for process in self._processes:
             process.kill()
             process.join()
@@ -114,31 +108,20 @@ class World:
         return done(self.do(train, task))
 
 
-class Worlds(Mapping[int, World]):
-    """Worlds by their size, made when first asked for. A context manager."""
+class Worlds:
+    """Worlds by their size, made when first asked for; `close` ends them."""
 
     def __init__(self) -> None:
-        self._made: dict[int, World] = {}
+        self._worlds: dict[int, World] = {}
 
     def __getitem__(self, size: int) -> World:
-        if size not in self._made:
-            self._made[size] = World(size)
-        return self._made[size]
+        if size not in self._worlds:
+            self._worlds[size] = World(size)
+        return self._worlds[size]
 
-    def __iter__(self) -> Any:
-        return iter(self._made)
-
-    def __len__(self) -> int:
-        return len(self._made)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for world in self._made.values():
-            world.__exit__(kind, error, trace)
+    def close(self) -> None:
+        for world in self._worlds.values():
+            world.close()
 
 
 def _serve(end: Connection, rank: int, size: int, address: str) -> None:
@@ -161,9 +144,9 @@ def _serve(end: Connection, rank: int, size: int, address: str) -> None:
             end.send((False, traceback.format_exc()))
 
 
-def done(told: Sequence[Any]) -> Done:
+def done(replies: Sequence[Any]) -> Done:
     """What all ranks return of `train`, put together."""
-    return Done([one[0] for one in told], *told[0][1], [one[2] for one in told])
+    return Done([reply[0] for reply in replies], *replies[0][1], [reply[2] for reply in replies])
 
 
 # -- tasks --------------------------------------------------------------------------------------------------------

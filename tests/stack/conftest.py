@@ -25,5 +25,6 @@ def benches(tiny_checkpoints: Mapping[str, Path]) -> Mapping[str, Bench]:
 @pytest.fixture(scope="session")
 def worlds() -> Iterator[Worlds]:
     """Processes that train together, one world per number of ranks."""
-    with Worlds() as worlds:
-        yield worlds
+    worlds = Worlds()
+    yield worlds
+    worlds.close()

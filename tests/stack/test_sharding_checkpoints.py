@@ -12,12 +12,11 @@ from safetensors.torch import load_file
 
 from adapter_passes import adapter_of
 from mmcorl.sharding.ranks import ALONE, Ranks
-from sharding_worlds import Done, Task, Worlds, done, train
+from sharding_worlds import SHARES_OF_TWO, Done, Task, Worlds, done, train
 from worker_parts import largest_difference
 
 pytestmark = pytest.mark.stack
 
-SHARES = {1: ((0, 2, 1, 3, 4),), 2: ((0, 2), (1, 3, 4))}
 PAIRS = [
     ("none:1", "zero3:2"),
     ("none:2", "zero2:2"),
@@ -42,7 +41,7 @@ def task(path: Path, way: str, lora: bool, **more: Any) -> Task:
             "lora": {"rank": 4, "alpha": 8} if lora else None,
         },
     }
-    return Task(path, sections, SHARES[int(size)], {1: 1, 4: 2}, **more)
+    return Task(path, sections, SHARES_OF_TWO[int(size)], {1: 1, 4: 2}, **more)
 
 
 def do(worlds: Worlds, way: str, what: Task) -> Done:

@@ -17,7 +17,7 @@ import torch
 
 from mmcorl.sharding.deepspeed import with_buffers_on
 from mmcorl.sharding.ranks import ALONE, Ranks
-from sharding_worlds import Done, Task, Worlds, confidences, done, train
+from sharding_worlds import SHARES_OF_TWO, Done, Task, Worlds, confidences, done, train
 from worker_parts import largest_difference, worker
 
 pytestmark = pytest.mark.stack
@@ -25,8 +25,6 @@ pytestmark = pytest.mark.stack
 WAYS = ("none:2", "zero2:1", "zero2:2", "zero3:1", "zero3:2", "fsdp2:1", "fsdp2:2")
 DIVIDED = ("zero2:2", "zero3:2", "fsdp2:2")
 PICTURES = {1: 1, 3: 2, 4: 1}
-SHARES = {1: ((0, 2, 1, 3, 4),), 2: ((0, 2), (1, 3, 4))}
-"""In one order, as minibatches are cut by place. On two ranks the first has no picture at all, and fewer groups."""
 # AdamW divides by the root of the second moment: with the usual eps, gradients that are zero but for rounding would
 # become steps of full size in either direction.
 OPTIMIZER = {"lr": 1e-3, "eps": 1e-6, "betas": [0.9, 0.99], "max_grad_norm": 0.3}
@@ -53,7 +51,7 @@ def task(path: Path, way: str, fields: Mapping[str, Any] | None = None, **sectio
     training = {**sections.pop("training", {}), "sharding": sharding, "offload": offload[0] if offload else "none"}
     pictures = PICTURES if path.name not in ("qwen2", "llama") else {}
     sections = {"optimizer": OPTIMIZER, "objective": {"importance_correction": "token_truncate"}, **sections}
-    return Task(path, {**sections, "training": training}, SHARES[int(size)], pictures, **(fields or {}))
+    return Task(path, {**sections, "training": training}, SHARES_OF_TWO[int(size)], pictures, **(fields or {}))
 
 
 @cache

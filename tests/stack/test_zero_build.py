@@ -15,7 +15,7 @@ pytestmark = pytest.mark.stack
 
 PROGRAM = """
 import torch
-from mmcorl.sharding.zero import _deepspeed
+from mmcorl.sharding.deepspeed import _deepspeed
 _deepspeed(torch.device("cpu"))
 """
 
