@@ -242,18 +242,19 @@ def test_a_reaper_ends_what_a_dead_run_left(family: tuple[subprocess.Popen[str],
 # -- health ------------------------------------------------------------------------------------------------------
 
 
-class RayError(Exception):
+class RayActorError(Exception):
     """As Ray's."""
 
 
-class RayActorError(RayError):
-    """As Ray's."""
+class Ref:
+    def __init__(self, reply: Any):
+        self.reply = reply
 
 
 class FakeRay:
-    """References are the results themselves; one that is None never comes."""
+    """References hold their results; one that holds None never comes."""
 
-    exceptions = SimpleNamespace(RayError=RayError, RayActorError=RayActorError)
+    exceptions = SimpleNamespace(RayError=RayActorError, RayActorError=RayActorError)
 
     def wait(self, refs: list[Any], num_returns: int = 1, timeout: float | None = None) -> tuple[list[Any], list[Any]]:
         time.sleep(0.01)
@@ -265,94 +266,67 @@ class FakeRay:
         return ref.reply
 
 
-class Ref:
-    def __init__(self, reply: Any):
-        self.reply = reply
-
-
-class FakeMonitor:
-    """Remembers whose stacks were asked for, and says that processes are in some state."""
-
-    def __init__(self, state: str = "running"):
-        self.dumped: list[int] = []
-        self.states = SimpleNamespace(remote=lambda pids: Ref(dict.fromkeys(pids, state)))
-        self.dump_stacks = SimpleNamespace(remote=lambda pids: Ref(self.dumped.extend(pids) or True))
-
-
-def health(*replies: Any, call_timeout: float = 0.3, monitor: FakeMonitor | None = None) -> str | list[Any]:
-    """What comes of a call of two or more ranks of one agent, whose log is `logs/a-rankN.log`: results, or an error."""
+def outcome(*replies: Any, state: str = "running", call_timeout: float = 60.0) -> tuple[Any, list[int]]:
+    """What comes of a call of the ranks of one agent, results or an error, and whose stacks were dumped."""
+    dumped: list[int] = []
+    monitor = SimpleNamespace(
+        states=SimpleNamespace(remote=lambda pids: Ref(dict.fromkeys(pids, state))),
+        dump_stacks=SimpleNamespace(remote=lambda pids: Ref(dumped.extend(pids) or True)),
+    )
     handles = [
-        ActorHandle(
-            "a", rank, len(replies), None, ActorInfo("10.0.0.7", "node", rank, (), ""), f"logs/a-rank{rank}.log"
-        )
+        ActorHandle("a", rank, len(replies), None, ActorInfo("node7", "id", rank, (), ""), f"rank{rank}.log")
         for rank in range(len(replies))
     ]
-    watch = HealthMonitor(FakeRay(), call_timeout)
-    watch.handles, watch.monitors = handles, {"node": monitor or FakeMonitor()}
-    if monitor is not None:
-        watch.start(handles, watch.monitors)
+    health = HealthMonitor(FakeRay(), call_timeout)
+    health.start(handles, {"id": monitor})
     try:
-        return watch.gather(handles, [Ref(reply) for reply in replies], "the update of step 4")
+        return health.gather(handles, [Ref(reply) for reply in replies], "a step"), dumped
     except (RankError, UserError, OSError) as error:
-        return f"{type(error).__name__}: {error}"
+        return f"{type(error).__name__}: {error}", dumped
     finally:
-        watch.close()
+        health.close()
 
 
 ECHO = RemoteError("RuntimeError: Connection closed by peer", echo=True)
 DEAD = RayActorError("The actor died unexpectedly before finishing this task.")
+REFUSED = RemoteError("a sentence", echo=False, refused=True)
+FULL = RemoteError("OSError", echo=False, no_room="No space left on device")
 
 
 @pytest.mark.parametrize(
-    ("replies", "expected"),
+    ("replies", "options", "expected"),
     [
-        # Its own error comes first, the echo of another's end last.
-        (
-            (ECHO, DEAD),
-            "RankError: agent 'a', rank 1 of 2 on 10.0.0.7 during the update of step 4 died without an error",
-        ),
+        # A rank's own error comes first, the echo of another's end last.
+        ((ECHO, DEAD), {}, f"RankError: agent 'a', rank 1 of 2 on node7 during a step {DIED} (its log: rank1.log)"),
         (
             (ECHO, RemoteError("ValueError: no", echo=False)),
-            "rank 1 of 2 on 10.0.0.7 during the update of step 4 failed: V",
+            {},
+            "rank 1 of 2 on node7 during a step failed: ValueError",
         ),
-        (
-            (RemoteError("KeyError: 'a'", echo=False),),
-            "agent 'a' on 10.0.0.7 during the update of step 4 failed: KeyError",
-        ),
+        ((RemoteError("KeyError: 'a'", echo=False),), {}, "agent 'a' on node7 during a step failed: KeyError: 'a'"),
         # A rank that others waited for in vain is named, too.
         (
             (ECHO, None),
-            "; no answer from rank 1 (logs/a-rank1.log), whose log ends with where it stands (its log: logs/a-r",
+            {},
+            "no answer from rank 1 (rank1.log), whose log ends with where it stands (its log: rank0.log)",
         ),
-        ((1, None), "rank 1 of 2 on 10.0.0.7 during the update of step 4 gave no result within 3 seconds"),
-        ((RemoteError("a sentence", echo=False, refused=True), 1), "UserError: a sentence"),
-        (
-            (RemoteError("OSError", echo=False, no_room="No space left on device"), 1),
-            "OSError: [Errno 28] No space left",
-        ),
+        ((1, None), {"call_timeout": 1.0}, "rank 1 of 2 on node7 during a step gave no result within 1 seconds"),
+        ((1, REFUSED), {}, "UserError: a sentence"),
+        ((FULL, 1), {}, "OSError: [Errno 28] No space left on device"),
+        ((None,), {"state": "suspended"}, "hangs: its process has been suspended for 4 seconds"),
+        ((None,), {"state": "ended"}, DIED),
     ],
 )
-def test_the_fault_that_ends_a_run(replies: tuple[Any, ...], expected: str) -> None:
-    monitor = FakeMonitor()
-    assert expected in health(*replies, call_timeout=3, monitor=monitor)
-    assert monitor.dumped == ([1] if None in replies else [])
+def test_the_fault_that_ends_a_run(replies: tuple[Any, ...], options: dict[str, Any], expected: str) -> None:
+    start = time.monotonic()
+    message, dumped = outcome(*replies, **options)
+    assert expected in message
+    assert dumped == ([1] if replies[1:] == (None,) else [])
+    assert time.monotonic() - start < 10
 
 
 def test_results_come_in_the_order_of_ranks() -> None:
-    assert health(1, 2, 3) == [1, 2, 3]
-
-
-@pytest.mark.parametrize(
-    ("state", "expected"),
-    [
-        ("suspended", "hangs: its process has been suspended for 4 seconds"),
-        ("ended", "died without an error of its own"),
-    ],
-)
-def test_a_process_is_watched_while_it_answers_nothing(state: str, expected: str) -> None:
-    start = time.monotonic()
-    assert expected in health(None, call_timeout=60, monitor=FakeMonitor(state))
-    assert time.monotonic() - start < 10
+    assert outcome(1, 2, 3) == ([1, 2, 3], [])
 
 
 def test_why_an_actor_died() -> None:
@@ -374,8 +348,7 @@ def test_an_error_is_not_covered_by_one_of_leaving_the_gpu(tmp_path: Path) -> No
 
 def test_workers_choose_their_own_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver may be on a machine without a GPU."""
-    for name in ("CUDA_VISIBLE_DEVICES", "DS_ACCELERATOR", "NCCL_DEBUG", "UNRELATED"):
+    names = {"CUDA_VISIBLE_DEVICES", "DS_ACCELERATOR", "NCCL_DEBUG", "UNRELATED"}
+    for name in names:
         monkeypatch.setenv(name, "1")
-    assert {"CUDA_VISIBLE_DEVICES", "DS_ACCELERATOR", "NCCL_DEBUG", "UNRELATED"} & set(forwarded_environment()) == {
-        "NCCL_DEBUG"
-    }
+    assert names & set(forwarded_environment()) == {"NCCL_DEBUG"}
