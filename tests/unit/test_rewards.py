@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mmcorl.errors import RunError
 from mmcorl.labels.supervision import MismatchError
-from mmcorl.rewards import Reward, has_form, match
+from mmcorl.rewards import REWARDS, Reward, RewardRow, has_form, match
 from mmcorl.types import Completion, Group, Prompt, PseudoLabel
 
 
@@ -133,3 +134,33 @@ def test_a_run_adds_form_to_either_reward():
     assert Reward(Words(), format=0.5)(groups, labels, prompts) == {"p": (1.5, 1.0)}
     assert Reward(Words(), "entropy", format=0.5)(groups, labels, prompts) == {"p": (0.0, -0.25)}
     assert Reward(Words(), "entropy", 7.0)(groups, labels, prompts) == {"p": (-0.5, -0.25)}
+
+
+# -- a user's own ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        ([1.0], "returned 1 numbers for the 2 completions of prompt p"),
+        ("ab", "not a list of numbers"),
+        (None, "not a list of numbers"),
+        ([1.0, float("nan")], "rewards must be finite"),
+    ],
+)
+def test_what_a_reward_returns_is_checked(returned, words, monkeypatch):
+    row = RewardRow("mine:broken", "", lambda completions: returned)
+    monkeypatch.setitem(REWARDS._outside, row.name, row)
+    with pytest.raises(RunError, match=words):
+        Reward(Words(), "mine:broken")([SURE], [label(None)], [Prompt("p", "1", "?")])
+
+
+def test_a_reward_takes_what_it_names_and_declares_what_must_be_measured():
+    def greedy(completions, entropy, lengths, unknown=1, **others):
+        assert "answers" in others
+        assert "self_certainty" not in others
+        return [sum(pair) for pair in zip(entropy, lengths, strict=True)]
+
+    row = RewardRow("x", "", greedy)
+    assert (row.measured, row.settings, row.needs_gold) == (("entropy",), (), False)
+    assert [REWARDS[name].measured for name in REWARDS] == [(), ("entropy",), ("self_certainty",)]

@@ -1,0 +1,94 @@
+"""The examples of docs/extending.md and docs/python.md, from one file outside the tree."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from mmcorl.cli.main import main
+from mmcorl.config import load
+from mmcorl.errors import UserError
+from paths import ROOT
+from runs import changed, small_config, write_config
+
+OVERRIDES = (
+    "reward=mine:short",
+    "supervision.kind=mine:last",
+    "answers.relation=mine:same",
+    "objective.kind=mine:gate",
+    "agents.a.adapter=mine:Mine",
+)
+
+
+def examples(page: str) -> str:
+    """The Python of a page of docs."""
+    return "\n\n".join(re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL))
+
+
+@pytest.fixture
+def config(tiny_checkpoints: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A config with mine.py and tiny.jsonl beside it, outside the tree; the working folder is another one."""
+    folder = tmp_path / "outside"
+    folder.mkdir()
+    (folder / "mine.py").write_text(examples("extending.md"))
+    rows = [{"id": str(n), "question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(2)]
+    (folder / "tiny.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = small_config({"a": tiny_checkpoints["qwen2"], "b": tiny_checkpoints["llama"]}, "text")
+    tiny = {"name": "mine:TINY", "source": str(folder / "tiny.jsonl")}
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    return write_config(folder, changed(settings, steps=2, validation__benchmarks=[tiny]))
+
+
+def test_one_file_brings_reward_rule_relation_objective_benchmark_and_family(config: Path) -> None:
+    assert main(["train", str(config), *OVERRIDES, "--run-dir", "run", "--quiet"]) == 0
+    votes = [json.loads(line) for line in Path("run/votes.jsonl").read_text().splitlines()]
+    assert {agent["teacher"] for line in votes for agent in line["agents"].values()} == {"b"}
+    rewards = [value for line in votes for agent in line["agents"].values() for value in agent["rewards"]]
+    # Less than 0 without agreement, and a multiple of 0.01: tokens.
+    assert any(value < 0 for value in rewards)
+    assert all(round(100 * value, 6).is_integer() for value in rewards)
+    grader = json.loads(Path("run/summary.json").read_text())["grader"]
+    assert grader["name"] == "mine:same"
+    sets = {json.loads(line)["set"] for line in Path("run/validation.jsonl").read_text().splitlines()}
+    assert sets == {"held_out", "tiny"}
+
+
+def test_the_page_on_python_runs(config: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", examples("python.md")],
+        cwd=config.parent,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("override", "parts"),
+    [
+        ("reward=nowhere:short", ("reward 'nowhere:short'", "No module named", "beside the config")),
+        ("reward=mine:shrot", ("has no 'shrot'", "did you mean 'short'?")),
+        ("reward=mine:TINY", ("is a Benchmark, not a function",)),
+        ("reward=mine:read", ("takes 'row'", "completions")),
+        ("reward=mine.short", ("there is no reward 'mine.short'", "package.module:name")),
+        ("reward=broken:f", ("cannot be imported", "SyntaxError")),
+        ("supervision.kind=mine:same", ("supervision rule 'mine:same'", "rule(rollouts)")),
+        ("answers.relation=mine:read", ("answer relation 'mine:read'", "same(a, b, choices)")),
+        ("objective.kind=mine:same", ("objective 'mine:same' takes 'a'", "ratio")),
+        ("supervision.kind=rng", ("no supervision rule 'rng'", "did you mean 'ring'?")),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_work(override: str, parts: tuple[str, ...], config: Path) -> None:
+    (config.parent / "broken.py").write_text("def f(:\n")
+    with pytest.raises(UserError) as refused:
+        load(config, [override])
+    assert [part for part in parts if part not in str(refused.value)] == [], str(refused.value)
