@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 
+from eval_suite import compare, diversity, grade_file, pair
 from eval_suite.response_sources import lineage, parse_source
-from mmcorl.cli.main import main
+from evaluations import Cli, cli, write_rows
 from mmcorl.errors import UserError
 from runs import taught
 
+__all__ = ["cli"]
 GOLDS = ["1", "2", "3", "4", "5", "6"]
 
 
@@ -24,27 +26,12 @@ def write(
     path: Path, answers: Sequence[str | None], golds: Sequence[str] | None = GOLDS, **more: Sequence[Any]
 ) -> Path:
     """A file of responses; None is one that commits to nothing."""
-    rows = []
-    for number, answer in enumerate(answers):
-        row = {"id": f"p{number}", "question": f"What is number {number}?"}
-        row["response"] = "I do not know" if answer is None else f"So \\boxed{{{answer}}}"
-        if golds is not None:
-            row["gold"] = golds[number]
-        rows.append(row | {name: values[number] for name, values in more.items()})
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Any:
-    def started(*argv: str | Path, status: int = 0) -> tuple[str, str]:
-        capsys.readouterr()
-        code = main([str(part) for part in argv])
-        out, err = capsys.readouterr()
-        assert code == status, err
-        return out, err
-
-    return started
+    return write_rows(path, [
+        {"id": f"p{n}", "question": f"What is number {n}?"}
+        | {"response": "I do not know" if answer is None else f"So \\boxed{{{answer}}}"}
+        | ({} if golds is None else {"gold": golds[n]}) | {name: values[n] for name, values in more.items()}
+        for n, answer in enumerate(answers)
+    ])  # fmt: skip
 
 
 @pytest.fixture
@@ -56,99 +43,74 @@ def files(tmp_path: Path) -> Mapping[str, Path]:
     }
 
 
+def measured(*sources: str | Path, **options: Any) -> dict[str, Any]:
+    return diversity(*map(str, sources), **options).as_dict()
+
+
 # --- files ----------------------------------------------------------------------------------------------------
 
 
-def test_two_files_become_the_four_cells(run: Any, files: Mapping[str, Path]) -> None:
-    told = json.loads(run("diversity", files["a"], files["b"], "--json", "--quiet")[0])
-    (pair,) = told["pairs"]
+def test_two_files_become_the_four_cells_whatever_their_order(files: Mapping[str, Path]) -> None:
+    overlap = measured(*files.values())
+    (cell,) = overlap["pairs"]
     # p0 both; p1 p2 only a; p3 only b; p4 p5 neither, of which p4 alike (9 and 9.0), while nothing agrees on p5.
-    assert pair["cells"] == {"both": 1, "only_a": 2, "only_b": 1, "neither": 2, "same_wrong": 1}
-    assert pair["agreement"]["value"] == pytest.approx(2 / 6)
+    assert cell["cells"] == {"both": 1, "only_a": 2, "only_b": 1, "neither": 2, "same_wrong": 1}
+    assert cell["agreement"]["value"] == pytest.approx(2 / 6)
     # p_o = 3/6; p_e = (3*2 + 3*4)/36 = 1/2; kappa 0.
-    assert pair["kappa"]["value"] == pytest.approx(0)
-    assert pair["kind"] == "unstated"
-    assert any("without a readable answer" in note and "a 1, b 1" in note for note in told["notes"])
+    assert cell["kappa"]["value"] == pytest.approx(0)
+    assert cell["kind"] == "unstated"
+    assert any("without a readable answer" in note and "a 1, b 1" in note for note in overlap["notes"])
+    files["b"].write_text("".join(reversed(files["b"].read_text().splitlines(keepends=True))))
+    assert measured(*files.values())["pairs"] == overlap["pairs"]
 
 
-def test_rows_in_another_order_are_joined_by_id(run: Any, files: Mapping[str, Path]) -> None:
-    lines = files["b"].read_text().splitlines(keepends=True)
-    before = json.loads(run("diversity", *files.values(), "--json", "--quiet")[0])["pairs"]
-    files["b"].write_text("".join(reversed(lines)))
-    assert json.loads(run("diversity", *files.values(), "--json", "--quiet")[0])["pairs"] == before
-
-
-def test_problems_that_differ_are_refused_or_on_request_left_out(run: Any, files: Mapping[str, Path]) -> None:
+def test_problems_that_differ_are_refused_or_on_request_left_out(files: Mapping[str, Path], tmp_path: Path) -> None:
     lines = files["b"].read_text().splitlines(keepends=True)
     files["b"].write_text("".join(lines[:4]))
-    _, err = run("diversity", *files.values(), "--quiet", status=2)
-    assert "a answers 6 problems and b 4, of which 4 are the same (problem 'p4' is in a only)" in err
-    told = json.loads(run("diversity", *files.values(), "--shared", "--json", "--quiet")[0])
-    assert told["problems"] == 4
-    assert "4 problems that all sources answer; they have a 6, b 4" in told["notes"]
-
-
-def test_other_problems_under_the_same_ids_are_refused(run: Any, tmp_path: Path, files: Mapping[str, Path]) -> None:
+    with pytest.raises(UserError, match=r"a answers 6 problems and b 4, of which 4 are the same \(problem 'p4' is in"):
+        measured(*files.values())
+    overlap = measured(*files.values(), shared=True)
+    assert overlap["problems"] == 4
+    assert "4 problems that all sources answer; they have a 6, b 4" in overlap["notes"]
     shifted = write(tmp_path / "shifted.jsonl", ["1"] * 6, [*GOLDS[1:], GOLDS[0]])
-    _, err = run("diversity", files["a"], shifted, "--quiet", status=2)
-    assert "the known answers differ for 6 of 6 ids (first 'p0': '1' and '2')" in err
-    assert err.count("\n") == 1
+    with pytest.raises(UserError, match=r"the known answers differ for 6 of 6 ids \(first 'p0': '1' and '2'\)"):
+        measured(files["a"], shifted)
+    files["b"].write_text("".join([*lines, lines[0]]))
+    with pytest.raises(UserError, match="2 responses to id 'p0' and 1 to each of 5 other ids"):
+        measured(*files.values())
 
 
-def test_repeated_problems_are_counted(run: Any, tmp_path: Path) -> None:
-    both = [
-        write(tmp_path / f"{name}.jsonl", ["1", "1", "2"], ["1", "1", "2"], question=["one?", "one?", "two?"])
-        for name in "ab"
-    ]
-    told = json.loads(run("diversity", *both, "--json", "--quiet")[0])
-    assert "1 problem repeats an earlier question under another id" in told["notes"]
+def test_repeated_problems_are_counted(tmp_path: Path) -> None:
+    same: Any = {"golds": ["1", "1", "2"], "question": ["one?", "one?", "two?"]}
+    both = [write(tmp_path / f"{name}.jsonl", ["1", "1", "2"], **same) for name in "ab"]
+    assert "1 problem repeats an earlier question under another id" in measured(*both)["notes"]
 
 
-def test_an_id_that_stands_more_often_than_others_is_refused(run: Any, files: Mapping[str, Path]) -> None:
-    text = files["b"].read_text()
-    files["b"].write_text(text + text.splitlines(keepends=True)[0])
-    _, err = run("diversity", *files.values(), "--quiet", status=2)
-    assert "2 responses to id 'p0' and 1 to each of 5 other ids" in err
-
-
-def test_two_responses_to_each_problem_are_two_draws(run: Any, tmp_path: Path, files: Mapping[str, Path]) -> None:
+def test_draws_and_families(tmp_path: Path, files: Mapping[str, Path]) -> None:
     two = tmp_path / "two.jsonl"
-    again = files["b"].read_text()
-    two.write_text(files["a"].read_text() + again)
-    told = json.loads(run("diversity", two, "--json", "--quiet")[0])
-    (pair,) = told["pairs"]
-    assert (pair["a"], pair["b"], pair["kind"]) == ("two", "two #2", "seed")
-    assert pair["cells"]["both"] == 1
+    two.write_text(files["a"].read_text() + files["b"].read_text())
+    (cell,) = measured(two)["pairs"]
+    assert (cell["a"], cell["b"], cell["kind"], cell["cells"]["both"]) == ("two", "two #2", "seed", 1)
+    overlap = measured(f"m@seed1={files['a']}", f"m@seed2={files['b']}")
+    assert [pair["kind"] for pair in overlap["pairs"]] == ["seed"]
+    with pytest.raises(UserError, match=r"two sources are called 'm'.*m@seed1"):
+        measured(f"m={files['a']}", f"m={files['b']}")
+    for family, kind in {"qwen": "same_family", "llama": "different_family"}.items():
+        assert measured(*files.values(), family=("a=qwen", f"b={family}"))["pairs"][0]["kind"] == kind
+    with pytest.raises(UserError, match="--family names 'c', but the sources are a, b"):
+        measured(*files.values(), family=("c=qwen",))
 
 
-def test_files_of_one_model_are_named_by_their_seeds(run: Any, files: Mapping[str, Path]) -> None:
-    told = json.loads(run("diversity", f"m@seed1={files['a']}", f"m@seed2={files['b']}", "--json", "--quiet")[0])
-    assert [pair["kind"] for pair in told["pairs"]] == ["seed"]
-    _, err = run("diversity", f"m={files['a']}", f"m={files['b']}", status=2)
-    assert "two sources are called 'm'" in err
-    assert "m@seed1" in err
+def test_evaluation_folders_and_files_stand_side_by_side(tmp_path: Path, files: Mapping[str, Path]) -> None:
+    grade_file(files["a"], out=tmp_path / "graded")
+    assert measured(f"a={tmp_path / 'graded'}", files["b"])["pairs"] == measured(*files.values())["pairs"]
+    grade_file(files["a"], out=tmp_path / "strict", mcq_policy="letter_only")
+    with pytest.raises(UserError, match=r"grader differs between strict and b \(mcq_policy: letter_only, letter_or_v"):
+        measured(tmp_path / "strict", files["b"])
 
 
-def test_families_are_stated_for_files(run: Any, files: Mapping[str, Path]) -> None:
-    kinds = {"qwen": "same_family", "llama": "different_family"}
-    for family, kind in kinds.items():
-        told = run("diversity", *files.values(), "--family", "a=qwen", "--family", f"b={family}", "--json", "--quiet")
-        assert json.loads(told[0])["pairs"][0]["kind"] == kind
-    _, err = run("diversity", *files.values(), "--family", "c=qwen", status=2)
-    assert "--family names 'c', but the sources are a, b" in err
-
-
-def test_evaluation_folders_and_files_stand_side_by_side(run: Any, tmp_path: Path, files: Mapping[str, Path]) -> None:
-    run("grade", files["a"], "--out", tmp_path / "graded", "--quiet")
-    mixed = json.loads(run("diversity", f"a={tmp_path / 'graded'}", files["b"], "--json", "--quiet")[0])["pairs"]
-    assert mixed == json.loads(run("diversity", *files.values(), "--json", "--quiet")[0])["pairs"]
-    run("grade", files["a"], "--out", tmp_path / "strict", "--mcq-policy", "letter_only", "--quiet")
-    _, err = run("diversity", tmp_path / "strict", files["b"], "--quiet", status=2)
-    assert "grader differs between strict and b (mcq_policy: letter_only, letter_or_value)" in err
-
-
-def test_tables_for_people_programs_and_papers(run: Any, tmp_path: Path, files: Mapping[str, Path]) -> None:
-    out, _ = run("diversity", *files.values(), "--out", tmp_path / "div", "--quiet")
+def test_tables_for_people_programs_and_papers(cli: Cli, tmp_path: Path, files: Mapping[str, Path]) -> None:
+    out = cli("diversity", *files.values(), "--out", tmp_path / "div", "--quiet")
     assert "Error decoupling on 6 problems" in out
     assert str(tmp_path / "div" / "diversity.html") in out.replace("\n", "")
     (row,) = csv.DictReader((tmp_path / "div" / "diversity.csv").open())
@@ -177,45 +139,42 @@ def test_tables_for_people_programs_and_papers(run: Any, tmp_path: Path, files: 
     ],
 )
 def test_mistakes_are_refused_in_a_sentence(
-    run: Any, argv: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, argv: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    _, err = run("diversity", *argv, "--quiet", status=2)
-    assert sentence in err
-    assert err.count("\n") == 1
+    assert sentence in cli.refused("diversity", *argv, "--quiet")
 
 
 # --- partners -------------------------------------------------------------------------------------------------
 
 
-def test_partners_are_ranked_with_reasons(run: Any, tmp_path: Path, files: Mapping[str, Path]) -> None:
+def test_partners_are_ranked_with_reasons(cli: Cli, tmp_path: Path, files: Mapping[str, Path]) -> None:
     # c corrects p3 p4 p5 and is wrong where a is right; d is a again.
     c = write(tmp_path / "c.jsonl", ["0", "0", "0", "4", "5", "6"])
     d = write(tmp_path / "d.jsonl", ["1", "2", "3", "9", "9", "8"])
-    out, _ = run("pair", files["a"], files["b"], c, d, "--out", tmp_path / "div", "--quiet")
+    out = cli("pair", files["a"], files["b"], c, d, "--out", tmp_path / "div", "--quiet")
     assert "Of the 3 problems a gets wrong it gets 3 right (100%) and repeats the wrong answer on 0 (0%)." in out
     assert "Limits: " in out
-    told = json.loads((tmp_path / "div" / "pair-a.json").read_text())
-    assert [one["name"] for one in told["candidates"]] == ["c", "b", "d"]
+    ranking = json.loads((tmp_path / "div" / "pair-a.json").read_text())
     # c +3; b +1 - 1; d 0 - 2, of six.
-    assert [one["benefit"] for one in told["candidates"]] == pytest.approx([3 / 6, 0, -2 / 6])
+    benefits = {candidate["name"]: candidate["benefit"] for candidate in ranking["candidates"]}
+    assert benefits == pytest.approx({"c": 3 / 6, "b": 0, "d": -2 / 6})
+    assert list(benefits) == ["c", "b", "d"]
     assert "Partners for a" in (tmp_path / "div" / "pair-a.md").read_text()
 
 
-def test_partners_without_known_answers(run: Any, tmp_path: Path) -> None:
-    told = {"a": "112233", "b": "112244", "c": "115566"}
-    sources = [write(tmp_path / f"{name}.jsonl", list(text), golds=None) for name, text in told.items()]
-    _, err = run("pair", *sources, "--quiet", status=2)
-    assert "has no gold answer" in err
-    found = json.loads(run("pair", *sources, "--label-free", "--json", "--quiet")[0])
+def test_partners_without_known_answers(cli: Cli, tmp_path: Path) -> None:
+    answers = {"a": "112233", "b": "112244", "c": "115566"}
+    sources = [str(write(tmp_path / f"{name}.jsonl", list(text), golds=None)) for name, text in answers.items()]
+    assert "has no gold answer" in cli.refused("pair", *sources, "--quiet")
+    ranking = pair(*sources, label_free=True).as_dict()
     # a and b agree on 4 of 6, a and c and b and c on 2: s_a = s_b = sqrt(4/6), s_c = sqrt(2/6 * 2/6 / (4/6)).
-    assert {one["name"]: one["strength"] for one in found["candidates"]} == pytest.approx(
+    assert {candidate["name"]: candidate["strength"] for candidate in ranking["candidates"]} == pytest.approx(
         {"b": (4 / 6) ** 0.5, "c": (1 / 6) ** 0.5}
     )
-    assert not found["labelled"]
-    assert found["limits"]
-    _, err = run("pair", *sources[:2], "--label-free", "--quiet", status=2)
-    assert "at least 3" in err
+    assert not ranking["labelled"]
+    assert ranking["limits"]
+    assert "at least 3" in cli.refused("pair", *sources[:2], "--label-free", "--quiet")
 
 
 # --- checkpoints ----------------------------------------------------------------------------------------------
@@ -225,89 +184,76 @@ def test_partners_without_known_answers(run: Any, tmp_path: Path) -> None:
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Two zoo models of different families after a short lesson, and a copy of one of them."""
     cache = tmp_path_factory.mktemp("cache")
-    told = {name: taught(name, cache) for name in ("qwen2", "llama")}
-    told["copy"] = cache / "copy"
-    shutil.copytree(told["qwen2"], told["copy"])
-    return told
+    folders = {name: taught(name, cache) for name in ("qwen2", "llama")} | {"copy": cache / "copy"}
+    shutil.copytree(folders["qwen2"], folders["copy"])
+    return folders
 
 
-def asked(models: Mapping[str, Path], out: Path) -> list[str | Path]:
-    sources = [f"{name}={path}" for name, path in models.items()]
-    how = ["--style", "plain", "--max-new-tokens", "14", "--problems", "40", "--quiet", "--out", out]
-    return [*sources, "--data", "synthetic:text", *how]
+HOW: dict[str, Any] = {"data": "synthetic:text", "style": "plain", "max_new_tokens": 14, "problems": 40}
 
 
-def test_two_checkpoints_from_end_to_end(run: Any, models: Mapping[str, Path], tmp_path: Path) -> None:
-    two = {name: models[name] for name in ("qwen2", "llama")}
-    argv = asked(two, tmp_path / "div")
-    told = json.loads(run("diversity", *argv, "--repeat", "2", "--json")[0])
-    assert told["problems"] == 40
-    assert {(pair["a"], pair["b"]): pair["kind"] for pair in told["pairs"]} == {
+def sources_of(models: Mapping[str, Path], *names: str) -> list[str]:
+    return [f"{name}={models[name]}" for name in names]
+
+
+def test_two_checkpoints_from_end_to_end(models: Mapping[str, Path], tmp_path: Path) -> None:
+    sources, out = sources_of(models, "qwen2", "llama"), tmp_path / "div"
+    overlap = diversity(*sources, out=out, repeat=2, **HOW).as_dict()
+    assert overlap["problems"] == 40
+    assert {(pair["a"], pair["b"]): pair["kind"] for pair in overlap["pairs"]} == {
         ("qwen2", "llama"): "different_family",
         ("qwen2", "qwen2 #2"): "seed",
         ("llama", "llama #2"): "seed",
     }
-    assert {one["name"]: one["family"] for one in told["models"]}["llama #2"] == "llama"
-    accuracy = {one["name"]: one["accuracy"] for one in told["models"]}
-    for pair in told["pairs"]:
-        cells = pair["cells"]
+    assert {model["name"]: model["family"] for model in overlap["models"]}["llama #2"] == "llama"
+    accuracy = {model["name"]: model["accuracy"] for model in overlap["models"]}
+    for pairing in overlap["pairs"]:
+        cells = pairing["cells"]
         assert sum(cells[name] for name in ("both", "only_a", "only_b", "neither")) == 40
-        assert (cells["both"] + cells["only_a"]) / 40 == accuracy[pair["a"]]
-        assert (cells["both"] + cells["only_b"]) / 40 == accuracy[pair["b"]]
+        assert (cells["both"] + cells["only_a"]) / 40 == accuracy[pairing["a"]]
+        assert (cells["both"] + cells["only_b"]) / 40 == accuracy[pairing["b"]]
     # Each model's samples are an evaluation that other commands take.
-    summary = json.loads((tmp_path / "div" / "samples" / "llama" / "summary.json").read_text())
-    (scores,) = summary["benchmarks"].values()
-    assert scores["total"] == 80
-    compared = run("compare", *(tmp_path / "div" / "samples" / name for name in two), "--json")
-    assert json.loads(compared[0])[0]["n"] == 40
+    (paired,) = compare(out / "samples" / "qwen2", out / "samples" / "llama").benchmarks
+    assert paired.n == 40
 
     # Killed in the middle of a line: what is missing is drawn again, as it was.
-    responses = tmp_path / "div" / "samples" / "llama" / "responses.jsonl"
+    responses = out / "samples" / "llama" / "responses.jsonl"
     whole = responses.read_bytes()
     assert whole.count(b"\n") == 80
     os.truncate(responses, len(whole) * 9 // 10)
-    assert json.loads(run("diversity", *argv, "--repeat", "2", "--json")[0]) == told
+    assert diversity(*sources, out=out, repeat=2, **HOW).as_dict() == overlap
     assert responses.read_bytes() == whole
 
     # Partners come from the same samples; and a folder begun with other settings is refused.
-    before = {file: file.stat().st_mtime_ns for file in (tmp_path / "div" / "samples").rglob("responses.jsonl")}
-    ranking = json.loads(run("pair", *argv, "--repeat", "2", "--json")[0])
-    assert {one["name"] for one in ranking["candidates"]} == {"llama", "qwen2 #2"}
+    before = {file: file.stat().st_mtime_ns for file in (out / "samples").rglob("responses.jsonl")}
+    ranking = pair(*sources, out=out, repeat=2, **HOW).as_dict()
+    assert {candidate["name"] for candidate in ranking["candidates"]} == {"llama", "qwen2 #2"}
     assert before == {file: file.stat().st_mtime_ns for file in before}
-    _, err = run("diversity", *argv, "--repeat", "2", "--temperature", "0.5", status=2)
-    assert "temperature: 0.8 -> 0.5" in err
+    with pytest.raises(UserError, match=r"temperature: 0\.8 -> 0\.5"):
+        diversity(*sources, out=out, repeat=2, temperature=0.5, **HOW)
 
 
-def test_one_model_under_two_names_draws_noise_of_its_own(run: Any, models: Mapping[str, Path], tmp_path: Path) -> None:
+def test_names_and_seeds_draw_their_own_noise(models: Mapping[str, Path], tmp_path: Path) -> None:
     # With one stream of noise for both, equal weights would give equal answers, and kappa would be 1.
-    twins = {name: models[name] for name in ("qwen2", "copy")}
-    run("diversity", *asked(twins, tmp_path / "div"))
+    diversity(*sources_of(models, "qwen2", "copy"), out=tmp_path / "twins", **HOW)
     texts = [
-        [json.loads(line)["text"] for line in (tmp_path / "div" / "samples" / name / "responses.jsonl").open()]
-        for name in twins
+        [json.loads(line)["text"] for line in (tmp_path / "twins" / "samples" / name / "responses.jsonl").open()]
+        for name in ("qwen2", "copy")
     ]
     assert texts[0] != texts[1]
+    seeds = [f"llama@seed{seed}={models['llama']}" for seed in (1, 2)]
+    (pairing,) = diversity(*seeds, out=tmp_path / "seeds", **HOW).as_dict()["pairs"]
+    assert (pairing["kind"], pairing["b"]) == ("seed", "llama #2")
+    assert {path.name for path in (tmp_path / "seeds" / "samples").iterdir()} == {"llama-seed1", "llama-seed2"}
 
 
-def test_seeds_named_beside_a_model_are_draws_of_it(run: Any, models: Mapping[str, Path], tmp_path: Path) -> None:
-    one, two = asked({"llama@seed1": models["llama"], "llama@seed2": models["llama"]}, tmp_path / "div")[:2]
-    argv = asked({}, tmp_path / "div")
-    (pair,) = json.loads(run("diversity", one, two, *argv, "--json")[0])["pairs"]
-    assert (pair["kind"], pair["b"]) == ("seed", "llama #2")
-    assert {path.name for path in (tmp_path / "div" / "samples").iterdir()} == {"llama-seed1", "llama-seed2"}
-
-
-def test_data_without_known_answers_are_refused_but_for_label_free_pairs(
-    run: Any, models: Mapping[str, Path], tmp_path: Path
-) -> None:
-    data = tmp_path / "data.jsonl"
-    data.write_text("".join(json.dumps({"question": f"{n} + 1 = ?"}) + "\n" for n in [*range(5), 3]))
-    argv = [part if part != "synthetic:text" else data for part in asked(models, tmp_path / "div")]
-    _, err = run("diversity", *argv, status=2)
-    assert "5 of 5 problems of data.jsonl have no known answer" in err
-    assert "--data-set columns.answer=NAME" in err
-    told = json.loads(run("diversity", *argv, "--data-set", "columns.answer=question", "--json")[0])
-    assert any("1 repeated row" in note for note in told["notes"])
+def test_data_without_known_answers_are_refused(models: Mapping[str, Path], tmp_path: Path) -> None:
+    data = write_rows(tmp_path / "data.jsonl", [{"question": f"{n} + 1 = ?"} for n in [*range(5), 3]])
+    how: dict[str, Any] = HOW | {"data": str(data), "out": tmp_path / "div"}
+    with pytest.raises(UserError, match=r"5 of 5 problems of data.jsonl have no known answer.*columns.answer=NAME"):
+        diversity(*sources_of(models, "qwen2", "llama"), **how)
+    overlap = diversity(*sources_of(models, "qwen2", "llama"), data_set=("columns.answer=question",), **how)
+    assert any("1 repeated row" in note for note in overlap.as_dict()["notes"])
 
 
 # --- sources, families, page ----------------------------------------------------------------------------------

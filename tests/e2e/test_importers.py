@@ -11,6 +11,7 @@ import openpyxl
 import pytest
 
 from eval_suite.imports import as_items, as_responses, read_responses
+from eval_suite.items import Item
 from eval_suite.joining import join
 from eval_suite.tasks import BENCHMARKS
 from mmcorl.errors import UserError
@@ -29,12 +30,15 @@ def row(**more: Any) -> dict[str, Any]:
 # -- odd but usable -----------------------------------------------------------------------------------------------
 
 
+def read(tmp_path: Path, *rows: Any, **options: Any) -> Any:
+    return read_responses(lines(tmp_path / "a.jsonl", *rows), **options).rows
+
+
 def test_line_separators_and_byte_order_marks_do_not_split_or_spoil_lines(tmp_path: Path) -> None:
-    file = tmp_path / "a.jsonl"
     text = "one\u2028two\x85three <answer>2</answer>"
-    file.write_bytes("\ufeff".encode() + json.dumps(row(response=text), ensure_ascii=False).encode() + b"\r\n\n")
-    (one,) = read_responses(file).rows
-    assert one.text == text
+    content = json.dumps(row(response=text), ensure_ascii=False).encode()
+    (tmp_path / "a.jsonl").write_bytes("\ufeff".encode() + content + b"\r\n\n")
+    assert [response.text for response in read_responses(tmp_path / "a.jsonl").rows] == [text]
 
 
 @pytest.mark.parametrize(
@@ -50,13 +54,12 @@ def test_line_separators_and_byte_order_marks_do_not_split_or_spoil_lines(tmp_pa
 )
 def test_samples_may_be_numbered_in_any_way(tmp_path: Path, numbers: list[Any], expected: list[int]) -> None:
     rows = [row() if number is None else row(sample=number) for number in numbers]
-    assert [one.sample for one in read_responses(lines(tmp_path / "a.jsonl", *rows)).rows] == expected
+    assert [response.sample for response in read(tmp_path, *rows)] == expected
 
 
 def test_a_list_of_responses_is_so_many_samples(tmp_path: Path) -> None:
-    file = lines(tmp_path / "a.jsonl", {"id": 1, "responses": ["<answer>2</answer>", "<answer>3</answer>"], "gold": 2})
-    rows = read_responses(file).rows
-    assert [(one.sample, one.text) for one in rows] == [(0, "<answer>2</answer>"), (1, "<answer>3</answer>")]
+    responses = read(tmp_path, {"id": 1, "responses": ["<answer>2</answer>", "<answer>3</answer>"], "gold": 2})
+    assert [(one.sample, one.text) for one in responses] == [(0, "<answer>2</answer>"), (1, "<answer>3</answer>")]
 
 
 def test_responses_that_never_came_are_missing_and_told(tmp_path: Path) -> None:
@@ -93,8 +96,7 @@ def test_a_letter_that_is_left_out_does_not_move_the_others(tmp_path: Path) -> N
     ],
 )
 def test_options_in_every_form(tmp_path: Path, choices: Any) -> None:
-    (one,) = read_responses(lines(tmp_path / "a.jsonl", row(choices=choices))).rows
-    assert one.choices == ("40", "45")
+    assert read(tmp_path, row(choices=choices))[0].choices == ("40", "45")
 
 
 def test_json_by_id_in_lists_and_alone(tmp_path: Path) -> None:
@@ -108,16 +110,14 @@ def test_json_by_id_in_lists_and_alone(tmp_path: Path) -> None:
 
 
 def test_a_repeated_id_is_no_second_sample_of_one_problem(tmp_path: Path) -> None:
-    rows = [row(id=str(n)) for n in range(4)] + [row(id="2")]
     with pytest.raises(UserError, match=r"2 responses to id '2' and 1 to each of 3 other ids: give .* column 'sample'"):
-        read_responses(lines(tmp_path / "a.jsonl", *rows))
-    lists = [row(id=str(n), response=["a", "b"][: 1 + (n != 1)]) for n in range(3)]
+        read(tmp_path, *[row(id=str(n)) for n in range(4)], row(id="2"))
     with pytest.raises(UserError, match=r"1 response to id '1' and 2 to each of 2 other ids"):
-        read_responses(lines(tmp_path / "a.jsonl", *lists))
+        read(tmp_path, *[row(id=str(n), response=["a", "b"][: 1 + (n != 1)]) for n in range(3)])
     # Numbered samples may lack some, and as many for each are samples without numbers.
     numbered = [row(id="a", sample=0), row(id="a", sample=1), row(id="b", sample=1)]
-    assert [one.sample for one in read_responses(lines(tmp_path / "a.jsonl", *numbered)).rows] == [0, 1, 1]
-    assert len(read_responses(lines(tmp_path / "a.jsonl", *[row(id=i) for i in "abab"])).rows) == 4
+    assert [response.sample for response in read(tmp_path, *numbered)] == [0, 1, 1]
+    assert len(read(tmp_path, *[row(id=i) for i in "abab"])) == 4
 
 
 # -- what is refused ----------------------------------------------------------------------------------------------
@@ -144,21 +144,20 @@ def test_a_repeated_id_is_no_second_sample_of_one_problem(tmp_path: Path) -> Non
 )
 def test_rows_that_cannot_be_meant_are_refused(tmp_path: Path, rows: list[Any], says: str) -> None:
     with pytest.raises(UserError, match=says):
-        read_responses(lines(tmp_path / "a.jsonl", *rows))
+        read(tmp_path, *rows)
 
 
 def test_options_of_the_file_do_not_matter_where_a_benchmark_brings_its_own(tmp_path: Path) -> None:
-    assert read_responses(lines(tmp_path / "a.jsonl", row(choices="40|45")), golds=False).rows[0].choices is None
+    assert read(tmp_path, row(choices="40|45"), golds=False)[0].choices is None
 
 
 def test_a_blank_gold_is_none(tmp_path: Path) -> None:
-    with pytest.raises(
-        UserError, match=r"no gold answer: none of its columns \['id', 'response'\] holds known answers"
+    for given, says in (
+        ({"id": "a", "response": "2"}, r"none of its columns \['id', 'response'\] holds known answers"),
+        *((row(gold=gold), "its column 'gold' is blank, so fill it in") for gold in ("", "  ", None, float("nan"))),
     ):
-        as_items(read_responses(lines(tmp_path / "a.jsonl", {"id": "a", "response": "2"})).rows, "x")
-    for gold in ("", "  ", None, float("nan")):
-        with pytest.raises(UserError, match="has no gold answer: its column 'gold' is blank, so fill it in"):
-            as_items(read_responses(lines(tmp_path / "a.jsonl", row(gold=gold))).rows, "x")
+        with pytest.raises(UserError, match=f"has no gold answer: {says}"):
+            as_items(read(tmp_path, given), "x")
 
 
 @pytest.mark.parametrize(
@@ -240,49 +239,36 @@ def test_a_document_that_stands_twice_in_a_log_is_refused(tmp_path: Path) -> Non
         read_responses(lines(tmp_path / "s.jsonl", *twice))
 
 
-def lmms_log(path: Path, name: str) -> Path:
-    """A log of lmms-eval, which leaves the documents out: only their place in the split says which they are."""
-    rows = [
-        {
-            "doc_id": place,
-            "target": item.gold,
-            "filtered_resps": f"<answer>{item.gold}</answer>",
-            "token_counts": [None],
-            "doc_hash": f"h{place}",
-            "mathvision_standard_eval": {"response": "x", "scores": [True]},
-            "input": "Please solve the problem",
-        }
-        for place, item in enumerate(BENCHMARKS[name].load(FIXTURES / f"{name}.parquet").items)
-    ]
-    return lines(path, *rows)
+def items_of(name: str) -> tuple[Item, ...]:
+    return BENCHMARKS[name].load(FIXTURES / f"{name}.parquet").items
 
 
 @pytest.mark.parametrize("name", ["mathvision", "wemath", "mathvista", "mathverse"])
 def test_documents_of_a_log_are_joined_by_their_place(tmp_path: Path, name: str) -> None:
-    items = BENCHMARKS[name].load(FIXTURES / f"{name}.parquet").items
-    told = read_responses(lmms_log(tmp_path / "log.jsonl", name), golds=False)
-    ids, how = join(told.rows, items, name, "log.jsonl")
+    # A log of lmms-eval leaves the documents out: only their place in the split says which they are.
+    items = items_of(name)
+    log = [
+        {"doc_id": n, "target": item.gold, "filtered_resps": f"<answer>{item.gold}</answer>", "token_counts": [None]}
+        | {"doc_hash": f"h{n}", "mathvision_standard_eval": {"response": "x", "scores": [True]}, "input": "Please"}
+        for n, item in enumerate(items)
+    ]
+    ids, how = join(read(tmp_path, *log, golds=False), items, name, "log.jsonl")
     # Ids count from 1 in these benchmarks, and documents from 0.
     assert ids == {str(place): item.id for place, item in enumerate(items)}
     assert how == "the place in column 'doc_id'"
 
 
-def test_ids_that_name_other_problems_are_refused(tmp_path: Path) -> None:
-    items = BENCHMARKS["mathvision"].load(FIXTURES / "mathvision.parquet").items
+def test_known_answers_decide_what_ids_and_places_mean(tmp_path: Path) -> None:
+    items = items_of("mathvision")
     golds = [item.gold for item in items]
     shifted = golds[3:] + golds[:3]
     assert sum(a == b for a, b in zip(golds, shifted, strict=True)) < len(items) / 2
     rows = [{"id": i.id, "response": "x", "answer": gold} for i, gold in zip(items, shifted, strict=True)]
-    told = read_responses(lines(tmp_path / "a.jsonl", *rows), golds=False)
     with pytest.raises(UserError, match=r"agree with those of mathvision for only \d+%"):
-        join(told.rows, items, "mathvision", "a.jsonl")
-
-
-def test_a_table_that_counts_from_0_is_joined_by_place_where_its_answers_say_so(tmp_path: Path) -> None:
-    items = BENCHMARKS["mathvision"].load(FIXTURES / "mathvision.parquet").items
+        join(read(tmp_path, *rows, golds=False), items, "mathvision", "a.jsonl")
+    # A table that counts from 0 is joined by place where its answers say so.
     rows = [{"index": place, "prediction": "x", "answer": item.gold} for place, item in enumerate(items)]
-    told = read_responses(lines(tmp_path / "a.jsonl", *rows), golds=False)
-    ids, how = join(told.rows, items, "mathvision", "a.jsonl")
+    ids, how = join(read(tmp_path, *rows, golds=False), items, "mathvision", "a.jsonl")
     assert (ids["0"], how) == (items[0].id, "the place in column 'index'")
 
 
@@ -295,7 +281,5 @@ def test_a_table_that_counts_from_0_is_joined_by_place_where_its_answers_say_so(
     ],
 )
 def test_rows_of_no_problem_are_refused(tmp_path: Path, rows: list[Any], says: str) -> None:
-    items = BENCHMARKS["mathvision"].load(FIXTURES / "mathvision.parquet").items
-    told = read_responses(lines(tmp_path / "a.jsonl", *rows), golds=False)
     with pytest.raises(UserError, match=says):
-        join(told.rows, items, "mathvision", "a.jsonl")
+        join(read(tmp_path, *rows, golds=False), items_of("mathvision"), "mathvision", "a.jsonl")

@@ -194,40 +194,28 @@ def test_fewer_rows_on_the_hub_are_refused(hub_cache):
     assert "has 80 rows but amc has 83, so its scores would not compare" in refusal("amc", None)
 
 
-@pytest.mark.parametrize(
-    ("source", "words"),
-    [
-        ("nowhere/at_all.parquet", "does not exist; check the path"),
-        ("nowhere/*.parquet", "no file matches the data source"),
-    ],
-)
-def test_a_missing_copy_is_refused(source, words):
-    assert words in refusal("mathvision", source)
-
-
-def test_an_empty_folder_and_an_empty_file_are_refused(tmp_path):
-    assert "holds no .parquet, .jsonl, .json file" in refusal("amc", tmp_path)
-    (tmp_path / "test.jsonl").write_text("")
-    assert "has no rows; amc has 83" in refusal("amc", tmp_path / "test.jsonl")
-    (tmp_path / "test.json").write_text("{}")
-    assert "it must be a list of objects" in refusal("amc", tmp_path / "test.json")
-
-
-def test_a_revision_belongs_to_the_hub():
+def test_copies_that_cannot_be_the_benchmark_are_refused(tmp_path):
+    amc, math = rows_of("amc")[0], rows_of("math500")
+    (tmp_path / "empty").mkdir()
+    files = {name: tmp_path / f"{name}.json{'l' * (name != 'object')}" for name in ("none", "object", "more", "twice")}
+    files["none"].write_text("")
+    files["object"].write_text("{}")
+    write(files["more"], [{**amc, "id": number} for number in range(84)])
+    write(files["twice"], [*math, math[0]])
+    (tmp_path / "broken.jsonl").write_text(FILES["amc"].read_text() + "{broken\n")
+    for name, source, words in (
+        ("mathvision", "nowhere/at_all.parquet", "does not exist; check the path"),
+        ("mathvision", "nowhere/*.parquet", "no file matches the data source"),
+        ("amc", tmp_path / "empty", "holds no .parquet, .jsonl, .json file"),
+        ("amc", files["none"], "has no rows; amc has 83"),
+        ("amc", files["object"], "it must be a list of objects"),
+        ("amc", files["more"], "has 84 rows but amc has 83; give the split 'train' alone"),
+        ("amc", tmp_path / "broken.jsonl", "row 2 of"),
+        ("math500", files["twice"], "has the math500 row 'test/precalculus/1.json' twice"),
+        ("mathvision", FILES["wemath"], "has no column 'id', 'options', 'decoded_image', 'level', 'subject', which "),
+    ):
+        assert words in refusal(name, source)
     assert "revision 'main' is for the hub" in refusal("amc", FILES["amc"], revision="main")
-
-
-def test_another_schema_is_refused_by_its_columns():
-    sentence = refusal("mathvision", FILES["wemath"])
-    assert "has no column 'id', 'options', 'decoded_image', 'level', 'subject', which mathvision needs" in sentence
-    assert "its columns are 'ID', 'split'" in sentence
-    assert sentence.endswith("give a copy in the schema of MathLLMs/MathVision")
-
-
-def test_more_rows_than_the_split_has_are_refused(tmp_path):
-    row = rows_of("amc")[0]
-    source = write(tmp_path / "amc.jsonl", [{**row, "id": number} for number in range(84)])
-    assert "has 84 rows but amc has 83; give the split 'train' alone" in refusal("amc", source)
 
 
 def test_a_whole_copy_carries_no_note(tmp_path):
@@ -235,13 +223,6 @@ def test_a_whole_copy_carries_no_note(tmp_path):
     loaded = BENCHMARKS["amc"].load(write(tmp_path / "amc.jsonl", [{**row, "id": number} for number in range(83)]))
     assert loaded.notes == ()
     assert loaded.rows == 83
-
-
-def test_a_row_there_twice_is_refused(tmp_path):
-    rows = rows_of("math500")
-    source = write(tmp_path / "twice.jsonl", [*rows, rows[0]])
-    sentence = refusal("math500", source)
-    assert "has the math500 row 'test/precalculus/1.json' twice" in sentence
 
 
 @pytest.mark.parametrize(
@@ -271,11 +252,6 @@ def test_a_row_that_cannot_be_read_refuses_the_copy(tmp_path, name, change, word
     sentence = refusal(name, source)
     assert words.format(source=source) in sentence
     assert sentence.endswith("repair or replace the copy")
-
-
-def test_a_line_that_is_not_json_refuses_the_copy(tmp_path):
-    (tmp_path / "amc.jsonl").write_text(FILES["amc"].read_text() + "{broken\n")
-    assert "row 2 of" in refusal("amc", tmp_path / "amc.jsonl")
 
 
 def test_further_columns_are_told_unless_the_benchmark_has_many_that_nobody_reads(tmp_path):
