@@ -44,10 +44,10 @@ class Row:
 
     def text(self, column: str) -> str:
         """A text that is not blank; numbers become text, 142.0 becomes `142`."""
-        found = self.maybe_text(column)
-        if found is None:
+        text = self.maybe_text(column)
+        if text is None:
             raise RowError("empty", f"column {column!r} is empty")
-        return found
+        return text
 
     def maybe_text(self, column: str) -> str | None:
         """The text as stored, or None where it is absent or blank."""
@@ -80,10 +80,10 @@ class Row:
 
     def image(self, column: str) -> tuple[bytes, ...]:
         """The one image of a row, as an encoded file."""
-        found = self.read_image(column)
-        if len(found) != 1:
-            raise RowError("missing_image", f"column {column!r} holds {len(found)} images, not one")
-        return found
+        images = self.read_image(column)
+        if len(images) != 1:
+            raise RowError("missing_image", f"column {column!r} holds {len(images)} images, not one")
+        return images
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Loaded:
     rows: int
     """Rows of the copy, before `limit`."""
     notes: tuple[str, ...] = ()
-    """What a reader of the score should know: partial copies, columns that differ."""
+    """Caveats for a reader of the score: partial copies, columns that differ."""
 
 
 def nothing_more(items: Iterable[Item], correct: Mapping[str, float]) -> SubScores:
@@ -107,7 +107,7 @@ def nothing_more(items: Iterable[Item], correct: Mapping[str, float]) -> SubScor
 
 
 def no_caveats(items: Iterable[Item], correct: Mapping[str, float]) -> list[str]:
-    """For benchmarks whose official scores can always be told."""
+    """For benchmarks whose official scores always exist."""
     return []
 
 
@@ -147,15 +147,15 @@ class Benchmark:
     aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Names under which published copies hold an official column."""
     names_all_columns: bool = True
-    """Whether `columns` are all official ones; else further ones are neither hashed nor told."""
+    """Whether `columns` are all official ones; otherwise further ones are neither hashed nor noted."""
     arrange: Callable[[Sequence[Row]], Sequence[Row]] = as_stored
     """Completes rows from each other before they are read; raises RowError."""
     fields: tuple[str, ...] = ()
     """Fields of `Item.meta` by which accuracy is reported; one that holds a list counts a row once per entry."""
     official: Callable[[Iterable[Item], Mapping[str, float]], SubScores] = nothing_more
-    """Official scores that are more than accuracy by field, under their official names."""
+    """Official scores beyond accuracy by field, under their official names."""
     caveats: Callable[[Iterable[Item], Mapping[str, float]], list[str]] = no_caveats
-    """Why official scores are left out, each a footnote; arguments as for `official`."""
+    """Why official scores are missing, each a footnote; arguments as for `official`."""
     prompt_style: PromptStyle = "boxed"
     """Instruction where neither the user nor the checkpoint's run names one."""
     temperature: float = 0.0
@@ -208,16 +208,16 @@ class Benchmark:
         renamed = self._renamed(copy)
         notes += [f"column {theirs!r} is read as {ours!r}" for ours, theirs in renamed.items()]
         rows = self._arranged(copy, renamed)
-        found = _names_of(copy.table.columns, rows)
+        columns = _names_of(copy.table.columns, rows)
         if not self.names_all_columns:
-            found = [name for name in found if name in self.columns]
-        notes += self._differences(copy, renamed, found)
+            columns = [name for name in columns if name in self.columns]
+        notes += self._differences(copy, renamed, columns)
         if limit is not None and limit < len(rows):
             notes.append(f"limited: the first {limit} of {len(rows)} rows")
             rows = rows[:limit]
         items = tuple(self._item(row, copy.where, images) for row in rows)
         self._check_ids(items, copy.where)
-        return Loaded(items, copy.revision, schema_hash(found), len(copy.table), tuple(notes))
+        return Loaded(items, copy.revision, schema_hash(columns), len(copy.table), tuple(notes))
 
     def _check_rows(self, copy: Copy) -> list[str]:
         count = len(copy.table)
@@ -330,7 +330,7 @@ def tally(
         if item.id in correct:
             for key in dict.fromkeys(keys_of(item)):
                 shares.setdefault(key, []).append(float(correct[item.id]))
-    return {key: cell(math.fsum(told), len(told)) for key, told in sorted(shares.items())}
+    return {key: cell(math.fsum(values), len(values)) for key, values in sorted(shares.items())}
 
 
 def cell(correct: float, n: int) -> dict[str, float | None]:
@@ -380,7 +380,7 @@ def content_ids(rows: Iterable[Row], columns: Sequence[str]) -> None:
 def _values(item: Item, field_name: str) -> list[str]:
     value = item.meta.get(field_name)
     values = value if isinstance(value, list | tuple) else (value,)
-    return [str(one) for one in values if one is not None]
+    return [str(value) for value in values if value is not None]
 
 
 def _names_of(columns: Sequence[str], rows: Sequence[Row]) -> list[str]:

@@ -85,10 +85,10 @@ def _open_files(name: str, folder: Path, config: str | None, split: str) -> Tabl
     for stem in [*stems, "*"]:
         for suffix in _SUFFIXES:
             pattern = f"{glob.escape(str(folder))}/**/{stem}{suffix}"
-            found = glob.glob(pattern, recursive=True)
-            if len(found) == 1:
-                return _open_local(name, found[0], Path(found[0]), config, split)
-            if found:
+            files = glob.glob(pattern, recursive=True)
+            if len(files) == 1:
+                return _open_local(name, files[0], Path(files[0]), config, split)
+            if files:
                 return open_table(pattern)
     raise UserError(f"folder {folder}, given for {name}, holds no {', '.join(_SUFFIXES)} file; name the file itself")
 

@@ -19,7 +19,7 @@ TRAINED = ("style", "system", "vision", "template")
 
 @dataclass(frozen=True)
 class Generation:
-    """How responses are made; part of an evaluation's manifest."""
+    """How responses are sampled; part of an evaluation's manifest."""
 
     style: PromptStyle = "answer_tags"
     """Instruction after the question."""
@@ -54,7 +54,7 @@ class Generation:
 
 
 def trained_with(model: str) -> dict[str, Any]:
-    """What the run a checkpoint comes from says about asking it; empty for others.
+    """Return how the run that a checkpoint comes from prompts it; empty for other checkpoints.
 
     Fields of `Generation` (style, system, vision, template) and `adapter`. A checkpoint of a run lies in
     RUN/final/AGENT or RUN/checkpoints/STEP/AGENT, with RUN/config.yaml.
@@ -63,10 +63,10 @@ def trained_with(model: str) -> dict[str, Any]:
     for run in list(path.resolve().parents)[:3] if path.is_dir() else []:
         config = run / "config.yaml"
         if config.is_file() and (run / "metrics.jsonl").is_file():
-            told = yaml.safe_load(config.read_text(encoding="utf-8"))
-            found = {**told.get("prompt", {}), "vision": told.get("vision", {})}
-            for agent in told.get("agents", ()):
+            settings = yaml.safe_load(config.read_text(encoding="utf-8"))
+            prompting = {**settings.get("prompt", {}), "vision": settings.get("vision", {})}
+            for agent in settings.get("agents", ()):
                 if agent.get("name") == path.resolve().name:
-                    found |= agent
-            return {name: found[name] for name in (*TRAINED, "adapter") if found.get(name) is not None}
+                    prompting |= agent
+            return {name: prompting[name] for name in (*TRAINED, "adapter") if prompting.get(name) is not None}
     return {}

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from eval_suite.counting import counted
 from eval_suite.grading.options import parse_options
 from eval_suite.grading.reference import to_text
 from eval_suite.items import Item, Response
+from eval_suite.reporter import counted
 from eval_suite.row_files import read_rows
 from mmcorl.errors import UserError
 
@@ -57,21 +57,21 @@ class Imported:
     names: Mapping[str, str]
     """By column, everything that may name the problem in a benchmark."""
     benchmark: str | None
-    """What the file itself says it answers."""
+    """The benchmark that the file itself names."""
     no_gold: str = ""
-    """Why `gold` is None, and what would mend it."""
+    """Why `gold` is None, and how to fix it."""
 
 
 @dataclass(frozen=True)
 class ResponseFile:
-    """What a file holds, and what a reader of its score should know of it."""
+    """The responses of a file, and caveats for a reader of its score."""
 
     rows: Sequence[Imported]
     notes: Sequence[str]
 
 
 def read_responses(path: Path, *, golds: bool = True) -> ResponseFile:
-    """All responses of a file; without `golds`, known answers that cannot be used are passed over.
+    """Read all responses of a file; without `golds`, known answers that cannot be used are ignored.
 
     Raises:
         UserError: nothing in the file is a response, what should be a text, a number or options is not, or some
@@ -132,7 +132,7 @@ def read_responses(path: Path, *, golds: bool = True) -> ResponseFile:
 
 
 def as_items(rows: Sequence[Imported], name: str) -> list[Item]:
-    """Items for a file that brings its own golds; the rows of one id are samples of one item.
+    """Make items of a file that brings its own golds; rows of the same id are samples of one item.
 
     Raises UserError for a row without a gold, and where samples of one id disagree about it.
     """
@@ -149,7 +149,7 @@ def as_items(rows: Sequence[Imported], name: str) -> list[Item]:
 
 
 def as_responses(rows: Sequence[Imported], benchmark: str, ids: Mapping[str, str] | None = None) -> list[Response]:
-    """The responses of a file, those that never came left out; `ids` gives the problem of each row's id.
+    """Return the responses of a file, without those that never came; `ids` maps row ids to problems.
 
     Raises UserError where a problem and sample stand twice.
     """
@@ -230,7 +230,7 @@ def _texts(row: Mapping[str, Any], where: str) -> list[str | None]:
         )
     value = row[column]
     listed = value if isinstance(value, list) and value else [value]
-    return [_text(one, column, where) for one in listed]
+    return [_text(value, column, where) for value in listed]
 
 
 def _text(value: Any, column: str, where: str) -> str | None:
@@ -307,15 +307,15 @@ def _choices(row: Mapping[str, Any]) -> tuple[tuple[str, ...] | None, str]:
     given = row[column]
     if isinstance(given, str) and not given.strip():
         return None, ""
-    told = given
-    if isinstance(told, str):
-        told = _literal(told) if told.strip()[0] in "[{" else parse_options(told)
-    if isinstance(told, dict) and set(told) <= set(_LETTERS) and all(map(_is_option, told.values())):
-        told = _by_letter(told)
+    options = given
+    if isinstance(options, str):
+        options = _literal(options) if options.strip()[0] in "[{" else parse_options(options)
+    if isinstance(options, dict) and set(options) <= set(_LETTERS) and all(map(_is_option, options.values())):
+        options = _by_letter(options)
     # pandas writes an array as ['40' '45'], which Python reads as one text: one option is none.
-    if isinstance(told, list | tuple) and len(told) > 1 and all(map(_is_option, told)):
-        return tuple("" if option is None else to_text(option) for option in told), ""
-    if told == [] or told == {}:
+    if isinstance(options, list | tuple) and len(options) > 1 and all(map(_is_option, options)):
+        return tuple("" if option is None else to_text(option) for option in options), ""
+    if options == [] or options == {}:
         return None, ""
     return None, f"holds {str(given)[:60]!r} as {column!r}, in which no options can be read: give {OPTION_FORMS}"
 

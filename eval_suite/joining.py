@@ -1,6 +1,6 @@
 """Which problem of a benchmark each row of a file answers.
 
-Files name problems in several ways: by the benchmark's own id, by an id of their own, or by place. A wrong guess
+Files name problems in several ways: by the benchmark's own id, by another id, or by position. A wrong guess
 would score every response against another problem's answer, so where a file holds known answers, they must agree.
 """
 
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from eval_suite.counting import counted
 from eval_suite.grading import Grader
 from eval_suite.imports import ID_COLUMNS, Imported
 from eval_suite.items import Item, Response
+from eval_suite.reporter import counted
 from mmcorl.errors import UserError
 
 _PLACES = ("doc_id", "index")
@@ -24,7 +24,7 @@ _AGREE = 0.9
 
 
 def join(rows: Sequence[Imported], items: Sequence[Item], name: str, where: str) -> tuple[dict[str, str], str]:
-    """The id of the item for the id of each row, and the words for how they were found.
+    """Return the item id for the id of each row, and a description of how rows were matched.
 
     Args:
         rows: rows of a file.
@@ -43,11 +43,11 @@ def join(rows: Sequence[Imported], items: Sequence[Item], name: str, where: str)
     closest: tuple[float, str] | None = None
     for how, find in _ways(rows, items):
         ids = {row.id: find(row) for row in rows}
-        if len(set(ids.values())) < len(ids) or not all(found in known for found in ids.values()):
+        if len(set(ids.values())) < len(ids) or not all(item_id in known for item_id in ids.values()):
             continue
         agreement = _agreement(rows, ids, known)
         if agreement is None or agreement >= _AGREE:
-            return {row: str(found) for row, found in ids.items()}, how
+            return {row: str(item_id) for row, item_id in ids.items()}, how
         if closest is None or agreement > closest[0]:
             closest = agreement, how
     if closest is not None:
@@ -73,7 +73,7 @@ Way = tuple[str, Callable[[Imported], str | None]]
 
 
 def _ways(rows: Sequence[Imported], items: Sequence[Item]) -> list[Way]:
-    """How rows may name problems, the likeliest first."""
+    """List how rows may name problems, the likeliest first."""
     by_name: list[Way] = []
     by_place: list[Way] = []
     for column in ID_COLUMNS:
@@ -82,9 +82,9 @@ def _ways(rows: Sequence[Imported], items: Sequence[Item]) -> list[Way]:
             if column in _PLACES:
                 by_place.append((f"the place in column {column!r}", partial(_placed, column, items)))
     # The harnesses count documents; any other index is an id, unless known answers say otherwise.
-    counted = [way for way in by_place if "doc_id" in way[0]]
-    own = [way for way in by_name if "doc_id" not in way[0]]
-    return [*own, *counted, *(way for way in (*by_name, *by_place) if way not in own and way not in counted)]
+    by_count = [way for way in by_place if "doc_id" in way[0]]
+    by_id = [way for way in by_name if "doc_id" not in way[0]]
+    return [*by_id, *by_count, *(way for way in (*by_name, *by_place) if way not in by_id and way not in by_count)]
 
 
 def _named(column: str, row: Imported) -> str | None:
@@ -98,13 +98,13 @@ def _placed(column: str, items: Sequence[Item], row: Imported) -> str | None:
 
 def _agreement(rows: Sequence[Imported], ids: Mapping[str, str | None], items: Mapping[str, Item]) -> float | None:
     """Share of the file's known answers that are right answers to the problems they are joined to; None without."""
-    golds = {found: row.gold for row in rows if row.gold and (found := ids[row.id]) and items[found].kind == "math"}
+    golds = {key: row.gold for row in rows if row.gold and (key := ids[row.id]) and items[key].kind == "math"}
     if not golds:
         return None
     chosen = list(golds.items())[:: -(-len(golds) // _CHECKED)]
     with Grader() as grader:
         right = sum(
-            grader.rule(items[found], Response(items[found].benchmark, found, 0, f"<answer>{gold}</answer>")).rule
-            for found, gold in chosen
+            grader.rule(items[key], Response(items[key].benchmark, key, 0, f"<answer>{gold}</answer>")).rule
+            for key, gold in chosen
         )
     return right / len(chosen)

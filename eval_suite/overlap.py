@@ -173,11 +173,11 @@ def diversity_tables(
 ) -> list[Table]:
     """The table of pairs, in the order and with the columns of the paper, and that of models.
 
-    `narrow` is for terminals: one number tells an interval, the larger distance to its bounds.
+    `narrow` is for terminals: one number stands for an interval: the larger distance to its bounds.
     """
     columns: list[tuple[str, Align]] = [("Pair", "left"), ("Differ in", "left")]
     columns += [(head, "right") for head in ("κ ↓", "c ↑ %", "w ↓ %", "u ↑ %", "acc A %", "acc B %")]
-    rows = [[*_names(one, narrow), *_numbers(one, narrow)] for one in pairs]
+    rows = [[*_names(pair, narrow), *_numbers(pair, narrow)] for pair in pairs]
     means = [
         f"mean of {count} {PAIR_KINDS[kind]} pairs: κ {kappa:.2f}, c {100 * c:.1f} %"
         for kind, (count, kappa, c) in by_kind(pairs).items()
@@ -201,34 +201,34 @@ def diversity_tables(
     return [table, models]
 
 
-def _names(one: Pair, narrow: bool) -> list[Cell]:
+def _names(pair: Pair, narrow: bool) -> list[Cell]:
     if not narrow:
-        return [Cell(pair_name(one)), Cell(PAIR_KINDS[one.kind])]
-    # Set one below the other where the line is short.
-    first, _, rest = PAIR_KINDS[one.kind].partition(" ")
-    return [Cell(one.a, pair_name(one).removeprefix(f"{one.a} ")), Cell(first, rest)]
+        return [Cell(pair_name(pair)), Cell(PAIR_KINDS[pair.kind])]
+    # On two lines, where the terminal is narrow.
+    first, _, rest = PAIR_KINDS[pair.kind].partition(" ")
+    return [Cell(pair.a, pair_name(pair).removeprefix(f"{pair.a} ")), Cell(first, rest)]
 
 
-def _numbers(one: Pair, narrow: bool) -> list[Cell]:
-    assert one.cells is not None
-    told = measures(one.cells)
-    kappa, interval = told["kappa"]
+def _numbers(pair: Pair, narrow: bool) -> list[Cell]:
+    assert pair.cells is not None
+    values = measures(pair.cells)
+    kappa, interval = values["kappa"]
     if math.isnan(kappa):
         cells = [Cell("undefined")]
     elif narrow:
         cells = [Cell(f"{kappa:.2f}", f"±{max(kappa - interval.low, interval.high - kappa):.2f}")]
     else:
         cells = [Cell(f"{kappa:.2f}", f"[{interval.low:.2f}, {interval.high:.2f}]")]
-    shares = [_percent(*told[name], narrow) for name in MEASURES[1:4]]
-    return [*cells, *shares, *(Cell(_bare(told[name][0])) for name in MEASURES[4:])]
+    shares = [_percent(*values[name], narrow) for name in MEASURES[1:4]]
+    return [*cells, *shares, *(Cell(_bare(values[name][0])) for name in MEASURES[4:])]
 
 
-def pair_name(one: Pair) -> str:
+def pair_name(pair: Pair) -> str:
     """`A x B`, or `A x itself` with the number of its draw."""
-    if one.kind == "seed":
-        number = one.b.rpartition("#")[2]
-        return f"{one.a} × itself" + ("" if number == "2" else f" (draw {number})")
-    return f"{one.a} × {one.b}"
+    if pair.kind == "seed":
+        number = pair.b.rpartition("#")[2]
+        return f"{pair.a} × itself" + ("" if number == "2" else f" (draw {number})")
+    return f"{pair.a} × {pair.b}"
 
 
 def ranking_table(
@@ -240,14 +240,14 @@ def ranking_table(
     if ranking.labelled:
         names = ("Corrects %", "Confirms %", "κ ↓", "Right %") + (() if narrow else ("Denies %", "c ↑ %"))
     rows = []
-    for one in ranking.candidates:
-        kind = PAIR_KINDS[one.pair.kind]
-        row = [Cell(one.name, kind)] if narrow else [Cell(one.name), Cell(kind)]
-        row += [_points(one.benefit, one.interval, narrow), Cell(f"{one.first:.0%}")]
-        cells = one.pair.cells
+    for candidate in ranking.candidates:
+        kind = PAIR_KINDS[candidate.pair.kind]
+        row = [Cell(candidate.name, kind)] if narrow else [Cell(candidate.name), Cell(kind)]
+        row += [_points(candidate.benefit, candidate.interval, narrow), Cell(f"{candidate.first:.0%}")]
+        cells = candidate.pair.cells
         if cells is None:
-            assert one.strength is not None
-            row += [Cell(_bare(one.pair.agreement)), Cell(_bare(one.strength))]
+            assert candidate.strength is not None
+            row += [Cell(_bare(candidate.pair.agreement)), Cell(_bare(candidate.strength))]
         else:
             n = cells.problems
             row += [Cell(_bare(cells.only_b / n)), Cell(_bare(cells.same_wrong / n))]
@@ -277,10 +277,10 @@ def csv_text(pairs: Sequence[Pair]) -> str:
     bounds = [f"{name}{end}" for name in (*MEASURES, "agreement") for end in ("", "_low", "_high")]
     cells = ("both", "only_a", "only_b", "neither", "same_wrong")
     rows.writerow(["a", "b", "kind", "problems", *cells, *bounds])
-    for one in pairs:
-        told = one.as_dict()
-        values = [told[name][end] for name in (*MEASURES, "agreement") for end in ("value", "low", "high")]
-        rows.writerow([one.a, one.b, one.kind, one.problems, *(told["cells"][name] for name in cells), *values])
+    for pair in pairs:
+        numbers = pair.as_dict()
+        values = [numbers[name][end] for name in (*MEASURES, "agreement") for end in ("value", "low", "high")]
+        rows.writerow([pair.a, pair.b, pair.kind, pair.problems, *(numbers["cells"][name] for name in cells), *values])
     return out.getvalue()
 
 

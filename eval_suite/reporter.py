@@ -30,3 +30,8 @@ class Reporter:
 
 
 SILENT = Reporter(quiet=True)
+
+
+def counted(count: int, singular: str, plural: str) -> str:
+    """Return `1 problem is` or `1,319 problems are`: a count with the words that fit it."""
+    return f"{count:,} {singular if count == 1 else plural}"

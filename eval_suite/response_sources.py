@@ -22,7 +22,6 @@ import yaml
 from pydantic import ValidationError
 
 from eval_suite import steps, subset
-from eval_suite.counting import counted
 from eval_suite.folder import EvalFolder
 from eval_suite.generation import Generation, trained_with
 from eval_suite.grading import GRADER, Grader
@@ -32,7 +31,7 @@ from eval_suite.joining import join
 from eval_suite.metrics.paired import facts_difference
 from eval_suite.options import DEFAULT_POLICY, ResponseOptions
 from eval_suite.pipeline import EvalJob, aggregations_of, parse_benchmarks
-from eval_suite.reporter import Reporter
+from eval_suite.reporter import Reporter, counted
 from eval_suite.results import is_evaluation, unfinished
 from eval_suite.tasks import BENCHMARKS, Loaded
 from mmcorl.algo.seeds import noise_seed
@@ -73,7 +72,7 @@ class GradedSource:
     samples: int
     grader: Mapping[str, Any]
     judge: Mapping[str, Any] | None = None
-    asked: Mapping[str, Any] = field(default_factory=dict)
+    sampling: Mapping[str, Any] = field(default_factory=dict)
     """How the responses were made, as far as that is known."""
     model: str | None = None
     """The checkpoint, as far as that is known."""
@@ -482,7 +481,7 @@ def _check_alike(sheets: Sequence[GradedSource], notes: list[str]) -> None:
             names = [", ".join(sorted(benchmarks)) for benchmarks in known]
             raise UserError(f"{where} are about {names[0]} and {names[1]}: let both answer the same problems")
     for key in ("temperature", "top_p", "style", "max_new_tokens"):
-        values = {sheet.source.label: sheet.asked[key] for sheet in sheets if key in sheet.asked}
+        values = {sheet.source.label: sheet.sampling[key] for sheet in sheets if key in sheet.sampling}
         if len(set(values.values())) > 1:
             notes.append(f"asked differently: {key} {', '.join(f'{v} for {name}' for name, v in values.items())}")
 
@@ -537,8 +536,8 @@ def lineage(model: str) -> str | None:
     """
     from transformers.utils import cached_file
 
-    if (made := zoo.parse(model)) is not None:
-        kind: Any = zoo.ZOO[made[0]].family if made[0] in zoo.ZOO else "llama"
+    if (entry := zoo.parse(model)) is not None:
+        kind: Any = zoo.ZOO[entry[0]].family if entry[0] in zoo.ZOO else "llama"
     else:
         file: Path | None = Path(model) / "config.json"
         if not Path(model).is_dir():
@@ -555,8 +554,8 @@ def _facts(sheets: Sequence[GradedSource], families: Mapping[str, str]) -> list[
     first = sheets[0]
     names = dict.fromkeys(item.benchmark for item in first.items.values())
     facts = [("problems", f"{len(first.items)} of {', '.join(names)}")]
-    if first.asked:
-        how = first.asked
+    if first.sampling:
+        how = first.sampling
         facts.append(("asked", f"{how['style']} prompt, temperature {how['temperature']:g}, top-p {how['top_p']:g}"))
     facts.append(("families", ", ".join(f"{name}: {family}" for name, family in families.items()) or "none stated"))
     grader = first.grader

@@ -10,7 +10,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from eval_suite.counting import counted
 from eval_suite.folder import EvalFolder, key_of
 from eval_suite.generation import Generation
 from eval_suite.grading import Grader
@@ -18,7 +17,7 @@ from eval_suite.grading.verdict import GRADER, McqPolicy
 from eval_suite.items import Item, Response
 from eval_suite.metrics.outcomes import Outcome
 from eval_suite.metrics.summary import summarise, summarise_outcomes
-from eval_suite.reporter import SILENT, Reporter
+from eval_suite.reporter import SILENT, Reporter, counted
 from eval_suite.results import facts, write_tables
 from eval_suite.samples_page import write_view
 from eval_suite.tasks import BENCHMARKS, Benchmark

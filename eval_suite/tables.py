@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Literal
 
-from eval_suite.counting import counted
 from eval_suite.metrics.intervals import wilson
 from eval_suite.metrics.paired import Paired, facts_difference
+from eval_suite.reporter import counted
 from eval_suite.tasks import BENCHMARKS, suites
 from mmcorl.errors import UserError
 from mmcorl.report.table import Align, Cell, Table, cells, csv

@@ -41,7 +41,7 @@ class Score:
 
 
 def default_aggregation(samples: int) -> str:
-    """What a score of so many responses per item is called when nothing else is asked for."""
+    """Return the aggregation of that many responses per item when none is requested."""
     return "pass@1" if samples == 1 else f"avg@{samples}"
 
 
@@ -54,7 +54,7 @@ def aggregate(
     tie: TieRule = "lexicographic",
     by_rule: bool = False,
 ) -> Score:
-    """The score of one benchmark under the aggregation named.
+    """Score one benchmark under an aggregation.
 
     - `pass@k`: chance that one of k responses is correct, without bias from the n >= k there are (Chen et
       al. 2021): the mean of 1 - C(n - c, k) / C(n, k). `correct` and `total` count sets of k responses.
@@ -80,7 +80,7 @@ def aggregate(
     by_item: dict[str, list[Outcome]] = {item.id: [] for item in items}
     for outcome in outcomes:
         by_item[outcome.id].append(outcome)
-    drawn = min((len(told) for told in by_item.values()), default=1)
+    drawn = min((len(graded) for graded in by_item.values()), default=1)
     kind, k = parse_aggregation(aggregation, drawn)
     tie_rule: TieRule | None = None
     ties: int | None = None
@@ -95,14 +95,14 @@ def aggregate(
             ties += tied
     else:
         for item in items:
-            told = [outcome.rule if by_rule else outcome.correct for outcome in by_item[item.id]]
-            shares[item.id] = pass_at_k(len(told), sum(told), k) if kind == "pass" else Cluster(sum(told[:k]), k)
+            credit = [outcome.rule if by_rule else outcome.correct for outcome in by_item[item.id]]
+            shares[item.id] = pass_at_k(len(credit), sum(credit), k) if kind == "pass" else Cluster(sum(credit[:k]), k)
     correct, total = sum(share.correct for share in shares.values()), sum(share.total for share in shares.values())
     return Score(aggregation, correct, total, shares, tie_rule, ties)
 
 
 def pass_at_k(n: int, c: int, k: int) -> Cluster:
-    """Sets of k among n responses, of which c are correct, that hold a correct one, of all such sets."""
+    """Count the sets of k among n responses that hold one of the c correct ones, of all sets of k."""
     if not 0 <= c <= n or not 1 <= k <= n:
         raise ValueError(f"pass@{k} of {c} correct among {n}")
     sets = math.comb(n, k)
@@ -110,7 +110,7 @@ def pass_at_k(n: int, c: int, k: int) -> Cluster:
 
 
 def parse_aggregation(aggregation: str, samples: int) -> tuple[str, int]:
-    """Kind and k of an aggregation's name; refused when unknown or when `samples` do not suffice."""
+    """Return kind and k of an aggregation; refused when unknown or when there are too few `samples`."""
     if aggregation == SIXTH_CALL:
         if samples != 1:
             raise UserError(f"sixth_call grades one response per item, but there are {samples}: keep the sixth only")
@@ -125,7 +125,7 @@ def parse_aggregation(aggregation: str, samples: int) -> tuple[str, int]:
 
 
 class _Identical:
-    """Labels of programs are compared as they are."""
+    """Relation between labels of programs: equal strings."""
 
     def same(self, a: str, b: str, choices: Choices = None) -> bool:
         return a == b

@@ -1,4 +1,4 @@
-"""What became of every response: the rules' verdict and the judge's, joined by (benchmark, id, sample).
+"""The grade of every response: the rules' verdict and the judge's, joined by (benchmark, id, sample).
 
 The one place where `final = rule or (committed and not cut_off and judge)` is computed from the files.
 """
@@ -70,7 +70,7 @@ def outcomes_of(
     *,
     samples: Mapping[str, int] | None = None,
 ) -> list[Outcome]:
-    """One outcome per item and sample, in item order; a response that is missing stands as wrong.
+    """Return one outcome per item and sample, in item order; a missing response counts as wrong.
 
     `rule_rows`, `judge_rows`: lines of rule.jsonl and judge.jsonl; of several lines with one key the last
     holds (a failed judge call is asked again). `behaviour_rows`: lines of behaviour.jsonl, which let programs
@@ -103,7 +103,7 @@ def outcomes_of(
 
 
 def pool(runs: Sequence[Sequence[Outcome]]) -> list[Outcome]:
-    """The responses of several checkpoints to the same items as if one had given them all.
+    """Merge the responses of several checkpoints to the same items as if one had given them all.
 
     The paper's matched-budget ensemble: four of each of two checkpoints make eight votes. Samples are
     numbered run after run, so a tie that the first answer seen decides favours the first checkpoint.
@@ -129,8 +129,8 @@ def pool(runs: Sequence[Sequence[Outcome]]) -> list[Outcome]:
         size = count[key[0]]
         for number, run_outcomes in enumerate(by_key):
             for sample in range(size):
-                told = run_outcomes[(key[0], key[1], sample)]
-                pooled.append(replace(told, sample=number * size + sample))
+                outcome = run_outcomes[(key[0], key[1], sample)]
+                pooled.append(replace(outcome, sample=number * size + sample))
     return pooled
 
 
@@ -166,7 +166,9 @@ def _by_key(responses: Iterable[Response], known: set[tuple[str, str]]) -> dict[
             )
         key = (response.benchmark, response.id, response.sample)
         if key in given:
-            raise UserError(f"sample {key[2]} of item {key[1]!r} of {key[0]} stands twice: number samples 0, 1, 2, ...")
+            raise UserError(
+                f"sample {key[2]} of item {key[1]!r} of {key[0]} appears twice: number samples 0, 1, 2, ..."
+            )
         given[key] = response
     return given
 

@@ -98,25 +98,25 @@ def scored_benchmarks(
     fingerprints: Mapping[tuple[str, str], str],
     relation: Relation | None = None,
 ) -> dict[str, Scored]:
-    """Every benchmark of an evaluation, ready to compare, scored as its summary says.
+    """Score every benchmark of an evaluation for comparison, as its summary does.
 
     `summary`: content of summary.json; `fingerprints`: as stored in items.jsonl, by (benchmark, id); `relation`:
     needed when the summary says maj@k.
     """
     items, outcomes = list(items), list(outcomes)
     scored = {}
-    for name, told in summary["benchmarks"].items():
+    for name, scores in summary["benchmarks"].items():
         members = [item for item in items if item.benchmark == name]
         score = aggregate(
             members,
             [outcome for outcome in outcomes if outcome.benchmark == name],
-            told["aggregation"],
+            scores["aggregation"],
             relation=relation,
-            tie=told["tie_rule"] or "lexicographic",
+            tie=scores["tie_rule"] or "lexicographic",
         )
         marks = {item.id: fingerprints[name, item.id] for item in members}
-        unsettled = told["missing"] + told["judge_failed"] + told["judge_pending"]
-        scored[name] = Scored(label, name, score, members, marks, told["grader"], told["judge"], unsettled)
+        unsettled = scores["missing"] + scores["judge_failed"] + scores["judge_pending"]
+        scored[name] = Scored(label, name, score, members, marks, scores["grader"], scores["judge"], unsettled)
     return scored
 
 

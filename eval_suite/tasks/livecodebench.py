@@ -105,15 +105,15 @@ _TEXT = frozenset({"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "UNICODE"})
 
 def _pickled_text(packed: bytes) -> str:
     """The one text a pickle holds, read from its opcodes; raises ValueError for any other pickle."""
-    found: list[str] = []
+    texts: list[str] = []
     for opcode, argument, _ in pickletools.genops(packed):
         if opcode.name in _TEXT:
-            found.append(str(argument))
+            texts.append(str(argument))
         elif opcode.name not in _FRAME:
             raise ValueError(f"the pickle holds {opcode.name}, and it may hold only text")
-    if len(found) != 1:
-        raise ValueError(f"the pickle holds {len(found)} texts, not one")
-    return found[0]
+    if len(texts) != 1:
+        raise ValueError(f"the pickle holds {len(texts)} texts, not one")
+    return texts[0]
 
 
 def private_tests(stored: str) -> Any:
@@ -324,17 +324,17 @@ class LiveCodeBench(Benchmark):
 def _files(path: Path) -> list[Path]:
     """Files in the order of the releases: test.jsonl, test2.jsonl, ..., test6.jsonl."""
     if path.is_dir():
-        found = list(path.glob("test*.jsonl"))
+        files = list(path.glob("test*.jsonl"))
     elif path.is_file():
-        found = [path]
+        files = [path]
     else:
-        found = [Path(name) for name in glob.glob(str(path))]
+        files = [Path(name) for name in glob.glob(str(path))]
 
     def number(file: Path) -> tuple[int, str]:
         digits = re.search(r"(\d+)$", file.stem)
         return (int(digits.group(1)) if digits else 1, file.name)
 
-    return sorted(found, key=number)
+    return sorted(files, key=number)
 
 
 def _rows(paths: list[Path]) -> Iterator[Row]:

@@ -48,17 +48,17 @@ def read(row: Row) -> Item:
         raise RowError("untyped", f"question type {row.text('question_type')!r} does not fit choices {choices}")
     answer = row.text("answer")
     unit = row.maybe_text("unit")
-    asked = row.text("question").strip() + (f" (Unit: {unit})" if unit else "")
+    question = row.text("question").strip() + (f" (Unit: {unit})" if unit else "")
     hint = f"Hint: Please {_HINTS[answer_type, precision]}."
     return Item(
         benchmark="mathvista",
         id=row.text("pid"),
-        question=f"{hint}\nQuestion: {with_options(asked, choices)}",
+        question=f"{hint}\nQuestion: {with_options(question, choices)}",
         # The gold is the text of an option, also where options are letters, so no letter is read from it.
         gold=_letter(answer.strip(), choices) if choices else clean_gold(answer),
         images=row.image("decoded_image"),
         choices=choices,
-        question_for_eval=with_options(asked, choices),
+        question_for_eval=with_options(question, choices),
         precision=precision,
         answer_type="text" if choices else answer_type,  # type: ignore[arg-type]
         unit=unit,

@@ -91,7 +91,7 @@ def test_rows_that_do_not_fit_are_refused() -> None:
         outcomes_of([item()], [response], [])
     with pytest.raises(UserError, match="item '9' of math500, which is not among the items"):
         outcomes_of([item()], [Response("math500", "9", 0, "text")], [rule_row()])
-    with pytest.raises(UserError, match="sample 0 of item '1' of math500 stands twice"):
+    with pytest.raises(UserError, match="sample 0 of item '1' of math500 appears twice"):
         outcomes_of([item()], [response, response], [rule_row()])
 
 
