@@ -86,13 +86,6 @@ def test_the_layers_are_told_and_recorded(sandbox):
         assert ("not available" in line) == (name not in sandbox.layers)
 
 
-def test_without_any_layer_programs_still_run():
-    # As `detect` starts it: limits, its own session and its own folder are all there is.
-    bare = Sandbox(())
-    assert outcomes(bare, "def f(x): return x + 1", "assert f(1) == 2", "assert f(1) == 3") == ["passed", "wrong"]
-    assert run_programs(bare, Program("print(input()[::-1])"), [StdinCase("ab\n", "ba")], 2).passed
-
-
 def test_outcomes_say_what_happened(sandbox):
     source = "def f(x):\n if x == 0: raise KeyError('none')\n return x"
     result = run_python_tests(sandbox, Program(source), ["f"], "", ["assert f(1) == 1", "assert f(1) == 2", "f(0)"], 2)

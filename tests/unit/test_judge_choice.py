@@ -55,9 +55,9 @@ def test_a_judge_in_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.usefixtures("_vllm_is_there")
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
+def test_what_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    cases: list[tuple[tuple[Any, ...], str]] = [
         ((None, "mine"), "--judge-model mine needs a judge"),
         ((None, None, "KEY"), "--judge-key-env KEY needs a judge"),
         ((None, None, None, 2), "--judge-gpus 2 needs a judge"),
@@ -69,13 +69,11 @@ def test_a_judge_in_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (("vllm:./judge",), "judge './judge' is neither"),
         (("vllm:.",), "the folder '.' holds no config.json"),
         (("vlm:org/judge",), "is not the address of an endpoint"),
-    ],
-)
-def test_what_cannot_be(options: tuple[Any, ...], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError) as refused:
-        choose(*options)
-    assert says in str(refused.value)
+    ]
+    for options, sentence in cases:
+        with pytest.raises(UserError) as refused:
+            choose(*options)
+        assert sentence in str(refused.value)
 
 
 def test_without_vllm_it_is_refused_before_work_starts(

@@ -65,11 +65,8 @@ def gullible(call: Call) -> Reply:
 JUDGES: dict[str, tuple[Behaviour, str]] = {
     # Behaviour, and the stage of what it judged.
     "always yes": (say("correct"), "judge"),
-    "always no": (say("incorrect"), "judge"),
     "gullible": (gullible, "judge"),
-    "nonsense": (say("It could well be correct!"), "judge_unclear"),
     "cut off": (say("correct", finish_reason="length"), "judge_unclear"),
-    "breaks": (fail(500, "correct", retry_after_ms="1"), "judge_failed"),
     "refuses": (fail(401, "correct"), "judge_failed"),
 }
 
@@ -88,17 +85,6 @@ def test_credit_is_what_the_rules_give_or_a_judge_gives_to_a_complete_answer(jud
             assert verdict.correct == (case.rule or (case.judged and judge == "always yes")), name
             assert bool(server.calls) == case.judged, name
             assert verdict.stage == (stage if case.judged else "rule" if case.rule else "no_answer"), name
-
-
-def test_an_injected_answer_reaches_the_judge_whole_and_quoted():
-    # The judge that compares the quoted lines is not misled, though one of the answers brings its own sections.
-    shown = []
-    with OpenAIServer(lambda call: shown.append(call) or Reply("incorrect")) as server:
-        for text in INJECTED[1:]:
-            grade(text, "5000", judge=as_callable(impatient(server)))
-    assert [call.quoted("Known answer") for call in shown] == ["5000"] * 3
-    assert all(call.quoted("Candidate answer").startswith("five") for call in shown)
-    assert shown[1].quoted("Candidate answer").endswith("| five")
 
 
 def committed_answer(response: str) -> str:
