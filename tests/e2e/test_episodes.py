@@ -316,28 +316,19 @@ def test_cuts_are_counted_and_views_hold_the_same_texts() -> None:
     assert (record["agent"], record["author"], record["shortened"], record["reward"]) == ("b", "a", 1, 0.5)
 
 
-@pytest.mark.parametrize(
-    ("text", "score"),
-    [
-        ("<score>1</score>", 1),
-        ("Because. <SCORE> 2 </SCORE>", 2),
-        ("<score>1</score> ... <score>3</score>", 3),
-        ("<score>3</score> ... <score>N</score>", None),
-        *((text, None) for text in ("<score>0</score>", "<score>4</score>", "<score>2.5</score>", "<score>2", "2", "")),
-    ],
-)
-def test_scores_are_read_from_tags_alone(text: str, score: int | None) -> None:
-    assert prompts.read_score(text) == score
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("<score>0.25</score>", 0.25), ("<score>1</score>", 1.0), ("<score>.5</score>", 0.5), ("<score>0</score>", 0.0)]
-    + [(f"<score>{bad}</score>", None) for bad in ("1.5", "-0.5", "90", "90%", "nan", "1e-3", "")]
-    + [("0.5", None)],
-)
-def test_probabilities_are_read_from_tags_alone(text: str, value: float | None) -> None:
-    assert prompts.read_probability(text) == value
+def test_scores_and_probabilities_are_read_from_tags_alone() -> None:
+    scores = {
+        "<score>1</score>": 1,
+        "Because. <SCORE> 2 </SCORE>": 2,
+        "<score>1</score> ... <score>3</score>": 3,
+        "<score>3</score> ... <score>N</score>": None,
+    }
+    scores |= dict.fromkeys(("<score>0</score>", "<score>4</score>", "<score>2.5</score>", "<score>2", "2", ""))
+    assert {text: prompts.read_score(text) for text in scores} == scores
+    values = {"0.25": 0.25, "1": 1.0, ".5": 0.5, "0": 0.0}
+    values |= dict.fromkeys(("1.5", "-0.5", "90", "90%", "nan", "1e-3", ""))
+    assert {text: prompts.read_probability(f"<score>{text}</score>") for text in values} == values
+    assert prompts.read_probability("0.5") is None
 
 
 # -- driving a workflow --------------------------------------------------------------------------------------------

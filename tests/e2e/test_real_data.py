@@ -31,6 +31,7 @@ from model_adapters.base import VisionSettings
 from model_adapters.images import load_image
 from model_adapters.registry import adapter_for
 from model_adapters.testing.tiny import TinyFamily, build_tiny
+from runs import small_config
 
 COMMIT = {"answer_tags": "<answer>{}</answer>", "boxed": "\\boxed{{{}}}"}
 SKIP = {"on_bad_row": "skip", "duplicates": "skip", "too_long": "skip"}
@@ -141,6 +142,7 @@ def assert_every_row_was_handled(folder: Path, train: Mapping[str, Any], complet
     return checks
 
 
+@pytest.mark.slow
 def test_a_pair_of_families_sees_every_real_picture_once(tmp_path, mathvision):
     # 304 rows, of which 256 are held out: 48 remain for 3 steps of 16.
     train = {**mathvision, "hold_out": {"rows": 256}}
@@ -159,117 +161,6 @@ def test_a_pair_of_families_sees_every_real_picture_once(tmp_path, mathvision):
     assert (checks["train"]["rows"], checks["train"]["kept"], checks["held_out"]["kept"]) == (48, 48, 12)
     page = (folder / "report.html").read_text()
     assert page.count("data:image/png;base64,") >= 4  # real pictures in the gallery
-
-
-def test_a_pair_of_text_families_on_real_questions(tmp_path, math_rows):
-    # 8,890 rows, of which 8,842 are held out: 48 remain for 3 steps of 16.
-    train = {**math_rows, "hold_out": {"rows": 8842}, **SKIP}
-    held_out = {**math_rows, "hold_out": {"rows": 8842, "part": "held_out"}, "limit": 12, **SKIP}
-    folder = run(
-        tmp_path,
-        epochs=1,
-        agents=cohort(["qwen2", "llama"], tmp_path, math_rows, "boxed"),
-        data={"train": train},
-        validation={"sets": [{"name": "held_out", "data": held_out}]},
-        batch={"prompts": 16, "completions": 4},
-        sampling={"max_new_tokens": 16},
-    )
-    checks = assert_every_row_was_handled(folder, train, completions=4)
-    assert (checks["train"]["rows"], checks["held_out"]["rows"]) == (48, 12)
-    assert (folder / "report.html").stat().st_size > 10_000
-
-
-@pytest.mark.slow
-def test_all_real_pictures_for_training_and_all_of_another_set_for_validation(tmp_path, mathvision, wemath):
-    folder = run(
-        tmp_path,
-        epochs=1,
-        agents=cohort(["qwen2_5_vl", "internvl3_5"], tmp_path, mathvision, "answer_tags", image_size=112),
-        data={"train": mathvision},
-        validation={"sets": [{"name": "wemath", "data": wemath}], "every": 10},
-        batch={"prompts": 16, "completions": 8},
-        prompt={"style": "answer_tags"},
-        sampling={"max_new_tokens": 32},
-    )
-    checks = assert_every_row_was_handled(folder, mathvision, completions=8)
-    assert (checks["train"]["rows"], checks["train"]["kept"]) == (304, 304)
-    assert (checks["wemath"]["rows"], checks["wemath"]["kept"]) == (196, 196)
-
-
-@pytest.mark.slow
-def test_all_rows_of_math_levels_3_to_5_are_checked_and_twenty_steps_trained(tmp_path, math_rows):
-    train = {**math_rows, "hold_out": {"rows": 150}, **SKIP}
-    held_out = {**math_rows, "hold_out": {"rows": 150, "part": "held_out"}, **SKIP}
-    folder = run(
-        tmp_path,
-        steps=20,
-        agents=cohort(["qwen2", "llama"], tmp_path, math_rows, "boxed"),
-        data={"train": train},
-        validation={"sets": [{"name": "held_out", "data": held_out}], "every": 10},
-        batch={"prompts": 16, "completions": 8},
-        sampling={"max_new_tokens": 32},
-    )
-    checks = json.loads((folder / "data_check.json").read_text())
-    assert checks["train"]["rows"] + checks["held_out"]["rows"] == 8890
-    assert checks["train"]["counts"] == {"duplicate_row": 1}
-    assert checks["train"]["kept"] + checks["held_out"]["kept"] == 8889
-    assert checks["train"]["answers"] == 8737  # two rows have none
-    votes = lines(folder / "votes.jsonl")
-    assert len(votes) == len({vote["uid"] for vote in votes}) == 20 * 16
-
-
-@pytest.mark.slow
-def test_gold_on_math_leaves_out_the_rows_without_an_answer(math_rows):
-    settings = DataSettings(**math_rows, **SKIP, answers="required")
-    report = check(load_prompts(settings), max_side=64)
-    assert report.counts == {"missing_answer": 2, "duplicate_row": 1}
-    assert report.answers == len(report.kept) == 8887
-
-
-# -- views ---------------------------------------------------------------------------------------------------
-
-
-def test_an_agent_may_read_a_rephrased_view_joined_by_row_id(tmp_path, math_rows):
-    rows = [
-        {"id": prompt.row_id, "prompt": prompt.text, "answer": prompt.gold}
-        for prompt in load_prompts(DataSettings(**math_rows, limit=17))
-    ]
-    assert all(row["answer"] for row in rows)
-    rephrased = [{**row, "question": f"A friend asks you: {row['prompt']}"} for row in rows]
-    rephrased[3]["answer"] = "another question's answer"
-    rephrased.reverse()  # alignment by position would now teach nonsense
-    for name, content in (("rows", rows), ("rephrased", rephrased)):
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in content))
-    view = {"source": str(tmp_path / "rephrased.jsonl"), "columns": {"question": "question", "answer": "answer"}}
-    train = {"source": str(tmp_path / "rows.jsonl"), "recipe": "math_level345", "views": {"rephrased": view}, **SKIP}
-    plain, reworded = cohort(["qwen2", "llama"], tmp_path, math_rows, "boxed")
-    held_out = {**math_rows, "hold_out": {"rows": 8, "part": "held_out"}}
-    settings = {
-        "epochs": 1,
-        "agents": [plain, {**reworded, "view": "rephrased"}],
-        "data": {"train": train},
-        # Without the view: both agents read the same wording there.
-        "validation": {"sets": [{"name": "held_out", "data": held_out}]},
-        "batch": {"prompts": 8, "completions": 4},
-        "sampling": {"max_new_tokens": 16},
-        "prompt": {"style": "boxed"},
-    }
-    folder = run(tmp_path, **settings)
-    checks = assert_every_row_was_handled(folder, train, completions=4)
-    assert checks["train"]["counts"] == {"misaligned_view": 1}
-    assert checks["train"]["findings"][0]["row_id"] == rows[3]["id"]
-
-    config = parse(settings)
-    readers = [PromptEncoder(config, agent, agent.model) for agent in config.agents]
-    prompts = list(load_prompts(DataSettings(**train)).select([0, 1, 2]))
-    for prompt, row in zip(prompts, rows, strict=False):
-        seen = [reader.adapter.decode(reader.processor, reader.encode(prompt).input_ids.tolist()) for reader in readers]
-        assert row["prompt"] in seen[0]
-        assert f"A friend asks you: {row['prompt']}" in seen[1]
-        assert "A friend" not in seen[0]
-    uids = {prompt.uid for prompt in prompts}
-    # One uid per row for both agents: it is the row's, not the wording's.
-    assert uids <= {vote["uid"] for vote in lines(folder / "votes.jsonl")}
 
 
 # -- multiple choice -----------------------------------------------------------------------------------------
@@ -304,18 +195,11 @@ def test_letters_and_values_of_real_options_are_one_vote_and_one_reward(wemath):
 
 def test_prompts_show_real_options_as_lettered_lines_unless_the_picture_does(tiny_checkpoints, mathvision, wemath):
     path = tiny_checkpoints["qwen2_5_vl"]
-    config = parse(
-        {
-            "steps": 1,
-            "agents": [{"name": "qwen", "model": str(path)}],
-            "supervision": {"kind": "self"},
-            "data": {"train": wemath},
-        }
-    )
-    reader = PromptEncoder(config, config.agents[0], str(path))
+    config = parse(small_config({"qwen": path, "other": path}))
+    encoder = PromptEncoder(config, config.agents[0], str(path))
     angle = next(prompt for prompt in load_prompts(DataSettings(**wemath)) if prompt.row_id == "1420")
-    seen = reader.adapter.decode(reader.processor, reader.encode(angle).input_ids.tolist())
-    assert "∠ABC?\nA. 45°\nB. 60°\nC. 72°\nD. 90°\nE. No correct answer\nThink it through" in seen
+    text = encoder.adapter.decode(encoder.processor, encoder.encode(angle).input_ids.tolist())
+    assert "∠ABC?\nA. 45°\nB. 60°\nC. 72°\nD. 90°\nE. No correct answer\nThink it through" in text
     # 114 open questions, 111 whose options are words or names of pictures, 79 whose options are letters drawn in.
     shown = Counter(
         "open" if prompt.choices is None else "lines" if f"\nA. {prompt.choices[0]}\nB. " in prompt.text else "drawn"

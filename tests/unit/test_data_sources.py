@@ -9,7 +9,6 @@ import os
 import random
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import datasets
@@ -17,9 +16,7 @@ import pytest
 from PIL import Image
 
 from mmcorl.data import DataSettings, check, load_prompts
-from mmcorl.data.recipes import RECIPES
 from mmcorl.data.row_parsing import BadRow
-from mmcorl.data.settings import RecipeName
 from mmcorl.errors import UserError
 
 
@@ -57,12 +54,6 @@ def as_jsonl(folder: Path) -> str:
     return str(write_jsonl(folder / "rows.jsonl", rows))
 
 
-def as_json(folder: Path) -> str:
-    rows = [json.loads(line) for line in Path(as_jsonl(folder)).read_text().splitlines()]
-    (folder / "rows.json").write_text(json.dumps(rows))
-    return str(folder / "rows.json")
-
-
 def as_plain_parquet(folder: Path) -> str:
     # Without the Image feature: a struct of bytes and path, as other tools write it.
     rows = [{**row, "img": {"bytes": row["img"], "path": None}} for row in ROWS]
@@ -70,19 +61,9 @@ def as_plain_parquet(folder: Path) -> str:
     return str(folder / "rows.parquet")
 
 
-def as_binary_parquet(folder: Path) -> str:
-    datasets.Dataset.from_list(ROWS).to_parquet(folder / "rows.parquet")
-    return str(folder / "*.parquet")
-
-
 def as_image_parquet(folder: Path) -> str:
     image_set().to_parquet(folder / "rows.parquet")
     return str(folder / "rows.parquet")
-
-
-def as_saved_set(folder: Path) -> str:
-    image_set().save_to_disk(folder / "saved")
-    return str(folder / "saved")
 
 
 def as_saved_splits(folder: Path) -> str:
@@ -111,16 +92,7 @@ def image_set() -> datasets.Dataset:
     return datasets.Dataset.from_list(rows, features=features)
 
 
-FORMS = [
-    as_jsonl,
-    as_json,
-    as_plain_parquet,
-    as_binary_parquet,
-    as_image_parquet,
-    as_saved_set,
-    as_saved_splits,
-    as_hub_folder,
-]
+FORMS = [as_jsonl, as_plain_parquet, as_image_parquet, as_saved_splits, as_hub_folder]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -161,78 +133,49 @@ def test_hold_out_is_the_split_of_datasets(tmp_path):
 
 
 def test_fingerprint_follows_text_ids_and_selection_but_not_images(tmp_path):
-    def fingerprint(change: dict[str, object], name: str) -> str:
+    def fingerprint(**change: object) -> str:
         rows = [{"id": n, "question": f"What is {n}?", "image": "x.png"} for n in range(5)]
         rows[3].update(change)
-        columns = {"id": "id", "image": "image"}
-        path = write_jsonl(tmp_path / name, rows)
-        return load_prompts(DataSettings(source=str(path), columns=columns)).fingerprint
+        path = write_jsonl(tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl", rows)
+        return load_prompts(DataSettings(source=str(path), columns={"id": "id", "image": "image"})).fingerprint
 
-    base = fingerprint({}, "a.jsonl")
-    assert fingerprint({}, "b.jsonl") == base  # the file's name is no content
-    assert fingerprint({"image": "y.png"}, "c.jsonl") == base
-    assert len({base, fingerprint({"id": 9}, "d.jsonl"), fingerprint({"question": "?"}, "e.jsonl")}) == 3
-    whole = load_prompts(DataSettings(source=str(tmp_path / "a.jsonl")))
+    base = fingerprint()
+    assert fingerprint() == fingerprint(image="y.png") == base
+    assert len({base, fingerprint(id=9), fingerprint(question="?")}) == 3
+    whole = load_prompts(DataSettings(source=str(tmp_path / "0.jsonl")))
     assert whole.fingerprint != whole.select([1, 0, 2, 3, 4]).fingerprint
 
 
-@pytest.mark.parametrize(
-    ("value", "gold"),
-    [
-        (142.0, "142"),
-        (0.5, "0.5"),
-        (["9.6\n", "9.60"], "9.6"),
-        ("  x ", "x"),
-        ("", None),
-        (None, None),
-        (7, "7"),
-    ],
-)
-def test_answers_of_any_type_become_text(value, gold, tmp_path):
-    path = write_jsonl(tmp_path / "r.jsonl", [{"question": "What?", "a": value}])
-    assert load_prompts(DataSettings(source=str(path), columns={"answer": "a"}))[0].gold == gold
+def test_answers_of_any_type_become_text(tmp_path):
+    values = [142.0, 0.5, ["9.6\n", "9.60"], "  x ", "", None, 7]
+    path = write_jsonl(tmp_path / "r.jsonl", [{"question": f"{n}?", "a": value} for n, value in enumerate(values)])
+    golds = [prompt.gold for prompt in load_prompts(DataSettings(source=str(path), columns={"answer": "a"}))]
+    assert golds == ["142", "0.5", "9.6", "x", None, None, "7"]
 
 
-@pytest.mark.parametrize(
-    ("options", "expected", "appended"),
-    [
-        (["x", "y"], ("x", "y"), "\nA. x\nB. y"),
-        (["A", "B", "C"], ("A", "B", "C"), ""),  # names of what the image shows
-        (["(A)", "(B)"], ("(A)", "(B)"), ""),
-        (["<image2>", "<image3>"], ("<image2>", "<image3>"), ""),
-        (["A", "B", "A or B"], ("A", "B", "A or B"), "\nA. A\nB. B\nC. A or B"),
-        ("A. 45°;B. 60°; C. No answer", ("45°", "60°", "No answer"), "\nA. 45°\nB. 60°\nC. No answer"),
-        # As in We-Math: a letter and a semicolon inside a value.
-        ("A. angle AB;E.; B. angle AB;C.; C. none", ("angle AB;E.", "angle AB;C.", "none"), None),
-        ({"A": "x", "B": "y", "C": None}, ("x", "y"), "\nA. x\nB. y"),
-        ("", None, ""),
-    ],
-)
-def test_choices_in_any_form(options, expected, appended, tmp_path):
-    path = write_jsonl(tmp_path / "r.jsonl", [{"question": "Which?", "o": options}])
-    prompt = load_prompts(DataSettings(source=str(path), columns={"choices": "o"}))[0]
-    assert prompt.choices == expected
-    if appended is not None:
-        assert prompt.text == "Which?" + appended
+CHOICES = [
+    (["x", "y"], ("x", "y"), "\nA. x\nB. y"),
+    (["A", "B", "C"], ("A", "B", "C"), ""),  # names of what the image shows
+    (["(A)", "(B)"], ("(A)", "(B)"), ""),
+    (["<image2>", "<image3>"], ("<image2>", "<image3>"), ""),
+    (["A", "B", "A or B"], ("A", "B", "A or B"), "\nA. A\nB. B\nC. A or B"),
+    ("A. 45°;B. 60°; C. No answer", ("45°", "60°", "No answer"), "\nA. 45°\nB. 60°\nC. No answer"),
+    # As in We-Math: a letter and a semicolon inside a value.
+    ("A. angle AB;E.; B. AB;C.; C. none", ("angle AB;E.", "AB;C.", "none"), "\nA. angle AB;E.\nB. AB;C.\nC. none"),
+    ({"A": "x", "B": "y", "C": None}, ("x", "y"), "\nA. x\nB. y"),
+    ("", None, ""),
+]
+UNREADABLE = ["words", {"A": "x", "C": "y"}, {"A": "x", "B": None, "C": "y"}, [None, "a"], list("a" * 27), 5]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        "just words",
-        {"A": "x", "C": "y"},
-        {"A": "x", "B": None, "C": "y"},
-        [None, "a"],
-        ["a", None],
-        [str(n) for n in range(27)],
-        5,
-    ],
-)
-def test_unreadable_choices_are_a_bad_row(options, tmp_path):
-    path = write_jsonl(tmp_path / "r.jsonl", [{"question": "Which?", "o": options}])
-    source = load_prompts(DataSettings(source=str(path), columns={"choices": "o"}))
-    with pytest.raises(BadRow, match="row 0: the choices"):
-        source[0]
+def test_choices_in_any_form(tmp_path):
+    rows = [{"question": "Which?", "o": options} for options in [*(case[0] for case in CHOICES), *UNREADABLE]]
+    source = load_prompts(DataSettings(source=str(write_jsonl(tmp_path / "r.jsonl", rows)), columns={"choices": "o"}))
+    for number, (_, expected, appended) in enumerate(CHOICES):
+        assert (source[number].choices, source[number].text) == (expected, "Which?" + appended)
+    for number in range(len(CHOICES), len(rows)):
+        with pytest.raises(BadRow, match="the choices"):
+            source[number]
 
 
 def test_options_that_arrow_fills_up_with_null_are_those_the_row_has(tmp_path):
@@ -247,38 +190,19 @@ def test_options_that_arrow_fills_up_with_null_are_those_the_row_has(tmp_path):
 BROKEN = "bad \ud800"
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        {"q": BROKEN},
-        {"q": [{"role": "user", "content": BROKEN}]},
-        {"q": "Fine?", "opts": ["a", BROKEN]},
-        {"q": "Fine?", "ans": BROKEN},
-        {"q": "Fine?", "level": BROKEN},
-        {"q": "Fine?", "qid": BROKEN},
-    ],
-)
-def test_half_a_character_is_a_bad_row(row, tmp_path):
-    rows = [{"qid": "0", "q": "One?", "ans": "1"}, {"qid": "1", "ans": "2", "level": 1, "opts": None, **row}]
-    path = write_jsonl(tmp_path / "r.jsonl", rows)
-    columns = {"question": "q", "answer": "ans", "id": "qid", "choices": "opts", "tag": "level"}
-    settings = {"source": str(path), "columns": columns}
-    with pytest.raises(
-        UserError, match=r"1 row of broken text .*the character '\\ud800' in .* is half of a surrogate pair"
-    ) as refused:
+def test_half_a_character_is_a_bad_row(tmp_path):
+    spoilt = [{"q": BROKEN}, {"q": [{"role": "user", "content": BROKEN}]}, {"opts": ["a", BROKEN]}, {"ans": BROKEN}]
+    spoilt += [{"level": BROKEN}, {"qid": BROKEN}]
+    rows = [{"qid": str(n), "q": f"{n}?", "ans": "2", "opts": None, **row} for n, row in enumerate([{}, *spoilt])]
+    settings = {
+        "source": str(write_jsonl(tmp_path / "r.jsonl", rows)),
+        "columns": {"question": "q", "answer": "ans", "id": "qid", "choices": "opts", "tag": "level"},
+    }
+    with pytest.raises(UserError, match=r"6 rows of broken text .*the character '\\ud800'") as refused:
         check(load_prompts(DataSettings(**settings)), max_side=64)
     assert str(refused.value).encode()
     report = check(load_prompts(DataSettings(**settings, on_bad_row="skip")), max_side=64)
-    assert (report.kept, report.counts) == ((0,), {"broken_text": 1})
-
-
-def test_a_view_with_half_a_character_is_a_bad_row(tmp_path):
-    rows = write_jsonl(tmp_path / "r.jsonl", [{"id": n, "question": f"{n}?"} for n in range(2)])
-    view = write_jsonl(tmp_path / "v.jsonl", [{"id": 0, "question": BROKEN}, {"id": 1, "question": "One?"}])
-    source = load_prompts(
-        DataSettings(source=str(rows), columns={"id": "id"}, views={"v": {"source": str(view)}}, on_bad_row="skip")
-    )
-    assert check(source, max_side=64).counts == {"broken_text": 1}
+    assert (report.kept, report.counts) == ((0,), {"broken_text": 6})
 
 
 def test_chat_lists_and_nested_columns_as_verl_writes_them(tmp_path):
@@ -302,10 +226,6 @@ def test_chat_lists_and_nested_columns_as_verl_writes_them(tmp_path):
 
 
 # -- recipes ---------------------------------------------------------------------------------------------
-
-
-def test_recipe_names_are_those_a_config_accepts():
-    assert set(RECIPES) == set(RecipeName.__args__)
 
 
 def test_mmr1_from_a_local_copy_takes_the_first_image_and_counts_the_others(tmp_path):
@@ -394,13 +314,6 @@ def test_views_with_missing_repeated_or_foreign_rows_are_counted_and_refused(tmp
     assert report.counts == {"missing_view": 1, "misaligned_view": 2}
 
 
-def test_views_need_an_id_column(tmp_path):
-    base = write_jsonl(tmp_path / "base.jsonl", [{"question": "What?"}])
-    settings = DataSettings(source=str(base), views={"other": {"source": str(base)}})
-    with pytest.raises(UserError, match="joined by row id"):
-        load_prompts(settings)
-
-
 # -- mistakes --------------------------------------------------------------------------------------------
 
 
@@ -415,66 +328,55 @@ def refusal(**settings: object) -> str:
 def test_missing_columns_name_what_is_there(tmp_path):
     path = str(write_jsonl(tmp_path / "r.jsonl", [{"prompt": "1+1", "gold": "2"}]))
     assert "no column 'question' (question); its columns are 'prompt', 'gold'" in refusal(source=path)
-    sentence = refusal(source=path, recipe="mmr1_math")
-    assert "(recipe mmr1_math) has no column 'problem' (question), 'images' (image), 'answer' (answer)" in sentence
-    nested = refusal(source=path, columns={"question": "prompt", "id": "extra_info.index"})
-    assert "'extra_info.index' (id)" in nested
+    assert "'problem' (question), 'images' (image), 'answer' (answer)" in refusal(source=path, recipe="mmr1_math")
+    assert "'extra_info.index' (id)" in refusal(source=path, columns={"question": "prompt", "id": "extra_info.index"})
+    assert "joined by row id" in refusal(
+        source=path, columns={"question": "prompt"}, views={"other": {"source": path, "columns": {"question": "gold"}}}
+    )
 
 
 def test_sources_that_cannot_be_opened_say_why_and_what_to_do(tmp_path):
-    assert "no file matches" in refusal(source=str(tmp_path / "none.jsonl"))
-    assert "no file matches" in refusal(source=str(tmp_path / "*.parquet"))
-    assert "does not exist" in refusal(source="./no/such/folder/here")
-    (tmp_path / "rows.csv").write_text("a,b\n")
-    assert "convert it" in refusal(source=str(tmp_path / "rows.csv"))
-    (tmp_path / "broken.parquet").write_bytes(b"PAR1 but nothing else")
-    assert "cannot be read as parquet" in refusal(source=str(tmp_path / "broken.parquet"))
-    (tmp_path / "object.json").write_text('{"question": "1+1"}')
-    assert "must be a list of objects" in refusal(source=str(tmp_path / "object.json"))
-    (tmp_path / "lines.json").write_text('{"question": "1+1"}\n{"question": "1+2"}\n')
-    assert "rename it to .jsonl" in refusal(source=str(tmp_path / "lines.json"))
-    (tmp_path / "empty.jsonl").write_text("\n")
-    assert "has no rows" in refusal(source=str(tmp_path / "empty.jsonl"))
+    files = {
+        "none.jsonl": (None, "no file matches"),
+        "rows.csv": (b"a,b\n", "convert it"),
+        "broken.parquet": (b"PAR1 but nothing else", "cannot be read as parquet"),
+        "object.json": (b'{"question": "1+1"}', "must be a list of objects"),
+        "lines.json": (b'{"question": "1+1"}\n{"question": "1+2"}\n', "rename it to .jsonl"),
+        "empty.jsonl": (b"\n", "has no rows"),
+    }
+    for name, (content, reason) in files.items():
+        if content is not None:
+            (tmp_path / name).write_bytes(content)
+        assert reason in refusal(source=str(tmp_path / name))
     (tmp_path / "empty").mkdir()
     assert "cannot be read as a data set" in refusal(source=str(tmp_path / "empty"))
-    saved = as_saved_splits(tmp_path)
-    assert "has the splits train, test" in refusal(source=saved, split="val", columns=COLUMNS)
+    assert "does not exist" in refusal(source="./no/such/folder/here")
+    assert "has the splits train, test" in refusal(source=as_saved_splits(tmp_path), split="val", columns=COLUMNS)
     assert "remove them" in refusal(source=str(tmp_path / "empty.jsonl"), split="train")
 
 
-def test_a_hub_id_without_network_is_one_sentence():
-    code = (
-        "from mmcorl.data import DataSettings, load_prompts\n"
-        "from mmcorl.errors import UserError\n"
-        "try:\n"
-        "    load_prompts(DataSettings(source='nobody-here/no-such-set', recipe='open_r1'))\n"
-        "except UserError as refused:\n"
-        "    print(refused)\n"
-    )
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=60, check=True
-    )
-    assert done.stdout.startswith("data source 'nobody-here/no-such-set' is no file or folder here and cannot")
-    assert done.stdout.strip().endswith("or give the path of a local copy")
-    assert len(done.stdout.strip().splitlines()) == 1
-
-
-def test_reading_data_imports_no_torch(tmp_path):
+def test_reading_data_imports_no_torch_and_a_hub_id_without_network_is_refused(tmp_path):
     path = write_jsonl(tmp_path / "r.jsonl", [{"question": "1+1"}])
     code = (
         "import sys\n"
         "from mmcorl.data import *\n"
-        f"prompts = [load_prompts(DataSettings(source={str(path)!r}))[0],\n"
-        "           load_prompts(DataSettings(source='synthetic:visual'))[0]]\n"
+        "from mmcorl.errors import UserError\n"
+        f"load_prompts(DataSettings(source={str(path)!r}))[0]\n"
+        "load_prompts(DataSettings(source='synthetic:visual'))[0]\n"
         "assert 'torch' not in sys.modules and 'datasets' not in sys.modules, 'heavy import'\n"
+        "try:\n    load_prompts(DataSettings(source='nobody-here/no-such-set'))\n"
+        "except UserError as refused:\n    print(refused)\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    (sentence,) = done.stdout.splitlines()
+    assert sentence.endswith("or give the path of a local copy")
 
 
 # -- real data -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_mathvision_loads_whole_and_planted_faults_are_counted(tmp_path, shared_data):
     original = shared_data / "mathvision" / "testmini-00000-of-00001.parquet"
     source = load_prompts(DataSettings(source=str(original), recipe="mathvision"))
@@ -512,22 +414,9 @@ def test_mathvision_loads_whole_and_planted_faults_are_counted(tmp_path, shared_
         "duplicate_id": 1,
     }
     assert len(report.kept) == 299
-    listed = Counter(finding.kind for finding in report.findings)
-    assert listed == report.counts
-    assert json.loads(json.dumps(report.to_json()))["rows"] == 305
 
 
-def test_we_math_loads_whole_with_its_lettered_options(shared_data):
-    source = load_prompts(
-        DataSettings(source=str(shared_data / "wemath" / "*.parquet"), recipe="wemath", images="required")
-    )
-    report = check(source, max_side=1024)
-    assert (report.rows, len(report.kept), report.answers) == (196, 196, 196)
-    for prompt in source:
-        assert prompt.choices is not None
-        assert "ABCDE".index(prompt.gold) < len(prompt.choices)
-
-
+@pytest.mark.slow
 def test_math_levels_3_to_5_hold_one_repeated_row_and_split_as_in_the_paper(shared_data):
     path = str(shared_data / "text" / "math_level345_train.json")
     source = load_prompts(DataSettings(source=path, recipe="math_level345"))
@@ -540,14 +429,6 @@ def test_math_levels_3_to_5_hold_one_repeated_row_and_split_as_in_the_paper(shar
         for part in ("train", "held_out")
     }
     assert (len(parts["train"]), len(parts["held_out"])) == (8740, 150)
-
-
-@pytest.mark.parametrize(("name", "rows", "lists"), [("math500_test", 500, 0), ("amc", 83, 0), ("minerva", 272, 75)])
-def test_text_benchmarks_in_the_same_shape_load(name, rows, lists, shared_data):
-    source = load_prompts(DataSettings(source=str(shared_data / "text" / f"{name}.json"), recipe="math_level345"))
-    report = check(source, max_side=1024)
-    assert (len(report.kept), report.answers) == (rows, rows)
-    assert report.notes.get("further_answers", 0) == lists
 
 
 def test_numbered_markers_stay_where_one_image_holds_several_named_pictures(tmp_path):
@@ -584,17 +465,3 @@ def test_a_view_may_be_another_column_of_the_data(tmp_path):
     plain = load_prompts(DataSettings(source=str(tmp_path / "rows.jsonl")))
     assert plain[0].uid == source[0].uid
     assert plain.fingerprint != source.fingerprint  # an edited wording is other data
-
-
-def test_synthetic_rows_have_another_wording():
-    views = {"other": {"columns": {"question": "reworded"}}}
-    source = load_prompts(DataSettings(source="synthetic:visual", size=4, views=views))
-    assert source[0].text == "How many dots are there?"
-    assert source[0].question("other") == "How many dots are there."
-
-
-def test_a_view_without_source_names_its_column(tmp_path):
-    with pytest.raises(ValueError, match=r"name that column as columns\.question"):
-        DataSettings(source="synthetic:visual", views={"other": {}})
-    with pytest.raises(UserError, match=r"view 'other' of 'synthetic:visual' has no column 'easy' \(question\)"):
-        load_prompts(DataSettings(source="synthetic:visual", views={"other": {"columns": {"question": "easy"}}}))

@@ -27,16 +27,11 @@ VISUAL_OPERANDS = [(1,), (6, 2), (3,), (1, 4)]
 TEXT_QUESTION = "Nia has 4 pens and finds 7 more. How many pens now?"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_row_depends_on_seed_and_number_only(kind):
-    assert row(kind, 3, 41) == row(kind, 3, 41)
-    assert row(kind, 3, 41) != row(kind, 4, 41)
-    # Number 41 of four skills in turn is the second one (41 = 10 * 4 + 1).
-    assert row(kind, 3, 41).skill == SKILLS[kind][1]
-
-
-def test_a_row_does_not_depend_on_python_hashing_or_on_other_rows():
-    assert row("visual", 0, 7, draw=False).operands == row("visual", 0, 7).operands
+def test_a_row_depends_on_seed_and_number_only():
+    for kind in KINDS:
+        assert row(kind, 3, 41) == row(kind, 3, 41) != row(kind, 4, 41)
+        # Number 41 of four skills in turn is the second one (41 = 10 * 4 + 1).
+        assert row(kind, 3, 41).skill == SKILLS[kind][1]
     assert [row("visual", 0, i, draw=False).operands for i in range(4)] == VISUAL_OPERANDS
     assert row("text", 0, 0).question == TEXT_QUESTION
 
@@ -45,8 +40,8 @@ def test_a_row_does_not_depend_on_python_hashing_or_on_other_rows():
 def test_answers_lie_between_1_and_18_and_every_value_of_a_skill_occurs(kind):
     seen: dict[str, set[int]] = {}
     for index in range(2000):
-        made = row(kind, 0, index, draw=False)
-        seen.setdefault(made.skill, set()).add(made.answer)
+        item = row(kind, 0, index, draw=False)
+        seen.setdefault(item.skill, set()).add(item.answer)
     to = {low: {high: set(range(low, high + 1)) for high in (8, 9, 12, 18)} for low in (1, 2, 3)}
     expected = {
         "visual": {"dots": to[1][9], "dice": to[2][12], "bar": to[1][9], "sum": to[2][18]},
@@ -67,30 +62,21 @@ def test_responses_agree_with_themselves():
     assert wrong_response(one) == "<think>6</think><answer>6</answer>"
 
 
-def test_text_questions_say_what_their_numbers_are():
-    for index in range(400):
-        made = row("text", 1, index)
-        if made.skill == "count":
-            assert made.question.split(". How")[0].split().count("x") == made.operands[0]
-        else:
-            assert tuple(map(int, re.findall(r"\d+", made.question))) == made.operands
-
-
 def test_dots_can_be_counted_in_the_picture():
     # Independent of the drawing code: flood the dark pixels and count the islands. Dots are 7 px in 14 px
     # cells with at least 2 px of margin at the top left, so neighbours never touch.
     for index in range(60):
-        made = row("visual", 0, index, ["dots"])
-        assert _islands(made.image) == made.operands[0], index
+        item = row("visual", 0, index, ["dots"])
+        assert _islands(item.image) == item.operands[0], index
 
 
 def test_bars_are_five_and_a_half_pixels_a_unit():
     for index in range(60):
-        made = row("visual", 0, index, ["bar"])
-        dark = _dark(made.image)
+        item = row("visual", 0, index, ["bar"])
+        dark = _dark(item.image)
         # The axis ends at column 5; the bar starts at column 9 or later. Its floor row is 53.
         heights = [sum(dark[x, y] for y in range(56)) for x in range(9, 56)]
-        assert max(heights) == 53 - round(53 - made.operands[0] * 5.5) + 1
+        assert max(heights) == 53 - round(53 - item.operands[0] * 5.5) + 1
         assert sum(height > 0 for height in heights) == 12
 
 
@@ -100,11 +86,6 @@ def test_no_two_rows_are_equal_and_texts_run_out_when_they_say():
     assert len(texts) == most
     images = {row("visual", 0, index).image for index in range(3000)}
     assert len(images) == 3000
-
-
-def test_pictures_are_small_rgb_pngs():
-    image = Image.open(io.BytesIO(row("visual", 0, 0).image))
-    assert (image.format, image.mode, image.size) == ("PNG", "RGB", (56, 56))
 
 
 def test_corpus_holds_every_word_of_later_rows():
@@ -125,13 +106,6 @@ def test_as_a_source_it_passes_the_check_and_splits_without_overlap(kind):
         parts[part] = {prompt.uid for prompt in source}
     assert (len(parts["train"]), len(parts["held_out"])) == (320, 80)
     assert not parts["train"] & parts["held_out"]
-
-
-def test_as_a_source_the_prompt_is_the_row():
-    prompt = load_prompts(DataSettings(source="synthetic:visual", seed=5, skills=["sum"], size=9))[3]
-    made = row("visual", 5, 3, ["sum"])
-    assert (prompt.text, prompt.images, prompt.gold) == (made.question, (made.image,), str(made.answer))
-    assert (prompt.tag, prompt.row_id) == ("sum", "sum-3")
 
 
 @pytest.mark.parametrize(
@@ -177,11 +151,11 @@ def test_sums_are_right_distinct_and_of_small_numbers():
     # times has the fewest pairs, 11 x 11 of 2 to 12: so 3 x 121 rows differ for certain.
     assert distinct_rows("arithmetic", SKILLS["arithmetic"]) == 363
     rows = [row("arithmetic", 0, index) for index in range(363)]
-    assert len({made.question for made in rows}) == 363
-    for made in rows:
-        first, sign, second = re.fullmatch(r"What is (\d+) ([-+*]) (\d+)\?", made.question).groups()
+    assert len({item.question for item in rows}) == 363
+    for item in rows:
+        first, sign, second = re.fullmatch(r"What is (\d+) ([-+*]) (\d+)\?", item.question).groups()
         a, b = int(first), int(second)
-        assert made.answer == {"+": a + b, "-": a - b, "*": a * b}[sign]
-        assert made.skill == {"+": "plus", "-": "minus", "*": "times"}[sign]
-        assert (max(a, b) <= 20 and made.answer >= 1) if sign != "*" else 2 <= min(a, b) <= max(a, b) <= 12
+        assert item.answer == {"+": a + b, "-": a - b, "*": a * b}[sign]
+        assert item.skill == {"+": "plus", "-": "minus", "*": "times"}[sign]
+        assert (max(a, b) <= 20 and item.answer >= 1) if sign != "*" else 2 <= min(a, b) <= max(a, b) <= 12
     assert row("arithmetic", 1, 5) != row("arithmetic", 0, 5)
