@@ -101,22 +101,6 @@ def test_checkpointing_computes_the_same_a_second_time(family: str, tiny_checkpo
     assert len(calls) == 4
 
 
-def test_rows_in_any_order_and_prompts_without_any(tiny_checkpoints: Mapping[str, Path]) -> None:
-    loaded = load("qwen2_5_vl", tiny_checkpoints["qwen2_5_vl"])
-    rows = three_groups(loaded)
-    order = [7, 12, 0, 10, 3, 9]  # two of the first prompt, one of the second, three of the third
-    some = Rows(rows.prompts, [rows.prompt_of[i] for i in order], [rows.completions[i] for i in order])
-    assert_shared_is_plain(policy_of(loaded), some)
-    assert_shared_is_plain(policy_of(loaded), Rows(rows.prompts, [0, 0], list(rows.completions[:2])))
-
-
-def test_a_dummy_image_reaches_the_tower_without_effect(tiny_checkpoints: Mapping[str, Path]) -> None:
-    loaded = load("qwen2_5_vl", tiny_checkpoints["qwen2_5_vl"])
-    rows = three_groups(loaded)
-    text = Rows([rows.prompts[1]], [0, 0, 0], list(rows.completions[6:9]), dummy_image=rows.prompts[0], pieces=2)
-    assert_shared_is_plain(policy_of(loaded), text)
-
-
 # -- in training ------------------------------------------------------------------------------------------------------
 
 

@@ -136,16 +136,6 @@ def test_a_resumed_teacher_goes_on_where_it_stood(tiny_checkpoints: Mapping[str,
     assert same(weights_of(agent), weights_of(resumed))
 
 
-def test_low_rank_training_averages_its_adapters_alone(tiny_checkpoints: Mapping[str, Path]):
-    sections = {"supervision": {"kind": "self", "voter": "ema", "ema": EMA}, "training": {"lora": {"rank": 4}}}
-    agent = worker(tiny_checkpoints["qwen2"], **sections)
-    one_step(agent, "qwen2", 1)
-    one_step(agent, "qwen2", 2)
-    assert agent.ema is not None
-    assert agent.ema.weights
-    assert all("lora_" in name for name in agent.ema.weights)
-
-
 def test_samples_that_only_vote_are_not_trained(tiny_checkpoints: Mapping[str, Path]):
     agent = worker(tiny_checkpoints["qwen2"], supervision={"kind": "self", "votes": 7})
     groups = agent.rollout(PROMPTS["qwen2"], 1)

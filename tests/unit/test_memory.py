@@ -118,31 +118,6 @@ def test_the_cache_and_the_share_of_vllm():
     assert budget(engine={"kind": "vllm", "kv_cache_gib": 2}).sampling == {"vLLM": 6 * BILLION + 2 * GIB}
 
 
-def test_the_reference_model_is_held_as_the_trained_one():
-    kl = {"objective": {"kl_coef": 0.1}, "ranks": 4}
-    # ZeRO-3 lowers nothing: 3e9 in fp32, divided by four.
-    assert budget(**kl, training={"dtype": "bf16", "sharding": "zero3"}).resident["reference"] == 3 * BILLION
-    assert budget(**kl, training={"dtype": "bf16", "sharding": "fsdp2"}).resident["reference"] == 1.5 * BILLION
-    away = budget(**kl, training={"dtype": "bf16", "sharding": "zero3", "offload": "all"})
-    assert away.resident["reference"] == 0
-
-
-def test_what_lies_in_the_machine_s_memory_is_on_no_gpu():
-    def gpu(sharding, offload, **more):
-        return budget(ranks=2, training={"dtype": "bf16", "sharding": sharding, "offload": offload}, **more)
-
-    # 3e9 parameters on two ranks. ZeRO-2 updates a copy that lies with the optimizer's state.
-    assert gpu("zero2", "none").resident["weights"] == (12 + 6) * BILLION
-    assert gpu("zero2", "optimizer").resident["weights"] == 12 * BILLION
-    assert gpu("zero3", "optimizer").resident["weights"] == 6 * BILLION
-    assert gpu("zero3", "optimizer").updating["gradients"] == 0
-    for kind in ("zero3", "fsdp2"):
-        there = gpu(kind, "all")
-        assert (there.resident["weights"], there.resident["optimizer"], there.updating["gradients"]) == (0, 0, 0)
-        # On CPUs nothing is saved.
-        assert gpu(kind, "all", device="cpu").resident == gpu(kind, "none", device="cpu").resident
-
-
 @each_family("qwen2_5_vl", "internvl3_5", "gemma3", "llama")
 def test_parameters_are_those_of_the_loaded_model(tmp_path, family):
     folder = build_tiny(family, tmp_path / family, seed=0)

@@ -29,7 +29,6 @@ from worker_parts import (
     Reference,
     adamw,
     change_samples,
-    cut,
     gradients,
     largest_difference,
     mixed_prompts,
@@ -206,25 +205,6 @@ def test_the_step_is_that_of_the_formula(case: str, tokens: int, tiny_checkpoint
     assert metrics["trained_tokens"] == own.passes * trained
 
 
-def test_reinforce_needs_no_groups(tiny_checkpoints: Mapping[str, Path]) -> None:
-    """Two lone completions of 2 and 3 tokens with rewards 1 and 0: +1.224745 and -0.816497, by hand in test_grpo.
-
-    The importance-free token loss on the first pass is minus the mean of those: 0, since whitened numbers have none.
-    """
-    agent = worker(
-        tiny_checkpoints["qwen2"], objective={"kind": "reinforce_pp"}, batch={"prompts": 2, "completions": 1}
-    )
-    agent.rollout(mixed_prompts("qwen2")[:2], 1)
-    change_samples(agent, lambda g, k, one: cut(one, 2 + g))
-    rollouts = list(agent.rollouts.pending.values())
-    update = prepared(agent, rollouts, [[1.0], [0.0]])
-    assert torch.allclose(update.advantages[0, 0], torch.full((2,), 1.224745), atol=1e-6)
-    assert torch.allclose(update.advantages[1, 0], torch.full((3,), -0.816497), atol=1e-6)
-    metrics = agent.update(dict(zip(agent.rollouts.pending, [(1.0,), (0.0,)], strict=True)), 1)
-    assert metrics["loss"] == pytest.approx(0.0, abs=1e-6)
-    assert metrics["grad_norm"] > 0
-
-
 def test_groups_of_different_sizes_are_one_batch(tiny_checkpoints: Mapping[str, Path]) -> None:
     """Episodes make them; (1, 0) against each other is +-0.5 whatever the other group's size."""
     agent = worker(tiny_checkpoints["qwen2"], objective={"kind": "dr_grpo"})
@@ -281,18 +261,6 @@ def test_a_name_sets_what_is_not_written_and_a_resolved_config_is_the_same(kind:
     # What is written stands, unless it is what makes the objective that one.
     other = {"clip_low": 0.05, "kl_coef": 0.1, "kl_estimator": "k3", "kl_in": "loss"}
     assert settings(objective={"kind": kind, **other}).objective.model_dump().items() >= other.items()
-
-
-def test_a_reward_may_be_a_word_or_a_section(tmp_path: Path) -> None:
-    file = tmp_path / "run.yaml"
-    base = "steps: 1\nagents: [{name: a, model: tiny}]\nsupervision: {kind: self}\ndata: {train: {source: x.jsonl}}\n"
-    file.write_text(base + "reward: match\n")
-    assert run_config.load(file) == run_config.load(file, ["reward.kind=match"])
-    assert run_config.load(file, ["reward=entropy"]).reward.kind == "entropy"
-    changed = run_config.load(file, ["reward.kind=entropy", "reward.unanswered_entropy=7"]).reward
-    assert (changed.kind, changed.unanswered_entropy) == ("entropy", 7.0)
-    file.write_text(base)
-    assert run_config.load(file).reward.kind == "match"
 
 
 # -- as a run ----------------------------------------------------------------------------------------------------

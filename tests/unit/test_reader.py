@@ -64,15 +64,6 @@ def test_the_longest_row_of_vllm_bounds_prompts(tiny_checkpoints: Mapping[str, P
         encoder(path, engine={"kind": "vllm", "max_model_len": 6}).longest_prompt()
 
 
-@each_family("qwen2_5_vl", "internvl3_5", "gemma3", "llama")
-def test_a_dummy_is_a_short_prompt(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
-    own = encoder(tiny_checkpoints[family], vision={"tiles": 4})
-    assert own.dummy(image=False).vision == {}
-    if own.adapter.multimodal:
-        assert len(own.dummy(image=True).input_ids) < 60
-        assert own.dummy(image=True).vision["pixel_values"].numel() > 0
-
-
 # -- ahead of time -----------------------------------------------------------------------------------------------
 
 

@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from adapter_passes import TEXT_FAMILIES, VISION_FAMILIES, adapter_of, each_family, load
-from mmcorl.engines.base import Sampling
 from mmcorl.policy.policy import Policy, Rows
 from mmcorl.policy.weights import checkpoint_dtype, lower_frozen, write
 from worker_parts import copy_of, largest_difference, mixed_prompts, rollout, worker
@@ -40,20 +38,6 @@ def said(value: Any) -> set[str]:
         return set()
     own = {one for key, one in value.items() if key in ("dtype", "torch_dtype") and one}
     return own.union(*(said(one) for one in value.values()))
-
-
-class Casts(TorchDispatchMode):
-    """Casts to bf16 by the storage of what was cast."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: dict[int, int] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if "_to_copy" in str(func) and (kwargs or {}).get("dtype") == torch.bfloat16:
-            place = args[0].data_ptr()
-            self.seen[place] = self.seen.get(place, 0) + 1
-        return func(*args, **(kwargs or {}))
 
 
 # -- what the engine and the trainer compute with -------------------------------------------------------------------
@@ -91,29 +75,6 @@ def worker_encode(loaded: Any, one: Any) -> Any:
     from model_adapters.images import load_image
 
     return loaded.adapter.encode(loaded.processor, one.text, [load_image(data) for data in one.images])
-
-
-@each_family("qwen2_5_vl", "gemma3", "llama")
-@pytest.mark.parametrize("training", [{}, {"lora": LORA}, {"freeze_vision": True}], ids=["full", "lora", "frozen"])
-def test_no_weight_is_cast_again_for_every_token(
-    family: str, training: dict[str, Any], tiny_checkpoints: Mapping[str, Path]
-) -> None:
-    """Trained weights once per rollout, which autocast remembers; frozen ones never."""
-    agent = worker(tiny_checkpoints[family], training={"dtype": "bf16", **training})
-    agent.policy.stop_ids = (10**6,)
-    encoded = [agent.encoder.encode(one) for one in mixed_prompts(family)]
-    with agent.policy.computing(agent.config.training), Casts() as casts:
-        agent.sampler.engine.generate(encoded, 2, Sampling(max_new_tokens=8), 0)
-    times = {
-        name: casts.seen.get(p.data_ptr(), 0)
-        for name, p in agent.policy.model.named_parameters()
-        if "lora_" not in name or p.requires_grad
-    }
-    frozen = [times[n] for n, p in agent.policy.model.named_parameters() if n in times and not p.requires_grad]
-    assert max(times.values()) <= 1
-    assert bool(frozen) == bool(training) or family == "llama"
-    # A matrix outside of any layer (Gemma-3's projector) is cast with the images, once.
-    assert sum(frozen) <= (family == "gemma3" and "lora" in training)
 
 
 @pytest.mark.parametrize("training", [{"lora": LORA}, {"freeze_vision": True}], ids=["lora", "frozen"])
