@@ -108,7 +108,7 @@ def run_table(run: str, checks: Sequence[PathCheck], names: Sequence[str], paire
     notes = [
         "Shares of sampled completions that are right, in the first and in the last window of steps; standard errors "
         f"up to {error:.2f}. A side is named where it is clear by 1.96 of them. moves: clear changes between windows "
-        "that went to the teacher's side, of those whose teacher was clearly on check."
+        "that went to the teacher's side, of those whose teacher was clearly on one."
     ]
     return _table(f"{run}: the theory and what was measured", columns, rows, notes)
 

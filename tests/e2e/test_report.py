@@ -17,7 +17,6 @@ from rich.console import Console
 
 from fabricated_runs import write_run
 from mmcorl.errors import UserError
-from mmcorl.report.charts import nice_ticks
 from mmcorl.report.compare import comparison, comparison_table, is_within_noise
 from mmcorl.report.overview import overview_png
 from mmcorl.report.run_page import build_report
@@ -292,6 +291,8 @@ def test_comparison_rows(three_runs: list[Path], tmp_path: Path) -> None:
     assert {key: rows[0][key] for key in expected} == expected
     row = comparison([write_run(tmp_path / "begun", done=5)])[0]
     assert (row["start"] is None, row["end"], row["change"], row["finished"]) == (False, None, None, False)
+    # 0.50 to 0.55: 1.96 * sqrt(0.25/400 + 0.2475/400) = 0.069 over 400, which is more; 0.022 over 4000.
+    assert [is_within_noise(0.50, 0.55, items) for items in (400, 4000, None)] == [True, False, False]
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
@@ -307,21 +308,6 @@ def test_the_terminal_table_fits_and_has_the_numbers(three_runs: list[Path], wid
         numbers = (f"{row['start']:.3f}", f"{row['end']:.3f}", f"{row['change']:+.3f}")
         assert any(all(number in line for number in numbers) for line in text.splitlines())
     assert comparison_table([]).rows == []
-
-
-def test_noise_of_a_change() -> None:
-    """0.50 to 0.55: 1.96 * sqrt(0.25/400 + 0.2475/400) = 0.069 over 400, which is more; 0.022 over 4000."""
-    assert is_within_noise(0.50, 0.55, 400)
-    assert not is_within_noise(0.50, 0.55, 4000)
-    assert not is_within_noise(0.50, 0.55, None)
-
-
-def test_ticks_are_round_and_cover_the_values() -> None:
-    assert nice_ticks(0.0, 0.68) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8])
-    assert nice_ticks(-3.0, 7.0) == pytest.approx([-5, -2.5, 0, 2.5, 5, 7.5])
-    for low, high in ((0.0, 0.0), (5.0, 5.0), (-1e-9, 1e-9), (0.0, 1e12)):
-        ticks = nice_ticks(low, high)
-        assert ticks[0] <= low <= high <= ticks[-1] > ticks[0]
 
 
 def test_overview_picture(three_runs: list[Path], tmp_path: Path) -> None:

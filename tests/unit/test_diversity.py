@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from statistics import correlation
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmcorl.analysis.diversity import (
@@ -58,14 +57,6 @@ def test_the_rows_of_the_paper_to_the_printed_digit(row: Row, relation: Equivale
     assert all(low < value < high for value, (low, high) in measures(cells).values())
 
 
-def test_kappa_worked_out_by_hand() -> None:
-    # Qwen2.5-3B x Llama-3.2-3B: p_A .506, p_B .442; p_o = 344/500 = .688; p_e = .506*.442 + .494*.558 = .499304;
-    # kappa = (.688 - .499304) / (1 - .499304) = .188696 / .500696
-    cells = Cells(159, 94, 62, 185, 12)
-    assert cells.chance_agreement == pytest.approx(0.499304, abs=1e-12)
-    assert cells.kappa == pytest.approx(0.188696 / 0.500696, abs=1e-12)
-
-
 def paper_pairs() -> list[Pair]:
     return [measure(*draws(row), Spelling()) for row in ROWS]
 
@@ -97,13 +88,6 @@ def test_the_ladders_of_the_paper(anchor: str, same: float, different: float, mo
     assert round(100 * (cells[-1].complementarity - cells[0].complementarity), 1) == more
 
 
-def test_kappa_and_complementarity_are_two_readings_of_one_measurement() -> None:
-    cells = [pair.cells for pair in paper_pairs() if pair.cells]
-    printed = [(round(one.kappa, 2), round(one.complementarity, 3)) for one in cells]
-    # The paper reports -0.98.
-    assert correlation(*zip(*printed, strict=True)) == pytest.approx(-0.98379, abs=5e-6)
-
-
 # --- identities
 
 counts = st.integers(0, 40)
@@ -114,6 +98,7 @@ some_cells = (
 )
 
 
+@settings(deadline=None)
 @given(some_cells)
 def test_identities(cells: Cells) -> None:
     n, p_a, p_b = cells.problems, cells.accuracy_a, cells.accuracy_b
@@ -140,6 +125,7 @@ answers = st.sampled_from(["1", "2", "3", None])
 responses = st.tuples(answers, st.booleans()).map(lambda row: (row[0], row[1] and row[0] is not None))
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(responses, responses), min_size=1, max_size=30))
 def test_measuring_is_symmetric_and_missing_answers_never_agree(
     rows: list[tuple[tuple[str | None, bool], ...]],

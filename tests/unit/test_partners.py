@@ -63,13 +63,6 @@ def test_a_partner_that_is_merely_weaker_is_told_as_such() -> None:
     assert any("50.0 points less accurate" in reason for reason in one.why)
 
 
-def test_nothing_to_correct_and_no_kappa() -> None:
-    (perfect,) = labelled(draw("perfect", "rrr"), [draw("other", "rrr")], Spelling()).candidates
-    assert len(perfect.why) == 1
-    (hopeless,) = labelled(draw("hopeless", "xxx"), [draw("other", "yyy")], Spelling()).candidates
-    assert any("kappa is undefined" in reason for reason in hopeless.why)
-
-
 # --- without labels -----------------------------------------------------------------------------------------
 
 
@@ -83,12 +76,6 @@ def test_strengths_from_the_agreement_of_three_models_of_the_paper() -> None:
     # In the order of their accuracies 50.6, 44.2 and 29.0, and all too high, which is the stated limit.
     assert q > llama > phi
     assert (q > 0.506, llama > 0.442, phi > 0.290) == (True, True, True)
-
-
-def test_strengths_of_independent_models_are_their_accuracies() -> None:
-    true = np.array([0.9, 0.7, 0.5, 0.3])
-    agreement = [true[i] * true[j] for i in range(4) for j in range(i + 1, 4)]
-    assert strengths(agreement, 4) == pytest.approx(true)
 
 
 def test_label_free_ranks_as_the_labels_do_where_errors_are_independent() -> None:

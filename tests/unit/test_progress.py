@@ -12,7 +12,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from mmcorl.run.progress import Progress, sparkline, task
+from mmcorl.run.progress import Progress, task
 
 
 def console_of(width: int = 100, live: bool = True, encoding: str = "utf-8") -> Console:
@@ -142,14 +142,6 @@ def test_quiet_prints_nothing() -> None:
         work.advance()
         work.update("text")
     assert written(console) == ""
-
-
-def test_sparkline_averages_long_series() -> None:
-    assert sparkline([0.0, 0.5, 1.0], 10) == "▁▅█"
-    # four values in two places: means 0.125 and 0.875, marks int(1.0) = 1 and int(7.0) = 7
-    assert sparkline([0.0, 0.25, 0.75, 1.0], 2) == "▂█"
-    assert sparkline([-3.0, 7.0], 2) == "▁█"
-    assert sparkline([], 5) == ""
 
 
 def test_task_counts_on_a_terminal_and_in_a_log() -> None:
