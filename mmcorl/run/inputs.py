@@ -19,7 +19,9 @@ from mmcorl.data.row_parsing import BadRow
 from mmcorl.data.sources import PromptSource, load_prompts
 from mmcorl.data.training_prompts import TrainingPrompts
 from mmcorl.errors import UserError
+from mmcorl.labels.rules import RULES
 from mmcorl.policy.prompt_encoder import PromptEncoder
+from mmcorl.rewards import REWARDS
 from mmcorl.run.evaluation import HeldOut
 from mmcorl.run.progress import task
 from mmcorl.system.version import __version__
@@ -172,13 +174,15 @@ def _require_trainable(config: Config, train: DataCheck, source: str) -> None:
     """Refuse training data without the answers that are asked for, or with too few rows for a batch."""
     missing = len(train.kept) - train.answers
     verifier = config.episode.verifier.kind if config.episode else None
-    for setting, value, way_out in (
-        ("supervision.kind", config.supervision.kind, "supervision.kind=ring, which needs none"),
-        ("episode.verifier.kind", verifier, "episode.verifier.kind=majority"),
+    rule, reward = config.supervision.kind, config.reward.kind
+    for setting, value, needs_gold, way_out in (
+        ("supervision.kind", rule, RULES.find(rule).needs_gold, "supervision.kind=ring, which needs none"),
+        ("reward.kind", reward, REWARDS.find(reward).needs_gold, "reward.kind=match"),
+        ("episode.verifier.kind", verifier, verifier == "gold", "episode.verifier.kind=majority"),
     ):
-        if value == "gold" and missing:
+        if needs_gold and missing:
             raise UserError(
-                f"{setting} is 'gold' but {missing} of {len(train.kept)} rows of {source} have no answer: name the "
+                f"{setting} is {value!r} but {missing} of {len(train.kept)} rows of {source} have no answer: name the "
                 "answer column in data.train.columns, leave those rows out with data.train.answers=required "
                 f"data.train.on_bad_row=skip, or use {way_out}"
             )

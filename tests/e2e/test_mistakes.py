@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -14,11 +13,12 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import torch
 import yaml
 
+from mmcorl import config as settings
 from mmcorl.cli.main import main
-from mmcorl.launch import local, process_setup
+from mmcorl.errors import UserError
+from mmcorl.launch import local
 from runs import changed, small_config, write_config
 
 
@@ -76,84 +76,52 @@ def on_rows(config: dict[str, Any], file: Path, **more: Any) -> dict[str, Any]:
 
 SUMS = [{"question": f"What is {i} + 1?", "answer": str(i + 1)} for i in range(8)]
 
-IN_THE_CONFIG: dict[str, tuple[dict[str, Any], list[str]]] = {
-    "unknown key": (
-        {"optimizer__learning_rat": 1},
-        ["unknown setting 'optimizer.learning_rat'", "optimizer has lr, betas,"],
-    ),
-    "misspelt key": ({"batch__promts": 4}, ["unknown setting 'batch.promts'", "did you mean 'batch.prompts'?"]),
-    "key of another section": (
-        {"max_new_tokens": 4},
-        ["did you mean 'validation.max_new_tokens' or 'sampling.max_new_tokens'?"],
-    ),
-    "wrong type": ({"steps": "many"}, ["steps is 'many', but must be a whole number (Training steps;"]),
-    "truth for a number": ({"steps": True}, ["steps: true is not a number"]),
-    "not a number": ({"optimizer__lr": float("nan")}, ["optimizer.lr is nan, but must be a finite number"]),
-    "text for a section": ({"supervision": "self"}, ["supervision is 'self'", "a group of settings", "kind, teachers"]),
-    "one completion": ({"batch__completions": 1}, ["batch.completions is 1, but must be at least 2", "compared"]),
-    "two agents with one name": ({"agents__1__name": "qwen"}, ["two agents are called 'qwen'", "rename one"]),
-    "agent named gold": ({"agents__1__name": "gold"}, ["may not be called 'gold'", "rename"]),
-    "bar in an agent's name": ({"agents__1__name": "a|b"}, ["agents[1].name is 'a|b'", "letters, digits"]),
-    "agent without a model": ({"agents__1__model": None}, ["the setting 'agents.llama.model' is missing", "zoo:"]),
-    "ring of one": ({"agents__1": None}, ["'ring' with one agent", "supervision.kind=self"]),
-    "steps and epochs": ({"epochs": 1}, ["steps is 6 and epochs is 1", "remove one"]),
-    "neither steps nor epochs": ({"steps": None}, ["neither steps nor epochs", "steps: 100"]),
-    "nucleus with correction": ({"sampling__top_p": 0.9}, ["sampling.top_p=0.9", "top_p=1", "correction=off"]),
-    "unknown view": ({"agents__0__view": "short"}, ["view 'short'", "original", "data.train.views"]),
-    "k1 as a penalty": (
-        {"objective": {"kl_coef": 0.1, "kl_estimator": "k1"}},
-        ["kl_coef is 0.1 with kl_estimator 'k1'", "zero", "k3"],
-    ),
-    "more votes than completions": ({"supervision__min_votes": 5}, ["min_votes is 5", "4 completions", "lower it"]),
-    "more minibatches than prompts": ({"objective__minibatches": 5}, ["minibatches is 5", "4 prompts"]),
-    "attention that is not known": (
-        {"training__attention": "fast"},
-        ["training.attention is 'fast'", "'sdpa', 'eager'"],
-    ),
-    "device that is not known": ({"device": "gpu"}, ["device is 'gpu'", "`cuda:N`"]),
-    "synthetic task that is not known": ({"data__train__source": "synthetic:sound"}, ["data.train:", "synthetic:text"]),
-    "validation set named train": ({"validation__sets__0__name": "train"}, ["may not be called 'train'"]),
-    "moments out of range": ({"optimizer__betas": [0.9, 1.5]}, ["optimizer.betas[1] is 1.5, but must be below 1"]),
-}
+# (changes, words of the sentence: the field or value, and the way out)
+IN_THE_CONFIG: list[tuple[dict[str, Any], list[str]]] = [
+    ({"optimizer__learning_rat": 1}, ["unknown setting 'optimizer.learning_rat'", "optimizer has lr, betas,"]),
+    ({"batch__promts": 4}, ["unknown setting 'batch.promts'", "'batch.prompts'?"]),
+    ({"max_new_tokens": 4}, ["'validation.max_new_tokens' or 'sampling.max_new_tokens'?"]),
+    ({"steps": "many"}, ["steps is 'many', but must be a whole number (Training steps;"]),
+    ({"steps": True}, ["steps: true is not a number"]),
+    ({"optimizer__lr": float("nan")}, ["optimizer.lr is nan, but must be a finite number"]),
+    ({"supervision": "self"}, ["supervision is 'self'", "a group of settings", "kind, teachers"]),
+    ({"batch__completions": 1}, ["batch.completions is 1, but must be at least 2", "compared"]),
+    ({"agents__1__name": "qwen"}, ["two agents are called 'qwen'", "rename one"]),
+    ({"agents__1__name": "gold"}, ["may be called 'gold'", "rename"]),
+    ({"agents__1__name": "a|b"}, ["agents[1].name is 'a|b'", "letters, digits"]),
+    ({"agents__1__model": None}, ["the setting 'agents.llama.model' is missing", "zoo:"]),
+    ({"agents__1": None}, ["'ring' with 1 agent, but needs 2", "supervision.kind=self"]),
+    ({"epochs": 1}, ["steps is 6 and epochs is 1", "remove one"]),
+    ({"steps": None}, ["neither steps nor epochs", "steps: 100"]),
+    ({"sampling__top_p": 0.9}, ["sampling.top_p=0.9", "top_p=1", "correction=off"]),
+    ({"agents__0__view": "short"}, ["view 'short'", "original", "data.train.views"]),
+    ({"objective": {"kl_coef": 0.1, "kl_estimator": "k1"}}, ["kl_coef is 0.1 with kl_estimator 'k1'", "k3"]),
+    ({"supervision__min_votes": 5}, ["min_votes is 5", "4 completions", "lower it"]),
+    ({"supervision__votes": 3}, ["supervision.votes is 3", "4 trained completions", "raise it"]),
+    ({"supervision__kind": "map"}, ["'map' without supervision.teachers"]),
+    ({"supervision__teachers": {"qwen": "qwen"}}, ["'ring' with supervision.teachers"]),
+    ({"supervision": {"kind": "map", "teachers": {"qwen": "b"}}}, ["names 'b'", "use qwen, llama"]),
+    ({"supervision": {"kind": "map", "teachers": {"qwen": "llama"}}}, ["no teacher for agent 'llama'"]),
+    ({"supervision__kind": "paired"}, ["'paired' without supervision.pair"]),
+    ({"supervision": {"kind": "paired", "pair": "easy"}}, ["supervision.pair is 'easy'", "data.train.views"]),
+    ({"supervision__kind": "rng"}, ["no supervision rule 'rng'", "did you mean 'ring'?"]),
+    ({"objective__minibatches": 5}, ["minibatches is 5", "4 prompts"]),
+    ({"training__attention": "fast"}, ["training.attention is 'fast'", "'sdpa', 'eager'"]),
+    ({"device": "gpu"}, ["device is 'gpu'", "`cuda:N`"]),
+    ({"data__train__source": "synthetic:sound"}, ["data.train:", "synthetic:text"]),
+    ({"validation__sets__0__name": "train"}, ["may be called 'train'"]),
+    ({"vision": {"min_pixels": 2000, "max_pixels": 1000}}, ["vision.min_pixels is 2000", "lower it"]),
+    ({"profile": {"steps": [3, 9]}}, ["profile.steps is [3, 9]", "6 steps"]),
+    ({"optimizer__betas": [0.9, 1.5]}, ["optimizer.betas[1] is 1.5, but must be below 1"]),
+]
 
 
-@pytest.mark.parametrize("mistake", IN_THE_CONFIG)
-@pytest.mark.usefixtures("no_weights")
-def test_mistakes_in_the_config(
-    mistake: str, config: dict[str, Any], refusal: Callable[..., str], tmp_path: Path
-) -> None:
-    changes, expected = IN_THE_CONFIG[mistake]
-    sentence = refusal("train", write_config(tmp_path, changed(config, **changes)), "--run-dir", "run")
-    assert [words for words in expected if words not in sentence] == [], sentence
-    assert sorted(os.listdir()) == ["config.yaml"]
-
-
-AS_A_FILE: dict[str, tuple[str, str]] = {
-    "syntax": ("steps: [1, 2\nname: x\n", "config.yaml is not valid YAML: expected ',' or ']', but got ':' in line 2"),
-    "tab": ("batch:\n\tprompts: 3\n", "character '\\t' that cannot start any token in line 2, column 1"),
-    "a key twice": (
-        "steps: 3\nseed: 1\nsteps: 4\n",
-        "the key 'steps' appears twice in line 3, column 1, correct that line",
-    ),
-    "a list as a key": ("[a, b]: 3\n", "a list cannot be a key in line 1"),
-    "empty": ("# nothing yet\n", "holds nothing where `key: value` settings are needed"),
-    "a list": ("- a\n- b\n", "holds a list where `key: value` settings are needed"),
-}
-
-
-@pytest.mark.parametrize("mistake", AS_A_FILE)
-def test_files_that_are_no_config(mistake: str, refusal: Callable[..., str], tmp_path: Path) -> None:
-    text, expected = AS_A_FILE[mistake]
-    file = tmp_path / "config.yaml"
-    file.write_text(text)
-    assert expected in refusal("train", file)
-
-
-def test_a_config_that_is_not_there_or_not_text(refusal: Callable[..., str], tmp_path: Path) -> None:
-    assert "no config file 'none.yaml': see configs/" in refusal("train", "none.yaml")
-    assert "is a folder: give the config file in it" in refusal("train", tmp_path)
-    (tmp_path / "latin.yaml").write_bytes("name: \xe9\n".encode("latin-1"))
-    assert "is not text in UTF-8" in refusal("train", tmp_path / "latin.yaml")
+@pytest.mark.parametrize(("changes", "words"), IN_THE_CONFIG, ids=lambda value: str(value)[:60])
+def test_mistakes_in_the_config(changes: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(UserError) as refused:
+        settings.parse(changed(small_config({"qwen": "a", "llama": "b"}, "text"), **changes))
+    assert [word for word in words if word not in str(refused.value)] == [], str(refused.value)
+    assert 20 < len(str(refused.value)) < 900
 
 
 OVERRIDES = {
@@ -161,11 +129,45 @@ OVERRIDES = {
     "=3": "'=3' is not an override",
     "agents.mistral.lr=1": "'agents.mistral.lr' names no entry of its list, which has qwen, llama, 0, 1",
     "agents[2].lr=1": "'agents[2].lr' names no entry of its list",
-    "optimizer.lrr=1": "did you mean 'optimizer.lr'?",
     "agents.qwen.lr=-1": "agents.qwen.lr is -1, but must be above 0",
     "batch.prompts=[1": "the value of 'batch.prompts=[1' is not valid YAML",
     "steps.more=1": "steps is {'more': 1}, but must be a whole number",
 }
+AS_A_FILE = {
+    "steps: [1, 2\nname: x\n": "config.yaml is not valid YAML: expected ',' or ']', but got ':' in line 2",
+    "batch:\n\tprompts: 3\n": "character '\\t' that cannot start any token in line 2, column 1",
+    "steps: 3\nseed: 1\nsteps: 4\n": "the key 'steps' appears twice in line 3, column 1, correct that line",
+    "[a, b]: 3\n": "a list cannot be a key in line 1",
+    "# nothing yet\n": "holds nothing where `key: value` settings are needed",
+    "- a\n- b\n": "holds a list where `key: value` settings are needed",
+}
+
+
+def test_files_and_overrides_that_are_no_config(tmp_path: Path) -> None:
+    def sentence(path: Path, *overrides: str) -> str:
+        with pytest.raises(UserError) as refused:
+            settings.load(path, overrides)
+        return str(refused.value)
+
+    file = tmp_path / "config.yaml"
+    for text, expected in AS_A_FILE.items():
+        file.write_text(text)
+        assert expected in sentence(file)
+    write_config(tmp_path, small_config({"qwen": "a", "llama": "b"}, "text"))
+    for override, expected in OVERRIDES.items():
+        assert expected in sentence(file, override)
+    assert "there is no config file" in sentence(tmp_path / "none.yaml")
+    assert "is a folder: give the config file in it" in sentence(tmp_path)
+    file.write_bytes("name: \xe9\n".encode("latin-1"))
+    assert "is not text in UTF-8" in sentence(file)
+
+
+@pytest.mark.usefixtures("no_weights")
+def test_a_mistake_is_one_sentence_exit_2_and_leaves_nothing(
+    config: dict[str, Any], refusal: Callable[..., str], tmp_path: Path
+) -> None:
+    assert "steps is 'x'" in refusal("train", write_config(tmp_path, config), "steps=x", "--run-dir", "run")
+    assert sorted(os.listdir()) == ["config.yaml"]
 
 
 @pytest.mark.usefixtures("no_weights")
@@ -183,13 +185,6 @@ def test_vllm_that_is_missing_or_takes_rows_too_short_is_told_before_weights_are
     assert "1 of 9 rows of rows.jsonl cannot be used: 1 " in sentence
     assert "limit 400" in sentence
     assert f"engine.max_model_len is {longest}: raise it" in sentence
-
-
-@pytest.mark.parametrize("override", OVERRIDES)
-def test_mistakes_in_overrides(
-    override: str, config: dict[str, Any], refusal: Callable[..., str], tmp_path: Path
-) -> None:
-    assert OVERRIDES[override] in refusal("train", write_config(tmp_path, config), override)
 
 
 # -- models ---------------------------------------------------------------------------------------------------
@@ -242,35 +237,6 @@ def test_more_new_tokens_than_the_model_can_hold(
     new = changed(config, sampling__max_new_tokens=4096)
     sentence = refusal("train", write_config(tmp_path, new), "--run-dir", "run")
     assert "sampling.max_new_tokens is 4096 but agent 'qwen' has a context of 4096 tokens" in sentence
-
-
-@pytest.mark.usefixtures("no_weights")
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
-def test_a_gpu_that_is_not_there(
-    device: str, config: dict[str, Any], refusal: Callable[..., str], tmp_path: Path
-) -> None:
-    sentence = refusal("train", write_config(tmp_path, config), f"device={device}", "--run-dir", "run")
-    assert sentence == f"device is {device!r} but torch sees no GPU: use device=cpu, or device=auto"
-
-
-@pytest.mark.usefixtures("no_weights")
-def test_attention_whose_package_is_not_there(
-    config: dict[str, Any], refusal: Callable[..., str], tmp_path: Path
-) -> None:
-    if process_setup.is_flash_attn_2_available():
-        pytest.skip("flash-attn is installed")
-    sentence = refusal("train", write_config(tmp_path, config), "training.attention=flash_attention_2")
-    assert "flash-attn does not work here" in sentence
-
-
-def test_low_rank_layers_that_the_model_does_not_have(
-    config: dict[str, Any], refusal: Callable[..., str], tmp_path: Path
-) -> None:
-    new = changed(config, training__lora={"target_modules": ["query_key_value"]})
-    sentence = refusal("train", write_config(tmp_path, new), "--run-dir", "run", "--quiet")
-    assert "training.lora.target_modules=('query_key_value',) does not fit agent 'qwen'" in sentence
-    assert not Path("run").exists()
 
 
 # -- data -----------------------------------------------------------------------------------------------------
@@ -433,15 +399,6 @@ def test_data_that_changed_since(
     assert state(run) == before
 
 
-def test_two_processes_in_one_folder(
-    finished: tuple[Path, Path], refusal: Callable[..., str], no_weights: None
-) -> None:
-    config, run = finished
-    with (run / ".lock").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        assert "another process is working in" in refusal("train", config, "--run-dir", run)
-
-
 DAMAGE: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     "COMMIT": (
         lambda run: (run / "checkpoints" / "step_000002" / "COMMIT").write_text("{"),
@@ -485,15 +442,6 @@ def test_a_damaged_run_is_not_gone_on_with(what: str, copied: tuple[Path, Path],
     assert state(run) == before
 
 
-def test_without_its_damaged_checkpoint_a_run_goes_on_from_the_one_before(
-    copied: tuple[Path, Path], finished: tuple[Path, Path]
-) -> None:
-    config, run = copied
-    shutil.rmtree(run / "checkpoints" / "step_000002")
-    assert main(["train", str(config), "--run-dir", str(run), "--quiet"]) == 0
-    assert (run / "metrics.jsonl").read_bytes() == (finished[1] / "metrics.jsonl").read_bytes()
-
-
 # -- what is no mistake of the user's ---------------------------------------------------------------------------
 
 
@@ -510,12 +458,3 @@ def test_an_unexpected_error_keeps_its_trace_and_comes_last(
     assert errors.splitlines()[-1] == "ZeroDivisionError: a bug of ours"
     assert "Traceback" in errors
     assert "usage:" not in errors
-
-
-def test_off_is_a_word_here(models: dict[str, Path], tmp_path: Path) -> None:
-    """YAML 1.1 would read it as false, and the sentence that recommends it would lead to the next refusal."""
-    from mmcorl import config as settings
-
-    file = write_config(tmp_path, small_config(models, "text"))
-    loaded = settings.load(file, ["objective.importance_correction=off", "sampling.top_p=0.9"])
-    assert loaded.objective.importance_correction == "off"

@@ -12,9 +12,7 @@ from pydantic import BaseModel
 from mmcorl import config as settings
 from mmcorl.config import Config
 from mmcorl.errors import UserError
-from paths import CONFIGS as CONFIGS_FOLDER
 
-CONFIGS = sorted(CONFIGS_FOLDER.glob("**/*.yaml"))
 SMALL = """
 steps: 10
 agents:
@@ -30,14 +28,6 @@ def small(tmp_path: Path) -> Path:
     file = tmp_path / "small.yaml"
     file.write_text(SMALL)
     return file
-
-
-@pytest.mark.parametrize("file", CONFIGS, ids=lambda path: path.stem)
-def test_shipped_configs_load_and_resolve_to_configs(file: Path, tmp_path: Path) -> None:
-    config = settings.load(file)
-    resolved = tmp_path / "config.yaml"
-    resolved.write_text(settings.dump(config))
-    assert settings.load(resolved) == config
 
 
 def test_every_setting_says_what_it_means() -> None:
