@@ -1,4 +1,4 @@
-"""The passes that training and sampling make through an adapter, and the plain forward they must equal."""
+"""The training pass through an adapter, and the plain forward pass it must equal."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def completions(loaded: Loaded, count: int, seed: int = 0) -> list[Tensor]:
 
 
 def plain_inputs(loaded: Loaded, row: Row) -> dict[str, Tensor]:
-    """What the documentation of each family says to feed the model: the yardstick for `encode`."""
+    """The inputs as the documentation of each family makes them, to compare `encode` with."""
     text, images = row
     if loaded.family in TEXT_FAMILIES:
         messages: list[dict[str, Any]] = [{"role": "user", "content": text}]
@@ -133,27 +133,6 @@ def picked(logits: Tensor, ids: Tensor) -> Tensor:
     return logits.float().log_softmax(-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)
 
 
-def features_per_prompt(loaded: Loaded, prompts: Sequence[Encoded]) -> list[Tensor | None]:
-    """One pass of the vision tower over all prompts, split by their placeholders."""
-    vision = loaded.adapter.collate_vision([prompt.vision for prompt in prompts])
-    if not vision:
-        return [None] * len(prompts)
-    token = loaded.adapter.image_token_id(loaded.model.config)
-    counts = [int((prompt.input_ids == token).sum()) for prompt in prompts]
-    parts = loaded.adapter.image_features(loaded.model, vision).split(counts)
-    return [part if len(part) else None for part in parts]
-
-
-def _gather(features: Sequence[Tensor | None]) -> Tensor | None:
-    given = [part for part in features if part is not None]
-    return torch.cat(given) if given else None
-
-
-def _axes_first(positions: Tensor) -> Tensor:
-    """(A, R, L) as the decoder takes it: (R, L) when A is 1."""
-    return positions[0] if len(positions) == 1 else positions
-
-
 def training_logprobs(loaded: Loaded, prompts: Sequence[Encoded], rows: Sequence[tuple[int, Tensor]]) -> list[Tensor]:
     """The training pass: rows of (index of prompt, completion), right-padded, one vision pass per prompt."""
     adapter, model = loaded.adapter, loaded.model
@@ -170,72 +149,25 @@ def training_logprobs(loaded: Loaded, prompts: Sequence[Encoded], rows: Sequence
         valid[number, : lengths[number]] = True
         following = torch.arange(longest - size) + prompt.next_position
         positions[:, number] = torch.cat([prompt.positions, following.expand(axes, -1)], dim=1)
-    features = features_per_prompt(loaded, prompts)
-    embeddings = adapter.embed(model, ids, _gather([features[index] for index, _ in rows]))
-    hidden = (
-        adapter.decoder(model)(
-            inputs_embeds=embeddings,
-            position_ids=_axes_first(positions),
-            attention_mask=adapter.attention_mask(model, ids, valid),
-            use_cache=False,
-        )
-    ).last_hidden_state
+    features: Tensor | None = None
+    if vision := adapter.collate_vision([prompt.vision for prompt in prompts]):
+        token = adapter.image_token_id(model.config)
+        counts = [int((prompt.input_ids == token).sum()) for prompt in prompts]
+        parts = adapter.image_features(model, vision).split(counts)
+        features = torch.cat([parts[index] for index, _ in rows])
+    output = adapter.decoder(model)(
+        inputs_embeds=adapter.embed(model, ids, features),
+        position_ids=positions[0] if axes == 1 else positions,
+        attention_mask=adapter.attention_mask(model, ids, valid),
+        use_cache=False,
+    )
+    hidden = output.last_hidden_state
     out = []
     for number, (index, completion) in enumerate(rows):
         start = len(prompts[index].input_ids) - 1
         logits = adapter.logits(model, hidden[number, start : start + len(completion)])
         out.append(picked(logits, completion))
     return out
-
-
-def generation_logprobs(loaded: Loaded, prompts: Sequence[Encoded], forced: Tensor) -> Tensor:
-    """The sampling pass with forced tokens: left-padded prefill, cache repeated K times, one token at a time.
-
-    `forced` (B, K, C) ids; returns their log-probabilities (B, K, C).
-    """
-    from transformers import DynamicCache
-
-    adapter, model = loaded.adapter, loaded.model
-    batch, copies, steps = forced.shape
-    longest = max(len(prompt.input_ids) for prompt in prompts)
-    axes = len(prompts[0].positions)
-    ids = torch.zeros(batch, longest, dtype=torch.long)
-    valid = torch.zeros(batch, longest, dtype=torch.bool)
-    positions = torch.zeros(axes, batch, longest, dtype=torch.long)
-    for number, prompt in enumerate(prompts):
-        size = len(prompt.input_ids)
-        ids[number, -size:], valid[number, -size:] = prompt.input_ids, True
-        positions[:, number, -size:] = prompt.positions
-    embeddings = adapter.embed(model, ids, _gather(features_per_prompt(loaded, prompts)))
-    cache = DynamicCache()
-    hidden = (
-        adapter.decoder(model)(
-            inputs_embeds=embeddings,
-            position_ids=_axes_first(positions),
-            attention_mask=adapter.attention_mask(model, ids, valid),
-            past_key_values=cache,
-            use_cache=True,
-        )
-    ).last_hidden_state[:, -1]
-    cache.batch_repeat_interleave(copies)
-    hidden = hidden.repeat_interleave(copies, dim=0)
-    mask = valid.long().repeat_interleave(copies, dim=0)
-    position = torch.tensor([prompt.next_position for prompt in prompts]).repeat_interleave(copies)
-    tokens = forced.reshape(batch * copies, steps)
-    out = []
-    for step in range(steps):
-        out.append(picked(adapter.logits(model, hidden), tokens[:, step]))
-        mask = torch.cat([mask, torch.ones(len(mask), 1, dtype=torch.long)], dim=1)
-        hidden = (
-            adapter.decoder(model)(
-                inputs_embeds=adapter.embed(model, tokens[:, step : step + 1], None),
-                position_ids=_axes_first((position + step)[None, :, None].expand(axes, -1, -1)),
-                attention_mask=None if bool(mask.all()) else mask,
-                past_key_values=cache,
-                use_cache=True,
-            )
-        ).last_hidden_state[:, -1]
-    return torch.stack(out, dim=1).view(batch, copies, steps)
 
 
 def encode_all(loaded: Loaded, rows: Sequence[Row]) -> list[Encoded]:

@@ -1,4 +1,7 @@
-"""Every family: what the trainer and the engine compute through the adapter is what transformers computes."""
+"""What the contract leaves out: gradients, prompt lengths, token lists, wrapped models, incomplete checkpoints.
+
+Ids, positions, features and log-probabilities against transformers are in `test_contract`, for every family.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,10 @@ from adapter_passes import (
     TEXT_FAMILIES,
     VISION_FAMILIES,
     Loaded,
+    adapter_of,
     completions,
+    each_family,
     encode_all,
-    generation_logprobs,
     gradients,
     load,
     noise,
@@ -26,80 +30,41 @@ from adapter_passes import (
     rows,
     training_logprobs,
 )
-from model_adapters.base import AdapterError
-
-FAMILIES = VISION_FAMILIES + TEXT_FAMILIES
-TOLERANCE = 1e-5  # float32, two orders of addition apart
+from model_adapters.base import AdapterError, ModelAdapter, VisionSettings
+from model_adapters.testing.tiny import FAMILIES, build_tiny
 
 
 @pytest.fixture(scope="module")
-def loaded_families(tiny_checkpoints: Mapping[str, Path]) -> dict[str, Loaded]:
+def loaded_families() -> dict[str, Loaded]:
     return {}
 
 
-@pytest.fixture(params=FAMILIES)
-def loaded(
-    request: pytest.FixtureRequest, tiny_checkpoints: Mapping[str, Path], loaded_families: dict[str, Loaded]
-) -> Loaded:
-    family = request.param
+@pytest.fixture
+def loaded(family: str, tiny_checkpoints: Mapping[str, Path], loaded_families: dict[str, Loaded]) -> Loaded:
     if family not in loaded_families:
         loaded_families[family] = load(family, tiny_checkpoints[family])
     return loaded_families[family]
 
 
-vision_only = pytest.mark.parametrize("loaded", VISION_FAMILIES, indirect=True)
+every_family = each_family(*VISION_FAMILIES, *TEXT_FAMILIES)
+every_vision_family = each_family(*VISION_FAMILIES)
 
 
-def test_ids_equal_those_of_the_plain_pipeline(loaded: Loaded) -> None:
-    for row in rows(loaded.family):
-        encoded = loaded.adapter.encode(loaded.processor, *row)
+@every_family
+def test_ids_and_gradients_equal_those_of_the_documented_pipeline(loaded: Loaded) -> None:
+    samples = rows(loaded.family)
+    prompts = encode_all(loaded, samples)
+    for row, encoded in zip(samples, prompts, strict=True):
         assert encoded.input_ids.tolist() == plain_inputs(loaded, row)["input_ids"][0].tolist()
         bos = getattr(loaded.processor, "tokenizer", loaded.processor).bos_token_id
         assert bos is None or encoded.input_ids.tolist().count(bos) == 1
-
-
-def test_training_pass_equals_a_plain_forward(loaded: Loaded) -> None:
-    # One right-padded batch mixes prompts with 0, 1 and 2 images and completions of different lengths; the
-    # yardstick is one unpadded row at a time through the whole model.
-    prompts = encode_all(loaded, rows(loaded.family))
-    batch = [(number % 3, completion) for number, completion in enumerate(completions(loaded, 6))]
-    with torch.no_grad():
-        got = training_logprobs(loaded, prompts, batch)
-        for (index, completion), logprobs in zip(batch, got, strict=True):
-            expected = plain_logprobs(loaded, rows(loaded.family)[index], completion)
-            torch.testing.assert_close(logprobs, expected, atol=TOLERANCE, rtol=0)
-
-
-def test_generation_pass_equals_a_plain_forward(loaded: Loaded) -> None:
-    prompts = encode_all(loaded, rows(loaded.family))
-    forced = torch.stack([c[:3] for c in completions(loaded, 6, seed=1)]).view(3, 2, 3)
-    with torch.no_grad():
-        got = generation_logprobs(loaded, prompts, forced)
-        for index, row in enumerate(rows(loaded.family)):
-            for copy in range(2):
-                expected = plain_logprobs(loaded, row, forced[index, copy])
-                torch.testing.assert_close(got[index, copy], expected, atol=TOLERANCE, rtol=0)
-
-
-def test_generation_pass_of_equal_lengths_needs_no_mask(loaded: Loaded) -> None:
-    row = rows(loaded.family)[0]
-    prompts = encode_all(loaded, [row, row])
-    forced = torch.stack([c[:3] for c in completions(loaded, 2, seed=2)]).view(2, 1, 3)
-    with torch.no_grad():
-        got = generation_logprobs(loaded, prompts, forced)
-        for index in range(2):
-            expected = plain_logprobs(loaded, row, forced[index, 0])
-            torch.testing.assert_close(got[index, 0], expected, atol=TOLERANCE, rtol=0)
-
-
-def test_gradients_equal_those_of_plain_forwards(loaded: Loaded) -> None:
+        assert encoded.next_position == int(encoded.positions.max()) + 1
     # Two completions per prompt share one vision pass: its gradient is the sum of both.
-    samples = rows(loaded.family)
-    prompts = encode_all(loaded, samples)
     batch = [(number // 2, completion) for number, completion in enumerate(completions(loaded, 6, seed=3))]
-    ours = gradients(loaded.model, torch.cat(training_logprobs(loaded, prompts, batch)).sum())
-    plain = [plain_logprobs(loaded, samples[index], completion) for index, completion in batch]
-    expected = gradients(loaded.model, torch.cat(plain).sum())
+    logprobs = torch.cat(training_logprobs(loaded, prompts, batch))
+    plain = torch.cat([plain_logprobs(loaded, samples[index], completion) for index, completion in batch])
+    torch.testing.assert_close(logprobs, plain, atol=1e-5, rtol=0)
+    ours, expected = gradients(loaded.model, logprobs.sum()), gradients(loaded.model, plain.sum())
     assert ours.keys() == expected.keys()
     assert not [name for name, p in loaded.model.named_parameters() if p.requires_grad and name not in ours]
     # A key bias shifts all scores of a query alike, so its gradient is 0 but for rounding: hence the floor.
@@ -109,172 +74,222 @@ def test_gradients_equal_those_of_plain_forwards(loaded: Loaded) -> None:
         torch.testing.assert_close(ours[name], gradient, atol=1e-4 * scale, rtol=0, msg=name)
 
 
-@vision_only
-def test_a_blank_image_changes_the_log_probabilities(loaded: Loaded) -> None:
-    image = noise(56, 56)
-    pair = [("How many dots?", (image,)), ("How many dots?", (noise(56, 56, 9),))]
-    prompts = encode_all(loaded, pair)
-    assert prompts[0].input_ids.tolist() == prompts[1].input_ids.tolist()
-    completion = completions(loaded, 1)[0]
-    with torch.no_grad():
-        first, second = training_logprobs(loaded, prompts, [(0, completion), (1, completion)])
-    assert (first - second).abs().max() > 1e-3
-
-
-@vision_only
-def test_split_undoes_collate(loaded: Loaded) -> None:
-    samples = [*rows(loaded.family), ("Last?", (noise(120, 60, 3), noise(56, 56, 4), noise(30, 90, 5)))]
-    parts = [prompt.vision for prompt in encode_all(loaded, samples)]
-    assert parts[1] == {}
-    back = loaded.adapter.split_vision(loaded.adapter.collate_vision(parts), [1, 0, 2, 3])
-    assert len(back) == len(parts)
-    for got, part in zip(back, parts, strict=True):
-        assert got.keys() == part.keys()
-        assert all(torch.equal(got[key], part[key]) for key in part)
-
-
-@vision_only
-def test_collating_nothing_gives_nothing(loaded: Loaded) -> None:
-    assert loaded.adapter.collate_vision([{}, {}]) == {}
-    assert loaded.adapter.split_vision({}, [0, 0]) == [{}, {}]
-
-
-@vision_only
-def test_placeholders_match_features(loaded: Loaded) -> None:
+@every_vision_family
+def test_a_wrong_number_of_features_and_image_markup_are_refused(loaded: Loaded) -> None:
     adapter, model = loaded.adapter, loaded.model
-    encoded = loaded.adapter.encode(loaded.processor, "Which?", [noise(90, 60, 1), noise(60, 100, 2)])
+    encoded = adapter.encode(loaded.processor, "Which?", [noise(90, 60, 1), noise(60, 100, 2)])
     with torch.no_grad():
         features = adapter.image_features(model, encoded.vision)
-    assert len(features) == int((encoded.input_ids == adapter.image_token_id(model.config)).sum())
     with pytest.raises(AdapterError, match=f"{len(features)} image placeholders .* {len(features) - 1} image"):
         adapter.embed(model, encoded.input_ids[None], features[:-1])
+    assert adapter.collate_vision([{}, {}]) == {}
+    assert adapter.split_vision({}, [0, 0]) == [{}, {}]
+    markup = adapter.media_tokens[0]  # type: ignore[attr-defined]
+    for text, system in ((f"see {markup} here", None), ("fine", markup)):
+        with pytest.raises(AdapterError, match="image markup"):
+            adapter.encode(loaded.processor, text, [noise(56, 56)], system=system)
 
 
-@vision_only
-def test_image_markup_in_the_text_is_refused(loaded: Loaded) -> None:
-    markup = loaded.adapter.media_tokens[0]  # type: ignore[attr-defined]
-    with pytest.raises(AdapterError, match="reads as image markup"):
-        loaded.adapter.encode(loaded.processor, f"see {markup} here", [noise(56, 56)])
-    with pytest.raises(AdapterError, match="reads as image markup"):
-        loaded.adapter.encode(loaded.processor, "fine", system=markup)
+QWEN_STOPS = {"<|im_end|>", "<|endoftext|>"}
+TOKENS = {  # stop tokens, banned tokens: the turn's end stops, media and padding are banned, nothing is both
+    "qwen2_5_vl": (
+        QWEN_STOPS,
+        {f"<|{name}|>" for name in ["vision_start", "vision_end", "vision_pad", "image_pad", "video_pad"]},
+    ),
+    "internvl3_5": (QWEN_STOPS, {"<img>", "</img>", "<IMG_CONTEXT>", "<video>"}),
+    "gemma3": ({"<eos>", "<end_of_turn>"}, {"<pad>", "<start_of_image>", "<image_soft_token>", "<end_of_image>"}),
+    "qwen2": (QWEN_STOPS, set()),
+    "qwen3": (QWEN_STOPS, set()),
+    "llama": ({"<|eot_id|>", "<|end_of_text|>"}, set()),
+}
 
 
-def test_positions_end_where_the_completion_begins(loaded: Loaded) -> None:
-    for encoded in encode_all(loaded, rows(loaded.family)):
-        assert encoded.positions.shape[1] == len(encoded.input_ids)
-        assert encoded.next_position == int(encoded.positions.max()) + 1
-        assert encoded.input_ids.dtype == encoded.positions.dtype == torch.long
-
-
-def test_stop_and_banned_ids(loaded: Loaded) -> None:
-    # Expected tokens by family: the turn's end stops, media and padding are banned, nothing is both.
-    expected = {
-        "qwen2_5_vl": (
-            {"<|im_end|>", "<|endoftext|>"},
-            {"<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>"},
-        ),
-        "internvl3_5": ({"<|im_end|>", "<|endoftext|>"}, {"<img>", "</img>", "<IMG_CONTEXT>", "<video>"}),
-        "gemma3": (
-            {"<eos>", "<end_of_turn>"},
-            {"<pad>", "<start_of_image>", "<image_soft_token>", "<end_of_image>"},
-        ),
-        "qwen2": ({"<|im_end|>", "<|endoftext|>"}, set()),
-        "qwen3": ({"<|im_end|>", "<|endoftext|>"}, set()),
-        "llama": ({"<|eot_id|>", "<|end_of_text|>"}, set()),
-    }[loaded.family]
+@every_family
+def test_stop_and_banned_tokens_and_decoding(loaded: Loaded) -> None:
     tokenizer = getattr(loaded.processor, "tokenizer", loaded.processor)
     stops = loaded.adapter.stop_ids(loaded.processor, loaded.model)
     banned = loaded.adapter.banned_ids(loaded.processor, loaded.model.config)
-    assert set(tokenizer.convert_ids_to_tokens(list(stops))) == expected[0]
-    assert set(tokenizer.convert_ids_to_tokens(list(banned))) == expected[1]
+    assert set(tokenizer.convert_ids_to_tokens(list(stops))) == TOKENS[loaded.family][0]
+    assert set(tokenizer.convert_ids_to_tokens(list(banned))) == TOKENS[loaded.family][1]
     assert tokenizer.pad_token_id is not None
-
-
-def test_decoding_keeps_the_answer_markup_and_drops_the_stop(loaded: Loaded) -> None:
-    tokenizer = getattr(loaded.processor, "tokenizer", loaded.processor)
+    # Decoding keeps the answer markup, which is one token each, and drops the stop.
     text = "<think>3+4 is 12</think><answer>7</answer>"
     ids = tokenizer.encode(text, add_special_tokens=False)
-    stop = loaded.adapter.stop_ids(loaded.processor, loaded.model)[-1]
-    assert loaded.adapter.decode(loaded.processor, [*ids, stop]) == text
-    singles = {tokenizer.convert_tokens_to_ids(t) for t in ("<think>", "</think>", "<answer>", "</answer>")}
-    assert singles <= set(ids)
+    assert loaded.adapter.decode(loaded.processor, [*ids, stops[-1]]) == text
+    assert {tokenizer.convert_tokens_to_ids(t) for t in ("<think>", "</think>", "<answer>", "</answer>")} <= set(ids)
     digits = tokenizer.encode("12345", add_special_tokens=False)
     assert [tokenizer.decode([digit]) for digit in digits] == list("12345")
 
 
-@vision_only
+@every_vision_family
 def test_freezing_the_tower_leaves_the_projector(loaded: Loaded) -> None:
     tower = {p for module in loaded.adapter.vision_modules(loaded.model) for p in module.parameters()}
-    names = {name for name, p in loaded.model.named_parameters() if p in tower}
-    assert names
-    assert all("vision_tower" in name or "visual" in name for name in names)
+    frozen = {name for name, p in loaded.model.named_parameters() if p in tower}
+    assert frozen
+    assert all("vision_tower" in name or "visual" in name for name in frozen)
     rest = {name for name, p in loaded.model.named_parameters() if p not in tower}
     projector = {"qwen2_5_vl": "merger"}.get(loaded.family, "multi_modal_projector")
     assert any(projector in name for name in rest)
-    assert not any(projector in name for name in names)
+    assert not any(projector in name for name in frozen)
 
 
-def test_adapters_inside_a_peft_model_compute_the_same(tiny_checkpoints: Mapping[str, Path]) -> None:
+@each_family("qwen2_5_vl", "qwen2", "internvl3_5")
+def test_lora_bf16_and_dropout_in_the_config(family: str, tiny_checkpoints: Mapping[str, Path], tmp_path: Path) -> None:
     from peft import LoraConfig, get_peft_model
 
-    for family in ("internvl3_5", "qwen2"):
-        bare = load(family, tiny_checkpoints[family])
-        prompts = encode_all(bare, rows(family))
-        batch = [(index, completion) for index, completion in enumerate(completions(bare, 3))]
+    bare = load(family, tiny_checkpoints[family])
+    prompts = encode_all(bare, rows(family))
+    batch = list(enumerate(completions(bare, 3)))
+
+    def logprobs(model: Loaded) -> torch.Tensor:
         with torch.no_grad():
-            expected = training_logprobs(bare, prompts, batch)
-            # Fresh LoRA matrices multiply to zero, so nothing may change.
-            wrapped = get_peft_model(bare.model, LoraConfig(target_modules=["q_proj", "v_proj"]))
-            peft = Loaded(family, bare.adapter, bare.processor, wrapped)
-            got = training_logprobs(peft, prompts, batch)
-        assert wrapped is not bare.model
-        torch.testing.assert_close(torch.cat(got), torch.cat(expected), atol=1e-6, rtol=0)
+            return torch.cat(training_logprobs(model, prompts, batch))
+
+    expected = logprobs(bare)
+    # Dropout rates of a config are set to 0, also in train mode.
+    path = shutil.copytree(tiny_checkpoints[family], tmp_path / family)
+    config = json.loads((path / "config.json").read_text())
+    for part in (config, config.get("text_config", {}), config.get("vision_config", {})):
+        part.update(dict.fromkeys(("attention_dropout", "hidden_dropout_prob", "projection_dropout"), 0.5))
+    (path / "config.json").write_text(json.dumps(config))
+    noisy = load(family, path)
+    noisy.model.train()
+    torch.testing.assert_close(logprobs(noisy), expected, atol=1e-6, rtol=0)
+    half = load(family, tiny_checkpoints[family], dtype=torch.bfloat16)
+    assert {p.dtype for p in half.model.parameters()} == {torch.bfloat16}
+    assert not half.model.training
+    torch.testing.assert_close(logprobs(half), expected, atol=0.1, rtol=0)  # bf16 has 8 bits
+    # Fresh LoRA matrices multiply to zero, so nothing may change.
+    wrapped = get_peft_model(bare.model, LoraConfig(target_modules=["q_proj", "v_proj"]))
+    assert wrapped is not bare.model
+    lora = logprobs(Loaded(family, bare.adapter, bare.processor, wrapped))
+    torch.testing.assert_close(lora, expected, atol=1e-6, rtol=0)
 
 
-def test_dropout_in_a_config_is_switched_off(tiny_checkpoints: Mapping[str, Path], tmp_path: Path) -> None:
-    for family in ("internvl3_5", "llama"):
-        path = shutil.copytree(tiny_checkpoints[family], tmp_path / family)
-        config = json.loads((path / "config.json").read_text())
-        for part in (config, config.get("text_config", {}), config.get("vision_config", {})):
-            for name in ("attention_dropout", "hidden_dropout_prob", "projection_dropout"):
-                part[name] = 0.5
-        (path / "config.json").write_text(json.dumps(config))
-        loaded = load(family, path)
-        reference = load(family, tiny_checkpoints[family])
-        prompts = encode_all(loaded, rows(family))
-        batch = [(index, completion) for index, completion in enumerate(completions(loaded, 3))]
-        loaded.model.train()
-        with torch.no_grad():
-            noisy, clean = (training_logprobs(each, prompts, batch) for each in (loaded, reference))
-        torch.testing.assert_close(torch.cat(noisy), torch.cat(clean), atol=1e-6, rtol=0)
+@pytest.mark.parametrize(("family", "part"), [("gemma3", "vision_tower"), ("qwen2", "layers.1.mlp")])
+def test_an_incomplete_checkpoint_is_refused(
+    family: str, part: str, tiny_checkpoints: Mapping[str, Path], tmp_path: Path
+) -> None:
+    path = shutil.copytree(tiny_checkpoints[family], tmp_path / family)
+    weights = load_file(path / "model.safetensors")
+    kept = {key: tensor for key, tensor in weights.items() if part not in key}
+    save_file(kept, path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(AdapterError, match=r"lacks \d+ weights"):
+        load(family, path)
+    (path / "chat_template.jinja").unlink()
+    with pytest.raises(AdapterError, match="has no chat template"):
+        load(family, path)
 
 
-def test_a_checkpoint_with_missing_weights_is_refused(tiny_checkpoints: Mapping[str, Path], tmp_path: Path) -> None:
-    for family, name in (("gemma3", "vision_tower"), ("qwen2", "layers.1.mlp")):
-        path = shutil.copytree(tiny_checkpoints[family], tmp_path / family)
-        weights = load_file(path / "model.safetensors")
-        kept = {key: tensor for key, tensor in weights.items() if name not in key}
-        save_file(kept, path / "model.safetensors", metadata={"format": "pt"})
-        with pytest.raises(AdapterError, match=r"lacks \d+ weights"):
-            load(family, path)
+# -- the length of a prompt, without processing its images ------------------------------------------------
+
+SIZES = [(56, 56), (1, 1), (9, 13), (27, 29), (28, 56), (90, 60), (333, 90), (47, 131), (200, 2), (400, 300), (1, 190)]
+SETTINGS = {
+    "default": VisionSettings(),
+    "tiles": VisionSettings(tiles=6),
+    "wide budget": VisionSettings(min_pixels=28 * 28, max_pixels=1 << 20),
+    "narrow budget": VisionSettings(min_pixels=4 * 28 * 28, max_pixels=9 * 28 * 28),
+}
 
 
-def test_a_checkpoint_without_chat_template_is_refused(tiny_checkpoints: Mapping[str, Path], tmp_path: Path) -> None:
-    for family in ("internvl3_5", "llama"):
-        path = shutil.copytree(tiny_checkpoints[family], tmp_path / family)
-        (path / "chat_template.jinja").unlink()
-        with pytest.raises(AdapterError, match="has no chat template"):
-            load(family, path)
+@pytest.mark.parametrize("setting", SETTINGS)
+@every_vision_family
+def test_a_length_is_that_of_the_encoded_prompt(
+    family: str, setting: str, tiny_checkpoints: Mapping[str, Path]
+) -> None:
+    adapter, vision = adapter_of(family), SETTINGS[setting]
+    processor = adapter.load_processor(tiny_checkpoints[family], vision)
+    for sizes in [[size] for size in SIZES] + [[], SIZES[5:8], [SIZES[-1], SIZES[0]]]:
+        images = [noise(*size) for size in sizes]
+        encoded = adapter.encode(processor, "Which of these?", images, system="Be brief.", vision=vision)
+        length = adapter.prompt_length(processor, "Which of these?", images, system="Be brief.", vision=vision)
+        assert length == len(encoded.input_ids), sizes
+        for image in images:
+            assert adapter.image_tokens(processor, image.size, vision) is not None
 
 
-def test_dtype_is_honoured(tiny_checkpoints: Mapping[str, Path]) -> None:
-    for family in FAMILIES:
-        loaded = load(family, tiny_checkpoints[family], dtype=torch.bfloat16)
-        assert {p.dtype for p in loaded.model.parameters()} == {torch.bfloat16}
-        assert not loaded.model.training
-        prompts = encode_all(loaded, rows(family))
-        answers = completions(loaded, 3)
-        with torch.no_grad():
-            got = training_logprobs(loaded, prompts, list(enumerate(answers)))
-            plain = [plain_logprobs(loaded, row, a) for row, a in zip(rows(family), answers, strict=True)]
-        torch.testing.assert_close(torch.cat(got), torch.cat(plain), atol=0.1, rtol=0)  # bf16 has 8 bits
+def test_lengths_need_no_image_processing_where_the_family_can_tell(tiny_checkpoints: Mapping[str, Path]) -> None:
+    qwen = adapter_of("qwen2_5_vl")
+    large = VisionSettings(max_pixels=1 << 24)
+    processor = qwen.load_processor(tiny_checkpoints["qwen2_5_vl"], large)
+    processed: list[tuple[int, int]] = []
+
+    class Recording(type(qwen)):  # type: ignore[misc]
+        def prepare_images(self, processor, images, vision):  # type: ignore[no-untyped-def]
+            processed.extend(image.size for image in images)
+            return super().prepare_images(processor, images, vision)
+
+    # 20 columns and 30 rows of 28 pixels, besides the words.
+    assert 600 < Recording().prompt_length(processor, "?", [noise(560, 840)], vision=large) < 640
+    assert processed == [(56, 56)]
+    with pytest.raises(AdapterError, match="an image of 3x700 pixels is more than 200 times"):
+        qwen.prompt_length(processor, "Which?", [noise(3, 700)])
+
+    class Unknown(type(qwen)):  # type: ignore[misc]
+        image_tokens = ModelAdapter.image_tokens
+
+    images = [noise(333, 90)]
+    assert Unknown().prompt_length(processor, "?", images) == len(qwen.encode(processor, "?", images).input_ids)
+    text = adapter_of("qwen2")
+    tokenizer = text.load_processor(tiny_checkpoints["qwen2"], VisionSettings())
+    assert text.prompt_length(tokenizer, "1 + 1?") == len(text.encode(tokenizer, "1 + 1?").input_ids)
+
+
+# -- tiny checkpoints --------------------------------------------------------------------------------------
+
+
+@every_family
+def test_tiny_checkpoints_are_deterministic_and_complete(
+    loaded: Loaded, tmp_path: Path, tiny_checkpoints: Mapping[str, Path]
+) -> None:
+    family = loaded.family
+    state = torch.random.get_rng_state()
+    first = load_file(tiny_checkpoints[family] / "model.safetensors")
+    again, other = (
+        load_file(build_tiny(family, tmp_path / str(seed), seed=seed) / "model.safetensors")  # type: ignore[arg-type]
+        for seed in (0, 1)
+    )
+    assert first.keys() == again.keys()
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert any(not torch.equal(first[name], other[name]) for name in first)
+    assert torch.equal(state, torch.random.get_rng_state())  # the caller's random state is untouched
+    if family == "gemma3":  # names as on the hub
+        assert all("vision_tower.vision_model." in name for name in first if "vision_tower" in name)
+    tokenizer = getattr(loaded.processor, "tokenizer", loaded.processor)
+    assert loaded.model.get_output_embeddings().weight.shape[0] == len(tokenizer)
+    assert max(tokenizer.get_vocab().values()) == len(tokenizer) - 1
+    text = "Größe: 42 €\n\n  x² = 7? \\boxed{\\frac{1}{2}}"
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    assert tokenizer.unk_token_id not in ids or tokenizer.unk_token_id is None
+    assert tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False) == text
+
+
+def test_tiny_sizes_can_be_set(tmp_path: Path) -> None:
+    # 84 pixels are 6 patches a side: 3 x 3 merged tokens.
+    path = build_tiny(
+        "internvl3_5",
+        tmp_path / "big",
+        image_size=84,
+        hidden=128,
+        layers=3,
+        corpus=["How many dots?"],
+        extra_tokens=("<answer>", "</answer>"),
+        text_config={"intermediate_size": 96},
+        vision_config={"num_hidden_layers": 1},
+    )
+    loaded = load("internvl3_5", path)
+    config = loaded.model.config
+    assert config.image_seq_length == 9
+    text, vision = config.text_config, config.vision_config
+    assert (text.hidden_size, text.intermediate_size, text.num_hidden_layers, vision.num_hidden_layers) == (
+        128,
+        96,
+        3,
+        1,
+    )
+    # 256 bytes, 7 special tokens, 2 answer tokens and a few merges of one line.
+    assert 265 <= len(loaded.processor.tokenizer) < 290
+    with pytest.raises(AdapterError, match=f"unknown tiny family 'bert': use one of {FAMILIES[0]}, "):
+        build_tiny("bert", tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(AdapterError, match="image_size 60 must be a multiple of 28"):
+        build_tiny("qwen2", tmp_path, image_size=60)

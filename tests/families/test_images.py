@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import struct
-import threading
 import warnings
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -111,8 +111,7 @@ def test_values_without_a_known_range_are_stretched() -> None:
 
 
 def test_a_float_image_with_a_nan_is_refused() -> None:
-    with pytest.raises(ImageError, match="not finite"):
-        load_image(plain("F", float("nan")))
+    assert "not finite" in refused(plain("F", float("nan")))
 
 
 def test_palette_and_its_transparency() -> None:
@@ -178,21 +177,15 @@ STORED = {
 
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF"])
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_exif_orientation(orientation: int, kind: str) -> None:
-    stored = photo()
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    result = load_image(encoded(stored, kind, exif=exif))
-    assert result.size == ((40, 30) if orientation <= 4 else (30, 40))
-    corner, beside = STORED[orientation](40, 30)
-    assert pixel(result, (0, 0)) == pixel(stored, corner)
-    assert pixel(result, (1, 0)) == pixel(stored, beside)
-    assert load_image(result).tobytes() == result.tobytes()  # turned once, not once per call
-
-
-def test_an_orientation_outside_1_to_8_or_damaged_exif_leaves_the_picture_alone() -> None:
-    exif = Image.Exif()
+def test_exif_orientation(kind: str) -> None:
+    stored, exif = photo(), Image.Exif()
+    for orientation in range(1, 9):
+        exif[0x0112] = orientation
+        result = load_image(encoded(stored, kind, exif=exif))
+        assert result.size == ((40, 30) if orientation <= 4 else (30, 40))
+        corner, beside = STORED[orientation](40, 30)
+        assert (pixel(result, (0, 0)), pixel(result, (1, 0))) == (pixel(stored, corner), pixel(stored, beside))
+        assert load_image(result).tobytes() == result.tobytes()  # turned once, not once per call
     exif[0x0112] = 9
     assert load_image(encoded(photo(), exif=exif)).tobytes() == photo().tobytes()
     assert load_image(encoded(photo(), exif=b"Exif\0\0 not a TIFF block")).tobytes() == photo().tobytes()
@@ -238,11 +231,6 @@ def test_size_bounds_hold_for_every_shape(width: int, height: int, max_side: int
     assert load_image(result, max_side).size == result.size
 
 
-def test_the_resize_is_bicubic() -> None:
-    expected = photo(120, 80).resize((60, 40), Image.Resampling.BICUBIC)
-    assert load_image(photo(120, 80), 60).tobytes() == expected.tobytes()
-
-
 # -- one function for every source -----------------------------------------------------------------------
 
 
@@ -262,23 +250,21 @@ def test_bytes_path_and_pil_give_the_same_pixels(kind: str, tmp_path: Path) -> N
 
 
 def test_the_given_pil_image_stays_as_it_was() -> None:
-    image = photo()
+    image = photo(120, 80)
     image.info["note"] = "kept"
     before = image.tobytes()
+    resized = load_image(image, 60)
+    assert resized.tobytes() == image.resize((60, 40), Image.Resampling.BICUBIC).tobytes()
+    resized.putpixel((0, 0), (255, 255, 255))
     load_image(image).putpixel((0, 0), (255, 255, 255))
     assert image.tobytes() == before
     assert image.info == {"note": "kept"}
 
 
-def test_many_threads_at_once_agree() -> None:
-    data, results = encoded(photo(200, 100), "JPEG"), []
-    threads = [threading.Thread(target=lambda: results.append(load_image(data, 50).tobytes())) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(results) == 8
-    assert len(set(results)) == 1
+def test_many_threads_agree() -> None:
+    data = encoded(photo(200, 100), "JPEG")
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(lambda _: load_image(data, 50).tobytes(), range(8)))) == 1
 
 
 # -- refused ---------------------------------------------------------------------------------------------
@@ -320,13 +306,13 @@ def test_a_text_chunk_bomb_is_refused(place: str) -> None:
     assert "MAX_TEXT_CHUNK" in refused(png(SIDE, SIDE, **{place: text}))
 
 
-@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM"])
 @pytest.mark.filterwarnings("ignore:Truncated File Read")
-@pytest.mark.parametrize("share", [0.02, 0.3, 0.6, 0.9])
-def test_a_truncated_file_is_refused(kind: str, share: float) -> None:
+def test_a_truncated_file_is_refused() -> None:
     noise = np.random.default_rng(0).integers(0, 255, (SIDE, SIDE, 3), np.uint8)
-    data = encoded(Image.fromarray(noise), kind)
-    refused(data[: int(len(data) * share)])
+    for kind in ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM"):
+        data = encoded(Image.fromarray(noise), kind)
+        for share in (0.02, 0.3, 0.6, 0.9):
+            refused(data[: int(len(data) * share)])
 
 
 def test_a_corrupt_file_is_refused() -> None:

@@ -94,30 +94,21 @@ def test_every_built_in_family_is_one_row_read_from_its_class() -> None:
 # -- chosen by model_type --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("model_type", "expected"),
-    [("qwen2_5_vl", "Qwen2.5-VL"), ("internvl", "InternVL3.5"), ("gemma3", "Gemma-3")],
-)
-def test_the_config_decides_and_not_the_path(model_type: str, expected: str, tmp_path: Path) -> None:
+def test_the_config_decides_and_not_the_path(tmp_path: Path) -> None:
     # A folder named after another family, as happens with copied run folders.
-    path = folder(tmp_path / "gemma-3-internvl-llama", model_type=model_type, vision_config={})
-    assert adapter_for(path).family == expected
-    assert adapter_for(str(path)).family == expected
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]},
-        {"model_type": "llama"},
-        {"model_type": "mistral", "architectures": ["MistralForCausalLM"]},
-        {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]},
-        {"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"]},
-    ],
-    ids=lambda config: config["model_type"],
-)
-def test_any_causal_language_model_is_text(config: dict[str, Any], tmp_path: Path) -> None:
-    assert adapter_for(folder(tmp_path, **config)).family == "text"
+    path = tmp_path / "gemma-3-internvl-llama"
+    for model_type, family in (("qwen2_5_vl", "Qwen2.5-VL"), ("internvl", "InternVL3.5"), ("gemma3", "Gemma-3")):
+        assert adapter_for(str(folder(path, model_type=model_type, vision_config={}))).family == family
+    # Any causal language model is text.
+    for model_type, architecture in (
+        ("qwen2", "Qwen2ForCausalLM"),
+        ("llama", ""),
+        ("mistral", "MistralForCausalLM"),
+        ("gpt2", "GPT2LMHeadModel"),
+        ("gemma3_text", "Gemma3ForCausalLM"),
+    ):
+        architectures = {"architectures": [architecture]} if architecture else {}
+        assert adapter_for(folder(path, model_type=model_type, **architectures)).family == "text"
 
 
 def test_a_hub_id_is_read_from_the_cache(tmp_path: Path) -> None:
@@ -172,9 +163,8 @@ def test_two_claims_to_one_model_type(outside: Path) -> None:
     assert type(adapter_for(outside / "checkpoint", "outside_adapters:Other")).__name__ == "Other"
 
 
-@pytest.mark.parametrize(
-    ("spec", "expected"),
-    [
+def test_a_spec_that_names_no_adapter(outside: Path) -> None:
+    for spec, expected in (
         ("outside_adapters.Good", "write it as pkg.module:Class"),
         ("outside_adapters:", "write it as pkg.module:Class"),
         ("../outside_adapters.py:Good", "write it as pkg.module:Class"),
@@ -183,10 +173,8 @@ def test_two_claims_to_one_model_type(outside: Path) -> None:
         ("outside_adapters:NotAnAdapter", "is not a ModelAdapter"),
         ("outside_adapters:not_a_class", "is not a ModelAdapter"),
         ("outside_adapters:Half", "is incomplete; implement banned_ids, decode, decoder, encode"),
-    ],
-)
-def test_a_spec_that_names_no_adapter(outside: Path, spec: str, expected: str) -> None:
-    assert expected in refused(outside / "checkpoint", spec)
+    ):
+        assert expected in refused(outside / "checkpoint", spec)
 
 
 def test_a_class_that_does_not_serve_the_checkpoint(outside: Path) -> None:
@@ -212,37 +200,29 @@ def test_a_path_that_is_no_checkpoint(tmp_path: Path) -> None:
     assert "not valid JSON" in refused(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("config", "expected"),
-    [
-        ({"model_type": "brand_new"}, "`brand_new` is unknown here; use one of gemma3, internvl, qwen2_5_vl"),
-        (
-            {"model_type": "brand_new", "vision_config": {"depth": 2}},
-            "is multimodal and no adapter serves it",
-        ),
-        ({"model_type": "llava"}, "is multimodal and no adapter serves it"),
-        # In transformers' table of causal models, too; its image half would be lost as text.
-        ({"model_type": "mllama", "architectures": ["MllamaForConditionalGeneration"]}, "is multimodal"),
-        ({"model_type": "internvl_chat", "architectures": ["InternVLChatModel"]}, "whose name ends in -HF"),
-        ({"model_type": "bert", "architectures": ["BertForMaskedLM"]}, "`bert` is unknown here"),
-        ({"model_type": "t5", "architectures": ["T5ForConditionalGeneration"]}, "`t5` is unknown here"),
-    ],
-    ids=lambda value: value["model_type"] if isinstance(value, dict) else None,
-)
-def test_a_model_type_nobody_serves(config: dict[str, Any], expected: str, tmp_path: Path) -> None:
-    message = refused(folder(tmp_path, **config))
-    assert expected in message
-    assert "pkg.module:Class" in message
+def test_a_model_type_nobody_serves(tmp_path: Path) -> None:
+    for model_type, architecture, expected in (
+        ("brand_new", "", "`brand_new` is unknown here; use one of gemma3, internvl, qwen2_5_vl"),
+        ("llava", "", "is multimodal and no adapter serves it"),
+        # Also in transformers' table of causal models; its image half would be lost as text.
+        ("mllama", "MllamaForConditionalGeneration", "is multimodal"),
+        ("internvl_chat", "InternVLChatModel", "whose name ends in -HF"),
+        ("bert", "BertForMaskedLM", "`bert` is unknown here"),
+        ("t5", "T5ForConditionalGeneration", "`t5` is unknown here"),
+    ):
+        architectures = {"architectures": [architecture]} if architecture else {}
+        message = refused(folder(tmp_path, model_type=model_type, **architectures))
+        assert expected in message
+        assert "pkg.module:Class" in message
+    message = refused(folder(tmp_path, model_type="brand_new", vision_config={"depth": 2}))
+    assert "is multimodal and no adapter serves it" in message
 
 
-@pytest.mark.parametrize("version", ["4.57.0", "4.57.6", "5.16.0", "5.19.0", "5.19.1.dev0"])
-def test_supported_versions(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry.metadata, "version", lambda name: version)
-    check_versions()
-
-
-@pytest.mark.parametrize("version", ["4.56.2", "4.58.0", "5.0.0", "5.15.3", "5.20.0"])
-def test_other_versions_are_refused(version: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_supported_versions_of_transformers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = folder(tmp_path, model_type="llama")
-    monkeypatch.setattr(registry.metadata, "version", lambda name: version)
-    assert f"transformers {version} is installed" in refused(path)
+    for version in ("4.57.0", "4.57.6", "5.16.0", "5.19.0", "5.19.1.dev0"):
+        monkeypatch.setattr(registry.metadata, "version", lambda name, version=version: version)
+        check_versions()
+    for version in ("4.56.2", "4.58.0", "5.0.0", "5.15.3", "5.20.0"):
+        monkeypatch.setattr(registry.metadata, "version", lambda name, version=version: version)
+        assert f"transformers {version} is installed" in refused(path)
