@@ -1,1 +1,1 @@
-"""What each model family needs so that one training loop can drive it. Nothing here knows about RL."""
+"""Model adapters: everything specific to a model family, and nothing about RL."""

@@ -1,9 +1,8 @@
-"""The seam between a model family and everything else.
+"""The interface between model families and the rest: the trainer and the engines know only `ModelAdapter`.
 
-A family is one stateless class. It turns one prompt into token ids, positions and vision tensors, computes
-image features apart from the language model (so one vision pass serves K completions), and states the few
-rules that differ: masks, stop tokens, media tokens. The trainer and the engines are written against this
-class and know no family.
+A family is one stateless class. It encodes a prompt as token ids, positions and vision tensors, computes image features
+separately from the language model (so that one vision pass serves K completions), and states the rules that differ
+between families: masks, stop tokens, media tokens.
 """
 
 from __future__ import annotations
@@ -26,45 +25,45 @@ from model_adapters.templates import NO_ARGUMENTS, arguments
 
 @dataclass(frozen=True)
 class VisionSettings:
-    """How images reach a model: one setting, used by training and evaluation alike."""
+    """Image preprocessing, shared by training and evaluation."""
 
     max_side: int = 1024
     """Longest side in pixels after `load_image`."""
     tiles: int = 1
-    """Most tiles one image may be cut into (InternVL); 1 switches tiling off."""
+    """Maximum number of tiles per image (InternVL); 1 disables tiling."""
     min_pixels: int | None = None
-    """Lower pixel budget per image (Qwen); None keeps the checkpoint's own."""
+    """Lower pixel budget per image (Qwen); None keeps the checkpoint's."""
     max_pixels: int | None = None
-    """Upper pixel budget per image (Qwen); None keeps the checkpoint's own."""
+    """Upper pixel budget per image (Qwen); None keeps the checkpoint's."""
 
 
 DEFAULT_VISION = VisionSettings()
 
 _SMALL = (56, 56)
-"""Width and height of a picture that costs little to work on."""
+"""Width and height of a stand-in image that is cheap to process."""
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """One prompt as the model reads it; no padding, no batch axis."""
+    """One encoded prompt, without padding or batch axis."""
 
     input_ids: Tensor
-    """(P,) int64. Every image placeholder is already expanded to one id per image feature."""
+    """(P,) int64. Image placeholders are expanded to one id per image feature."""
     positions: Tensor
     """(A, P) int64: A rows of position ids, 1 for most families, 3 for M-RoPE."""
     next_position: int
-    """Position of the first completion token, the same on all A rows; later ones count up by one."""
+    """Position of the first completion token on all A rows; later ones count up by one."""
     vision: dict[str, Tensor] = field(default_factory=dict)
-    """Processor outputs the vision tower needs; empty for a prompt without images."""
+    """Processor outputs for the vision tower; empty without images."""
     chat: str = ""
-    """The prompt in the chat template, one placeholder per image, for an engine that works on images itself; see
+    """The rendered chat with one placeholder per image, for engines that process images themselves; see
     `ModelAdapter.unexpanded`. Empty without images."""
     images: tuple[Image.Image, ...] = ()
-    """The images as the processor got them, for the same engine."""
+    """The images as passed to the processor, for the same engines."""
 
     @property
     def nbytes(self) -> int:
-        """Memory of tensors and images."""
+        """Bytes of all tensors and images."""
         tensors = sum(tensor.nbytes for tensor in (self.input_ids, self.positions, *self.vision.values()))
         return tensors + sum(image.width * image.height * len(image.getbands()) for image in self.images)
 
@@ -73,23 +72,23 @@ class ModelAdapter(ABC):
     """One model family. Stateless: models and processors are arguments, never attributes."""
 
     family: ClassVar[str]
-    """Name in tables, for example `Qwen2.5-VL`."""
+    """Display name, for example `Qwen2.5-VL`."""
     model_types: ClassVar[tuple[str, ...]]
     """Values of `model_type` in config.json that select this adapter."""
     multimodal: ClassVar[bool] = True
     needs_importance_correction: ClassVar[bool] = False
-    """Whether rollouts of a separate engine drift from the trainer: decides importance correction `auto`."""
+    """Whether engine and trainer log-probabilities differ enough that `importance_correction: auto` truncates."""
     packages: ClassVar[tuple[str, ...]] = ()
-    """Distributions the family needs besides torch and transformers."""
+    """Required distributions besides torch and transformers."""
     patches: ClassVar[tuple[str, ...]] = ()
-    """Names of the modules in `patches/` this family relies on."""
+    """Required modules of `patches/`, by name."""
     end_of_turn: ClassVar[tuple[str, ...]] = ()
-    """Tokens that end the assistant's turn, in addition to those the checkpoint's generation_config.json names."""
+    """Tokens that end the assistant's turn, in addition to those of the checkpoint's generation_config.json."""
     notes: ClassVar[str] = ""
-    """One line for `mmcorl families`: what a user should know."""
+    """One line for `mmcorl families`."""
 
     def apply_patches(self) -> None:
-        """Apply the upstream fixes this family names; loaders call it before they touch transformers."""
+        """Apply this family's patches; loaders call it before they import transformers."""
         patches.apply(*type(self).patches)
 
     # -- loading ---------------------------------------------------------------------------------------
@@ -117,9 +116,9 @@ class ModelAdapter(ABC):
     ) -> Encoded:
         """Encode one prompt: images first, then the text, as one user turn with the generation prompt.
 
-        Ids equal those of the plain chat template and processor. `images` come from `load_image`. `template` are
-        arguments of the chat template, such as Qwen3's `enable_thinking`; its own defaults hold for the others.
-        Raises AdapterError where a prompt cannot be encoded, one that holds turn markers among them.
+        The ids equal those of the chat template and processor alone. `images` come from `load_image`. `template` sets
+        arguments of the chat template, such as Qwen3's `enable_thinking`. Raises AdapterError for a prompt that cannot
+        be encoded or contains turn markers.
         """
 
     def prompt_length(
@@ -132,10 +131,9 @@ class ModelAdapter(ABC):
         vision: VisionSettings = DEFAULT_VISION,
         template: Mapping[str, Any] = NO_ARGUMENTS,
     ) -> int:
-        """Tokens of one prompt, as many as `encode` makes of it, and its refusals.
+        """Return the number of tokens `encode` would produce; raises what it raises.
 
-        For checking whole data sets: where `image_tokens` knows, pictures are not worked on but small ones in
-        their place.
+        For checking whole data sets: where `image_tokens` knows the count, small stand-ins replace the images.
         """
         more = 0
         small = self.image_tokens(processor, _SMALL, vision) if images else None
@@ -146,24 +144,24 @@ class ModelAdapter(ABC):
         return len(encoded.input_ids) + more
 
     def image_tokens(self, processor: Any, size: tuple[int, int], vision: VisionSettings) -> int | None:
-        """Placeholders of one image of (width, height); None, for any size, where only `encode` can tell.
+        """Return the number of placeholders of an image of (width, height); None if only `encode` can tell.
 
-        `size` is that of an image as `load_image` gives it. Raises AdapterError for a shape that `encode` refuses.
+        `size` is that of an image from `load_image`. Raises AdapterError for a shape that `encode` refuses.
         """
         return None
 
     def prepare_images(
         self, processor: Any, images: Sequence[Image.Image], vision: VisionSettings
     ) -> Sequence[Image.Image]:
-        """The images as the processor must get them; unchanged unless a family resizes ahead of it.
+        """Return the images as the processor needs them; unchanged unless the family resizes them first.
 
-        `encode` does this itself; an engine that processes images on its own must be given the result.
+        `encode` calls this; engines that process images themselves must be given the result.
         """
         return images
 
     @abstractmethod
     def decode(self, processor: Any, ids: Sequence[int]) -> str:
-        """Text of completion ids, special tokens left out."""
+        """Decode completion ids, without special tokens."""
 
     def plain_inputs(
         self,
@@ -173,10 +171,10 @@ class ModelAdapter(ABC):
         vision: VisionSettings,
         template: Mapping[str, Any] = NO_ARGUMENTS,
     ) -> dict[str, Any]:
-        """What transformers alone makes of the prompt: the yardstick of the contract test.
+        """Return the inputs that transformers alone makes of the prompt, the reference of the contract test.
 
-        The chat template and the processor, called as a model card shows, with the `mm_processor_kwargs` of
-        `engine_options`: what makes a serving engine see prompts as this adapter does must do so here.
+        Calls the chat template and processor as on a model card, with the `mm_processor_kwargs` of `engine_options`,
+        because these must make a serving engine see the same prompt.
         """
         content: list[dict[str, Any]] = [{"type": "image", "image": image} for image in images]
         message = {"role": "user", "content": [*content, {"type": "text", "text": text}]}
@@ -203,8 +201,8 @@ class ModelAdapter(ABC):
     def collate_vision(self, parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
         """Join the vision tensors of several prompts for one pass of the vision tower.
 
-        The default concatenates each tensor on dim 0, which fits towers that take a flat list of images,
-        tiles or patches. Prompts without images contribute nothing.
+        The default concatenates on dim 0, for towers that take a flat list of images, tiles or patches. Prompts without
+        images contribute nothing.
         """
         parts = [part for part in parts if part]
         return {key: torch.cat([part[key] for part in parts]) for key in parts[0]} if parts else {}
@@ -215,28 +213,28 @@ class ModelAdapter(ABC):
 
     @abstractmethod
     def image_features(self, model: nn.Module, vision: dict[str, Tensor]) -> Tensor:
-        """Vision tower and projector: (T, d), one row per image placeholder, in prompt then reading order.
+        """Run vision tower and projector: (T, d), one row per image placeholder, in prompt then reading order.
 
-        Differentiable. T is the number of image placeholders of all prompts in `vision`.
+        Differentiable. T counts the image placeholders of all prompts in `vision`.
         """
 
     @abstractmethod
     def image_token_id(self, config: Any) -> int | None:
-        """Id of the placeholder that stands for one image feature; None for a text family."""
+        """Return the id of the placeholder of one image feature; None for a text family."""
 
     # -- language model ----------------------------------------------------------------------------------
 
     @abstractmethod
     def decoder(self, model: nn.Module) -> nn.Module:
-        """The language model without its head: called with inputs_embeds, position_ids, attention_mask."""
+        """Return the language model without its head; called with inputs_embeds, position_ids, attention_mask."""
 
     def embed(self, model: nn.Module, input_ids: Tensor, features: Tensor | None) -> Tensor:
-        """(R, L) ids to (R, L, d) embeddings, image features put in place of their placeholders.
+        """Embed (R, L) ids as (R, L, d), with image features in place of their placeholders.
 
-        `features` (T, d) are in row-major order of the placeholders in `input_ids`; a different count
-        raises AdapterError. Completions hold no placeholders because these are never sampled.
+        `features` (T, d) are in row-major order of the placeholders in `input_ids`; another count raises AdapterError.
+        Completions contain no placeholders because these are never sampled.
         """
-        hub: Any = model  # what torch knows as a module has the methods of a transformers model
+        hub: Any = model  # a transformers model, typed as a torch module
         token = self.image_token_id(hub.config)
         none = torch.zeros_like(input_ids, dtype=torch.bool)
         placeholder = none if token is None else input_ids == token
@@ -250,54 +248,52 @@ class ModelAdapter(ABC):
         return embeddings.masked_scatter(placeholder.unsqueeze(-1), features.to(embeddings.dtype))
 
     def embed_tokens(self, model: nn.Module, input_ids: Tensor) -> Tensor:
-        """(R, L) ids without placeholders to (R, L, d) embeddings: sampled tokens, without looking at their values."""
+        """Embed (R, L) ids without placeholders, such as sampled tokens, as (R, L, d), without inspecting values."""
         hub: Any = model
         return hub.get_input_embeddings()(input_ids)
 
     def attention_mask(self, model: nn.Module, input_ids: Tensor, valid: Tensor) -> Any:
-        """What the decoder needs as `attention_mask` in a pass that starts at the first token.
+        """Return the decoder's `attention_mask` for a pass that starts at the first token.
 
-        `input_ids` (R, L); `valid` (R, L) bool, False on padding (left or right). The default is the plain
-        padding mask for rows padded on the left, and None otherwise: a causal model never looks at what
-        follows, so padding on the right needs no mask and attention keeps its fast path. Families whose mask
-        is not causal override this.
+        `input_ids` (R, L); `valid` (R, L) bool, False on padding (left or right). The default is the padding mask for
+        left-padded rows and None otherwise: a causal model needs no mask for padding on the right, and attention keeps
+        its fast path. Families with non-causal masks override this.
         """
         return None if bool(valid[:, 0].all()) else valid.long()
 
     def bidirectional_spans(self, model: nn.Module, input_ids: Tensor) -> Tensor | None:
-        """Runs of tokens that attend to each other both ways, the one exception to causal attention that is known.
+        """Number the spans of tokens with bidirectional attention, the only supported exception to causal attention.
 
-        `input_ids` (..., L); returns their numbers (..., L) int64, from 1 on and 0 elsewhere, or None where there are
-        none.
+        `input_ids` (..., L); returns (..., L) int64, from 1 within spans and 0 elsewhere, or None without spans.
         """
         return None
 
     def logits(self, model: nn.Module, hidden: Tensor) -> Tensor:
-        """Hidden states (..., d) to logits (..., V) through the head, soft-cap included if there is one."""
+        """Map hidden states (..., d) to logits (..., V), soft-capping included."""
         hub: Any = model
         return hub.get_output_embeddings()(hidden)
 
     @abstractmethod
     def stop_ids(self, processor: Any, model: nn.Module) -> tuple[int, ...]:
-        """Ids that end a completion."""
+        """Return the ids that end a completion."""
 
     @abstractmethod
     def banned_ids(self, processor: Any, config: Any) -> tuple[int, ...]:
-        """Media and padding ids that may never be sampled; masked in sampling and in training alike."""
+        """Return media and padding ids that must never be sampled; masked in sampling and in training."""
 
     def vision_modules(self, model: nn.Module) -> list[nn.Module]:
-        """The vision tower (without projector), for `freeze_vision`; empty for a text family."""
+        """Return the vision tower (without projector), for `freeze_vision`; empty for a text family."""
         return []
 
     # -- other engines -----------------------------------------------------------------------------------
 
     def unexpanded(self, processor: Any, encoded: Encoded) -> list[int]:
-        """Ids of a prompt with one placeholder per image, which a serving engine expands to `encoded.input_ids`."""
+        """Return the ids with one placeholder per image, which a serving engine expands to `encoded.input_ids`."""
         return encoded.input_ids.tolist()
 
     def engine_options(self, vision: VisionSettings) -> dict[str, Any]:
-        """Keyword arguments a serving engine (vLLM) needs to see prompts as this adapter does.
+        """Return the arguments that make a serving engine (vLLM) process prompts as this adapter does.
 
-        Its prompt ids are compared with ours at every request, so what is missing here is an error there.
+        Its prompt ids are compared with ours at every request, so an omission is an error.
         """
         return {}

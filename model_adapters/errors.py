@@ -1,7 +1,7 @@
-"""The exception of the adapters; it imports no torch."""
+"""The exception of the adapters, importable without torch."""
 
 from __future__ import annotations
 
 
 class AdapterError(ValueError):
-    """A checkpoint or a prompt this family cannot take, said in one sentence."""
+    """A checkpoint or prompt that an adapter cannot handle, described in one sentence."""

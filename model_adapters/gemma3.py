@@ -1,4 +1,4 @@
-"""Gemma-3: image blocks that attend both ways, layers with a sliding window, images of one fixed size."""
+"""Gemma-3: bidirectional attention within images, sliding-window layers, one fixed image size."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from model_adapters.image_text import ImageTextAdapter
 
 
 class Gemma3Adapter(ImageTextAdapter):
-    """Gemma-3 from 4B up, the sizes with a vision tower."""
+    """Gemma-3 from 4B, the sizes with a vision tower."""
 
     family = "Gemma-3"
     model_types = ("gemma3",)
     patches = (*ImageTextAdapter.patches, "gemma3_zero3", "gemma3_ragged")
     needs_importance_correction = True
-    notes = "Image tokens attend both ways; engines differ in this, so importance correction is on."
+    notes = "Bidirectional attention within images; engines differ in this, so importance correction is on."
     media_tokens = ("<start_of_image>", "<end_of_image>", "<image_soft_token>")
     end_of_turn = ("<end_of_turn>",)
 
     def load_model(self, path: str | Path, dtype: torch.dtype = torch.float32, attention: str = "sdpa") -> nn.Module:
-        """Load the full model; raises AdapterError for an attention kernel that takes no mask."""
+        """Load the full model; raises AdapterError for an attention kernel without mask support."""
         if attention not in ("sdpa", "eager"):
             raise AdapterError(
                 f"attention {attention!r} cannot express {self.family}'s image blocks: use sdpa or eager"
@@ -33,19 +33,19 @@ class Gemma3Adapter(ImageTextAdapter):
         return super().load_model(path, dtype, attention)
 
     def processor_options(self, processor: Any, vision: VisionSettings) -> dict[str, Any]:
-        """One view per image: pan-and-scan stays off, whatever the checkpoint's file says."""
+        """Return one view per image: pan-and-scan is off, whatever the checkpoint says."""
         return {"do_pan_and_scan": False}
 
     def image_tokens(self, processor: Any, size: tuple[int, int], vision: VisionSettings) -> int:
-        """The same number for every image."""
+        """Return the fixed number of tokens per image."""
         return processor.image_seq_length
 
     def rows_per_image(self, key: str, vision: dict[str, Tensor]) -> list[int]:
-        """One row per image."""
+        """Return one row per image."""
         return [1] * len(vision[key])
 
     def bidirectional_spans(self, model: nn.Module, input_ids: Tensor) -> Tensor | None:
-        """The images, each of which is a run of placeholders of its own."""
+        """Number the images, each of which is one run of placeholders."""
         hub: Any = model
         image = input_ids.eq(hub.config.image_token_id)
         if not bool(image.any()):
@@ -54,11 +54,11 @@ class Gemma3Adapter(ImageTextAdapter):
         return torch.where(image, starts.cumsum(-1), 0)
 
     def attention_mask(self, model: nn.Module, input_ids: Tensor, valid: Tensor) -> Any:
-        """Masks of both layer kinds when there are images, else the plain rule.
+        """Return the masks of both layer kinds if there are images, else the default.
 
-        A query sees what precedes it and the rest of its own image; on sliding layers nothing further back
-        than the window. The dictionary also keeps transformers from building masks of its own, which would be
-        causal inside images because they are given embeddings and no token types.
+        A query attends to preceding tokens and the rest of its image; on sliding layers, within the window. Passing a
+        dictionary also stops transformers from building its masks, which would be causal within images because it gets
+        embeddings and no token types.
         """
         block = self.bidirectional_spans(model, input_ids)
         if block is None:
@@ -67,9 +67,9 @@ class Gemma3Adapter(ImageTextAdapter):
         config = hub.config.get_text_config()
         same_image = (block[:, :, None] == block[:, None, :]) & (block[:, :, None] > 0)
         index = torch.arange(input_ids.shape[1], device=input_ids.device)
-        back = index[:, None] - index[None, :]  # how far behind its query a key lies
+        back = index[:, None] - index[None, :]  # distance from a query back to a key
         full = ((back >= 0) | same_image) & valid[:, None, :]
-        # A query on padding sees itself: a row without any key would turn into NaN and spread.
+        # A padding query attends to itself: a row without keys would give NaN.
         full = full | (back == 0)
         window = config.sliding_window
         sliding = full if len(index) <= window else full & (back < window)

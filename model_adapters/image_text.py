@@ -1,7 +1,7 @@
-"""What the vision-language families of transformers share: loading, the chat template, the call of the tower.
+"""Common base of vision-language families in transformers: loading, chat template, vision tower.
 
-A new family of this kind is a subclass that names its `model_types`, its media tokens and how many rows of
-each vision tensor belong to one image.
+A new family of this kind is a subclass that names its `model_types`, its media tokens and the number of rows of each
+vision tensor per image.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class ImageTextAdapter(ModelAdapter):
     packages: ClassVar[tuple[str, ...]] = ("torchvision",)
     patches: ClassVar[tuple[str, ...]] = ("torchvision_cpu", "torchaudio_cpu")
     tower_inputs: ClassVar[tuple[str, ...]] = ("pixel_values",)
-    """Processor outputs that `get_image_features` takes."""
+    """Processor outputs passed to `get_image_features`."""
     media_tokens: ClassVar[tuple[str, ...]]
-    """Markup around and for images and videos: refused in a prompt's text and never sampled."""
+    """Image and video markup: refused in a prompt's text and never sampled."""
 
     # -- loading ---------------------------------------------------------------------------------------
 
     def load_processor(self, path: str | Path, vision: VisionSettings) -> Any:
-        """Load the processor of a checkpoint; raises AdapterError when it has no chat template."""
+        """Load the processor of a checkpoint; raises AdapterError without a chat template."""
         self.apply_patches()
         from transformers import AutoProcessor
 
@@ -64,13 +64,13 @@ class ImageTextAdapter(ModelAdapter):
         vision: VisionSettings = DEFAULT_VISION,
         template: Mapping[str, Any] = NO_ARGUMENTS,
     ) -> Encoded:
-        """Encode one prompt through the checkpoint's own chat template and processor."""
+        """Encode one prompt with the checkpoint's chat template and processor."""
         for part in (text, system or ""):
-            found = [token for token in self.media_tokens if token in part]
-            if found:
+            markup = next((token for token in self.media_tokens if token in part), None)
+            if markup is not None:
                 raise AdapterError(
-                    f"the prompt contains {found[0]!r}, which {self.family} reads as image markup: "
-                    "remove it from the text and pass the picture in `images`"
+                    f"the prompt contains {markup!r}, which {self.family} reads as image markup: "
+                    "remove it from the text and pass the image in `images`"
                 )
         refuse_control_tokens(processor, text, system)
         images = self.prepare_images(processor, images, vision)
@@ -93,19 +93,19 @@ class ImageTextAdapter(ModelAdapter):
         return replace(encoded, chat=chat, images=tuple(images))
 
     def processor_options(self, processor: Any, vision: VisionSettings) -> dict[str, Any]:
-        """Keyword arguments of the processor call that carry `vision`; none by default."""
+        """Return the processor arguments that implement `vision`; none by default."""
         return {}
 
     def finish(self, processor: Any, ids: Tensor, vision: dict[str, Tensor]) -> Encoded:
-        """Put ids and vision tensors together; positions count up from 0 by default."""
+        """Assemble ids and vision tensors; positions count up from 0 by default."""
         return Encoded(ids, torch.arange(len(ids)).unsqueeze(0), len(ids), vision)
 
     def decode(self, processor: Any, ids: Sequence[int]) -> str:
-        """Text of completion ids, special tokens left out."""
+        """Decode completion ids, without special tokens."""
         return processor.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
     def unexpanded(self, processor: Any, encoded: Encoded) -> list[int]:
-        """Ids of a prompt as its chat template has it, one placeholder per image."""
+        """Return the ids of the rendered chat, one placeholder per image."""
         if not encoded.images:
             return super().unexpanded(processor, encoded)
         special = _adds_special_tokens(processor, encoded.chat)
@@ -115,7 +115,7 @@ class ImageTextAdapter(ModelAdapter):
 
     @abstractmethod
     def rows_per_image(self, key: str, vision: dict[str, Tensor]) -> list[int]:
-        """How many rows of tensor `key` each image owns, in order."""
+        """Return the number of rows of tensor `key` per image, in order."""
 
     def split_vision(self, vision: dict[str, Tensor], images: Sequence[int]) -> list[dict[str, Tensor]]:
         """Undo `collate_vision`: `images[i]` is the number of images of prompt i (0 gives an empty dict)."""
@@ -123,7 +123,7 @@ class ImageTextAdapter(ModelAdapter):
         for key, tensor in vision.items():
             rows = self.rows_per_image(key, vision)
             if len(rows) != sum(images):
-                raise AdapterError(f"{sum(images)} images asked for but the vision tensors hold {len(rows)}")
+                raise AdapterError(f"{sum(images)} images requested but the vision tensors hold {len(rows)}")
             start = image = 0
             for part, count in zip(parts, images, strict=True):
                 if count:
@@ -133,7 +133,7 @@ class ImageTextAdapter(ModelAdapter):
         return parts
 
     def image_features(self, model: nn.Module, vision: dict[str, Tensor]) -> Tensor:
-        """Vision tower and projector: (T, d), one row per image placeholder, in prompt then reading order."""
+        """Run vision tower and projector: (T, d), one row per image placeholder, in prompt then reading order."""
         tower = unwrap(model).model
         features = tower.get_image_features(**{key: vision[key] for key in self.tower_inputs})
         # transformers 5 wraps the features in an output object; 4.x returns them bare.
@@ -142,21 +142,21 @@ class ImageTextAdapter(ModelAdapter):
         return torch.cat([block.flatten(0, -2) for block in blocks])
 
     def image_token_id(self, config: Any) -> int | None:
-        """Id of the placeholder that stands for one image feature."""
+        """Return the id of the placeholder of one image feature."""
         return config.image_token_id
 
     # -- language model ----------------------------------------------------------------------------------
 
     def decoder(self, model: nn.Module) -> nn.Module:
-        """The language model without its head."""
+        """Return the language model without its head."""
         return unwrap(model).model.language_model
 
     def stop_ids(self, processor: Any, model: nn.Module) -> tuple[int, ...]:
-        """Ids that end a completion: the checkpoint's own and the family's end of turn."""
+        """Return the ids that end a completion: the checkpoint's and the family's end of turn."""
         return stop_ids(processor.tokenizer, unwrap(model), self.end_of_turn)
 
     def banned_ids(self, processor: Any, config: Any) -> tuple[int, ...]:
-        """Media and padding ids that may never be sampled."""
+        """Return media and padding ids that must never be sampled."""
         tokenizer = processor.tokenizer
         vocabulary = tokenizer.get_vocab()
         banned = {vocabulary[token] for token in self.media_tokens if token in vocabulary}
@@ -166,11 +166,11 @@ class ImageTextAdapter(ModelAdapter):
         return tuple(sorted(banned - stops - {None}))
 
     def vision_modules(self, model: nn.Module) -> list[nn.Module]:
-        """The vision tower, without the projector."""
+        """Return the vision tower, without the projector."""
         return [unwrap(model).model.vision_tower]
 
 
 def _adds_special_tokens(processor: Any, chat: str) -> bool:
-    """A template that writes <bos> itself and a tokenizer that adds one would double it."""
+    """Return whether the tokenizer should add <bos>: not if the template writes it."""
     bos = processor.tokenizer.bos_token
     return not (bos and chat.startswith(bos))

@@ -1,9 +1,7 @@
-"""The one road from an encoded image to the pixels a model sees, in training and in evaluation alike.
+"""Image loading, the same for training and evaluation.
 
-The paper's code has two: training resizes with Pillow's default filter and rounds the new side, evaluation
-resizes with bicubic and truncates it, so one image can reach the same model in two sizes. Pillow's default
-filter is bicubic; what is left of the difference is one pixel, and here it is gone: bicubic, rounded.
-Colour profiles are ignored, as the paper's code ignores them.
+The paper's code rounds the resized side in training and truncates it in evaluation, so one image may reach a model in
+two sizes. Here both are bicubic and rounded. Colour profiles are ignored, as in the paper's code.
 """
 
 from __future__ import annotations
@@ -23,18 +21,18 @@ from PIL import Image, ImageFile
 from model_adapters.base import AdapterError
 
 MAX_PIXELS = 100_000_000
-"""Most pixels an image may declare; above it the file is refused before anything is decoded."""
+"""Maximum number of declared pixels; a larger file is refused before decoding."""
 MAX_RATIO = 200
-"""Longest allowed shape, long side over short side: the limit of Qwen's own `smart_resize`."""
+"""Maximum ratio of long to short side, the limit of Qwen's `smart_resize`."""
 MIN_SIDE = 28
-"""Shortest side of a result: one merged patch of Qwen; it also keeps an image clear of the 1 and 3 pixel
-heights that image processors take for a channel axis."""
+"""Minimum side of a result: one merged patch of Qwen. It also avoids the heights of 1 and 3 pixels that image processors
+take for a channel axis."""
 
-# Formats that data sets use. Pillow's others are left out on purpose: EPS runs Ghostscript, icons hold
-# pictures of a size that their header does not tell.
+# Formats that data sets use. Others of Pillow are excluded: EPS runs Ghostscript, icons contain images whose size is
+# not in the header.
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "MPO", "JPEG2000", "AVIF")
 
-# What undoes each EXIF orientation (CIPA DC-008, tag 0x0112); 1 is upright.
+# The inverse of each EXIF orientation (CIPA DC-008, tag 0x0112); 1 is upright.
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -49,21 +47,21 @@ _OPENING = threading.Lock()
 
 
 class ImageError(AdapterError):
-    """An image no model should be shown, said in one sentence."""
+    """An unusable image, described in one sentence."""
 
 
 def load_image(
     source: bytes | str | Path | Image.Image, max_side: int = 1024, *, max_pixels: int = MAX_PIXELS
 ) -> Image.Image:
-    """Decode and normalise one image: a new RGB image, upright, long side at most `max_side` pixels.
+    """Decode and normalise an image: a new RGB image, upright, long side at most `max_side` pixels.
 
-    `source` is an encoded file as bytes, a path, or a PIL image (left as it was). In this order: first frame
-    of an animation; EXIF orientation; 16-bit, 32-bit and float greys scaled to 8 bits; transparency laid on
-    white; RGB; bicubic resize of a long side above `max_side`, sides rounded. Smaller images keep their size,
-    but a side below `MIN_SIDE` is brought up to it: proportionally as far as `max_side` allows, then by
-    stretching, as every family does on its own to so thin an image. Applying it twice changes nothing.
+    `source` is an encoded file as bytes, a path, or a PIL image (not modified). Steps: first frame of an animation; EXIF
+    orientation; 16-bit, 32-bit and float greys scaled to 8 bits; transparency over white; RGB; bicubic resize of a long
+    side above `max_side`, sides rounded. Smaller images keep their size, but a side below `MIN_SIDE` is enlarged to it:
+    proportionally as far as `max_side` allows, then by stretching, as every family does with such thin images.
+    Idempotent.
 
-    Raises ImageError for what is missing, truncated, corrupt, of another format, empty, thinner than
+    Raises ImageError for a file that is missing, truncated, corrupt, of another format, empty, thinner than
     1:`MAX_RATIO`, or declares more than `max_pixels` pixels or oversized compressed text.
     """
     if max_side < MIN_SIDE:
@@ -81,7 +79,7 @@ def load_image(
     size = _size(rgb.size, max_side)
     if size != rgb.size:
         rgb = rgb.resize(size, Image.Resampling.BICUBIC)
-    rgb.info.clear()  # an orientation or a transparent colour left here would be applied a second time
+    rgb.info.clear()  # a remaining orientation or transparent colour would be applied twice
     return rgb
 
 
@@ -92,23 +90,21 @@ def _name(source: Any) -> str:
         return f"The PIL image (mode {source.mode}, {source.width}x{source.height})"
     if isinstance(source, str | Path):
         return f"The image `{source}`"
-    raise ImageError(
-        f"An image came as {type(source).__name__}; give the bytes of an image file, a path or a PIL image."
-    )
+    raise ImageError(f"An image is a {type(source).__name__}; pass the bytes of an image file, a path or a PIL image.")
 
 
 @contextmanager
 def _opened(source: bytes | str | Path | Image.Image, name: str, max_pixels: int) -> Iterator[Image.Image]:
-    """The image with its header read and its pixels not yet decoded."""
+    """Open an image: header read, pixels not yet decoded."""
     if isinstance(source, Image.Image):
         yield source
     elif isinstance(source, bytes):
         yield _open(BytesIO(source), name, max_pixels)
     else:
         if str(source).startswith(("http://", "https://", "data:")):
-            raise ImageError(f"{name} is an address, not a file; download it first and give its path.")
+            raise ImageError(f"{name} is a URL, not a file; download it first and pass its path.")
         try:
-            stream: Any = Path(source).open("rb")  # noqa: SIM115  (closed below, where errors are the image's)
+            stream: Any = Path(source).open("rb")  # noqa: SIM115  (closed below)
         except (OSError, ValueError) as error:  # ValueError: a null byte in the path
             reason = getattr(error, "strerror", None) or str(error)
             raise ImageError(f"{name} cannot be read ({reason}); correct the path.") from error
@@ -123,8 +119,8 @@ def _formats() -> tuple[str, ...]:
 
 
 def _open(stream: Any, name: str, max_pixels: int) -> Image.Image:
-    # Pillow compares the header with one process-wide limit and only warns just above it. Our limit takes its
-    # place for the moment of opening, and the warning counts; the lock keeps two threads from mixing limits.
+    # Pillow checks the header against one process-wide limit and only warns just above it. Our limit replaces it while
+    # opening, and warnings are errors; the lock keeps threads from mixing limits.
     with _OPENING, warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, max_pixels
@@ -134,9 +130,9 @@ def _open(stream: Any, name: str, max_pixels: int) -> Image.Image:
             raise ImageError(_too_large(name, max_pixels)) from error
         except Image.UnidentifiedImageError as error:
             raise ImageError(
-                f"{name} is no readable image; use one of {', '.join(_formats())} or drop the row."
+                f"{name} is not a readable image; use one of {', '.join(_formats())} or drop the row."
             ) from error
-        except Exception as error:  # plugins raise whatever malformed bytes lead them into
+        except Exception as error:  # plugins raise anything on malformed bytes
             raise ImageError(_broken(name, error)) from error
         finally:
             Image.MAX_IMAGE_PIXELS = limit
@@ -154,7 +150,7 @@ def _broken(name: str, error: Exception) -> str:
 def _check_shape(image: Image.Image, name: str, max_pixels: int) -> None:
     width, height = image.size
     if width == 0 or height == 0:
-        raise ImageError(f"{name} is {width}x{height} pixels and so holds nothing; drop the row.")
+        raise ImageError(f"{name} is {width}x{height} pixels, so it is empty; drop the row.")
     if width * height > max_pixels:
         raise ImageError(_too_large(name, max_pixels))
     if max(width, height) > MAX_RATIO * min(width, height):
@@ -162,27 +158,27 @@ def _check_shape(image: Image.Image, name: str, max_pixels: int) -> None:
 
 
 def _first_frame(image: Image.Image, name: str) -> Image.Image:
-    """Decode the first frame and turn it upright; the given image keeps its own frame."""
+    """Decode the first frame and turn it upright; the source image keeps its current frame."""
     frame = image.tell()
     try:
         if frame:
             image.seek(0)
         image.load()
-        # Asked after loading: PNG keeps EXIF behind the pixels, and TIFF turns itself upright on the way.
+        # After loading, because PNG stores EXIF after the pixels and TIFF turns upright while loading.
         turn = _UPRIGHT.get(_orientation(image))
         first = image.copy() if turn is None else image.transpose(turn)
         if frame:
             image.seek(frame)
-    except Exception as error:  # plugins raise whatever malformed bytes lead them into
+    except Exception as error:  # plugins raise anything on malformed bytes
         raise ImageError(_broken(name, error)) from error
     return first
 
 
 def _orientation(image: Image.Image) -> int:
-    """1 to 8; 1 for damaged EXIF, which says nothing about the orientation and leaves the pixels whole."""
+    """Return the EXIF orientation, 1 to 8; 1 for damaged EXIF, which leaves the pixels intact."""
     try:
         value = image.getexif().get(_ORIENTATION, 1)
-    except Exception:  # any byte sequence may stand in an EXIF block
+    except Exception:  # an EXIF block may contain any bytes
         return 1
     return value if isinstance(value, int) else 1
 
@@ -191,7 +187,7 @@ def _rgb(image: Image.Image, name: str) -> Image.Image:
     if image.mode == "F" or image.mode.startswith("I"):
         return _grey(image, name)
     if image.mode == "La":
-        image = image.convert("LA")  # the only mode Pillow converts this one to
+        image = image.convert("LA")  # the only conversion Pillow has
     transparent = image.mode in ("LA", "PA", "RGBA", "RGBa") or "transparency" in image.info
     if image.mode == "P" and image.palette is not None and image.palette.mode == "RGBA":
         transparent = True
@@ -200,20 +196,20 @@ def _rgb(image: Image.Image, name: str) -> Image.Image:
             return image.convert("RGB")
         layer = image.convert("RGBA")
     except ValueError as error:
-        raise ImageError(f"{name} has colours that cannot be turned into RGB ({error}); convert it.") from error
+        raise ImageError(f"{name} has colours that cannot be converted to RGB ({error}); convert it.") from error
     white = Image.new("RGBA", layer.size, "white")
     return Image.alpha_composite(white, layer).convert("RGB")
 
 
 def _grey(image: Image.Image, name: str) -> Image.Image:
-    """Greys of more than 8 bits. Pillow's own conversion clips them, so a 16-bit image turns white.
+    """Convert greys of more than 8 bits, which Pillow clips: a 16-bit image would turn white.
 
-    16-bit values, which Pillow also hands out as mode `I`: 0..65535 to 0..255. Floats: 0..1 to 0..255, or
-    0..255 as they are. Anything outside has no known range, so its minimum becomes 0 and its maximum 255.
+    16-bit values, also as mode `I`: 0..65535 to 0..255. Floats: 0..1 to 0..255, or 0..255 unchanged. Other ranges are
+    unknown, so the minimum becomes 0 and the maximum 255.
     """
     values = np.asarray(image, dtype=np.float64)
     if not np.isfinite(values).all():
-        raise ImageError(f"{name} holds values that are not finite; replace them or drop the row.")
+        raise ImageError(f"{name} has values that are not finite; replace them or drop the row.")
     low, high = float(values.min()), float(values.max())
     if image.mode == "F" and low >= 0 and high <= 255:
         top = 1.0 if high <= 1 else 255.0
@@ -224,13 +220,13 @@ def _grey(image: Image.Image, name: str) -> Image.Image:
         grey = (values - low) * (255.0 / (high - low)) if high > low else np.zeros_like(values)
     grey = np.floor(grey + 0.5).astype(np.uint8)
     transparent = image.info.get("transparency")
-    if isinstance(transparent, int):  # a PNG can name one grey as see-through
+    if isinstance(transparent, int):  # a PNG can declare one grey transparent
         grey[values == transparent] = 255
     return Image.fromarray(grey).convert("RGB")
 
 
 def _size(size: tuple[int, int], max_side: int) -> tuple[int, int]:
-    """Width and height after normalisation; see `load_image`."""
+    """Return width and height after normalisation; see `load_image`."""
     scale = min(1.0, max_side / max(size))
     if min(size) * scale < MIN_SIDE:
         scale = min(MIN_SIDE / min(size), max_side / max(size))

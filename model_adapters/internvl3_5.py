@@ -1,4 +1,4 @@
-"""InternVL3.5 and 3 in transformers' own layout, the `-HF` checkpoints: images as square tiles."""
+"""InternVL3.5 and 3 in the layout of transformers (`-HF` checkpoints): images as square tiles."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ class InternVL35Adapter(ImageTextAdapter):
 
     family = "InternVL3.5"
     model_types = ("internvl",)
-    notes = "One tile per image unless `tiles` says more; use the -HF checkpoints."
+    notes = "One tile per image unless `tiles` is above 1; use the -HF checkpoints."
     media_tokens = ("<img>", "</img>", "<IMG_CONTEXT>", "<video>")
     end_of_turn = ("<|im_end|>", "<|endoftext|>")
 
     def processor_options(self, processor: Any, vision: VisionSettings) -> dict[str, Any]:
-        """Tiling: the processor cuts images by default, whatever its image processor's file says."""
+        """Set tiling explicitly: the processor tiles by default, whatever its image processor's config."""
         return _tiling(vision)
 
     def image_tokens(self, processor: Any, size: tuple[int, int], vision: VisionSettings) -> int:
-        """The same number for every tile."""
+        """Return the number of tiles times the fixed number of tokens per tile."""
         tool = processor.image_processor
         tiles = tool.get_number_of_image_patches(size[1], size[0], _tiling(vision))
         return tiles * processor.image_seq_length
 
     def finish(self, processor: Any, ids: Tensor, vision: dict[str, Tensor]) -> Encoded:
-        """Keep the number of tiles of each image (`num_patches`): the processor drops it.
+        """Restore the number of tiles per image (`num_patches`), which the processor drops.
 
         Each image is one run of placeholders between its start and end tokens.
         """
@@ -44,12 +44,12 @@ class InternVL35Adapter(ImageTextAdapter):
         return replace(encoded, vision={**vision, "num_patches": tiles})
 
     def rows_per_image(self, key: str, vision: dict[str, Tensor]) -> list[int]:
-        """One tile count per image, and that many tiles."""
+        """Return one tile count per image, and that many tiles."""
         tiles = vision["num_patches"]
         return [1] * len(tiles) if key == "num_patches" else tiles.tolist()
 
     def engine_options(self, vision: VisionSettings) -> dict[str, Any]:
-        """The same tiling for a serving engine's own processor."""
+        """Return the tiling for a serving engine's processor."""
         return {"mm_processor_kwargs": _tiling(vision)}
 
 

@@ -1,4 +1,4 @@
-"""Loading a checkpoint so that what was on disk is what computes: no dropout, no tensor made up."""
+"""Load checkpoints exactly: no dropout, no weight missing from the file."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from model_adapters.base import AdapterError
 def load_pretrained(auto_class: Any, path: str | Path, dtype: torch.dtype, attention: str) -> nn.Module:
     """Load a model in eval mode on the CPU with every dropout rate at 0.
 
-    Raises AdapterError when the file lacks weights the model has: transformers would start those at random
-    and only log it.
+    Raises AdapterError when the file lacks weights, which transformers would initialise at random with only a log line.
     """
     from transformers import AutoConfig
 
@@ -28,8 +27,8 @@ def load_pretrained(auto_class: Any, path: str | Path, dtype: torch.dtype, atten
     missing = sorted(info["missing_keys"])
     if missing:
         raise AdapterError(
-            f"{path} lacks {len(missing)} weights of {type(model).__name__}, {missing[0]} first: "
-            "they would start at random, so load a complete checkpoint in the layout of the hub"
+            f"{path} lacks {len(missing)} weights of {type(model).__name__}, first {missing[0]}: "
+            "they would be random, so load a complete checkpoint in the layout of the hub"
         )
     for module in model.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd):
@@ -40,7 +39,7 @@ def load_pretrained(auto_class: Any, path: str | Path, dtype: torch.dtype, atten
 def _no_dropout(config: Any) -> None:
     """Set every dropout and layer-drop rate of a config and its sub-configs to 0.
 
-    Sampling and training must see one network: log-probabilities that differ by noise bias the ratio.
+    Sampling and training must use the same network: noise in log-probabilities biases the ratio.
     """
     for name, value in vars(config).items():
         if hasattr(value, "to_dict"):
@@ -54,15 +53,15 @@ def _no_dropout(config: Any) -> None:
 
 
 def unwrap(model: nn.Module) -> Any:
-    """The transformers model inside a PEFT wrapper, or the model itself; adapters sit in its layers."""
+    """Return the transformers model inside a PEFT wrapper, or the model itself."""
     inner = getattr(model, "get_base_model", None)
     return inner() if inner is not None else model
 
 
 def stop_ids(tokenizer: Any, model: Any, tokens: Sequence[str]) -> tuple[int, ...]:
-    """Ids that end a completion: the tokenizer's eos, the generation config's, and `tokens` where known."""
+    """Return the ids that end a completion: eos of tokenizer and generation config, and `tokens` if known."""
     vocabulary = tokenizer.get_vocab()
-    found = {tokenizer.eos_token_id, *(vocabulary.get(token) for token in tokens)}
-    own = model.generation_config.eos_token_id
-    found.update(own if isinstance(own, list | tuple) else [own])
-    return tuple(sorted(found - {None}))
+    ids = {tokenizer.eos_token_id, *(vocabulary.get(token) for token in tokens)}
+    eos = model.generation_config.eos_token_id
+    ids.update(eos if isinstance(eos, list | tuple) else [eos])
+    return tuple(sorted(ids - {None}))

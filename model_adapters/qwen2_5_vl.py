@@ -18,14 +18,14 @@ _MAX_ASPECT = 200  # Qwen's own limit on long side / short side
 
 
 class _PatchProjection(nn.Conv3d):
-    """A convolution that does not overlap, as the matrix product it is: several times faster, weights as they were.
+    """A non-overlapping convolution computed as a matrix product: several times faster, same weights.
 
-    On GPUs some versions of torch and cuDNN have none but very slow kernels for it (pytorch#166643, pytorch#174051,
+    On GPUs some versions of torch and cuDNN have only very slow kernels for it (pytorch#166643, pytorch#174051,
     transformers#45750).
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        """(n, channels, *kernel) to (n, width, 1, 1, 1)."""
+        """Map (n, channels, *kernel) to (n, width, 1, 1, 1)."""
         flat = nn.functional.linear(input.flatten(1), self.weight.flatten(1), self.bias)
         return flat[:, :, None, None, None]
 
@@ -37,13 +37,13 @@ class Qwen25VLAdapter(ImageTextAdapter):
     model_types = ("qwen2_5_vl",)
     packages = ("torchvision", "qwen-vl-utils")
     patches = (*ImageTextAdapter.patches, "vllm_vision_attention")
-    notes = "Image tokens grow with the picture: bound them with min_pixels and max_pixels."
+    notes = "Image tokens grow with image size: bound them with min_pixels and max_pixels."
     tower_inputs = ("pixel_values", "image_grid_thw")
     media_tokens = ("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>")
     end_of_turn = ("<|im_end|>", "<|endoftext|>")
 
     def load_model(self, path: str | Path, dtype: torch.dtype = torch.float32, attention: str = "sdpa") -> nn.Module:
-        """As the others are loaded; patches meet their projection as one matrix product."""
+        """Load the full model, its patch projection as one matrix product."""
         model = super().load_model(path, dtype, attention)
         for tower in self.vision_modules(model):
             for module in tower.modules():
@@ -52,22 +52,22 @@ class Qwen25VLAdapter(ImageTextAdapter):
         return model
 
     def load_processor(self, path: str | Path, vision: VisionSettings) -> Any:
-        """Load the processor with the pixel budget of `vision` as its own."""
+        """Load the processor with the pixel budget of `vision`."""
         processor = super().load_processor(path, vision)
         low, high = _budget(processor, vision)
         tool = processor.image_processor
         tool.size = {"shortest_edge": low, "longest_edge": high}
-        if hasattr(tool, "min_pixels"):  # transformers 4.x keeps a second copy and reads that one
+        if hasattr(tool, "min_pixels"):  # transformers 4.x reads this second copy
             tool.min_pixels, tool.max_pixels = low, high
         return processor
 
     def prepare_images(
         self, processor: Any, images: Sequence[Image.Image], vision: VisionSettings
     ) -> Sequence[Image.Image]:
-        """Resize as qwen-vl-utils does: sides that are multiples of 28 pixels within the pixel budget.
+        """Resize as qwen-vl-utils does: sides that are multiples of 28 pixels, within the pixel budget.
 
-        The processor's own rule differs for images with a side under 14 pixels, its filter by rounding.
-        Raises AdapterError for an image more than 200 times as long as wide.
+        The processor's rule differs for sides under 14 pixels, and its filter by rounding. Raises AdapterError for an
+        image more than 200 times as long as wide.
         """
         from qwen_vl_utils import fetch_image
 
@@ -81,7 +81,7 @@ class Qwen25VLAdapter(ImageTextAdapter):
         ]
 
     def image_tokens(self, processor: Any, size: tuple[int, int], vision: VisionSettings) -> int:
-        """One per square of merged patches of the resized image."""
+        """Return one token per square of merged patches of the resized image."""
         from qwen_vl_utils.vision_process import smart_resize
 
         self._require_aspect(size)
@@ -98,11 +98,11 @@ class Qwen25VLAdapter(ImageTextAdapter):
             )
 
     def processor_options(self, processor: Any, vision: VisionSettings) -> dict[str, Any]:
-        """No second resizing: the budget of `vision` holds whatever the processor was loaded with."""
+        """Disable a second resize: the budget of `vision` applies, not the processor's."""
         return {"do_resize": False}
 
     def finish(self, processor: Any, ids: Tensor, vision: dict[str, Tensor]) -> Encoded:
-        """Positions from the ids and the image grids alone."""
+        """Compute M-RoPE positions from the ids and image grids."""
         positions, following = mrope_positions(
             ids,
             vision.get("image_grid_thw"),
@@ -112,27 +112,27 @@ class Qwen25VLAdapter(ImageTextAdapter):
         return Encoded(ids, positions, following, vision)
 
     def rows_per_image(self, key: str, vision: dict[str, Tensor]) -> list[int]:
-        """One grid per image, and t * h * w patches."""
+        """Return one grid per image, and t * h * w patches."""
         grids = vision["image_grid_thw"]
         return [1] * len(grids) if key == "image_grid_thw" else grids.prod(-1).tolist()
 
     def vision_modules(self, model: nn.Module) -> list[nn.Module]:
-        """The vision tower; its last part, the merger, is Qwen's projector and stays trainable."""
+        """Return the vision tower without the merger, which is Qwen's projector and stays trainable."""
         visual = unwrap(model).model.visual
         return [visual.patch_embed, visual.blocks]
 
     def engine_options(self, vision: VisionSettings) -> dict[str, Any]:
-        """The pixel budget for a serving engine's own processor."""
+        """Return the pixel budget for a serving engine's processor."""
         budget = {"min_pixels": vision.min_pixels, "max_pixels": vision.max_pixels}
         given = {key: value for key, value in budget.items() if value is not None}
         return {"mm_processor_kwargs": given} if given else {}
 
 
 def mrope_positions(ids: Tensor, grids: Tensor | None, *, image_token_id: int, merge: int) -> tuple[Tensor, int]:
-    """M-RoPE of one prompt: (3, P) time, height and width positions, and the position that follows.
+    """Return the M-RoPE of one prompt: (3, P) time, height and width positions, and the next position.
 
-    Text counts up by one on all three rows. The tokens of an image share one time; their rows and columns
-    count from that same value; the text after it goes on behind the longer side. `ids` (P,), `grids` (n, 3)
+    Text counts up by one on all three rows. The tokens of an image share one time; their rows and columns count from
+    that value; the following text continues after the longer side. `ids` (P,), `grids` (n, 3)
     in patches, of which merge x merge make one token. Raises AdapterError when the placeholders do not fit
     the grids. Source: Qwen2-VL (arXiv:2409.12191), section 2.1.
     """
@@ -160,9 +160,9 @@ def mrope_positions(ids: Tensor, grids: Tensor | None, *, image_token_id: int, m
 
 
 def _budget(processor: Any, vision: VisionSettings) -> tuple[int, int]:
-    """Least and most pixels of one image: the setting, else the checkpoint's own.
+    """Return the (minimum, maximum) pixels of an image: the setting, else the checkpoint's.
 
-    Raises AdapterError when the least exceeds the most.
+    Raises AdapterError when the minimum exceeds the maximum.
     """
     size = processor.image_processor.size
     low = vision.min_pixels if vision.min_pixels is not None else size["shortest_edge"]

@@ -1,8 +1,7 @@
-"""Chat templates: rendered the same on every day, with the arguments a user names, around text without turn markers.
+"""Chat templates: the same rendering every day, checked arguments, no turn markers in prompts.
 
-A template is a program of the checkpoint. Some read the calendar (Llama 3.2, SmolLM3), some take switches
-(Qwen3's `enable_thinking`), and all of them write markers that a tokenizer reads as control tokens wherever they
-stand, in a question too.
+A template is a program from the checkpoint. Some read the date (Llama 3.2, SmolLM3), some take switches (Qwen3's
+`enable_thinking`), and all write markers that a tokenizer parses as control tokens anywhere, also in a question.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from weakref import WeakKeyDictionary
 from model_adapters.errors import AdapterError
 
 NO_ARGUMENTS: Mapping[str, Any] = MappingProxyType({})
-"""The template's own defaults."""
+"""No arguments: the template's defaults."""
 
 TODAY = datetime(2024, 7, 26)
-"""What every template takes for today: the date Llama's falls back to. Prompts must not change overnight."""
+"""Today for every template, the fallback date of Llama's: prompts must not change overnight."""
 
 _OURS = ("messages", "tools", "documents", "add_generation_prompt", "continue_final_message")
 _TURNS = ("system", "user", "assistant", "user")
@@ -29,9 +28,9 @@ _control: WeakKeyDictionary[Any, tuple[str, tuple[str, ...]]] = WeakKeyDictionar
 
 
 def render(processor: Any, messages: Sequence[Mapping[str, Any]], given: Mapping[str, Any], **options: Any) -> Any:
-    """`apply_chat_template` with the generation prompt, `arguments` filled in.
+    """Call `apply_chat_template` with the generation prompt and the checked arguments `given`.
 
-    Raises AdapterError where the template refuses the messages, such as a system turn it does not know.
+    Raises AdapterError when the template refuses the messages, such as a system turn it does not support.
     """
     from jinja2.exceptions import TemplateError
 
@@ -52,12 +51,12 @@ def render(processor: Any, messages: Sequence[Mapping[str, Any]], given: Mapping
 
 
 def arguments(processor: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What the chat template is called with: `given`, once today is `TODAY` for it.
+    """Return the arguments of the chat template, checked, after fixing its date to `TODAY`.
 
-    Raises AdapterError for a name that the template does not use, which would be ignored without a word.
+    Raises AdapterError for a name the template does not use, which would be silently ignored.
     """
     source = _source(processor)
-    _stop_the_calendar(source)
+    _fix_date(source)
     known = sorted(_variables(source) - {*_OURS, *_tokenizer(processor).special_tokens_map})
     unknown = [name for name in given if name not in known]
     if unknown:
@@ -69,10 +68,10 @@ def arguments(processor: Any, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_control_tokens(processor: Any, text: str, system: str | None) -> None:
-    """Raise AdapterError where a text holds a token that begins or ends a turn, or is special in another way.
+    """Raise AdapterError when a text contains a special token or one that begins or ends a turn.
 
-    The tokenizer reads it as that token wherever it stands: a question could end its own turn and go on as the
-    assistant. Added tokens that are neither, such as `<think>`, are text.
+    The tokenizer parses it as that token anywhere, so a question could end its turn and continue as the assistant.
+    Other added tokens, such as `<think>`, are text.
     """
     for part, content in (("prompt", text), ("system message", system or "")):
         for token in control_tokens(processor):
@@ -84,33 +83,33 @@ def refuse_control_tokens(processor: Any, text: str, system: str | None) -> None
 
 
 def without_control_tokens(processor: Any, text: str) -> str:
-    """A text that `refuse_control_tokens` lets pass: for what models wrote, which may spell out any token."""
-    found = [token for token in control_tokens(processor) if token in text]
-    while found:  # What is left may close up into another one.
-        for token in found:
+    """Remove control tokens from a text written by a model, so that `refuse_control_tokens` accepts it."""
+    present = [token for token in control_tokens(processor) if token in text]
+    while present:  # a removal may join the rest into another token
+        for token in present:
             text = text.replace(token, "")
-        found = [token for token in control_tokens(processor) if token in text]
+        present = [token for token in control_tokens(processor) if token in text]
     return text
 
 
 def control_tokens(processor: Any) -> tuple[str, ...]:
-    """Special tokens of a tokenizer, and other added tokens that its chat template puts around turns."""
+    """Return the special tokens of a tokenizer and other added tokens that its chat template writes around turns."""
     tokenizer, source = _tokenizer(processor), _source(processor)
     known = _control.get(processor)
     if known is None or known[0] != source:
         added = tokenizer.added_tokens_decoder.values()
         turns = _turns(processor)
-        found = {token.content for token in added if token.special or token.content in turns}
-        found.update(tokenizer.all_special_tokens)
-        known = _control[processor] = source, tuple(sorted(token for token in found if token.strip()))
+        tokens = {token.content for token in added if token.special or token.content in turns}
+        tokens.update(tokenizer.all_special_tokens)
+        known = _control[processor] = source, tuple(sorted(token for token in tokens if token.strip()))
     return known[1]
 
 
 def _turns(processor: Any) -> str:
-    """A conversation as the template writes it, the longest it takes; the last turn is the user's.
+    """Render the longest conversation the template accepts; the last turn is the user's.
 
-    With a system turn of our own, because a default one may speak of tags such as `<think>` that a question may
-    hold, too; and without a last answer or its beginning, which some templates open with such a tag.
+    The system turn is explicit, because a default one may mention tags such as `<think>`; the last answer and its
+    prefix are left out, because some templates begin it with such a tag.
     """
     from jinja2.exceptions import TemplateError
 
@@ -118,7 +117,7 @@ def _turns(processor: Any) -> str:
         messages = [{"role": role, "content": _content(processor, "?")} for role in _TURNS[first:]]
         try:
             return str(processor.apply_chat_template(messages, tokenize=False, **arguments(processor, {})))
-        except (TemplateError, TypeError):  # a role or a form of content that this template does not know
+        except (TemplateError, TypeError):  # a role or content type that this template does not support
             continue
     return ""
 
@@ -136,17 +135,16 @@ def _name(processor: Any) -> str:
 
 
 def _source(processor: Any) -> str:
-    """The template text; of several named ones the default, as transformers chooses."""
+    """Return the template text; of several named ones the default, as transformers does."""
     template = processor.chat_template
     return str(template.get("default", "")) if isinstance(template, dict) else str(template or "")
 
 
-def _stop_the_calendar(source: str) -> None:
-    """Let `strftime_now` of one template tell `TODAY`.
+def _fix_date(source: str) -> None:
+    """Make `strftime_now` of a template return `TODAY`.
 
-    As an argument it would reach the templates of tokenizers but not those of processors. transformers keeps
-    compiled templates by their text, each with globals of its own; called ahead of every rendering, because it
-    forgets those not used for long.
+    As an argument it would reach the templates of tokenizers but not of processors. transformers caches compiled
+    templates by text, each with its globals, and evicts them, so this runs before every rendering.
     """
     from transformers.utils.chat_template_utils import _compile_jinja_template
 
@@ -156,7 +154,7 @@ def _stop_the_calendar(source: str) -> None:
 
 @lru_cache(maxsize=64)
 def _variables(source: str) -> frozenset[str]:
-    """Names that a template expects from outside."""
+    """Return the undeclared variables of a template."""
     from jinja2 import meta
     from transformers.utils.chat_template_utils import _compile_jinja_template
 

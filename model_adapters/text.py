@@ -1,4 +1,4 @@
-"""Text-only language models: Qwen2, Qwen2.5, Qwen3, Llama-3 and whatever `AutoModelForCausalLM` loads."""
+"""Text-only language models: Qwen2, Qwen2.5, Qwen3, Llama-3 and any other that `AutoModelForCausalLM` loads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from model_adapters.templates import NO_ARGUMENTS, refuse_control_tokens, render
 
 
 class TextAdapter(ModelAdapter):
-    """A language model without images; the registry's fallback, so it claims no `model_type`."""
+    """A language model without images; the registry's fallback, so it names no `model_type`."""
 
     family = "text"
     model_types = ()
@@ -24,15 +24,12 @@ class TextAdapter(ModelAdapter):
     packages = ("torchvision",)
     # transformers imports torchvision and torchaudio for any model class; Gemma-3 comes in text sizes too.
     patches = ("torchvision_cpu", "torchaudio_cpu", "gemma3_zero3")
-    # Those of the common chat formats; several checkpoints declare only one of theirs as eos.
+    # From the common chat formats; several checkpoints declare only some of their stop tokens.
     end_of_turn = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|endoftext|>")
     notes = "Any causal language model with a chat template."
 
     def load_processor(self, path: str | Path, vision: VisionSettings) -> Any:
-        """Load the tokenizer; eos stands in for a missing pad token.
-
-        Raises AdapterError when there is no chat template.
-        """
+        """Load the tokenizer, eos as pad if there is none; raises AdapterError without a chat template."""
         self.apply_patches()
         from transformers import AutoTokenizer
 
@@ -62,10 +59,10 @@ class TextAdapter(ModelAdapter):
         vision: VisionSettings = DEFAULT_VISION,
         template: Mapping[str, Any] = NO_ARGUMENTS,
     ) -> Encoded:
-        """Encode one prompt through the tokenizer's chat template.
+        """Encode one prompt with the tokenizer's chat template.
 
-        Qwen3 thinks, as its template has it, unless `template` says `{"enable_thinking": False}`. Raises
-        AdapterError for a prompt with images, and for `system` where the template has no system turn.
+        Qwen3 thinks, its template's default, unless `template` is `{"enable_thinking": False}`. Raises AdapterError for
+        images, and for `system` if the template has no system turn.
         """
         if images:
             raise AdapterError(
@@ -76,35 +73,35 @@ class TextAdapter(ModelAdapter):
         messages = [{"role": "user", "content": text}]
         if system:
             messages.insert(0, {"role": "system", "content": system})
-        # Tokenised by the template call, so that a <bos> in the template is not added a second time.
+        # The template call tokenizes, so a <bos> in the template is not added twice.
         inputs = render(processor, messages, template, return_dict=True, return_tensors="pt")
         ids = inputs["input_ids"][0]
         return Encoded(ids, torch.arange(len(ids)).unsqueeze(0), len(ids))
 
     def decode(self, processor: Any, ids: Sequence[int]) -> str:
-        """Text of completion ids, special tokens left out."""
+        """Decode completion ids, without special tokens."""
         return processor.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
     def split_vision(self, vision: dict[str, Tensor], images: Sequence[int]) -> list[dict[str, Tensor]]:
-        """Nothing to split: one empty dict per prompt."""
+        """Return one empty dict per prompt."""
         return [{} for _ in images]
 
     def image_features(self, model: nn.Module, vision: dict[str, Tensor]) -> Tensor:
-        """Raises AdapterError: there is no vision tower."""
+        """Raise AdapterError: there is no vision tower."""
         raise AdapterError(f"{type(unwrap(model)).__name__} has no vision tower: drop the images")
 
     def image_token_id(self, config: Any) -> int | None:
-        """None: no placeholder."""
+        """Return None: there is no placeholder."""
         return None
 
     def decoder(self, model: nn.Module) -> nn.Module:
-        """The transformer without its head."""
+        """Return the transformer without its head."""
         hub = unwrap(model)
-        # Gemma-3's text class in transformers 4.x names itself as its own base.
+        # Gemma-3's text class in transformers 4.x is its own `base_model`.
         return hub.base_model if hub.base_model is not hub else hub.model
 
     def logits(self, model: nn.Module, hidden: Tensor) -> Tensor:
-        """Head, then what some families do to its output: scale (Cohere, Granite) and soft-cap (Gemma-2)."""
+        """Apply the head, then scaling (Cohere, Granite) and soft-capping (Gemma-2)."""
         config: Any = model.config
         logits = super().logits(model, hidden)
         if (scale := getattr(config, "logit_scale", None)) is not None:
@@ -116,13 +113,13 @@ class TextAdapter(ModelAdapter):
         return logits
 
     def stop_ids(self, processor: Any, model: nn.Module) -> tuple[int, ...]:
-        """Ids that end a completion: the checkpoint's own and the common end-of-turn tokens it knows."""
+        """Return the ids that end a completion: the checkpoint's and the common end-of-turn tokens it has."""
         return stop_ids(processor, unwrap(model), self.end_of_turn)
 
     def banned_ids(self, processor: Any, config: Any) -> tuple[int, ...]:
-        """The padding token, unless it also ends a completion."""
+        """Return the padding token, unless it also ends a completion."""
         vocabulary = processor.get_vocab()
         stops = {processor.eos_token_id, *(vocabulary.get(token) for token in self.end_of_turn)}
-        own = config.eos_token_id
-        stops.update(own if isinstance(own, list | tuple) else [own])
+        eos = config.eos_token_id
+        stops.update(eos if isinstance(eos, list | tuple) else [eos])
         return tuple(sorted({processor.pad_token_id} - stops - {None}))

@@ -1,1 +1,1 @@
-"""Random checkpoints of the real architectures, for tests, demonstrations and the contract."""
+"""Tiny random checkpoints of the real architectures, for tests and demonstrations."""
