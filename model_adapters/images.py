@@ -25,8 +25,8 @@ MAX_PIXELS = 100_000_000
 MAX_RATIO = 200
 """Maximum ratio of long to short side, the limit of Qwen's `smart_resize`."""
 MIN_SIDE = 28
-"""Minimum side of a result: one merged patch of Qwen. It also avoids the heights of 1 and 3 pixels that image processors
-take for a channel axis."""
+"""Minimum side of a result: one merged patch of Qwen. It also avoids the heights of 1 and 3 pixels that image
+processors take for a channel axis."""
 
 # Formats that data sets use. Others of Pillow are excluded: EPS runs Ghostscript, icons contain images whose size is
 # not in the header.
@@ -55,10 +55,10 @@ def load_image(
 ) -> Image.Image:
     """Decode and normalise an image: a new RGB image, upright, long side at most `max_side` pixels.
 
-    `source` is an encoded file as bytes, a path, or a PIL image (not modified). Steps: first frame of an animation; EXIF
-    orientation; 16-bit, 32-bit and float greys scaled to 8 bits; transparency over white; RGB; bicubic resize of a long
-    side above `max_side`, sides rounded. Smaller images keep their size, but a side below `MIN_SIDE` is enlarged to it:
-    proportionally as far as `max_side` allows, then by stretching, as every family does with such thin images.
+    `source` is an encoded file as bytes, a path, or a PIL image (not modified). Steps: first frame of an animation;
+    EXIF orientation; 16-bit, 32-bit and float greys scaled to 8 bits; transparency over white; RGB; bicubic resize of a
+    long side above `max_side`, sides rounded. Smaller images keep their size, but a side below `MIN_SIDE` is enlarged
+    to it: proportionally as far as `max_side` allows, then by stretching, as every family does with such thin images.
     Idempotent.
 
     Raises ImageError for a file that is missing, truncated, corrupt, of another format, empty, thinner than
