@@ -58,7 +58,8 @@ class RayLauncher:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with _ignore_interrupts():
+        # The clean-up takes a few seconds, which another Ctrl-C must not cut short.
+        with _on_signals(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM):
             self._health.close()
             if self._threads is not None:
                 self._threads.close()
@@ -68,7 +69,8 @@ class RayLauncher:
 
     def cohort(self, encoders: Sequence[PromptEncoder], steps: int) -> Cohort:
         """Place the agents and load their models."""
-        with _interrupt_on_sigterm():
+        # A scheduler's SIGTERM while models load ends the run as Ctrl-C does; Ray would exit with 15.
+        with _on_signals(_interrupt, signal.SIGTERM):
             self._start_actors()
             self._start_health()
             self._cluster.workers_started()
@@ -194,32 +196,19 @@ class RayAgent(RemoteAgent):
         return self._health.gather(self._handles, refs, during)
 
 
-@contextlib.contextmanager
-def _interrupt_on_sigterm() -> Iterator[None]:
-    """Make a scheduler's SIGTERM end the run as Ctrl-C does while models load (Ray would exit with 15)."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
+def _interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
-def _ignore_interrupts() -> Iterator[None]:
-    """Ignore Ctrl-C and SIGTERM during the clean-up, which takes a few seconds."""
+def _on_signals(handler: Any, *numbers: signal.Signals) -> Iterator[None]:
+    """Handle these signals so for a while, where this is the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    previous = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        for number, handler_before in previous.items():
+            signal.signal(number, handler_before)

@@ -35,8 +35,9 @@ def test_quickstart_learns_with_vllm(tmp_path: Path, tmp_path_factory: pytest.Te
     assert min(agent["end"]["held_out"] for agent in agents.values()) >= 0.95
     steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert len(steps) == 60
-    # The engine followed every update: nothing is left to correct.
-    assert max(agent["importance_drift_abs_max"] for step in steps for agent in step["agents"].values()) < 1e-3
+    # The engine followed every update: nothing is left to correct. Steps without a trained token measure nothing.
+    drifts = [agent.get("importance_drift_abs_max") for step in steps for agent in step["agents"].values()]
+    assert max(drift for drift in drifts if drift is not None) < 1e-3
 
 
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "internvl3_5", "llama"])
@@ -104,7 +105,7 @@ def test_the_parity_gate_stops_another_model_and_passes_the_same(
         }
         folder = tmp_path / family
         stops = family == "gemma3" and not engine
-        with pytest.raises(RunError, match="sees pictures another way") if stops else nullcontext():
+        with pytest.raises(RunError, match="processes images differently") if stops else nullcontext():
             train(settings(**sections), folder, quiet=True)
         (record,) = json.loads((folder / "engines.json").read_text())
         log = folder / "metrics.jsonl"
@@ -117,7 +118,7 @@ def test_the_parity_gate_stops_another_model_and_passes_the_same(
     # The same command goes on where the user accepts it; what was measured stays on record.
     record, steps = run("gemma3", parity="warn")
     assert steps == 1
-    assert "sees pictures another way" in record["fault"]
+    assert "processes images differently" in record["fault"]
     record, steps = run("qwen2_5_vl")
     assert (record["fault"], steps) == (None, 1)
     assert max(record["text"]["most"], record["image"]["most"]) < 1e-4
