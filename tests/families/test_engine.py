@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import DynamicCache
 
 from adapter_passes import TEXT_FAMILIES, VISION_FAMILIES, load, noise, plain_inputs
@@ -287,25 +286,6 @@ def test_the_cache_has_the_dtype_of_autocast(family: str, attention: str, tiny_c
         assert {states.dtype for layer in cache.layers for states in (layer.keys, layer.values)} == {dtype}
 
 
-def test_the_cache_grows_in_place() -> None:
-    """150 tokens: what a plain cache holds, in four places; rows repeated and dropped on the way."""
-    states = torch.randn(2, 2, 3, 150, 4, generator=torch.Generator().manual_seed(0))  # (k or v, R, H, T, D)
-    ours, plain = KeyValueCache(), DynamicCache()
-    places = []
-    for start, end in ((0, 5), *((token, token + 1) for token in range(5, 150))):
-        if start == 80:
-            for cache in (ours, plain):
-                cache.batch_repeat_interleave(2)
-                cache.batch_select_indices(torch.tensor([1, 3]))
-        held = [cache.update(*states[..., start:end, :], 0) for cache in (ours, plain)]
-        for tensor, expected in zip(*held, strict=True):
-            assert torch.equal(tensor, expected)
-        places.append(held[0][0].data_ptr())
-        assert ours.get_seq_length() == end
-    # From the 6th token on with room for 70, then 135; from the change of rows at the 81st for 145, then 210.
-    assert sum(a != b for a, b in itertools.pairwise(places[1:])) == 3
-
-
 @pytest.mark.parametrize(("max_rows", "batches"), [(100, 1), (4, 2), (5, 2), (2, 4), (1, 4)])
 def test_prompts_go_in_batches_of_max_rows(max_rows: int, batches: int, tiny_checkpoints: Mapping[str, Path]) -> None:
     """4 prompts of 2 samples: 4 rows are 2 prompts, 1 row still is one prompt. The order stays."""
@@ -397,30 +377,6 @@ def test_rows_that_have_ended_leave_the_batch(family: str, tiny_checkpoints: Map
     assert set(rows[1:]) == {12}
     assert len(rows) == passes
     bench.assert_logprobs(bench.prompts, samples)
-
-
-class HostReads(TorchDispatchMode):
-    """Counts the operations that give numbers or sizes to the host."""
-
-    count = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += str(func).split(".")[1] in ("_local_scalar_dense", "nonzero", "masked_select", "equal")
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_no_token_waits_for_the_host(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
-    """Prompts of one length and no checks: 8 tokens read no more numbers from the device than 4."""
-    bench = Bench(family, tiny_checkpoints)
-    bench.engine.stop_check_interval, bench.policy.stop_ids = 100, (10**6,)
-    reads = []
-    for tokens in (4, 8):
-        with HostReads() as counter:
-            bench.draw(bench.prompts[:1], 3, max_new_tokens=tokens)
-        reads.append(counter.count)
-    # Cutting the rows, at the end, reads one stop per row at most.
-    assert reads[0] == reads[1]
 
 
 # -- noise -------------------------------------------------------------------------------------------------------
