@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 
-from mmcorl.config import parse
 from mmcorl.errors import RunError, UserError
 from mmcorl.interactions import prompts
 from mmcorl.interactions.base import Conversation, Outcome, Workflow, converse, request, start_conversations
@@ -294,23 +293,3 @@ def test_settings_that_cannot_work() -> None:
     for sections, reason in REFUSED:
         with pytest.raises(UserError, match=reason):
             settings(**{**CONVERSING, **sections})
-
-
-def test_one_conversation_per_problem_is_enough_and_one_completion_alone_is_not() -> None:
-    assert settings(**CONVERSING, batch={"completions": 1}).batch.completions == 1
-    with pytest.raises(UserError, match=r"batch.completions is 1"):
-        settings(batch={"completions": 1})
-
-
-def test_a_verifier_by_known_answers_needs_them(
-    tiny_checkpoints: Mapping[str, Path], server: ForkServer, tmp_path: Path
-) -> None:
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text('{"q": "1+1?", "a": "2"}\n{"q": "1+2?", "a": ""}\n{"q": "2+2?", "a": "4"}\n')
-    train = {"source": str(rows), "columns": {"question": "q", "answer": "a"}}
-    models = {name: tiny_checkpoints[name] for name in ("qwen2", "llama")}
-    config = changed(episode_config(models, "debate", verifier={"kind": "gold"}), data__train=train)
-    ended = server.run("train", write_config(tmp_path, config), "--run-dir", tmp_path / "run")
-    assert ended.code == 2, ended.output
-    assert "episode.verifier.kind is 'gold' but 1 of 3 rows" in ended.output
-    assert parse(config).episode is not None

@@ -55,7 +55,7 @@ def test_what_has_no_commit_is_not_looked_at_and_swept(tmp_path: Path) -> None:
     commit(tmp_path, 1)
     (tmp_path / "step_000002" / "a").mkdir(parents=True)  # half removed
     (tmp_path / ".partial_000003").mkdir()  # half written
-    assert [one.step for one in checkpoints.committed(tmp_path)] == [1]
+    assert [checkpoint.step for checkpoint in checkpoints.committed(tmp_path)] == [1]
     checkpoints.prune(tmp_path, keep_last=1)
     assert names(tmp_path) == ["step_000001"]
 
@@ -67,30 +67,17 @@ def test_a_step_can_be_committed_over_what_a_kill_left_of_it(tmp_path: Path) -> 
     assert names(tmp_path / "step_000002") == ["COMMIT", "a"]
 
 
-@pytest.mark.parametrize(
-    ("keep_last", "left"),
-    [
-        # Best by validation is step 3 (0.9), by agreement step 1 (0.7, the earlier of two equals).
-        (1, [1, 3, 5]),
-        (2, [1, 3, 4, 5]),
-        (9, [1, 2, 3, 4, 5]),
-    ],
-)
+# Best by validation is step 3 (0.9), by agreement step 1 (0.7, the earlier of two equals).
+@pytest.mark.parametrize(("keep_last", "left"), [(1, [1, 3, 5]), (2, [1, 3, 4, 5]), (9, [1, 2, 3, 4, 5])])
 def test_the_newest_and_the_best_by_each_score_are_kept(keep_last: int, left: list[int], tmp_path: Path) -> None:
     scores = [(0.1, 0.7), (0.5, 0.6), (0.9, 0.2), (None, None), (0.8, 0.7)]
     for step, (validation, agreement) in enumerate(scores, start=1):
         commit(tmp_path, step, validation=validation, agreement=agreement)
         checkpoints.prune(tmp_path, keep_last)
-    assert [one.step for one in checkpoints.committed(tmp_path)] == left
+    assert [checkpoint.step for checkpoint in checkpoints.committed(tmp_path)] == left
     assert (tmp_path / "best-by-validation").resolve().name == "step_000003"
     assert (tmp_path / "best-by-agreement").resolve().name == "step_000001"
     assert not (tmp_path / "best-by-validation").readlink().is_absolute()  # the run folder can be moved
-
-
-def test_no_scores_no_links(tmp_path: Path) -> None:
-    commit(tmp_path, 1, validation=None, agreement=None)
-    checkpoints.prune(tmp_path, 1)
-    assert names(tmp_path) == ["step_000001"]
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"step": 1}'])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from mmcorl.data import DataError, DataSettings, check, load_prompts, overlap
+from mmcorl.data import DataError, DataSettings, check, load_prompts
 from mmcorl.data.overlap import warnings
 
 COLUMNS = {"image": "image", "id": "id"}
@@ -182,16 +182,6 @@ def test_validation_rows_that_are_in_the_training_data_are_counted(tmp_path):
     }
     (sentence,) = warnings(checks)
     assert sentence.startswith("2 of 3 rows of validation set 'shared'")
-
-
-def test_synthetic_rows_of_one_seed_overlap_and_those_of_another_do_not():
-    train = report_of(source="synthetic:visual", size=40)
-    assert len(train.uids) == len(set(train.uids)) == 40
-    assert overlap(train.uids, report_of(source="synthetic:visual", size=8).uids) == 8
-    assert overlap(train.uids, report_of(source="synthetic:visual", seed=1, size=40).uids) == 0
-    hold_out = {"source": "synthetic:text", "size": 40}
-    kept, held = ({**hold_out, "hold_out": {"rows": 10, "part": part}} for part in ("train", "held_out"))
-    assert overlap(report_of(**kept).uids, report_of(**held).uids) == 0
 
 
 # -- what training reads ---------------------------------------------------------------------------------------
