@@ -77,11 +77,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.slow
-def test_tiny_checkpoints_through_everything_killed_at_every_step(
-    judge: OpenAIServer, tmp_path: Path, shared_data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tiny_checkpoints_through_everything_killed_at_every_step(judge: OpenAIServer, tmp_path: Path) -> None:
     benchmarks = [f"{name}={FIXTURES / name}.parquet" for name in FOUR]
-    benchmarks += [f"mathvision_testmini={shared_data / 'mathvision'}"]
     options = ("--limit", "16", "--max-new-tokens", "8", "--quiet")
 
     def argv(model: str, out: Path, names: list[str] = benchmarks) -> list[str | Path]:
@@ -89,7 +86,7 @@ def test_tiny_checkpoints_through_everything_killed_at_every_step(
 
     whole, part = tmp_path / "whole", tmp_path / "part"
     told = json.loads(finish(*argv("zoo:internvl3.5", whole), "--json"))["benchmarks"]
-    assert list(told) == [*FOUR, "mathvision_testmini"]
+    assert list(told) == list(FOUR)
     asked = 0
     for name, scores in told.items():
         assert scores["responses"] == scores["total"] == scores["n"] > 0, name
@@ -114,17 +111,6 @@ def test_tiny_checkpoints_through_everything_killed_at_every_step(
         kill_when(reached, *argv("zoo:internvl3.5", part))
     finish(*argv("zoo:internvl3.5", part))
     assert contents(part) == contents(whole)
-
-    # Other families on the real rows of We-Math, then side by side with what the judge and grader are.
-    wemath = [f"wemath={shared_data / 'wemath'}"]
-    for model in ("zoo:qwen2.5-vl", "zoo:gemma3"):
-        finish(*argv(model, tmp_path / model.removeprefix("zoo:"), wemath))
-    capsys.readouterr()
-    assert main(["compare", str(tmp_path / "qwen2.5-vl"), str(tmp_path / "gemma3"), "--json"]) == 0
-    (compared,) = json.loads(capsys.readouterr().out)
-    assert (compared["benchmark"], compared["n"]) == ("wemath", 16)
-    assert main(["table", str(tmp_path / "qwen2.5-vl"), str(tmp_path / "gemma3"), "--format", "csv"]) == 0
-    assert capsys.readouterr().out.count("\n") == 3
 
 
 def responses(path: Path, count: int) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -63,29 +62,18 @@ def test_a_list_of_responses_is_so_many_samples(tmp_path: Path) -> None:
 
 
 def test_responses_that_never_came_are_missing_and_told(tmp_path: Path) -> None:
-    failed = "Failed to obtain answer via API. Error 500"
-    file = lines(
-        tmp_path / "a.jsonl",
-        row(id="a"),
-        row(id="b", response=None),
-        {"id": "c", "prediction": failed, "gold": "2"},
-    )
-    told = read_responses(file)
-    assert [one.text is None for one in told.rows] == [False, True, True]
-    assert told.notes == ["2 of 3 rows hold no response, or a failed call; they count as missing"]
-    assert len(as_items(told.rows, "x")) == 3
-    assert [one.id for one in as_responses(told.rows, "x")] == ["a"]
+    failed = {"id": "c", "prediction": "Failed to obtain answer via API. Error 500", "gold": "2"}
+    file = read_responses(lines(tmp_path / "a.jsonl", row(id="a"), row(id="b", response=None), failed))
+    assert [response.text is None for response in file.rows] == [False, True, True]
+    assert file.notes == ["2 of 3 rows hold no response, or a failed call; they count as missing"]
+    assert len(as_items(file.rows, "x")) == 3
+    assert [response.id for response in as_responses(file.rows, "x")] == ["a"]
 
 
 def test_a_letter_that_is_left_out_does_not_move_the_others(tmp_path: Path) -> None:
-    file = tmp_path / "kit.csv"
-    with file.open("w", newline="") as opened:
-        csv.writer(opened).writerows(
-            [["index", "question", "A", "B", "C", "answer", "prediction"], [1, "?", "4", "", "6", "C", 'a,\n"b"']]
-        )
-    (one,) = read_responses(file).rows
-    assert one.choices == ("4", "", "6")
-    assert one.text == 'a,\n"b"'
+    (tmp_path / "kit.csv").write_text('index,question,A,B,C,answer,prediction\n1,?,4,,6,C,"a,\n""b"""\n')
+    (response,) = read_responses(tmp_path / "kit.csv").rows
+    assert (response.choices, response.text) == (("4", "", "6"), 'a,\n"b"')
 
 
 @pytest.mark.parametrize(

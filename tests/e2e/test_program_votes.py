@@ -30,40 +30,24 @@ def sandbox() -> Sandbox:
     return open_sandbox(run_code=True)
 
 
-HUMANEVAL = Item(
-    "humaneval",
-    "HumanEval/7",
-    "...",
-    "def check(candidate):\n    assert candidate(3) == 6\n    assert candidate(-3) == -6\n",
-    kind="code",
-    meta={"prompt": 'def double(x):\n    """Twice.\n    >>> double(2)\n    4\n    """\n', "entry_point": "double"},
-)
-SILENT = Item(
-    "humaneval",
-    "HumanEval/8",
-    "...",
-    HUMANEVAL.gold,
-    kind="code",
-    meta={"prompt": 'def double(x):\n    """Twice x."""\n', "entry_point": "double"},
-)
-MBPP = Item(
-    "mbpp",
-    "20",
-    "...",
-    "...",
-    kind="code",
-    meta={
-        "tests": ["assert inc(1) == 2", "assert inc(5) == 6", "assert inc(-1) == 0"],
-        "setup": "",
-        "names": ["inc"],
-    },
-)
+def function(number: int, doc: str) -> Item:
+    """A HumanEval problem about `double` with this docstring."""
+    gold = "def check(candidate):\n    assert candidate(3) == 6\n    assert candidate(-3) == -6\n"
+    meta = {"prompt": f'def double(x):\n    """{doc}"""\n', "entry_point": "double"}
+    return Item("humaneval", f"HumanEval/{number}", "...", gold, kind="code", meta=meta)
 
+
+HUMANEVAL = function(7, "Twice.\n    >>> double(2)\n    4\n    ")
+SILENT = function(8, "Twice x.")
+TESTS = ["assert inc(1) == 2", "assert inc(5) == 6", "assert inc(-1) == 0"]
+MBPP = Item("mbpp", "20", "...", "...", kind="code", meta={"tests": TESTS, "setup": "", "names": ["inc"]})
 RIGHT = "def double(x): return 2 * x"
 RIGHT_TOO = "def double(y):\n    # the same\n    return y + y"
 SQUARE = "def double(x): return x ** 2"  # 4 for the example 2: looks right on it
 THREE = "def double(x): return 3 * x"
 BROKEN = "def double(x): return 1 / 0"
+DIVIDED = "def double(x): return x / 0"
+OTHER = "def double(x):  # hm\n    return 1/0"  # BROKEN but for layout and comments
 
 
 def drafts(item: Item, texts: Sequence[str]) -> list[Response]:
@@ -85,17 +69,13 @@ def labels(item: Item, texts: Sequence[str], sandbox: Sandbox) -> tuple[list[int
 
 def graded(item: Item, texts: Sequence[str], sandbox: Sandbox) -> list[Outcome]:
     """Outcomes as the steps make them."""
-    responses = drafts(item, texts)
-    told = []
-    for response, acts in zip(responses, program_votes(task_of(item), item, responses, sandbox), strict=True):
-        verdict = grade_code(task_of(item), item, response, sandbox).verdict
-        told.append(
-            Outcome(
-                item.benchmark, item.id, response.sample, verdict.correct, verdict.rule, verdict.committed,
-                verdict.cut_off, verdict.answer, program=acts,
-            )
-        )  # fmt: skip
-    return told
+    responses, task = drafts(item, texts), task_of(item)
+    votes = program_votes(task, item, responses, sandbox)
+    verdicts = [grade_code(task, item, response, sandbox).verdict for response in responses]
+    return [
+        Outcome(item.benchmark, item.id, n, v.correct, v.rule, v.committed, v.cut_off, v.answer, program=vote)
+        for n, (v, vote) in enumerate(zip(verdicts, votes, strict=True))
+    ]
 
 
 def maj(item: Item, outcomes: Sequence[Outcome], tie: Any = "first_seen") -> tuple[int, int | None]:
@@ -105,67 +85,57 @@ def maj(item: Item, outcomes: Sequence[Outcome], tie: Any = "first_seen") -> tup
     return score.correct, score.ties
 
 
-def test_programs_that_act_alike_are_one_vote(sandbox: Sandbox) -> None:
-    texts = [block(code) for code in (THREE, RIGHT, THREE, RIGHT_TOO, RIGHT)]
-    # double(2) is 6 for drafts 0 and 2, 4 for 1, 3 and 4.
-    assert labels(HUMANEVAL, texts, sandbox) == ([0, 1, 0, 1, 1], "behaviour")
-    outcomes = graded(HUMANEVAL, texts, sandbox)
-    assert maj(HUMANEVAL, outcomes) == (1, 0)
-    assert maj(HUMANEVAL, outcomes, tie="lexicographic") == (1, 0)
+@pytest.mark.parametrize(
+    ("item", "codes", "clusters", "by", "elected"),
+    [
+        # double(2) is 6 for drafts 0 and 2, 4 for 1, 3 and 4.
+        (HUMANEVAL, (THREE, RIGHT, THREE, RIGHT_TOO, RIGHT), [0, 1, 0, 1, 1], "behaviour", (1, 0)),
+        # Squaring agrees with doubling on the public example; first of its cluster, it is elected and fails the tests.
+        (HUMANEVAL, (SQUARE, RIGHT, RIGHT_TOO, THREE, BROKEN), [0, 0, 0, 1, None], "behaviour", (0, 0)),
+        # Four drafts say 6 where the docstring says 4: expected values play no part.
+        (HUMANEVAL, (RIGHT, THREE, THREE, THREE, THREE), [0, 1, 1, 1, 1], "behaviour", (0, 0)),
+        # A tie goes to the first seen.
+        (HUMANEVAL, (RIGHT, THREE, THREE, RIGHT_TOO), [0, 1, 1, 0], "behaviour", (1, 1)),
+        # What runs nowhere has no vote while others run.
+        (HUMANEVAL, (BROKEN, BROKEN, BROKEN, None, RIGHT), [None, None, None, None, 0], "behaviour", (1, 0)),
+        # Where nothing runs, or there is no example, syntax trees vote.
+        (SILENT, ("def double(x): return x / 0", BROKEN, "def (", OTHER, None), [0, 1, None, 1, None], "syntax", None),
+        (
+            HUMANEVAL,
+            ("def double(x): return x / 0", BROKEN, "def (", OTHER, None),
+            [0, 1, None, 1, None],
+            "syntax",
+            None,
+        ),
+        (HUMANEVAL, (None, None), [None, None], "nothing", (0, 0)),
+        # abs(x) + 1 and x + 1 agree on 1 and 5; they differ on the held-out -1, which the vote must not see.
+        (
+            MBPP,
+            (
+                "def inc(x): return x",
+                "def inc(x): return abs(x) + 1",
+                "def inc(x): return x + 1",
+                "def inc(x): return 0",
+            ),
+            [0, 1, 1, 2],
+            "behaviour",
+            (0, 0),
+        ),
+    ],
+)
+def test_votes(item: Item, codes: Any, clusters: Any, by: str, elected: Any, sandbox: Sandbox) -> None:
+    texts = ["no program" if code is None else block(code) for code in codes]
+    assert labels(item, texts, sandbox) == (clusters, by)
+    if elected is not None:
+        assert maj(item, graded(item, texts, sandbox)) == elected
 
 
-def test_only_public_examples_are_looked_at(sandbox: Sandbox) -> None:
-    # Squaring agrees with doubling on the example alone; being first it speaks for the cluster, and fails the tests.
-    texts = [block(code) for code in (SQUARE, RIGHT, RIGHT_TOO, THREE, BROKEN)]
-    assert labels(HUMANEVAL, texts, sandbox) == ([0, 0, 0, 1, None], "behaviour")
-    assert maj(HUMANEVAL, graded(HUMANEVAL, texts, sandbox)) == (0, 0)
-
-
-def test_expected_values_play_no_part(sandbox: Sandbox) -> None:
-    # Four drafts say 6 where the docstring says 4: the vote follows the drafts.
-    outcomes = graded(HUMANEVAL, [block(code) for code in (RIGHT, THREE, THREE, THREE, THREE)], sandbox)
-    assert maj(HUMANEVAL, outcomes) == (0, 0)
-
-
-def test_a_tie_of_programs_goes_to_the_first_seen_or_to_none(sandbox: Sandbox) -> None:
+def test_other_ways_to_count(sandbox: Sandbox) -> None:
     outcomes = graded(HUMANEVAL, [block(code) for code in (RIGHT, THREE, THREE, RIGHT_TOO)], sandbox)
-    assert maj(HUMANEVAL, outcomes) == (1, 1)
     assert maj(HUMANEVAL, outcomes, tie="drop") == (0, 1)
-
-
-def test_a_program_that_runs_nowhere_has_no_vote_while_others_run(sandbox: Sandbox) -> None:
-    texts = [block(BROKEN), block(BROKEN), block(BROKEN), "no code", block(RIGHT)]
-    assert labels(HUMANEVAL, texts, sandbox) == ([None, None, None, None, 0], "behaviour")
-    assert maj(HUMANEVAL, graded(HUMANEVAL, texts, sandbox)) == (1, 0)
-
-
-@pytest.mark.parametrize("item", [SILENT, HUMANEVAL], ids=["no examples", "nothing runs"])
-def test_where_nothing_runs_syntax_trees_vote(item: Item, sandbox: Sandbox) -> None:
-    # Drafts 1 and 3 differ in layout and comments only. Without examples nothing can run.
-    other = "def double(x):  # hm\n    return 1/0"
-    texts = [block("def double(x): return x / 0"), block(BROKEN), block("def ("), block(other), "none"]
-    assert labels(item, texts, sandbox) == ([0, 1, None, 1, None], "syntax")
-
-
-def test_no_program_at_all_elects_nothing(sandbox: Sandbox) -> None:
-    texts = ["no", "", "```python\nopen", "?"]
-    assert labels(HUMANEVAL, texts, sandbox) == ([None] * 4, "nothing")
-    assert maj(HUMANEVAL, graded(HUMANEVAL, texts, sandbox)) == (0, 0)
-    assert compared_by([program_votes(humaneval.TASK, HUMANEVAL, drafts(HUMANEVAL, texts), sandbox)]) == {
-        "behaviour": 0,
-        "syntax": 0,
-        "nothing": 1,
-    }
-
-
-def test_mbpp_votes_on_all_but_the_last_assertion(sandbox: Sandbox) -> None:
-    # abs(x) + 1 and x + 1 agree on 1 and 5; they differ on the held-out -1, which the vote must not see.
-    same, other = "def inc(x): return abs(x) + 1", "def inc(x): return x + 1"
-    texts = [block("def inc(x): return x"), block(same), block(other), block("def inc(x): return x - 1")]
-    assert labels(MBPP, texts, sandbox) == ([0, 1, 1, 2], "behaviour")
-    outcomes = graded(MBPP, texts, sandbox)
-    assert maj(MBPP, outcomes) == (0, 0)
-    assert aggregate([MBPP], outcomes, "pass@4").correct == 1
+    assert aggregate([HUMANEVAL], outcomes, "pass@4").correct == 1
+    silent = program_votes(humaneval.TASK, HUMANEVAL, drafts(HUMANEVAL, ["no", "", "```python\nopen"]), sandbox)
+    assert compared_by([silent]) == {"behaviour": 0, "syntax": 0, "nothing": 1}
 
 
 def test_programs_that_were_not_run_do_not_vote(sandbox: Sandbox) -> None:
