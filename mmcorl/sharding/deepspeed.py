@@ -1,8 +1,8 @@
-"""DeepSpeed's ZeRO-2 and ZeRO-3, driven by their own engine: the same way on CPUs (gloo) and GPUs (NCCL).
+"""DeepSpeed ZeRO-2 and ZeRO-3, on CPUs (gloo) and GPUs (NCCL).
 
-Weights that are held, gradients that add up and AdamW's moments are fp32. Under `training.dtype: bf16` DeepSpeed runs
-the passes in autocast, as one rank alone does, and sends matrices and their gradients as bf16; ZeRO-3 so rounds the
-embeddings, too, where they are tied to the head.
+Master weights, accumulated gradients and AdamW's moments are fp32. With `training.dtype: bf16` DeepSpeed runs the
+passes in autocast, like a single rank, and sends matrices and their gradients as bf16; ZeRO-3 also rounds embeddings
+that are tied to the head.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from mmcorl.sharding.ranks import Ranks
 
 
 def _deepspeed(device: torch.device) -> Any:
-    """The package, set up for one device and told to be quiet."""
+    """Import the package, set up for one device and without its chatter."""
     os.environ["DS_ACCELERATOR"] = device.type
     os.environ["LOCAL_RANK"] = str(device.index or 0)
-    # It calls collectives by names that torch is about to change.
+    # It uses names of collectives that torch has deprecated.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed\.c10d_logger")
     import deepspeed
 
@@ -45,10 +45,10 @@ def _deepspeed(device: torch.device) -> Any:
 
 @functools.cache
 def _shared_memory_built() -> None:
-    """Build what DeepSpeed's ranks on CPUs talk through, once per machine, or load it; one process at a time.
+    """Build or load DeepSpeed's shared-memory collectives for CPUs, once per machine, one process at a time.
 
-    torch would have the others wait for a file that the first one removes at its end, and for ever if that was
-    killed. A lock of the kernel's ends with its process: who holds it knows that such a file is left over.
+    torch makes other processes wait for a lock file that the builder removes at its end: for ever, if it was killed. A
+    kernel lock ends with its process, so its holder may remove a leftover file.
     """
     import deepspeed
     from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder
@@ -81,20 +81,20 @@ def _settings(config: Config, stage: int, *, training: bool = True) -> dict[str,
 
 @contextlib.contextmanager
 def loading_divided(config: Config, ranks: Ranks, device: torch.device) -> Iterator[None]:
-    """Make `from_pretrained` divide every weight as it comes from the disk."""
+    """Make `from_pretrained` partition every weight while reading."""
     ranks.require_group(device)
     deepspeed = _deepspeed(device)
     deepspeed.init_distributed()
     from transformers.integrations import HfDeepSpeedConfig
 
-    # transformers looks for it for as long as it lives.
+    # transformers looks it up while it is alive.
     plan = HfDeepSpeedConfig(_settings(config, 3))
     yield
     del plan
 
 
 class Zero(Shards):
-    """What both stages have in common."""
+    """Common to both stages."""
 
     stage: int
 
@@ -131,7 +131,7 @@ class Zero(Shards):
 
 
 class Zero2(Zero):
-    """Weights whole on every rank; gradients and optimizer state divided."""
+    """Whole weights on every rank; gradients and optimizer state partitioned."""
 
     stage = 2
     whole = True
@@ -176,12 +176,12 @@ class Zero2(Zero):
 
 
 class Zero3(Zero):
-    """Weights divided too: a module gathers its own for as long as it is at work."""
+    """Weights partitioned too: a module gathers its own while it computes."""
 
     stage = 3
 
     def freeze(self, policy: Policy) -> LogProbs:
-        """Divided likewise, by an engine of its own."""
+        """Partitioned by a second engine."""
         settings = _settings(self.config, 3, training=False)
         engine, *_ = _deepspeed(self.device).initialize(model=with_buffers_on(self.device, policy), config=settings)
         return engine
@@ -191,12 +191,12 @@ class Zero3(Zero):
         return list(self.engine.optimizer.fp32_partitioned_groups_flat)
 
     def gather(self, parameters: Sequence[nn.Parameter], part: Part) -> list[Tensor]:
-        """One all-gather for all of them, of what every rank holds one behind the other."""
+        """One all-gather of the concatenated parts of all parameters."""
         parts = [self._part(parameter, part).to(self.device, torch.float32) for parameter in parameters]
-        own = torch.cat(parts)
-        everyone = own.new_empty(self.ranks.size * len(own))
-        dist.all_gather_into_tensor(everyone, own)
-        by_rank = everyone.view(self.ranks.size, -1).split([len(one) for one in parts], dim=1)
+        local = torch.cat(parts)
+        gathered = local.new_empty(self.ranks.size * len(local))
+        dist.all_gather_into_tensor(gathered, local)
+        by_rank = gathered.view(self.ranks.size, -1).split([len(tensor) for tensor in parts], dim=1)
         return [
             joined.flatten()[: parameter.ds_numel].view(parameter.ds_shape)
             for joined, parameter in zip(by_rank, _divided(parameters), strict=True)
@@ -208,15 +208,15 @@ class Zero3(Zero):
 
         (divided,) = _divided([parameter])
         length = divided.ds_tensor.numel()
-        own = torch.zeros(length, dtype=whole.dtype)
+        local = torch.zeros(length, dtype=whole.dtype)
         cut = whole.flatten()[self.ranks.rank * length : (self.ranks.rank + 1) * length]
-        own[: len(cut)].copy_(cut)
+        local[: len(cut)].copy_(cut)
         if part != "weight":
-            safe_set_local_optimizer_state(parameter, own, part)
+            safe_set_local_optimizer_state(parameter, local, part)
             return
         if parameter.requires_grad:
-            safe_set_local_fp32_param(parameter, own)
-        divided.ds_tensor.copy_(own)
+            safe_set_local_fp32_param(parameter, local)
+        divided.ds_tensor.copy_(local)
         if divided.ds_status.name == "AVAILABLE":  # Small weights stay gathered from step to step.
             divided.data.copy_(whole)
 
@@ -239,10 +239,9 @@ class Zero3(Zero):
 
 
 def with_buffers_on(device: torch.device, policy: Policy) -> Policy:
-    """The policy, with all of its buffers there, in place.
+    """Move all buffers of a policy to a device, in place.
 
-    DeepSpeed moves nothing of a model that was divided as it was loaded; what came to it later is still on the CPU,
-    and a policy computes where its own buffer is.
+    DeepSpeed does not move a model that was partitioned while loading; buffers registered later are still on the CPU.
     """
     for module in policy.modules():
         for name, buffer in list(module.named_buffers(recurse=False)):
@@ -251,5 +250,5 @@ def with_buffers_on(device: torch.device, policy: Policy) -> Policy:
 
 
 def _divided(parameters: Sequence[nn.Parameter]) -> Sequence[Any]:
-    """The same parameters, with what DeepSpeed hangs on them."""
+    """The same parameters, typed with DeepSpeed's attributes."""
     return parameters

@@ -52,7 +52,7 @@ class FSDP2(Shards):
             (loss * self.ranks.size).backward()
 
     def step(self) -> float:
-        """Average what torch leaves to each rank, clip by the norm over all of them, step."""
+        """Average the gradients that FSDP leaves to each rank, clip by the global norm, step."""
         for parameter in self.trainable:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -68,7 +68,7 @@ class FSDP2(Shards):
             (group,) = self.optimizer.param_groups
             for kind in kinds:
                 clip_grads_with_norm_(kind, self.config.optimizer.max_grad_norm, torch.tensor(norm))
-                # On a GPU AdamW, too, takes all of a group's tensors in one list.
+                # On a GPU AdamW takes all tensors of a group in one list, too.
                 group["params"] = kind
                 self.optimizer.step()
             group["params"] = self.trainable
@@ -124,13 +124,13 @@ def _whole(tensor: Any) -> Tensor:
 
 def _blocks(module: nn.Module) -> list[nn.Module]:
     """The outermost repeated blocks: decoder layers and blocks of the vision tower."""
-    found: list[nn.Module] = []
+    blocks: list[nn.Module] = []
     for child in module.children():
         if isinstance(child, nn.ModuleList):
-            found += [block for block in child if any(parameter.ndim > 1 for parameter in block.parameters())]
+            blocks += [block for block in child if any(parameter.ndim > 1 for parameter in block.parameters())]
         else:
-            found += _blocks(child)
-    return found
+            blocks += _blocks(child)
+    return blocks
 
 
 def _forward(policy: Any, rows: Rows, temperature: float) -> Tensor:

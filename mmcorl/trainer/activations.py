@@ -1,9 +1,8 @@
-"""What one pass through a stack of transformer layers keeps for its backward pass, counted tensor by tensor.
+"""Activation memory: what autograd keeps of one pass through a stack of transformer layers, counted per tensor.
 
-Everything that autograd saves in the layers that transformers writes in Python: norms, projections, attention with a
-kernel that keeps no weights (sdpa), its mask, and the MLP. Sizes follow from the widths of a layer and from how many
-tokens there are; nothing is fitted. Left out: rotary tables, attention's log-sums, and what a kernel takes while it
-works; of eager attention also the weights.
+Counted are the tensors saved by transformers' Python layers: norms, projections, attention with a kernel that keeps no
+weights (sdpa), its mask, and the MLP. Sizes follow from the layer's widths and the number of tokens; nothing is fitted.
+Left out: rotary tables, attention's log-sums, kernels' workspace, and the weights of eager attention.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Stack:
-    """Widths of the layers of a decoder or a vision tower, which are all alike."""
+    """Widths of the layers of a decoder or a vision tower; all layers are alike."""
 
     number: int
     hidden: int
@@ -31,25 +30,25 @@ class Stack:
     norms: int = 2
     """Norms over the hidden state in a layer."""
     written_out: bool = True
-    """Those norms are RMS norms in Python, which keep what they normalised beside what they were given."""
+    """They are RMS norms in Python, which keep their input and the normalised tensor."""
     head_norms: bool = False
     """Queries and keys are normalised."""
     exact_norms: bool = False
-    """Norms multiply with their weight in fp32 whatever they were given (Gemma)."""
+    """Norms multiply by their weight in fp32, whatever their input (Gemma)."""
     scales: int = 0
     """Vectors that a layer multiplies its hidden state with."""
     fused: bool = False
     """Queries, keys and values come out of one projection, which is kept whole for the values in it; attention is
     computed window by window."""
     low_residual: bool = False
-    """Under autocast the hidden state between layers is bf16: nothing in fp32 is added to what goes in."""
+    """Under autocast the hidden state between layers is bf16, as nothing in fp32 is added to the input."""
     blocks: bool = False
-    """Images attend both ways, so that attention to a prompt has a mask."""
+    """Image tokens attend both ways, so attention to a prompt has a mask."""
     sliding: int = 0
-    """Layers of them that see `window` tokens."""
+    """Layers among them with a sliding window of `window` tokens."""
     window: int = 0
     trained: bool = True
-    """Weights have gradients; otherwise adapters of `rank` beside all projections do."""
+    """Weights have gradients; otherwise adapters of `rank` on all projections do."""
     rank: int = 0
 
     @property
@@ -75,7 +74,7 @@ class Work:
 
     @property
     def completions(self) -> int:
-        """Tokens of all completions that pass."""
+        """Tokens of all completions that pass through the layers."""
         return self.rows * self.completion
 
     @property
@@ -200,10 +199,10 @@ def stack_of(layers: Sequence[nn.Module], config: Any, within: Sequence[nn.Modul
     heads = getattr(config, "num_attention_heads", None) or config.num_heads
     head = getattr(config, "head_dim", None) or config.hidden_size // heads
     norms: list[Any] = [
-        one for one in first.modules() if "norm" in type(one).__name__.lower() and hasattr(one, "weight")
+        module for module in first.modules() if "norm" in type(module).__name__.lower() and hasattr(module, "weight")
     ]
-    whole = [one for one in norms if one.weight.numel() == config.hidden_size]
-    linear = [one.out_features for one in first.modules() if isinstance(one, nn.Linear)]
+    whole = [norm for norm in norms if norm.weight.numel() == config.hidden_size]
+    linear = [module.out_features for module in first.modules() if isinstance(module, nn.Linear)]
     kinds = getattr(config, "layer_types", None) or ()
     return Stack(
         number=len(layers),
@@ -216,7 +215,7 @@ def stack_of(layers: Sequence[nn.Module], config: Any, within: Sequence[nn.Modul
         written_out=not isinstance(whole[0], nn.LayerNorm),
         head_norms=len(norms) > len(whole),
         exact_norms=type(whole[0]).__name__.startswith("Gemma"),
-        scales=sum(one.numel() == config.hidden_size for one in first.parameters(recurse=False)),
+        scales=sum(vector.numel() == config.hidden_size for vector in first.parameters(recurse=False)),
         fused=heads * head * 3 in linear and config.intermediate_size != heads * head * 3,
         low_residual=bool(within)
         and not any("position" in name for part in within for name, _ in part.named_parameters()),
