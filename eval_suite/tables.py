@@ -321,9 +321,9 @@ def _origins(summaries: Summaries, columns: Sequence[Column], digits: int) -> Ta
             rule = Cell(percent(scores["rule_correct"], scores["total"], digits)) if scores["total"] else Cell(DASH)
             given = scores["responses"]
             shares = [Cell(percent(scores[key], given, 1)) if given else Cell(DASH) for key in ("committed", "cut_off")]
-            asked = scores["judge"] is not None
+            has_judge = scores["judge"] is not None
             judged = [
-                Cell(f"{scores[key]:,}" if asked else DASH)
+                Cell(f"{scores[key]:,}" if has_judge else DASH)
                 for key in ("judge_recovered", "judge_failed", "judge_unclear")
             ]
             rows.append([*names, Cell(f"{scores['n']:,}"), rule, judged[0], *shares, *judged[1:]])

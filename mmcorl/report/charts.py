@@ -6,14 +6,16 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from markupsafe import Markup, escape
 
-from mmcorl.analysis.dynamics import Dynamics
 from mmcorl.report.page import clean, render
 from mmcorl.run.reader import Points
+
+if TYPE_CHECKING:  # scipy takes a while to import
+    from mmcorl.analysis.dynamics import Dynamics
 
 LEFT, RIGHT, TOP, BOTTOM = 40, 12, 10, 32
 MAX_POINTS, MAX_BARS, MAX_HOVER = 300, 60, 40
@@ -80,8 +82,7 @@ class IntervalRow:
     low: float
     high: float
     colour: int
-    beside: str
-    """Text in the right margin."""
+    right_text: str
     hover: str
 
 
@@ -170,7 +171,7 @@ def interval_chart(
     parts.append(_tag("path", "l thin step", d=_d(dots)))
     for row, (at, y) in zip(rows, dots, strict=True):
         low, high = (_place(value, ticks[0], ticks[-1], left, right) for value in (row.low, row.high))
-        drawn = _text(left - 8, y + 4, row.name, "end") + _text(right + 54, y + 4, row.beside, "end")
+        drawn = _text(left - 8, y + 4, row.name, "end") + _text(right + 54, y + 4, row.right_text, "end")
         drawn += _tag("path", f"l s{row.colour}", d=f"M{low:.1f} {y}H{high:.1f}")
         drawn += _tag("circle", f"f{row.colour}", cx=at, cy=y, r=5.5)
         parts.append(_tag("g", content=_tag("title", content=_escape(row.hover)) + drawn))
@@ -272,8 +273,7 @@ def _line(line: Series, points: Points, axes: _Axes) -> str:
     if len(points) > 1:
         drawn += _tag("path", classes, d=_d(places))
     if len(points) == 1 or (line.marks and len(points) <= 40):
-        radius = 3 if line.dash == 0 else 2
-        drawn += "".join(_tag("circle", _fill(line.colour), cx=x, cy=y, r=radius) for x, y in places)
+        drawn += "".join(_tag("circle", _fill(line.colour), cx=x, cy=y, r=2 if line.dash else 3) for x, y in places)
     return drawn
 
 

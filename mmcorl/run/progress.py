@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -163,23 +163,23 @@ class Progress:
     def _add_step(self, record: Record) -> None:
         step = number(record.get("step"))
         self._step = self._step if step is None else int(step)
-        for agent, metrics in mapping(record.get("agents")).items():
-            self._know(agent)
+        for agent, metrics in self._rows(record):
             self._latest[agent] = mapping(metrics)
             _append(self._sampled.setdefault(agent, []), self._latest[agent].get("sampled_accuracy"))
         _append(self._votes, mapping(record.get("cohort")).get("agreement"))
 
     def _add_validation(self, record: Record) -> str:
         set_name = str(record.get("set", "validation"))
-        for agent, metrics in mapping(record.get("agents")).items():
-            self._know(agent)
+        for agent, metrics in self._rows(record):
             _append(self._accuracy.setdefault((set_name, agent), []), mapping(metrics).get("accuracy"))
         _append(self._agreement.setdefault(set_name, []), mapping(record.get("cohort")).get("agreement"))
         return set_name
 
-    def _know(self, agent: str) -> None:
-        if agent not in self._agents:
-            self._agents.append(agent)
+    def _rows(self, record: Record) -> list[tuple[str, Any]]:
+        """Return the agents of a record with their values; new agents get a row."""
+        rows = mapping(record.get("agents"))
+        self._agents += [agent for agent in rows if agent not in self._agents]
+        return list(rows.items())
 
     def _step_line(self) -> str:
         parts = [f"step {self._step}/{self._steps}"]
