@@ -11,12 +11,14 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from openai_server import Behaviour, OpenAIServer
 from paths import DATA
 from runs import TrainedRun, train_small
 
@@ -85,3 +87,10 @@ def relation() -> Iterator[Equivalence]:
     with Equivalence() as relation:
         relation.same(r"\ln x+x", r"x+\ln x")
         yield relation
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Behaviour], OpenAIServer]]:
+    """Start chat-completion servers by their behaviour; they stop at the end of the test."""
+    with ExitStack() as running:
+        yield lambda behaviour: running.enter_context(OpenAIServer(behaviour))

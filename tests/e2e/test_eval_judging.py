@@ -38,25 +38,24 @@ def grade(cli: Cli, *argv: str | Path) -> dict[str, Any]:
     return cli.score("grade", *argv, "--quiet")
 
 
-@pytest.mark.parametrize(
-    ("behaviour", "verdict"),
-    [
-        (say("correct"), "yes"),
-        (say("incorrect"), "no"),
-        (say("perhaps correct"), "unclear"),
-        (say("correct", finish_reason="length"), "unclear"),
-        (say("correct", delay=30), "failed"),
-        (say("", body=b"<html>502 Bad Gateway</html>"), "failed"),
-        (fail(429, retry_after="3600"), "failed"),
-        (fail(400, "context length exceeded"), "failed"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
+REPLIES: list[tuple[Behaviour, str]] = [
+    (say("correct"), "yes"),
+    (say("incorrect"), "no"),
+    (say("perhaps correct"), "unclear"),
+    (say("correct", finish_reason="length"), "unclear"),
+    (say("correct", delay=30), "failed"),
+    (fail(429, retry_after="3600"), "failed"),
+]
+
+
+@pytest.mark.parametrize(("behaviour", "verdict"), REPLIES)
 def test_a_judge_adds_credit_to_complete_answers_and_does_nothing_else(
     behaviour: Behaviour, verdict: str, cli: Cli, file: Path
 ) -> None:
     with OpenAIServer(behaviour) as server:
-        scores = grade(cli, file, "--judge", server.url, *QUICK)
+        fields = ["--judge-set=extra.max_completion_tokens=64", "--judge-set=extra.max_tokens=null"]
+        scores = grade(cli, file, "--judge", server.url, *QUICK, *fields)
+        assert {"max_completion_tokens", "max_tokens"} & server.calls[0].body.keys() == {"max_completion_tokens"}
         # Every answer stays inside its quote, and nothing uncommitted or cut off is ever sent.
         shown = {" ".join(call.quoted("Candidate answer").split()) for call in server.calls}
     assert shown <= {"the square root of four", "5", " ".join(INJECTION.split())}
@@ -64,13 +63,9 @@ def test_a_judge_adds_credit_to_complete_answers_and_does_nothing_else(
     rows = {row["id"]: row["verdict"] for row in map(json.loads, (folder / "judge.jsonl").read_text().splitlines())}
     assert rows == dict.fromkeys(JUDGED, verdict)
     # final = rule or (committed and not cut_off and judge)
-    assert scores["rule_correct"] == 1
-    assert scores["correct"] == (1 + len(JUDGED) if verdict == "yes" else 1)
+    assert (scores["rule_correct"], scores["correct"]) == (1, 4 if verdict == "yes" else 1)
     assert {word: scores[name] for word, name in COUNTS.items()} == {word: 3 * (word == verdict) for word in COUNTS}
-    assert bool(cli.err) == (verdict in ("failed", "unclear"))
-    if verdict == "unclear":
-        assert "judge: 3 of 3 replies unclear, the first " in cli.err
-        assert "ask with --judge-again unclear" in cli.err
+    assert ("--judge-again unclear" in cli.err) == (verdict == "unclear")
     assert ("3 responses wait for a judge" in (folder / "results.md").read_text()) == (verdict == "failed")
 
 
@@ -138,27 +133,14 @@ def test_the_key_is_in_no_file_and_no_message(cli: Cli, file: Path, monkeypatch:
         assert not path.is_file() or key.encode() not in path.read_bytes(), path
 
 
-@pytest.mark.parametrize(
-    ("argv", "says"),
-    [
+def test_a_judge_that_cannot_be_asked_is_refused_before_work_starts(cli: Cli, file: Path) -> None:
+    for argv, says in [
         (["--judge", "http://localhost:1/v1", "--judge-key-env", "NOT_SET"], "NOT_SET"),
         (["--judge", "localhost"], "localhost"),
         (["--judge", "http://localhost:1/v1", "--judge-set", "speed=3"], "speed"),
         (["--judge", "http://localhost:1/v1", "--judge-set", "timeout=soon"], "soon"),
         (["--judge-set", "timeout=3"], "add --judge URL"),
         (["--judge-again", "all"], "needs a judge to ask"),
-    ],
-)
-def test_a_judge_that_cannot_be_asked_is_refused_before_work_starts(
-    argv: list[str], says: str, cli: Cli, file: Path
-) -> None:
-    assert says in cli.refused("grade", file, *argv)
+    ]:
+        assert says in cli.refused("grade", file, *argv)
     assert not file.with_suffix(".graded").exists()
-
-
-def test_fields_of_the_request_can_be_changed(cli: Cli, file: Path) -> None:
-    options = ["--judge-set=extra.max_completion_tokens=64", "--judge-set=extra.max_tokens=null"]
-    with OpenAIServer(say("correct")) as server:
-        scores = grade(cli, file, "--judge", server.url, *options)
-        assert {"max_completion_tokens", "max_tokens"} & server.calls[0].body.keys() == {"max_completion_tokens"}
-    assert "max_completion_tokens" in scores["judge"]["model"]

@@ -25,32 +25,26 @@ def _vllm_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vllm", module)
 
 
-def test_an_endpoint() -> None:
-    assert choose(None) is None
-    assert choose(URL) == JudgeSettings(URL)
-    assert choose(URL, "mine", "JUDGE_KEY") == JudgeSettings(URL, model="mine", api_key_env="JUDGE_KEY")
-
-
 @pytest.mark.usefixtures("_vllm_is_there")
-def test_a_judge_in_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def seen(*arguments: Any) -> tuple[str, str, int]:
-        judge = choose(*arguments)
-        assert isinstance(judge, VllmJudge)
-        return judge.model, judge.name, judge.gpus
-
+def test_a_judge_at_an_endpoint_or_in_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert choose(None) is None
+    assert choose(URL, "mine", "JUDGE_KEY") == JudgeSettings(URL, model="mine", api_key_env="JUDGE_KEY")
     default = "Qwen/Qwen2.5-32B-Instruct"
-    assert seen("vllm") == (default, default, 1)
-    assert seen("vllm", "org/judge") == ("org/judge", "org/judge", 1)
-    assert seen("vllm:org/judge", None, None, 4) == ("org/judge", "org/judge", 4)
     (tmp_path / "config.json").write_text("{}")
     monkeypatch.chdir(tmp_path.parent)
     folder = str(tmp_path.resolve())
-    # A folder is recorded under its full path, or under the name it is given.
-    assert seen(f"vllm:{tmp_path.name}") == (folder, folder, 1)
-    assert seen(f"vllm:{folder}", default) == (folder, default, 1)
+    for arguments, expected in [
+        (("vllm",), (default, default, 1)),
+        (("vllm", "org/judge"), ("org/judge", "org/judge", 1)),
+        (("vllm:org/judge", None, None, 4), ("org/judge", "org/judge", 4)),
+        # A folder is recorded under its full path, or under the name it is given.
+        ((f"vllm:{tmp_path.name}",), (folder, folder, 1)),
+        ((f"vllm:{folder}", default), (folder, default, 1)),
+    ]:
+        judge = choose(*arguments)
+        assert isinstance(judge, VllmJudge)
+        assert (judge.model, judge.name, judge.gpus) == expected
     # Equal names have equal verdicts, wherever the judge runs.
-    judge = choose("vllm")
-    assert isinstance(judge, VllmJudge)
     assert judge.facts() == JudgeSettings().facts()
 
 
@@ -64,9 +58,7 @@ def test_what_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         ((URL, None, None, 2), "--judge-gpus 2 is for a judge in this process"),
         (("vllm:org/judge", None, "KEY"), "--judge-key-env is for an endpoint"),
         (("vllm:org/judge", None, None, 0), "cannot run on 0 GPUs"),
-        (("vllm:",), "judge '' is neither a folder nor a hub id"),
         (("vllm:/no/such/judge",), "judge '/no/such/judge' is neither a folder nor a hub id"),
-        (("vllm:./judge",), "judge './judge' is neither"),
         (("vllm:.",), "the folder '.' holds no config.json"),
         (("vlm:org/judge",), "is not the address of an endpoint"),
     ]
