@@ -1,9 +1,8 @@
-"""Fixes for bugs in upstream libraries: one module per bug, never an edit of site-packages.
+"""Runtime fixes for bugs in upstream libraries: one module per bug, no edits of site-packages.
 
-`apply("torchvision_cpu")` cures this process. A patch acts only on the versions it names, does nothing the
-second time, is checked after it ran, and logs one line. vLLM's own processes apply theirs through
-`patches.vllm_plugin`. `status()` is the table of all of them, `check()` the same after trying each. To add one:
-a module here with a `PATCH`, its name in `_MODULES`, and a test.
+`apply("torchvision_cpu")` fixes this process. A patch acts only on the versions it names, is idempotent, is verified
+after it ran, and logs one line. vLLM's processes apply patches through `patches.vllm_plugin`. `status()` lists all
+patches, `check()` does so after trying each. To add one: a module here with a `PATCH`, its name in `_MODULES`, a test.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ __all__ = [
 ]
 
 BEFORE_TRANSFORMERS = ("torchvision_cpu", "torchaudio_cpu")
-"""What breaks the import of transformers' models and processors: for code that imports them by itself."""
+"""Fixes for the import of transformers' models and processors, for code that imports them directly."""
 BEFORE_VLLM = (*BEFORE_TRANSFORMERS, "torchcodec_cpu")
-"""What breaks the import of vLLM, in a process that vLLM's plugin may come too late for or never reach."""
+"""Fixes for the import of vLLM, in processes where vLLM's plugin runs too late or not at all."""
 
 _MODULES = (
     "torchvision_cpu",
@@ -40,23 +39,22 @@ _MODULES = (
     "gemma3_ragged",
     "vllm_vision_attention",
 )
-# Importing vLLM inside a patch runs its plugins, and ours applies patches: the same thread comes back in.
+# Reentrant, because importing vLLM inside a patch runs its plugins, and ours applies patches.
 _LOCK = threading.RLock()
 _LOG = logging.getLogger("mmcorl.patches")
-# How this process stands to the patches that were tried in their range, for `status`.
+# Outcome of the patches tried in this process, for `status`.
 _TRIED: dict[str, tuple[Standing, str]] = {}
 
 
 def all_patches() -> tuple[Patch, ...]:
-    """Every patch there is, in the order in which they are applied; imports no patched library."""
+    """Return every patch in order of application; imports no patched library."""
     return tuple(import_module(f"patches.{module}").PATCH for module in _MODULES)
 
 
 def apply(*names: str) -> list[Applied]:
-    """Cure this process of the named bugs, in the given order; call it before the patched library is used.
+    """Apply the named patches in this process, in order; call before using the patched library.
 
-    Raises PatchError for a name that is not a patch, when a patch could not run on a version it is for, and
-    when it ran but its symptom stayed.
+    Raises PatchError for an unknown name, a patch that fails on a version in its range, and a symptom that remains.
     """
     known = {patch.name: patch for patch in all_patches()}
     for name in names:
@@ -67,18 +65,18 @@ def apply(*names: str) -> list[Applied]:
 
 
 def status() -> list[Status]:
-    """The table of patches as this process stands; imports and changes nothing."""
+    """Return the state of every patch in this process; imports and changes nothing."""
     return [_status(patch) for patch in all_patches()]
 
 
 def check() -> list[Status]:
-    """`status` after trying every patch here, for `mmcorl doctor`: a failure is a row, nothing is raised."""
+    """Try every patch and return `status`, for `mmcorl doctor`; a failure is a row, not an exception."""
     for patch in all_patches():
         with _LOCK:
             try:
                 _apply(patch)
             except PatchError as error:
-                _LOG.debug("%s", error)  # its sentence is the `reason` of the row
+                _LOG.debug("%s", error)  # its message is the `reason` of the row
     return status()
 
 
@@ -100,34 +98,33 @@ def _apply(patch: Patch) -> Applied:
 
 def _try(patch: Patch, version: str) -> State:
     try:
-        state = _cure(patch, version)
+        state = _fix(patch, version)
     except PatchError as error:
         _TRIED[patch.name] = ("cannot", str(error))
         raise
     if state == "applied":
-        _TRIED[patch.name] = ("applied", f"cured in this process ({patch.package} {version})")
+        _TRIED[patch.name] = ("applied", f"fixed in this process ({patch.package} {version})")
     elif _TRIED.get(patch.name, ("cannot", ""))[0] == "cannot":
         _TRIED[patch.name] = ("not needed", f"{patch.package} {version} works as installed here")
     return state
 
 
-def _cure(patch: Patch, version: str) -> State:
+def _fix(patch: Patch, version: str) -> State:
     way_out = f"install a version outside `{patch.versions}` or see {patch.upstream}"
     try:
         if patch.is_applied():
             return "already"
         patch.apply()
-        cured = patch.is_applied()
+        fixed = patch.is_applied()
     except Exception as error:
-        # Whatever an upstream library raises on the versions this patch was written for, the user gets one
-        # sentence that names the patch; the cause stays attached.
+        # Whatever the upstream library raises, the user gets one sentence that names the patch, with its cause.
         raise PatchError(
             f"Patch `{patch.name}` could not run on {patch.package} {version} "
             f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}); {way_out}."
         ) from error
-    if not cured:
+    if not fixed:
         raise PatchError(
-            f"Patch `{patch.name}` ran on {patch.package} {version} but the symptom stayed "
+            f"Patch `{patch.name}` ran on {patch.package} {version} but the symptom remains "
             f"({patch.symptom}); {way_out}."
         )
     return "applied"
@@ -158,5 +155,5 @@ def _standing(patch: Patch, version: str | None) -> tuple[Standing, str]:
         return _TRIED[patch.name]
     if patch.after_import != "vllm":
         return "pending", "applied when a model family that needs it is loaded"
-    hindered = plugin_obstacle()
-    return ("cannot", hindered) if hindered else ("pending", "applied by vLLM's own processes when they start")
+    obstacle = plugin_obstacle()
+    return ("cannot", obstacle) if obstacle else ("pending", "applied by vLLM's own processes when they start")

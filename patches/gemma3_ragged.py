@@ -1,8 +1,8 @@
-"""Gemma-3's processor cannot mark the image tokens of unpadded prompts of different lengths.
+"""Gemma-3's processor fails on unpadded prompts of different lengths when it marks image tokens.
 
 Until transformers 5.4 it makes one array of all rows of ids: `ValueError: setting an array element with a sequence
-... inhomogeneous shape`, also for prompts without images, because `return_mm_token_type_ids` is its default. The
-cure marks row by row: the processor runs without the marks, which are then made from the ids it returns.
+... inhomogeneous shape`, also for prompts without images, because `return_mm_token_type_ids` is its default. The fix
+runs the processor without the marks and computes them row by row from the returned ids.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from patches.base import Patch
 
 
 def _is_applied() -> bool:
-    """Process two texts of different lengths with a processor made for it: a word list and no images."""
+    """Process two texts of different lengths with a minimal processor: a word list and no images."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import Gemma3ImageProcessor, Gemma3Processor, PreTrainedTokenizerFast
 
@@ -39,8 +39,8 @@ def _apply() -> None:
     original = processing.Gemma3Processor.__call__
 
     @functools.wraps(original)
-    def marked_by_row(self: Any, images: Any = None, text: Any = None, *args: Any, **kwargs: Any) -> Any:
-        # The processor's own reading of its arguments, on a copy because it empties what it reads.
+    def mark_by_row(self: Any, images: Any = None, text: Any = None, *args: Any, **kwargs: Any) -> Any:
+        # Merge arguments as the processor does, on a copy because it empties its input.
         copy = {key: dict(value) if isinstance(value, dict) else value for key, value in kwargs.items()}
         merged = self._merge_kwargs(
             processing.Gemma3ProcessorKwargs, tokenizer_init_kwargs=self.tokenizer.init_kwargs, **copy
@@ -55,12 +55,12 @@ def _apply() -> None:
         batch = original(self, images, text, *args, **kwargs)
         ids = batch["input_ids"]
         if isinstance(ids, list):
-            batch["token_type_ids"] = [[int(one == self.image_token_id) for one in row] for row in ids]
-        else:  # an array of the kind asked for: zeros of its own type, plus the marks
+            batch["token_type_ids"] = [[int(token == self.image_token_id) for token in row] for row in ids]
+        else:  # an array or tensor: zeros of the same type plus the marks
             batch["token_type_ids"] = ids * 0 + (ids == self.image_token_id)
         return batch
 
-    processing.Gemma3Processor.__call__ = marked_by_row
+    processing.Gemma3Processor.__call__ = mark_by_row
 
 
 PATCH = Patch(

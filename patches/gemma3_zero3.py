@@ -1,11 +1,10 @@
-"""transformers 4.57 initialises an embedding that is loaded already, and under ZeRO-3 that raises.
+"""transformers 4.57 initialises an embedding that is already loaded, which raises under ZeRO-3.
 
-Under DeepSpeed ZeRO-3 a loaded embedding is an empty shard outside the layers that gather it. 4.57 takes
-Gemma-3's for uninitialised: it compares a tensor with names when it looks for the buffer `embed_scale`, which is
-not saved. Then it zeroes the row of the padding token: `IndexError: index 0 is out of bounds for dimension 0 with
-size 0`. Families without a padding index draw numbers into the empty shard, which does nothing. An empty
-embedding has nothing to initialise: skipping it is the whole cure, and the checkpoint's weights stay. Embeddings
-that do miss their weights are gathered before they are initialised, so they are not empty and keep their rule.
+Under DeepSpeed ZeRO-3 a loaded embedding is an empty shard outside the layers that gather it. 4.57 considers Gemma-3's
+uninitialised, because it compares a tensor with names when it looks for the unsaved buffer `embed_scale`. Zeroing the
+row of the padding token then raises `IndexError: index 0 is out of bounds for dimension 0 with size 0`. (Without a
+padding index, initialising the empty shard does nothing.) The fix skips empty embeddings, so the checkpoint's weights
+stay. Embeddings without weights are gathered before initialisation, so they are not empty and not skipped.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The PyPI wheel of torchaudio cannot be imported beside a CPU build of torch, and transformers imports it.
+"""transformers imports torchaudio, whose PyPI wheel fails with a CPU build of torch.
 
-transformers looks whether torchaudio is installed, then imports it without a guard in `audio_utils` (and, since
-5.12, in a loss that every model imports), so a broken torchaudio breaks every processor and model. vLLM's CPU
-build depends on torchaudio and pip takes the CUDA wheel. Nothing here reads sound: it is hidden.
+transformers checks that torchaudio is installed, then imports it unguarded in `audio_utils` (and, since 5.12, in a loss
+that every model imports), so a broken torchaudio breaks every processor and model. vLLM's CPU build depends on
+torchaudio, and pip installs the CUDA wheel. Nothing here uses audio, so the fix hides the package.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The PyPI wheel of torchcodec cannot be imported beside a CPU build of torch, and vLLM imports it.
+"""vLLM imports torchcodec, whose PyPI wheel fails with a CPU build of torch.
 
-vLLM's readers of sound and video expect ImportError (not installed) or RuntimeError (no ffmpeg) from it; the CUDA
-wheel on a CPU torch raises OSError, and with it `import vllm` fails. Nothing here reads sound or video: it is hidden.
+vLLM's audio and video loaders expect ImportError (not installed) or RuntimeError (no ffmpeg); the CUDA wheel with a CPU
+torch raises OSError, so `import vllm` fails. Nothing here uses audio or video, so the fix hides the package.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""The PyPI wheel of torchvision cannot be imported beside a CPU build of torch.
+"""The PyPI wheel of torchvision cannot be imported with a CPU build of torch.
 
-That wheel is the CUDA build. Its `_C.so` needs libraries which a CPU torch does not bring, so torchvision
-skips it, and then `_meta_registrations.py` registers fake kernels for two operators that nobody declared:
-`RuntimeError: operator torchvision::nms does not exist`. Every processor with a video half, timm and
-qwen-vl-utils import torchvision, so all of them fail with it. Declaring the two operators is enough: only
-`ops.nms`, the ROI operators and JPEG/PNG decoding stay unavailable, and nothing here uses those.
+The wheel is the CUDA build. Its `_C.so` needs libraries that a CPU torch lacks, so torchvision skips it, and then
+`_meta_registrations.py` registers fake kernels for two undeclared operators: `RuntimeError: operator torchvision::nms
+does not exist`. Every processor with video support, timm and qwen-vl-utils import torchvision and fail too. The fix
+declares the two operators; `ops.nms`, the ROI operators and JPEG/PNG decoding stay unavailable and are not used here.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from typing import Any
 
 from patches.base import Patch
 
-# torch.library.Library withdraws its declarations when it is collected: this list keeps it alive.
+# torch.library.Library withdraws its declarations when collected; this list keeps it alive.
 _KEEP: list[Any] = []
 _OPERATORS = ("nms", "qnms")
 
 
 def _is_applied() -> bool:
-    """Try first: with a build that fits its torch the operators exist; declaring them twice raises."""
+    """Import torchvision: with a build that fits torch the operators exist, and declaring them twice would raise."""
     try:
         importlib.import_module("torchvision")
     except RuntimeError as error:
@@ -34,7 +33,7 @@ def _is_applied() -> bool:
 def _apply() -> None:
     import torch
 
-    # The failed import leaves half-initialised submodules behind, which the next import would reuse.
+    # The failed import leaves half-initialised submodules, which the next import would reuse.
     for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
         del sys.modules[name]
     library = torch.library.Library("torchvision", "FRAGMENT")

@@ -1,9 +1,8 @@
-"""Packages whose compiled half does not fit this torch: to count as absent rather than to break their users.
+"""Hide packages whose compiled extension does not fit the installed torch.
 
-The wheels of torchaudio and torchcodec on PyPI are CUDA builds. Beside a CPU build of torch they install and are
-found, but importing them raises `OSError: Could not load this library`. Their users look whether they are
-installed, or catch ImportError; nobody expects an OSError. With None in `sys.modules`, Python's own mark for a
-module that must not be imported, both questions get an honest answer: it is not there.
+The PyPI wheels of torchaudio and torchcodec are CUDA builds. With a CPU build of torch they install, but importing them
+raises `OSError: Could not load this library`, where callers check for installation or catch ImportError. None in
+`sys.modules`, Python's marker for a blocked import, makes both see the package as absent.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 
 
 def usable_or_hidden(name: str) -> bool:
-    """Whether importing `name` does no harm: it loads, is hidden, or fails in a way its users expect."""
+    """Return whether importing `name` is harmless: it loads, is hidden, or fails as its callers expect."""
     try:
         importlib.import_module(name)
     except OSError as error:
@@ -22,16 +21,16 @@ def usable_or_hidden(name: str) -> bool:
             raise
         return False
     except (ImportError, RuntimeError):
-        # Hidden already, or another condition (torchcodec without ffmpeg) which the callers handle themselves.
+        # Already hidden, or another condition (torchcodec without ffmpeg) that callers handle.
         return True
     return True
 
 
 def hide(name: str) -> None:
-    """Make `name` count as not installed in this process, also for transformers if it has asked before."""
+    """Make `name` appear not installed in this process, also to transformers' cached check."""
     for module in [module for module in sys.modules if module.split(".")[0] == name]:
         del sys.modules[module]
     sys.modules[name] = None  # type: ignore[assignment]  # documented meaning: importing it raises ModuleNotFoundError
-    asked: Any = getattr(sys.modules.get("transformers.utils.import_utils"), f"is_{name}_available", None)
-    if hasattr(asked, "cache_clear"):
-        asked.cache_clear()
+    check: Any = getattr(sys.modules.get("transformers.utils.import_utils"), f"is_{name}_available", None)
+    if hasattr(check, "cache_clear"):
+        check.cache_clear()

@@ -1,10 +1,9 @@
-"""The patches that vLLM needs, applied in every process vLLM starts, through its own plugin entry points.
+"""vLLM plugin: apply the patches that vLLM needs in every process it starts.
 
-`early` is an entry point of `vllm.platform_plugins`: vLLM calls it in each process while it finds out which
-hardware it runs on, before it imports transformers. It cures what would keep vLLM from being imported at all, so
-that a spawned engine process or `vllm serve` on a CPU machine needs no uninstalling. It names no platform.
-`load` is an entry point of `vllm.general_plugins`: called in each process before a model is built. It applies the
-rest and logs one line. Both may be called many times.
+`early` is an entry point of `vllm.platform_plugins`, called in each process during hardware detection, before vLLM
+imports transformers. It fixes what would break `import vllm` in a spawned engine process or `vllm serve`, and names no
+platform. `load` is an entry point of `vllm.general_plugins`, called in each process before a model is built. It applies
+the rest and logs one line. Both may be called repeatedly.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ ALL = (*patches.BEFORE_VLLM, "vllm_vision_attention")
 
 
 def early() -> None:
-    """Cure what breaks `import vllm`; answers that this is no platform. Entry point, called by vLLM."""
+    """Fix the import of vLLM; return no platform. Entry point, called by vLLM."""
     patches.apply(*patches.BEFORE_VLLM)
 
 
 def load() -> None:
-    """Apply every patch vLLM needs to this process and say so in one line. Entry point, called by vLLM.
+    """Apply every patch vLLM needs in this process and log one line. Entry point, called by vLLM.
 
-    Raises PatchError when a patch cannot cure its bug: the engine stops rather than run with it.
+    Raises PatchError when a patch fails, which stops the engine.
     """
-    done = patches.apply(*ALL)
-    # Below vLLM's own logger, whose handler names the process; ours has none in a process that vLLM started.
+    applied = patches.apply(*ALL)
+    # Under vLLM's logger, whose handler names the process; ours has no handler in vLLM's processes.
     log = logging.getLogger("vllm.mmcorl")
-    log.info("mmcorl patches: %s", ", ".join(f"{row.name} {row.state.replace('_', ' ')}" for row in done))
+    log.info("mmcorl patches: %s", ", ".join(f"{row.name} {row.state.replace('_', ' ')}" for row in applied))

@@ -1,13 +1,12 @@
-"""vLLM 0.11.1 and 0.11.2 replace the attention kernel that was chosen for a vision tower.
+"""vLLM 0.11.1 and 0.11.2 override the attention backend chosen for a vision tower.
 
-With `flash-attn` installed on a CUDA device, `maybe_get_vit_flash_attn_backend` turns any other choice into
-FLASH_ATTN and means the kernel of `flash-attn`, but does not hand that on: Qwen2.5-VL's transformer passes
-`FLASH_ATTN` to its blocks, which run the kernel bundled with vLLM. That one knows head sizes that are multiples
-of 32, and Qwen2.5-VL has 80: `This flash attention build does not support headdim not being a multiple of 32`.
-An explicit choice of the user (`mm_encoder_attn_backend`) is replaced as well, for every family.
+With `flash-attn` installed on a CUDA device, `maybe_get_vit_flash_attn_backend` replaces any choice by FLASH_ATTN,
+meaning the kernel of `flash-attn`, but loses that detail: Qwen2.5-VL's blocks then run the kernel bundled with vLLM,
+which supports only head sizes that are multiples of 32, and Qwen2.5-VL has 80: `This flash attention build does not
+support headdim not being a multiple of 32`. A user's `mm_encoder_attn_backend` is also replaced, for every family.
 
-The cure is that of 0.12: on CUDA the choice of the platform or of the user stands. Without a choice Qwen2.5-VL
-then runs on xformers (TORCH_SDPA on Blackwell), which vLLM 0.11 depends on and uses without `flash-attn`.
+The fix is that of 0.12: on CUDA the choice of platform or user stands. By default Qwen2.5-VL then uses xformers
+(TORCH_SDPA on Blackwell), which vLLM 0.11 depends on and uses without `flash-attn`.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ _FUNCTION = "maybe_get_vit_flash_attn_backend"
 
 
 def _holders(layer: ModuleType) -> list[ModuleType]:
-    """The loaded modules of vLLM that hold the function: where it is defined, and the models that imported it."""
+    """Return the loaded vLLM modules with the function: its definition and the models that imported it."""
     loaded = [module for name, module in sys.modules.items() if name.startswith("vllm.") and module]
     return [layer, *(module for module in loaded if module is not layer and _FUNCTION in vars(module))]
 
 
 def _is_applied() -> bool:
-    """Hand in a choice by the user, with the dtype models run in: on CUDA it must come back."""
+    """Pass a user's choice, with the dtype of models: on CUDA it must be returned."""
     import torch
 
     layer = importlib.import_module("vllm.attention.layer")

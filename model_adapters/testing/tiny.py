@@ -1,8 +1,7 @@
-"""Tiny real checkpoints of every family, in hub layout, with real processors and random weights.
+"""Build tiny checkpoints of every family in hub layout: real classes and processors, random weights.
 
-The tests and the zoo use them: the same classes, files and code paths as a hub model, in about a megabyte and
-a second. A checkpoint is meant to be read by the transformers version that built it: 4.x cannot read the
-processor files that 5.x writes.
+Used by the tests and the zoo: the code paths of a hub model in about a megabyte and a second. Load a checkpoint with
+the transformers version that built it, because 4.x cannot read the processor files of 5.x.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ TinyFamily = Literal["qwen2_5_vl", "internvl3_5", "gemma3", "qwen2", "qwen3", "l
 FAMILIES: tuple[str, ...] = get_args(TinyFamily)
 
 ANSWER_TOKENS = ("<think>", "</think>", "<answer>", "</answer>")
-"""Response markup as single tokens. They are ordinary, not special, so that decoding keeps them."""
+"""Response markup as single tokens, not special ones, so that decoding keeps them."""
 
 CORPUS = (
     "How many dots are there? What is the total of the two dice? How tall is the bar?",
@@ -32,7 +31,7 @@ CORPUS = (
     "Put your final answer in \\boxed{}. The answer is 12, 30 or 45; choose A, B, C or D.",
     "\n\nuser\nassistant\nmodel\n",
 )
-"""What the tokenizer is trained on when the caller has no text of its own."""
+"""Default training text of the tokenizer."""
 
 _PATCH = 14  # pixels; the patch size of all three vision towers
 _MERGE = 2  # patches per side that become one image token (Qwen's merge, InternVL's 1 / downsample ratio)
@@ -52,7 +51,7 @@ _LLAMA_TEMPLATE = (
     "<|start_header_id|>{{ message['role'] }}<|end_header_id|>\n\n{{ message['content'] | trim }}<|eot_id|>"
     "{% endfor %}{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"
 )
-# Gemma has no system role: its own template puts the system text in front of the first user turn.
+# Gemma has no system role: its template prepends the system text to the first user turn.
 _GEMMA_TEMPLATE = (
     "{{ bos_token }}{% if messages[0]['role'] == 'system' %}"
     "{% if messages[0]['content'] is string %}{% set prefix = messages[0]['content'] + '\n\n' %}"
@@ -71,13 +70,7 @@ _GEMMA_TEMPLATE = (
 _QWEN_SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 _QWEN_MEDIA = ("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>")
 _INTERN_MEDIA = ("<img>", "</img>", "<IMG_CONTEXT>", "<video>")
-_LLAMA_SPECIALS = (
-    "<|begin_of_text|>",
-    "<|end_of_text|>",
-    "<|start_header_id|>",
-    "<|end_header_id|>",
-    "<|eot_id|>",
-)
+_LLAMA_SPECIALS = ("<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
 _GEMMA_SPECIALS = ("<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>")
 _GEMMA_MEDIA = ("<start_of_image>", "<image_soft_token>", "<end_of_image>")
 
@@ -92,7 +85,7 @@ class _Sizes:
     vision: Mapping[str, Any]
 
     def text_config(self, vocab: int, **more: Any) -> dict[str, Any]:
-        """The language model's sizes; the caller's overrides win."""
+        """Return the language model's config; overrides win."""
         heads = max(2, self.hidden // 32)
         config = {
             "vocab_size": vocab,
@@ -109,7 +102,7 @@ class _Sizes:
         return {**config, **more, **self.text}
 
     def vision_config(self, **more: Any) -> dict[str, Any]:
-        """The vision tower's sizes; the caller's overrides win."""
+        """Return the vision tower's config; overrides win."""
         config = {
             "hidden_size": self.hidden,
             "intermediate_size": 2 * self.hidden,
@@ -137,12 +130,12 @@ def build_tiny(
 ) -> Path:
     """Write a checkpoint folder of one family with random weights and return its path.
 
-    `vocab_size` bounds the tokenizer, which stops earlier on a small `corpus`; the model takes the
-    tokenizer's size. An image of `image_size` pixels squared becomes (image_size / 28)^2 tokens; Gemma-3 may
-    keep more with `mm_tokens_per_image` (16 at 56 pixels means no pooling, which learns better).
-    `text_config` and `vision_config` override single fields of the two sub-configs, for larger builds. The
-    same arguments give the same weights. `initializer_range` 0.1, not the usual 0.02, lets so small a model
-    learn. Raises AdapterError for an unknown family or an image size that is not a multiple of 28.
+    `vocab_size` bounds the tokenizer, which stops earlier on a small `corpus`; the model has the tokenizer's size. An
+    image of `image_size` pixels squared gives (image_size / 28)^2 tokens; Gemma-3 may keep more with
+    `mm_tokens_per_image` (16 at 56 pixels means no pooling, which learns better). `text_config` and `vision_config`
+    override fields of the sub-configs. The same arguments give the same weights. The `initializer_range` of 0.1 instead
+    of 0.02 lets so small a model learn. Raises AdapterError for an unknown family or an image size that is not a
+    multiple of 28.
     """
     if family not in FAMILIES:
         raise AdapterError(f"unknown tiny family {family!r}: use one of {', '.join(FAMILIES)}")
@@ -180,7 +173,7 @@ def _qwen2_5_vl(sizes: _Sizes, corpus: Sequence[str], vocab: int, extra: Sequenc
     token = tokenizer.convert_tokens_to_ids
     text = sizes.text_config(len(tokenizer), rope_theta=1e4, **_special_ids(tokenizer, bos=False))
     head = text["hidden_size"] // text["num_attention_heads"]
-    # The three sections share head / 2 frequencies in Qwen's own proportion of 2 : 3 : 3.
+    # The three sections share head / 2 frequencies in Qwen's ratio of 2 : 3 : 3.
     section = [head // 8, 3 * head // 16, 3 * head // 16]
     text.setdefault("rope_scaling", {"type": "mrope", "rope_type": "default", "mrope_section": section})
     depth = sizes.vision.get("depth", 2)
@@ -205,7 +198,7 @@ def _qwen2_5_vl(sizes: _Sizes, corpus: Sequence[str], vocab: int, extra: Sequenc
     _generation(model, tokenizer, "<|im_end|>", "<|endoftext|>")
     pixels = {"min_pixels": sizes.image**2, "max_pixels": 4 * sizes.image**2}
     processor = transformers.Qwen2_5_VLProcessor(
-        image_processor=_image_processor("Qwen2VLImageProcessor")(patch_size=_PATCH, merge_size=_MERGE, **pixels),
+        image_processor=_fast_class("Qwen2VLImageProcessor")(patch_size=_PATCH, merge_size=_MERGE, **pixels),
         tokenizer=tokenizer,
         video_processor=transformers.Qwen2VLVideoProcessor(patch_size=_PATCH, merge_size=_MERGE, **pixels),
         chat_template=_QWEN_TEMPLATE,
@@ -232,7 +225,7 @@ def _internvl3_5(sizes: _Sizes, corpus: Sequence[str], vocab: int, extra: Sequen
         num_attention_heads=4,
         image_size=[sizes.image, sizes.image],
         attention_bias=True,
-        # 0.1, the default, shrinks every residual branch and slows a model that starts from nothing.
+        # The default of 0.1 shrinks every residual branch and slows training from scratch.
         layer_scale_init_value=1.0,
     )
     config = transformers.InternVLConfig(
@@ -247,7 +240,7 @@ def _internvl3_5(sizes: _Sizes, corpus: Sequence[str], vocab: int, extra: Sequen
     _generation(model, tokenizer, "<|im_end|>", "<|endoftext|>")
     size = {"height": sizes.image, "width": sizes.image}
     processor = transformers.InternVLProcessor(
-        image_processor=_image_processor("GotOcr2ImageProcessor")(size=size, crop_to_patches=False),
+        image_processor=_fast_class("GotOcr2ImageProcessor")(size=size, crop_to_patches=False),
         tokenizer=tokenizer,
         video_processor=transformers.InternVLVideoProcessor(size=size),
         image_seq_length=tokens,
@@ -261,19 +254,15 @@ def _gemma3(
 ) -> tuple[Any, Any]:
     import transformers
 
-    names = {
-        "image_token": "<image_soft_token>",
-        "boi_token": "<start_of_image>",
-        "eoi_token": "<end_of_image>",
-    }
+    names = {"image_token": "<image_soft_token>", "boi_token": "<start_of_image>", "eoi_token": "<end_of_image>"}
     backend = _gemma_bpe(corpus, vocab, (*_GEMMA_SPECIALS, *_GEMMA_MEDIA), extra)
-    tokenizer = _tokenizer_class("GemmaTokenizer")(
+    tokenizer = _fast_class("GemmaTokenizer")(
         tokenizer_object=backend,
         pad_token="<pad>",
         eos_token="<eos>",
         bos_token="<bos>",
         unk_token="<unk>",
-        mask_token="<unk>",  # else the class adds a <mask> behind the last row of the embedding
+        mask_token="<unk>",  # else the class adds a <mask> beyond the last row of the embedding
         extra_special_tokens=names,
         padding_side="left",
     )
@@ -304,13 +293,13 @@ def _gemma3(
         initializer_range=sizes.initializer_range,
     )
     model = transformers.Gemma3ForConditionalGeneration(config)
-    # The class starts this matrix at zero: image features are then zero, and a normalisation of zero gives
-    # gradient norms of 59,000 on the first step.
+    # The class initialises this matrix to zero: image features are then zero, and normalising them gives gradient
+    # norms of 59,000 on the first step.
     torch.nn.init.normal_(model.model.multi_modal_projector.mm_input_projection_weight, std=sizes.initializer_range)
     _generation(model, tokenizer, "<eos>", "<end_of_turn>")
     size = {"height": sizes.image, "width": sizes.image}
     processor = transformers.Gemma3Processor(
-        image_processor=_image_processor("Gemma3ImageProcessor")(size=size),
+        image_processor=_fast_class("Gemma3ImageProcessor")(size=size),
         tokenizer=tokenizer,
         image_seq_length=image_tokens,
         chat_template=_GEMMA_TEMPLATE,
@@ -325,7 +314,7 @@ def _text(family: str, sizes: _Sizes, corpus: Sequence[str], vocab: int, extra: 
         backend = _byte_bpe(corpus, vocab, _LLAMA_SPECIALS, extra)
         bos = "<|begin_of_text|>"
         _prepend(backend, bos)
-        # No pad token, as on the hub: adapters have to cope.
+        # No pad token, as on the hub.
         tokenizer = transformers.PreTrainedTokenizerFast(
             tokenizer_object=backend, bos_token=bos, eos_token="<|eot_id|>", padding_side="left"
         )
@@ -362,15 +351,8 @@ def _generation(model: Any, tokenizer: Any, *stops: str) -> None:
     model.generation_config.bos_token_id = tokenizer.bos_token_id
 
 
-def _tokenizer_class(name: str) -> Any:
-    """The tokenizers-backed class: `...Fast` in 4.x, the only one in 5.x."""
-    import transformers
-
-    return getattr(transformers, name if transformers.__version__ >= "5" else f"{name}Fast")
-
-
-def _image_processor(name: str) -> Any:
-    """The torchvision-backed class: `...Fast` in 4.x, the plain name in 5.x."""
+def _fast_class(name: str) -> Any:
+    """Return a class by name: `...Fast` in transformers 4.x, the plain name in 5.x."""
     import transformers
 
     return getattr(transformers, name if transformers.__version__ >= "5" else f"{name}Fast")
@@ -379,7 +361,7 @@ def _image_processor(name: str) -> Any:
 def _qwen_tokenizer(
     corpus: Sequence[str], vocab: int, specials: Sequence[str], extra: Sequence[str], **more: Any
 ) -> Any:
-    return _tokenizer_class("Qwen2Tokenizer")(
+    return _fast_class("Qwen2Tokenizer")(
         tokenizer_object=_byte_bpe(corpus, vocab, specials, extra),
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
@@ -391,20 +373,11 @@ def _qwen_tokenizer(
 
 
 def _byte_bpe(corpus: Sequence[str], vocab: int, specials: Sequence[str], extra: Sequence[str]) -> Any:
-    """Byte-level BPE with Qwen's own splitting rule, in which every digit is a token of its own.
+    """Train byte-level BPE with Qwen's splitting rule, which makes every digit a token.
 
-    The rule must be Qwen's: transformers 5 puts it back on loading, whatever the file says.
+    The rule must be Qwen's: transformers 5 restores it on loading, whatever the file.
     """
-    from tokenizers import (
-        AddedToken,
-        Regex,
-        Tokenizer,
-        decoders,
-        models,
-        normalizers,
-        pre_tokenizers,
-        trainers,
-    )
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
     words = (
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
@@ -433,7 +406,7 @@ def _byte_bpe(corpus: Sequence[str], vocab: int, specials: Sequence[str], extra:
 
 
 def _gemma_bpe(corpus: Sequence[str], vocab: int, specials: Sequence[str], extra: Sequence[str]) -> Any:
-    """SentencePiece-like BPE with byte fallback: transformers 5 restores Gemma's normaliser on loading.
+    """Train SentencePiece-like BPE with byte fallback; transformers 5 restores Gemma's normaliser on loading.
 
     Runs of newlines are tokens because serving engines look them up by name.
     """
@@ -456,7 +429,7 @@ def _gemma_bpe(corpus: Sequence[str], vocab: int, specials: Sequence[str], extra
         show_progress=False,
     )
     tokenizer.train_from_iterator(corpus, trainer)
-    # The trainer marks all of these special: bytes must be plain entries and newlines must survive decoding.
+    # The trainer marks all of these special, but bytes are plain entries and newlines must survive decoding.
     state = json.loads(tokenizer.to_str())
     state["added_tokens"] = [
         {**added, "special": added["content"] in specials, "normalized": False}
@@ -480,8 +453,8 @@ def _prepend(tokenizer: Any, bos: str) -> None:
 def _hub_layout(path: Path) -> None:
     """Rename Gemma-3's vision weights to their names on the hub.
 
-    Built from a config, transformers 5 saves `vision_tower.embeddings...`; 4.x then starts those tensors at
-    random with only a log line, and vLLM refuses the file.
+    For a model built from a config, transformers 5 saves `vision_tower.embeddings...`; 4.x then initialises those
+    tensors at random with only a log line, and vLLM refuses the file.
     """
     from safetensors.torch import load_file, save_file
 

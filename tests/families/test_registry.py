@@ -111,6 +111,7 @@ def test_the_config_decides_and_not_the_path(tmp_path: Path) -> None:
         assert adapter_for(folder(path, model_type=model_type, **architectures)).family == "text"
 
 
+@pytest.mark.slow
 def test_a_hub_id_is_read_from_the_cache(tmp_path: Path) -> None:
     """The layout of the hub's own cache, and a process that may not use the network."""
     snapshot = tmp_path / "models--org--some-model" / "snapshots" / "abc"

@@ -108,11 +108,11 @@ def test_a_fix_that_does_not_work_or_raises_is_an_error(install: Callable[[Patch
 @pytest.mark.parametrize(
     ("change", "state", "reason"),
     [
-        ({}, "applied", f"cured in this process (packaging {INSTALLED})"),
+        ({}, "applied", f"fixed in this process (packaging {INSTALLED})"),
         ({"package": "no-such-distribution"}, "not needed", "no-such-distribution is not installed"),
         ({"versions": f"<{INSTALLED}"}, "not needed", f"packaging {INSTALLED} does not have the bug"),
         ({"is_applied": lambda: True}, "not needed", f"packaging {INSTALLED} works as installed here"),
-        ({"is_applied": lambda: False}, "cannot", "the symptom stayed (it breaks)"),
+        ({"is_applied": lambda: False}, "cannot", "the symptom remains (it breaks)"),
         ({"after_import": "vllm"}, "pending", "applied by vLLM's own processes when they start"),
     ],
 )
@@ -207,6 +207,7 @@ print(tuple(functional.resize(torch.zeros(3, 8, 8), [4, 4]).shape))
     assert done.stdout.strip() == "(3, 4, 4)"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(INSTALLED_TRANSFORMERS.major < 5, reason="4.57 has these bugs: tests/paper")
 def test_the_installed_transformers_is_left_alone() -> None:
     """Gemma-3's patches change nothing on transformers 5, in a process of its own."""
@@ -223,6 +224,7 @@ assert before == (Gemma3Processor.__call__, PreTrainedModel._init_weights)
     assert done.stdout.strip() == "['out_of_range', 'out_of_range']"
 
 
+@pytest.mark.slow
 def test_a_package_whose_library_does_not_load_counts_as_absent(tmp_path: Path) -> None:
     """As the CUDA wheels do beside a CPU torch: found, but importing raises OSError, here by a file like theirs."""
     package = tmp_path / "torchaudio"
