@@ -102,47 +102,21 @@ def test_settings_are_refused_in_words() -> None:
             Equivalence(**wrong)  # type: ignore[arg-type]
 
 
-HOSTILE = {
-    "power tower": "9**9**9**9",
-    "latex tower": r"9^{9^{9^{9}}}",
-    "nested tower": r"\dfrac{5^{\left(5^{\left(5^{\left(5^5\right)}\right)} - 4\right)} - 5}{16}",
-    "huge exponent": "2^{3000000000}",
-    "factorial": "99999999!",
-    "iterated factorial": "((9!)!)!",
-    "symbolic power": "(x+1)**99999",
-    "binomial": r"\binom{10000000}{5000000}",
-    "product": r"\prod_{k=1}^{10000000} k",
-    "integral": r"\int_0^1 e^{-x^2}\sin(x^3)\,dx",
-    "exponent notation": "1e999999999",
-    "digits": "9" * 1_000_000,
-    "digits and decimals": "1" * 400 + ".123456",
-    "many decimals": "0." + "1" * 3900,
-    "decimals": "0." + "3" * 1_000_000,
-    "braces": "{" * 100_000,
-    "closed braces": "{" * 50_000 + "}" * 50_000,
-    "parentheses": "(" * 2000 + "1" + ")" * 2000,
-    "fractions": r"\frac{1}{" * 300 + "2" + "}" * 300,
-    "roots": r"\sqrt{" * 300 + "2" + "}" * 300,
-    "nulls": "\x00" * 1000 + "5\x00",
-    "surrogates": "\ud800\udfff5",
-    "tags": "<answer>" * 8000,
-    "dollars": "$" * 100_000,
-    "percents": "%" * 4000,
-    "terms": "+".join(f"a{i}" for i in range(1000)),
-    "commas": "," * 4000,
-    "equals": "=" * 4000,
-    "signs": r"\pm" * 1000,
-    "letters": "a" * 4000,
-    "minus": "-" * 4000,
-    "unions": r"(1,2)\cup" * 400,
-    "columns": r"\begin{matrix}" + "1&" * 1900 + r"\end{matrix}",
-    "code": "exec('raise SystemExit')",
-    "negative exponents": "2^{-" * 500,
-    "ratio": "1:" * 2000,
-}
+# Towers, factorials, deep nesting, long repetitions, bytes that are no text, code.
+HOSTILE = [
+    "9**9**9**9", r"9^{9^{9^{9}}}", r"\dfrac{5^{\left(5^{\left(5^{\left(5^5\right)}\right)} - 4\right)} - 5}{16}",
+    "2^{3000000000}", "99999999!", "((9!)!)!", "(x+1)**99999", r"\binom{10000000}{5000000}",
+    r"\prod_{k=1}^{10000000} k", r"\int_0^1 e^{-x^2}\sin(x^3)\,dx", "1e999999999", "9" * 1_000_000,
+    "1" * 400 + ".123456", "0." + "1" * 3900, "0." + "3" * 1_000_000, "{" * 100_000, "{" * 50_000 + "}" * 50_000,
+    "(" * 2000 + "1" + ")" * 2000, r"\frac{1}{" * 300 + "2" + "}" * 300, r"\sqrt{" * 300 + "2" + "}" * 300,
+    "\x00" * 1000 + "5\x00", "\ud800\udfff5", "<answer>" * 8000, "$" * 100_000, "%" * 4000,
+    "+".join(f"a{i}" for i in range(1000)), "," * 4000, "=" * 4000, r"\pm" * 1000, "a" * 4000, "-" * 4000,
+    r"(1,2)\cup" * 400, r"\begin{matrix}" + "1&" * 1900 + r"\end{matrix}", "exec('raise SystemExit')", "2^{-" * 500,
+    "1:" * 2000,
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
+@pytest.mark.parametrize("text", HOSTILE, ids=lambda text: repr(text[:12]))
 def test_hostile_text_is_cheap_and_equals_nothing_else(relation: Equivalence, text: str) -> None:
     others = ["1.5", "x", r"\sqrt{2}", "(1,2)", "1", r"\infty", "B"]
     started = time.perf_counter()
@@ -153,7 +127,7 @@ def test_hostile_text_is_cheap_and_equals_nothing_else(relation: Equivalence, te
 
 
 def test_hostile_pairs(relation: Equivalence) -> None:
-    texts = list(HOSTILE.values())
+    texts = HOSTILE
     started = time.perf_counter()
     assert len(set(relation.classes(texts))) >= len(texts) - 1
     assert time.perf_counter() - started < 10
