@@ -135,7 +135,7 @@ def _exact_ops() -> Ops:
     def refuse(*_: object) -> Fraction:
         raise NotArithmeticError
 
-    return Ops(_exact_number, Fraction, _as_whole, _exact_power, _exact_root, refuse, refuse, variables=False)
+    return Ops(_exact_number, Fraction, _as_whole, _exact_power, exact_root, refuse, refuse, variables=False)
 
 
 def _as_whole(value: Value) -> int:
@@ -158,7 +158,7 @@ def _exact_power(base: Value, exponent: Value) -> Fraction:
     if exponent.denominator != 1:
         if exponent.denominator > 8:
             raise NotArithmeticError
-        return _exact_power(_exact_root(base, exponent.denominator), Fraction(exponent.numerator))
+        return _exact_power(exact_root(base, exponent.denominator), Fraction(exponent.numerator))
     if base == 0 and exponent <= 0:
         raise NotArithmeticError
     bits = max(base.numerator.bit_length(), base.denominator.bit_length())
@@ -169,7 +169,8 @@ def _exact_power(base: Value, exponent: Value) -> Fraction:
     return Fraction(base**exponent.numerator)
 
 
-def _exact_root(value: Value, degree: int) -> Fraction:
+def exact_root(value: Value, degree: int) -> Fraction:
+    """Return the root of a non-negative rational; raises NotArithmeticError when it is irrational."""
     assert isinstance(value, Fraction)
     if value < 0:
         raise NotArithmeticError

@@ -6,9 +6,10 @@ Parsing does not judge; `comparison` decides whether two parsed answers are the 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Literal
+from functools import lru_cache, wraps
+from typing import Literal, TypeVar
 
 from mmcorl.answers.latex import FUNCTIONS, MAX_LENGTH, clean
 from mmcorl.answers.numbers import Exact, TooLargeError, exact
@@ -16,8 +17,9 @@ from mmcorl.answers.units import UNIT_WORDS, split_unit
 
 Kind = Literal["number", "expression", "relation", "list", "union", "matrix", "ratio", "labelled", "words", "opaque"]
 
-_SHORT = 512
-"""Many answers up to this length are cached, and few longer ones, to bound the memory."""
+_SHORT, _LONGEST = 512, 4 * MAX_LENGTH
+"""Answers up to `_SHORT` characters are cached in number; longer than `_LONGEST` they stay as they are."""
+T = TypeVar("T")
 _MAX_DEPTH = 6
 _MAX_PARTS = 256
 
@@ -42,16 +44,24 @@ class ParsedAnswer:
     """The approximation that the answer gives of itself: the 50.27 of `16\\pi \\approx 50.27`."""
 
 
+def _cached(function: Callable[[str], T]) -> Callable[[str], T]:
+    """Cache many results for answers of up to `_SHORT` characters and few for longer ones, to bound the memory."""
+    short, long = lru_cache(maxsize=1 << 14)(function), lru_cache(maxsize=1 << 8)(function)
+
+    @wraps(function)
+    def cached(answer: str) -> T:
+        if len(answer) > _LONGEST:
+            return function(answer)
+        return short(answer) if len(answer) <= _SHORT else long(answer)
+
+    return cached
+
+
+@_cached
 def parse(answer: str) -> ParsedAnswer:
     """Parse an extracted answer; never raises, whatever the text."""
-    if len(answer) > 4 * MAX_LENGTH:
-        return ParsedAnswer("opaque", answer.strip())
-    return _cached(answer) if len(answer) <= _SHORT else _long_cached(answer)
-
-
-def _parse_answer(answer: str) -> ParsedAnswer:
-    text = clean(answer)
-    if len(text) > MAX_LENGTH:
+    text = clean(answer) if len(answer) <= _LONGEST else answer.strip()
+    if len(text) > MAX_LENGTH or len(answer) > _LONGEST:
         return ParsedAnswer("opaque", text)
     if (letter := option_letter(text)) is not None:
         return ParsedAnswer("expression", letter, letter)
@@ -63,29 +73,16 @@ def _parse_answer(answer: str) -> ParsedAnswer:
     return _parse(text, 0)
 
 
-_cached = lru_cache(maxsize=1 << 14)(_parse_answer)
-_long_cached = lru_cache(maxsize=1 << 8)(_parse_answer)
-
-
+@_cached
 def canonical_text(answer: str) -> str:
     """Return the canonical spelling: the text of the parsed answer, parsed again until it is stable."""
-    if len(answer) > 4 * MAX_LENGTH:
-        return answer.strip()
-    return _cached_text(answer) if len(answer) <= _SHORT else _long_cached_text(answer)
-
-
-def _settle(answer: str) -> str:
     text = parse(answer).text
-    for _ in range(4):
+    for _ in range(4 if len(answer) <= _LONGEST else 0):
         again = parse(text).text
         if again == text:
             break
         text = again
     return text
-
-
-_cached_text = lru_cache(maxsize=1 << 14)(_settle)
-_long_cached_text = lru_cache(maxsize=1 << 8)(_settle)
 
 
 # --- option letters -----------------------------------------------------------------------------------------

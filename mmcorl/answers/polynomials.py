@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from mmcorl.answers.numbers import NotArithmeticError, Ops, Parser, TooLargeError, Value, literal
+from mmcorl.answers.numbers import NotArithmeticError, Ops, Parser, TooLargeError, Value, exact_root, literal
 
 Monomial = tuple[bool, int, tuple[tuple[str, int], ...]]
 """(has the imaginary unit, square-free radicand, powers of the variables by name)."""
@@ -197,26 +197,13 @@ def _root(value: Value, degree: int) -> RationalFunction:
     if number is None or degree not in (2, 3):
         raise NotArithmeticError
     if degree == 3:
-        return _constant(_cube_root(number))
+        # Negative numbers raise: their principal cube root is complex, the schoolbook one real.
+        if max(number.numerator.bit_length(), number.denominator.bit_length()) > 150:
+            raise NotArithmeticError
+        return _constant(exact_root(number, 3))
     outside, inside = _square_free(abs(number.numerator) * number.denominator)
     factor = Fraction(outside, number.denominator)
     return RationalFunction({(number < 0, inside, ()): factor} if number else {}, {_ONE: Fraction(1)})
-
-
-def _cube_root(number: Fraction) -> Fraction:
-    parts = []
-    for part in (abs(number.numerator), number.denominator):
-        if part.bit_length() > 150:
-            raise NotArithmeticError
-        root = round(part ** (1 / 3))
-        root = next((near for near in (root - 1, root, root + 1) if near**3 == part), None) or 0
-        if root**3 != part:
-            raise NotArithmeticError
-        parts.append(root)
-    if number < 0:
-        # The principal cube root of a negative number is complex, the schoolbook one real.
-        raise NotArithmeticError
-    return Fraction(parts[0], parts[1])
 
 
 @lru_cache(maxsize=1 << 12)
