@@ -2,7 +2,6 @@
 
 from mmcorl.data.batches import Batches
 from mmcorl.data.checks import DataCheck, DataError, Finding, check
-from mmcorl.data.overlap import overlap
 from mmcorl.data.settings import Columns, DataSettings, HoldOut, View, ViewColumns
 from mmcorl.data.sources import PromptSource, load_prompts
 
@@ -19,5 +18,4 @@ __all__ = [
     "ViewColumns",
     "check",
     "load_prompts",
-    "overlap",
 ]

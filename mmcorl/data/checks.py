@@ -232,3 +232,22 @@ def _refuse(report: DataCheck, settings: DataSettings) -> None:
 
 def _count_words(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {_WORDS[kind][count > 1]}" for kind, count in counts.items())
+
+
+def overlap_warnings(checks: Mapping[str, DataCheck]) -> list[str]:
+    """Return one sentence per validation set that shares rows with the data called `train`.
+
+    Uids are hashes of content: rows match under other ids, in other files and with other answers, but not where a
+    question is worded or an image is encoded differently.
+    """
+    train = set(checks["train"].uids)
+    sentences = []
+    for name, checked in checks.items():
+        shared = sum(uid in train for uid in checked.uids) if name != "train" else 0
+        if shared:
+            sentences.append(
+                f"{shared} of {len(checked.uids)} rows of validation set {name!r} are also in the training data, so "
+                "its accuracy is in part that of rows trained on: give it other rows, such as the held-out part of "
+                "data.train.hold_out, or for a synthetic set another seed"
+            )
+    return sentences

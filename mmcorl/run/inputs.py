@@ -13,8 +13,7 @@ import transformers
 
 from mmcorl.config import BenchmarkSet, Config
 from mmcorl.data import check_cache
-from mmcorl.data.checks import DataCheck, DataError, check
-from mmcorl.data.overlap import warnings as overlap_warnings
+from mmcorl.data.checks import DataCheck, DataError, check, overlap_warnings
 from mmcorl.data.row_parsing import BadRow
 from mmcorl.data.sources import PromptSource, load_prompts
 from mmcorl.data.training_prompts import TrainingPrompts

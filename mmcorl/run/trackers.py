@@ -51,13 +51,9 @@ def flatten(record: Mapping[str, Any]) -> dict[str, float]:
 
 
 class Tracker(Protocol):
-    """One place that numbers go to."""
+    def log(self, step: int, values: Mapping[str, float]) -> None: ...
 
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Take the numbers of one record."""
-
-    def close(self) -> None:
-        """Write what is buffered."""
+    def close(self) -> None: ...
 
 
 class Trackers:

@@ -251,14 +251,6 @@ def test_majority_needs_no_answers_and_silence_is_never_right() -> None:
     assert set(by_gold.outcome.rewards.values()) == {0.0}
 
 
-def test_the_majority_is_over_all_conversations_of_a_problem() -> None:
-    settings, talks = EpisodeSettings(kind="debate", rounds=1), start_conversations(PROBLEMS[:1], 3)
-    workflow = debate(talks, 1, 1, settings, 0, by_label(Letters(), "majority"))
-    episode = play(workflow, 1, lambda _, prompt: "4" if "/0/1" in prompt.uid else "5")
-    assert list(episode.outcome.rewards.values()) == [0.0, 1.0, 1.0]
-    assert episode.solution_rewards(0, PROBLEMS[:1]) == {"p": (0.0, 1.0, 1.0)}
-
-
 # -- draws, texts, uids --------------------------------------------------------------------------------------------
 
 

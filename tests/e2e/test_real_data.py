@@ -18,7 +18,7 @@ from mmcorl.labels.supervision import Supervision
 from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.rewards import Reward
 from mmcorl.types import Completion, Group, Prompt
-from runs import small_config, write_config
+from runs import changed, small_config, write_config
 
 
 @pytest.fixture(autouse=True)
@@ -127,7 +127,7 @@ def test_letters_and_values_of_real_options_are_one_vote_and_one_reward(wemath):
 
 def test_prompts_show_real_options_as_lettered_lines_unless_the_picture_does(tiny_checkpoints, mathvision, wemath):
     path = tiny_checkpoints["qwen2_5_vl"]
-    config = parse(small_config({"qwen": path, "other": path}))
+    config = parse(changed(small_config({"qwen": path, "other": path}), prompt__style="answer_tags"))
     encoder = PromptEncoder(config, config.agents[0], str(path))
     angle = next(prompt for prompt in load_prompts(DataSettings(**wemath)) if prompt.row_id == "1420")
     text = encoder.adapter.decode(encoder.processor, encoder.encode(angle).input_ids.tolist())

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from mmcorl.data import DataError, DataSettings, check, load_prompts
-from mmcorl.data.overlap import warnings
+from mmcorl.data.checks import overlap_warnings
 
 COLUMNS = {"image": "image", "id": "id"}
 
@@ -180,7 +180,7 @@ def test_validation_rows_that_are_in_the_training_data_are_counted(tmp_path):
         name: report_of(source=rows_file(tmp_path, lines, f"{name}.jsonl"), columns=columns)
         for name, lines in rows.items()
     }
-    (sentence,) = warnings(checks)
+    (sentence,) = overlap_warnings(checks)
     assert sentence.startswith("2 of 3 rows of validation set 'shared'")
 
 

@@ -178,15 +178,6 @@ def test_choices_in_any_form(tmp_path):
             source[number]
 
 
-def test_options_that_arrow_fills_up_with_null_are_those_the_row_has(tmp_path):
-    # One struct for all rows: the second gets C and D, both null.
-    rows = [{"A": "1", "B": "2", "C": "3", "D": "4"}, {"A": "yes", "B": "no"}]
-    table = datasets.Dataset.from_list([{"question": f"{len(row)}?", "o": row} for row in rows])
-    table.to_parquet(tmp_path / "r.parquet")
-    source = load_prompts(DataSettings(source=str(tmp_path / "r.parquet"), columns={"choices": "o"}))
-    assert [prompt.choices for prompt in source] == [("1", "2", "3", "4"), ("yes", "no")]
-
-
 BROKEN = "bad \ud800"
 
 
