@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 import yaml
 
+from eval_suite.options import CheckpointOptions
+from mmcorl.engines import ENGINES
 from mmcorl.errors import UserError
 from mmcorl.types import PromptStyle
 
@@ -70,3 +72,18 @@ def trained_with(model: str) -> dict[str, Any]:
                     prompting |= agent
             return {name: prompting[name] for name in (*TRAINED, "adapter") if prompting.get(name) is not None}
     return {}
+
+
+def generation_for(model: str, options: CheckpointOptions, default_style: PromptStyle, **settings: Any) -> Generation:
+    """Return how a checkpoint is asked: the options' value, else the training run's, else the default."""
+    trained = trained_with(model)
+    return Generation(
+        style=options.style or trained.get("style") or default_style,
+        system=trained.get("system"),
+        vision=trained.get("vision", {}),
+        template=trained.get("template", {}),
+        dtype=options.dtype,
+        engine=options.engine,
+        chunk=256 if ENGINES.find(options.engine).own_weights else 32,
+        **settings,
+    )

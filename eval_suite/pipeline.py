@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from eval_suite import steps, subset
 from eval_suite.folder import EvalFolder, refuse_early
-from eval_suite.generation import Generation, trained_with
+from eval_suite.generation import Generation, generation_for, trained_with
 from eval_suite.grading.verdict import McqPolicy
 from eval_suite.imports import as_items, as_responses, read_responses
 from eval_suite.items import Item
@@ -21,7 +21,6 @@ from eval_suite.options import DEFAULT_POLICY, CodeOptions, EvalOptions, GradeOp
 from eval_suite.reporter import SILENT, Reporter
 from eval_suite.results import Evaluation, is_evaluation, unfinished
 from eval_suite.tasks import BENCHMARKS, Loaded
-from mmcorl.engines import ENGINES
 from mmcorl.errors import UserError
 
 if TYPE_CHECKING:
@@ -162,7 +161,6 @@ class EvalJob:
         Raises:
             UserError: several samples at temperature 0, or an aggregation that needs more samples.
         """
-        trained = trained_with(model)
         generation = {}
         for name in benchmarks:
             benchmark = BENCHMARKS[name]
@@ -170,25 +168,21 @@ class EvalJob:
             temperature = options.temperature
             if temperature is None:
                 temperature = benchmark.temperature if samples == 1 else 0.6
-            generation[name] = Generation(
-                style=options.style or trained.get("style") or benchmark.prompt_style,
-                system=trained.get("system"),
+            generation[name] = generation_for(
+                model,
+                options,
+                benchmark.prompt_style,
                 samples=samples,
                 temperature=temperature,
                 top_p=1.0 if options.top_p is None else options.top_p,
                 max_new_tokens=16384 if options.max_new_tokens is None else options.max_new_tokens,
-                vision=trained.get("vision", {}),
-                template=trained.get("template", {}),
                 seed=options.seed,
-                dtype=options.dtype,
-                engine=options.engine,
-                chunk=256 if ENGINES.find(options.engine).own_weights else 32,
             )
             if samples > 1 and temperature == 0:
                 raise UserError(f"{name} asks for {samples} samples, all alike at temperature 0: raise --temperature")
         aggregations = aggregations_of(options.aggregation, {name: how.samples for name, how in generation.items()})
         policy = options.mcq_policy or DEFAULT_POLICY
-        adapter = options.adapter or trained.get("adapter")
+        adapter = options.adapter or trained_with(model).get("adapter")
         return cls(model, out, generation, aggregations, policy, adapter, options.device)
 
     def check(self) -> None:

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 
 from eval_suite import steps, subset
 from eval_suite.folder import EvalFolder
-from eval_suite.generation import Generation, trained_with
+from eval_suite.generation import generation_for, trained_with
 from eval_suite.grading import GRADER, Grader
 from eval_suite.imports import Imported, as_items, as_responses, read_responses
 from eval_suite.items import Item
@@ -243,28 +243,23 @@ def _answer(job: EvalJob, loaded: Loaded, label: str, labels: bool, reporter: Re
 
 def _job(source: Source, name: str, options: ResponseOptions) -> EvalJob:
     """The evaluation of one checkpoint on the problems called `name`."""
-    trained = trained_with(source.where)
     seed = options.seed if source.seed is None else source.seed
-    settings = Generation(
-        style=options.style or trained.get("style") or "boxed",
-        system=trained.get("system"),
+    settings = generation_for(
+        source.where,
+        options,
+        "boxed",
         samples=options.repeat,
         temperature=options.temperature,
         top_p=options.top_p,
         max_new_tokens=options.max_new_tokens,
-        vision=trained.get("vision", {}),
-        template=trained.get("template", {}),
         # Models that share a vocabulary would draw from one stream of noise, and err together for that alone.
         seed=noise_seed(seed, source.where, 0, 0) % 2**31,
-        dtype=options.dtype,
-        engine=options.engine,
-        chunk=256 if ENGINES.find(options.engine).own_weights else 32,
     )
     slug = re.sub(r"[^\w.-]+", "-", source.label) + ("" if source.seed is None else f"-seed{source.seed}")
     assert options.out is not None  # _check_sources
     out = options.out / "samples" / slug
     aggregations = aggregations_of(None, {name: options.repeat})
-    adapter = options.adapter or trained.get("adapter")
+    adapter = options.adapter or trained_with(source.where).get("adapter")
     return EvalJob(source.where, out, {name: settings}, aggregations, DEFAULT_POLICY, adapter, options.device)
 
 

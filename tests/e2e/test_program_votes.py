@@ -99,10 +99,10 @@ def maj(item: Item, outcomes: Sequence[Outcome], tie: Any = "first_seen") -> tup
         # What runs nowhere has no vote while others run.
         (HUMANEVAL, (BROKEN, BROKEN, BROKEN, None, RIGHT), [None, None, None, None, 0], "behaviour", (1, 0)),
         # Where nothing runs, or there is no example, syntax trees vote.
-        (SILENT, ("def double(x): return x / 0", BROKEN, "def (", OTHER, None), [0, 1, None, 1, None], "syntax", None),
+        (SILENT, (DIVIDED, BROKEN, "def (", OTHER, None), [0, 1, None, 1, None], "syntax", None),
         (
             HUMANEVAL,
-            ("def double(x): return x / 0", BROKEN, "def (", OTHER, None),
+            (DIVIDED, BROKEN, "def (", OTHER, None),
             [0, 1, None, 1, None],
             "syntax",
             None,
