@@ -1,4 +1,4 @@
-"""Programs that mean harm, under every set of layers this machine has: contained, unharmed, nothing left running."""
+"""Hostile programs under every set of layers this machine has: contained, nothing harmed, nothing left running."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,18 +18,19 @@ from eval_suite.sandbox.run_tests import CallCase, Program, StdinCase, run_calls
 
 LIMITS = Limits(memory_mb=1024, output_mb=2, disk_mb=16, processes=32)
 SECONDS = 1.0
-SHORT = 0.2
-"""For programs that are meant to run into the limit."""
+SHORT = 0.2  # for programs that are meant to run into the limit
 # The layers of several machines: this one, a container that forbids namespaces, a kernel without Landlock.
 SETS = {"all": None, "no namespaces": ("landlock", "seccomp"), "no landlock, no seccomp": ("namespaces", "uid")}
 
 
-def tiered(table: Iterable[str], *quick: str) -> list[Any]:
-    """Names of a table as parameters; all but a few belong to the slow tier."""
-    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in table]
+def tiered(table: Iterable[str], *quick: str) -> pytest.MarkDecorator:
+    """Run a test for each name of a table; all but a few belong to the slow tier."""
+    return pytest.mark.parametrize(
+        "name", [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in table]
+    )
 
 
-@pytest.fixture(params=tiered(SETS, "all"))
+@pytest.fixture(params=["all", *(pytest.param(name, marks=pytest.mark.slow) for name in list(SETS)[1:])])
 def sandbox(request: pytest.FixtureRequest) -> Sandbox:
     """A sandbox with one set of layers; sets this machine lacks are skipped."""
     here = open_sandbox(run_code=True).layers
@@ -47,7 +46,6 @@ def sandbox(request: pytest.FixtureRequest) -> Sandbox:
 
 @pytest.fixture
 def full() -> Sandbox:
-    """All the layers of this machine, for what no layer decides."""
     return Sandbox(detect(), LIMITS)
 
 
@@ -69,7 +67,7 @@ def unharmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (outside / "canary").chmod(0o666)
     started = time.monotonic()
     yield outside
-    seconds = time.monotonic() - started
+    assert time.monotonic() - started < 5
     assert (outside / "canary").read_text() == "alive sesame"
     assert sorted(path.name for path in outside.iterdir()) == ["canary"]
     assert not list(boxes.iterdir()), "a folder was left behind"
@@ -77,7 +75,6 @@ def unharmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     while (left := processes_with(str(boxes))) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not left, "processes were left behind"
-    assert seconds < 5
 
 
 def processes_with(text: str) -> list[int]:
@@ -95,17 +92,9 @@ def processes_with(text: str) -> list[int]:
 
 
 def outcomes(sandbox: Sandbox, source: str, test: str = "assert f() == 1", seconds: float = SECONDS) -> list[str]:
-    """Outcomes of one test of `f`."""
     result = run_python_tests(sandbox, Program(source), ["f"], "", [test], seconds)
     assert not result.harness_error, result.tests
     return [test.outcome for test in result.tests]
-
-
-def returned(sandbox: Sandbox, source: str, expected: object) -> bool:
-    """Whether `f()` returns a value."""
-    result = run_calls(sandbox, Program(source), "f", [CallCase((), expected)], SECONDS)
-    assert result.passed, result.tests
-    return True
 
 
 LOOPS = {
@@ -124,13 +113,9 @@ LOOPS = {
 }
 
 
-@pytest.mark.parametrize("name", tiered(LOOPS, "signals ignored", "asleep"))
+@tiered(LOOPS, "signals ignored", "asleep")
 def test_a_program_that_never_ends_is_ended(name, full):
     assert outcomes(full, LOOPS[name], seconds=SHORT) in (["timeout"], ["killed"])
-
-
-def test_a_program_that_leaves_its_session_is_ended(sandbox):
-    assert outcomes(sandbox, LOOPS["another session"], seconds=SHORT) in (["timeout"], ["killed"])
 
 
 BOMBS = {
@@ -152,14 +137,14 @@ BOMBS = {
 }
 
 
-@pytest.mark.parametrize("name", tiered(BOMBS, "fork loop", "10 GiB", "threads", "large answer"))
+@tiered(BOMBS, "fork loop", "10 GiB", "threads", "large answer")
 def test_a_program_that_wants_everything_gets_little(name, full):
     assert outcomes(full, BOMBS[name], seconds=0.4)[0] in ("error", "killed", "timeout")
 
 
-@pytest.mark.parametrize("name", tiered(["forks that go on", "10 GiB", "files"], "files"))
-def test_each_set_of_layers_holds_what_multiplies(name, sandbox):
-    assert outcomes(sandbox, BOMBS[name], seconds=0.4)[0] in ("error", "killed", "timeout")
+@tiered(["forks that go on", "10 GiB", "files", "another session"], "files")
+def test_each_set_of_layers_holds_what_multiplies_or_leaves(name, sandbox):
+    assert outcomes(sandbox, (BOMBS | LOOPS)[name], seconds=0.4)[0] in ("error", "killed", "timeout")
 
 
 WORDS = [
@@ -208,22 +193,18 @@ def f():
 }
 
 
-@pytest.mark.parametrize(
-    "name",
-    tiered(
-        LIARS, "exit 0", "always equal", "words of a verdict", "no equality left", "stops the loop over its answers"
-    ),
-)
+TESTS = {
+    "a list that lies": "assert f() in ([1], 1, '1')",
+    "a text that is always equal": "assert f() == '1'",
+    "stops the loop over its answers": "assert all(map(f, [1, 2]))",
+}
+
+
+@tiered(LIARS, "exit 0", "always equal", "words of a verdict", "no equality left", "stops the loop over its answers")
 def test_nothing_a_program_says_of_itself_makes_it_pass(name, full):
-    test = "assert f() in ([1], 1, '1')" if name == "a list that lies" else "assert f() == 1"
-    if name == "a text that is always equal":
-        test = "assert f() == '1'"
-    if name == "stops the loop over its answers":
-        test = "assert all(map(f, [1, 2]))"
-    assert outcomes(full, LIARS[name], test) != ["passed"]
+    assert outcomes(full, LIARS[name], TESTS.get(name, "assert f() == 1")) != ["passed"]
     calls = run_calls(full, Program(LIARS[name]), "f", [CallCase((), 1)], SECONDS)
-    assert not calls.passed
-    assert not calls.harness_error
+    assert (calls.passed, calls.harness_error) == (False, False)
 
 
 KILLERS = {
@@ -236,15 +217,12 @@ KILLERS = {
 }
 
 
-@pytest.mark.parametrize("name", tiered(KILLERS, "everyone", "the grader"))
+@tiered(KILLERS, "everyone", "the grader")
 def test_signals_reach_nobody_else(name, sandbox):
     line = KILLERS[name].format(grader=os.getpid())
-    bystander = threading.Thread(target=time.sleep, args=(0.2,))
-    bystander.start()
     # It may end itself with its group; what counts is that this process goes on, which the assertions below show.
     result = outcomes(sandbox, f"import os, ctypes\ndef f():\n try: {line}\n except OSError: pass\n return 1")
     assert result in (["passed"], ["killed"])
-    bystander.join()
 
 
 ESCAPES = {
@@ -267,7 +245,7 @@ ESCAPES = {
 }
 
 
-@pytest.mark.parametrize("name", tiered(ESCAPES, "libc", "write", "symlink", "everything"))
+@tiered(ESCAPES, "libc", "write", "symlink", "everything")
 def test_files_elsewhere_stay_as_they_are(name, sandbox, unharmed):
     body = ESCAPES[name].format(canary=unharmed / "canary", outside=unharmed).replace("\n", "\n  ")
     source = f"def f():\n try:\n  {body}\n except BaseException as e: return 1\n return 1"
@@ -275,7 +253,7 @@ def test_files_elsewhere_stay_as_they_are(name, sandbox, unharmed):
 
 
 def test_environment_and_files_cannot_be_read(sandbox, unharmed):
-    # Everything a secret could be read from, tried one by one; what was found comes back as text.
+    # Everything a secret could be read from, tried in turn; what was read comes back as text.
     places = ["/proc/self/environ", f"/proc/{os.getpid()}/environ", "/proc/1/environ", str(unharmed / "canary")]
     places += [str(Path.home() / ".bashrc"), "/etc/passwd", "/etc/shadow", "/etc/hostname"]
     source = f"""
@@ -291,69 +269,47 @@ def f():
         except OSError: pass
     return found
 """
-    if "landlock" in sandbox.layers:
-        assert returned(sandbox, source, [])
-    else:
-        # Without Landlock the new root still has folders on the way to the library, but nothing else in them.
-        result = run_calls(sandbox, Program(source), "f", [CallCase((), [])], SECONDS)
-        assert "sesame" not in repr(result)
-        assert "root:" not in repr(result)
+    result = run_calls(sandbox, Program(source), "f", [CallCase((), [])], SECONDS)
+    assert result.passed or "landlock" not in sandbox.layers, result.tests
+    # Without Landlock the new root still has folders on the way to the library, but nothing else in them.
+    assert not [word for word in ("sesame", "root:") if word in repr(result)]
 
 
-def test_home_is_the_programs_own_empty_folder(sandbox):
-    source = "import os\ndef f(): return [os.listdir(), os.path.expanduser('~') == os.getcwd(), os.environ.get('PATH')]"
-    assert returned(sandbox, source, [[], True, None])
+OWN_FOLDER = [
+    "assert [os.listdir(), os.path.expanduser('~') == os.getcwd(), os.environ.get('PATH')] == [[], True, None]",
+    "open('a', 'w').write('hello')\n assert open('a').read() == 'hello'",
+    # A locked folder is removed all the same.
+    "os.makedirs('b/c')\n open('b/c/d', 'w').close()\n os.chmod('b', 0)\n os.chmod('.', 0)",
+]
 
 
-def test_its_own_folder_can_be_used(sandbox):
-    source = "def f():\n open('a', 'w').write('hello')\n return open('a').read()"
-    assert returned(sandbox, source, "hello")
+def test_the_programs_folder_is_empty_usable_and_removed(sandbox):
+    for line in OWN_FOLDER:
+        assert outcomes(sandbox, f"import os\ndef f():\n {line}\n return 1") == ["passed"], line
 
 
-def test_a_locked_folder_is_removed_all_the_same(sandbox):
-    lock = "os.makedirs('a/b')\n open('a/b/c', 'w').close()\n os.chmod('a', 0)\n os.chmod('.', 0)"
-    source = f"import os\ndef f():\n {lock}\n return 1"
-    assert outcomes(sandbox, source) == ["passed"]
-
-
-@pytest.mark.parametrize("kind", ["SOCK_STREAM", "SOCK_DGRAM"])
-def test_no_network_not_even_to_this_machine(kind, sandbox):
-    server = socket.socket(socket.AF_INET, getattr(socket, kind))
-    with server:
-        server.bind(("127.0.0.1", 0))
-        if kind == "SOCK_STREAM":
-            server.listen()
-        port = server.getsockname()[1]
-        source = f"""
+def test_no_network_not_even_to_this_machine(sandbox):
+    places = [("AF_INET", "SOCK_STREAM"), ("AF_INET", "SOCK_DGRAM"), ("AF_UNIX", "SOCK_STREAM")]
+    for family, kind in places:
+        with socket.socket(getattr(socket, family), getattr(socket, kind)) as server:
+            server.bind(("127.0.0.1", 0) if family == "AF_INET" else f"\0mmcorl-test-{os.getpid()}")
+            if kind == "SOCK_STREAM":
+                server.listen()
+            source = f"""
 import socket
 def f():
     try:
-        s = socket.socket(socket.AF_INET, socket.{kind})
-        s.connect(("127.0.0.1", {port}))
+        s = socket.socket(socket.{family}, socket.{kind})
+        s.connect({server.getsockname()!r})
         s.send(b"sesame")
     except OSError:
-        return "refused"
-    return "sent"
+        return 1
+    return 0
 """
-        assert returned(sandbox, source, "refused")
-        server.settimeout(0.1)
-        with pytest.raises(TimeoutError):
-            server.accept() if kind == "SOCK_STREAM" else server.recv(10)
-
-
-def test_an_abstract_socket_of_this_machine_cannot_be_reached(sandbox):
-    name = f"\0mmcorl-test-{os.getpid()}"
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(name)
-        server.listen()
-        source = f"""
-import socket
-def f():
-    try: socket.socket(socket.AF_UNIX).connect({name!r})
-    except OSError: return "refused"
-    return "reached"
-"""
-        assert returned(sandbox, source, "refused")
+            assert outcomes(sandbox, source) == ["passed"], (family, kind)
+            server.settimeout(0.1)
+            with pytest.raises(TimeoutError):
+                server.accept() if kind == "SOCK_STREAM" else server.recv(10)
 
 
 def test_a_daemon_does_not_outlive_the_program(sandbox):
@@ -371,8 +327,7 @@ def f():
     return 1
 """
     assert outcomes(sandbox, source) == ["passed"]
-    printed = run_programs(sandbox, Program(source + "\nprint(f())"), [StdinCase("", "1")] * 3, SECONDS)
-    assert printed.passed, printed.tests
+    assert run_programs(sandbox, Program(source + "\nprint(f())"), [StdinCase("", "1")] * 3, SECONDS).passed
 
 
 def test_a_grader_that_is_killed_takes_the_programs_with_it(sandbox, unharmed):
@@ -393,9 +348,8 @@ run_python_tests(Sandbox({sandbox.layers!r}), Program("def f():\\n while True: p
     # The script's own command line names the folder as well: two processes of the solution and more of the tests.
     while len(processes_with(boxes)) < 5 and time.monotonic() < deadline:
         time.sleep(0.02)
-    grader.kill()
-    grader.wait()
-    grader.stdout.close()
+    with grader:
+        grader.kill()
     for path in Path(boxes).iterdir():
         path.rmdir()  # an empty folder each is all that stays
 
@@ -435,7 +389,7 @@ STDIN = {
 }
 
 
-@pytest.mark.parametrize("name", tiered(STDIN, "endless output", "busy", "writes to every file descriptor"))
+@tiered(STDIN, "endless output", "busy", "writes to every file descriptor")
 def test_programs_that_read_stdin_are_held_as_well(name, full):
     source, allowed = STDIN[name]
     result = run_programs(full, Program(source), [StdinCase("", "1"), StdinCase("", "1")], SHORT)

@@ -1,4 +1,4 @@
-"""Rewording a data set: rules, hostile servers, kills, and what ties a view to its rows."""
+"""Rewording a data set: rules, hostile servers, kills, and how a view joins its rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +21,13 @@ from PIL import Image
 
 from mmcorl.cli.main import main
 from mmcorl.data import DataSettings, check, load_prompts
-from mmcorl.data.row_parsing import without_choices
 from mmcorl.errors import RunError, UserError
 from mmcorl.llm_client import Reply as ModelReply
-from mmcorl.tools.rephrase import (
-    RephraseOptions,
-    RephraseReport,
-    breach,
-    rephrase,
-    work_folder,
-)
+from mmcorl.tools.rephrase import RephraseOptions, RephraseReport, breach, rephrase, work_folder
 from mmcorl.tools.rephrase.prompts import compare_prompt, read_comparison, read_rewrite, rewrite_prompt
 from mmcorl.tools.rephrase.rules import split_options
 from openai_server import Behaviour, Call, OpenAIServer, Reply, fail, say
 from paths import ROOT
-
-# -- a server that rewords ---------------------------------------------------------------------------------
 
 
 def text_of(call: Call) -> str:
@@ -57,7 +48,6 @@ def question_of(call: Call) -> str:
 
 
 def reword(question: str) -> str:
-    """Other words for any question, always the same."""
     return f"Please answer this: {question}"
 
 
@@ -66,31 +56,14 @@ def tagged(text: str) -> Reply:
 
 
 def good(call: Call) -> Reply:
-    """Rewords everything, finds everything the same, answers nothing."""
+    """Reword everything, find everything the same, solve nothing."""
     kind = kind_of(call)
-    return (
-        tagged(reword(question_of(call))) if kind == "rewrite" else Reply("Same." if kind == "compare" else "no idea")
-    )
+    return tagged(reword(question_of(call))) if kind == "rewrite" else Reply({"compare": "Same."}.get(kind, "no idea"))
 
 
 def rewriting(behaviour: Behaviour) -> Behaviour:
     """`behaviour` for requests to reword, the good server for others."""
     return lambda call: behaviour(call) if kind_of(call) == "rewrite" else good(call)
-
-
-@pytest.fixture
-def serve() -> Iterator[Callable[..., OpenAIServer]]:
-    """Starts servers and stops them at the end."""
-    running: list[OpenAIServer] = []
-
-    def start(behaviour: Behaviour, port: int = 0) -> OpenAIServer:
-        server = OpenAIServer(behaviour, port)
-        running.append(server)
-        return server.__enter__()
-
-    yield start
-    for server in running:
-        server.__exit__(None, None, None)
 
 
 def options(server: OpenAIServer | str, endpoint: tuple[str, ...] = (), **changes: Any) -> RephraseOptions:
@@ -110,16 +83,23 @@ QUESTIONS = [
 GOLD = ["7", "11", "49", None, "A"]
 
 
-def write_rows(folder: Path, rows: int = 5) -> Path:
-    path = folder / "rows.jsonl"
-    content = []
-    for n in range(rows):
+def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def write_rows(folder: Path, count: int = 5) -> Path:
+    rows = []
+    for n in range(count):
         question = QUESTIONS[n % 5] + (f" (case {n})" if n >= 5 else "")
         if n >= 5 and n % 5 == 4:
             question = f"Is the number {n} odd?"
-        content.append({"id": f"r{n}", "question": question, "answer": GOLD[n % 5]})
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in content), encoding="utf-8")
-    return path
+        rows.append({"id": f"r{n}", "question": question, "answer": GOLD[n % 5]})
+    return write_jsonl(folder / "rows.jsonl", rows)
 
 
 def data(path: Path, **more: Any) -> DataSettings:
@@ -132,19 +112,15 @@ def reworded(
     """The report, the rows of the view, and the failures that are listed."""
     out = rows.with_name("view.jsonl")
     report = rephrase(load_prompts(data(rows)), settings, out, quiet=True)
-    view = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
-    failures = [json.loads(line) for line in (work_folder(out) / "failures.jsonl").read_text().splitlines()]
+    view, failures = read_jsonl(out), read_jsonl(work_folder(out) / "failures.jsonl")
     assert report.reworded + sum(report.failed.values()) == report.rows == len(view)
-    assert Counter(one["reason"] for one in failures) == report.failed
+    assert Counter(failure["reason"] for failure in failures) == report.failed
     # Whatever the server does: every row is there once, in the order of the data.
-    assert [row["id"] for row in view] == [json.loads(line)["id"] for line in rows.open(encoding="utf-8")]
+    assert [row["id"] for row in view] == [row["id"] for row in read_jsonl(rows)]
     return report, view, failures
 
 
-# -- rules -------------------------------------------------------------------------------------------------
-
 ORIGINAL = "Ann has 1,200 coins and gives away $\\frac{1}{2}$ of them in two days. How many are left?"
-
 
 RULED = [
     (ORIGINAL, "In two days Ann parts with $\\frac{1}{2}$ of her 1,200 coins. How many does she keep?", None),
@@ -215,37 +191,24 @@ def test_the_rules_hold_on_math_and_see_a_changed_number(shared_data):
     assert numbers > 300
 
 
-# -- prompts and replies -----------------------------------------------------------------------------------
-
-
-def test_a_rewording_is_read_between_its_tags():
+def test_replies_are_read():
+    echo = rewrite_prompt("How many?", "", False)
     for text, rewording in [
         ("<rephrased>How many?</rephrased>", "How many?"),
         ("<think>perhaps <rephrased>no</rephrased></think>\n<rephrased>\nHow many?\n</rephrased>\nDone.", "How many?"),
         ("<rephrased>first</rephrased> better: <rephrased>How many?</rephrased>", "How many?"),
-        ("How many?", None),
-        ("<rephrased>How many", None),
-        ("", None),
-        (rewrite_prompt("How many?", "", False), None),  # a prompt echo
-        (f"<rephrased>{rewrite_prompt('How many?', '', False)}", None),
-        (f"{rewrite_prompt('How many?', '', False)}\n<rephrased>What number?</rephrased>", "What number?"),
+        *((text, None) for text in ("How many?", "<rephrased>How many", "", echo, f"<rephrased>{echo}")),
+        (f"{echo}\n<rephrased>What number?</rephrased>", "What number?"),
     ]:
         result, why = read_rewrite(ModelReply(text, cut_off=False))
         assert (result, bool(why)) == (rewording, rewording is None), text
-
-
-def test_a_comparison_is_one_word():
     replies = {"same": True, "Different.": False, "<think>different?</think>\n**Same**": True, "same or not": None}
-    replies |= {"": None, compare_prompt("a", "b", False): None}
-    for text, verdict in replies.items():
+    for text, verdict in (replies | {"": None, compare_prompt("a", "b", False): None}).items():
         assert read_comparison(ModelReply(text, cut_off=False)) is verdict, text
     assert read_comparison(ModelReply("same", cut_off=True)) is None
 
 
-# -- whole runs --------------------------------------------------------------------------------------------
-
-
-def test_rows_keep_their_order_and_join_by_what_they_are(tmp_path, serve):
+def test_rows_keep_their_order_and_join_by_identity(tmp_path, serve):
     rows = write_rows(tmp_path, 60)
     order = random.Random(0)
     server = serve(lambda call: Reply(good(call).text, delay=order.uniform(0, 0.03)))
@@ -253,16 +216,13 @@ def test_rows_keep_their_order_and_join_by_what_they_are(tmp_path, serve):
     assert (report.reworded, failures, report.asked, report.sent) == (60, [], 120, 120)
     assert server.most_at_once <= 8
     originals = list(load_prompts(data(rows)))
-    assert [row["question"] for row in view] == [reword(prompt.text) for prompt in originals]
     assert [row["original_uid"] for row in view] == [prompt.uid for prompt in originals]
-    settings = data(rows, views={"rephrased": {"source": str(tmp_path / "view.jsonl")}})
-    joined = load_prompts(settings)
+    joined = load_prompts(data(rows, views=view_of(tmp_path / "view.jsonl")))
     assert [prompt.question("rephrased") for prompt in joined] == [reword(prompt.text) for prompt in originals]
     assert len(check(joined, max_side=64).kept) == 60
     # The options never went through the model.
     (request,) = [call for call in server.calls if kind_of(call) == "rewrite" and "Is 9 odd" in text_of(call)]
-    sampled = {name: request.body[name] for name in ("model", "temperature", "top_p", "seed")}
-    assert sampled == {"model": "m", "temperature": 0.7, "top_p": 0.8, "seed": 5}
+    assert {"model": "m", "temperature": 0.7, "top_p": 0.8, "seed": 5}.items() <= request.body.items()
     assert {call.body["temperature"] for call in server.calls if kind_of(call) == "compare"} == {0}
     assert question_of(request) == "Is 9 odd?"
     assert "not to be repeated:\nA. yes\nB. no\n" in text_of(request)
@@ -279,9 +239,7 @@ def test_a_second_call_asks_nothing_and_more_attempts_ask_only_for_what_failed(t
     # Questions 2, 7, 12 and 17 are that text, the later ones with a number of their own.
     assert (first.reworded, first.failed) == (16, {"no_rewording": 4})
     assert {len(failure["attempts"]) for failure in failures} == {2}
-    assert failures[0]["attempts"][0]["detail"] == "the reply has no <rephrased> ... </rephrased>: 'I refuse.'"
-    assert view[2]["question"] == QUESTIONS[2], "its own wording"
-    assert view[2]["reason"] == "no_rewording"
+    assert (view[2]["question"], view[2]["reason"]) == (QUESTIONS[2], "no_rewording")
     before = len(server.calls)
     again, same, _ = reworded(rows, options(server, attempts=2))
     assert (again.sent, again.sha256, same, len(server.calls)) == (0, first.sha256, view, before)
@@ -312,11 +270,9 @@ HOSTILE: dict[str, tuple[Behaviour, str]] = {
 def test_no_reply_breaks_the_alignment(tmp_path, serve):
     # One row per kind of reply, after one that is answered well.
     kinds = list(HOSTILE)
-    path = tmp_path / "rows.jsonl"
     texts = ["Which of these is the first question?", *(f"Which of these questions is {kind}?" for kind in kinds)]
-    path.write_text(
-        "".join(json.dumps({"id": f"r{n}", "question": text, "answer": None}) + "\n" for n, text in enumerate(texts))
-    )
+    rows = [{"id": f"r{n}", "question": text, "answer": None} for n, text in enumerate(texts)]
+    path = write_jsonl(tmp_path / "rows.jsonl", rows)
 
     def behave(call: Call) -> Reply:
         kind = question_of(call).partition(" questions is ")[2].removesuffix("?")
@@ -333,34 +289,32 @@ def test_no_reply_breaks_the_alignment(tmp_path, serve):
     assert all(failure["attempts"][-1]["detail"] for failure in failures)
 
 
-@pytest.mark.parametrize(
-    ("behaviour", "sentence", "most"),
-    [
-        (fail(401), "answered 401: it refused the key; name a variable with a key it accepts (--key-env", 1),
-        (fail(422), "3 questions in a row failed", 3),
-        (lambda call: good(call) if kind_of(call) == "rewrite" else fail(403)(call), "the checker at http", 31),
-    ],
-)
-def test_an_endpoint_of_no_use_is_given_up_and_writes_nothing(tmp_path, serve, behaviour, sentence, most):
-    rows = write_rows(tmp_path, 30)
-    server = serve(behaviour)
-    out = tmp_path / "view.jsonl"
-    with pytest.raises(RunError, match=re.escape(sentence)) as stopped:
-        rephrase(load_prompts(data(rows)), options(server, endpoint=("stop_after=3",)), out, quiet=True)
-    assert "of 30 rows are done, and every reply so far is kept: the same command" in str(stopped.value)
-    assert not out.exists()
-    assert len(server.calls) <= most
-    kept = sum(kind_of(call) == "rewrite" for call in server.calls) if most == 31 else 0
-    server.behaviour = good
-    report, _, _ = reworded(rows, options(server))
-    assert (report.reworded, report.sent) == (30, 60 - kept)
+USELESS: list[tuple[Behaviour, str, int, int]] = [
+    # Behaviour, what stops the command, requests at most, and the rewordings that are kept.
+    (fail(401), "answered 401: it refused the key; name a variable with a key it accepts (--key-env", 1, 0),
+    (fail(422), "3 questions in a row failed", 3, 0),
+    (lambda call: good(call) if kind_of(call) == "rewrite" else fail(403)(call), "the checker at http", 31, 31),
+]
 
 
-# -- checks of the answer ----------------------------------------------------------------------------------
+def test_an_endpoint_of_no_use_is_given_up_and_writes_nothing(tmp_path, serve):
+    for number, (behaviour, sentence, most, keeps) in enumerate(USELESS):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        rows, server, out = write_rows(folder, 30), serve(behaviour), folder / "view.jsonl"
+        with pytest.raises(RunError, match=re.escape(sentence)) as stopped:
+            rephrase(load_prompts(data(rows)), options(server, endpoint=("stop_after=3",)), out, quiet=True)
+        assert "of 30 rows are done, and every reply so far is kept: the same command" in str(stopped.value)
+        assert not out.exists()
+        assert len(server.calls) <= most
+        kept = sum(kind_of(call) == "rewrite" for call in server.calls) if keeps else 0
+        server.behaviour = good
+        report, _, _ = reworded(rows, options(server))
+        assert (report.reworded, report.sent) == (30, 60 - kept)
 
 
 def solver(answers: Callable[[str, int], str]) -> Behaviour:
-    """Rewords well; solves a question under a seed as told."""
+    """Rewords well, and solves a question under a seed by `answers`."""
 
     def behave(call: Call) -> Reply:
         if kind_of(call) == "rewrite":
@@ -371,7 +325,7 @@ def solver(answers: Callable[[str, int], str]) -> Behaviour:
     return behave
 
 
-def test_a_rewording_that_changes_the_answer_is_told_by_solving_it(tmp_path, serve):
+def test_a_rewording_that_changes_the_answer_is_found_by_solving_it(tmp_path, serve):
     # Only the answers to reworded questions change; the row without a known answer is solved in both wordings.
     def answers(question: str, seed: int) -> str:
         if "Äpfel" in question:
@@ -382,42 +336,42 @@ def test_a_rewording_that_changes_the_answer_is_told_by_solving_it(tmp_path, ser
 
     server = serve(solver(answers))
     report, view, failures = reworded(write_rows(tmp_path), options(server, check="solve", attempts=1))
-    assert (report.reworded, report.failed) == (4, {"other_answer": 1})
-    assert view[1]["reason"] == "other_answer"
-    assert failures[0]["attempts"][0] == {
-        "reason": "other_answer",
-        "detail": "the rewording is answered '11', '12', '12', not '11'",
-        "question": reword(QUESTIONS[1]),
-    }
+    assert (report.reworded, report.failed, view[1]["reason"]) == (4, {"other_answer": 1}, "other_answer")
+    (attempt,) = failures[0]["attempts"]
+    assert (attempt["reason"], attempt["question"]) == ("other_answer", reword(QUESTIONS[1]))
     # Right twice is enough, so rows 0, 2 and 4 are solved twice, row 1 three times, and row 3 three and two times.
     assert sum(kind_of(call) == "solve" for call in server.calls) == 3 * 2 + 3 + 5
 
 
 def test_without_labels_the_votes_on_the_original_decide(tmp_path, serve):
-    # The solver is wrong on row 0, and consistently: the known answer would refuse it, its own votes do not.
+    # The solver is wrong on row 0, and consistently: the known answer would refuse it, its votes do not.
     server = serve(solver(lambda question, seed: "8" if "3 + 4" in question else str(seed)))
     rows = write_rows(tmp_path, 2)
-    settings = {"check": "solve", "attempts": 3}
-    report, _, failures = reworded(rows, options(server, against="votes", **settings))
+    report, _, failures = reworded(rows, options(server, check="solve", against="votes", attempts=3))
     assert (report.reworded, report.failed) == (1, {"undecided": 1})
-    (failure,) = failures
-    assert len(failure["attempts"]) == 1, "another rewording would meet the same"
-    assert failure["attempts"][0]["detail"] == "solutions of the original do not agree: '0', '1', '2'"
-    assert reworded(rows, options(server, against="known", **settings))[0].failed == {"other_answer": 2}
+    assert len(failures[0]["attempts"]) == 1, "another rewording would meet the same"
+    known = options(server, check="solve", against="known", attempts=3)
+    assert reworded(rows, known)[0].failed == {"other_answer": 2}
 
 
-def test_a_checker_may_be_another_model_elsewhere(tmp_path, serve):
+def test_keys_and_checks_go_to_the_endpoint_they_are_named_for(tmp_path, serve, monkeypatch, capsys):
+    monkeypatch.setenv("MY_KEY", "s3cret-s3cret")
+    rows = write_rows(tmp_path, 3)
     rewriter, checker = serve(rewriting(good)), serve(say("different"))
-    settings = options(rewriter, attempts=2, check_url=checker.url, check_model="judge")
-    report, _, _ = reworded(write_rows(tmp_path, 3), settings)
-    assert report.failed == {"other_answer": 3}
+    words = ["rephrase", config_of(tmp_path, rows), "--model", "m", "--url", rewriter.url, "--key-env", "MY_KEY"]
+    words += ["--check-url", checker.url, "--check-model", "judge", "--attempts", "2", "--quiet", "--json"]
+    assert main([*words, "--out", str(tmp_path / "v.jsonl")]) == 0
+    assert json.loads(capsys.readouterr().out)["failed"] == {"other_answer": 3}
     assert {kind_of(call) for call in rewriter.calls} == {"rewrite"}
     assert {call.body["model"] for call in checker.calls} == {"judge"}
     # Both attempts of a row gave the same words, which are compared once.
     assert (len(rewriter.calls), len(checker.calls)) == (6, 3)
+    assert {call.headers.get("authorization") for call in rewriter.calls} == {"Bearer s3cret-s3cret"}
+    assert {call.headers.get("authorization") for call in checker.calls} == {None}
+    assert b"s3cret" not in b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
 
 
-def test_pictures_go_to_who_solves_and_stay_with_the_row(tmp_path, serve):
+def test_pictures_go_to_the_solver_and_stay_with_the_row(tmp_path, serve):
     server = serve(solver(lambda question, seed: "3"))
     source = DataSettings(source="synthetic:visual", skills=("dots",), size=6)
     prompts = load_prompts(source)
@@ -426,35 +380,20 @@ def test_pictures_go_to_who_solves_and_stay_with_the_row(tmp_path, serve):
     assert (report.reworded, report.failed.get("other_answer", 0)) == (threes, 6 - threes)
     rewrites = [call for call in server.calls if kind_of(call) == "rewrite"]
     assert len(rewrites) == 1, "pictures are not shown, so all six are one request"
-    assert "a picture that is not shown to you" in text_of(rewrites[0])
     shown = set()
     for call in server.calls:
         if kind_of(call) == "solve":
-            picture, text = call.body["messages"][0]["content"]
+            picture, _ = call.body["messages"][0]["content"]
             address = picture["image_url"]["url"]
-            assert (picture["type"], text["type"]) == ("image_url", "text")
             assert address.startswith("data:image/png;base64,")
             shown.add(Image.open(io.BytesIO(base64.b64decode(address.partition(",")[2]))).tobytes())
     assert shown == {Image.open(io.BytesIO(p.images[0])).convert("RGB").tobytes() for p in prompts}
     joined = load_prompts(source.model_copy(update={"views": view_of(tmp_path / "v.jsonl")}))
     assert [prompt.images for prompt in joined] == [prompt.images for prompt in prompts]
-    assert {prompt.question("rephrased") for prompt in joined} <= {
-        reword("How many dots are there?"),
-        "How many dots are there?",
-    }
 
 
 def view_of(path: Path) -> Any:
     return DataSettings(source="x.jsonl", views={"rephrased": {"source": str(path)}}).views
-
-
-# -- what ties a view to its rows --------------------------------------------------------------------------
-
-
-def edit(path: Path, change: Callable[[list[dict[str, Any]]], object]) -> None:
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    change(rows)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 def swap(rows: list[dict[str, Any]]) -> None:
@@ -465,7 +404,6 @@ TAMPERED: list[tuple[str, Callable[[list[dict[str, Any]]], object], str]] = [
     ("view.jsonl", lambda rows: rows.append(rows[1]), "row r1, view 'rephrased' has several rows with this"),
     ("view.jsonl", swap, "row r1, view 'rephrased' rewords other content under this id"),
     ("view.jsonl", lambda rows: rows[1].update(question=None), "row r1, .* the question is empty"),
-    ("view.jsonl", lambda rows: rows[1].update(question="\ud83d"), "row r1, .* is half of a surrogate pair"),
     ("rows.jsonl", lambda rows: rows[1].update(question="5?"), "row r1, .* rewords other content"),
 ]
 
@@ -474,30 +412,29 @@ def test_a_view_that_does_not_fit_is_refused_and_the_row_named(tmp_path, serve):
     rows = write_rows(tmp_path)
     reworded(rows, options(serve(good)))
     for name, change, sentence in TAMPERED:
-        before = (tmp_path / name).read_bytes()
-        edit(tmp_path / name, change)
+        path = tmp_path / name
+        before = read_jsonl(path)
+        change(changed := read_jsonl(path))
+        write_jsonl(path, changed)
         settings = data(rows, views=view_of(tmp_path / "view.jsonl"))
         with pytest.raises(UserError, match=f"first: {sentence}"):
             check(load_prompts(settings), max_side=64)
         skipping = check(load_prompts(settings.model_copy(update={"on_bad_row": "skip"})), max_side=64)
         assert sum(skipping.counts.values()) == (2 if change is swap else 1)
-        (tmp_path / name).write_bytes(before)
+        write_jsonl(path, before)
 
 
 def test_rows_without_ids_are_joined_by_number_and_content(tmp_path, serve):
-    path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps({"question": question}) + "\n" for question in QUESTIONS))
+    path = write_jsonl(tmp_path / "rows.jsonl", [{"question": question} for question in QUESTIONS])
     bare = DataSettings(source=str(path))
     rephrase(load_prompts(bare), options(serve(good)), tmp_path / "view.jsonl", quiet=True)
     views = view_of(tmp_path / "view.jsonl")
     joined = load_prompts(bare.model_copy(update={"views": views}))
     assert [prompt.question("rephrased") for prompt in joined] == [reword(question) for question in QUESTIONS]
     # Another row in front moves all numbers: nothing is joined to its neighbour.
-    path.write_text(json.dumps({"question": "New?"}) + "\n" + path.read_text())
+    write_jsonl(path, [{"question": "New?"}, *read_jsonl(path)])
     moved = bare.model_copy(update={"views": views, "on_bad_row": "skip", "min_rows": 1})
-    with pytest.raises(
-        UserError, match=r"0 of 6 rows .* \(1 row missing in a view, 5 rows that differ from their view\)"
-    ):
+    with pytest.raises(UserError, match=r"\(1 row missing in a view, 5 rows that differ from their view\)"):
         check(load_prompts(moved), max_side=64)
 
 
@@ -514,20 +451,15 @@ def test_marked_rows_are_bad_rows_of_the_training(tmp_path, serve):
 
 
 def test_options_of_a_column_stay_in_their_column(tmp_path, serve):
-    path = tmp_path / "rows.jsonl"
-    path.write_text(json.dumps({"question": "Which is even?", "opts": ["3", "$\\frac{8}{4}$"]}) + "\n")
+    row = {"question": "Which is even?", "opts": ["3", "$\\frac{8}{4}$"]}
+    path = write_jsonl(tmp_path / "rows.jsonl", [row])
     settings = DataSettings(source=str(path), columns={"choices": "opts"})
-    (prompt,) = load_prompts(settings)
-    assert without_choices(prompt.text, prompt.choices) == "Which is even?"
     server = serve(good)
     rephrase(load_prompts(settings), options(server), tmp_path / "view.jsonl", quiet=True)
     assert question_of(server.calls[0]) == "Which is even?"
     assert "A. 3\nB. $\\frac{8}{4}$" in text_of(server.calls[0])
     (joined,) = load_prompts(settings.model_copy(update={"views": view_of(tmp_path / "view.jsonl")}))
     assert joined.question("rephrased") == "Please answer this: Which is even?\nA. 3\nB. $\\frac{8}{4}$"
-
-
-# -- kills -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -551,11 +483,8 @@ def test_a_killed_command_loses_no_row_and_doubles_none(tmp_path, serve):
     # 200 different requests; at each kill, those under way, waiting to be kept and being kept may be asked again.
     assert len({json.dumps(call.body) for call in server.calls}) == 200
     assert len(server.calls) - 200 <= 2 * (4 + 4 + 5)
-    assert sorted(path.name for path in work_folder(out).iterdir()) == [
-        "failures.jsonl",
-        "replies.sqlite",
-        "report.json",
-    ]
+    names = {path.name for path in work_folder(out).iterdir()}
+    assert names == {"failures.jsonl", "replies.sqlite", "report.json"}
 
 
 def config_of(folder: Path, rows: Path, more: str = "", view: str = "") -> str:
@@ -566,9 +495,6 @@ def config_of(folder: Path, rows: Path, more: str = "", view: str = "") -> str:
         f"data: {{train: {{source: '{rows}', columns: {{answer: answer, id: id}}{more}}}}}\n"
     )
     return str(config)
-
-
-# -- the command -------------------------------------------------------------------------------------------
 
 
 def test_mistakes_are_one_sentence(tmp_path, serve, capsys):
@@ -583,36 +509,19 @@ def test_mistakes_are_one_sentence(tmp_path, serve, capsys):
     for more, sentence in [
         ([], "the config has no view 'rephrased' that would name a file; choose one with --out"),
         ([two], "the config has the views a, b; choose with --view which one is written"),
-        (["data.train.views={a: {columns: {question: answer}}}"], "the config has no view 'rephrased' that would name"),
         (["--out", "v.json"], "does not end in .jsonl"),
         (["--out", str(mine)], "exists and was not written by this command"),
         ([*out, "--attempts", "0"], "attempts is 0, but must be at least 1 (rewordings tried"),
         ([*out, "--solves", "2", "--agree", "3"], "agree 3 of 2 solutions can never agree"),
-        ([*out, "--temperature", "nan"], "temperature is nan, but must be a finite number"),
         ([*out, "--top-p", "0"], "top_p is 0.0, but must be above 0"),
         ([*out, "--skip-rule", "sums"], "there is no rule 'sums'; the rules are unicode, length"),
         ([*out, "--key-env", "NO_SUCH_KEY"], "the variable NO_SUCH_KEY, named for the rewriter's key, is not set"),
         ([*out, "--check-set", "speed=9"], "checker option 'speed' is unknown"),
-        ([*out, "--check-url", "localhost"], "checker 'localhost' is not the address of an endpoint"),
     ]:
         assert main([*basis, *more]) == 2, more
         assert sentence in capsys.readouterr().err
     assert mine.read_text() == "precious\n"
     assert server.calls == []
-
-
-def test_a_key_goes_only_where_it_was_named_for(tmp_path, serve, monkeypatch, capsys):
-    monkeypatch.setenv("MY_KEY", "s3cret-s3cret")
-    rows = write_rows(tmp_path, 2)
-    rewriter, checker = serve(good), serve(good)
-    config = config_of(tmp_path, rows)
-    words = ["rephrase", config, "--model", "m", "--url", rewriter.url, "--check-url", checker.url, "--quiet"]
-    assert main([*words, "--key-env", "MY_KEY", "--out", str(tmp_path / "v.jsonl"), "--json"]) == 0
-    assert {call.headers.get("authorization") for call in rewriter.calls} == {"Bearer s3cret-s3cret"}
-    assert {call.headers.get("authorization") for call in checker.calls} == {None}
-    assert json.loads(capsys.readouterr().out)["reworded"] == 2
-    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
-    assert b"s3cret" not in written
 
 
 def test_unanswered_rows_are_a_failure_that_the_same_command_mends(tmp_path, serve, capsys):
@@ -623,11 +532,11 @@ def test_unanswered_rows_are_a_failure_that_the_same_command_mends(tmp_path, ser
     words = ["rephrase", config, "--model", "m", "--url", server.url, "--quiet"]
     assert main(words) == 1
     output = capsys.readouterr()
-    assert "4 of 5 rows reworded" in output.out
     assert "no reply came for 1 row(s); the same command asks for them" in output.err
     server.behaviour = good
     assert main(words) == 0
-    assert f"5 of 5 rows reworded: {tmp_path / 'v.jsonl'}" in (text := capsys.readouterr().out)
+    text = capsys.readouterr().out
+    assert f"5 of 5 rows reworded: {tmp_path / 'v.jsonl'}" in text
     assert "2 requests in" in text
     assert text.endswith(f"train on it: mmcorl train {config}\n")
 
@@ -654,19 +563,11 @@ def test_different_family_plus_from_the_quickstart(tmp_path, serve, capsys, monk
     assert views == [f"data.train.views.rephrased.source={out}", "agents[1].view=rephrased"]
     run = tmp_path / "run"
     assert main(["train", config, *small, *views, "--run-dir", str(run), "--quiet"]) == 0
-    checked = json.loads((run / "data_check.json").read_text())["train"]
-    assert (checked["rows"], checked["kept"], checked["counts"]) == (32, 32, {})
-    # The second agent read longer questions, with as many pictures.
-    assert set(checked["longest"]) == {"qwen", "intern"}
     plain = tmp_path / "plain"
     assert main(["train", config, *small, "steps=1", "--run-dir", str(plain), "--quiet"]) == 0
-    before = json.loads((plain / "data_check.json").read_text())["train"]["longest"]
-    assert checked["longest"]["qwen"] == before["qwen"]
-    assert checked["longest"]["intern"] > before["intern"]
+    checked, before = (json.loads((path / "data_check.json").read_text())["train"] for path in (run, plain))
+    assert (checked["rows"], checked["kept"], checked["counts"]) == (32, 32, {})
+    # The second agent read longer questions, with as many pictures.
+    assert checked["longest"]["qwen"] == before["longest"]["qwen"]
+    assert checked["longest"]["intern"] > before["longest"]["intern"]
     assert len((run / "metrics.jsonl").read_text().splitlines()) == 2
-
-
-def test_rewording_asks_no_framework():
-    code = "import sys, mmcorl.tools.rephrase, mmcorl.cli.rephrase\nprint('torch' in sys.modules)"
-    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert run.stdout == "False\n"
