@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
 from mmcorl.config.errors import sentence
+from mmcorl.config.schema import TableName
 from mmcorl.errors import UserError
 
 
@@ -128,6 +129,8 @@ def add_arguments(
             options["type"] = kind
         if choices:
             options["choices"] = choices
+        names = next((mark.names for mark in info.metadata if isinstance(mark, TableName)), ())
+        metavar = "|".join(names) or metavar
         if metavar and not choices:
             options["metavar"] = metavar
         if flag.positional:

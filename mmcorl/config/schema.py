@@ -7,6 +7,7 @@ several sections are in `mmcorl.config.checks`. No torch here: `mmcorl --help` a
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import (
@@ -39,12 +40,19 @@ Resumable = Annotated[T, MayChangeOnResume()]
 out of memory. A run that changes device, threads, engine or ranks draws other samples from then on."""
 
 
+@dataclass(frozen=True)
+class TableName(AfterValidator):
+    """Validates the name of a row; `names` are the built-in ones."""
+
+    names: tuple[str, ...] = ()
+
+
 def _row_of(table: Table[Any]) -> AfterValidator:
     def find(name: str) -> str:
         table.find(name)
         return name
 
-    return AfterValidator(find)
+    return TableName(find, tuple(table))
 
 
 RuleName = Annotated[str, _row_of(RULES)]

@@ -96,11 +96,6 @@ def test_gold_teaches_everyone_by_the_known_answer():
     assert [row[0].answer for row in labels.votes] == ["1", "2"]  # own votes are still counted, for metrics
 
 
-def test_a_ring_of_one_is_refused_with_the_way_out():
-    with pytest.raises(UserError, match=r"'ring' needs 2 agents or more and this run has 1: .*'self'"):
-        Supervision("ring", ["A"], relation=SAME)
-
-
 @pytest.mark.parametrize("kind", sorted(RULES))
 def test_labels_do_not_depend_on_the_gold_answer_unless_named_gold(kind):
     groups = [[group("p", "1", "1"), group("q", "3", "3")], [group("p", "2", "2"), group("q", "4", "4")]]
@@ -215,15 +210,6 @@ def test_the_options_of_each_question_decide_its_rewards():
 def test_labels_of_other_prompts_stop_the_run(labels):
     with pytest.raises(MismatchError, match="not about the same prompts"):
         Reward(SAME)([group("p", "1")], labels, [prompt("p")])
-
-
-@given(st.lists(st.one_of(st.none(), st.sampled_from(["a", "A", "b", "c"])), min_size=1, max_size=9))
-def test_rewarding_a_group_by_its_own_vote_pays_exactly_the_voters_of_the_winner(answers):
-    # One relation for vote and reward: the number of ones is the support of the winner, never more or less.
-    vote = majority(answers, SAME)
-    rewards = match(answers, PseudoLabel("p", vote.answer, "A"), SAME)
-    assert sum(rewards) == vote.support
-    assert all(reward == 0.0 for reward, answer in zip(rewards, answers, strict=True) if answer is None)
 
 
 # -- the run's own relation, which is not transitive ---------------------------------------------------------
