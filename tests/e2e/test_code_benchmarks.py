@@ -18,6 +18,7 @@ from eval_suite.sandbox.code_task import CodeGrade
 from eval_suite.tasks import BENCHMARKS, humaneval, livecodebench, mbpp
 from mmcorl.data.row_parsing import RowError
 from mmcorl.errors import UserError
+from paths import CASES
 
 
 @pytest.fixture(scope="module")
@@ -48,36 +49,11 @@ def block(code: str) -> str:
     return f"Here it is:\n```python\n{code}\n```\nIt works."
 
 
-# -- HumanEval: a plain problem with examples, one whose tests need a helper of the prompt (as 32, 38, 50), one
-# whose examples are not a session (as those of 65 of the 164).
-HUMANEVAL_ROWS = [
-    {
-        "task_id": "HumanEval/0",
-        "prompt": 'from typing import List\n\n\ndef total(xs: List[int]) -> int:\n    """Add up.\n'
-        "    >>> total([1, 2])\n    3\n    >>> total(\n    ...     [])\n    0\n"
-        '    >>> sorted([2, 1])\n    [1, 2]\n    """\n',
-        "canonical_solution": "    return sum(xs)\n",
-        "test": "\n\nMETADATA = {}\n\n\ndef check(candidate):\n    assert candidate([1, 2, 3]) == 6\n"
-        "    assert candidate([]) == 0\n\n",
-        "entry_point": "total",
-    },
-    {
-        "task_id": "HumanEval/1",
-        "prompt": 'def shift(s: str):\n    """rotate left"""\n    return s[1:] + s[:1]\n\n\ndef unshift(s: str):\n'
-        '    """undo shift"""\n',
-        "canonical_solution": "    return shift(s) if len(s) == 2 else s[-1:] + s[:-1]\n",
-        "test": "def check(candidate):\n    for word in ('ab', 'abc', ''):\n"
-        "        assert candidate(shift(word)) == word\n",
-        "entry_point": "unshift",
-    },
-    {
-        "task_id": "HumanEval/2",
-        "prompt": 'def half(x):\n    """half(4) => 2.0"""\n',
-        "canonical_solution": "    return x / 2\n",
-        "test": "def check(candidate):\n    assert abs(candidate(3) - 1.5) < 1e-6\n",
-        "entry_point": "half",
-    },
-]
+# HumanEval: a plain problem with examples, one whose tests need a helper of the prompt (as 32, 38, 50), one whose
+# examples are not a session (as those of 65 of the 164). MBPP: a plain problem, one named like a builtin (as 126), one
+# whose set-up needs a class (as 367).
+ROWS = json.loads((CASES / "code_rows.json").read_text())
+HUMANEVAL_ROWS, MBPP_ROWS = ROWS["humaneval"], ROWS["mbpp"]
 
 
 @pytest.fixture
@@ -156,36 +132,6 @@ def test_a_continuation_that_hit_the_limit_before_any_stop_is_cut_off(completion
     assert grade(completion[0], body, sandbox, "stop").verdict.correct
 
 
-# -- MBPP: a plain problem, one named like a builtin (as 126), one whose set-up needs a class (as 367).
-MBPP_ROWS = [
-    {
-        "task_id": 11,
-        "text": "Write a function to add two numbers.",
-        "code": "def helper(x):\r\n  return x\r\ndef add(a, b):\r\n  return helper(a) + b",
-        "test_list": ["assert add(1, 2) == 3", "assert set([add(2, 2)]) == set([4])", "assert add(0, 0)==0"],
-        "test_setup_code": "",
-        "challenge_test_list": [],
-    },
-    {
-        "task_id": 12,
-        "text": "Write a function for the sum of squares.",
-        "code": "def sum(a, b): return a * a + b * b",
-        "test_list": ["assert sum(1, 2) == 5", "assert sum(0, 2) == 4", "assert sum(3, 4) == 25"],
-        "test_setup_code": "",
-        "challenge_test_list": [],
-    },
-    {
-        "task_id": 13,
-        "text": "Write a function for the depth of a chain.",
-        "code": "class Node:\n  def __init__(self, v):\n    self.v = v\n    self.next = None\n"
-        "def depth(n):\n  return 0 if n is None else 1 + depth(n.next)",
-        "test_list": ["assert depth(root) == 2", "assert depth(None) == 0", "assert depth(root.next) == 1"],
-        "test_setup_code": "root = Node(1)\r\nroot.next = Node(2)",
-        "challenge_test_list": [],
-    },
-]
-
-
 @pytest.fixture
 def shots(tmp_path: Path) -> tuple[Item, ...]:
     return mbpp.MBPP.load(write(tmp_path / "mbpp.jsonl", *MBPP_ROWS)).items
@@ -236,9 +182,6 @@ def test_mbpp_takes_the_program_in_every_form(number, shots, sandbox):
     if number == 0:
         faulty = block("def add(a, b):\n  if a == 2: raise KeyError(a)\n  return 3")
         assert ran(item, faulty, sandbox) == ["passed", "error", "wrong"]
-
-
-# -- LiveCodeBench: one problem for stdin with packed private tests, one functional with plain ones.
 
 
 def packed(text: object) -> str:

@@ -154,6 +154,7 @@ WORDS = [
     '{"done": ""}',
     '{"status": 0, "capped": false, "note": null, "out": "1"}',
 ]
+EQUAL = " def __eq__(self, other): return True\n def __hash__(self): return 1\n"
 LIARS = {
     "stops the loop over its answers": "def f(x=0): raise StopIteration",
     "exit 0": "import os\ndef f(): os._exit(0)",
@@ -161,26 +162,16 @@ LIARS = {
     "sys.exit at import": "import sys\nsys.exit(0)\ndef f(): return 1",
     "sys.exit in a call": "import sys\ndef f(): sys.exit(0)",
     "always equal": "class T:\n def __eq__(self, o): return True\n __ne__ = __lt__ = __eq__\ndef f(): return T()",
-    "an int that is always equal": (
-        "class T(int):\n def __eq__(self, other): return True\n def __hash__(self): return 1\ndef f(): return T(7)"
-    ),
-    "a text that is always equal": (
-        "class T(str):\n def __eq__(self, other): return True\n def __hash__(self): return 1\n"
-        " def __str__(self): return '1'\ndef f(): return T('7')"
-    ),
+    "an int that is always equal": f"class T(int):\n{EQUAL}def f(): return T(7)",
+    "a text that is always equal": f"class T(str):\n{EQUAL} def __str__(self): return '1'\ndef f(): return T('7')",
     "an int that says it is another": (
         "class T(int):\n def __index__(self): return 1\n __int__ = __index__\ndef f(): return T(7)"
     ),
     "a list that lies": "class T(list):\n def __iter__(self): return iter([1])\ndef f(): return T([2])",
-    "words of a verdict": f"""
-import os
-def f():
-    for n in range(64):
-        for text in {WORDS!r}:
-            try: os.write(n, text.encode() + b"\\n")
-            except OSError: pass
-    os._exit(0)
-""",
+    "words of a verdict": (
+        f"import os\ndef f():\n for n in range(64):\n  for text in {WORDS!r}:\n"
+        "   try: os.write(n, text.encode() + b'\\n')\n   except OSError: pass\n os._exit(0)"
+    ),
     "an encoder that lies": "import json\ndef f():\n json.dumps = lambda *a, **k: '{\"done\": true}'\n return 2",
     "no equality left": (
         "import builtins, operator\ndef f():\n builtins.len = builtins.all = builtins.isinstance = lambda *a: True\n"
@@ -313,19 +304,8 @@ def f():
 
 
 def test_a_daemon_does_not_outlive_the_program(sandbox):
-    source = """
-import os, time
-def f():
-    try:
-        if os.fork() == 0:
-            os.setsid()
-            if os.fork() == 0:
-                time.sleep(60)
-            os._exit(0)
-    except OSError:
-        pass
-    return 1
-"""
+    leave = "\n  if os.fork() == 0:\n   os.setsid()\n   if os.fork() == 0: time.sleep(60)\n   os._exit(0)"
+    source = f"import os, time\ndef f():\n try:{leave}\n except OSError: pass\n return 1"
     assert outcomes(sandbox, source) == ["passed"]
     assert run_programs(sandbox, Program(source + "\nprint(f())"), [StdinCase("", "1")] * 3, SECONDS).passed
 

@@ -47,9 +47,6 @@ def measured(*sources: str | Path, **options: Any) -> dict[str, Any]:
     return diversity(*map(str, sources), **options).as_dict()
 
 
-# --- files ----------------------------------------------------------------------------------------------------
-
-
 def test_two_files_become_the_four_cells_whatever_their_order(files: Mapping[str, Path]) -> None:
     overlap = measured(*files.values())
     (cell,) = overlap["pairs"]
@@ -80,13 +77,10 @@ def test_problems_that_differ_are_refused_or_on_request_left_out(files: Mapping[
         measured(*files.values())
 
 
-def test_repeated_problems_are_counted(tmp_path: Path) -> None:
+def test_draws_families_and_repeated_problems(tmp_path: Path, files: Mapping[str, Path]) -> None:
     same: Any = {"golds": ["1", "1", "2"], "question": ["one?", "one?", "two?"]}
-    both = [write(tmp_path / f"{name}.jsonl", ["1", "1", "2"], **same) for name in "ab"]
+    both = [write(tmp_path / f"{name}.jsonl", ["1", "1", "2"], **same) for name in "xy"]
     assert "1 problem repeats an earlier question under another id" in measured(*both)["notes"]
-
-
-def test_draws_and_families(tmp_path: Path, files: Mapping[str, Path]) -> None:
     two = tmp_path / "two.jsonl"
     two.write_text(files["a"].read_text() + files["b"].read_text())
     (cell,) = measured(two)["pairs"]
@@ -119,33 +113,23 @@ def test_tables_for_people_programs_and_papers(cli: Cli, tmp_path: Path, files: 
     assert json.loads((tmp_path / "div" / "diversity.json").read_text())["problems"] == 6
 
 
-@pytest.mark.parametrize(
-    ("argv", "sentence"),
-    [
-        (["a.jsonl"], "there is no file 'a.jsonl'"),
-        (["zoo:qwen2", "zoo:llama"], "'zoo:qwen2' is to be sampled, but on what"),
-        (["zoo:qwen2", "zoo:llama", "--data", "synthetic:text"], "need a place to stay: give a folder with --out"),
-        (["zoo:qwen2", "--data", "synthetic:text", "--out", "x"], "a pair takes two"),
-        (
-            ["zoo:qwen2", "--repeat", "2", "--temperature", "0", "--data", "synthetic:text", "--out", "x"],
-            "at temperature 0 a second draw is the first again",
-        ),
-        (["zoo:none", "zoo:llama", "--data", "synthetic:text", "--out", "x"], "there is no 'zoo:none'"),
-        (
-            ["zoo:qwen2", "zoo:llama", "--data", "synthetic:text", "--data-set", "siz=3", "--out", "x"],
-            "siz",
-        ),
-        (["=a", "b"], "has nothing before the `=`"),
-    ],
-)
-def test_mistakes_are_refused_in_a_sentence(
-    cli: Cli, argv: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+SAMPLED = ["--data", "synthetic:text", "--out", "x"]
+MISTAKES = [
+    (["a.jsonl"], "there is no file 'a.jsonl'"),
+    (["zoo:qwen2", "zoo:llama"], "'zoo:qwen2' is to be sampled, but on what"),
+    (["zoo:qwen2", "zoo:llama", *SAMPLED[:2]], "need a place to stay: give a folder with --out"),
+    (["zoo:qwen2", *SAMPLED], "a pair takes two"),
+    (["zoo:qwen2", "--repeat", "2", "--temperature", "0", *SAMPLED], "at temperature 0 a second draw is the first"),
+    (["zoo:none", "zoo:llama", *SAMPLED], "there is no 'zoo:none'"),
+    (["zoo:qwen2", "zoo:llama", "--data-set", "siz=3", *SAMPLED], "siz"),
+    (["=a", "b"], "has nothing before the `=`"),
+]
+
+
+def test_mistakes_are_refused_in_a_sentence(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert sentence in cli.refused("diversity", *argv, "--quiet")
-
-
-# --- partners -------------------------------------------------------------------------------------------------
+    for argv, sentence in MISTAKES:
+        assert sentence in cli.refused("diversity", *argv, "--quiet")
 
 
 def test_partners_are_ranked_with_reasons(cli: Cli, tmp_path: Path, files: Mapping[str, Path]) -> None:
@@ -153,14 +137,12 @@ def test_partners_are_ranked_with_reasons(cli: Cli, tmp_path: Path, files: Mappi
     c = write(tmp_path / "c.jsonl", ["0", "0", "0", "4", "5", "6"])
     d = write(tmp_path / "d.jsonl", ["1", "2", "3", "9", "9", "8"])
     out = cli("pair", files["a"], files["b"], c, d, "--out", tmp_path / "div", "--quiet")
-    assert "Of the 3 problems a gets wrong it gets 3 right (100%) and repeats the wrong answer on 0 (0%)." in out
-    assert "Limits: " in out
+    assert "Of the 3 problems a gets wrong it gets 3 right (100%)" in out
     ranking = json.loads((tmp_path / "div" / "pair-a.json").read_text())
     # c +3; b +1 - 1; d 0 - 2, of six.
     benefits = {candidate["name"]: candidate["benefit"] for candidate in ranking["candidates"]}
     assert benefits == pytest.approx({"c": 3 / 6, "b": 0, "d": -2 / 6})
     assert list(benefits) == ["c", "b", "d"]
-    assert "Partners for a" in (tmp_path / "div" / "pair-a.md").read_text()
 
 
 def test_partners_without_known_answers(cli: Cli, tmp_path: Path) -> None:
@@ -172,12 +154,7 @@ def test_partners_without_known_answers(cli: Cli, tmp_path: Path) -> None:
     assert {candidate["name"]: candidate["strength"] for candidate in ranking["candidates"]} == pytest.approx(
         {"b": (4 / 6) ** 0.5, "c": (1 / 6) ** 0.5}
     )
-    assert not ranking["labelled"]
-    assert ranking["limits"]
     assert "at least 3" in cli.refused("pair", *sources[:2], "--label-free", "--quiet")
-
-
-# --- checkpoints ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +182,6 @@ def test_two_checkpoints_from_end_to_end(models: Mapping[str, Path], tmp_path: P
         ("qwen2", "qwen2 #2"): "seed",
         ("llama", "llama #2"): "seed",
     }
-    assert {model["name"]: model["family"] for model in overlap["models"]}["llama #2"] == "llama"
     accuracy = {model["name"]: model["accuracy"] for model in overlap["models"]}
     for pairing in overlap["pairs"]:
         cells = pairing["cells"]
@@ -256,34 +232,21 @@ def test_data_without_known_answers_are_refused(models: Mapping[str, Path], tmp_
     assert any("1 repeated row" in note for note in overlap.as_dict()["notes"])
 
 
-# --- sources, families, page ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "label", "where", "seed"),
-    [
+def test_sources_as_people_write_them() -> None:
+    for text, label, where, seed in [
         ("zoo:qwen2.5-vl@1", "qwen2.5-vl@1", "zoo:qwen2.5-vl@1", None),
         ("zoo:qwen2@seed3", "qwen2", "zoo:qwen2", 3),
         ("Qwen/Qwen2.5-3B", "Qwen2.5-3B", "Qwen/Qwen2.5-3B", None),
         ("q=Qwen/Qwen2.5-3B@seed2", "q", "Qwen/Qwen2.5-3B", 2),
         ("q@seed7=Qwen/Qwen2.5-3B", "q", "Qwen/Qwen2.5-3B", 7),
-    ],
-)
-def test_sources_as_people_write_them(text: str, label: str, where: str, seed: int | None) -> None:
-    source = parse_source(text)
-    assert (source.label, source.where, source.seed, source.kind) == (label, where, seed, "checkpoint")
+    ]:
+        source = parse_source(text)
+        assert (source.label, source.where, source.seed, source.kind) == (label, where, seed, "checkpoint")
 
 
 def test_lineages_come_from_the_config_alone(tiny_checkpoints: Mapping[str, Path], tmp_path: Path) -> None:
-    assert lineage(str(tiny_checkpoints["llama"])) == "llama"
-    assert lineage("zoo:qwen2.5-vl") == "qwen"
-    llama = tmp_path / "qwen-by-name"
-    llama.mkdir()
-    (llama / "config.json").write_text('{"model_type": "phi3"}')
-    assert lineage(str(llama)) == "phi"
-    assert lineage("no/such-model") is None
-
-
-def test_an_unknown_relation_of_name_and_path_is_refused() -> None:
-    with pytest.raises(UserError, match="nothing before the `=`"):
-        parse_source("=qwen")
+    phi = tmp_path / "qwen-by-name"
+    phi.mkdir()
+    (phi / "config.json").write_text('{"model_type": "phi3"}')
+    models = {str(tiny_checkpoints["llama"]): "llama", "zoo:qwen2.5-vl": "qwen", str(phi): "phi", "no/such-model": None}
+    assert {model: lineage(model) for model in models} == models

@@ -175,20 +175,16 @@ def test_options_that_end_a_question_are_set_apart():
 
 def test_the_rules_hold_on_math_and_see_a_changed_number(shared_data):
     rows = load_prompts(DataSettings(source=str(shared_data / "text/math_level345_train.json"), recipe="math_level345"))
-    numbers = 0
+    rules = Counter()
     for index in range(0, len(rows), 20):
         question = rows[index].text
         stem, options = split_options(question)
-        kept = f"Consider the following carefully. {stem} Now state what was asked for.{options}"
-        assert breach(question, kept) is None, question
-        digit = re.search(r"[2-9]", question)
-        if digit:
-            numbers += 1
-            lost = question.replace(digit[0], "1")  # 2 becomes 1 wherever it stands
-            broken = breach(question, f"Consider the following carefully. {lost}")
-            assert broken is not None, question
-            assert broken.rule in ("numbers", "options", "latex"), question
-    assert numbers > 300
+        assert breach(question, f"Consider the following carefully. {stem} Now state what was asked.{options}") is None
+        if digit := re.search(r"[2-9]", question):  # 2 becomes 1 wherever it stands
+            broken = breach(question, f"Consider the following carefully. {question.replace(digit[0], '1')}")
+            rules[broken and broken.rule] += 1
+    assert set(rules) <= {"numbers", "options", "latex"}
+    assert rules.total() > 300
 
 
 def test_replies_are_read():
