@@ -17,6 +17,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ from eval_suite.pipeline import EvalJob, open_judge, open_sandbox, parse_benchma
 from eval_suite.reporter import SILENT, Reporter
 from eval_suite.results import is_evaluation
 from eval_suite.sandbox.behaviour import ComparedBy, ProgramVote, compared_by
-from eval_suite.tasks import BENCHMARKS
+from eval_suite.tasks import BENCHMARKS, Loaded
 from mmcorl.algo.seeds import noise_seed
 from mmcorl.answers import Equivalence
 from mmcorl.errors import RunError, UserError
@@ -126,31 +127,7 @@ def evaluate_comas(
             name: SixthCall(checkpoint, sixth_job.generation[name], drafting)
             for name, drafting in job.generation.items()
         }
-        askable = {}
-        for name, copy in loaded.items():
-            for note in copy.notes:
-                reporter.note(f"{name}: {note}")
-            for folder in (drafts, sixth):
-                folder.keep_items(copy.items)
-            askable[name] = steps.askable(drafts, copy.items, calls[name].draft_obstacle, reporter=reporter)
-        for name, items in askable.items():
-            call = calls[name]
-
-            def draft(
-                settings: Generation, part: Sequence[Item], number: int, call: SixthCall = call
-            ) -> Iterable[Response]:
-                if number == 0:
-                    call.warn_of_room(reporter)
-                return checkpoint.chunk(settings, part, number)
-
-            steps.generate(drafts, items, call.drafting, draft, doing="answering (drafts)", reporter=reporter)
-        _require_same_drafts(drafts, sixth)
-        texts = _texts(drafts)
-        for name, copy in loaded.items():
-            call = calls[name]
-            call.texts = texts
-            items = steps.askable(sixth, copy.items, call.obstacle, reporter=reporter)
-            steps.generate(sixth, items, call.settings, call.chunk, doing="answering (sixth call)", reporter=reporter)
+        _answer(drafts, sixth, loaded, calls, reporter)
         checkpoint.release()  # a judge in this process needs the room
         for folder, what in ((drafts, "drafts"), (sixth, "sixth calls")):
             steps.grade(folder, job.mcq_policy, sandbox, what=what, reporter=reporter)
@@ -171,6 +148,33 @@ def evaluate_comas(
         results = ComasResults([(out.name, content)], out)
         _write(results)
     return results
+
+
+def _answer(
+    drafts: EvalFolder,
+    sixth: EvalFolder,
+    loaded: Mapping[str, Loaded],
+    calls: Mapping[str, SixthCall],
+    reporter: Reporter,
+) -> None:
+    """Sample the drafts of every benchmark, then the sixth calls that read them."""
+    askable = {}
+    for name, copy in loaded.items():
+        for note in copy.notes:
+            reporter.note(f"{name}: {note}")
+        for folder in (drafts, sixth):
+            folder.keep_items(copy.items)
+        askable[name] = steps.askable(drafts, copy.items, calls[name].draft_obstacle, reporter=reporter)
+    for name, items in askable.items():
+        draft = partial(calls[name].draft, reporter)
+        steps.generate(drafts, items, calls[name].drafting, draft, doing="answering (drafts)", reporter=reporter)
+    _require_same_drafts(drafts, sixth)
+    texts = _texts(drafts)
+    for name, copy in loaded.items():
+        call = calls[name]
+        call.texts = texts
+        items = steps.askable(sixth, copy.items, call.obstacle, reporter=reporter)
+        steps.generate(sixth, items, call.settings, call.chunk, doing="answering (sixth call)", reporter=reporter)
 
 
 def sixth_prompt(question: str, drafts: Sequence[str]) -> str:
@@ -220,6 +224,12 @@ class SixthCall:
     def draft_obstacle(self, item: Item) -> str | None:
         """Return why an item cannot be drafted; None if it can."""
         return self.checkpoint.check(self.drafting, item)
+
+    def draft(self, reporter: Reporter, settings: Generation, items: Sequence[Item], number: int) -> Iterable[Response]:
+        """Sample the drafts of one chunk of items."""
+        if number == 0:
+            self.warn_of_room(reporter)
+        return self.checkpoint.chunk(settings, items, number)
 
     def chunk(self, settings: Generation, items: Sequence[Item], number: int) -> Iterable[Response]:
         """Sample the sixth responses of one chunk of items."""
