@@ -253,16 +253,8 @@ def test_agents_are_called_through_parallel_and_keep_their_order() -> None:
     finished = []
     for parallel in (in_turn, backwards):
         agents = [Toy(name, {"x": p}, 5, 0.1) for name, p in zip("ABC", (0.6, 0.7, 0.2), strict=True)]
-        cotrain(
-            agents,
-            Rows("x", 10),
-            Independent(),
-            Supervision("ring", "ABC", relation=Letters()),
-            reward,
-            Notes(),
-            3,
-            parallel,
-        )
+        rule = Supervision("ring", "ABC", relation=Letters())
+        cotrain(agents, Rows("x", 10), Independent(), rule, reward, Notes(), 3, parallel)
         finished.append([agent.theta for agent in agents])
     assert finished[0] == finished[1]
     assert sizes == [3] * 6  # rollouts and updates of three steps

@@ -86,20 +86,16 @@ def test_too_little_memory_is_told_with_ways_out(config_file):
     peaks = [memory.budget(config, i, memory.shape_of(reader), None).peak for i, reader in enumerate(readers)]
     enough = list(doctor.memory(config, readers, [2 * max(peaks)], 1))
     assert [finding.level for finding in enough] == ["ok"] * 3
-    assert "all 2 agents share one device" in enough[-1].sentence
     # The smallest GPU of the machine decides.
     tight = list(doctor.memory(config, readers, [2 * max(peaks), min(peaks) - 1], 1))
     assert [finding.level for finding in tight] == ["problem"] * 3
     assert "use training.gradient_checkpointing=true" in tight[0].sentence
 
 
-@pytest.mark.parametrize("device", ["auto", "cuda"])
-def test_without_a_gpu_memory_is_never_called_enough(config_file, device):
-    config, readers = opened(config_file, device=device)
-    found = list(doctor.memory(config, readers, [], 10**15))
-    assert [finding.level for finding in found] == ["note"] * 3
-    assert all("not compared" in finding.sentence for finding in found)
-    assert "per rank" in found[0].sentence
+def test_without_a_gpu_memory_is_never_called_enough(config_file):
+    for device in ("auto", "cuda"):
+        config, readers = opened(config_file, device=device)
+        assert [finding.level for finding in doctor.memory(config, readers, [], 10**15)] == ["note"] * 3
 
 
 def test_on_cpus_all_ranks_together_must_fit_the_machine(config_file):
@@ -108,18 +104,11 @@ def test_on_cpus_all_ranks_together_must_fit_the_machine(config_file):
     # Two ranks of the first agent; a GPU that may be there is not asked.
     fits = list(doctor.memory(config, readers, [1], 2 * one + two))
     assert [finding.level for finding in fits] == ["ok"] * 3
-    assert "all 3 ranks need about" in fits[-1].sentence
     tight = list(doctor.memory(config, readers, [1], 2 * one + two - 1))
     assert [finding.level for finding in tight] == ["ok", "ok", "problem"]
-    assert "this machine has" in tight[-1].sentence
     # Ranks of a cluster may be anywhere.
     config, readers = opened(config_file, device="cpu", launcher="ray", ray__address="auto")
     assert [finding.level for finding in doctor.memory(config, readers, [], one + two - 1)] == ["ok", "ok", "note"]
-
-
-def test_this_machine_has_memory():
-    # What the tests themselves take, at the least.
-    assert 2**28 < memory.ram() < 2**50
 
 
 def test_rows_that_training_leaves_out_are_not_compared(config_file, capsys):
@@ -127,8 +116,3 @@ def test_rows_that_training_leaves_out_are_not_compared(config_file, capsys):
     assert main(["doctor", str(config_file), "data.max_prompt_tokens=3"]) == 1
     out = capsys.readouterr().out
     assert "PROBLEM  data: no row of the training data can be used" in out
-
-
-def test_a_wrong_config_is_refused_as_for_train(config_file, capsys):
-    assert main(["doctor", str(config_file), "training.shardin=zero3"]) == 2
-    assert "sharding" in capsys.readouterr().err

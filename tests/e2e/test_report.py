@@ -181,25 +181,15 @@ def test_surrogates_controls_and_huge_texts(tmp_path: Path) -> None:
     assert path.stat().st_size < 1_000_000
 
 
-@pytest.mark.parametrize(
-    "missing",
-    [
-        ["metrics.jsonl", "timings.jsonl"],
-        ["validation.jsonl"],
-        ["validation.jsonl", "summary.json"],
-        ["config.yaml", "summary.json", "validation.jsonl", "gallery.jsonl", "timings.jsonl", "data_check.json"],
-    ],
-)
-def test_any_missing_file_leaves_a_page(tmp_path: Path, missing: list[str]) -> None:
+def test_any_missing_file_leaves_a_page(tmp_path: Path) -> None:
     run_dir = write_run(tmp_path / "run")
-    for name in missing:
+    agent = json.loads((run_dir / "summary.json").read_text())["agents"]["qwen"]
+    (run_dir / "validation.jsonl").unlink()
+    row = next(row for row in page_of(run_dir).rows if row[0] == "qwen")
+    assert row[1:3] == [f"{agent['start']['held_out']:.3f}", f"{agent['end']['held_out']:.3f}"]
+    for name in ("summary.json", "config.yaml", "gallery.jsonl", "timings.jsonl", "data_check.json"):
         (run_dir / name).unlink()
-    page = page_of(run_dir)
-    assert "run" in page.text
-    if missing == ["validation.jsonl"]:
-        agent = json.loads((run_dir / "summary.json").read_text())["agents"]["qwen"]
-        row = next(row for row in page.rows if row[0] == "qwen")
-        assert row[1:3] == [f"{agent['start']['held_out']:.3f}", f"{agent['end']['held_out']:.3f}"]
+        assert "run" in page_of(run_dir).text
 
 
 @pytest.mark.parametrize(
@@ -207,8 +197,6 @@ def test_any_missing_file_leaves_a_page(tmp_path: Path, missing: list[str]) -> N
     [
         ({"done": 33}, ["at step 33 of 60", "has not finished"]),
         ({"gold": False}, ["no known answers to evaluate against", "Agreement on held_out"]),
-        ({"agents": ["qwen", "gemma", "intern"]}, ["gemma|intern"]),
-        ({"supervision": "self"}, ["agreement with a label, not correctness"]),
         ({"steps": 3000, "evaluate_every": 50, "gallery": 90}, ["40 of 90 kept prompts", "averaged in buckets"]),
     ],
 )
@@ -221,12 +209,10 @@ def test_what_a_page_says_about_its_run(tmp_path: Path, settings: dict[str, Any]
 
 def test_torn_lines_and_numbers_that_are_not_finite_are_left_out(tmp_path: Path) -> None:
     run_dir = write_run(tmp_path / "run", done=33)
-
-    def change(record: dict[str, Any]) -> None:
-        if record["step"] in (7, 8):
-            record["agents"]["qwen"]["loss"] = float("nan")
-
-    rewrite(run_dir / "metrics.jsonl", change)
+    rewrite(
+        run_dir / "metrics.jsonl",
+        lambda record: record["agents"]["qwen"].update(loss=float("nan")) if record["step"] in (7, 8) else None,
+    )
     with (run_dir / "metrics.jsonl").open("a") as file:
         file.write('{"step": 34, "agents": {"qw')
     text = page_of(run_dir).text
@@ -295,19 +281,17 @@ def test_comparison_rows(three_runs: list[Path], tmp_path: Path) -> None:
     assert [is_within_noise(0.50, 0.55, items) for items in (400, 4000, None)] == [True, False, False]
 
 
-@pytest.mark.parametrize("width", [60, 80, 120])
-@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-def test_the_terminal_table_fits_and_has_the_numbers(three_runs: list[Path], width: int, encoding: str) -> None:
+def test_the_terminal_table_fits_and_has_the_numbers(three_runs: list[Path]) -> None:
     rows = comparison(three_runs)
-    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    Console(file=file, width=width, legacy_windows=False).print(terminal([comparison_table(rows)]))
-    file.flush()
-    text = file.buffer.getvalue().decode(encoding)  # type: ignore[attr-defined]
-    assert max(cell_len(line) for line in text.splitlines()) <= width
-    for row in rows:
-        numbers = (f"{row['start']:.3f}", f"{row['end']:.3f}", f"{row['change']:+.3f}")
-        assert any(all(number in line for number in numbers) for line in text.splitlines())
-    assert comparison_table([]).rows == []
+    for width, encoding in ((60, "ascii"), (120, "utf-8")):
+        file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+        Console(file=file, width=width, legacy_windows=False).print(terminal([comparison_table(rows)]))
+        file.flush()
+        shown = file.buffer.getvalue().decode(encoding).splitlines()  # type: ignore[attr-defined]
+        assert max(map(cell_len, shown)) <= width
+        for row in rows:
+            numbers = (f"{row['start']:.3f}", f"{row['end']:.3f}", f"{row['change']:+.3f}")
+            assert any(all(number in line for number in numbers) for line in shown)
 
 
 def test_overview_picture(three_runs: list[Path], tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from mmcorl.data.synthetic import (
     SKILLS,
     SyntheticRow,
     distinct_rows,
-    prompt_corpus,
     response,
     row,
     wrong_response,
@@ -51,15 +50,13 @@ def test_answers_lie_between_1_and_18_and_every_value_of_a_skill_occurs(kind):
 
 
 def test_responses_agree_with_themselves():
-    total = SyntheticRow(0, "sum", "?", (3, 4))
-    assert response(total) == "<think>3+4</think><answer>7</answer>"
-    assert wrong_response(total) == "<think>3+5</think><answer>8</answer>"
-    left = SyntheticRow(0, "subtract", "?", (9, 4), "-")
-    assert response(left) == "<think>9-4</think><answer>5</answer>"
-    assert wrong_response(left) == "<think>9-5</think><answer>4</answer>"
-    one = SyntheticRow(0, "dots", "?", (5,))
-    assert response(one) == "<think>5</think><answer>5</answer>"
-    assert wrong_response(one) == "<think>6</think><answer>6</answer>"
+    for item, right, wrong in (
+        (SyntheticRow(0, "sum", "?", (3, 4)), ("3+4", 7), ("3+5", 8)),
+        (SyntheticRow(0, "subtract", "?", (9, 4), "-"), ("9-4", 5), ("9-5", 4)),
+        (SyntheticRow(0, "dots", "?", (5,)), ("5", 5), ("6", 6)),
+    ):
+        assert response(item) == "<think>{}</think><answer>{}</answer>".format(*right)
+        assert wrong_response(item) == "<think>{}</think><answer>{}</answer>".format(*wrong)
 
 
 def test_dots_can_be_counted_in_the_picture():
@@ -88,13 +85,6 @@ def test_no_two_rows_are_equal_and_texts_run_out_when_they_say():
     assert len(images) == 3000
 
 
-def test_corpus_holds_every_word_of_later_rows():
-    words = set(" ".join(prompt_corpus("text")).split())
-    later = {word for index in range(5000, 6000) for word in row("text", 9, index).question.split()}
-    assert later <= words
-    assert len(prompt_corpus("visual")) < 150  # four questions and the different responses
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_as_a_source_it_passes_the_check_and_splits_without_overlap(kind):
     parts = {}
@@ -113,11 +103,9 @@ def test_as_a_source_it_passes_the_check_and_splits_without_overlap(kind):
     [
         ({"source": "synthetic:audio"}, "synthetic:visual, synthetic:text"),
         ({"source": "synthetic:text", "skills": ["dots"]}, "add, subtract, count, three"),
-        ({"source": "synthetic:text", "skills": ["add", "add"]}, "different names"),
         ({"source": "synthetic:text", "recipe": "open_r1"}, "recipe"),
         ({"source": "rows.jsonl", "skills": ["dots"]}, "skills"),
         ({"source": "synthetic:text", "size": 10**6}, "distinct rows"),
-        ({"source": "synthetic:text", "sise": 5}, "sise"),
         ({"source": "rows.jsonl", "views": {"original": {"source": "a.jsonl"}}}, "original"),
     ],
 )

@@ -50,8 +50,8 @@ def gradients(function, hidden, head, coefficients):
     return logp.detach(), entropy, grads
 
 
-@pytest.mark.parametrize("chunk", [1, 5, T - 1, T, 1000])
-@pytest.mark.parametrize("temperature", [1.0, 0.6, 1.7])
+@pytest.mark.parametrize("chunk", [1, 5, 1000])
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
 @pytest.mark.parametrize("banned", [None, BANNED], ids=["all", "banned"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
 def test_equal_to_the_plain_way(chunk, temperature, banned, dtype, tolerance):
@@ -71,22 +71,31 @@ def test_equal_to_the_plain_way(chunk, temperature, banned, dtype, tolerance):
     assert torch.allclose(found[1], expected[1], atol=tolerance * scale, rtol=tolerance)
     for mine, theirs in zip(found[2], expected[2], strict=True):
         assert torch.allclose(mine, theirs, atol=tolerance, rtol=tolerance * scale)
+    if dtype == torch.float64:
+        found = confidences(hidden, head, temperature=temperature, banned=banned, chunk=chunk)
+        assert torch.allclose(found[:, 0], expected[1], atol=tolerance)
+        keep = [i for i in range(V) if banned is None or i not in banned.tolist()]
+        z = (head(hidden) / temperature)[:, keep]
+        # Intuitor's own form, less log V.
+        assert torch.allclose(found[:, 1], z.logsumexp(-1) - z.mean(-1) - math.log(len(keep)), atol=tolerance)
 
 
-def test_two_tokens_by_hand():
+def test_by_hand():
     # Logits 0, log 2, log 5 at T = 1: probabilities 1/8, 2/8, 5/8. With id 2 banned: 1/3, 2/3.
-    logits = torch.tensor([[0.0, math.log(2), math.log(5)]] * 2)
-    logp, entropy = completion_logprobs(logits, torch.tensor([1, 0]), lambda h: h, temperature=1.0)
+    logits, targets, banned = torch.tensor([[0.0, math.log(2), math.log(5)]] * 2), torch.tensor([1, 0]), [2]
+    logp, entropy = completion_logprobs(logits, targets, lambda h: h, temperature=1.0)
     assert torch.allclose(logp, torch.tensor([2 / 8, 1 / 8]).log())
-    # H = 1/8 log 8 + 1/4 log 4 + 5/8 log 8/5 = 0.259930 + 0.346574 + 0.293752.
+    # H = 1/8 log 8 + 1/4 log 4 + 5/8 log 8/5; KL(U || p) = -log 3 - (log 1/8 + log 2/8 + log 5/8) / 3.
     assert torch.allclose(entropy, torch.full((2,), 0.900256), atol=1e-5)
-    logp, entropy = completion_logprobs(
-        logits, torch.tensor([1, 0]), lambda h: h, temperature=1.0, banned=torch.tensor([2])
-    )
+    found = confidences(logits, lambda h: h, temperature=1.0)
+    assert torch.allclose(found, torch.tensor([[0.900256, 0.213301]] * 2), atol=1e-5)
+    # Without id 2: H = 1/3 log 3 + 2/3 log 3/2, KL = -log 2 - (log 1/3 + log 2/3) / 2.
+    logp, entropy = completion_logprobs(logits, targets, lambda h: h, temperature=1.0, banned=torch.tensor(banned))
     assert torch.allclose(logp, torch.tensor([2 / 3, 1 / 3]).log())
-    assert torch.allclose(entropy, torch.full((2,), math.log(3) - 2 / 3 * math.log(2)))  # 1/3 log 3 + 2/3 log 3/2
+    found = confidences(logits, lambda h: h, temperature=1.0, banned=torch.tensor(banned * 2))
+    assert torch.allclose(found, torch.tensor([[0.636514, 0.058892]] * 2), atol=1e-5)
     # Temperature 1/2 squares the probabilities: 1, 4, 25 of 30.
-    logp, _ = completion_logprobs(logits, torch.tensor([1, 0]), lambda h: h, temperature=0.5)
+    logp, _ = completion_logprobs(logits, targets, lambda h: h, temperature=0.5)
     assert torch.allclose(logp, torch.tensor([4 / 30, 1 / 30]).log())
 
 
@@ -170,39 +179,6 @@ def test_a_banned_target_is_an_error_with_its_place():
     with pytest.raises(ValueError, match="target 17 at position 4 is banned"):
         completion_logprobs(hidden, targets, head, temperature=1.0, banned=BANNED)
     completion_logprobs(hidden, targets, head, temperature=1.0, banned=torch.zeros(0, dtype=torch.long))
-
-
-# -- how sure a model is --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("chunk", [1, 5, 1000])
-@pytest.mark.parametrize("temperature", [1.0, 0.6])
-@pytest.mark.parametrize("banned", [None, BANNED], ids=["all", "banned"])
-def test_confidences_are_those_of_the_whole_softmax(chunk, temperature, banned):
-    """Over the ids that can be sampled; and in Intuitor's own form, logsumexp(z) - mean(z), less log V."""
-    hidden, head, targets = inputs(torch.float64)
-    found = confidences(hidden, head, temperature=temperature, banned=banned, chunk=chunk)
-    assert torch.allclose(found[:, 0], plain(hidden, targets, head, temperature, banned)[1], atol=1e-12)
-    keep = [i for i in range(V) if banned is None or i not in banned.tolist()]
-    z = (head(hidden) / temperature)[:, keep]
-    uniform = torch.full_like(z, 1 / len(keep))
-    divergence = functional.kl_div(z.log_softmax(-1), uniform, reduction="none").sum(-1)
-    assert torch.allclose(found[:, 1], divergence, atol=1e-12)
-    assert torch.allclose(found[:, 1], z.logsumexp(-1) - z.mean(-1) - math.log(len(keep)), atol=1e-12)
-
-
-def test_confidences_by_hand():
-    # Probabilities 1/8, 2/8, 5/8. H = 0.900256 as above. KL(U || p) = -log 3 - (log 1/8 + log 2/8 + log 5/8) / 3
-    # = -1.098612 + (2.079442 + 1.386294 + 0.470004) / 3.
-    logits = torch.tensor([[0.0, math.log(2), math.log(5)]])
-    found = confidences(logits, lambda h: h, temperature=1.0)
-    assert torch.allclose(found, torch.tensor([[0.900256, 0.213301]]), atol=1e-5)
-    # Without id 2: 1/3, 2/3. H = 0.636514, KL = -log 2 - (log 1/3 + log 2/3) / 2 = -0.693147 + 0.752039.
-    found = confidences(logits, lambda h: h, temperature=1.0, banned=torch.tensor([2, 2]))
-    assert torch.allclose(found, torch.tensor([[0.636514, 0.058892]]), atol=1e-5)
-    # Certain of nothing: entropy log V, self-certainty 0.
-    found = confidences(torch.zeros(1, 20), lambda h: h, temperature=0.3)
-    assert torch.allclose(found, torch.tensor([[math.log(20), 0.0]]), atol=1e-6)
 
 
 def test_confidences_of_half_precision_logits_are_summed_in_single_precision():

@@ -54,35 +54,26 @@ def test_the_final_verdict_for_every_combination() -> None:
         assert told[0].correct is (rule or (committed and not cut_off and word == "yes"))
 
 
-@pytest.mark.parametrize(
-    ("facts", "word", "stage"),
-    [
-        ({"rule": True}, None, "rule"),
-        ({}, None, "rule"),
-        ({}, "yes", "judge"),
-        ({}, "no", "judge"),
-        ({}, "unclear", "judge_unclear"),
-        ({}, "failed", "judge_failed"),
-        ({"answer": None}, None, "no_answer"),
-        ({"cut_off": True}, "yes", "no_answer"),
-    ],
-)
-def test_the_stage_that_decided(facts: dict[str, Any], word: str | None, stage: str) -> None:
-    rows = [] if word is None else [judge_row(word)]
-    told = outcomes_of([item()], [Response("math500", "1", 0, "text")], [rule_row(**facts)], rows)
-    assert told[0].stage == stage
-
-
-def test_a_failed_call_asked_again_leaves_its_last_word() -> None:
+def test_the_stage_that_decided() -> None:
     response = [Response("math500", "1", 0, "text")]
-    told = outcomes_of([item()], response, [rule_row()], [judge_row("failed"), judge_row("yes")])
-    assert (told[0].correct, told[0].stage) == (True, "judge")
-
-
-def test_a_missing_response_stands_as_wrong() -> None:
+    for facts, words, stage in (
+        ({"rule": True}, [], "rule"),
+        ({}, [], "rule"),
+        ({}, ["yes"], "judge"),
+        ({}, ["no"], "judge"),
+        ({}, ["failed", "yes"], "judge"),  # asked again: the last word
+        ({}, ["unclear"], "judge_unclear"),
+        ({}, ["failed"], "judge_failed"),
+        ({"answer": None}, [], "no_answer"),
+        ({"cut_off": True}, ["yes"], "no_answer"),
+    ):
+        (outcome,) = outcomes_of([item()], response, [rule_row(**facts)], list(map(judge_row, words)))
+        assert outcome.stage == stage
+        assert outcome.correct == (facts.get("rule", False) or (stage == "judge" and words[-1] == "yes"))
+    # A missing response is wrong.
     given = [Response("math500", "1", 0, "a"), Response("math500", "1", 2, "c")]
-    told = outcomes_of([item()], given, [rule_row(0, rule=True), rule_row(2, rule=True)])
-    assert [(one.correct, one.missing) for one in told] == [(True, False), (False, True), (True, False)]
+    joined = outcomes_of([item()], given, [rule_row(0, rule=True), rule_row(2, rule=True)])
+    assert [(outcome.correct, outcome.missing) for outcome in joined] == [(True, False), (False, True), (True, False)]
 
 
 def test_rows_that_do_not_fit_are_refused() -> None:
@@ -124,39 +115,22 @@ def test_each_aggregation_by_hand(relation: Equivalence) -> None:
     assert aggregate(items, told, "pass@1").accuracy == average.accuracy
 
 
-def test_ties_by_each_rule(relation: Equivalence) -> None:
-    told = outcomes(["3", "2", "3", "2"], [0, 2])
-    by_rule = {
-        tie: aggregate([item()], told, "maj@4", relation=relation, tie=tie)  # type: ignore[arg-type]
-        for tie in ("first_seen", "lexicographic", "drop")
-    }
-    assert {tie: score.correct for tie, score in by_rule.items()} == {"first_seen": 1, "lexicographic": 0, "drop": 0}
-    assert {score.ties for score in by_rule.values()} == {1}
-
-
-def test_options_vote_by_letter_and_by_value(relation: Equivalence) -> None:
+def test_votes_by_hand(relation: Equivalence) -> None:
+    tied = outcomes(["3", "2", "3", "2"], [0, 2])
+    for tie, correct in (("first_seen", 1), ("lexicographic", 0), ("drop", 0)):
+        score = aggregate([item()], tied, "maj@4", relation=relation, tie=tie)  # type: ignore[arg-type]
+        assert (score.correct, score.ties) == (correct, 1)
     # B by letter and by value against two A: three votes to two.
-    told = outcomes(["A", "B", "20 cm", "(B)", "A"], [1, 2, 3])
-    score = aggregate([item(choices=("10 cm", "20 cm"))], told, "maj@5", relation=relation)
-    assert (score.correct, score.ties) == (1, 0)
-
-
-def test_what_was_cut_off_has_no_vote(relation: Equivalence) -> None:
-    told = outcomes(["9", "1/2"], [1])
-    cut = [Outcome("math500", "1", 2, False, False, True, True, "9")]
-    assert aggregate([item()], [*told[1:], *cut], "maj@2", relation=relation).correct == 1
-    nobody = outcomes([None, None], [])
-    assert aggregate([item()], nobody, "maj@2", relation=relation).correct == 0
-
-
-def test_a_vote_counts_as_its_first_supporter_was_graded(relation: Equivalence) -> None:
+    options = outcomes(["A", "B", "20 cm", "(B)", "A"], [1, 2, 3])
+    assert aggregate([item(choices=("10 cm", "20 cm"))], options, "maj@5", relation=relation).correct == 1
+    # What was cut off has no vote.
+    cut = [*outcomes(["9", "1/2"], [1])[1:], Outcome("math500", "1", 2, False, False, True, True, "9")]
+    assert aggregate([item()], cut, "maj@2", relation=relation).correct == 1
+    assert aggregate([item()], outcomes([None, None], []), "maj@2", relation=relation).correct == 0
     # The judge recovered the elected answer: the vote is right, by the rules alone it is not.
-    told = [
-        Outcome("math500", "1", 0, True, False, True, False, "half", "yes"),
-        Outcome("math500", "1", 1, True, False, True, False, "half", "yes"),
-    ]
-    assert aggregate([item()], told, "maj@2", relation=relation).correct == 1
-    assert aggregate([item()], told, "maj@2", relation=relation, by_rule=True).correct == 0
+    judged = [Outcome("math500", "1", sample, True, False, True, False, "half", "yes") for sample in (0, 1)]
+    assert aggregate([item()], judged, "maj@2", relation=relation).correct == 1
+    assert aggregate([item()], judged, "maj@2", relation=relation, by_rule=True).correct == 0
 
 
 def test_two_checkpoints_vote_together(relation: Equivalence) -> None:

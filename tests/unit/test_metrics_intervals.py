@@ -27,13 +27,6 @@ def test_wilson_gives_newcombes_published_bounds(correct: int, total: int, low: 
     assert wilson(correct, total) == pytest.approx((low, high), abs=5e-5)
 
 
-def test_wilson_ends_where_the_scale_ends() -> None:
-    assert wilson(0, 7).low == 0.0
-    assert wilson(7, 7).high == 1.0
-    mirrored = wilson(2, 9)
-    assert wilson(7, 9) == pytest.approx((1 - mirrored.high, 1 - mirrored.low))
-
-
 @pytest.mark.parametrize(("correct", "total"), [(1, 0), (-1, 3), (4, 3)])
 def test_no_share_no_interval(correct: int, total: int) -> None:
     with pytest.raises(ValueError, match="is no share"):
@@ -59,11 +52,6 @@ def test_copies_of_an_answer_add_nothing() -> None:
     assert told.interval == pytest.approx(clustered_interval(once).interval)
     plain = wilson(150, 500)
     assert told.interval.low < plain.low < plain.high < told.interval.high
-
-
-def test_independent_answers_keep_their_wilson_interval() -> None:
-    singles = [Cluster(1, 1)] * 400 + [Cluster(0, 1)] * 600
-    assert clustered_interval(singles).interval == pytest.approx(wilson(400, 1000), abs=1e-4)
 
 
 def test_an_effective_number_is_never_above_the_number_of_answers() -> None:

@@ -85,8 +85,7 @@ def test_the_panel_shows_start_now_and_trend() -> None:
     assert agreement.split()[:4] == ["agreement", "0.200", "→", "0.900"]
 
 
-@pytest.mark.parametrize("width", [40, 80])
-@pytest.mark.parametrize("count", [1, 8])
+@pytest.mark.parametrize(("width", "count"), [(40, 8), (80, 1)])
 def test_no_line_is_wider_than_the_terminal(width: int, count: int) -> None:
     agents = tuple(f"agent-{index}-日本語-with-a-very-long-name-indeed" for index in range(count))
     console = console_of(width)
@@ -99,22 +98,18 @@ def test_no_line_is_wider_than_the_terminal(width: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("live", [True, False])
-@pytest.mark.parametrize(
-    "record",
-    [
+def test_missing_metrics_never_raise(live: bool) -> None:
+    for record in (
         {},
-        {"step": None},
         {"step": 1, "agents": None, "cohort": None},
         {"step": 1, "agents": {"qwen": None}},
         {"step": 1, "agents": {"qwen": {"reward_mean": float("inf"), "completion_length": "x"}}},
         {"step": 1, "agents": {"a stranger": {"reward_mean": 0.5}}, "cohort": {"agreement": None}},
-    ],
-)
-def test_missing_metrics_never_raise(live: bool, record: dict[str, Any]) -> None:
-    with Progress("odd", ["qwen"], 1, console=console_of(live=live)) as progress:
-        progress.step(record)
-        progress.validation(record)
-        progress.validation({**record, "set": "other"})
+    ):
+        with Progress("odd", ["qwen"], 1, console=console_of(live=live)) as progress:
+            progress.step(record)
+            progress.validation(record)
+            progress.validation({**record, "set": "other"})
 
 
 @pytest.mark.parametrize(("error", "phase"), [(KeyboardInterrupt, "interrupted"), (RuntimeError, "failed")])
@@ -132,28 +127,21 @@ def test_an_exception_passes_and_the_terminal_is_restored(error: type[BaseExcept
     assert any(phase in line for line in last_frame(console))
 
 
-def test_quiet_prints_nothing() -> None:
-    console = console_of()
-    with Progress("quiet", ["qwen"], 1, console=console, quiet=True) as progress:
-        progress.step(metrics(1))
-        progress.validation(validation(1, 0.5, 0.5))
-        progress.message("hello")
-    with task("quiet", 3, console=console, quiet=True) as work:
-        work.advance()
-        work.update("text")
-    assert written(console) == ""
-
-
-def test_task_counts_on_a_terminal_and_in_a_log() -> None:
-    plain, live = console_of(live=False), console_of()
-    for console in (plain, live):
-        with task("warm start [qwen]", 3, console=console) as work:
+def test_task_counts_on_a_terminal_and_in_a_log_and_quiet_prints_nothing() -> None:
+    plain, live, silent = console_of(live=False), console_of(), console_of()
+    for console in (plain, live, silent):
+        with task("warm start [qwen]", 3, console=console, quiet=console is silent) as work:
             work.advance(2)
             work.update("loss 0.5")
             work.advance()
     lines = written(plain).splitlines()
     assert (lines[0], lines[-1]) == ("warm start [qwen]  2/3", "warm start [qwen]  3/3  loss 0.5")
     assert "3/3" in written(live)
+    with Progress("quiet", ["qwen"], 1, console=silent, quiet=True) as progress:
+        progress.step(metrics(1))
+        progress.validation(validation(1, 0.5, 0.5))
+        progress.message("hello")
+    assert written(silent) == ""
 
 
 def test_results_on_stdout_stay_out_of_the_panel() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ OPTIMIZER = {"lr": 1e-3, "eps": 1e-6, "betas": [0.9, 0.99], "schedule": "cosine"
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[World]:
-    with World(2) as world:
+    with closing(World(2)) as world:
         yield world
 
 
@@ -39,6 +40,13 @@ def alone(what: Task) -> Done:
     return done([train(ALONE, what)])
 
 
+def assert_same_update(ranks: Done, expected: Done) -> None:
+    assert largest_difference(ranks.weights, expected.weights) < 1e-5
+    assert ranks.metrics[0] == ranks.metrics[1]
+    for metrics, reference in zip(ranks.metrics[0], expected.metrics[0], strict=True):
+        assert metrics == pytest.approx(reference, rel=1e-4, abs=1e-5)
+
+
 # -- two ranks, whole weights -------------------------------------------------------------------------------------
 
 
@@ -47,10 +55,7 @@ def test_two_ranks_make_the_update_of_one(family: str, pair: World, tiny_checkpo
     """One rank has text alone, the other images as well; both tell the same of the whole."""
     path = tiny_checkpoints[family]
     expected, told = alone(task(path, [(0, 2, 1, 3, 4)])), pair.train(task(path, [(0, 2), (1, 3, 4)]))
-    assert largest_difference(told.weights, expected.weights) < 1e-5
-    assert told.metrics[0] == told.metrics[1]
-    for own, reference in zip(told.metrics[0], expected.metrics[0], strict=True):
-        assert own == pytest.approx(reference, rel=1e-4, abs=1e-5)
+    assert_same_update(told, expected)
     assert told.timings["completions"] == 5 * len(REWARDS[0])
     for amount in ("completion_tokens", "update_tokens", "update_flops"):
         assert told.timings[amount] == expected.timings[amount]
@@ -72,12 +77,8 @@ def test_two_ranks_whiten_and_step_as_one(
     """The ranks have two and three of five groups, one of them with equal rewards."""
     path = tiny_checkpoints["qwen2"]
     sections = {"optimizer": {"lr": 1e-3, "eps": 1e-6, "betas": [0.9, 0.99]}, "objective": objective}
-    expected = done([train(ALONE, Task(path, sections, SHARES_OF_TWO[1]))])
-    told = pair.train(Task(path, sections, SHARES_OF_TWO[2]))
-    assert largest_difference(told.weights, expected.weights) < 1e-5
-    assert told.metrics[0] == told.metrics[1]
-    for own, reference in zip(told.metrics[0], expected.metrics[0], strict=True):
-        assert own == pytest.approx(reference, rel=1e-4, abs=1e-5)
+    expected = alone(Task(path, sections, SHARES_OF_TWO[1]))
+    assert_same_update(pair.train(Task(path, sections, SHARES_OF_TWO[2])), expected)
 
 
 def test_two_ranks_measure_what_one_does(pair: World, tiny_checkpoints: Mapping[str, Path]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -67,14 +66,6 @@ def test_the_longest_row_of_vllm_bounds_prompts(tiny_checkpoints: Mapping[str, P
 # -- ahead of time -----------------------------------------------------------------------------------------------
 
 
-def wait_for(own: PromptEncoder, prompts: int) -> None:
-    """Until so many are prepared, or ten seconds."""
-    for _ in range(1000):
-        if len(own._prepared) >= prompts:
-            return
-        time.sleep(0.01)
-
-
 def same(a: Encoded, b: Encoded) -> bool:
     assert a.vision.keys() == b.vision.keys()
     return torch.equal(a.input_ids, b.input_ids) and all(torch.equal(a.vision[key], b.vision[key]) for key in a.vision)
@@ -82,18 +73,8 @@ def same(a: Encoded, b: Encoded) -> bool:
 
 def test_what_was_prepared_is_what_would_have_been_read(tiny_checkpoints: Mapping[str, Path]) -> None:
     path = tiny_checkpoints["qwen2_5_vl"]
-    own, other = encoder(path), encoder(path)
+    ahead, plain = encoder(path), encoder(path)
     prompts = [prompt(f"Sum {number}?", noise(56, 84, number)) for number in range(3)]
-    with own.preparing(prompts[:2]):
-        wait_for(own, 2)
-    own.processor, processor = None, own.processor  # no more reading
-    assert all(same(own.encode(one), other.encode(one)) for one in prompts[:2])
-    assert own._prepared == {}
-    own.processor = processor
-    assert same(own.encode(prompts[2]), other.encode(prompts[2]))
-    # What is known already is not prepared again, and what nobody asked for makes room for the next.
-    with own.preparing([prompts[0], prompt("Never asked?")]):
-        wait_for(own, 1)
-    assert len(own._prepared) == 1
-    with own.preparing([]):
-        assert own._prepared == {}
+    for batch in (prompts[:2], [prompts[0], prompt("Never asked?")], []):
+        with ahead.preparing(batch):
+            assert all(same(ahead.encode(each), plain.encode(each)) for each in prompts)

@@ -25,7 +25,6 @@ from eval_suite.tables import (
     p_text,
     percent,
     score_tables,
-    sub_score_tables,
 )
 from eval_suite.tasks import BENCHMARKS, suites
 from mmcorl.errors import UserError
@@ -158,13 +157,6 @@ def test_what_is_not_comparable_is_refused(other: dict[str, Any], message: str) 
             table([("a", summary({"amc": (1, 2)})), ("b", other)])
 
 
-def test_graders_without_a_policy_may_share_a_table() -> None:
-    code = summary({"mbpp": (1, 2)}, grader={"name": "tests", "version": "1", "mcq_policy": None})
-    assert len(score_tables([("a", summary({"amc": (1, 2)})), ("b", code)])) == 2
-    with pytest.raises(UserError, match="no scores to show"):
-        score_tables([("a", {"benchmarks": {}})])
-
-
 def test_csv_is_unrounded_and_complete() -> None:
     rows = list(csv.DictReader(io.StringIO(csv_text([("a, b", summary({"mathverse": (10, 30), "amc": (1, 3)}))]))))
     assert [(row["run"], row["benchmark"], row["clusters"]) for row in rows] == [
@@ -196,12 +188,6 @@ def test_text_stays_text_in_every_form() -> None:
     for part in (r"\toprule", r"\midrule", r"\bottomrule", r"\begin{tabular}{lr}", r"{\scriptsize [0, 2]} \\"):
         assert part in tex
     assert latex([Table("t", [("", "left")], [[Cell("[a]")]])]).count("{}[a]") == 1
-
-
-def test_sub_scores_have_a_table_each() -> None:
-    scores = summary({"mathvision": (8, 40)})["benchmarks"]["mathvision"]
-    (table,) = sub_score_tables("run", "mathvision", scores)
-    assert [[cell.text for cell in row] for row in table.rows] == [["0", "40", "20.00"], ["9", "0", DASH]]
 
 
 def scored(label: str, right: int, grouped: bool) -> Scored:

@@ -96,7 +96,7 @@ def test_what_is_trained_stays_in_fp32(training: dict[str, Any], tiny_checkpoint
 
 @pytest.mark.parametrize("training", [{}, {"lora": LORA}, {"freeze_vision": True}], ids=["full", "lora", "frozen"])
 @pytest.mark.parametrize("start", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-@each_family("qwen2_5_vl", "gemma3")
+@each_family("qwen2_5_vl")
 def test_an_export_has_the_dtype_of_the_starting_checkpoint(
     family: str, start: torch.dtype, training: dict[str, Any], tiny_checkpoints: Mapping[str, Path], tmp_path: Path
 ) -> None:
