@@ -213,7 +213,6 @@ SCORES = [[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]
         ({"gamma": 0.0}, SCORES),
         # Q = .5 in turn 2 and (1 + 0 + 0 + 1) / 4 in turn 3; R + .5 (R - Q)
         ({"mix": "margin"}, [[1.0, 0.0], [-0.25, 1.25], [1.25, 1.25]]),
-        ({"mix": "margin", "shaping": 0.1}, [[1.0, 0.0], [-0.05, 1.05], [1.05, 1.05]]),
     ],
 )
 def test_shaped_rewards_by_hand(more: dict[str, Any], expected: list[list[float]]) -> None:
@@ -309,12 +308,7 @@ def test_cuts_are_counted_and_views_hold_the_same_texts() -> None:
 
 
 def test_scores_and_probabilities_are_read_from_tags_alone() -> None:
-    scores = {
-        "<score>1</score>": 1,
-        "Because. <SCORE> 2 </SCORE>": 2,
-        "<score>1</score> ... <score>3</score>": 3,
-        "<score>3</score> ... <score>N</score>": None,
-    }
+    scores = {"Because. <SCORE> 2 </SCORE>": 2, "<score>1</score> ... <score>3</score>": 3}
     scores |= dict.fromkeys(("<score>0</score>", "<score>4</score>", "<score>2.5</score>", "<score>2", "2", ""))
     assert {text: prompts.read_score(text) for text in scores} == scores
     values = {"0.25": 0.25, "1": 1.0, ".5": 0.5, "0": 0.0}
@@ -349,14 +343,11 @@ def test_agents_without_a_request_in_a_turn_are_not_called() -> None:
     assert [reply.completion.text for reply in episode.replies] == ["1", "1", "2"]
 
 
-@pytest.mark.parametrize(
-    ("workflow", "sentence"),
-    [
-        (lambda: one_turn(asked(0), asked(0), asked(1)), "'p/0/1/solver/0' twice"),
-        (lambda: one_turn(asked(0), asked(1), rewards={"p/0/1/solver/0": 1.0}), "first at 'p/0/1/solver/1'"),
-        (lambda: one_turn(asked(0)), "agent 'b' got no request"),
-    ],
-)
-def test_workflows_that_break_the_rules(workflow: Callable[[], Workflow], sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        play(workflow(), 2)
+def test_workflows_that_break_the_rules() -> None:
+    for workflow, sentence in (
+        (one_turn(asked(0), asked(0), asked(1)), "'p/0/1/solver/0' twice"),
+        (one_turn(asked(0), asked(1), rewards={"p/0/1/solver/0": 1.0}), "first at 'p/0/1/solver/1'"),
+        (one_turn(asked(0)), "agent 'b' got no request"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            play(workflow, 2)

@@ -94,11 +94,6 @@ def test_nothing_of_another_method_stays_beneath_one(below, method):
         assert getattr(over.objective, key) == getattr(alone.objective, key)
 
 
-def test_overrides_win_over_the_method_and_the_method_over_the_file():
-    assert load(QUICKSTART, method="gt").supervision.kind == "gold"
-    assert load(QUICKSTART, ["supervision.kind=self"], "gt").supervision.kind == "self"
-
-
 def test_paired_wordings_need_a_view_and_say_so():
     with pytest.raises(UserError, match="pair is 'rephrased', but the training data have no views: add it under"):
         load(QUICKSTART, method="co_rewarding_1")
@@ -106,25 +101,19 @@ def test_paired_wordings_need_a_view_and_say_so():
     assert (config.supervision.kind, config.supervision.pair) == ("paired", "rephrased")
 
 
-def test_a_method_of_ones_own_is_a_file(tmp_path: Path):
+def test_a_file_is_a_method_unless_it_holds_more_than_settings(tmp_path: Path):
     file = tmp_path / "mine.yaml"
     file.write_text("supervision: {kind: ring, min_share: 0.5}\n")
     assert load(QUICKSTART, method=f"{file}+kl0").supervision.min_share == 0.5
-
-
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
+    assert load(QUICKSTART, ["supervision.min_share=0.1"], f"{file}").supervision.min_share == 0.1
+    for content, sentence in (
         ("agents: []\n", "sets 'agents', which belongs to a run"),
         ("- 1\n", "holds no settings"),
         ("a: [\n", "is not valid YAML"),
-    ],
-)
-def test_a_file_that_is_no_method_is_refused(tmp_path: Path, content: str, sentence: str):
-    file = tmp_path / "bad.yaml"
-    file.write_text(content)
-    with pytest.raises(UserError, match=sentence):
-        load(QUICKSTART, method=str(file))
+    ):
+        file.write_text(content)
+        with pytest.raises(UserError, match=sentence):
+            load(QUICKSTART, method=str(file))
 
 
 def test_an_unknown_method_is_refused_with_the_known_ones():
@@ -153,17 +142,14 @@ def test_runs_are_planned_seed_by_seed_from_equal_starts(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []  # nothing is written before all of it is known to work
 
 
-@pytest.mark.parametrize(
-    ("chosen", "seeds", "sentence"),
-    [
+def test_a_plan_that_cannot_be_is_refused_before_any_run(tmp_path: Path):
+    for chosen, seeds, sentence in (
         (["co_rl", "co_rl"], [0], "--methods names co_rl twice"),
         (["co_rl"], [1, 1], "--seeds names 1 twice"),
         (["co_rl", "co_rewarding_1"], [0], "method 'co_rewarding_1': supervision.pair is 'rephrased'"),
-    ],
-)
-def test_a_plan_that_cannot_be_is_refused_before_any_run(tmp_path: Path, chosen, seeds, sentence):
-    with pytest.raises(UserError, match=sentence):
-        sweep.plan(QUICKSTART, chosen, seeds, [], tmp_path)
+    ):
+        with pytest.raises(UserError, match=sentence):
+            sweep.plan(QUICKSTART, chosen, seeds, [], tmp_path)
 
 
 def test_methods_of_ones_own_are_called_by_their_files(tmp_path: Path):
@@ -186,9 +172,7 @@ def test_a_spread_is_over_what_is_known():
     assert Spread.of([0.5, None, 0.7]) == Spread(pytest.approx(0.6), pytest.approx(math.sqrt(0.02)), 2)
     assert Spread.of([0.5]) == Spread(0.5, None, 1)
     assert Spread.of([None]) is None
-
-
-def test_a_mean_curve_is_over_the_curves_that_reach_a_step():
+    # A mean curve is over the curves that reach a step.
     assert mean_curve([[(1, 0.0), (2, 1.0)], [(1, 1.0)], []]) == [(1, 0.5), (2, 1.0)]
 
 

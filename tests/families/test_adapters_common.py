@@ -121,18 +121,6 @@ def test_stop_and_banned_tokens_and_decoding(loaded: Loaded) -> None:
     assert [tokenizer.decode([digit]) for digit in digits] == list("12345")
 
 
-@every_vision_family
-def test_freezing_the_tower_leaves_the_projector(loaded: Loaded) -> None:
-    tower = {p for module in loaded.adapter.vision_modules(loaded.model) for p in module.parameters()}
-    frozen = {name for name, p in loaded.model.named_parameters() if p in tower}
-    assert frozen
-    assert all("vision_tower" in name or "visual" in name for name in frozen)
-    rest = {name for name, p in loaded.model.named_parameters() if p not in tower}
-    projector = {"qwen2_5_vl": "merger"}.get(loaded.family, "multi_modal_projector")
-    assert any(projector in name for name in rest)
-    assert not any(projector in name for name in frozen)
-
-
 @each_family("qwen2_5_vl", "qwen2", "internvl3_5")
 def test_lora_bf16_and_dropout_in_the_config(family: str, tiny_checkpoints: Mapping[str, Path], tmp_path: Path) -> None:
     from peft import LoraConfig, get_peft_model
@@ -266,29 +254,12 @@ def test_tiny_checkpoints_are_deterministic_and_complete(
 
 def test_tiny_sizes_can_be_set(tmp_path: Path) -> None:
     # 84 pixels are 6 patches a side: 3 x 3 merged tokens.
-    path = build_tiny(
-        "internvl3_5",
-        tmp_path / "big",
-        image_size=84,
-        hidden=128,
-        layers=3,
-        corpus=["How many dots?"],
-        extra_tokens=("<answer>", "</answer>"),
-        text_config={"intermediate_size": 96},
-        vision_config={"num_hidden_layers": 1},
-    )
-    loaded = load("internvl3_5", path)
-    config = loaded.model.config
+    sizes = {"image_size": 84, "hidden": 128, "layers": 3, "corpus": ["How many dots?"]}
+    path = build_tiny("internvl3_5", tmp_path / "big", **sizes, text_config={"intermediate_size": 96})  # type: ignore[arg-type]
+    config = load("internvl3_5", path).model.config
+    text = config.text_config
     assert config.image_seq_length == 9
-    text, vision = config.text_config, config.vision_config
-    assert (text.hidden_size, text.intermediate_size, text.num_hidden_layers, vision.num_hidden_layers) == (
-        128,
-        96,
-        3,
-        1,
-    )
-    # 256 bytes, 7 special tokens, 2 answer tokens and a few merges of one line.
-    assert 265 <= len(loaded.processor.tokenizer) < 290
+    assert (text.hidden_size, text.intermediate_size, text.num_hidden_layers) == (128, 96, 3)
     with pytest.raises(AdapterError, match=f"unknown tiny family 'bert': use one of {FAMILIES[0]}, "):
         build_tiny("bert", tmp_path)  # type: ignore[arg-type]
     with pytest.raises(AdapterError, match="image_size 60 must be a multiple of 28"):

@@ -61,10 +61,10 @@ def test_mrope_equals_transformers(qwen: Loaded) -> None:
         assert following == len(ids) + int(delta)
 
 
-@pytest.mark.parametrize("ids", [[1, 9, 9, 9], [9, 9, 9, 9, 9], [9, 9, 1, 9, 9]], ids=["short", "long", "torn"])
-def test_mrope_refuses_placeholders_that_do_not_fit_the_grid(ids: list[int]) -> None:
-    with pytest.raises(AdapterError, match="image placeholders in the prompt"):
-        mrope_positions(torch.tensor(ids), torch.tensor([[1, 4, 4]]), image_token_id=9, merge=2)
+def test_mrope_refuses_placeholders_that_do_not_fit_the_grid() -> None:
+    for ids in ([1, 9, 9, 9], [9, 9, 9, 9, 9], [9, 9, 1, 9, 9]):
+        with pytest.raises(AdapterError, match="image placeholders in the prompt"):
+            mrope_positions(torch.tensor(ids), torch.tensor([[1, 4, 4]]), image_token_id=9, merge=2)
 
 
 def test_pixels_equal_the_official_pipeline(qwen: Loaded) -> None:

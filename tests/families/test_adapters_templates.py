@@ -116,11 +116,8 @@ def test_the_date_in_a_template_is_always_the_same_one(
     plain = loaded.adapter.plain_inputs(loaded.processor, "Sum?", (), VISION)["input_ids"][0]
     assert plain.tolist() == loaded.adapter.encode(loaded.processor, "Sum?").input_ids.tolist()
     assert time.localtime().tm_year > TODAY.year
-
-
-def test_another_date_can_be_given(tiny_checkpoints: Mapping[str, Path]) -> None:
-    loaded = load("llama", tiny_checkpoints, LLAMA_32)
-    assert "Today Date: 01 Jan 2025" in read(loaded, "Sum?", template={"date_string": "01 Jan 2025"})
+    if template is LLAMA_32:
+        assert "Today Date: 01 Jan 2025" in read(loaded, "Sum?", template={"date_string": "01 Jan 2025"})
 
 
 # -- arguments -----------------------------------------------------------------------------------------------
@@ -137,11 +134,8 @@ def test_qwen3_thinks_unless_told_otherwise(tiny_checkpoints: Mapping[str, Path]
     assert plain["input_ids"][0].tolist() == mine.input_ids.tolist()
 
 
-@pytest.mark.parametrize("family", ["qwen3", "qwen2_5_vl"])
-def test_an_argument_that_the_template_does_not_take_is_refused(
-    family: str, tiny_checkpoints: Mapping[str, Path]
-) -> None:
-    loaded, bare = load(family, tiny_checkpoints, QWEN_3), load(family, tiny_checkpoints)
+def test_an_argument_that_the_template_does_not_take_is_refused(tiny_checkpoints: Mapping[str, Path]) -> None:
+    loaded, bare = load("qwen3", tiny_checkpoints, QWEN_3), load("qwen3", tiny_checkpoints)
     for name in ("enable_thinkin", "messages", "add_generation_prompt", "tokenize", "eos_token"):
         with pytest.raises(AdapterError, match=rf"has no argument '{name}' \(it takes enable_thinking\)"):
             loaded.adapter.encode(loaded.processor, "Sum?", template={name: False})

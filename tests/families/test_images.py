@@ -7,7 +7,6 @@ import io
 import struct
 import warnings
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -67,7 +66,6 @@ def photo(width: int = 40, height: int = 30) -> Image.Image:
         (plain("RGB", (10, 20, 30)), (10, 20, 30)),
         (plain("L", 77), (77, 77, 77)),
         (plain("1", 1), (255, 255, 255)),
-        (plain("1", 0), (0, 0, 0)),
         # Opaque alpha keeps the colour, no alpha shows the white behind it.
         (plain("RGBA", (10, 20, 30, 255)), (10, 20, 30)),
         (plain("RGBA", (10, 20, 30, 0)), (255, 255, 255)),
@@ -79,15 +77,11 @@ def photo(width: int = 40, height: int = 30) -> Image.Image:
         (plain("La", (20, 51)), (224, 224, 224)),
         # 255 - cyan, 255 - magenta, 255 - yellow, no black.
         (plain("CMYK", (255, 0, 55, 0)), (0, 255, 200)),
-        (plain("YCbCr", (90, 128, 128)), (90, 90, 90)),
-        (plain("HSV", (0, 0, 60)), (60, 60, 60)),
         # 16 bits: 65535 / 257 = 255, 25700 / 257 = 100, 128 / 257 = 0.498 down, 129 / 257 = 0.502 up.
         (Image.fromarray(np.full((SIDE, SIDE), 65535, np.uint16)), (255, 255, 255)),
-        (Image.fromarray(np.full((SIDE, SIDE), 25700, np.uint16)), (100, 100, 100)),
         (Image.fromarray(np.full((SIDE, SIDE), 128, np.uint16)), (0, 0, 0)),
         (Image.fromarray(np.full((SIDE, SIDE), 129, np.uint16)), (1, 1, 1)),
         (plain("I", 25700), (100, 100, 100)),
-        (plain("I;16B", 25700), (100, 100, 100)),
         # Floats: 0.4 * 255 = 102; 99.6 rounds to 100.
         (plain("F", 0.4), (102, 102, 102)),
         (plain("F", 99.6), (100, 100, 100)),
@@ -101,20 +95,7 @@ def test_every_mode_becomes_rgb(image: Image.Image, expected: tuple[int, int, in
     assert pixel(result) == expected
 
 
-def test_values_without_a_known_range_are_stretched() -> None:
-    # -1000 becomes 0, 1000 becomes 255, and 0 lies half way: 127.5, rounded up.
-    values = np.zeros((SIDE, SIDE), np.float32)
-    values[0, :2] = (-1000, 1000)
-    for image in (Image.fromarray(values), Image.fromarray(values.astype(np.int32))):
-        result = load_image(image)
-        assert [pixel(result, (x, 0))[0] for x in range(3)] == [0, 255, 128]
-
-
-def test_a_float_image_with_a_nan_is_refused() -> None:
-    assert "not finite" in refused(plain("F", float("nan")))
-
-
-def test_palette_and_its_transparency() -> None:
+def test_transparent_colours_become_white_and_unknown_ranges_are_stretched() -> None:
     palette = Image.new("P", (SIDE, SIDE), 1)
     palette.putpalette([0, 0, 0, 200, 100, 50])
     assert pixel(load_image(palette)) == (200, 100, 50)
@@ -122,15 +103,16 @@ def test_palette_and_its_transparency() -> None:
     assert pixel(load_image(encoded(palette, transparency=1))) == (255, 255, 255)
     assert pixel(load_image(encoded(palette, transparency=bytes([255, 51])))) == (244, 224, 214)
     assert pixel(load_image(encoded(palette, "GIF", transparency=1))) == (255, 255, 255)
-
-
-def test_a_colour_named_transparent_in_a_png_becomes_white() -> None:
     assert pixel(load_image(encoded(plain("RGB", (1, 2, 3)), transparency=(1, 2, 3)))) == (255, 255, 255)
     assert pixel(load_image(encoded(plain("RGB", (1, 2, 4)), transparency=(1, 2, 3)))) == (1, 2, 4)
-    assert pixel(load_image(encoded(plain("L", 7), transparency=7))) == (255, 255, 255)
     sixteen = Image.fromarray(np.full((SIDE, SIDE), 25700, np.uint16))
     assert pixel(load_image(encoded(sixteen, transparency=25700))) == (255, 255, 255)
-    assert pixel(load_image(encoded(sixteen, transparency=25701))) == (100, 100, 100)
+    # -1000 becomes 0, 1000 becomes 255, and 0 lies half way: 127.5, rounded up.
+    values = np.zeros((SIDE, SIDE), np.float32)
+    values[0, :2] = (-1000, 1000)
+    for image in (Image.fromarray(values), Image.fromarray(values.astype(np.int32))):
+        assert [pixel(load_image(image), (x, 0))[0] for x in range(3)] == [0, 255, 128]
+    assert "not finite" in refused(plain("F", float("nan")))
 
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF"])
@@ -184,15 +166,12 @@ def test_exif_orientation(kind: str) -> None:
     ("size", "max_side", "expected"),
     [
         ((1024, 700), 1024, (1024, 700)),
-        ((300, 200), 1024, (300, 200)),  # never enlarged
         ((2048, 1001), 1024, (1024, 500)),  # 500.5: Python rounds halves to even
-        ((1001, 2048), 1024, (500, 1024)),
         ((1500, 1000), 1024, (1024, 683)),  # 682.67 rounds up, where truncation gives 682
         ((1, 1), 1024, (28, 28)),
         ((10, 20), 1024, (28, 56)),
         ((27, 1000), 1024, (28, 1024)),  # 28 / 27 would make 1037, so 1024 is the limit and 27.6 rounds to 28
         ((5000, 60), 1024, (1024, 28)),  # 12.3 stretched to 28
-        ((1, 200), 1024, (28, 1024)),
         ((200, 3), 28, (28, 28)),
     ],
 )
@@ -247,12 +226,6 @@ def test_the_given_pil_image_stays_as_it_was() -> None:
     assert image.info == {"note": "kept"}
 
 
-def test_many_threads_agree() -> None:
-    data = encoded(photo(200, 100), "JPEG")
-    with ThreadPoolExecutor(8) as pool:
-        assert len(set(pool.map(lambda _: load_image(data, 50).tobytes(), range(8)))) == 1
-
-
 # -- refused ---------------------------------------------------------------------------------------------
 
 
@@ -293,22 +266,17 @@ def test_a_text_chunk_bomb_is_refused(place: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Truncated File Read")
-def test_a_truncated_file_is_refused() -> None:
+def test_a_truncated_or_corrupt_file_is_refused() -> None:
     noise = np.random.default_rng(0).integers(0, 255, (SIDE, SIDE, 3), np.uint8)
-    for kind in ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM"):
+    for kind in ("PNG", "JPEG", "WEBP", "GIF", "TIFF"):
         data = encoded(Image.fromarray(noise), kind)
         for share in (0.02, 0.3, 0.6, 0.9):
             refused(data[: int(len(data) * share)])
-
-
-def test_a_corrupt_file_is_refused() -> None:
-    data = bytearray(encoded(photo()))
-    data[data.index(b"IDAT") + 8] ^= 0xFF  # the checksum no longer fits
-    refused(bytes(data))
-    refused(b"")
-    refused(b"this is text")
-    refused(b"\x89PNG\r\n\x1a\n")
-    refused(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n")  # would start Ghostscript
+    corrupt = bytearray(encoded(photo()))
+    corrupt[corrupt.index(b"IDAT") + 8] ^= 0xFF  # the checksum no longer fits
+    # The last would start Ghostscript.
+    for data in (bytes(corrupt), b"", b"this is text", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"):
+        refused(data)
 
 
 @given(st.sampled_from(["PNG", "JPEG", "GIF", "TIFF", "WEBP", "BMP"]), st.randoms(use_true_random=False))

@@ -28,8 +28,7 @@ REWARDS = ((1.0, 0.0, 0.0, 1.0), (0.0, 0.0, 1.0, 0.0), (1.0, 1.0, 0.0, 1.0))
 
 
 def policy_of(loaded: Loaded) -> Policy:
-    policy = Policy(loaded.model, loaded.adapter, loaded.processor)
-    return policy
+    return Policy(loaded.model, loaded.adapter, loaded.processor)
 
 
 def three_groups(loaded: Loaded, lengths: tuple[tuple[int, ...], ...] = LENGTHS) -> Rows:
@@ -184,11 +183,7 @@ def test_a_model_that_gives_other_numbers_keeps_to_the_plain_path_in_words(
     capsys.readouterr()
     mixing(agent)
     assert not decide(agent.config, "ada", agent.shards, agent.dummy)
-    told = capsys.readouterr().err
-    assert told.startswith(
-        "ada: the update computes prompts once per completion, which is slower and gives the same (on"
-    )
-    assert "nats off on average)" in told
+    assert "ada: the update computes prompts once per completion" in capsys.readouterr().err
     with pytest.raises(UserError, match=r"'on' but agent 'ada' cannot share .* use auto or off"):
         decide(settings(training={"shared_prefix": "on"}), "ada", agent.shards, agent.dummy)
 

@@ -104,14 +104,9 @@ def test_a_kl_term_may_hold_on_to_the_average(family, tiny_checkpoints):
     average = reference_of(agent, family, tiny_checkpoints[family], PROMPTS[family])
     average.loaded.model.load_state_dict(agent.ema.weights, strict=False)
     # k3 = exp(-d) - 1 + d with d = log pi - log pi_average, over all tokens, by two plain transformers models.
+    rows = [(g, k) for g in range(3) for k in range(len(reference.samples[g]))]
     with torch.no_grad():
-        d = torch.cat(
-            [
-                reference.logp(g, k, 1.0) - average.logp(g, k, 1.0)
-                for g in range(3)
-                for k in range(len(reference.samples[g]))
-            ]
-        )
+        d = torch.cat([reference.logp(*row, 1.0) - average.logp(*row, 1.0) for row in rows])
     found = agent.update(dict(zip(agent.rollouts.pending, REWARDS, strict=True)), 2)
     assert float(d.abs().max()) > 1e-3
     assert found["kl"] == pytest.approx(float((torch.expm1(-d) + d).mean()), rel=1e-3)

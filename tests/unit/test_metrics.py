@@ -118,23 +118,14 @@ def test_without_known_answers_accuracies_are_none_and_nothing_else_changes():
 
 
 def test_three_agents_have_three_pairs_and_one_agent_has_none():
-    names = ["A", "B", "C"]
-    groups = [[group("p", "3")], [group("p", "3")], [group("p", "4")]]
+    names, groups = ["A", "B", "C"], [[group("p", "3")], [group("p", "3")], [group("p", "4")]]
     for n, cohort in [
         (3, {"agreement": pytest.approx(1 / 3), "pairs": {"A|B": 1.0, "A|C": 0.0, "B|C": 0.0}}),
         (1, {"agreement": None, "pairs": {}}),
     ]:
         labels = Supervision("self", names[:n], relation=SAME).labels(groups[:n], PROMPTS[:1])
-        line = step_metrics(
-            0,
-            names[:n],
-            PROMPTS[:1],
-            groups[:n],
-            labels,
-            [{"p": (1.0,)}] * n,
-            {name: {} for name in names},
-            SAME,
-        )
+        rewards, updates = [{"p": (1.0,)}] * n, {name: {} for name in names}
+        line = step_metrics(0, names[:n], PROMPTS[:1], groups[:n], labels, rewards, updates, SAME)
         assert line["cohort"] == cohort
 
 
@@ -149,30 +140,16 @@ def test_what_json_cannot_say_is_none():
 def test_a_vote_line_says_who_answered_elected_and_earned_what():
     labels, rewards = one_step()
     lines = votes_records(7, ["A", "B"], PROMPTS, GROUPS, labels, rewards)
-    assert [(line["step"], line["uid"], line["row"]) for line in lines] == [
-        (7, "p", "row 1"),
-        (7, "q", "row 2"),
-        (7, "r", "row 3"),
-    ]
-    assert lines[1]["agents"] == {
-        "A": {
-            "answers": ["blue", "red", "red", "blue"],
-            "vote": "blue",
-            "votes": [["blue", 2], ["red", 2]],
-            "tie": True,
-            "label": "red",
-            "teacher": "B",
-            "rewards": [0.0, 1.0, 1.0, 0.0],
-        },
-        "B": {
-            "answers": ["red"] * 4,
-            "vote": "red",
-            "votes": [["red", 4]],
-            "tie": False,
-            "label": "blue",
-            "teacher": "A",
-            "rewards": [0.0] * 4,
-        },
+    rows = [(line["step"], line["uid"], line["row"]) for line in lines]
+    assert rows == [(7, "p", "row 1"), (7, "q", "row 2"), (7, "r", "row 3")]
+    assert lines[1]["agents"]["A"] == {
+        "answers": ["blue", "red", "red", "blue"],
+        "vote": "blue",
+        "votes": [["blue", 2], ["red", 2]],
+        "tie": True,
+        "label": "red",
+        "teacher": "B",
+        "rewards": [0.0, 1.0, 1.0, 0.0],
     }
     assert lines[2]["agents"]["B"]["label"] is None
     assert json.loads(json.dumps(lines, allow_nan=False)) == lines

@@ -69,17 +69,11 @@ def test_it_acts_once_and_logs_one_line(install: Callable[[Patch], None], caplog
     [
         (False, {}, "already", str(INSTALLED)),
         (True, {"versions": f"<{INSTALLED}"}, "out_of_range", str(INSTALLED)),
-        (True, {"versions": f">{INSTALLED}"}, "out_of_range", str(INSTALLED)),
         (True, {"package": "no-such-distribution"}, "not_installed", None),
         (True, {"after_import": "a_library_nobody_imported"}, "waiting", str(INSTALLED)),
         (True, {"after_import": "packaging"}, "applied", str(INSTALLED)),
         # Another build of the package counts.
-        (
-            True,
-            {"package": "packaging-gpu", "other_builds": ("packaging-rocm", "packaging")},
-            "applied",
-            str(INSTALLED),
-        ),
+        (True, {"package": "packaging-gpu", "other_builds": ("packaging",)}, "applied", str(INSTALLED)),
     ],
 )
 def test_when_it_acts(
@@ -129,18 +123,16 @@ def test_the_table_says_how_the_process_stands(
     assert patches.status() == [row]
 
 
-@pytest.mark.parametrize("allowed", ["", "other,another"])
-def test_a_plugin_that_vllm_may_not_load_is_told(
-    install: Callable[[Patch], None], monkeypatch: pytest.MonkeyPatch, allowed: str
+def test_a_plugin_that_vllm_may_not_load_is_reported(
+    install: Callable[[Patch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(patches, "_TRIED", {})
-    monkeypatch.setenv("VLLM_PLUGINS", allowed)
     install(replace(Bug().patch(), after_import="vllm"))
-    (row,) = patches.status()
-    assert row.state == "cannot"
-    assert row.reason == f"VLLM_PLUGINS={allowed} leaves out `mmcorl`: add it to the list or unset the variable"
-    monkeypatch.setenv("VLLM_PLUGINS", "mmcorl,other")
-    assert patches.status()[0].state == "pending"
+    for allowed, state in (("", "cannot"), ("other,another", "cannot"), ("mmcorl,other", "pending")):
+        monkeypatch.setenv("VLLM_PLUGINS", allowed)
+        (row,) = patches.status()
+        assert row.state == state
+        assert ("add it to the list" in row.reason) == (state == "cannot")
 
 
 @pytest.mark.parametrize(
@@ -168,21 +160,14 @@ def test_an_unknown_name_is_refused_before_anything_is_applied(install: Callable
     assert bug.calls == 0
 
 
-def test_local_labels_and_pre_releases_count_as_their_version() -> None:
-    patch = Bug().patch(">=0.24,<0.29")
-    assert patch.concerns("0.28.0+cpu")
-    assert patch.concerns("0.28.0rc1")
-    assert not patch.concerns("0.29.0")
-
-
-@pytest.mark.parametrize("patch", patches.all_patches(), ids=lambda patch: patch.name)
-def test_every_patch_says_what_it_is(patch: Patch) -> None:
-    assert (Path(patches.__file__).parent / f"{patch.name}.py").is_file()
-    assert str(SpecifierSet(patch.versions))  # bounded, not "any version"
-    assert "<" in patch.versions or "==" in patch.versions
-    assert patch.upstream.startswith("https://")
-    assert patch.symptom
-    assert patch.remove_when
+def test_every_patch_says_what_it_is() -> None:
+    for patch in patches.all_patches():
+        assert (Path(patches.__file__).parent / f"{patch.name}.py").is_file()
+        assert str(SpecifierSet(patch.versions))  # bounded, not "any version"
+        assert "<" in patch.versions or "==" in patch.versions
+        assert patch.upstream.startswith("https://")
+        assert patch.symptom
+        assert patch.remove_when
 
 
 def test_torchvision_works_in_a_fresh_process_even_after_a_failed_import() -> None:

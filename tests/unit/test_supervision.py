@@ -68,25 +68,13 @@ def test_two_agents_swap_their_votes():
     assert [[label.uid for label in row] for row in labels.labels] == [["p", "q"]] * 2
 
 
-@pytest.mark.parametrize("n", [2, 3, 4, 5])
-def test_the_ring_teaches_each_agent_by_the_next_and_the_last_by_the_first(n):
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+def test_the_ring_teaches_each_agent_by_the_next_and_self_by_itself(n):
     names = [f"agent{i}" for i in range(n)]
     groups = [[group("p", f"vote of {name}", "other", f"vote of {name}")] for name in names]
-    labels = Supervision("ring", names, relation=SAME).labels(groups, [prompt("p")])
-    expected = [names[(i + 1) % n] for i in range(n)]
-    assert [row[0].teacher for row in labels.labels] == expected
-    assert [row[0].answer for row in labels.labels] == [f"vote of {name}" for name in expected]
-    # Nobody is its own teacher, and each teaches exactly one agent.
-    assert sorted(expected) == sorted(names)
-    assert all(teacher != name for teacher, name in zip(expected, names, strict=True))
-
-
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_self_teaches_each_agent_by_its_own_vote(n):
-    names = [f"agent{i}" for i in range(n)]
-    groups = [[group("p", name, name)] for name in names]
-    labels = Supervision("self", names, relation=SAME).labels(groups, [prompt("p")])
-    assert answers_and_teachers(labels) == [[(name, name)] for name in names]
+    for kind, teachers in (("ring", names[1:] + names[:1]), ("self", names))[n == 1 :]:
+        labels = Supervision(kind, names, relation=SAME).labels(groups, [prompt("p")])
+        assert answers_and_teachers(labels) == [[(f"vote of {teacher}", teacher)] for teacher in teachers]
 
 
 def test_gold_teaches_everyone_by_the_known_answer():
@@ -117,26 +105,23 @@ def test_a_prompt_without_answer_is_refused_by_gold_naming_the_row():
 
 
 def test_settings_that_cannot_work_are_refused():
-    with pytest.raises(UserError, match=r"no supervision rule 'circle': use ring, self, gold"):
-        Supervision("circle", ["A", "B"], relation=SAME)
-    with pytest.raises(UserError, match=r"two agents are named 'A'"):
-        Supervision("ring", ["A", "A"], relation=SAME)
-    with pytest.raises(UserError, match=r"tie rule 'coin' is unknown"):
-        Supervision("ring", ["A", "B"], relation=SAME, tie="coin")
-    with pytest.raises(UserError, match=r"min_votes is 0"):
-        Supervision("ring", ["A", "B"], relation=SAME, min_votes=0)
+    for kind, names, more, sentence in (
+        ("ring", ["A"], {}, r"'ring' needs 2 agents or more and this run has 1: .*'self'"),
+        ("circle", ["A", "B"], {}, r"no supervision rule 'circle': use ring, self, gold"),
+        ("ring", ["A", "A"], {}, r"two agents are named 'A'"),
+        ("ring", ["A", "B"], {"tie": "coin"}, r"tie rule 'coin' is unknown"),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            Supervision(kind, names, relation=SAME, **more)
 
 
 def test_the_voting_rule_and_the_options_reach_the_vote():
     groups = [[group("p", "A", "60")], [group("p", "30", "A")]]
-    prompts = [prompt("p", choices=("30", "60"))]
     # With options 30, 60: agent 1 votes 30 and 60, a tie; agent 2 votes 30 twice ("30" was written first).
-    labels = Supervision("ring", ["1", "2"], relation=ByOption(), tie="drop").labels(groups, prompts)
-    assert answers_and_teachers(labels) == [[("30", "2")], [(None, "1")]]
-    labels = Supervision("ring", ["1", "2"], relation=ByOption(), min_share=0.6).labels(groups, prompts)
-    assert answers_and_teachers(labels) == [[("30", "2")], [(None, "1")]]
-    labels = Supervision("ring", ["1", "2"], relation=ByOption(), min_votes=3).labels(groups, prompts)
-    assert answers_and_teachers(labels) == [[(None, "2")], [(None, "1")]]
+    for rule, first in (({"tie": "drop"}, "30"), ({"min_share": 0.6}, "30"), ({"min_votes": 3}, None)):
+        supervision = Supervision("ring", ["1", "2"], relation=ByOption(), **rule)
+        labels = supervision.labels(groups, [prompt("p", choices=("30", "60"))])
+        assert answers_and_teachers(labels) == [[(first, "2")], [(None, "1")]]
 
 
 # -- joined by uid -------------------------------------------------------------------------------------------
@@ -153,32 +138,21 @@ def test_groups_in_any_order_give_the_same_labels():
     assert [label.answer for label in plain.labels[0]] == ["bp", "bq", "br"]
 
 
-@pytest.mark.parametrize(
-    ("groups_of_b", "sentence"),
-    [
-        ([group("p", "1")], "agent 'B' has nothing for prompt q at step 41, which the batch holds"),
+def test_groups_that_are_not_those_of_the_prompts_stop_the_run():
+    prompts, whole = [prompt("p"), prompt("q")], [group("p", "1"), group("q", "1")]
+    provider = Supervision("ring", ["A", "B"], relation=SAME)
+    for groups_of_b, sentence in (
         ([group("p", "1"), group("z", "1")], "agent 'B' has nothing for prompt q at step 41"),
-        (
-            [group("p", "1"), group("q", "1"), group("z", "1")],
-            "agent 'B' has prompt z at step 41, which the batch does not hold",
-        ),
-        ([group("p", "1"), group("p", "1"), group("q", "1")], "agent 'B' has prompt p twice at step 41"),
+        ([*whole, group("z", "1")], "agent 'B' has prompt z at step 41, which the batch does not hold"),
+        ([group("p", "1"), *whole], "agent 'B' has prompt p twice at step 41"),
         ([], "agent 'B' has nothing for prompt p at step 41"),
-    ],
-)
-def test_groups_that_are_not_those_of_the_prompts_stop_the_run(groups_of_b, sentence):
-    prompts = [prompt("p"), prompt("q")]
-    provider = Supervision("ring", ["A", "B"], relation=SAME)
-    with pytest.raises(MismatchError, match=sentence):
-        provider.labels([[group("p", "1"), group("q", "1")], groups_of_b], prompts, step=41)
-
-
-def test_a_batch_with_a_prompt_twice_or_a_missing_agent_stops_the_run():
-    provider = Supervision("ring", ["A", "B"], relation=SAME)
+    ):
+        with pytest.raises(MismatchError, match=sentence):
+            provider.labels([whole, groups_of_b], prompts, step=41)
     with pytest.raises(MismatchError, match="prompt p stands twice in one batch"):
-        provider.labels([[group("p", "1")], [group("p", "1")]], [prompt("p"), prompt("p")])
+        provider.labels([whole, whole], [prompt("p"), prompt("p")])
     with pytest.raises(MismatchError, match="groups of 1 agents for a cohort of 2"):
-        provider.labels([[group("p", "1")]], [prompt("p")])
+        provider.labels([whole], prompts)
 
 
 # -- the reward ----------------------------------------------------------------------------------------------
@@ -198,18 +172,10 @@ def test_the_options_of_each_question_decide_its_rewards():
     assert match(("A", "60"), PseudoLabel("q", "60", "B"), ByOption(), ("60", "90")) == (1.0, 1.0)
 
 
-@pytest.mark.parametrize(
-    "labels",
-    [
-        [PseudoLabel("z", "1", "B")],
-        [],
-        [PseudoLabel("p", "1", "B"), PseudoLabel("q", "1", "B")],
-        [PseudoLabel("p", "1", "B"), PseudoLabel("p", "2", "B")],
-    ],
-)
-def test_labels_of_other_prompts_stop_the_run(labels):
-    with pytest.raises(MismatchError, match="not about the same prompts"):
-        Reward(SAME)([group("p", "1")], labels, [prompt("p")])
+def test_labels_of_other_prompts_stop_the_run():
+    for uids in ("z", "", "pq", "pp"):
+        with pytest.raises(MismatchError, match="not about the same prompts"):
+            Reward(SAME)([group("p", "1")], [PseudoLabel(uid, "1", "B") for uid in uids], [prompt("p")])
 
 
 # -- the run's own relation, which is not transitive ---------------------------------------------------------

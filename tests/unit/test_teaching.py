@@ -57,12 +57,9 @@ def answers(kind, *votes, **how):
 def test_a_map_names_the_teacher_of_every_agent():
     labels = taught("map", ["1", "1"], ["2", "2"], ["3", "3"], teachers={"A": "C", "B": "B", "C": "A"})
     assert [(label.answer, label.teacher) for label in labels] == [("3", "C"), ("2", "B"), ("1", "A")]
-
-
-@pytest.mark.parametrize("teachers", [None, {"A": "B"}, {"A": "B", "B": "A", "D": "A"}])
-def test_a_map_that_leaves_an_agent_without_teacher_is_refused(teachers):
-    with pytest.raises(UserError, match="needs a teacher for each of A, B"):
-        Supervision("map", ["A", "B"], relation=SAME, teachers=teachers)
+    for teachers in (None, {"A": "B"}, {"A": "B", "B": "A", "D": "A"}):
+        with pytest.raises(UserError, match="needs a teacher for each of A, B"):
+            Supervision("map", ["A", "B"], relation=SAME, teachers=teachers)
 
 
 def test_a_strict_majority_is_more_than_half_of_the_peers():
@@ -90,11 +87,8 @@ def test_a_union_rewards_agreement_with_any_peer():
     assert [(label.answer, label.also) for label in labels] == [("2", ("3",)), ("3", ("1",)), ("1", ("2",))]
     assert match(("2", "3", "1", None), labels[0], SAME) == (1.0, 1.0, 0.0, 0.0)
     # A peer without a vote adds nothing; without any, there is no label.
-    assert [(label.answer, label.also) for label in taught("union", ["1"], [None], ["3"])] == [
-        ("3", ()),
-        ("3", ("1",)),
-        ("1", ()),
-    ]
+    partial = [(label.answer, label.also) for label in taught("union", ["1"], [None], ["3"])]
+    assert partial == [("3", ()), ("3", ("1",)), ("1", ())]
     assert answers("union", ["1"], [None]) == [None, "1"]
 
 
@@ -149,13 +143,10 @@ def test_more_votes_than_trained_completions_elect_the_label():
     assert match(groups[0][0].answers, labels.labels[0][0], SAME) == (0.0, 1.0)
 
 
-PEERS = sorted(kind for kind in RULES if kind not in ("self", "gold", "pooled", "self_and_peers", "paired", "map"))
-
-
-@pytest.mark.parametrize("kind", PEERS)
-def test_with_two_agents_every_rule_that_asks_peers_alone_is_the_ring(kind):
+def test_with_two_agents_every_rule_that_asks_peers_alone_is_the_ring():
     votes = ["1", "1", "2"], ["3", None, "3"]
-    assert answers(kind, *votes) == answers("ring", *votes) == ["3", "1"]
+    for kind in set(RULES) - {"self", "gold", "pooled", "self_and_peers", "paired", "map"}:
+        assert answers(kind, *votes) == ["3", "1"], kind
 
 
 OPTIONAL = st.one_of(st.none(), st.sampled_from("1234"))
@@ -192,14 +183,12 @@ def test_strengths_are_those_of_independent_agents():
     # p = .9, .5, .2: a = .45, .18, .10. p_A = sqrt(.45 * .18 / .10) = sqrt(.81) = .9, and so on.
     found = adaptive.strengths(NAMES, {"A|B": 0.45, "A|C": 0.18, "B|C": 0.10})
     assert found == pytest.approx({"A": 0.9, "B": 0.5, "C": 0.2})
+    # Everyone learns from the strongest, and the strongest from the next.
+    assert adaptive.teachers(NAMES, {"A|B": 0.45, "A|C": 0.18, "B|C": 0.10}) == [1, 0, 0]
     # Five agents: the fit is exact where the model is.
     p = dict(zip("ABCDE", (0.9, 0.8, 0.6, 0.4, 0.3), strict=True))
     pairs = {f"{a}|{b}": p[a] * p[b] for i, a in enumerate(p) for b in list(p)[i + 1 :]}
     assert adaptive.strengths(list(p), pairs) == pytest.approx(p)
-
-
-def test_everyone_learns_from_the_strongest_and_the_strongest_from_the_next():
-    assert adaptive.teachers(NAMES, {"A|B": 0.45, "A|C": 0.18, "B|C": 0.10}) == [1, 0, 0]
 
 
 def test_a_peer_that_shares_errors_is_passed_over():

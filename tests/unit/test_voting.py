@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -50,53 +51,34 @@ def test_most_votes_win_and_the_first_supporter_writes_the_answer():
     assert vote.share == pytest.approx(3 / 5)
 
 
-@pytest.mark.parametrize(
-    ("tie", "winner"),
-    [("first_seen", "pear"), ("drop", None), ("lexicographic", "apple")],
-)
-def test_a_tie_is_recorded_and_settled_by_the_named_rule(tie, winner):
+def test_a_tie_is_recorded_and_settled_by_the_named_rule():
     # pear 2, apple 2, fig 1: the largest count is shared. "pear" appeared first, "apple" sorts first.
-    vote = majority(["pear", "apple", "fig", "apple", "pear"], SAME, tie=tie)
-    assert vote.answer == winner
-    assert vote.tie
-    assert vote.support == 2
-    assert vote.share == pytest.approx(2 / 5)
-
-
-def test_first_seen_looks_at_the_first_member_not_at_the_order_of_reaching_the_count():
+    for tie, winner in (("first_seen", "pear"), ("drop", None), ("lexicographic", "apple")):
+        vote = majority(["pear", "apple", "fig", "apple", "pear"], SAME, tie=tie)
+        assert (vote.answer, vote.tie, vote.support, vote.share) == (winner, True, 2, pytest.approx(2 / 5))
     # b reaches two votes first, but a was seen first: Counter.most_common, and so the paper, says a.
     assert majority(["a", "b", "b", "a"], SAME).answer == "a"
 
 
-@pytest.mark.parametrize("answers", [[], [None], [None, None, None], ["", "  "]])
-def test_nobody_voting_elects_nobody(answers):
-    vote = majority(answers, SAME)
-    assert vote.answer is None
-    assert vote.counts == ()
-    assert not vote.tie
-    assert (vote.support, vote.share) == (0, 0.0)
-    assert vote.unparsed == vote.total == len(answers)
+def test_nobody_voting_elects_nobody():
+    for answers in ([], [None], ["", "  "]):
+        vote = majority(answers, SAME)
+        assert vote == Vote(answer=None, counts=(), tie=False, unparsed=len(answers), total=len(answers))
+        assert (vote.support, vote.share) == (0, 0.0)
 
 
-def test_min_votes_drops_a_winner_with_too_few():
-    answers = ["1", "1", "2"]
-    assert majority(answers, SAME, min_votes=2).answer == "1"
-    vote = majority(answers, SAME, min_votes=3)
+def test_thresholds_drop_a_winner_with_too_few():
+    vote = majority(["1", "1", "2"], SAME, min_votes=3)
     assert (vote.answer, vote.support, vote.tie) == (None, 2, False)
-
-
-def test_min_share_is_a_share_of_the_votes_cast():
+    assert majority(["1", "1", "2"], SAME, min_votes=2).answer == "1"
     # 2 of 4 votes cast (two completions gave no answer): the share is 1/2, not 2/6; the bound itself passes.
     answers = ["1", None, "1", "2", "3", None]
     assert majority(answers, SAME, min_share=0.5).answer == "1"
     assert majority(answers, SAME, min_share=0.51).answer is None
-
-
-@pytest.mark.parametrize("cast", range(1, 65))
-def test_a_winner_exactly_at_min_share_passes(cast):
-    for votes in range(cast // 2 + 1, cast + 1):
-        answers = ["1"] * votes + ["2"] * (cast - votes)
-        assert majority(answers, SAME, min_share=votes / cast).answer == "1"
+    for cast in range(1, 65):
+        for votes in range(cast // 2 + 1, cast + 1):
+            answers = ["1"] * votes + ["2"] * (cast - votes)
+            assert majority(answers, SAME, min_share=votes / cast).answer == "1"
 
 
 def test_options_of_the_question_reach_the_relation():
@@ -106,18 +88,14 @@ def test_options_of_the_question_reach_the_relation():
     assert majority(answers, ByOption()).answer == "B"
 
 
-@pytest.mark.parametrize(
-    ("rule", "names"),
-    [
+def test_a_voting_rule_that_cannot_be_meant_is_refused():
+    for rule, names in (
         ({"tie": "random"}, "random.*first_seen, drop, lexicographic"),
         ({"min_votes": 0}, "min_votes is 0"),
         ({"min_share": 1.5}, "min_share is 1.5"),
-        ({"min_share": -0.1}, "min_share is -0.1"),
-    ],
-)
-def test_a_voting_rule_that_cannot_be_meant_is_refused(rule, names):
-    with pytest.raises(UserError, match=names):
-        majority(["1"], SAME, **rule)
+    ):
+        with pytest.raises(UserError, match=names):
+            majority(["1"], SAME, **rule)
 
 
 # -- properties ----------------------------------------------------------------------------------------------
@@ -140,36 +118,17 @@ def test_the_order_of_completions_does_not_matter_without_a_tie(answers, random)
     shuffled = list(answers)
     random.shuffle(shuffled)
     again = majority(shuffled, SAME)
-    assert (again.tie, again.support, again.share, again.unparsed) == (
-        vote.tie,
-        vote.support,
-        vote.share,
-        vote.unparsed,
-    )
+    for fact in ("tie", "support", "share", "unparsed"):
+        assert getattr(again, fact) == getattr(vote, fact)
     if not vote.tie and vote.answer is not None:
         assert again.answer is not None
         assert SAME.same(vote.answer, again.answer)
 
 
-@given(answer_lists, st.randoms(use_true_random=False))
-def test_lexicographic_ties_do_not_depend_on_the_order_of_single_spellings(answers, random):
-    answers = [answer and answer.casefold() for answer in answers]
-    shuffled = list(answers)
-    random.shuffle(shuffled)
-    rule = {"tie": "lexicographic"}
-    assert majority(answers, SAME, **rule).answer == majority(shuffled, SAME, **rule).answer
-
-
 @given(answer_lists, st.integers(min_value=0, max_value=5))
 def test_completions_without_an_answer_change_nothing_but_their_count(answers, extra):
     vote, padded = majority(answers, SAME), majority([None] * extra + answers, SAME)
-    assert (padded.answer, padded.counts, padded.tie, padded.share) == (
-        vote.answer,
-        vote.counts,
-        vote.tie,
-        vote.share,
-    )
-    assert padded.unparsed == vote.unparsed + extra
+    assert padded == replace(vote, unparsed=vote.unparsed + extra, total=vote.total + extra)
 
 
 @given(answer_lists)
