@@ -22,13 +22,11 @@ __all__ = ["cli"]
 GOLDS = ["1", "2", "3", "4", "5", "6"]
 
 
-def write(
-    path: Path, answers: Sequence[str | None], golds: Sequence[str] | None = GOLDS, **more: Sequence[Any]
-) -> Path:
-    """A file of responses; None is one that commits to nothing."""
+def write(path: Path, answers: Sequence[str], golds: Sequence[str] | None = GOLDS, **more: Sequence[Any]) -> Path:
+    """A file of responses; `x` is one that commits to nothing."""
     return write_rows(path, [
         {"id": f"p{n}", "question": f"What is number {n}?"}
-        | {"response": "I do not know" if answer is None else f"So \\boxed{{{answer}}}"}
+        | {"response": "I do not know" if answer == "x" else f"So \\boxed{{{answer}}}"}
         | ({} if golds is None else {"gold": golds[n]}) | {name: values[n] for name, values in more.items()}
         for n, answer in enumerate(answers)
     ])  # fmt: skip
@@ -38,8 +36,8 @@ def write(
 def files(tmp_path: Path) -> Mapping[str, Path]:
     # a: right on p0 p1 p2, wrong 9 on p3 p4, nothing on p5. b: right on p0 p3, 9.0 on p4, 7 on the others, none on p5.
     return {
-        "a": write(tmp_path / "a.jsonl", ["1", "2", "3", "9", "9", None]),
-        "b": write(tmp_path / "b.jsonl", ["1", "7", "7", "4", "9.0", None]),
+        "a": write(tmp_path / "a.jsonl", "12399x"),
+        "b": write(tmp_path / "b.jsonl", ["1", "7", "7", "4", "9.0", "x"]),
     }
 
 
@@ -69,12 +67,12 @@ def test_problems_that_differ_are_refused_or_on_request_left_out(files: Mapping[
     overlap = measured(*files.values(), shared=True)
     assert overlap["problems"] == 4
     assert "4 problems that all sources answer; they have a 6, b 4" in overlap["notes"]
-    shifted = write(tmp_path / "shifted.jsonl", ["1"] * 6, [*GOLDS[1:], GOLDS[0]])
+    shifted = write(tmp_path / "shifted.jsonl", "111111", [*GOLDS[1:], GOLDS[0]])
     with pytest.raises(UserError, match=r"the known answers differ for 6 of 6 ids \(first 'p0': '1' and '2'\)"):
         measured(files["a"], shifted)
-    files["b"].write_text("".join([*lines, lines[0]]))
-    with pytest.raises(UserError, match="2 responses to id 'p0' and 1 to each of 5 other ids"):
-        measured(*files.values())
+    grade_file(files["a"], out=tmp_path / "strict", mcq_policy="letter_only")
+    with pytest.raises(UserError, match=r"grader differs between strict and b \(mcq_policy: letter_only, letter_or_v"):
+        measured(tmp_path / "strict", files["b"])
 
 
 def test_draws_families_and_repeated_problems(tmp_path: Path, files: Mapping[str, Path]) -> None:
@@ -91,36 +89,25 @@ def test_draws_families_and_repeated_problems(tmp_path: Path, files: Mapping[str
         measured(f"m={files['a']}", f"m={files['b']}")
     for family, kind in {"qwen": "same_family", "llama": "different_family"}.items():
         assert measured(*files.values(), family=("a=qwen", f"b={family}"))["pairs"][0]["kind"] == kind
-    with pytest.raises(UserError, match="--family names 'c', but the sources are a, b"):
-        measured(*files.values(), family=("c=qwen",))
-
-
-def test_evaluation_folders_and_files_stand_side_by_side(tmp_path: Path, files: Mapping[str, Path]) -> None:
-    grade_file(files["a"], out=tmp_path / "graded")
-    assert measured(f"a={tmp_path / 'graded'}", files["b"])["pairs"] == measured(*files.values())["pairs"]
-    grade_file(files["a"], out=tmp_path / "strict", mcq_policy="letter_only")
-    with pytest.raises(UserError, match=r"grader differs between strict and b \(mcq_policy: letter_only, letter_or_v"):
-        measured(tmp_path / "strict", files["b"])
 
 
 def test_tables_for_people_programs_and_papers(cli: Cli, tmp_path: Path, files: Mapping[str, Path]) -> None:
-    out = cli("diversity", *files.values(), "--out", tmp_path / "div", "--quiet")
+    # An evaluation folder and a file of responses stand side by side.
+    grade_file(files["a"], out=tmp_path / "graded")
+    out = cli("diversity", f"a={tmp_path / 'graded'}", files["b"], "--out", tmp_path / "div", "--quiet")
     assert "Error decoupling on 6 problems" in out
-    assert str(tmp_path / "div" / "diversity.html") in out.replace("\n", "")
     (row,) = csv.DictReader((tmp_path / "div" / "diversity.csv").open())
     assert (row["a"], row["both"], row["same_wrong"], float(row["oracle"])) == ("a", "1", "1", pytest.approx(4 / 6))
     assert "| a × b | family not stated | 0.00 <sub>" in (tmp_path / "div" / "diversity.md").read_text()
-    assert json.loads((tmp_path / "div" / "diversity.json").read_text())["problems"] == 6
+    assert json.loads((tmp_path / "div" / "diversity.json").read_text())["pairs"] == measured(*files.values())["pairs"]
 
 
 SAMPLED = ["--data", "synthetic:text", "--out", "x"]
 MISTAKES = [
     (["a.jsonl"], "there is no file 'a.jsonl'"),
     (["zoo:qwen2", "zoo:llama"], "'zoo:qwen2' is to be sampled, but on what"),
-    (["zoo:qwen2", "zoo:llama", *SAMPLED[:2]], "need a place to stay: give a folder with --out"),
     (["zoo:qwen2", *SAMPLED], "a pair takes two"),
     (["zoo:qwen2", "--repeat", "2", "--temperature", "0", *SAMPLED], "at temperature 0 a second draw is the first"),
-    (["zoo:none", "zoo:llama", *SAMPLED], "there is no 'zoo:none'"),
     (["zoo:qwen2", "zoo:llama", "--data-set", "siz=3", *SAMPLED], "siz"),
     (["=a", "b"], "has nothing before the `=`"),
 ]
@@ -134,8 +121,7 @@ def test_mistakes_are_refused_in_a_sentence(cli: Cli, tmp_path: Path, monkeypatc
 
 def test_partners_are_ranked_with_reasons(cli: Cli, tmp_path: Path, files: Mapping[str, Path]) -> None:
     # c corrects p3 p4 p5 and is wrong where a is right; d is a again.
-    c = write(tmp_path / "c.jsonl", ["0", "0", "0", "4", "5", "6"])
-    d = write(tmp_path / "d.jsonl", ["1", "2", "3", "9", "9", "8"])
+    c, d = write(tmp_path / "c.jsonl", "000456"), write(tmp_path / "d.jsonl", "123998")
     out = cli("pair", files["a"], files["b"], c, d, "--out", tmp_path / "div", "--quiet")
     assert "Of the 3 problems a gets wrong it gets 3 right (100%)" in out
     ranking = json.loads((tmp_path / "div" / "pair-a.json").read_text())
@@ -232,19 +218,16 @@ def test_data_without_known_answers_are_refused(models: Mapping[str, Path], tmp_
     assert any("1 repeated row" in note for note in overlap.as_dict()["notes"])
 
 
-def test_sources_as_people_write_them() -> None:
+def test_sources_and_lineages(tiny_checkpoints: Mapping[str, Path], tmp_path: Path) -> None:
     for text, label, where, seed in [
         ("zoo:qwen2.5-vl@1", "qwen2.5-vl@1", "zoo:qwen2.5-vl@1", None),
         ("zoo:qwen2@seed3", "qwen2", "zoo:qwen2", 3),
-        ("Qwen/Qwen2.5-3B", "Qwen2.5-3B", "Qwen/Qwen2.5-3B", None),
         ("q=Qwen/Qwen2.5-3B@seed2", "q", "Qwen/Qwen2.5-3B", 2),
         ("q@seed7=Qwen/Qwen2.5-3B", "q", "Qwen/Qwen2.5-3B", 7),
     ]:
         source = parse_source(text)
         assert (source.label, source.where, source.seed, source.kind) == (label, where, seed, "checkpoint")
-
-
-def test_lineages_come_from_the_config_alone(tiny_checkpoints: Mapping[str, Path], tmp_path: Path) -> None:
+    # A lineage comes from the config, not from the name.
     phi = tmp_path / "qwen-by-name"
     phi.mkdir()
     (phi / "config.json").write_text('{"model_type": "phi3"}')

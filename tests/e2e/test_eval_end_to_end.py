@@ -10,12 +10,13 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from evaluations import write_rows
 from mmcorl.cli.main import main
 from openai_server import Call, OpenAIServer, Reply
 from paths import FIXTURES
@@ -30,22 +31,9 @@ def opinion(call: Call) -> Reply:
     return Reply(("correct", "incorrect", "incorrect.", "Correct", "well")[number % 5], delay=0.002)
 
 
-@pytest.fixture
-def judge() -> Iterator[OpenAIServer]:
-    with OpenAIServer(opinion) as server:
-        yield server
-
-
 def start(*argv: str | Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "mmcorl.cli", *map(str, argv)]
-    return subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env=os.environ.copy(),
-    )
+    command, pipe = [sys.executable, "-m", "mmcorl.cli", *map(str, argv)], subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
 
 
 def finish(*argv: str | Path) -> str:
@@ -60,14 +48,6 @@ def kill(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
-def kill_when(reached: Callable[[], bool], *argv: str | Path) -> None:
-    """Start a command and kill it, and all it started, as soon as it got that far; it may have ended before."""
-    process = start(*argv)
-    while process.poll() is None and not reached():
-        time.sleep(0.001)
-    kill(process)
-
-
 def lines(file: Path) -> int:
     return file.read_bytes().count(b"\n") if file.is_file() else 0
 
@@ -76,19 +56,25 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in COMPARED}
 
 
+@pytest.fixture
+def judge() -> Iterator[OpenAIServer]:
+    with OpenAIServer(opinion) as server:
+        yield server
+
+
 @pytest.mark.slow
 def test_tiny_checkpoints_through_everything_killed_at_every_step(judge: OpenAIServer, tmp_path: Path) -> None:
     benchmarks = [f"{name}={FIXTURES / name}.parquet" for name in FOUR]
     options = ("--limit", "16", "--max-new-tokens", "8", "--quiet")
 
-    def argv(model: str, out: Path, names: list[str] = benchmarks) -> list[str | Path]:
-        return ["eval", model, *names, "--out", out, *options, "--judge", judge.url]
+    def argv(out: Path) -> list[str | Path]:
+        return ["eval", "zoo:internvl3.5", *benchmarks, "--out", out, *options, "--judge", judge.url]
 
     whole, part = tmp_path / "whole", tmp_path / "part"
-    told = json.loads(finish(*argv("zoo:internvl3.5", whole), "--json"))["benchmarks"]
-    assert list(told) == list(FOUR)
+    printed = json.loads(finish(*argv(whole), "--json"))["benchmarks"]
+    assert list(printed) == list(FOUR)
     asked = 0
-    for name, scores in told.items():
+    for name, scores in printed.items():
         assert scores["responses"] == scores["total"] == scores["n"] > 0, name
         assert scores["missing"] == scores["judge_failed"] == scores["judge_pending"] == 0, name
         assert scores["correct"] == scores["rule_correct"] + scores["judge_recovered"], name
@@ -108,8 +94,12 @@ def test_tiny_checkpoints_through_everything_killed_at_every_step(judge: OpenAIS
         lambda: lines(part / "judge.jsonl") > 0,
         lambda: (part / "summary.json").is_file(),
     ):
-        kill_when(reached, *argv("zoo:internvl3.5", part))
-    finish(*argv("zoo:internvl3.5", part))
+        # It may have ended before it is killed.
+        process = start(*argv(part))
+        while process.poll() is None and not reached():
+            time.sleep(0.001)
+        kill(process)
+    finish(*argv(part))
     assert contents(part) == contents(whole)
 
 
@@ -123,8 +113,7 @@ def responses(path: Path, count: int) -> Path:
             f"<answer>{number}" if number % 2 else "I cannot tell",
         )[number % 3]
         rows.append({"id": f"p{number}", "question": f"What is {number}?", "response": text, "gold": str(number)})
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+    return write_rows(path, rows)
 
 
 @pytest.mark.slow
@@ -143,7 +132,7 @@ def test_a_graded_and_judged_file_is_the_same_after_any_kills(judge: OpenAIServe
         kill(process)
     finish("grade", file, "--judge", judge.url, "--out", part, "--quiet")
     assert contents(part) == contents(whole)
-    # A kill loses the questions under way (16 at once) and those being written, not those told.
+    # A kill loses the questions under way (16 at once) and those being written, not those printed.
     assert len(judge.calls) - questions <= questions + 8 * 2 * 16
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from eval_suite.folder import EvalFolder
 from eval_suite.items import Item
-from evaluations import Cli, cli
+from evaluations import Cli, cli, write_rows
 from mmcorl.cli.main import main
 from mmcorl.errors import UserError
 
@@ -35,9 +35,6 @@ def test_rows_come_back_whatever_they_hold_and_torn_ones_do_not(tmp_path: Path) 
     with EvalFolder(tmp_path / "e", MANIFEST) as folder:
         folder.append("responses.jsonl", [row(2)])
         assert folder.rows("responses.jsonl") == [row(0), row(2)]
-        (folder.path / "rule.jsonl").write_text('{"a": 1}\n{"a": \n')
-        with pytest.raises(UserError, match=r"line 2 of .*rule\.jsonl' is damaged .*: delete it"):
-            folder.rows("rule.jsonl")
 
 
 def test_results_vanish_when_rows_change_and_only_then(tmp_path: Path) -> None:
@@ -63,22 +60,28 @@ def test_a_run_killed_before_its_manifest_goes_on(tmp_path: Path) -> None:
 
 
 def test_other_folders_and_settings_are_refused(tmp_path: Path) -> None:
+    def manifest(rows: int, *notes: str) -> dict[str, object]:
+        return {"benchmarks": {"gsm8k": {"rows": rows, "notes": notes}}, "generation": {"gsm8k": {"samples": 1}}}
+
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").touch()
-    for arguments, says in [
-        ((tmp_path / "mine", MANIFEST), "is not empty and holds no evaluation"),
-        ((tmp_path / "mine" / "thesis.tex", MANIFEST), "is a file"),
-        ((tmp_path / "nowhere",), "holds no evaluation"),
-    ]:
+    for folder, settings in (("e", MANIFEST), ("notes", manifest(6))):
+        with EvalFolder(tmp_path / folder, settings) as opened:
+            (opened.path / "rule.jsonl").write_text('{"a": 1}\n{"a": \n')
+    with pytest.raises(UserError, match=r"line 2 of .*rule\.jsonl' is damaged .*: delete it"):
+        EvalFolder(tmp_path / "e").rows("rule.jsonl")
+    for path, settings, says in (
+        ("mine", MANIFEST, "is not empty and holds no evaluation"),
+        ("mine/thesis.tex", MANIFEST, "is a file"),
+        ("nowhere", None, "holds no evaluation"),
+        ("e", MANIFEST | {"model": "other"}, r"\(model: m -> other\): .*--out"),
+        ("notes", manifest(5, "limited"), r"\(gsm8k notes: none -> limited; gsm8k rows: 6 -> 5\)"),
+    ):
         with pytest.raises(UserError, match=says):
-            EvalFolder(*arguments)
-    with EvalFolder(tmp_path / "e", MANIFEST):
-        pass
-    with pytest.raises(UserError, match=r"\(model: m -> other\): .*--out"):
-        EvalFolder(tmp_path / "e", MANIFEST | {"model": "other"})
+            EvalFolder(tmp_path / path, settings)
     # Grading and scoring are done again from the files, so their settings may change.
-    with EvalFolder(tmp_path / "e", MANIFEST | {"mcq_policy": "letter_only"}) as folder:
-        assert folder.manifest["mcq_policy"] == "letter_only"
+    with EvalFolder(tmp_path / "e", MANIFEST | {"mcq_policy": "letter_only"}) as opened:
+        assert opened.manifest["mcq_policy"] == "letter_only"
 
 
 def test_two_processes_that_start_at_once_do_not_share_a_folder(tmp_path: Path) -> None:
@@ -102,24 +105,18 @@ def test_items_of_a_changed_file_replace_the_old_ones(tmp_path: Path) -> None:
         folder.renew_items([item(0), item(1), item(2)])
         assert folder.rows("rule.jsonl")  # more items say nothing of those that were graded
         folder.renew_items([item(1), item(2)])
-        assert [item.id for item in folder.items()] == ["i1", "i2"]
+        assert [one.id for one in folder.items()] == ["i1", "i2"]
         assert not folder.rows("rule.jsonl")
         with pytest.raises(UserError, match="is not the one"):
             folder.keep_items([item(1, gold="2")])
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "r.jsonl"
-    rows = [{"id": n, "response": f"<answer>{n}</answer>" + " " * 4000, "gold": str(n)} for n in range(100)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-def test_a_full_disk_is_one_sentence_and_the_same_command_goes_on(file: Path) -> None:
+def test_a_full_disk_is_one_sentence_and_the_same_command_goes_on(tmp_path: Path) -> None:
     def small() -> None:  # No file beyond 64 KiB, as on a disk that runs full.
         resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
 
+    rows = [{"id": n, "response": f"<answer>{n}</answer>" + " " * 4000, "gold": str(n)} for n in range(100)]
+    file = write_rows(tmp_path / "r.jsonl", rows)
     command = [sys.executable, "-m", "mmcorl.cli", "grade", str(file), "--quiet"]
     done = subprocess.run(command, capture_output=True, text=True, preexec_fn=small)
     assert done.returncode == 1
@@ -129,36 +126,24 @@ def test_a_full_disk_is_one_sentence_and_the_same_command_goes_on(file: Path) ->
     assert json.loads((file.with_suffix(".graded") / "summary.json").read_text())["benchmarks"]["r"]["correct"] == 100
 
 
-def test_a_folder_that_cannot_be_made_is_refused(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (file.parent / "blocked").touch()
-    assert main(["grade", str(file), "--out", str(file.parent / "blocked" / "out")]) == 2
-    assert "would lie inside the file" in capsys.readouterr().err
-    assert main(["grade", str(file), "--out", "/proc/no/such"]) == 2
-    assert "choose another folder with --out" in capsys.readouterr().err
-
-
-def test_changed_data_are_described_without_dictionaries(tmp_path: Path) -> None:
-    def manifest(rows: int, *notes: str) -> dict[str, object]:
-        return {"benchmarks": {"gsm8k": {"rows": rows, "notes": notes}}, "generation": {"gsm8k": {"samples": 1}}}
-
-    with EvalFolder(tmp_path / "e", manifest(6)):
-        pass
-    with pytest.raises(UserError, match=r"\(gsm8k notes: none -> limited: the first 2; gsm8k rows: 6 -> 5\)"):
-        EvalFolder(tmp_path / "e", manifest(5, "limited: the first 2"))
-
-
-def test_two_files_of_one_stem_do_not_share_a_folder(cli: Cli, tmp_path: Path) -> None:
-    (tmp_path / "plain.jsonl").write_text(json.dumps({"id": 1, "response": "<answer>2</answer>", "gold": "2"}) + "\n")
+def test_commands_refuse_a_folder_that_cannot_serve(cli: Cli, tmp_path: Path) -> None:
+    answer = {"id": 1, "response": "<answer>2</answer>", "gold": "2"}
+    file = write_rows(tmp_path / "plain.jsonl", [answer])
+    for out, says in ((file / "out", "would lie inside the file"), ("/proc/no/such", "choose another folder")):
+        assert says in cli.refused("grade", file, "--out", out)
+    # Two files of one stem do not share a folder.
+    cli("grade", file, "--quiet")
     (tmp_path / "plain.csv").write_text("id,response,gold\n1,<answer>2</answer>,2\n")
-    assert main(["grade", str(tmp_path / "plain.jsonl"), "--quiet"]) == 0
-    assert "(responses: plain.jsonl -> plain.csv): restore" in cli.refused("grade", tmp_path / "plain.csv")
-
-
-def test_a_folder_of_the_protocol_points_to_its_evaluations(cli: Cli, tmp_path: Path) -> None:
+    assert "(responses: plain.jsonl -> plain.csv)" in cli.refused("grade", tmp_path / "plain.csv")
+    # Nothing is written for a file that is refused.
+    repeated = write_rows(tmp_path / "r.jsonl", [answer | {"id": n % 3} for n in range(4)])
+    assert "2 responses to id '0' and 1 to each of 2 other ids" in cli.refused("grade", repeated)
+    assert not repeated.with_suffix(".graded").exists()
+    # A folder of the protocol points to its evaluations.
     for part in ("drafts", "sixth"):
         with EvalFolder(tmp_path / "c" / part, {"model": "m"}):
             pass
-    for command in ("grade", "report"):
-        refusal = cli.refused(command, tmp_path / "c")
+    for command in ("grade", "report", "compare"):
+        sources = [tmp_path / "c", tmp_path / "c" / "drafts"][: 1 + (command == "compare")]
+        refusal = cli.refused(command, *sources)
         assert f"are {tmp_path}/c/drafts and {tmp_path}/c/sixth: give one of these" in refusal
-    assert "give one of these" in cli.refused("compare", tmp_path / "c", tmp_path / "c" / "drafts")

@@ -50,22 +50,16 @@ def test_a_file_is_graded_by_it_and_again_without_naming_it(rows: Path, tmp_path
     BENCHMARKS.forget("sums")  # as in another process
     assert sum_up_again(evaluation.path).summary == evaluation.summary
     assert grade_file(evaluation.path).summary == evaluation.summary
-
-
-def test_it_is_a_validation_set(rows: Path) -> None:
     part = held_out(BenchmarkSet(name=NAME, source=str(rows)))
     assert (part.name, [prompt.gold for prompt in part.prompts]) == ("sums", ["1", "2", "3"])
 
 
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
+def test_what_is_no_benchmark_is_refused(rows: Path) -> None:
+    for name, says in (
         ("outside_sums:NONE", "has no 'NONE'"),
         ("nowhere_at_all:SUMS", "nowhere_at_all"),
         ("outside_sums:read", "is a function"),
         ("outside_sums:OTHER", "like a built-in one: rename it"),
-    ],
-)
-def test_what_is_no_benchmark_is_refused(rows: Path, name: str, says: str) -> None:
-    with pytest.raises(UserError, match=says):
-        BENCHMARKS.find(name)
+    ):
+        with pytest.raises(UserError, match=says):
+            BENCHMARKS.find(name)

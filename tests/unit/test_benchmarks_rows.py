@@ -114,12 +114,7 @@ def test_mathverse_without_question_for_eval_takes_the_text_of_the_other_version
 
 
 def test_mathvista_rows_with_contradicting_types_are_refused(tmp_path: Any) -> None:
-    metadata = dict.fromkeys(("language", "source", "category", "task", "context", "grade"), "x") | {"skills": []}
-    stored = {
-        "pid": "1", "question": "?", "image": "", "decoded_image": None, "choices": None, "unit": None,
-        "precision": 1.0, "answer": "1.2", "question_type": "free_form", "answer_type": "float",
-        "metadata": metadata | {"split": "testmini", "img_width": 1, "img_height": 1}, "query": "?",
-    }  # fmt: skip
+    stored = json.loads((FIXTURES / "rows" / "mathvista.json").read_text())["rows"][0]
     for change, words in [
         ({"precision": 3}, "answer type 'float' with precision 3 is unknown"),
         ({"answer_type": "number"}, "answer type 'number' with precision 1 is unknown"),
@@ -191,6 +186,9 @@ def test_mathverse_and_mathvista_fields() -> None:
     fields = ["question_type", "answer_type", "language", "source", "category", "task", "context", "grade", "skills"]
     assert list(scores) == fields
     assert counts(scores["answer_type"]) == {"float": (3, 3), "integer": (1, 1), "list": (1, 1), "text": (6, 6)}
+    # We-Math's rows are three whole groups.
+    scores = BENCHMARKS["wemath"].sub_scores(items_of("wemath").values(), dict.fromkeys(items_of("wemath"), True))
+    assert scores["strict"]["Score"] == {"n": 3, "correct": 3, "accuracy": 1.0}
     # Row 0 is right and counts under both skills: 1 of 2 each.
     items = made("mathvista", {"skills": ["x", "y"]}, {"skills": ["x"]}, {"skills": ["y"]})
     scores = BENCHMARKS["mathvista"].sub_scores(items, {"0": 1, "1": 0, "2": 0})

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from eval_suite.periodic import held_out
+from evaluations import humaneval, math500
 from mmcorl.cli.main import main
 from mmcorl.config import BenchmarkSet
 from mmcorl.errors import UserError
@@ -19,26 +20,20 @@ from runs import changed, records, small_config, write_config
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """A few MATH-500 rows in the official schema."""
-    rows = [
-        {"problem": f"What is {n}/2?", "solution": "", "answer": f"\\frac{{{n}}}{{2}}", "subject": "Algebra"}
-        | {"level": 1, "unique_id": f"test/{n}"}
-        for n in (1, 3, 5)
-    ]
-    file = tmp_path / "math500.json"
-    file.write_text(json.dumps(rows))
-    return file
+    """Three MATH-500 problems, all with the answer 1."""
+    return math500(tmp_path / "math500.jsonl", ["1?", "2?", "3?"])
 
 
 def test_a_response_is_graded_by_the_rules_of_the_suite(copy: Path) -> None:
     part = held_out(BenchmarkSet(name="math500", source=str(copy), limit=2))
-    assert [prompt.row_id for prompt in part.prompts] == ["test/1", "test/3"]
+    assert [prompt.row_id for prompt in part.prompts] == ["t/0", "t/1"]
     assert part.grade is not None
-    right, wrong, cut = "<answer>0.5</answer>", "<answer>0.6</answer>", "<answer>0.5"
-    assert part.grade(part.prompts[0], Completion(right, "0.5", 3, "stop"))
-    assert not part.grade(part.prompts[0], Completion(wrong, "0.6", 3, "stop"))
-    assert not part.grade(part.prompts[0], Completion(cut, None, 3, "length"))
-    assert not part.grade(part.prompts[1], Completion(right, "0.5", 3, "stop"))
+    for text, answer, end, right in (
+        ("<answer>1.0</answer>", "1.0", "stop", True),
+        ("<answer>0.6</answer>", "0.6", "stop", False),
+        ("<answer>1", None, "length", False),
+    ):
+        assert part.grade(part.prompts[0], Completion(text, answer, 3, end)) is right
 
 
 def test_a_run_evaluates_a_benchmark_when_it_evaluates(
@@ -53,16 +48,13 @@ def test_a_run_evaluates_a_benchmark_when_it_evaluates(
     lines = records(run, "validation.jsonl")
     assert [(line["step"], line["set"]) for line in lines] == [(0, "math500"), (1, "math500")]
     assert {line["grader"]["name"] for line in lines} == {"mmcorl-grader"}
-    assert all(told["graded"] == told["n"] == 3 for line in lines for told in line["agents"].values())
+    assert all(metrics["graded"] == metrics["n"] == 3 for line in lines for metrics in line["agents"].values())
     assert json.loads((run / "summary.json").read_text())["agents"]["a"]["end"] == {
         "math500": lines[-1]["agents"]["a"]["accuracy"]
     }
 
 
 def test_code_is_not_run_during_training(tmp_path: Path) -> None:
-    problem = {"task_id": "HumanEval/0", "prompt": "def f():\n", "canonical_solution": "    return 1\n"}
-    (tmp_path / "h.jsonl").write_text(
-        json.dumps(problem | {"test": "def check(c):\n    assert c() == 1\n", "entry_point": "f"}) + "\n"
-    )
+    file = humaneval(tmp_path / "h.jsonl", [("def f():\n", "candidate() == 1")])
     with pytest.raises(UserError, match="runs code that a model wrote"):
-        held_out(BenchmarkSet(name="humaneval", source=str(tmp_path / "h.jsonl")))
+        held_out(BenchmarkSet(name="humaneval", source=str(file)))
