@@ -22,6 +22,29 @@ class Letters:
         return [None if answer is None else numbers.setdefault(answer, len(numbers)) for answer in answers]
 
 
+class CaseFold(Letters):
+    """Answers are the same when they differ only in case; a blank one has no class."""
+
+    def same(self, a: str, b: str, choices: Choices = None) -> bool:
+        return a.casefold() == b.casefold()
+
+    def classes(self, answers: Sequence[str | None], choices: Choices = None) -> list[int | None]:
+        return super().classes([answer.casefold() if answer and answer.strip() else None for answer in answers])
+
+
+class ByOption(CaseFold):
+    """A letter and the value of its option are the same answer."""
+
+    def _value(self, answer: str | None, choices: Choices) -> str | None:
+        return choices["AB".index(answer)] if choices and answer in ("A", "B") else answer
+
+    def same(self, a: str, b: str, choices: Choices = None) -> bool:
+        return self._value(a, choices) == self._value(b, choices)
+
+    def classes(self, answers: Sequence[str | None], choices: Choices = None) -> list[int | None]:
+        return super().classes([self._value(answer, choices) for answer in answers])
+
+
 class Rows:
     """The same prompts at every step: `each` of every kind, whose answer is `right`."""
 

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from doubles import Letters
 from mmcorl.algo.advantages import group_advantages
 from mmcorl.analysis.dynamics import (
     Dynamics,
@@ -111,16 +112,6 @@ def test_what_a_peer_repairs_and_what_it_spoils() -> None:
     ends = basins(starts, [1, 1, 2, 0])
     assert (ends.own, ends.peer, ends.repaired, ends.spoiled) == ((1.0, 0.0), 0.25, 0.25, 0.75)
     assert ends.gain == -0.25
-
-
-class Letters:
-    """Answers are the same when they are equal."""
-
-    def same(self, a: str, b: str, choices: object = None) -> bool:
-        return a == b
-
-    def classes(self, answers: list[str], choices: object = None) -> list[int]:
-        return [ord(answer) for answer in answers]
 
 
 @pytest.mark.parametrize("count", [3, 8, 12])

@@ -6,24 +6,13 @@ import json
 
 import pytest
 
+from doubles import Letters
 from mmcorl.labels.supervision import Supervision
 from mmcorl.rewards import Reward
 from mmcorl.run.metrics import step_metrics, validation_metrics, votes_records
 from mmcorl.types import Completion, Group, Prompt
 
-
-class Exact:
-    """Answers are the same when they are the same string."""
-
-    def same(self, a, b, choices=None):
-        return a == b
-
-    def classes(self, answers, choices=None):
-        known: dict[str, int] = {}
-        return [None if answer is None else known.setdefault(answer, len(known)) for answer in answers]
-
-
-SAME = Exact()
+SAME = Letters()
 PROMPTS = [
     Prompt("p", "row 1", "?", gold="3", tag="count"),
     Prompt("q", "row 2", "?", gold="red", tag="colour"),

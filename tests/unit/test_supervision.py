@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from doubles import ByOption, CaseFold
 from mmcorl.answers import Equivalence
 from mmcorl.errors import UserError
 from mmcorl.labels.rules import RULES
@@ -16,26 +17,6 @@ from mmcorl.labels.supervision import MismatchError, Supervision
 from mmcorl.labels.voting import majority
 from mmcorl.rewards import Reward, match
 from mmcorl.types import Completion, Group, Prompt, PseudoLabel
-
-
-class CaseFold:
-    """Answers are the same when they differ only in case."""
-
-    def same(self, a, b, choices=None):
-        return a.casefold() == b.casefold()
-
-    def classes(self, answers, choices=None):
-        known: dict[str, int] = {}
-        return [None if answer is None else known.setdefault(answer.casefold(), len(known)) for answer in answers]
-
-
-class ByOption(CaseFold):
-    """A letter and the value of its option are the same answer."""
-
-    def classes(self, answers, choices=None):
-        values = [choices["AB".index(a)] if choices and a in ("A", "B") else a for a in answers]
-        return super().classes(values)
-
 
 SAME = CaseFold()
 

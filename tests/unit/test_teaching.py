@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from doubles import Letters
 from mmcorl.errors import UserError
 from mmcorl.labels import adaptive
 from mmcorl.labels.rules import RULES
@@ -15,19 +16,7 @@ from mmcorl.labels.supervision import Supervision
 from mmcorl.rewards import match
 from mmcorl.types import Completion, Group, Prompt, twins
 
-
-class Exact:
-    """Answers are the same when they are the same string."""
-
-    def same(self, a, b, choices=None):
-        return a == b
-
-    def classes(self, answers, choices=None):
-        known: dict[str, int] = {}
-        return [None if answer is None else known.setdefault(answer, len(known)) for answer in answers]
-
-
-SAME = Exact()
+SAME = Letters()
 NAMES = ["A", "B", "C"]
 
 

@@ -9,36 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from doubles import ByOption, CaseFold
 from mmcorl.errors import UserError
 from mmcorl.labels.voting import Vote, agreement, majority, pairwise_agreement
-
-
-class CaseFold:
-    """Answers are the same when they differ only in case; a blank one cannot be classified."""
-
-    def same(self, a, b, choices=None):
-        return a.casefold() == b.casefold()
-
-    def classes(self, answers, choices=None):
-        known: dict[str, int] = {}
-        return [
-            None if answer is None or not answer.strip() else known.setdefault(answer.casefold(), len(known))
-            for answer in answers
-        ]
-
-
-class ByOption(CaseFold):
-    """A letter and the value of its option are the same answer, as multiple choice needs it."""
-
-    def _value(self, answer, choices):
-        return choices["AB".index(answer)] if choices and answer in ("A", "B") else answer
-
-    def same(self, a, b, choices=None):
-        return self._value(a, choices) == self._value(b, choices)
-
-    def classes(self, answers, choices=None):
-        return super().classes([self._value(answer, choices) for answer in answers])
-
 
 SAME = CaseFold()
 
