@@ -37,28 +37,21 @@ def config(models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.fixture
 def no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mistake has to be found before any weights are read."""
-
-    def loading(*_: object) -> None:
-        raise AssertionError("weights were loaded")
-
-    monkeypatch.setattr(local, "Worker", loading)
+    monkeypatch.setattr(local, "Worker", None)
 
 
 @pytest.fixture
-def refusal(capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Run a command that has to be refused; its one sentence."""
+def refusal(capfd: pytest.CaptureFixture[str]) -> Callable[..., None]:
+    """Run a training that has to be refused with these words in its one sentence."""
 
-    def run(*argv: str | Path) -> str:
-        code = main([str(item) for item in argv])
+    def run(words: list[str], *argv: str | Path) -> None:
+        capfd.readouterr()
+        code = main(["train", *map(str, argv)])
         output, errors = capfd.readouterr()
-        assert code == 2, errors
-        assert output == ""
         lines = [line for line in errors.splitlines() if not line.startswith("checking ")]
-        assert len(lines) == 1, errors
+        assert (code, output, len(lines)) == (2, "", 1), errors
         assert lines[0].startswith("mmcorl: ")
-        sentence = lines[0].removeprefix("mmcorl: ")
-        assert 20 < len(sentence) < 900
-        return sentence
+        assert [word for word in words if word not in lines[0]] == [], errors
 
     return run
 
@@ -162,142 +155,95 @@ def test_files_and_overrides_that_are_no_config(tmp_path: Path) -> None:
     assert "is not text in UTF-8" in sentence(file)
 
 
-@pytest.mark.usefixtures("no_weights")
-def test_a_mistake_is_one_sentence_exit_2_and_leaves_nothing(
-    config: dict[str, Any], refusal: Callable[..., str], tmp_path: Path
-) -> None:
-    assert "steps is 'x'" in refusal("train", write_config(tmp_path, config), "steps=x", "--run-dir", "run")
-    assert sorted(os.listdir()) == ["config.yaml"]
+# -- models and data, before weights are read -------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("no_weights")
-def test_vllm_that_is_missing_or_takes_rows_too_short_is_told_before_weights_are_read(
-    config: dict[str, Any], refusal: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_vllm_that_is_missing_or_whose_context_is_too_short(
+    config: dict[str, Any],
+    refusal: Callable[..., None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    no_weights: None,
 ) -> None:
     monkeypatch.setitem(sys.modules, "vllm", None)
     rows = rows_file(tmp_path, [*SUMS, {"question": "What is 1" + " + 1" * 500 + "?", "answer": "501"}])
     file = write_config(tmp_path, changed(on_rows(config, rows), engine={"kind": "vllm"}))
-    assert "engine.kind is 'vllm', which is not installed: pip install -e '.[vllm" in refusal("train", file)
+    refusal(["engine.kind is 'vllm', which is not installed: pip install -e '.[vllm"], file)
     # What is looked for and not used before weights are read.
     monkeypatch.setitem(sys.modules, "vllm", ModuleType("vllm"))
     longest = config["sampling"]["max_new_tokens"] + 400
-    sentence = refusal("train", file, f"engine.max_model_len={longest}", "device=cpu")
-    assert "1 of 9 rows of rows.jsonl cannot be used: 1 " in sentence
-    assert "limit 400" in sentence
-    assert f"engine.max_model_len is {longest}: raise it" in sentence
+    words = ["1 of 9 rows of rows.jsonl cannot be used: 1 ", "limit 400", f"max_model_len is {longest}: raise it"]
+    refusal(words, file, f"engine.max_model_len={longest}", "device=cpu")
+    assert sorted(os.listdir()) == ["config.yaml", "rows.jsonl"]
 
 
-# -- models ---------------------------------------------------------------------------------------------------
+# (model of the second agent, config.json of the folder with it, words of the sentence)
+MODELS: list[tuple[str, dict[str, str] | None, list[str]]] = [
+    ("zoo:gpt", None, ["there is no 'zoo:gpt'", "qwen2.5-vl"]),
+    ("gone", None, ["There is no folder", "gone"]),
+    ("m", None, ["has no config.json"]),
+    ("m", {"model_type": "clip"}, ["model_type `clip`", "adapter: pkg.module:Class"]),
+]
 
 
-def folder_with(folder: Path, content: dict[str, Any] | None) -> Path:
-    folder.mkdir()
-    if content is not None:
-        (folder / "config.json").write_text(json.dumps(content))
-    return folder
-
-
-MODELS: dict[str, tuple[Callable[[Path], str], list[str]]] = {
-    "unknown zoo name": (lambda _: "zoo:gpt", ["there is no 'zoo:gpt'", "qwen2.5-vl"]),
-    "folder that is not there": (lambda at: str(at / "gone"), ["There is no folder", "gone"]),
-    "folder without config.json": (lambda at: str(folder_with(at / "m", None)), ["has no config.json"]),
-    "family without an adapter": (
-        lambda at: str(folder_with(at / "m", {"model_type": "clip"})),
-        ["model_type `clip`", "adapter: pkg.module:Class"],
-    ),
-}
-
-
-@pytest.mark.parametrize("mistake", MODELS)
-@pytest.mark.usefixtures("no_weights")
 def test_mistakes_about_models(
-    mistake: str,
     config: dict[str, Any],
-    refusal: Callable[..., str],
+    refusal: Callable[..., None],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    no_weights: None,
 ) -> None:
     monkeypatch.setenv("MMCORL_CACHE", str(tmp_path / "cache"))
-    model, expected = MODELS[mistake]
-    new = changed(config, agents__1__model=model(tmp_path))
-    if "zoo" not in mistake:
-        # It would take a minute to build this one, and stands first: the mistake is found before that.
-        new = changed(new, agents__0__model="zoo:qwen2")
-    sentence = refusal("train", write_config(tmp_path, new), "--run-dir", "run")
-    assert [words for words in expected if words not in sentence] == [], sentence
-    assert not Path("run").exists()
-    assert not (tmp_path / "cache").exists()
-
-
-@pytest.mark.usefixtures("no_weights")
-def test_more_new_tokens_than_the_model_can_hold(
-    config: dict[str, Any], refusal: Callable[..., str], tmp_path: Path
-) -> None:
+    (tmp_path / "m").mkdir()
+    for model, content, words in MODELS:
+        if content is not None:
+            (tmp_path / "m" / "config.json").write_text(json.dumps(content))
+        new = changed(config, agents__1__model=model if ":" in model else str(tmp_path / model))
+        if ":" not in model:
+            # It would take a minute to build this one, and stands first: the mistake is found before that.
+            new = changed(new, agents__0__model="zoo:qwen2")
+        refusal(words, write_config(tmp_path, new), "--run-dir", "run")
     # The tiny models have a context of 4096 tokens.
-    new = changed(config, sampling__max_new_tokens=4096)
-    sentence = refusal("train", write_config(tmp_path, new), "--run-dir", "run")
-    assert "sampling.max_new_tokens is 4096 but agent 'qwen' has a context of 4096 tokens" in sentence
+    file = write_config(tmp_path, changed(config, sampling__max_new_tokens=4096))
+    refusal(["sampling.max_new_tokens is 4096 but agent 'qwen' has a context of 4096 tokens"], file)
+    assert not (tmp_path / "cache").exists()
+    assert sorted(os.listdir()) == ["config.yaml", "m"]
 
 
-# -- data -----------------------------------------------------------------------------------------------------
-
-
-def picture_rows(folder: Path) -> Path:
-    (folder / "bad.png").write_bytes(b"\x89PNG\r\n\x1a\n not a picture")
-    return rows_file(folder, [{"question": "How many?", "image": "bad.png", "answer": "3"}])
-
-
-DATA: dict[str, tuple[Callable[[dict[str, Any], Path], dict[str, Any]], list[str]]] = {
-    "no such file": (
-        lambda config, at: on_rows(config, at / "gone.jsonl"),
-        ["no file matches the data source", "gone.jsonl"],
-    ),
-    "empty file": (lambda config, at: on_rows(config, rows_file(at, [])), ["rows.jsonl' has no rows"]),
-    "missing column": (
-        lambda config, at: on_rows(config, rows_file(at, [{"problem": "1+1?"}])),
-        ["has no column 'question' (question), 'answer' (answer)", "its columns are 'problem'"],
-    ),
-    "a line that is not JSON": (
-        lambda config, at: on_rows(config, rows_file(at, [*SUMS, "{broken"])),
-        ["1 of 9 rows", "line 9", "on_bad_row: skip"],
-    ),
-    "corrupt image": (
-        lambda config, at: on_rows(config, picture_rows(at), columns={"image": "image"}),
+# (rows of the file, changes of the config, words of the sentence)
+DATA: list[tuple[list[Any], dict[str, Any], list[str]]] = [
+    ([], {}, ["rows.jsonl' has no rows"]),
+    ([{"problem": "1+1?"}], {}, ["has no column 'question' (question), 'answer' (answer)", "columns are 'problem'"]),
+    ([*SUMS, "{broken"], {}, ["1 of 9 rows", "line 9", "on_bad_row: skip"]),
+    (
+        [{"question": "How many?", "image": "bad.png", "answer": "3"}],
+        {"data__train__columns": {"image": "image"}},
         ["1 of 1 rows of rows.jsonl cannot be used: 1 corrupt image (first: row 0", "on_bad_row: skip"],
     ),
-    "the same question twice": (
-        lambda config, at: on_rows(config, rows_file(at, [*SUMS, SUMS[0]])),
-        ["1 repeated row", "duplicates: skip"],
-    ),
-    "fewer rows than a batch": (
-        lambda config, at: on_rows(config, rows_file(at, SUMS[:3])),
-        ["3 of 3 rows usable, too few to fill a batch of 4 prompts"],
-    ),
-    "a prompt that is too long": (
-        lambda config, at: changed(
-            on_rows(config, rows_file(at, [*SUMS, {"question": "one two " * 50, "answer": "1"}])),
-            data__max_prompt_tokens=40,
-        ),
+    ([*SUMS, SUMS[0]], {}, ["1 repeated row", "duplicates: skip"]),
+    (SUMS[:3], {}, ["3 of 3 rows usable, too few to fill a batch of 4 prompts"]),
+    (
+        [*SUMS, {"question": "one two " * 50, "answer": "1"}],
+        {"data__max_prompt_tokens": 40},
         ["1 prompt too long", "row 8", "limit 40", "too_long: skip"],
     ),
-    "gold without answers": (
-        lambda config, at: changed(
-            on_rows(config, rows_file(at, [{"question": row["question"]} for row in SUMS]), columns={}),
-            supervision__kind="gold",
-        ),
+    (
+        [{"question": row["question"]} for row in SUMS],
+        {"data__train__columns": {}, "supervision__kind": "gold"},
         ["supervision.kind is 'gold' but 8 of 8 rows", "data.train.columns"],
     ),
-}
+]
 
 
-@pytest.mark.parametrize("mistake", DATA)
-@pytest.mark.usefixtures("no_weights")
 def test_mistakes_in_the_data(
-    mistake: str, config: dict[str, Any], refusal: Callable[..., str], tmp_path: Path
+    config: dict[str, Any], refusal: Callable[..., None], tmp_path: Path, no_weights: None
 ) -> None:
-    spoil, expected = DATA[mistake]
-    sentence = refusal("train", write_config(tmp_path, spoil(config, tmp_path)), "--run-dir", "run", "--quiet")
-    assert [words for words in expected if words not in sentence] == [], sentence
+    (tmp_path / "bad.png").write_bytes(b"\x89PNG\r\n\x1a\n not a picture")
+    file = write_config(tmp_path, on_rows(config, tmp_path / "gone.jsonl"))
+    refusal(["no file matches the data source", "gone.jsonl"], file)
+    for rows, changes, words in DATA:
+        new = changed(on_rows(config, rows_file(tmp_path, rows)), **changes)
+        refusal(words, write_config(tmp_path, new), "--run-dir", "run", "--quiet")
     assert not Path("run").exists()
 
 
@@ -320,28 +266,17 @@ def finished(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) 
     return config, folder / "run"
 
 
-@pytest.fixture
-def copied(finished: tuple[Path, Path], tmp_path: Path) -> tuple[Path, Path]:
-    """The finished run, to be spoilt."""
-    shutil.copytree(finished[1], tmp_path / "run", symlinks=True)
-    return finished[0], tmp_path / "run"
-
-
-def test_a_folder_of_something_else(
-    config: dict[str, Any], refusal: Callable[..., str], tmp_path: Path, no_weights: None
+def test_folders_that_cannot_take_a_run(
+    config: dict[str, Any], refusal: Callable[..., None], tmp_path: Path, no_weights: None
 ) -> None:
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").write_text("It was a dark and stormy night.")
     file = write_config(tmp_path, config)
     before = state(tmp_path)
-    assert "is not empty and holds no run: choose another --run-dir" in refusal("train", file, "--run-dir", "thesis")
-    assert "is a file: choose another --run-dir" in refusal("train", file, "--run-dir", file)
-    assert "inside the file" in refusal("train", file, "--run-dir", file / "run")
+    refusal(["is not empty and holds no run: choose another --run-dir"], file, "--run-dir", "thesis")
+    refusal(["is a file: choose another --run-dir"], file, "--run-dir", file)
+    refusal(["inside the file"], file, "--run-dir", file / "run")
     assert state(tmp_path) == before
-
-
-def test_a_place_that_cannot_be_written(config: dict[str, Any], refusal: Callable[..., str], tmp_path: Path) -> None:
-    file = write_config(tmp_path, config)
     closed = tmp_path / "closed"
     closed.mkdir()
     if os.geteuid() == 0:
@@ -352,97 +287,64 @@ def test_a_place_that_cannot_be_written(config: dict[str, Any], refusal: Callabl
     else:
         closed.chmod(0o500)
     try:
-        assert "is not writable: choose another --run-dir" in refusal("train", file, "--run-dir", closed / "run")
-        assert "is not writable: choose another --run-dir" in refusal("train", file, "--run-dir", closed)
+        for folder in (closed / "run", closed):
+            refusal(["is not writable: choose another --run-dir"], file, "--run-dir", folder)
     finally:
         if os.geteuid() == 0:
             subprocess.run(["umount", str(closed)], check=True)
 
 
 def test_another_config_in_the_same_folder(
-    finished: tuple[Path, Path], refusal: Callable[..., str], no_weights: None
+    finished: tuple[Path, Path], refusal: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Changed numbers and data are refused and leave all as it was; what does not change the numbers may change."""
     config, run = finished
-    before = state(run)
-    sentence = refusal("train", config, "--run-dir", run, "optimizer.lr=1e-5", "agents.llama.lr=0.5", "seed=4")
-    assert "agents[1].lr: none -> 0.5; optimizer.lr: 0.001 -> 1e-05; seed: 0 -> 4" in sentence
-    assert "choose another --run-dir" in sentence
-    assert state(run) == before
-
-
-def test_what_does_not_change_the_numbers_may_change(copied: tuple[Path, Path]) -> None:
-    config, run = copied
-    (run / "summary.json").unlink()  # else the run is finished, and nothing is left to do with other settings
     changes = ["checkpoint.keep_last=5", "logging.gallery=1", "validation.every=1", "notes=[planted]", "threads=1"]
-    assert main(["train", str(config), "--run-dir", str(run), "--quiet", *changes]) == 0
-    assert yaml.safe_load((run / "config.yaml").read_text())["checkpoint"]["keep_last"] == 5
+    shutil.copytree(run, tmp_path / "run", symlinks=True)
+    (tmp_path / "run" / "summary.json").unlink()  # else the run is finished, and nothing is left to do
+    assert main(["train", str(config), "--run-dir", str(tmp_path / "run"), "--quiet", *changes]) == 0
+    assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["checkpoint"]["keep_last"] == 5
 
-
-@pytest.mark.parametrize("edit", ["question", "answer", "added", "gone"])
-def test_data_that_changed_since(
-    edit: str, finished: tuple[Path, Path], copied: tuple[Path, Path], refusal: Callable[..., str], no_weights: None
-) -> None:
-    config, run = copied
-    file = config.parent / "rows.jsonl"
-    rows = [dict(row) for row in SUMS]
-    if edit in ("question", "answer"):
-        rows[3][edit] = "5"
-    rows = [*rows, {"question": "new?", "answer": "1"}] if edit == "added" else rows[:-1] if edit == "gone" else rows
-    original, before = file.read_text(), state(run)
-    try:
-        rows_file(config.parent, rows)
-        assert "the train data (rows.jsonl) are not those this run began with" in refusal(
-            "train", config, "--run-dir", run, "--quiet"
-        )
-    finally:
-        file.write_text(original)
-    assert state(run) == before
-
-
-DAMAGE: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
-    "COMMIT": (
-        lambda run: (run / "checkpoints" / "step_000002" / "COMMIT").write_text("{"),
-        ["step_000002/COMMIT' is damaged", "remove its folder to go on from the checkpoint before it"],
-    ),
-    "weights cut off": (
-        lambda run: os.truncate(run / "checkpoints" / "step_000002" / "qwen" / "model.safetensors", 1000),
-        ["qwen/model.safetensors has 1000 bytes instead of", "remove that folder to go on"],
-    ),
-    "optimizer gone": (
-        lambda run: (run / "checkpoints" / "step_000002" / "llama" / "optimizer.pt").unlink(),
-        ["llama/optimizer.pt is missing"],
-    ),
-    "metrics shorter": (
-        lambda run: os.truncate(run / "metrics.jsonl", 100),
-        ["metrics.jsonl' has 100 bytes, fewer than the", "step 2"],
-    ),
-    "a line of metrics": (
-        lambda run: (run / "metrics.jsonl").write_text((run / "metrics.jsonl").read_text().replace("{", "<", 1)),
-        ["line 1 of", "metrics.jsonl' is damaged"],
-    ),
-    "config.yaml": (
-        lambda run: (run / "config.yaml").write_text("steps: [\n"),
-        ["config.yaml', the settings of the run in this folder, cannot be read"],
-    ),
-    "data_check.json": (
-        lambda run: (run / "data_check.json").write_text("{"),
-        ["data_check.json' is damaged", "remove it to have the data checked again"],
-    ),
-}
-
-
-@pytest.mark.parametrize("what", DAMAGE)
-def test_a_damaged_run_is_not_gone_on_with(what: str, copied: tuple[Path, Path], refusal: Callable[..., str]) -> None:
-    config, run = copied
-    damage, expected = DAMAGE[what]
-    damage(run)
+    monkeypatch.setattr(local, "Worker", None)
     before = state(run)
-    sentence = refusal("train", config, "--run-dir", run, "--quiet")
-    assert [words for words in expected if words not in sentence] == [], sentence
+    words = ["agents[1].lr: none -> 0.5; optimizer.lr: 0.001 -> 1e-05; seed: 0 -> 4", "choose another --run-dir"]
+    refusal(words, config, "--run-dir", run, "optimizer.lr=1e-5", "agents.llama.lr=0.5", "seed=4")
+    words = ["the train data (rows.jsonl) are not those this run began with"]
+    try:
+        for rows in ([{**SUMS[0], "answer": "5"}, *SUMS[1:]], [*SUMS, {"question": "new?", "answer": "1"}]):
+            rows_file(config.parent, rows)
+            refusal(words, config, "--run-dir", run, "--quiet")
+    finally:
+        rows_file(config.parent, SUMS)
     assert state(run) == before
 
 
-# -- what is no mistake of the user's ---------------------------------------------------------------------------
+# (file, its size after the damage or its text, words of the sentence)
+DAMAGE: list[tuple[str, int | str | None, list[str]]] = [
+    ("checkpoints/step_000002/COMMIT", "{", ["step_000002/COMMIT' is damaged", "remove its folder to go on from"]),
+    ("checkpoints/step_000002/qwen/model.safetensors", 1000, ["has 1000 bytes instead of", "remove that folder"]),
+    ("checkpoints/step_000002/llama/optimizer.pt", None, ["llama/optimizer.pt is missing"]),
+    ("metrics.jsonl", 100, ["metrics.jsonl' has 100 bytes, fewer than the", "step 2"]),
+    ("metrics.jsonl", "<" + " " * 99_999 + "\n", ["line 1 of", "metrics.jsonl' is damaged"]),
+    ("config.yaml", "steps: [\n", ["config.yaml', the settings of the run in this folder, cannot be read"]),
+    ("data_check.json", "{", ["data_check.json' is damaged", "remove it to have the data checked again"]),
+]
+
+
+def test_a_damaged_run_is_not_gone_on_with(
+    finished: tuple[Path, Path], refusal: Callable[..., None], tmp_path: Path
+) -> None:
+    for number, (name, damage, words) in enumerate(DAMAGE):
+        run = Path(shutil.copytree(finished[1], tmp_path / str(number), symlinks=True))
+        if damage is None:
+            (run / name).unlink()
+        elif isinstance(damage, int):
+            os.truncate(run / name, damage)
+        else:
+            (run / name).write_text(damage)
+        before = state(run)
+        refusal(words, finished[0], "--run-dir", run, "--quiet")
+        assert state(run) == before
 
 
 def test_an_unexpected_error_keeps_its_trace_and_comes_last(
@@ -452,8 +354,7 @@ def test_an_unexpected_error_keeps_its_trace_and_comes_last(
         raise ZeroDivisionError("a bug of ours")
 
     monkeypatch.setattr(local.Worker, "rollout", broken)
-    file = write_config(tmp_path, config)
-    assert main(["train", str(file), "--run-dir", "run", "--quiet"]) == 1
+    assert main(["train", str(write_config(tmp_path, config)), "--run-dir", "run", "--quiet"]) == 1
     errors = capfd.readouterr().err
     assert errors.splitlines()[-1] == "ZeroDivisionError: a bug of ours"
     assert "Traceback" in errors

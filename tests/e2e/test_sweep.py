@@ -24,7 +24,7 @@ from mmcorl.run.reader import read_run
 from mmcorl.tools import sweep
 from mmcorl.tools.sweep import Spread
 from paths import ROOT
-from runs import command
+from runs import command, write_config
 
 QUICKSTART = ROOT / "configs" / "quickstart.yaml"
 VIEW = "data.train.views={rephrased: {columns: {question: reworded}}}"
@@ -42,70 +42,60 @@ def test_every_method_says_what_it_is_in_one_line_and_makes_a_run_of_the_quickst
             assert getattr(made, section) == getattr(plain, section), name
 
 
-@pytest.mark.parametrize(
-    ("method", "expected"),
-    [
-        ("co_rl", {"supervision.kind": "ring", "objective.kl_coef": 0.0}),
-        ("gt", {"supervision.kind": "gold", "objective.kl_coef": 0.0}),
-        ("ttrl", {"supervision.kind": "self", "objective.kl_coef": 0.001}),
-        ("ttrl+kl0", {"supervision.kind": "self", "objective.kl_coef": 0.0, "objective.aggregation": "token"}),
-        ("mm_upt", {"objective.kl_coef": 0.01, "objective.clip_high": 0.3, "sampling.temperature": 0.7}),
-        ("rent", {"reward.kind": "entropy", "objective.kl_coef": 0.001}),
-        ("intuitor", {"reward.kind": "self_certainty", "objective.kl_coef": 0.005}),
-        ("co_rewarding_2", {"supervision.voter": "ema", "objective.kl_reference": "ema", "objective.kl_coef": 0.001}),
-        ("co_rl+gspo", {"supervision.kind": "ring", "objective.ratio": "sequence", "objective.minibatches": 4}),
-        ("kl0+rent", {"objective.kl_coef": 0.001}),  # the later one wins
-    ],
-)
-def test_methods_set_what_their_originals_do(method, expected):
-    config = load(QUICKSTART, method=method)
-    for key, value in expected.items():
-        section, field = key.split(".")
-        assert getattr(getattr(config, section), field) == value, key
+METHODS = """
+co_rl: {supervision.kind: ring, objective.kl_coef: 0.0}
+gt: {supervision.kind: gold, objective.kl_coef: 0.0}
+ttrl: {supervision.kind: self, objective.kl_coef: 0.001}
+ttrl+kl0: {supervision.kind: self, objective.kl_coef: 0.0, objective.aggregation: token}
+mm_upt: {objective.kl_coef: 0.01, objective.clip_high: 0.3, sampling.temperature: 0.7}
+rent: {reward.kind: entropy, objective.kl_coef: 0.001}
+intuitor: {reward.kind: self_certainty, objective.kl_coef: 0.005}
+co_rewarding_2: {supervision.voter: ema, objective.kl_reference: ema, objective.kl_coef: 0.001}
+co_rl+gspo: {supervision.kind: ring, objective.ratio: sequence, objective.minibatches: 4}
+kl0+rent: {objective.kl_coef: 0.001}  # the later one wins
+"""
 
 
-OBJECTIVE_METHODS = sorted(OBJECTIVES)
+def test_methods_set_what_their_originals_do():
+    for method, expected in yaml.safe_load(METHODS).items():
+        config = load(QUICKSTART, method=method)
+        for key, value in expected.items():
+            section, field = key.split(".")
+            assert getattr(getattr(config, section), field) == value, (method, key)
+    # Overrides win over the method and the method over the file.
+    assert load(QUICKSTART, ["supervision.kind=self"], "gt").supervision.kind == "self"
 
 
-@pytest.mark.parametrize("kind", OBJECTIVE_METHODS)
+@pytest.mark.parametrize("kind", OBJECTIVES)
 def test_an_objective_by_name_is_the_same_over_any_other(kind):
     """Whatever a config or a method below has for its objective, such as clips of its own."""
     alone = load(QUICKSTART, method=kind).objective
     plain = load(QUICKSTART, [f"objective.kind={kind}"]).objective
     assert alone.model_copy(update={"minibatches": 1}) == plain
-    for below in ("mm_upt", *OBJECTIVE_METHODS):
+    for below in ("mm_upt", *OBJECTIVES):
         over = load(QUICKSTART, method=f"{below}+{kind}").objective
         # Updates per batch, the anchor and the correction of the engine are no part of an objective's name.
         kept = ("minibatches", "kl_coef", "importance_correction", "kl_in", "kl_estimator")
         assert over.model_dump(exclude=set(kept)) == alone.model_dump(exclude=set(kept)), below
 
 
-@pytest.mark.parametrize(
-    "below", ["co_rewarding_1", "co_rewarding_2", "rent_format", "comas", "maporl", "intuitor", "gt"]
-)
-@pytest.mark.parametrize("method", ["co_rl", "ttrl", "rent", "comas", "co_rewarding_2"])
-def test_nothing_of_another_method_stays_beneath_one(below, method):
+def test_nothing_of_another_method_stays_beneath_one():
     """A config of CoMAS with `--method ttrl` is TTRL, not CoMAS by another name."""
-    alone, over = load(QUICKSTART, method=method), load(QUICKSTART, [VIEW], f"{below}+{method}")
-    assert over.episode == alone.episode
-    assert over.supervision.model_dump(exclude={"ema"}) == alone.supervision.model_dump(exclude={"ema"})
-    assert over.reward == alone.reward
-    for key in ("kl_coef", "kl_reference"):
-        assert getattr(over.objective, key) == getattr(alone.objective, key)
+    for method in ("ttrl", "rent", "co_rewarding_2"):
+        alone = load(QUICKSTART, method=method)
+        for below in ("co_rewarding_1", "rent_format", "comas", "maporl"):
+            over = load(QUICKSTART, [VIEW], f"{below}+{method}")
+            assert over.episode == alone.episode
+            assert over.supervision.model_dump(exclude={"ema"}) == alone.supervision.model_dump(exclude={"ema"})
+            assert over.reward == alone.reward
+            for key in ("kl_coef", "kl_reference"):
+                assert getattr(over.objective, key) == getattr(alone.objective, key)
 
 
-def test_paired_wordings_need_a_view_and_say_so():
-    with pytest.raises(UserError, match="pair is 'rephrased', but the training data have no views: add it under"):
-        load(QUICKSTART, method="co_rewarding_1")
-    config = load(QUICKSTART, [VIEW], "co_rewarding_1")
-    assert (config.supervision.kind, config.supervision.pair) == ("paired", "rephrased")
-
-
-def test_a_file_is_a_method_unless_it_holds_more_than_settings(tmp_path: Path):
+def test_a_method_of_a_user_is_a_file(tmp_path: Path):
     file = tmp_path / "mine.yaml"
     file.write_text("supervision: {kind: ring, min_share: 0.5}\n")
     assert load(QUICKSTART, method=f"{file}+kl0").supervision.min_share == 0.5
-    assert load(QUICKSTART, ["supervision.min_share=0.1"], f"{file}").supervision.min_share == 0.1
     for content, sentence in (
         ("agents: []\n", "sets 'agents', which belongs to a run"),
         ("- 1\n", "holds no settings"),
@@ -116,11 +106,13 @@ def test_a_file_is_a_method_unless_it_holds_more_than_settings(tmp_path: Path):
             load(QUICKSTART, method=str(file))
 
 
-def test_an_unknown_method_is_refused_with_the_known_ones():
-    with pytest.raises(
-        UserError, match=r"there is no method 'grppo': did you mean 'grpo'\? use adaptive, .*, union, a file"
-    ):
+def test_methods_that_are_refused():
+    with pytest.raises(UserError, match=r"there is no method 'grppo': did you mean 'grpo'\? use adaptive, .*, a file"):
         load(QUICKSTART, method="rent+grppo")
+    with pytest.raises(UserError, match="pair is 'rephrased', but the training data have no views: add it under"):
+        load(QUICKSTART, method="co_rewarding_1")
+    config = load(QUICKSTART, [VIEW], "co_rewarding_1")
+    assert (config.supervision.kind, config.supervision.pair) == ("paired", "rephrased")
 
 
 # -- plan ---------------------------------------------------------------------------------------------------------
@@ -140,9 +132,6 @@ def test_runs_are_planned_seed_by_seed_from_equal_starts(tmp_path: Path):
         assert [agent.model for agent in one.config.agents] == [f"zoo:qwen2.5-vl@{one.seed}", "zoo:internvl3.5"]
     assert not any(one.done for one in planned)
     assert list(tmp_path.iterdir()) == []  # nothing is written before all of it is known to work
-
-
-def test_a_plan_that_cannot_be_is_refused_before_any_run(tmp_path: Path):
     for chosen, seeds, sentence in (
         (["co_rl", "co_rl"], [0], "--methods names co_rl twice"),
         (["co_rl"], [1, 1], "--seeds names 1 twice"),
@@ -152,11 +141,11 @@ def test_a_plan_that_cannot_be_is_refused_before_any_run(tmp_path: Path):
             sweep.plan(QUICKSTART, chosen, seeds, [], tmp_path)
 
 
-def test_methods_of_ones_own_are_called_by_their_files(tmp_path: Path):
+def test_methods_of_a_user_are_called_by_their_files(tmp_path: Path):
     file, other = tmp_path / "a b" / "mine.yaml", tmp_path / "mine.yml"
-    for one in (file, other):
-        one.parent.mkdir(exist_ok=True)
-        one.write_text("supervision: {kind: ring, min_share: 0.5}\n")
+    for path in (file, other):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("supervision: {kind: ring, min_share: 0.5}\n")
     (planned,) = sweep.plan(QUICKSTART, [f"{file}+kl0"], [3], [], tmp_path / "out")
     assert (planned.method, planned.path) == ("mine+kl0", tmp_path / "out" / "mine+kl0" / "seed_3")
     assert planned.config.name == "mine.kl0.seed3"
@@ -164,15 +153,11 @@ def test_methods_of_ones_own_are_called_by_their_files(tmp_path: Path):
         sweep.plan(QUICKSTART, [str(file), str(other)], [0], [], tmp_path / "out")
 
 
-# -- numbers ------------------------------------------------------------------------------------------------------
-
-
-def test_a_spread_is_over_what_is_known():
+def test_spreads_and_mean_curves_are_over_what_is_known():
     # Mean of .5, .7 is .6, deviation with n - 1: sqrt((.01 + .01) / 1).
     assert Spread.of([0.5, None, 0.7]) == Spread(pytest.approx(0.6), pytest.approx(math.sqrt(0.02)), 2)
     assert Spread.of([0.5]) == Spread(0.5, None, 1)
     assert Spread.of([None]) is None
-    # A mean curve is over the curves that reach a step.
     assert mean_curve([[(1, 0.0), (2, 1.0)], [(1, 1.0)], []]) == [(1, 0.5), (2, 1.0)]
 
 
@@ -199,9 +184,7 @@ def config(tiny_checkpoints: Mapping[str, Path], tmp_path: Path) -> Path:
         "device": "cpu",
         "threads": 1,
     }
-    file = tmp_path / "small.yaml"
-    file.write_text(yaml.safe_dump(raw))
-    return file
+    return write_config(tmp_path, raw)
 
 
 def test_a_sweep_tells_what_its_runs_hold_and_goes_on_after_a_failure(config: Path, tmp_path: Path, capsys):
@@ -209,11 +192,11 @@ def test_a_sweep_tells_what_its_runs_hold_and_goes_on_after_a_failure(config: Pa
     # GT-Reward cannot start: a row has no answer. The other runs are made all the same.
     command = ["sweep", str(config), "--methods", "co_rl", "gt", "rent", "--seeds", "0", "1", "--out", str(out)]
     assert main([*command, "--quiet", "--json", "--jobs", "2"]) == 1
-    told = capsys.readouterr()
-    assert "2 of 6 runs failed: gt seed 0 (" in told.err
-    assert "1 of 8 rows" in told.err
-    assert "have no answer" in told.err
-    table = {row["method"]: row for row in json.loads(told.out)}
+    shown = capsys.readouterr()
+    assert "2 of 6 runs failed: gt seed 0 (" in shown.err
+    assert "1 of 8 rows" in shown.err
+    assert "have no answer" in shown.err
+    table = {row["method"]: row for row in json.loads(shown.out)}
     assert [table[name]["seeds"] for name in ("co_rl", "gt", "rent")] == [[0, 1], [], [0, 1]]
     runs = [read_run(out / "co_rl" / f"seed_{seed}") for seed in (0, 1)]
     ends = [sum(run.validation[-1]["agents"][agent]["accuracy"] for agent in ("qwen2", "llama")) / 2 for run in runs]
@@ -249,9 +232,9 @@ def test_a_sweep_tells_what_its_runs_hold_and_goes_on_after_a_failure(config: Pa
     assert [row["seeds"] for row in json.loads(capsys.readouterr().out)] == [[0]]
     assert {path: path.stat().st_mtime_ns for path in out.rglob("summary.json")} == before
     assert main([*again, "steps=3"]) == 1
-    told = capsys.readouterr()
-    assert "holds a run with other settings (steps: 2 -> 3)" in told.err
-    assert json.loads(told.out) == [{"method": "co_rl", "seeds": []}]
+    shown = capsys.readouterr()
+    assert "holds a run with other settings (steps: 2 -> 3)" in shown.err
+    assert json.loads(shown.out) == [{"method": "co_rl", "seeds": []}]
 
 
 STAND_IN = """
@@ -270,7 +253,7 @@ if "train" in sys.orig_argv:
 """
 
 
-@pytest.mark.parametrize("interrupts", [1, 2])
+@pytest.mark.parametrize("interrupts", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_ctrl_c_reaches_every_run_as_often_as_it_is_typed(interrupts: int, config: Path, tmp_path: Path):
     """A terminal interrupts the whole foreground process group; a run told twice leaves without saving."""
     marks, stubs = tmp_path / "marks", tmp_path / "stubs"

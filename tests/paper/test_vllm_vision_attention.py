@@ -41,18 +41,10 @@ def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
     flash_attn.__spec__ = importlib.machinery.ModuleSpec("flash_attn", None)
     flash_attn.flash_attn_varlen_func = lambda q, *_, **__: q  # type: ignore[attr-defined]  # knows every head size
     sys.modules["flash_attn"] = flash_attn
-    layer, vision, model, fa_utils, cuda, state, config = (
-        importlib.import_module(f"vllm.{name}")
-        for name in (
-            "attention.layer",
-            "model_executor.models.vision",
-            "model_executor.models.qwen2_5_vl",
-            "attention.utils.fa_utils",
-            "platforms.cuda",
-            "distributed.parallel_state",
-            "config",
-        )
-    )
+    names = "attention.layer model_executor.models.vision model_executor.models.qwen2_5_vl attention.utils.fa_utils"
+    names += " platforms.cuda distributed.parallel_state config"
+    modules = [importlib.import_module(f"vllm.{name}") for name in names.split()]
+    layer, vision, model, fa_utils, cuda, state, config = modules
     fa_utils.flash_attn_varlen_func = bundled_kernel
     # The engine's settings, which vLLM looks up while it builds layers.
     settings = config.VllmConfig(device_config=config.DeviceConfig(device="cpu"))
@@ -133,35 +125,25 @@ def backends(model: torch.nn.Module) -> tuple[str, str]:
     return model.attn_backend.name, model.blocks[0].attn.attn_backend.name  # type: ignore[union-attr, index]
 
 
-@pytest.mark.parametrize("override", [None, "TORCH_SDPA"])
-def test_without_the_cure_head_size_80_dies_in_the_bundled_kernel(
-    vllm: SimpleNamespace, device: int, override: str | None
-) -> None:
+def test_without_the_cure_head_size_80_dies_in_the_bundled_kernel(vllm: SimpleNamespace, device: int) -> None:
     """Also when the user chose another kernel: the choice is replaced, the flag of the right one is lost."""
-    model = tower(vllm, 80, override)
-    assert backends(model) == ("FLASH_ATTN", "FLASH_ATTN")
-    assert model.blocks[0].attn.use_upstream_fa is False  # type: ignore[index, union-attr]
-    with pytest.raises(RuntimeError, match=HEADDIM):
-        attend(model, 160)
+    for override in (None, "TORCH_SDPA"):
+        model = tower(vllm, 80, override)
+        assert backends(model) == ("FLASH_ATTN", "FLASH_ATTN")
+        assert model.blocks[0].attn.use_upstream_fa is False  # type: ignore[index, union-attr]
+        with pytest.raises(RuntimeError, match=HEADDIM):
+            attend(model, 160)
 
 
-def test_with_the_cure_the_platforms_choice_stands(vllm: SimpleNamespace, device: int) -> None:
-    assert patches.apply(NAME)[0].state == "applied"
-    assert backends(tower(vllm, 80, None)) == (DEVICES[device],) * 2
-
-
-def test_with_the_cure_the_users_choice_stands_and_attends(vllm: SimpleNamespace, device: int) -> None:
+def test_with_the_cure_the_choice_of_platform_or_user_stands_and_attends(vllm: SimpleNamespace, device: int) -> None:
     assert [patches.apply(NAME)[0].state for _ in range(2)] == ["applied", "already"]
+    assert backends(tower(vllm, 80, None)) == (DEVICES[device],) * 2
     model = tower(vllm, 80, "TORCH_SDPA")
     assert backends(model) == ("TORCH_SDPA", "TORCH_SDPA")
     # bfloat16 has 8 bits of mantissa; values are of order 1.
     torch.testing.assert_close(attend(model, 160).float(), expected(model, 160), atol=0.05, rtol=0.05)
-
-
-def test_what_was_not_broken_is_as_before(vllm: SimpleNamespace, device: int) -> None:
-    """Head size 128 on the bundled kernel, where the platform picks it."""
+    # What was not broken is as before: head size 128 on the bundled kernel, where the platform picks it.
     picked = "TORCH_SDPA" if device == 100 else "FLASH_ATTN"
-    patches.apply(NAME)
     model = tower(vllm, 128, None)
     assert backends(model) == (picked, picked)
     attend(model, 256)
@@ -175,12 +157,11 @@ def test_silent_where_flash_attn_is_not_installed(
     assert backends(tower(vllm, 80, None)) == (DEVICES[device],) * 2
 
 
-def test_silent_without_a_cuda_device(vllm: SimpleNamespace) -> None:
+def test_silent_without_a_cuda_device_and_waiting_without_vllm(
+    vllm: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stock = getattr(vllm.layer, FUNCTION)
     assert patches.apply(NAME)[0].state == "already"
     assert getattr(vllm.layer, FUNCTION) is stock
-
-
-def test_it_waits_until_vllm_is_in_use(vllm: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "vllm")
     assert patches.apply(NAME)[0].state == "waiting"

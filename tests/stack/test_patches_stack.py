@@ -37,24 +37,12 @@ def test_vllms_own_processes_load_the_plugin(tiny_checkpoints: Mapping[str, Path
     """The worker answers for itself, and the engine's process has logged the line."""
     script = tmp_path / "user.py"
     script.write_text(SCRIPT)
-    environment = {
-        **os.environ,
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # lets collective_rpc take a function
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
-        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
-        "VLLM_LOGGING_LEVEL": "INFO",
-    }
-    done = subprocess.run(
-        [sys.executable, str(script), str(tiny_checkpoints["qwen2_5_vl"])],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-        cwd=tmp_path,
-        timeout=300,
-    )
+    settings = "CPU_KVCACHE_SPACE=1 CPU_OMP_THREADS_BIND=nobind ENABLE_V1_MULTIPROCESSING=1 LOGGING_LEVEL=INFO"
+    # Insecure serialization lets collective_rpc take a function.
+    settings += " WORKER_MULTIPROC_METHOD=spawn ALLOW_INSECURE_SERIALIZATION=1"
+    environment = {**os.environ, **dict(f"VLLM_{item}".split("=") for item in settings.split())}
+    argv = [sys.executable, str(script), str(tiny_checkpoints["qwen2_5_vl"])]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path, timeout=300)
     output = done.stdout + done.stderr
     assert done.returncode == 0, output[-6000:]
     answer = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
@@ -64,9 +52,7 @@ def test_vllms_own_processes_load_the_plugin(tiny_checkpoints: Mapping[str, Path
     assert set(states) == {patch.name for patch in patches.all_patches()}
     assert set(states.values()) <= {"applied", "not needed"}, states
     assert states["vllm_vision_attention"] == "not needed"
-    assert any("EngineCore" in line and "mmcorl patches: torchvision_cpu" in line for line in output.splitlines()), (
-        output
-    )
+    assert any("EngineCore" in line and "mmcorl patches: torchvision_cpu" in line for line in output.splitlines())
 
 
 def test_zero3_loads_gemma3_with_and_without_the_patch(tiny_checkpoints: Mapping[str, Path], tmp_path: Path) -> None:

@@ -40,14 +40,8 @@ def cluster() -> Iterator[str]:
     """The address of a cluster that was there before the run and stays."""
     import ray
 
-    ray.init(
-        address="local",
-        num_cpus=2,
-        include_dashboard=False,
-        object_store_memory=100 * 2**20,
-        log_to_driver=False,
-        logging_level="ERROR",
-    )
+    quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
+    ray.init(address="local", num_cpus=2, object_store_memory=100 * 2**20, **quiet)
     address = ray.get_runtime_context().gcs_address
     yield address
     ray.shutdown()
@@ -73,14 +67,10 @@ def test_two_families_under_ray_are_the_local_run_byte_for_byte(
     assert "WARNING" not in ended.output
     logs = tmp_path / "ray" / "run" / "logs"
     assert sorted(path.name for path in logs.iterdir()) == ["intern-rank0.log", "qwen-rank0.log"]
-    for name in ("qwen", "intern"):
-        rates = json.loads((tmp_path / "ray" / "run" / "summary.json").read_text())["agents"][name]["throughput"]
-        assert rates["tokens_per_second"] > 0
-        assert 0 < rates["rollout_share"] < 1
-        assert 0 < rates["busy_share"] <= 1
-        assert rates["mfu"] is None  # A CPU's peak is unknown.
-    timings = records(tmp_path / "ray" / "run", "timings.jsonl")
-    assert [line["step"] for line in timings] == [1, 2, 3, 4, 5, 6]
+    for agent in json.loads((tmp_path / "ray" / "run" / "summary.json").read_text())["agents"].values():
+        assert agent["throughput"]["tokens_per_second"] > 0
+        assert agent["throughput"]["mfu"] is None  # A CPU's peak is unknown.
+    assert [line["step"] for line in records(tmp_path / "ray" / "run", "timings.jsonl")] == [1, 2, 3, 4, 5, 6]
 
 
 def test_uneven_teams_on_a_running_cluster_go_on_as_one_process(
@@ -98,10 +88,10 @@ def test_uneven_teams_on_a_running_cluster_go_on_as_one_process(
     assert (tmp_path / "run" / "checkpoints" / "step_000003" / "COMMIT").is_file()
     logs = sorted(path.name for path in (tmp_path / "run" / "logs").iterdir())
     assert logs == ["llama-rank0.log", "qwen-rank0.log", "qwen-rank1.log"]
-    deadline = time.monotonic() + 10  # Ray says so a little later.
-    while ray.available_resources()["CPU"] != before and time.monotonic() < deadline:
+    deadline = time.monotonic() + 10  # Its places are free again, which Ray says a little later.
+    while ray.available_resources()["CPU"] != before:
+        assert time.monotonic() < deadline
         time.sleep(0.1)
-    assert ray.available_resources()["CPU"] == before  # its places are free again, and the cluster is there
     ended = run(server, changed(config, launcher="local", ray={}, agents__0__ranks=1), tmp_path)
     assert ended.code == 0, ended.output
     assert [line["step"] for line in records(tmp_path / "run", "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
@@ -120,23 +110,17 @@ def test_agents_may_take_turns(text: dict[str, Any], cluster: str, server: ForkS
     assert first["agents"]["qwen"]["moving_seconds"] >= 0
 
 
-@pytest.mark.parametrize(
-    ("overrides", "expected"),
-    [
+def test_what_the_cluster_lacks_or_a_worker_refuses_leaves_no_trace(
+    text: dict[str, Any], cluster: str, server: ForkServer, tmp_path: Path
+) -> None:
+    for overrides, expected in (
         (("device=cuda",), "the agents need 2 GPUs (1 + 1) but the Ray cluster has 0"),
         (("device=cuda", "time_sliced=true"), "the agents need 1 GPUs in turn but the Ray cluster has 0"),
-        (
-            ("training.lora={target_modules: [nothing_here]}",),
-            "training.lora.target_modules=('nothing_here',) does not fit agent",
-        ),
+        (("training.lora={target_modules: [nothing_here]}",), "lora.target_modules=('nothing_here',) does not fit"),
         (("ray.address=127.0.0.1:1",), "the Ray cluster '127.0.0.1:1' cannot be joined"),
-    ],
-)
-def test_what_the_cluster_lacks_or_a_worker_refuses_leaves_no_trace(
-    overrides: tuple[str, ...], expected: str, text: dict[str, Any], cluster: str, server: ForkServer, tmp_path: Path
-) -> None:
-    ended = run(server, changed(text, launcher="ray", ray__address=cluster), tmp_path, *overrides)
-    assert ended.code == 2, ended.output
-    assert expected in ended.output.splitlines()[-1]
-    assert "Traceback" not in ended.output
-    assert not (tmp_path / "run").exists()
+    ):
+        ended = run(server, changed(text, launcher="ray", ray__address=cluster), tmp_path, *overrides)
+        assert ended.code == 2, ended.output
+        assert expected in ended.output.splitlines()[-1]
+        assert "Traceback" not in ended.output
+        assert not (tmp_path / "run").exists()

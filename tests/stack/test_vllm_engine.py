@@ -22,8 +22,6 @@ from mmcorl.engines.vllm import VllmEngine
 from mmcorl.engines.vllm_setup import MAX_TEMPERATURE
 from mmcorl.errors import RunError, UserError
 from mmcorl.policy.policy import Policy
-from model_adapters.base import ModelAdapter
-from model_adapters.gemma3 import Gemma3Adapter
 from vllm_parts import EXACT, FAMILIES, LONGEST, Bench, long_prompts, mixed_prompts, prompt, with_images
 
 pytestmark = pytest.mark.stack
@@ -51,16 +49,6 @@ def test_gemma3_with_images_is_another_model_on_the_cpu(benches: Mapping[str, Be
     assert images.abs().mean() > 1e-2
     assert images.abs().mean() > 100 * text.abs().mean()
 
-    class Causal(Gemma3Adapter):
-        attention_mask = ModelAdapter.attention_mask
-
-    given = bench.policy.adapter
-    bench.policy.adapter = Causal()
-    try:
-        assert torch.cat(bench.drift(with_images("gemma3"))).abs().max() < 1e-3
-    finally:
-        bench.policy.adapter = given
-
 
 @pytest.mark.parametrize("family", EXACT)
 def test_greedy_is_what_the_transformers_engine_takes(family: str, benches: Mapping[str, Bench]) -> None:
@@ -85,22 +73,19 @@ def test_greedy_is_what_the_transformers_engine_takes(family: str, benches: Mapp
     assert len(drawn[0][0].ids) <= 5
 
 
-@pytest.mark.parametrize("filters", [{"top_k": 5}, {"top_p": 0.6}, {"top_k": 20, "top_p": 0.8, "temperature": 0.7}])
-def test_filters_renormalise(filters: Mapping[str, Any], benches: Mapping[str, Bench]) -> None:
+def test_filters_renormalise(benches: Mapping[str, Bench]) -> None:
     """First tokens against the transformers engine: the same ids can be drawn, with the same log-probabilities."""
     bench, prompts = benches["qwen2"], mixed_prompts("qwen2")[:1]
-    sampling = Sampling(max_new_tokens=1, **filters)
-    theirs, ours = (
-        {
-            int(sample.ids[0]): float(sample.logprobs[0])
-            for sample in engine.generate(bench.encode(prompts), 400, sampling, 0)[0]
-        }
-        for engine in (bench.engine, bench.plain)
-    )
-    both = set(theirs) & set(ours)
-    assert len(both) >= 3
-    assert [theirs[token] for token in both] == pytest.approx([ours[token] for token in both], abs=1e-4)
-    assert len(theirs) <= filters.get("top_k", len(theirs))
+    for filters in ({"top_k": 5}, {"top_p": 0.6}, {"top_k": 20, "top_p": 0.8, "temperature": 0.7}):
+        sampling, drawn = Sampling(max_new_tokens=1, **filters), []
+        for engine in (bench.engine, bench.plain):
+            (samples,) = engine.generate(bench.encode(prompts), 400, sampling, 0)
+            drawn.append({int(sample.ids[0]): float(sample.logprobs[0]) for sample in samples})
+        theirs, ours = drawn
+        both = set(theirs) & set(ours)
+        assert len(both) >= 3
+        assert [theirs[token] for token in both] == pytest.approx([ours[token] for token in both], abs=1e-4)
+        assert len(theirs) <= filters.get("top_k", len(theirs))
 
 
 def test_a_prompt_is_read_once_for_all_of_its_samples(benches: Mapping[str, Bench]) -> None:
@@ -159,7 +144,6 @@ def test_noise_depends_on_seed_prompt_and_sample_alone(family: str, benches: Map
         return [[tuple(sample.ids.tolist()) for sample in samples] for samples in drawn]
 
     first = ids(prompts, 2**62 + 1)
-    assert ids(prompts, 2**62 + 1) == first
     # Later prompts do not change earlier ones' samples, whatever vLLM has cached by now.
     assert ids(prompts[:1], 2**62 + 1) == first[:1]
     other = ids(prompts, 2**62 + 2)
@@ -177,14 +161,9 @@ def test_a_prompt_read_in_two_ways_stops_the_run(benches: Mapping[str, Bench]) -
     good = bench.encode(mixed_prompts("qwen2_5_vl")[:1])[0]
     ids = good.input_ids
     longer = replace(good, input_ids=torch.cat([ids[:-3], ids[-3:-2] + 1, ids[-3:]]))
-    with pytest.raises(RunError) as caught:
+    lengths = f"as {len(ids)} tokens and the trainer as {len(ids) + 1}, first different at position {len(ids) - 3}:"
+    with pytest.raises(RunError, match=rf"^agent 'qwen2_5_vl': vLLM reads prompt 1 \('.*{lengths}"):
         bench.engine.generate([good, longer], 2, Sampling(max_new_tokens=2), 0)
-    message = str(caught.value)
-    assert message.startswith("agent 'qwen2_5_vl': vLLM reads prompt 1 ('")
-    assert (
-        f"as {len(ids)} tokens and the trainer as {len(ids) + 1}, first different at position {len(ids) - 3}:"
-        in message
-    )
 
 
 def test_what_vllm_cannot_do_is_refused_in_a_sentence(
@@ -214,11 +193,10 @@ def test_a_probability_that_is_no_number_stops_with_the_request_written_down(
     benches: Mapping[str, Bench], tmp_path: Path
 ) -> None:
     bench = benches["internvl3_5"]
-    broken = {
-        name: tensor * torch.nan if name.endswith("model.norm.weight") else tensor for name, tensor in bench.weights()
-    }
-    assert sum(bool(tensor.isnan().any()) for tensor in broken.values()) == 1
-    bench.engine.sync(iter(broken.items()))
+    nan = {True: torch.nan, False: 1.0}
+    bench.engine.sync(
+        (name, tensor.detach() * nan[name.endswith("model.norm.weight")]) for name, tensor in bench.weights()
+    )
     given, bench.engine.requests.dumps = bench.engine.requests.dumps, tmp_path
     one = with_images("internvl3_5")[0]
     try:
@@ -231,10 +209,7 @@ def test_a_probability_that_is_no_number_stops_with_the_request_written_down(
     assert str(file) in str(caught.value)
     record = json.loads(file.read_text())
     assert record["prompt_ids"] == bench.encode([one])[0].input_ids.tolist()
-    assert "How many?" in record["text"]
-    assert record["sampling"]["max_new_tokens"] == 3
-    assert record["seed"] == 9
-    assert record["logprobs"][0] == "nan"
+    assert (record["sampling"]["max_new_tokens"], record["seed"], record["logprobs"][0]) == (3, 9, "nan")
     assert (file.parent / "image_0.png").is_file()
     bench.draw([one], 2, max_new_tokens=3)
 

@@ -47,12 +47,8 @@ def parrot(path: Path, *words: str) -> Path:
     Attention and MLP add nothing, so the state is the embedding of the last token: word k lies on axis k + 1, every
     other token on axis 0. The head gives axis k the next word, or the end after the last.
     """
-    build_tiny(
-        "qwen2",
-        path,
-        extra_tokens=WORDS,
-        text_config={"tie_word_embeddings": False, "max_position_embeddings": CONTEXT},
-    )
+    text = {"tie_word_embeddings": False, "max_position_embeddings": CONTEXT}
+    build_tiny("qwen2", path, extra_tokens=WORDS, text_config=text)
     ids = Tokenizer.from_file(str(path / "tokenizer.json")).get_vocab()
     said = [ids[word] for word in words]
     weights = load_file(path / "model.safetensors")
@@ -72,11 +68,7 @@ def parrot(path: Path, *words: str) -> Path:
 @pytest.fixture(scope="module")
 def judges(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     root = tmp_path_factory.mktemp("judges")
-    return {
-        "yes": parrot(root / "yes", "correct"),
-        "no": parrot(root / "no", "incorrect"),
-        "random": build_tiny("qwen2", root / "random"),
-    }
+    return {"yes": parrot(root / "yes", "correct"), "no": parrot(root / "no", "incorrect")}
 
 
 def write(file: Path, rows: Sequence[tuple[str, str, str, str]]) -> Path:
@@ -168,11 +160,9 @@ def test_a_model_under_evaluation_makes_room_for_the_judge(
     judges: Mapping[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = parrot(tmp_path / "model", "<answer>", "five", "</answer>")
-    problems = tmp_path / "math500.json"
     row = {"problem": "What is 2+2?", "solution": "", "answer": "4", "subject": "Algebra", "level": 1, "unique_id": "a"}
-    problems.write_text(json.dumps([row]))
-    alive = []
-    load = VllmJudge._load
+    (tmp_path / "math500.json").write_text(json.dumps([row]))
+    alive, load = [], VllmJudge._load
 
     def watched(judge: VllmJudge) -> Any:
         gc.collect()
@@ -180,11 +170,10 @@ def test_a_model_under_evaluation_makes_room_for_the_judge(
         return load(judge)
 
     monkeypatch.setattr(VllmJudge, "_load", watched)
-    argv = ["eval", model, f"math500={problems}", "--out", tmp_path / "out", "--max-new-tokens", "8"]
+    argv = ["eval", model, f"math500={tmp_path / 'math500.json'}", "--out", tmp_path / "out", "--max-new-tokens", "8"]
     assert main([*map(str, argv), "--judge", f"vllm:{judges['yes']}", "--json", "--quiet"]) == 0
     (scores,) = json.loads(capsys.readouterr().out)["benchmarks"].values()
-    assert (scores["total"], scores["correct"], scores["judge_recovered"]) == (1, 1, 1)
-    assert alive == [0]
+    assert (scores["total"], scores["correct"], scores["judge_recovered"], alive) == (1, 1, 1, [0])
 
 
 def test_a_checkpoint_without_a_chat_template_is_refused(

@@ -43,15 +43,8 @@ def test_quickstart_learns_with_vllm(tmp_path: Path, tmp_path_factory: pytest.Te
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "internvl3_5", "llama"])
 def test_greedy_answers_are_those_of_the_transformers_engine(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
     prompts = [*mixed_prompts(family), *with_images(family)]
-    plain, vllm = (
-        [
-            (completion.text, completion.answer)
-            for completion in worker(tiny_checkpoints[family], sampling={"max_new_tokens": 20}, engine=engine).evaluate(
-                prompts
-            )
-        ]
-        for engine in ({}, VLLM)
-    )
+    agents = [worker(tiny_checkpoints[family], sampling={"max_new_tokens": 20}, engine=engine) for engine in ({}, VLLM)]
+    plain, vllm = ([(reply.text, reply.answer) for reply in agent.evaluate(prompts)] for agent in agents)
     assert vllm == plain
 
 
@@ -93,20 +86,14 @@ def test_the_parity_gate_stops_another_model_and_passes_the_same(
 
     def run(family: str, **engine: Any) -> tuple[dict[str, Any], int]:
         """What was measured, and how many steps followed."""
-        sections: dict[str, Any] = {
-            "steps": 1,
-            "agents": [{"name": "a", "model": str(tiny_checkpoints[family])}],
-            "data": {"train": {"source": "synthetic:visual", "size": 20}},
-            "batch": {"prompts": 2, "completions": 2},
-            "sampling": {"max_new_tokens": 16},
-            "engine": {**VLLM, **engine},
-            "device": "cpu",
-            "threads": 1,
-        }
+        agents = [{"name": "a", "model": str(tiny_checkpoints[family])}]
+        data = {"train": {"source": "synthetic:visual", "size": 20}}
+        sizes = {"batch": {"prompts": 2, "completions": 2}, "sampling": {"max_new_tokens": 16}}
+        config = settings(steps=1, agents=agents, data=data, engine=VLLM | engine, device="cpu", threads=1, **sizes)
         folder = tmp_path / family
         stops = family == "gemma3" and not engine
         with pytest.raises(RunError, match="processes images differently") if stops else nullcontext():
-            train(settings(**sections), folder, quiet=True)
+            train(config, folder, quiet=True)
         (record,) = json.loads((folder / "engines.json").read_text())
         log = folder / "metrics.jsonl"
         return record, len(log.read_text().splitlines()) if log.exists() else 0

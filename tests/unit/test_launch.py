@@ -48,9 +48,10 @@ class Typed(RemoteAgent):
         self.calls.append((method, arguments))
         assert len(arguments) == self.ranks
         if method == "rollout":
+            texts = [Completion(f"rank {rank}", None, 1, "stop") for rank in range(self.ranks)]
             return [
-                [Group(one.uid, (Completion(f"rank {rank}", None, 1, "stop"),)) for one in prompts]
-                for rank, (prompts, _) in enumerate(arguments)
+                [Group(prompt.uid, (text,)) for prompt in local[0]]
+                for text, local in zip(texts, arguments, strict=True)
             ]
         if method == "update":
             return [{"loss": 0.5}] * self.ranks
@@ -67,37 +68,26 @@ def test_a_group_stays_with_its_rank_and_order_is_kept() -> None:
     assert [group.completions[0].text for group in groups] == ["rank 0"] * 3 + ["rank 1"] * 2
     coming = {4: [Prompt(uid, uid, "?") for uid in "abc"]}
     agent.coming = coming.__getitem__
-    assert agent.update(dict.fromkeys("zyxwv", (1.0,)), 3) == {"loss": 0.5}
-    # Each rank is told what it will roll out next.
-    assert agent.calls[1] == (
-        "update",
-        [
-            ({"x": (1.0,), "w": (1.0,), "v": (1.0,)}, 3, coming[4][:2]),
-            ({"z": (1.0,), "y": (1.0,)}, 3, coming[4][2:]),
-        ],
-    )
+    earned = (1.0,)
+    assert agent.update(dict.fromkeys("zyxwv", earned), 3) == {"loss": 0.5}
+    # Each rank also gets what it will roll out next.
+    shares = [
+        ({"x": earned, "w": earned, "v": earned}, 3, coming[4][:2]),
+        ({"z": earned, "y": earned}, 3, coming[4][2:]),
+    ]
+    assert agent.calls[1] == ("update", shares)
     assert agent.take_rates(3) == {"mfu": 0.0}
     assert [one.text for one in agent.evaluate(prompts)] == list("vwxyz")
 
 
 def test_rates_of_a_step_and_of_a_run() -> None:
     """9 seconds for 5 prompts, 45 completions, 900 tokens; the update does in 2 s what two H100 could do in 0.5 s."""
-    timings = {
-        "rollout_seconds": 6.0,
-        "update_seconds": 2.0,
-        "sync_seconds": 1.0,
-        "prompts": 5,
-        "completions": 45,
-        "completion_tokens": 900,
-        "update_tokens": 300,
-        "update_flops": 989e12,
-    }
+    timings = {"rollout_seconds": 6.0, "update_seconds": 2.0, "sync_seconds": 1.0, "update_flops": 989e12}
+    timings |= {"prompts": 5, "completions": 45, "completion_tokens": 900, "update_tokens": 300}
     first = rates(timings, 2 * 989e12)
-    assert first["prompts_per_second"] == pytest.approx(5 / 9)
-    assert first["completions_per_second"] == pytest.approx(5)
-    assert first["tokens_per_second"] == pytest.approx(100)
-    assert first["rollout_share"] == pytest.approx(6 / 9)
-    assert first["mfu"] == pytest.approx(0.25)
+    expected = {"prompts_per_second": 5 / 9, "completions_per_second": 5, "tokens_per_second": 100}
+    expected |= {"rollout_share": 6 / 9, "mfu": 0.25}
+    assert {name: first[name] for name in expected} == pytest.approx(expected)
     # A second step of 1 + 1 + 1 seconds at 400 tokens per second: (9 * 100 + 3 * 400) / 12 = 175 over both.
     second = {**first, "rollout_seconds": 1.0, "update_seconds": 1.0, "sync_seconds": 1.0, "tokens_per_second": 400}
     lines = [{"agents": {"a": one}, "seconds": {"total": 12.0}} for one in (first, second)]
@@ -107,16 +97,12 @@ def test_rates_of_a_step_and_of_a_run() -> None:
     assert throughput.overall(lines, "b") == {}
 
 
-def test_peaks_by_name() -> None:
+def test_peaks_by_name_and_groups_that_fit_one_machine() -> None:
     names = ("NVIDIA H100 PCIe", "NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA L40S", None, "Abacus 3000")
     assert [peak_flops(name) for name in names] == [756e12, 989e12, 989e12, 362e12, None, None]
-
-
-def test_a_group_takes_one_machine_where_it_fits() -> None:
     room = [8.0, 4.0]
     # 4 fill the smaller machine; 6 fit into the larger one, and 3 then lie across what is left of it and nothing.
     assert [fits_one_machine(size, room) for size in (4, 6, 3)] == [True, True, False]
-    assert room == [0.0, 0.0]
 
 
 # -- settings --------------------------------------------------------------------------------------------------
@@ -126,30 +112,29 @@ def config(**changes: Any) -> settings.Config:
     return settings.parse(changed(small_config({"a": "one", "b": "two"}, "text"), **changes))
 
 
-@pytest.mark.parametrize(
-    ("changes", "parts"),
-    [
-        ({"ray__address": "auto"}, ("ray.address is 'auto'", "launcher is 'local'", "launcher=ray")),
-        ({"ray__collective_timeout": 30}, ("ray.collective_timeout is 30.0", "launcher is 'local'", "launcher=ray")),
-        ({"agents__0__ranks": 2}, ("agent 'a' has ranks: 2", "launcher 'local'", "launcher=ray")),
-        ({"agents__1__ranks": 5, "launcher": "ray"}, ("agent 'b' has ranks: 5", "a batch has 4 prompts")),
-        ({"launcher": "ray", "device": "cuda:1"}, ("device is 'cuda:1'", "launcher 'ray'", "device=cuda")),
-        ({"time_sliced": True, "training__sharding": "fsdp2"}, ("time_sliced is true", "training.sharding 'fsdp2'")),
-        # What is no more.
-        ({"engine__separate": 2}, ("engine.separate is 2", "agents.NAME.ranks")),
-        ({"ray__hung_after": 60}, ("ray.hung_after is 60", "ray.call_timeout")),
-    ],
-)
-def test_placements_that_are_refused(changes: dict[str, Any], parts: tuple[str, ...]) -> None:
-    with pytest.raises(UserError) as refused:
-        config(**changes)
-    assert [part for part in parts if part not in str(refused.value)] == []
+REFUSED: list[tuple[dict[str, Any], tuple[str, ...]]] = [
+    ({"ray__address": "auto"}, ("ray.address is 'auto'", "launcher is 'local'", "launcher=ray")),
+    ({"agents__0__ranks": 2}, ("agent 'a' has ranks: 2", "launcher 'local'", "launcher=ray")),
+    ({"agents__1__ranks": 5, "launcher": "ray"}, ("agent 'b' has ranks: 5", "a batch has 4 prompts")),
+    ({"launcher": "ray", "device": "cuda:1"}, ("device is 'cuda:1'", "launcher 'ray'", "device=cuda")),
+    ({"time_sliced": True, "training__sharding": "fsdp2"}, ("time_sliced is true", "training.sharding 'fsdp2'")),
+    # What is no more.
+    ({"engine__separate": 2}, ("engine.separate is 2", "agents.NAME.ranks")),
+    ({"ray__hung_after": 60}, ("ray.hung_after is 60", "ray.call_timeout")),
+]
 
 
-def test_placements_that_work() -> None:
+def test_placements(monkeypatch: pytest.MonkeyPatch) -> None:
+    for changes, parts in REFUSED:
+        with pytest.raises(UserError) as refused:
+            config(**changes)
+        assert [part for part in parts if part not in str(refused.value)] == []
     assert [agent.ranks for agent in config(launcher="ray", agents__0__ranks=3).agents] == [3, 1]
     # The resolved config of an older run writes out what is no more, at its default.
     assert not hasattr(config(engine__separate=0, ray__hung_after=4.0).engine, "separate")
+    monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
+    with pytest.raises(UserError, match=r"the package ray is not installed: pip install -e '\.\[ray\]'"):
+        launcher(config(launcher="ray"))
 
 
 def test_of_several_engines_in_one_process_none_may_sleep_on_a_gpu() -> None:
@@ -160,12 +145,6 @@ def test_of_several_engines_in_one_process_none_may_sleep_on_a_gpu() -> None:
     require_one_sleeper(config(engine={"kind": "vllm", "sleep": False}), gpu)
     require_one_sleeper(config(), gpu)
     require_one_sleeper(config(engine__kind="vllm", agents__1=None, supervision={"kind": "self"}), gpu)
-
-
-def test_a_missing_ray_is_refused_before_anything_loads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
-    with pytest.raises(UserError, match=r"the package ray is not installed: pip install -e '\.\[ray\]'"):
-        launcher(config(launcher="ray"))
 
 
 # -- processes, from outside -----------------------------------------------------------------------------------
@@ -185,9 +164,8 @@ def family() -> Iterator[tuple[subprocess.Popen[str], int]]:
         "    time.sleep(60)\n"
         "rest_forever()\n"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", program], **pipes, text=True) as process:
         assert process.stdout is not None
         yield process, int(process.stdout.readline())
         ProcessMonitor().end([process.pid])
@@ -204,25 +182,23 @@ def test_a_monitor_sees_suspension_dumps_stacks_and_ends_families(
     assert any("in rest_forever" in line for line in iter(process.stderr.readline, ""))
     assert monitor.states([process.pid, child]) == {process.pid: "running", child: "running"}
     os.kill(process.pid, signal.SIGSTOP)
-    deadline = time.monotonic() + 10
-    while monitor.states([process.pid])[process.pid] == "running" and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until("suspended", process.pid)
     assert monitor.states([process.pid, child]) == {process.pid: "suspended", child: "running"}
     folders = [Path(tempfile.mkdtemp(prefix=f"{scratch_dirs.prefix(pid)}a-")) for pid in (process.pid, os.getpid())]
     (folders[0] / "adapter.bin").write_bytes(b"0")
     (log := tmp_path / "log").touch()
     monitor.end([process.pid], [str(log), str(tmp_path / "gone already")])
     assert process.wait(10) == -signal.SIGKILL
-    wait_until_ended(child)
+    wait_until("ended", child)
     assert [folder.exists() for folder in folders] == [False, True]
     assert not log.exists()
     scratch_dirs.clear(os.getpid())
     monitor.end([process.pid])  # Nothing left to do.
 
 
-def wait_until_ended(pid: int) -> None:
+def wait_until(state: str, pid: int) -> None:
     deadline = time.monotonic() + 10
-    while ProcessMonitor().states([pid])[pid] != "ended":
+    while ProcessMonitor().states([pid])[pid] != state:
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
@@ -236,7 +212,7 @@ def test_a_reaper_ends_what_a_dead_run_left(family: tuple[subprocess.Popen[str],
     reaper.stdin.write(f"{process.pid}\n{2**22 + 1}\n")  # The second is no process.
     reaper.communicate(timeout=20)
     assert process.wait(10) == -signal.SIGKILL
-    wait_until_ended(child)
+    wait_until("ended", child)
 
 
 # -- health ------------------------------------------------------------------------------------------------------
@@ -289,47 +265,33 @@ def outcome(*replies: Any, state: str = "running", call_timeout: float = 60.0) -
 
 ECHO = RemoteError("RuntimeError: Connection closed by peer", echo=True)
 DEAD = RayActorError("The actor died unexpectedly before finishing this task.")
-REFUSED = RemoteError("a sentence", echo=False, refused=True)
+REMOTE_REFUSAL = RemoteError("a sentence", echo=False, refused=True)
 FULL = RemoteError("OSError", echo=False, no_room="No space left on device")
 
 
-@pytest.mark.parametrize(
-    ("replies", "options", "expected"),
-    [
-        # A rank's own error comes first, the echo of another's end last.
-        ((ECHO, DEAD), {}, f"RankError: agent 'a', rank 1 of 2 on node7 during a step {DIED} (its log: rank1.log)"),
-        (
-            (ECHO, RemoteError("ValueError: no", echo=False)),
-            {},
-            "rank 1 of 2 on node7 during a step failed: ValueError",
-        ),
-        ((RemoteError("KeyError: 'a'", echo=False),), {}, "agent 'a' on node7 during a step failed: KeyError: 'a'"),
-        # A rank that others waited for in vain is named, too.
-        (
-            (ECHO, None),
-            {},
-            "no answer from rank 1 (rank1.log), whose log ends with where it stands (its log: rank0.log)",
-        ),
-        ((1, None), {"call_timeout": 1.0}, "rank 1 of 2 on node7 during a step gave no result within 1 seconds"),
-        ((1, REFUSED), {}, "UserError: a sentence"),
-        ((FULL, 1), {}, "OSError: [Errno 28] No space left on device"),
-        ((None,), {"state": "suspended"}, "hangs: its process has been suspended for 4 seconds"),
-        ((None,), {"state": "ended"}, DIED),
-    ],
-)
-def test_the_fault_that_ends_a_run(replies: tuple[Any, ...], options: dict[str, Any], expected: str) -> None:
-    start = time.monotonic()
-    message, dumped = outcome(*replies, **options)
-    assert expected in message
-    assert dumped == ([1] if replies[1:] == (None,) else [])
-    assert time.monotonic() - start < 10
+FAULTS: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
+    # A rank's own error comes first, the echo of another's end last.
+    ((ECHO, DEAD), {}, f"RankError: agent 'a', rank 1 of 2 on node7 during a step {DIED} (its log: rank1.log)"),
+    ((ECHO, RemoteError("ValueError: no", echo=False)), {}, "rank 1 of 2 on node7 during a step failed: ValueError"),
+    ((RemoteError("KeyError: 'a'", echo=False),), {}, "agent 'a' on node7 during a step failed: KeyError: 'a'"),
+    # A rank that others waited for in vain is named, too.
+    ((ECHO, None), {}, "no answer from rank 1 (rank1.log), whose log ends with where it stands (its log: rank0.log)"),
+    ((1, None), {"call_timeout": 1.0}, "rank 1 of 2 on node7 during a step gave no result within 1 seconds"),
+    ((1, REMOTE_REFUSAL), {}, "UserError: a sentence"),
+    ((FULL, 1), {}, "OSError: [Errno 28] No space left on device"),
+    ((None,), {"state": "suspended"}, "hangs: its process has been suspended for 4 seconds"),
+    ((None,), {"state": "ended"}, DIED),
+]
 
 
-def test_results_come_in_the_order_of_ranks() -> None:
+def test_the_fault_that_ends_a_run() -> None:
+    for replies, options, expected in FAULTS:
+        start = time.monotonic()
+        message, dumped = outcome(*replies, **options)
+        assert expected in message
+        assert dumped == ([1] if replies[1:] == (None,) else [])
+        assert time.monotonic() - start < 10
     assert outcome(1, 2, 3) == ([1, 2, 3], [])
-
-
-def test_why_an_actor_died() -> None:
     reasons = {
         "The actor died unexpectedly before finishing this task.": DIED,
         "The actor died because its node has died. Node Id: 5f": "was lost with the Ray node of its machine",

@@ -38,17 +38,16 @@ def label(answer, *also, uid="p"):
 # -- match -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("wanted", "earned"),
-    [
+def test_an_answer_of_the_labels_class_earns_one():
+    for wanted, earned in (
         (label("a"), (1.0, 1.0, 0.0, 0.0)),
         (label("b", "A"), (1.0, 1.0, 1.0, 0.0)),
         (label("c"), (0.0, 0.0, 0.0, 0.0)),
         (label(None), (0.0, 0.0, 0.0, 0.0)),
-    ],
-)
-def test_an_answer_of_the_labels_class_earns_one(wanted, earned):
-    assert match(("a", "A", "b", None), wanted, Words()) == earned
+    ):
+        assert match(("a", "A", "b", None), wanted, Words()) == earned
+    with pytest.raises(MismatchError, match="not about the same prompts: p"):
+        Reward(Words())([group("a")], [label("a", uid="q")], [Prompt("p", "1", "?")])
 
 
 ANSWERS = st.lists(st.one_of(st.none(), st.text(max_size=2)), min_size=1, max_size=8)
@@ -65,11 +64,6 @@ def test_no_answer_never_matches(answers, wanted, also):
         assert not any(earned)
 
 
-def test_groups_and_labels_of_different_prompts_are_an_error():
-    with pytest.raises(MismatchError, match="not about the same prompts: p"):
-        Reward(Words())([group("a")], [label("a", uid="q")], [Prompt("p", "1", "?")])
-
-
 # -- confidence --------------------------------------------------------------------------------------------------
 
 SURE = Group(
@@ -77,18 +71,15 @@ SURE = Group(
 )
 
 
-@pytest.mark.parametrize(
-    ("kind", "unanswered", "expected"),
-    [
+def test_the_sure_earn_more():
+    for kind, unanswered, expected in (
         ("entropy", None, (-0.25, -0.5)),
         ("self_certainty", None, (9.0, 11.0)),
         ("entropy", 7.0, (-0.25, -7.0)),
         ("entropy", 0.0, (-0.25, -0.0)),
-    ],
-)
-def test_the_sure_earn_more(kind, unanswered, expected):
-    reward = Reward(Words(), kind, unanswered)
-    assert reward([SURE], [label(None)], [Prompt("p", "1", "?")]) == {"p": expected}
+    ):
+        reward = Reward(Words(), kind, unanswered)
+        assert reward([SURE], [label(None)], [Prompt("p", "1", "?")]) == {"p": expected}
 
 
 # -- form --------------------------------------------------------------------------------------------------------
@@ -96,31 +87,22 @@ def test_the_sure_earn_more(kind, unanswered, expected):
 GOOD = "<think>One and one.</think>\n<answer>2</answer>"
 
 
-@pytest.mark.parametrize(
-    ("style", "text", "has"),
-    [
-        ("answer_tags", GOOD, True),
-        ("answer_tags", f"\n {GOOD} \n", True),
-        ("answer_tags", f"{GOOD}<|im_end|>", True),  # a stop token that a decoder left in
-        ("answer_tags", "<answer>2</answer>", False),
-        ("answer_tags", "<think>One and one.</think> so <answer>2</answer>", False),
-        ("answer_tags", f"Well. {GOOD}", False),
-        ("answer_tags", f"{GOOD} or so", False),
-        ("answer_tags", GOOD + GOOD, False),
-        ("answer_tags", "<think> </think><answer>2</answer>", False),
-        ("answer_tags", "<think>One.</think><answer> </answer>", False),
-        ("answer_tags", "<answer>2</answer><think>One and one.</think>", False),
-        ("answer_tags", "<think>One and one.</think><answer>2", False),
-        ("answer_tags", r"so \boxed{2}", False),
-        ("boxed", r"One and one: \boxed{\frac{4}{2}}.", True),
-        ("boxed", r"One and one: \boxed{2", False),
-        ("boxed", r"\boxed{ }", False),
-        ("boxed", "<answer>2</answer>", False),
-        ("plain", "anything", True),
-    ],
-)
-def test_the_form_that_was_asked_for(style, text, has):
-    assert has_form(text, style) is has
+FORMS = {
+    ("answer_tags", True): (GOOD, f"\n {GOOD} \n", f"{GOOD}<|im_end|>"),  # a stop token that a decoder left in
+    ("answer_tags", False): (
+        *("<answer>2</answer>", "<think>One and one.</think> so <answer>2</answer>", f"Well. {GOOD}", f"{GOOD} or so"),
+        *(GOOD + GOOD, "<think> </think><answer>2</answer>", "<think>One.</think><answer> </answer>"),
+        *("<answer>2</answer><think>One and one.</think>", "<think>One and one.</think><answer>2", r"so \boxed{2}"),
+    ),
+    ("boxed", True): (r"One and one: \boxed{\frac{4}{2}}.",),
+    ("boxed", False): (r"One and one: \boxed{2", r"\boxed{ }", "<answer>2</answer>"),
+    ("plain", True): ("anything",),
+}
+
+
+def test_the_form_that_was_asked_for():
+    for (style, has), texts in FORMS.items():
+        assert [text for text in texts if has_form(text, style) is not has] == []
 
 
 # -- the reward of a run -----------------------------------------------------------------------------------------
@@ -139,20 +121,16 @@ def test_a_run_adds_form_to_either_reward():
 # -- a user's own ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("returned", "words"),
-    [
+def test_what_a_reward_returns_is_checked(monkeypatch):
+    for returned, words in (
         ([1.0], "returned 1 numbers for the 2 completions of prompt p"),
         ("ab", "not a list of numbers"),
-        (None, "not a list of numbers"),
         ([1.0, float("nan")], "rewards must be finite"),
-    ],
-)
-def test_what_a_reward_returns_is_checked(returned, words, monkeypatch):
-    row = RewardRow("mine:broken", "", lambda completions: returned)
-    monkeypatch.setitem(REWARDS._outside, row.name, row)
-    with pytest.raises(RunError, match=words):
-        Reward(Words(), "mine:broken")([SURE], [label(None)], [Prompt("p", "1", "?")])
+    ):
+        row = RewardRow("mine:broken", "", lambda completions, returned=returned: returned)
+        monkeypatch.setitem(REWARDS._outside, row.name, row)
+        with pytest.raises(RunError, match=words):
+            Reward(Words(), "mine:broken")([SURE], [label(None)], [Prompt("p", "1", "?")])
 
 
 def test_a_reward_takes_what_it_names_and_declares_what_must_be_measured():
