@@ -57,16 +57,11 @@ def test_the_gold_of_every_row_is_right(name: str, credited: Any) -> None:
             assert all(item.choices[ord(letter) - ord("A")] for letter in item.gold.split(", "))
 
 
-def plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
 def test_fields() -> None:
     for name, key, field, value, *_note in TABLES["fields"]:
-        assert plain(getattr(row(name, key), field)) == value, (name, key)
-
-
-def test_prompts_end_with_the_options_or_the_unit() -> None:
+        read = getattr(row(name, key), field)
+        assert (list(read) if isinstance(read, tuple) else read) == value, (name, key)
+    # Prompts end with the options or the unit.
     for name, key, ends in [
         ("mathvista", "272", "the clock show?\nChoices:\n(A) 9:30\n(B) 1:30\n(C) 4:30\n(D) 5:30\n(E) 11:30"),
         ("wemath", "94", "(C) No.\n(F) No correct answer"),

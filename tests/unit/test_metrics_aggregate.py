@@ -26,8 +26,8 @@ def item(id: str = "1", choices: tuple[str, ...] | None = None) -> Item:
 
 
 def rule_row(sample: int = 0, answer: str | None = "1", **facts: Any) -> dict[str, Any]:
-    told = {"committed": answer is not None, "cut_off": False, "rule": False, "reason": "", **facts}
-    return {"benchmark": "math500", "id": "1", "sample": sample, "answer": answer, **told}
+    drawn = {"committed": answer is not None, "cut_off": False, "rule": False, "reason": "", **facts}
+    return {"benchmark": "math500", "id": "1", "sample": sample, "answer": answer, **drawn}
 
 
 def judge_row(verdict: str, sample: int = 0) -> dict[str, Any]:
@@ -45,13 +45,13 @@ def test_the_final_verdict_for_every_combination() -> None:
     # The invariant: rule or (committed and not cut_off and judge), whatever stands in the files.
     words = [None, "yes", "no", "unclear", "failed"]
     for rule, committed, cut_off, word in product([True, False], [True, False], [True, False], words):
-        told = outcomes_of(
+        drawn = outcomes_of(
             [item()],
             [Response("math500", "1", 0, "text")],
             [rule_row(rule=rule, committed=committed, cut_off=cut_off)],
             [] if word is None else [judge_row(word)],
         )
-        assert told[0].correct is (rule or (committed and not cut_off and word == "yes"))
+        assert drawn[0].correct is (rule or (committed and not cut_off and word == "yes"))
 
 
 def test_the_stage_that_decided() -> None:
@@ -69,18 +69,14 @@ def test_the_stage_that_decided() -> None:
         assert (outcome.stage, outcome.correct) == (stage, bool(facts.get("rule")) or stage == "judge")
 
 
-def test_a_missing_response_stands_as_wrong() -> None:
-    given = [Response("math500", "1", 0, "a"), Response("math500", "1", 2, "c")]
-    told = outcomes_of([item()], given, [rule_row(0, rule=True), rule_row(2, rule=True)])
-    assert [(one.correct, one.missing) for one in told] == [(True, False), (False, True), (True, False)]
-
-
-def test_rows_that_do_not_fit_are_refused() -> None:
-    response = Response("math500", "1", 0, "text")
+def test_missing_responses_are_wrong_and_rows_that_do_not_fit_are_refused() -> None:
+    given = [Response("math500", "1", sample, "a") for sample in (0, 2)]
+    joined = outcomes_of([item()], given, [rule_row(0, rule=True), rule_row(2, rule=True)])
+    assert [(part.correct, part.missing) for part in joined] == [(True, False), (False, True), (True, False)]
     with pytest.raises(UserError, match="1 of 1 responses have not been graded"):
-        outcomes_of([item()], [response], [])
+        outcomes_of([item()], given[:1], [])
     with pytest.raises(UserError, match="sample 0 of item '1' of math500 appears twice"):
-        outcomes_of([item()], [response, response], [rule_row()])
+        outcomes_of([item()], given[:1] * 2, [rule_row()])
 
 
 def test_pass_at_k_counts_sets() -> None:
@@ -96,20 +92,18 @@ def test_pass_at_k_counts_sets() -> None:
 def test_each_aggregation_by_hand(relation: Equivalence) -> None:
     items = [item("1"), item("2")]
     # Item 1: 3 of 4 right; item 2: 1 of 4 right, outvoted by two equal wrong answers written differently.
-    told = outcomes(["1/2", "0.5", "7", r"\frac{1}{2}"], [0, 1, 3], "1")
-    told += outcomes(["1/2", "0.25", None, "1/4"], [0], "2")
-    # avg@4: 4 of 8. avg@2: the first two of each: 2 + 1 of 4.
-    average = aggregate(items, told, "avg@4")
-    assert (average.correct, average.total, average.aggregation) == (4, 8, "avg@4")
-    assert (aggregate(items, told, "avg@2").correct, aggregate(items, told, "avg@2").total) == (3, 4)
-    # maj@4: item 1 elects 1/2 (three votes), item 2 elects 1/4 (two of three): 1 of 2.
-    vote = aggregate(items, told, "maj@4", relation=relation)
-    assert (vote.correct, vote.total, vote.ties, vote.tie_rule) == (1, 2, 0, "lexicographic")
-    # pass@2 from 4: item 1: 1 - C(1,2)/6 = 6/6; item 2: 1 - C(3,2)/6 = 3/6. pass@4: both.
-    assert (aggregate(items, told, "pass@2").correct, aggregate(items, told, "pass@2").total) == (9, 12)
-    assert aggregate(items, told, "pass@4").accuracy == 1.0
+    drawn = outcomes(["1/2", "0.5", "7", r"\frac{1}{2}"], [0, 1, 3], "1")
+    drawn += outcomes(["1/2", "0.25", None, "1/4"], [0], "2")
+    for name, correct, total in (
+        ("avg@4", 4, 8),
+        ("avg@2", 3, 4),  # the first two of each: 2 + 1
+        ("maj@4", 1, 2),  # item 1 elects 1/2 (three votes), item 2 elects 1/4 (two of three)
+        ("pass@2", 9, 12),  # item 1: 1 - C(1,2)/6 = 6/6; item 2: 1 - C(3,2)/6 = 3/6
+    ):
+        score = aggregate(items, drawn, name, relation=relation)
+        assert (score.aggregation, score.correct, score.total) == (name, correct, total)
     # pass@1 without bias is the mean of all four.
-    assert aggregate(items, told, "pass@1").accuracy == average.accuracy
+    assert (aggregate(items, drawn, "pass@4").accuracy, aggregate(items, drawn, "pass@1").accuracy) == (1, 4 / 8)
 
 
 def test_votes_by_hand(relation: Equivalence) -> None:
@@ -134,7 +128,7 @@ def test_two_checkpoints_vote_together(relation: Equivalence) -> None:
     # The matched-budget ensemble: 2 + 2 pooled. Each alone ties or errs; together 5 has two of four votes.
     a, b = outcomes(["4", "5"], [1]), outcomes(["5", "6"], [0])
     pooled = pool([a, b])
-    assert [(one.sample, one.answer) for one in pooled] == [(0, "4"), (1, "5"), (2, "5"), (3, "6")]
+    assert [(vote.sample, vote.answer) for vote in pooled] == [(0, "4"), (1, "5"), (2, "5"), (3, "6")]
     score = aggregate([item()], pooled, "maj@4", relation=relation)
     assert (score.correct, score.aggregation) == (1, "maj@4")
     with pytest.raises(UserError, match="evaluations 1 and 2 of the ensemble differ"):
@@ -142,13 +136,13 @@ def test_two_checkpoints_vote_together(relation: Equivalence) -> None:
 
 
 def test_names_are_checked() -> None:
-    told = outcomes(["1", "2"], [0])
+    drawn = outcomes(["1", "2"], [0])
     assert (default_aggregation(1), default_aggregation(8)) == ("pass@1", "avg@8")
-    assert aggregate([item()], told[:1], "sixth_call").aggregation == "sixth_call"
+    assert aggregate([item()], drawn[:1], "sixth_call").aggregation == "sixth_call"
     for name, message in [
         ("mean@2", "aggregation 'mean@2' is unknown"),
         ("avg@8", "needs 8 responses per item, but there are 2"),
         ("sixth_call", "one response per item, but there are 2"),
     ]:
         with pytest.raises(UserError, match=message):
-            aggregate([item()], told, name)
+            aggregate([item()], drawn, name)
