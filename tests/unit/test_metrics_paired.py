@@ -27,9 +27,8 @@ JUDGE = {"model": "a judge", "prompt_version": "1"}
 def scored(label: str, right: Sequence[int], groups: Sequence[str | None] | None = None, total: int = 1) -> Scored:
     ids = [f"q{number}" for number in range(len(right))]
     shares = {id: Cluster(correct, total) for id, correct in zip(ids, right, strict=True)}
-    items = [
-        Item("mathverse", id, "?", "1", group=group) for id, group in zip(ids, groups or [None] * len(ids), strict=True)
-    ]
+    marked = zip(ids, groups or [None] * len(ids), strict=True)
+    items = [Item("mathverse", id, "?", "1", group=group) for id, group in marked]
     aggregation = "pass@1" if total == 1 else f"avg@{total}"
     score = Score(aggregation, sum(right), total * len(right), shares)
     return Scored(label, "mathverse", score, items, {item.id: item.fingerprint for item in items}, GRADER, JUDGE)
@@ -47,12 +46,9 @@ def test_mcnemar_by_hand() -> None:
 @settings(max_examples=80, deadline=None)
 @given(st.lists(st.integers(-6, 6), max_size=9))
 def test_the_exact_test_is_all_flips_counted(differences: list[int]) -> None:
-    observed = abs(sum(differences))
-    flips = list(product([1, -1], repeat=len(differences)))
-    extreme = sum(
-        abs(sum(sign * change for sign, change in zip(signs, differences, strict=True))) >= observed for signs in flips
-    )
-    assert sign_flip_p(differences) == pytest.approx(extreme / len(flips))
+    sums = [abs(sum(flipped)) for flipped in product(*((change, -change) for change in differences))]
+    extreme = sum(value >= abs(sum(differences)) for value in sums)
+    assert sign_flip_p(differences) == pytest.approx(extreme / len(sums))
 
 
 def test_the_four_counts_and_the_difference() -> None:
