@@ -136,28 +136,21 @@ def test_a_graded_and_judged_file_is_the_same_after_any_kills(judge: OpenAIServe
     assert len(judge.calls) - questions <= questions + 8 * 2 * 16
 
 
-def test_a_second_process_in_the_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file, out = responses(tmp_path / "r.jsonl", 30), tmp_path / "out"
-    with OpenAIServer(lambda call: Reply("correct", delay=30)) as slow:
-        process = start("grade", file, "--judge", slow.url, "--out", out, "--quiet")
-        while not slow.calls and process.poll() is None:
-            time.sleep(0.01)
-        for argv in (["grade", str(file), "--out", str(out)], ["grade", str(out)], ["report", str(out)]):
-            assert main(argv) == 2
-            assert "another process is working in" in capsys.readouterr().err
-        kill(process)
-    assert main(["grade", str(out), "--quiet"]) == 0
-
-
-def test_an_interrupt_says_what_to_do_and_loses_nothing(tmp_path: Path) -> None:
+def test_a_second_process_is_refused_and_an_interrupt_loses_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file, out = responses(tmp_path / "r.jsonl", 30), tmp_path / "out"
     replies = iter(range(5))
     with OpenAIServer(lambda call: Reply("correct", delay=0 if next(replies, None) is not None else 30)) as slow:
         process = start("grade", file, "--judge", slow.url, "--out", out, "--quiet")
         while lines(out / "judge.jsonl") < 5 and process.poll() is None:
             time.sleep(0.01)
+        for argv in (["grade", str(file), "--out", str(out)], ["grade", str(out)], ["report", str(out)]):
+            assert main(argv) == 2
+            assert "another process is working in" in capsys.readouterr().err
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=30)
     assert process.returncode == 130
     assert err.splitlines()[-1] == "mmcorl: interrupted: the same command continues where it stopped"
     assert lines(out / "judge.jsonl") == 5
+    assert main(["grade", str(out), "--quiet"]) == 0

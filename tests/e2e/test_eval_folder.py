@@ -50,15 +50,6 @@ def test_results_vanish_when_rows_change_and_only_then(tmp_path: Path) -> None:
         assert not (folder.path / "results.md").exists()
 
 
-def test_a_run_killed_before_its_manifest_goes_on(tmp_path: Path) -> None:
-    folder = tmp_path / "e"
-    folder.mkdir()
-    (folder / ".lock").touch()
-    (folder / ".manifest.json.new").write_text('{"mod')
-    with EvalFolder(folder, MANIFEST) as opened:
-        assert opened.manifest == MANIFEST
-
-
 def test_other_folders_and_settings_are_refused(tmp_path: Path) -> None:
     def manifest(rows: int, *notes: str) -> dict[str, object]:
         return {"benchmarks": {"gsm8k": {"rows": rows, "notes": notes}}, "generation": {"gsm8k": {"samples": 1}}}
@@ -84,7 +75,10 @@ def test_other_folders_and_settings_are_refused(tmp_path: Path) -> None:
         assert opened.manifest["mcq_policy"] == "letter_only"
 
 
-def test_two_processes_that_start_at_once_do_not_share_a_folder(tmp_path: Path) -> None:
+def test_starts_that_were_killed_or_meet_another_process(tmp_path: Path) -> None:
+    (tmp_path / "e").mkdir()  # killed before its manifest was written
+    (tmp_path / "e" / ".lock").touch()
+    (tmp_path / "e" / ".manifest.json.new").write_text('{"mod')
     # Both have looked before either has written its manifest.
     first, second = (EvalFolder(tmp_path / "e", MANIFEST | {"model": model}) for model in "ab")
     with first, pytest.raises(UserError, match="another process is working in"):
@@ -105,7 +99,7 @@ def test_items_of_a_changed_file_replace_the_old_ones(tmp_path: Path) -> None:
         folder.renew_items([item(0), item(1), item(2)])
         assert folder.rows("rule.jsonl")  # more items say nothing of those that were graded
         folder.renew_items([item(1), item(2)])
-        assert [one.id for one in folder.items()] == ["i1", "i2"]
+        assert [kept.id for kept in folder.items()] == ["i1", "i2"]
         assert not folder.rows("rule.jsonl")
         with pytest.raises(UserError, match="is not the one"):
             folder.keep_items([item(1, gold="2")])
