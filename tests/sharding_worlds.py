@@ -152,19 +152,39 @@ def done(replies: Sequence[Any]) -> Done:
 # -- tasks --------------------------------------------------------------------------------------------------------
 
 
-def train(ranks: Any, task: Task) -> tuple[list[dict[str, float]], tuple[Any, ...], list[str]]:
-    """See Task; metrics and texts of this rank, and between them what rank 0 alone has."""
+def make_worker(ranks: Any, task: Task) -> Any:
+    """The worker of this rank."""
     from mmcorl.policy.prompt_encoder import PromptEncoder
-    from mmcorl.policy.weights import hub_named
     from mmcorl.trainer.worker import Worker
     from worker_parts import settings
 
-    device = torch.device("cpu")
     config = settings(agents=[{"name": "a", "model": str(task.path)}], **task.sections)
-    worker = Worker(config, PromptEncoder(config, config.agents[0], str(task.path)), 10, device, ranks)
+    return Worker(config, PromptEncoder(config, config.agents[0], str(task.path)), 10, torch.device("cpu"), ranks)
+
+
+def put_rollouts(worker: Any, task: Task, number: int) -> dict[int, Any]:
+    """Give the worker the rollouts of a step, not drawn from its engine; prompts by group."""
+    from mmcorl.trainer.microbatches import Rollout
+
+    prompts = {group: prompt_of(task, group) for group in task.shares[worker.ranks.rank]}
+    worker.rollouts.pending = {
+        prompt.uid: Rollout(worker.encoder.encode(prompt), samples_of(worker, group, number))
+        for group, prompt in prompts.items()
+    }
+    return prompts
+
+
+def train(ranks: Any, task: Task) -> tuple[list[dict[str, float]], tuple[Any, ...], list[str]]:
+    """See Task; metrics and texts of this rank, and between them what rank 0 alone has."""
+    from mmcorl.policy.weights import hub_named
+
+    worker = make_worker(ranks, task)
     if task.load:
         worker.load(task.load)
-    found = [step(worker, task, number) for number in task.steps]
+    metrics = []
+    for number in task.steps:
+        prompts, rewards = put_rollouts(worker, task, number), task.rewards.get(number, REWARDS)
+        metrics.append(worker.update({prompt.uid: rewards[group] for group, prompt in prompts.items()}, number))
     if task.save:
         worker.save(task.save)
     if task.export:
@@ -175,41 +195,19 @@ def train(ranks: Any, task: Task) -> tuple[list[dict[str, float]], tuple[Any, ..
     texts: list[str] = []
     if task.sample:
         # Unequal work: nobody may wait for anybody while sampling.
-        prompts = [prompt_of(task, group) for group in task.shares[ranks.rank]]
-        texts = [one.text for group in worker.rollout(prompts, 9) for one in group.completions]
-        texts += [one.text for one in worker.evaluate(prompts)]
-    return found, (*whole, worker.timings, worker.facts()), texts
-
-
-def step(worker: Any, task: Task, number: int) -> dict[str, float]:
-    """One update on the groups of this rank."""
-    from mmcorl.trainer.microbatches import Rollout
-
-    prompts = {group: prompt_of(task, group) for group in task.shares[worker.ranks.rank]}
-    worker.rollouts.pending = {
-        prompt.uid: Rollout(worker.encoder.encode(prompt), samples_of(worker, group, number))
-        for group, prompt in prompts.items()
-    }
-    rewards = task.rewards.get(number, REWARDS)
-    return worker.update({prompt.uid: rewards[group] for group, prompt in prompts.items()}, number)
+        shown = [prompt_of(task, group) for group in task.shares[ranks.rank]]
+        texts = [one.text for group in worker.rollout(shown, 9) for one in group.completions]
+        texts += [one.text for one in worker.evaluate(shown)]
+    return metrics, (*whole, worker.timings, worker.facts()), texts
 
 
 def confidences(ranks: Any, task: Task) -> dict[str, list[list[float]]]:
     """Entropy and self-certainty of each completion of this rank's groups, by uid."""
-    from mmcorl.policy.prompt_encoder import PromptEncoder
-    from mmcorl.trainer.microbatches import Rollout
-    from mmcorl.trainer.worker import Worker
     from mmcorl.types import Completion, Group
-    from worker_parts import settings
 
-    config = settings(agents=[{"name": "a", "model": str(task.path)}], **task.sections)
-    worker = Worker(config, PromptEncoder(config, config.agents[0], str(task.path)), 10, torch.device("cpu"), ranks)
-    prompts = {group: prompt_of(task, group) for group in task.shares[ranks.rank]}
-    worker.rollouts.pending = {
-        prompt.uid: Rollout(worker.encoder.encode(prompt), samples_of(worker, group, 1))
-        for group, prompt in prompts.items()
-    }
-    groups = [Group(prompt.uid, (Completion("", None, 1, "stop"),) * 4) for prompt in prompts.values()]
+    worker = make_worker(ranks, task)
+    prompts = put_rollouts(worker, task, 1).values()
+    groups = [Group(prompt.uid, (Completion("", None, 1, "stop"),) * 4) for prompt in prompts]
     return {
         group.uid: [[one.confidence["entropy"], one.confidence["self_certainty"]] for one in group.completions]
         for group in worker.rollouts._with_confidence(groups)

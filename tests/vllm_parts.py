@@ -82,23 +82,15 @@ class Bench:
             self.engine.sync(self.weights())
 
 
-class Benches(Mapping[str, Bench]):
+class Benches(dict[str, Bench]):
     """A bench for each family, made when it is first asked for and kept."""
 
     def __init__(self, checkpoints: Mapping[str, Path]):
         self._checkpoints = checkpoints
-        self._made: dict[str, Bench] = {}
 
-    def __getitem__(self, family: str) -> Bench:
-        if family not in self._made:
-            self._made[family] = Bench(family, self._checkpoints[family])
-        return self._made[family]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(FAMILIES)
-
-    def __len__(self) -> int:
-        return len(FAMILIES)
+    def __missing__(self, family: str) -> Bench:
+        self[family] = Bench(family, self._checkpoints[family])
+        return self[family]
 
 
 def long_prompts(family: str) -> list[Prompt]:

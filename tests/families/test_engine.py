@@ -223,33 +223,27 @@ def test_noise_picks_by_running_sums() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_media_tokens_are_never_drawn_and_stops_are(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
+def test_media_tokens_are_never_drawn_and_stops_end_rows(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
     """10,000 tokens at temperature 1000, which is uniform over about 450 ids: each id is expected 22 times."""
     bench = Bench(family, tiny_checkpoints)
     (samples,) = bench.draw(bench.prompts[:1], 2500, temperature=1000.0, max_new_tokens=4)
-    counts = torch.bincount(torch.cat([sample.ids for sample in samples]), minlength=bench.vocabulary)
-    banned, stops = bench.policy.banned.tolist(), list(bench.policy.stop_ids)
-    if family in VISION_FAMILIES:
-        assert bench.loaded.adapter.image_token_id(bench.loaded.model.config) in banned
-    assert not set(banned) & set(stops)
-    assert counts[banned].sum() == 0
-    assert (counts[stops] > 0).all()
-    assert int((counts > 0).sum()) > 0.98 * (bench.vocabulary - len(banned))
-
-
-def test_a_completion_ends_with_its_stop_token_or_at_the_limit(tiny_checkpoints: Mapping[str, Path]) -> None:
-    bench = Bench("qwen2", tiny_checkpoints)
-    (samples,) = bench.draw(bench.prompts[:1], 300, temperature=1000.0, max_new_tokens=40)
     stops = set(bench.policy.stop_ids)
     for sample in samples:
         ids = sample.ids.tolist()
         assert len(sample.logprobs) == len(ids)
         assert not stops & set(ids[:-1])
-        assert (
-            sample.finish_reason == "stop" if ids[-1] in stops else (sample.finish_reason, len(ids)) == ("length", 40)
-        )
+        assert sample.finish_reason == ("stop" if ids[-1] in stops else "length")
+        assert sample.finish_reason == "stop" or len(ids) == 4
     assert {sample.finish_reason for sample in samples} == {"stop", "length"}
     assert bench.draw([], 4) == []
+    counts = torch.bincount(torch.cat([sample.ids for sample in samples]), minlength=bench.vocabulary)
+    banned = bench.policy.banned.tolist()
+    if family in VISION_FAMILIES:
+        assert bench.loaded.adapter.image_token_id(bench.loaded.model.config) in banned
+    assert not stops & set(banned)
+    assert counts[banned].sum() == 0
+    assert (counts[list(stops)] > 0).all()
+    assert int((counts > 0).sum()) > 0.98 * (bench.vocabulary - len(banned))
 
 
 # -- work done ---------------------------------------------------------------------------------------------------
