@@ -5,7 +5,8 @@ from __future__ import annotations
 import glob
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -180,7 +181,8 @@ def _load_parquet(source: str, files: Sequence[Path]) -> Any:
     import datasets
 
     try:
-        return datasets.load_dataset("parquet", data_files=[str(file) for file in files], split="train")
+        with _without_progress_bars():  # a local file takes a moment, and `--quiet` means quiet
+            return datasets.load_dataset("parquet", data_files=[str(file) for file in files], split="train")
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
         cause = _first_line(error.__cause__ or error)
         raise UserError(f"{source!r} cannot be read as parquet ({cause}); replace the damaged file") from error
@@ -234,3 +236,16 @@ def _pick_split(loaded: Any, name: str, split: str | None) -> Any:
 def _first_line(error: BaseException) -> str:
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0].rstrip(".")[:200]
+
+
+@contextmanager
+def _without_progress_bars() -> Iterator[None]:
+    import datasets
+
+    shown = not datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if shown:
+            datasets.enable_progress_bars()
