@@ -14,6 +14,7 @@ instead: `mine = RuleRow("mine", "Help.", function, min_agents=3)`.
 
 from __future__ import annotations
 
+import filecmp
 import importlib
 import importlib.util
 import inspect
@@ -30,7 +31,7 @@ from mmcorl.errors import UserError
 
 _SPEC = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _folders: list[Path] = []
-"""Where files of users may lie: the folders of the configs that were loaded."""
+"""Where files of users may lie: the folders of the configs that were loaded, the latest last."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Table(Mapping[str, R], Generic[R]):
     def __init__(self, what: str, row: type[R], check: Callable[[R], None]) -> None:
         self.what, self._row, self._check = what, row, check
         self._rows: dict[str, R] = {}
-        self._outside: dict[str, R] = {}
+        self._outside: dict[tuple[str | Path, ...], R] = {}
 
     def add(self, name: str, help: str, **facts: Any) -> Callable[[F], F]:
         """Decorate a function to make it the built-in row `name`; `facts` are further fields of the row."""
@@ -89,9 +90,10 @@ class Table(Mapping[str, R], Generic[R]):
                 f"there is no {self.what} {name!r}: {hint}use {', '.join(self._rows)}, or your own as "
                 "package.module:name"
             )
-        if name not in self._outside:
-            self._outside[name] = self._from_outside(name)
-        return self._outside[name]
+        place = (name, *_folders[-1:])
+        if place not in self._outside:
+            self._outside[place] = self._from_outside(name)
+        return self._outside[place]
 
     def _from_outside(self, spec: str) -> R:
         value = load_object(spec, self.what)
@@ -101,8 +103,8 @@ class Table(Mapping[str, R], Generic[R]):
             row = self._row(spec, (inspect.getdoc(value) or spec).splitlines()[0], value)
         else:
             raise UserError(
-                f"{self.what} {spec!r} is a {type(value).__name__}, not a function: name a function or a "
-                f"{self._row.__name__}"
+                f"{self.what} {spec!r} is not a function but of type {type(value).__name__}: name a function, or a row "
+                f"of type {self._row.__name__}"
             )
         self._check(row)
         return row
@@ -126,14 +128,14 @@ def load_object(spec: str, what: str = "object") -> Any:
         raise UserError(f"{what} {spec!r} is not an import path: write it as package.module:name")
     make_importable(spec)
     module_name, name = spec.split(":")
+    top = module_name.partition(".")[0]
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # a user's module may raise anything
-        reason = f"{type(error).__name__}: {error}" if not isinstance(error, ModuleNotFoundError) else str(error)
-        raise UserError(
-            f"{what} {spec!r} cannot be imported ({reason}): put {module_name.split('.')[0]}.py beside the config, or "
-            "its folder on PYTHONPATH"
-        ) from error
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
+        missing = isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}.")
+        reason = str(error) if isinstance(error, ModuleNotFoundError) else f"{type(error).__name__}: {error}"
+        way_out = f"put {top}.py beside the config, or its folder on PYTHONPATH" if missing else "correct the module"
+        raise UserError(f"{what} {spec!r} cannot be imported ({reason}): {way_out}") from error
     if not hasattr(module, name):
         public = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         near = get_close_matches(name, public, 1)
@@ -144,24 +146,48 @@ def load_object(spec: str, what: str = "object") -> Any:
 
 def look_in(folder: Path) -> None:
     """Let users' modules be imported from `folder`, after everything on the path."""
-    if (folder := folder.resolve()) not in _folders:
-        _folders.append(folder)
+    if (folder := folder.resolve()) in _folders:
+        _folders.remove(folder)
+    _folders.append(folder)
 
 
 def make_importable(spec: str) -> None:
     """Append the folder that holds a spec's top module to the path, unless Python finds the module already.
 
-    PYTHONPATH grows too, so processes started from here can import it.
+    PYTHONPATH grows too, so processes started from here can import it. Raises UserError where Python finds a module
+    that hides another of its name beside the config loaded last.
     """
     top = spec.partition(":")[0].partition(".")[0]
-    if not top or importlib.util.find_spec(top) is not None:
+    if not top:
         return
-    for folder in (*_folders, Path.cwd()):
-        if (folder / f"{top}.py").is_file() or (folder / top).is_dir():
+    origin = _origin(top)
+    for folder in (*reversed(_folders), Path.cwd()):
+        file = next((file for file in (folder / f"{top}.py", folder / top / "__init__.py") if file.is_file()), None)
+        if origin is not None and folder in _folders[-1:] and file is not None and not _same(Path(origin), file):
+            raise UserError(
+                f"{spec!r}: Python knows another module {top!r} ({origin or 'built in'}) than {str(file)!r} beside the "
+                "config: rename the file"
+            )
+        if origin is None and (file is not None or (folder / top).is_dir()):
             sys.path.append(str(folder))
             importlib.invalidate_caches()
             os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(folder)]))
             return
+
+
+def _same(origin: Path, file: Path) -> bool:
+    """Whether two files are one, or modules with the same content."""
+    if origin.resolve() == file.resolve():
+        return True
+    return origin.is_file() and file.name != "__init__.py" and filecmp.cmp(origin, file, shallow=False)
+
+
+def _origin(top: str) -> str | None:
+    """Return the file of a module that Python finds, "" for one without a file, None where it finds none."""
+    if top in sys.modules:
+        return getattr(sys.modules[top], "__file__", None) or ""
+    spec = importlib.util.find_spec(top)
+    return None if spec is None else spec.origin if spec.has_location and spec.origin else ""
 
 
 def parameters(function: Callable[..., Any]) -> tuple[tuple[str, ...], bool]:
@@ -174,7 +200,7 @@ def parameters(function: Callable[..., Any]) -> tuple[tuple[str, ...], bool]:
 def check_keywords(row: Row, what: str, offered: Iterable[str]) -> None:
     """Raise UserError unless every parameter without a default is among the `offered` keywords."""
     offered = tuple(offered)
-    for key, parameter in inspect.signature(row.function).parameters.items():
+    for key, parameter in _signature(row, what).parameters.items():
         if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
             continue
         if parameter.kind is parameter.POSITIONAL_ONLY or (parameter.default is parameter.empty and key not in offered):
@@ -183,9 +209,16 @@ def check_keywords(row: Row, what: str, offered: Iterable[str]) -> None:
             )
 
 
+def _signature(row: Row, what: str) -> inspect.Signature:
+    try:
+        return inspect.signature(row.function)
+    except ValueError as error:
+        raise UserError(f"{what} {row.name!r} has no signature ({error}): wrap it in a function of yours") from error
+
+
 def check_call(row: Row, what: str, form: str, *arguments: Any) -> None:
     """Raise UserError unless the row's function can be called with these positional arguments; `form` shows how."""
     try:
-        inspect.signature(row.function).bind(*arguments)
+        _signature(row, what).bind(*arguments)
     except TypeError as error:
         raise UserError(f"{what} {row.name!r} cannot be called as {form} ({error}): change its parameters") from error

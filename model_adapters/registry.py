@@ -239,6 +239,10 @@ def _load(spec: str, model_type: str) -> ModelAdapter:
         raise AdapterError(
             f"`{spec}` cannot be imported ({error}); install its package or put its folder on PYTHONPATH."
         ) from error
+    except (Exception, SystemExit) as error:  # an outside module may raise anything
+        raise AdapterError(
+            f"`{spec}` cannot be imported ({type(error).__name__}: {error}); correct the module."
+        ) from error
     adapter = getattr(module, class_name, None)
     if adapter is None:
         raise AdapterError(f"`{module_name}` has no class `{class_name}`; correct the name.")

@@ -159,8 +159,8 @@ def call_surrogate(function: Surrogate, given: Mapping[str, Any]) -> Tensor:
     if not isinstance(loss, Tensor) or loss.shape != given["logp"].shape or not loss.requires_grad:
         shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
         raise RunError(
-            f"objective {function.__name__!r} returned {shape} for {len(given['logp'])} tokens: return one loss per "
-            "token, computed from `ratio` or `logp` so that it has a gradient"
+            f"objective {getattr(function, '__name__', function)!r} returned {shape} for {len(given['logp'])} tokens: "
+            "return one loss per token, computed from `ratio` or `logp` so that it has a gradient"
         )
     return loss
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mmcorl.engines.base import Engine, Sample, Sampling
-from mmcorl.registry import Row, Table
+from mmcorl.registry import Row, Table, check_call
 
 if TYPE_CHECKING:
     import torch
@@ -58,7 +58,7 @@ class EngineRow(Row):
     """Raises UserError, without importing the engine, where it is not installed or cannot sample at a temperature."""
 
 
-ENGINES: Table[EngineRow] = Table("engine", EngineRow, lambda row: None)
+ENGINES: Table[EngineRow] = Table("engine", EngineRow, lambda row: check_call(row, "engine", "engine(request)", None))
 
 
 @ENGINES.add("transformers", "Samples from the trained weights themselves.")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from mmcorl.algo.seeds import noise_seed
 from mmcorl.errors import RunError
@@ -72,14 +73,23 @@ RULES: Table[RuleRow] = Table(
 
 def apply_rule(name: str, rollouts: CohortRollouts) -> LabelTable:
     """Return the labels of rule `name`; RunError unless there is one for every agent and prompt, in order."""
-    table = tuple(tuple(row) for row in RULES.find(name).function(rollouts))
+    returned = RULES.find(name).function(rollouts)
+    try:
+        table = tuple(tuple(row) for row in returned)
+    except TypeError:  # not a table
+        table = ()
     uids = [prompt.uid for prompt in rollouts.prompts]
-    if [[label.uid for label in row] for row in table] != [uids] * len(rollouts.agents):
+    if [[_uid(label) for label in row] for row in table] != [uids] * len(rollouts.agents):
         raise RunError(
             f"supervision rule {name!r} did not return a PseudoLabel for each of the {len(rollouts.agents)} agents and "
-            f"{len(uids)} prompts, in their order: return labels[agent][prompt]"
+            f"{len(uids)} prompts, in their order and with text or None as answer: return labels[agent][prompt]"
         )
     return table
+
+
+def _uid(label: Any) -> str | None:
+    """Return the uid of a label whose answer is text or None."""
+    return label.uid if isinstance(label, PseudoLabel) and isinstance(label.answer, str | None) else None
 
 
 def _taught_by(teachers: Sequence[int], rollouts: CohortRollouts) -> LabelTable:

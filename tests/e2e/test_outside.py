@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -11,9 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from mmcorl.answers.relations import PairwiseRelation, RelationRow
 from mmcorl.cli.main import main
 from mmcorl.config import load
-from mmcorl.errors import UserError
+from mmcorl.errors import RunError, UserError
+from mmcorl.labels.rules import RULES, CohortRollouts, RuleRow, apply_rule
+from mmcorl.types import Prompt, PseudoLabel
 from paths import ROOT
 from runs import changed, small_config, write_config
 
@@ -43,6 +48,9 @@ def config(tiny_checkpoints: Mapping[str, Path], tmp_path: Path, monkeypatch: py
     tiny = {"name": "mine:TINY", "source": str(folder / "tiny.jsonl")}
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
+    # What is imported from here grows both.
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     return write_config(folder, changed(settings, steps=2, validation__benchmarks=[tiny]))
 
 
@@ -77,10 +85,14 @@ def test_the_page_on_python_runs(config: Path) -> None:
     [
         ("reward=nowhere:short", ("reward 'nowhere:short'", "No module named", "beside the config")),
         ("reward=mine:shrot", ("has no 'shrot'", "did you mean 'short'?")),
-        ("reward=mine:TINY", ("is a Benchmark, not a function",)),
+        ("reward=mine:TINY", ("not a function but of type Benchmark",)),
         ("reward=mine:read", ("takes 'row'", "completions")),
         ("reward=mine.short", ("there is no reward 'mine.short'", "package.module:name")),
-        ("reward=broken:f", ("cannot be imported", "SyntaxError")),
+        ("reward=broken:f", ("cannot be imported", "SyntaxError", "correct the module")),
+        ("reward=exits:f", ("cannot be imported", "SystemExit", "correct the module")),
+        ("reward=random:f", ("another module 'random'", "rename the file")),
+        ("reward=builtins:max", ("has no signature",)),
+        ("reward=__main__:short", ("module '__main__' has no 'short'",)),
         ("supervision.kind=mine:same", ("supervision rule 'mine:same'", "rule(rollouts)")),
         ("answers.relation=mine:read", ("answer relation 'mine:read'", "same(a, b, choices)")),
         ("objective.kind=mine:same", ("objective 'mine:same' takes 'a'", "ratio")),
@@ -89,6 +101,32 @@ def test_the_page_on_python_runs(config: Path) -> None:
 )
 def test_what_does_not_fit_is_refused_before_work(override: str, parts: tuple[str, ...], config: Path) -> None:
     (config.parent / "broken.py").write_text("def f(:\n")
+    (config.parent / "exits.py").write_text("raise SystemExit(1)\n")
+    (config.parent / "random.py").write_text("def f(answers): ...\n")
     with pytest.raises(UserError) as refused:
         load(config, [override])
     assert [part for part in parts if part not in str(refused.value)] == [], str(refused.value)
+
+
+def test_a_second_file_of_the_same_name_is_not_taken_for_the_first(config: Path, tmp_path: Path) -> None:
+    load(config, ["reward=mine:short"])
+    shutil.copytree(config.parent, tmp_path / "second")
+    assert load(tmp_path / "second" / config.name, ["reward=mine:short"]).reward.kind == "mine:short"
+    shutil.copytree(config.parent, tmp_path / "third")
+    (tmp_path / "third" / "mine.py").write_text("def short(answers): return [0.0] * len(answers)\n")
+    with pytest.raises(UserError, match=r"another module 'mine' .* than .*third/mine\.py"):
+        load(tmp_path / "third" / config.name, ["reward=mine:short"])
+    assert load(config, ["reward=mine:short"]).reward.kind == "mine:short"
+
+
+@pytest.mark.parametrize("returned", [None, [["1"]], [[PseudoLabel("u", 3, "a")]], []])  # type: ignore[arg-type]
+def test_a_rule_that_returns_no_labels_is_named(returned: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    rollouts = CohortRollouts(("a",), (Prompt("u", "row", "?"),), (), (), relation=None, elect=None)  # type: ignore
+    monkeypatch.setitem(RULES._rows, "own", RuleRow("own", "Help.", lambda _: returned))
+    with pytest.raises(RunError, match="supervision rule 'own' did not return"):
+        apply_rule("own", rollouts)
+
+
+def test_a_relation_may_have_options_of_its_own() -> None:
+    relation = PairwiseRelation(RelationRow("own", "Help.", lambda a, b, *, fold=True: a.lower() == b.lower() and fold))
+    assert relation.same("A", "a", ["1", "2"])

@@ -128,7 +128,7 @@ def test_what_a_reward_returns_is_checked(monkeypatch):
         ([1.0, float("nan")], "rewards must be finite"),
     ):
         row = RewardRow("mine:broken", "", lambda completions, returned=returned: returned)
-        monkeypatch.setitem(REWARDS._outside, row.name, row)
+        monkeypatch.setattr(REWARDS, "find", lambda name, row=row: row)
         with pytest.raises(RunError, match=words):
             Reward(Words(), "mine:broken")([SURE], [label(None)], [Prompt("p", "1", "?")])
 
