@@ -299,6 +299,8 @@ class Benchmark:
             raise UserError(
                 f"row {row.number} of {where} cannot be read as {self.name}: {error}; repair or replace the copy"
             ) from error
+        if not isinstance(item, Item):
+            raise UserError(f"benchmark {self.name!r} read {item!r} from row {row.number} of {where}: return an Item")
         return item if images else _without_images(item)
 
     def _check_ids(self, items: Sequence[Item], where: str) -> None:

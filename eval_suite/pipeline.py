@@ -250,6 +250,8 @@ def parse_benchmarks(texts: Sequence[str] | str) -> dict[str, str | None]:
         if equals and not path:
             raise UserError(f"{text!r} names no path: write {name}=PATH, or {name} alone for the hub")
         sources[name] = path if equals else None
+    if not sources:
+        raise UserError("no benchmark is named: give at least one, such as math500")
     return sources
 
 

@@ -141,6 +141,8 @@ def open_evaluations(paths: Sequence[Path]) -> list[Evaluation]:
 
 def labels_of(paths: Sequence[Path]) -> list[str]:
     """Return the last part of each path, or as many last parts as tell them apart; refuses a path given twice."""
+    if not paths:
+        raise UserError("no evaluation is given: name the folder of at least one")
     places = [path.resolve() for path in paths]
     twice = next((path for path, place in zip(paths, places, strict=True) if places.count(place) > 1), None)
     if twice is not None:

@@ -34,6 +34,12 @@ EPILOG = """examples:
 """
 
 
+REMOVED = {
+    "--allow-unsafe-code": "it is gone, because code that cannot be isolated is refused: use a Linux container",
+}
+"""Options of earlier versions, and the way out."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -41,7 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     # argparse takes no positional arguments after an option that follows others; overrides may be anywhere.
     arguments, rest = parser.parse_known_args(words)
     if any(word.startswith("-") for word in rest) or (rest and not hasattr(arguments, "overrides")):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        removed = next((f" ({REMOVED[word]})" for word in rest if word in REMOVED), "")
+        parser.error(f"unrecognized arguments: {' '.join(rest)}{removed}")
     if rest:
         arguments.overrides = [*arguments.overrides, *rest]
     try:

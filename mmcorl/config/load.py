@@ -63,6 +63,8 @@ def resolve(
         return load(config, lines, method)
     if isinstance(config, Config) and not lines and method is None:
         return config
+    if not isinstance(config, Config | Mapping):
+        raise UserError(f"the config is of type {type(config).__name__}: give a path, a mapping or a Config")
     raw = config.model_dump(mode="json") if isinstance(config, Config) else copy.deepcopy(dict(config))
     if method is not None:
         raw = methods.merge(raw, methods.fragment(method))
