@@ -90,7 +90,7 @@ class Table(Mapping[str, R], Generic[R]):
                 f"there is no {self.what} {name!r}: {hint}use {', '.join(self._rows)}, or your own as "
                 "package.module:name"
             )
-        place = (name, *_folders[-1:])
+        place: tuple[str | Path, ...] = (name, *_folders[-1:])
         if place not in self._outside:
             self._outside[place] = self._from_outside(name)
         return self._outside[place]
