@@ -89,6 +89,8 @@ def train(
                 cohort.keep_logs(path / "logs")
                 predicted = memory.predicted(config, budgets, cohort)
                 _run(config, folder, start, inputs, cohort, supervision, relation, predicted, quiet)
+        elif not quiet:
+            print(f"{path} is finished: nothing to train", file=sys.stderr)
         build_report(path)
     return Run(path)
 

@@ -337,7 +337,7 @@ def _placeholders(subject: _Subject) -> str:
         if count != expected or not count:
             raise _Failed(f"{expected} placeholders in the prompt but {count} features from the model")
         counts.append(count)
-    return f"placeholders equal features: {counts}"
+    return f"{counts} of each, by prompt"
 
 
 @_check("collate then split is identity")

@@ -43,10 +43,13 @@ class AdapterArguments(Arguments):
 @command("check-adapter", "run the adapter contract on a checkpoint")
 def check_adapter(checkpoint: AdapterArguments, output: Output) -> int:
     """Print the result of each check; exit status 1 for a failure."""
+    from transformers.utils import logging as transformers_logging
+
     from mmcorl.tools.zoo import resolve
     from model_adapters.contract import check_adapter as contract
 
     make_importable(checkpoint.adapter or "")
+    transformers_logging.disable_progress_bar()
     checks = contract(resolve(checkpoint.model), checkpoint.adapter)
     if output.as_json:
         print(json.dumps([asdict(check) for check in checks]))

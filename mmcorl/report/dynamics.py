@@ -22,6 +22,7 @@ from mmcorl.analysis.trajectories import (
     voted_uids,
 )
 from mmcorl.answers import Equivalence
+from mmcorl.config import load
 from mmcorl.errors import UserError
 from mmcorl.report import dynamics_tables as tables
 from mmcorl.report.charts import Panel, portrait
@@ -133,6 +134,12 @@ def _runs(options: DynamicsOptions) -> DynamicsReport:
     report = DynamicsReport({"runs": []})
     for run_dir, name in zip(options.runs, run_labels([read_run(path) for path in options.runs]), strict=True):
         prompts = training_prompts(run_dir, voted_uids(run_dir))
+        kind = load(run_dir / "config.yaml").reward.kind
+        if kind in ("entropy", "self_certainty"):
+            raise UserError(
+                f"{str(run_dir)!r} was rewarded for {kind}, not for agreeing with a vote: the theory covers votes, so "
+                "give a run whose reward is a match"
+            )
         with Equivalence() as relation:
             votes = read_votes(run_dir, prompts, relation)
         paths = measure_paths(votes, prompts, options.by, options.windows)

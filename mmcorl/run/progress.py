@@ -242,7 +242,7 @@ class Task:
 
     def __init__(self, console: Console, description: str, total: int | None, quiet: bool) -> None:
         self._console, self._description, self._total, self._quiet = console, description, total, quiet
-        self._done, self._note, self._last_plain = 0, "", -math.inf
+        self._done, self._note, self._last_plain, self._printed = 0, "", -math.inf, ""
         self._bar = Bar(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None, complete_style="cyan", finished_style="green"),
@@ -262,10 +262,11 @@ class Task:
         self._bar.advance(self._id, n)
         self._plain()
 
-    def update(self, text: str) -> None:
-        """Show a note beside the bar."""
+    def update(self, text: str, n: int = 0) -> None:
+        """Show a note beside the bar and count n more units as done."""
+        self._done += n
         self._note = text
-        self._bar.update(self._id, note=text)
+        self._bar.update(self._id, note=text, advance=n)
         self._plain()
 
     def _plain(self, last: bool = False) -> None:
@@ -274,7 +275,10 @@ class Task:
             return
         self._last_plain = now
         count = f"{self._done}/{self._total}" if self._total is not None else f"{self._done}"
-        self._console.print(Text(f"{self._description}  {count}  {self._note}".rstrip()), soft_wrap=True)
+        line = f"{self._description}  {count}  {self._note}".rstrip()
+        if line != self._printed:
+            self._printed = line
+            self._console.print(Text(line), soft_wrap=True)
 
 
 @contextmanager

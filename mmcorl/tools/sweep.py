@@ -142,9 +142,7 @@ def run(planned: Sequence[Planned], jobs: int, quiet: bool = False) -> list[Plan
         bar.advance(sum(one.done for one in planned))
 
         def tell(one: Planned, what: str) -> None:
-            bar.update(f"sweep: {one.method} seed {one.seed} {what}")
-            if what != "begins":
-                bar.advance()
+            bar.update(f"{one.method} seed {one.seed} {what}", 0 if what == "begins" else 1)
 
         return execute(planned, jobs, tell)
 

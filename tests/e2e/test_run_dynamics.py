@@ -151,8 +151,11 @@ def test_refusals(
     (bare / "config.yaml").unlink()
     other = run_of(tmp_path / "other", (1, 0))
     (other / "config.yaml").write_text(dump(config))
+    certain = run_of(tmp_path / "certain", (0, 1))
+    (certain / "config.yaml").write_text(dump(load(certain / "config.yaml", ["reward=entropy"])))
     for argv, value in (
         (["--run", str(gold)], "gold"),
+        (["--run", str(certain)], "rewarded for entropy"),
         (["--run", str(tmp_path / "empty")], "empty"),
         (["--run", str(bare)], "config.yaml"),
         (["--run", str(other)], "none of the prompts in its votes"),
