@@ -7,6 +7,7 @@ Results go to stdout, progress and errors to stderr. Exit status: 0 done, 1 fail
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -56,6 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"mmcorl: interrupted{arguments.after_interrupt}", file=sys.stderr)
         return 130
+    except BrokenPipeError:
+        if _is_read():
+            traceback.print_exc()
+        return 1
     except RunError as error:
         print(f"mmcorl: {error}", file=sys.stderr)
         return 1
@@ -69,6 +74,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         for finding in findings if len(findings) > 1 else ():
             print(f"  row {finding.row_id}: {finding.reason}", file=sys.stderr)
         return 2
+
+
+def _is_read() -> bool:
+    """Return whether stdout still has a reader; `mmcorl ... | head` leaves none, and nothing is written to it then."""
+    try:
+        print(flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
+    return True
 
 
 def _is_for_the_user(error: Exception) -> bool:
