@@ -61,11 +61,14 @@ class Bench:
                 assert torch.allclose(sample.logprobs, reference.logp(group, k, temperature), atol=1e-5)
 
     def count_rows(self) -> list[int]:
-        """Rows of each decoder pass from now on, prefills included."""
+        """Rows of each of the engine's decoder passes from now on, prefills included; transformers' own pass ids."""
         rows: list[int] = []
-        self.decoder.register_forward_pre_hook(
-            lambda _, args, kwargs: rows.append(len(kwargs["inputs_embeds"])), with_kwargs=True
-        )
+
+        def count(_: Any, args: Any, kwargs: Any) -> None:
+            if kwargs.get("inputs_embeds") is not None:
+                rows.append(len(kwargs["inputs_embeds"]))
+
+        self.decoder.register_forward_pre_hook(count, with_kwargs=True)
         return rows
 
     def generate(self, item: Prompt, stops: tuple[int, ...], limit: int) -> list[int]:
