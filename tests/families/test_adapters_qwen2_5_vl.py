@@ -112,9 +112,10 @@ def test_patches_meet_their_projection_as_one_product(tiny_checkpoints: Mapping[
     model = load("qwen2_5_vl", tiny_checkpoints["qwen2_5_vl"]).model
     (projection,) = [module for module in model.modules() if isinstance(module, nn.Conv3d)]
     assert type(projection) is not nn.Conv3d
-    given = torch.randn(6, *projection.weight.shape[1:])
+    given = torch.randn(6, *projection.weight.shape[1:], generator=torch.Generator().manual_seed(0))
     expected = nn.functional.conv3d(given, projection.weight, projection.bias, projection.stride)
-    torch.testing.assert_close(projection(given), expected)
+    # 1,176 products each, added up in another order.
+    torch.testing.assert_close(projection(given), expected, rtol=1e-5, atol=3e-5)
     names = load_file(tiny_checkpoints["qwen2_5_vl"] / "model.safetensors")
     (name,) = [name for name in names if name.endswith("patch_embed.proj.weight")]
     assert names[name].shape == projection.weight.shape  # what is saved has the hub's form
