@@ -22,16 +22,15 @@ if TYPE_CHECKING:
     from eval_suite.pipeline import evaluate, grade_file, sum_up_again
     from eval_suite.reporter import Reporter
 
-_MODULES = {
-    "comas": ("evaluate_comas",),
-    "comparison": ("compare", "match_teams", "pool", "table"),
-    "grading": ("grade",),
-    "options": ("DiversityOptions", "EvalOptions", "GradeOptions", "PairOptions", "PoolOptions"),
-    "overlap": ("diversity", "pair"),
-    "pipeline": ("evaluate", "grade_file", "sum_up_again"),
-    "reporter": ("Reporter",),
+_HOMES = {
+    "evaluate_comas": "comas",
+    **dict.fromkeys(("compare", "match_teams", "pool", "table"), "comparison"),
+    "grade": "grading",
+    **dict.fromkeys(("DiversityOptions", "EvalOptions", "GradeOptions", "PairOptions", "PoolOptions"), "options"),
+    **dict.fromkeys(("diversity", "pair"), "overlap"),
+    **dict.fromkeys(("evaluate", "grade_file", "sum_up_again"), "pipeline"),
+    "Reporter": "reporter",
 }
-_HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "DiversityOptions",

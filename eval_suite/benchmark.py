@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from eval_suite.benchmark_copy import Copy, open_copy
+from eval_suite.benchmark_copy import IMAGE_COLUMNS, Copy, open_copy
 from eval_suite.items import Item
 from eval_suite.sandbox.code_task import CodeTask
 from mmcorl.data.row_parsing import RowError, image_bytes, lookup
@@ -101,21 +101,6 @@ class Loaded:
     """Caveats for a reader of the score: partial copies, columns that differ."""
 
 
-def nothing_more(items: Iterable[Item], correct: Mapping[str, float]) -> SubScores:
-    """For benchmarks whose official sub-scores are accuracies by field."""
-    return {}
-
-
-def no_caveats(items: Iterable[Item], correct: Mapping[str, float]) -> list[str]:
-    """For benchmarks whose official scores always exist."""
-    return []
-
-
-def as_stored(rows: Sequence[Row]) -> Sequence[Row]:
-    """For benchmarks whose rows need nothing from each other."""
-    return rows
-
-
 @dataclass(frozen=True)
 class Benchmark:
     """One benchmark."""
@@ -148,13 +133,13 @@ class Benchmark:
     """Names under which published copies hold an official column."""
     names_all_columns: bool = True
     """Whether `columns` are all official ones; otherwise further ones are neither hashed nor noted."""
-    arrange: Callable[[Sequence[Row]], Sequence[Row]] = as_stored
+    arrange: Callable[[Sequence[Row]], Sequence[Row]] = lambda rows: rows
     """Completes rows from each other before they are read; raises RowError."""
     fields: tuple[str, ...] = ()
     """Fields of `Item.meta` by which accuracy is reported; one that holds a list counts a row once per entry."""
-    official: Callable[[Iterable[Item], Mapping[str, float]], SubScores] = nothing_more
+    official: Callable[[Iterable[Item], Mapping[str, float]], SubScores] = lambda items, correct: {}
     """Official scores beyond accuracy by field, under their official names."""
-    caveats: Callable[[Iterable[Item], Mapping[str, float]], list[str]] = no_caveats
+    caveats: Callable[[Iterable[Item], Mapping[str, float]], list[str]] = lambda items, correct: []
     """Why official scores are missing, each a footnote; arguments as for `official`."""
     prompt_style: PromptStyle = "boxed"
     """Instruction where neither the user nor the checkpoint's run names one."""
@@ -204,14 +189,21 @@ class Benchmark:
         if limit is not None and limit < 1:
             raise UserError(f"limit {limit} leaves nothing of {self.name}; it must be at least 1")
         copy = open_copy(self.name, source, self.hub_id, self.config, self.split, revision)
-        notes = self._check_rows(copy)
+        alone = f"give the split {self.split!r} alone"
+        notes = self.check_count(len(copy.table), copy.where, copy.revision, alone)
         renamed = self._renamed(copy)
         notes += [f"column {theirs!r} is read as {ours!r}" for ours, theirs in renamed.items()]
         rows = self._arranged(copy, renamed)
         columns = _names_of(copy.table.columns, rows)
         if not self.names_all_columns:
             columns = [name for name in columns if name in self.columns]
-        notes += self._differences(copy, renamed, columns)
+        absent = [name for name in self.columns if name not in columns and name not in renamed]
+        extra = [name for name in columns if name not in self.columns and name not in renamed.values()]
+        differ = [
+            f"{word} {', '.join(names)}" for word, names in (("without", absent), ("with the further", extra)) if names
+        ]
+        if differ:
+            notes.append(f"schema differs from {self.hub_id}: {'; '.join(differ)}")
         if limit is not None and limit < len(rows):
             notes.append(f"limited: the first {limit} of {len(rows)} rows")
             rows = rows[:limit]
@@ -219,22 +211,18 @@ class Benchmark:
         self._check_ids(items, copy.where)
         return Loaded(items, copy.revision, schema_hash(columns), len(copy.table), tuple(notes))
 
-    def _check_rows(self, copy: Copy) -> list[str]:
-        count = len(copy.table)
+    def check_count(self, count: int, where: str, revision: str | None, alone: str) -> list[str]:
+        """Return what to note of a number of rows; refuse none, too many (`alone`: way out) and a part of the hub."""
         if count == 0:
-            raise UserError(f"{copy.where} has no rows; {self.name} has {self.rows}")
+            raise UserError(f"{where} has no rows; {self.name} has {self.rows}")
         if count > self.rows:
+            raise UserError(f"{where} has {count} rows but {self.name} has {self.rows}; {alone}")
+        if count < self.rows and revision is not None:
             raise UserError(
-                f"{copy.where} has {count} rows but {self.name} has {self.rows}; give the split {self.split!r} alone"
-            )
-        if count == self.rows:
-            return []
-        if copy.from_hub:
-            raise UserError(
-                f"{copy.where} has {count} rows but {self.name} has {self.rows}, so its scores would not compare; "
+                f"{where} has {count} rows but {self.name} has {self.rows}, so its scores would not compare; "
                 "give a revision that is whole, or a local copy if a part is meant"
             )
-        return [f"partial: {count} of {self.rows} rows"]
+        return [f"partial: {count} of {self.rows} rows"] if count < self.rows else []
 
     def _renamed(self, copy: Copy) -> dict[str, str]:
         """Official name to the name this copy has for it, where they differ."""
@@ -258,25 +246,23 @@ class Benchmark:
             )
         return renamed
 
-    def _differences(self, copy: Copy, renamed: Mapping[str, str], found: Sequence[str]) -> list[str]:
-        absent = [name for name in self.columns if name not in found and name not in renamed]
-        extra = [name for name in found if name not in self.columns and name not in renamed.values()]
-        parts = [
-            f"{word} {', '.join(names)}" for word, names in (("without", absent), ("with the further", extra)) if names
-        ]
-        return [f"schema differs from {self.hub_id}: {'; '.join(parts)}"] if parts else []
-
     def _arranged(self, copy: Copy, renamed: Mapping[str, str]) -> list[Row]:
         stored = [renamed.get(column, column) for column in self.columns]
         names = list(dict.fromkeys(name if name in copy.table.columns else name.partition(".")[0] for name in stored))
         names = [name for name in names if name in copy.table.columns]
         # Images are read only for the rows that are used.
-        heavy = {renamed.get(column, column) for column in self.columns if column in copy.image_columns}
+        heavy = {renamed.get(column, column) for column in self.columns if column in IMAGE_COLUMNS}
         light = [name for name in names if name not in heavy] or names[:1]
 
         def image(number: int, column: str) -> tuple[bytes, ...]:
             stored_name = renamed.get(column, column)
-            return _image(copy.row(number, [stored_name]).get(stored_name), copy.roots)
+            value = copy.row(number, [stored_name]).get(stored_name)
+            if isinstance(value, Mapping) and not value.get("bytes"):
+                value = value.get("path")
+            root = copy.roots[0]
+            if isinstance(value, str) and value.strip():
+                root = next((root for root in copy.roots if (root / value).is_file()), root)
+            return image_bytes(value, root)
 
         rows = []
         for number in range(len(copy.table)):
@@ -301,7 +287,7 @@ class Benchmark:
             ) from error
         if not isinstance(item, Item):
             raise UserError(f"benchmark {self.name!r} read {item!r} from row {row.number} of {where}: return an Item")
-        return item if images else _without_images(item)
+        return item if images else replace(item, images=())
 
     def _check_ids(self, items: Sequence[Item], where: str) -> None:
         seen: set[str] = set()
@@ -366,17 +352,22 @@ def labels_of(gold: str, choices: Sequence[str]) -> str:
     raise RowError("no_such_option", f"the answer {gold!r} is none of the options {list(choices)}")
 
 
-def content_ids(rows: Iterable[Row], columns: Sequence[str]) -> None:
-    """Give rows of sets without ids one (column `_id`): a hash of their content, with `#2`, ... on repeats.
+def content_ids(*columns: str) -> Callable[[Sequence[Row]], Sequence[Row]]:
+    """`Benchmark.arrange` of sets without ids: column `_id` is a hash of these columns, with `#2`, ... on repeats.
 
     A row keeps its id in any part of the set and in any order.
     """
-    seen: dict[str, int] = {}
-    for row in rows:
-        content = "\x1f".join(str(row.get(column)) for column in columns)
-        digest = hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:12]
-        seen[digest] = seen.get(digest, 0) + 1
-        row.values["_id"] = digest if seen[digest] == 1 else f"{digest}#{seen[digest]}"
+
+    def arrange(rows: Sequence[Row]) -> Sequence[Row]:
+        seen: dict[str, int] = {}
+        for row in rows:
+            content = "\x1f".join(str(row.get(column)) for column in columns)
+            digest = hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+            seen[digest] = seen.get(digest, 0) + 1
+            row.values["_id"] = digest if seen[digest] == 1 else f"{digest}#{seen[digest]}"
+        return rows
+
+    return arrange
 
 
 def _values(item: Item, field_name: str) -> list[str]:
@@ -392,19 +383,6 @@ def _names_of(columns: Sequence[str], rows: Sequence[Row]) -> list[str]:
         nested = [row.values[column] for row in rows if isinstance(row.values.get(column), dict)]
         names += [f"{column}.{key}" for key in dict.fromkeys(key for value in nested for key in value)] or [column]
     return names
-
-
-def _image(value: Any, roots: Sequence[Path]) -> tuple[bytes, ...]:
-    if isinstance(value, Mapping) and not value.get("bytes"):
-        value = value.get("path")
-    if not isinstance(value, str) or not value.strip():
-        return image_bytes(value, roots[0])
-    root = next((root for root in roots if (root / value).is_file()), roots[0])
-    return image_bytes(value, root)
-
-
-def _without_images(item: Item) -> Item:
-    return replace(item, images=())
 
 
 def _shown(value: Any) -> str:

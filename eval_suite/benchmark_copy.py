@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mmcorl.data.tables import ArrowTable, Table, UnreadableRowError, open_table
+from mmcorl.data.tables import ArrowTable, JsonTable, Table, UnreadableRowError, open_table
 from mmcorl.errors import UserError
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SUFFIXES = (".parquet", ".jsonl", ".json")
-_IMAGE_COLUMNS = frozenset({"image", "decoded_image", "image_path"})
+IMAGE_COLUMNS = frozenset({"image", "decoded_image", "image_path"})
+"""Columns that may hold encoded images."""
 
 
 @dataclass(frozen=True)
@@ -26,17 +27,9 @@ class Copy:
     where: str
     """What a sentence calls it."""
     revision: str | None
+    """Commit on the hub; None for local files."""
     roots: tuple[Path, ...]
     """Folders in which relative image paths may start."""
-
-    @property
-    def from_hub(self) -> bool:
-        return self.revision is not None
-
-    @property
-    def image_columns(self) -> frozenset[str]:
-        """Columns that may hold encoded images."""
-        return _IMAGE_COLUMNS
 
     def row(self, number: int, columns: Sequence[str]) -> Mapping[str, Any]:
         """Named columns of one row, images undecoded."""
@@ -93,22 +86,8 @@ def _open_files(name: str, folder: Path, config: str | None, split: str) -> Tabl
     raise UserError(f"folder {folder}, given for {name}, holds no {', '.join(_SUFFIXES)} file; name the file itself")
 
 
-class _KeyedRows:
-    """A JSON object of rows by id, as MathVista's repository has them."""
-
-    def __init__(self, rows: Sequence[Mapping[str, Any]], folder: Path) -> None:
-        self._rows = rows
-        self.columns = tuple(dict.fromkeys(key for row in rows for key in row))
-        self.folder = folder
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def row(self, index: int, columns: Sequence[str]) -> Mapping[str, Any]:
-        return {name: self._rows[index][name] for name in columns if name in self._rows[index]}
-
-
 def _rows_by_key(path: Path) -> Table | None:
+    """A JSON object of rows by id, as MathVista's repository has them; None for any other file."""
     with path.open("rb") as file:
         if file.read(64).lstrip()[:1] != b"{":
             return None
@@ -118,7 +97,7 @@ def _rows_by_key(path: Path) -> Table | None:
         return None  # open_table says what is wrong with it
     if not isinstance(stored, dict) or not stored or not all(isinstance(row, dict) for row in stored.values()):
         return None
-    return _KeyedRows(list(stored.values()), path.parent)
+    return JsonTable(list(stored.values()), path.parent)
 
 
 def _open_hub(name: str, hub_id: str, config: str | None, split: str, revision: str | None) -> Copy:

@@ -17,27 +17,26 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eval_suite import comas_table, steps, subset
+from eval_suite import comas_table, steps
 from eval_suite.folder import PARTS, EvalFolder
 from eval_suite.generation import Generation
 from eval_suite.items import Item, Response
 from eval_suite.metrics.aggregate import SIXTH_CALL
 from eval_suite.options import EvalOptions
-from eval_suite.pipeline import EvalJob, open_judge, open_sandbox, parse_benchmarks
+from eval_suite.pipeline import open_judge, prepare
 from eval_suite.reporter import SILENT, Reporter
-from eval_suite.results import is_evaluation
+from eval_suite.results import unfinished
 from eval_suite.sandbox.behaviour import ComparedBy, ProgramVote, compared_by
-from eval_suite.tasks import BENCHMARKS, Loaded
 from mmcorl.algo.seeds import noise_seed
 from mmcorl.answers import Equivalence
 from mmcorl.errors import RunError, UserError
 from mmcorl.labels.voting import TieRule
 from mmcorl.policy.prompt_styles import INSTRUCTIONS
 from mmcorl.report import table
+from mmcorl.run.folder import atomic_write
 
 if TYPE_CHECKING:
     from eval_suite.checkpoint import Checkpoint
@@ -65,7 +64,6 @@ class ComasResults(comas_table.ComasTable):
     out: Path
 
     def as_dict(self) -> Mapping[str, Any]:
-        """The content of comas.json."""
         return self.results[0][1]
 
     def files(self) -> dict[str, Path]:
@@ -96,38 +94,35 @@ def evaluate_comas(
     options, out = _with_defaults(EvalOptions.build(options, changes)), Path(out)
     _check_out(out)
     judge = open_judge(options)
-    sources = parse_benchmarks(benchmarks)
-    job = EvalJob.plan(str(model), out / DRAFTS, sources, options)
-    job.check()
-    loaded = {
-        name: subset.load(
-            BENCHMARKS[name],
-            source,
-            subset.Subset(subset.parse(options.subset, SIZES.get(name)), options.subset_seed, options.limit),
-        )
-        for name, source in sources.items()
-    }
-    sandbox = open_sandbox(options, [item for part in loaded.values() for item in part.items], reporter)
+    job, loaded, sandbox = prepare(str(model), out / DRAFTS, benchmarks, options, reporter, SIZES)
     sixth_job = replace(
         job,
         out=out / SIXTH,
-        generation={name: _sixth(drafting) for name, drafting in job.generation.items()},
+        # Another seed: the sixth call must not draw with the noise of the first draft. Its prompt already holds the
+        # drafts' instruction.
+        generation={
+            name: replace(how, samples=1, style="plain", seed=noise_seed(how.seed, SIXTH_CALL, 0, 0))
+            for name, how in job.generation.items()
+        },
         aggregations=dict.fromkeys(loaded, SIXTH_CALL),
     )
     manifest = job.manifest(loaded) | {"protocol": "comas"}
     sixth_manifest = sixth_job.manifest(loaded) | {"protocol": "comas", "drafts": manifest["generation"]}
-    if not is_evaluation(job.out):
-        job.check_adapter()
     with (
         EvalFolder(job.out, manifest) as drafts,
         EvalFolder(sixth_job.out, sixth_manifest) as sixth,
         job.checkpoint() as checkpoint,
     ):
-        calls = {
-            name: SixthCall(checkpoint, sixth_job.generation[name], drafting)
-            for name, drafting in job.generation.items()
-        }
-        _answer(drafts, sixth, loaded, calls, reporter)
+        for name, copy in loaded.items():
+            for note in copy.notes:
+                reporter.note(f"{name}: {note}")
+        if unfinished(drafts):
+            for drafting in job.generation.values():
+                warn_of_room(checkpoint, drafting, reporter)
+        job.answer(drafts, loaded, checkpoint, reporter, "answering (drafts)")
+        _require_same_drafts(drafts, sixth)
+        calls = SixthCalls(checkpoint, job.generation, drafts.responses())
+        sixth_job.answer(sixth, loaded, calls, reporter, "answering (sixth call)")
         checkpoint.release()  # a judge in this process needs the room
         for folder, what in ((drafts, "drafts"), (sixth, "sixth calls")):
             steps.grade(folder, job.mcq_policy, sandbox, what=what, reporter=reporter)
@@ -150,33 +145,6 @@ def evaluate_comas(
     return results
 
 
-def _answer(
-    drafts: EvalFolder,
-    sixth: EvalFolder,
-    loaded: Mapping[str, Loaded],
-    calls: Mapping[str, SixthCall],
-    reporter: Reporter,
-) -> None:
-    """Sample the drafts of every benchmark, then the sixth calls that read them."""
-    askable = {}
-    for name, copy in loaded.items():
-        for note in copy.notes:
-            reporter.note(f"{name}: {note}")
-        for folder in (drafts, sixth):
-            folder.keep_items(copy.items)
-        askable[name] = steps.askable(drafts, copy.items, calls[name].draft_obstacle, reporter=reporter)
-    for name, items in askable.items():
-        draft = partial(calls[name].draft, reporter)
-        steps.generate(drafts, items, calls[name].drafting, draft, doing="answering (drafts)", reporter=reporter)
-    _require_same_drafts(drafts, sixth)
-    texts = _texts(drafts)
-    for name, copy in loaded.items():
-        call = calls[name]
-        call.texts = texts
-        items = steps.askable(sixth, copy.items, call.obstacle, reporter=reporter)
-        steps.generate(sixth, items, call.settings, call.chunk, doing="answering (sixth call)", reporter=reporter)
-
-
 def sixth_prompt(question: str, drafts: Sequence[str]) -> str:
     """Return the prompt of the sixth call: the task, the drafts, the request to finish, in CoMAS' words.
 
@@ -196,8 +164,13 @@ def columns(drafts: EvalFolder, sixth: EvalFolder, k: int) -> dict[str, dict[str
 
     pass@1 of k drafts is their mean, so it equals avg@k; both are listed.
     """
-    names = ("pass@1", f"avg@{k}", f"maj@{k}", f"pass@{k}")
-    return {name: _summary(drafts, name) for name in names} | {SIXTH_CALL: _summary(sixth, SIXTH_CALL)}
+    columns = {}
+    with Equivalence() as relation:
+        for name in ("pass@1", f"avg@{k}", f"maj@{k}", f"pass@{k}", SIXTH_CALL):
+            folder = sixth if name == SIXTH_CALL else drafts
+            how = dict.fromkeys((item.benchmark for item in folder.items()), name)
+            columns[name] = steps.summary_of(folder, folder.outcomes(), how, tie=TIES, relation=relation)
+    return columns
 
 
 def program_comparisons(drafts: EvalFolder) -> dict[str, dict[ComparedBy, int]]:
@@ -209,56 +182,46 @@ def program_comparisons(drafts: EvalFolder) -> dict[str, dict[ComparedBy, int]]:
     return {name: compared_by(by_id.values()) for name, by_id in problems.items()}
 
 
-class SixthCall:
-    """The calls of one benchmark: drafts first, then every item with its drafts (`texts`)."""
+class SixthCalls:
+    """Asks a checkpoint every item with its drafts; stands in for the checkpoint itself.
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        settings: Generation,
-        drafting: Generation,
-        texts: Mapping[tuple[str, str], Sequence[str]] | None = None,
-    ) -> None:
-        self.checkpoint, self.settings, self.drafting, self.texts = checkpoint, settings, drafting, texts or {}
+    `drafting`: how each benchmark was drafted; `drafts`: all responses to that.
+    """
 
-    def draft_obstacle(self, item: Item) -> str | None:
-        """Return why an item cannot be drafted; None if it can."""
-        return self.checkpoint.check(self.drafting, item)
+    def __init__(self, checkpoint: Checkpoint, drafting: Mapping[str, Generation], drafts: Iterable[Response]) -> None:
+        self.checkpoint, self.drafting = checkpoint, drafting
+        self.texts: dict[tuple[str, str], list[str]] = {}
+        for draft in sorted(drafts, key=lambda draft: draft.sample):
+            self.texts.setdefault((draft.benchmark, draft.id), []).append(draft.text)
 
-    def draft(self, reporter: Reporter, settings: Generation, items: Sequence[Item], number: int) -> Iterable[Response]:
-        """Sample the drafts of one chunk of items."""
-        if number == 0:
-            self.warn_of_room(reporter)
-        return self.checkpoint.chunk(settings, items, number)
+    def check(self, settings: Generation, item: Item) -> str | None:
+        """Return why an item cannot be asked: it has no drafts, or they leave no room."""
+        if (item.benchmark, item.id) not in self.texts:
+            return "it has no drafts"
+        try:
+            return self.checkpoint.check(settings, self.with_drafts(item))
+        except UserError as error:
+            return str(error)
 
     def chunk(self, settings: Generation, items: Sequence[Item], number: int) -> Iterable[Response]:
         """Sample the sixth responses of one chunk of items."""
         return self.checkpoint.chunk(settings, [self.with_drafts(item) for item in items], number)
 
-    def obstacle(self, item: Item) -> str | None:
-        """Return why an item cannot be asked: it has no drafts, or they leave no room."""
-        if (item.benchmark, item.id) not in self.texts:
-            return "it has no drafts"
-        try:
-            return self.checkpoint.check(self.settings, self.with_drafts(item))
-        except UserError as error:
-            return str(error)
-
     def with_drafts(self, item: Item) -> Item:
         """Return the item as the sixth call reads it."""
-        texts = self.texts[item.benchmark, item.id]
-        return replace(item, question=sixth_prompt(item.question + INSTRUCTIONS[self.drafting.style], texts))
+        question = item.question + INSTRUCTIONS[self.drafting[item.benchmark].style]
+        return replace(item, question=sixth_prompt(question, self.texts[item.benchmark, item.id]))
 
-    def warn_of_room(self, reporter: Reporter) -> None:
-        """Warn, before drafts are made, where all of them may not fit the prompt of the sixth call."""
-        how = self.drafting
-        context, most = self.checkpoint.context(how), (how.samples + 1) * how.max_new_tokens
-        if context is not None and most > context:
-            reporter.note(
-                f"{how.samples} drafts and a sixth call of up to {how.max_new_tokens} tokens each may need "
-                f"{most} tokens, but the context holds {context}: problems whose drafts turn out too long for the "
-                "sixth call count as wrong there; a lower --max-new-tokens avoids it"
-            )
+
+def warn_of_room(checkpoint: Checkpoint, drafting: Generation, reporter: Reporter) -> None:
+    """Warn, before drafts are made, where all of them may not fit the prompt of the sixth call."""
+    context, most = checkpoint.context(drafting), (drafting.samples + 1) * drafting.max_new_tokens
+    if context is not None and most > context:
+        reporter.note(
+            f"{drafting.samples} drafts and a sixth call of up to {drafting.max_new_tokens} tokens each may need "
+            f"{most} tokens, but the context holds {context}: problems whose drafts turn out too long for the "
+            "sixth call count as wrong there; a lower --max-new-tokens avoids it"
+        )
 
 
 def _with_defaults(options: EvalOptions) -> EvalOptions:
@@ -286,28 +249,6 @@ def _check_out(out: Path) -> None:
         raise UserError(f"{str(out)!r} is a file: choose a folder for the results")
 
 
-def _sixth(drafting: Generation) -> Generation:
-    """Settings of the sixth call: those of a draft, once. Its prompt already holds the drafts' instruction."""
-    # Another seed: the sixth call must not draw with the noise of the first draft.
-    return replace(drafting, samples=1, style="plain", seed=noise_seed(drafting.seed, SIXTH_CALL, 0, 0))
-
-
-def _summary(folder: EvalFolder, aggregation: str) -> dict[str, Any]:
-    names = dict.fromkeys(item.benchmark for item in folder.items())
-    with Equivalence() as relation:
-        return steps.pooled_summary(
-            folder, folder.outcomes(), dict.fromkeys(names, aggregation), tie=TIES, relation=relation
-        )
-
-
-def _texts(drafts: EvalFolder) -> dict[tuple[str, str], list[str]]:
-    """The drafts of every item, in the order they were drawn."""
-    texts: dict[tuple[str, str], list[str]] = {}
-    for response in sorted(drafts.responses(), key=lambda response: response.sample):
-        texts.setdefault((response.benchmark, response.id), []).append(response.text)
-    return texts
-
-
 def _require_same_drafts(drafts: EvalFolder, sixth: EvalFolder) -> None:
     """Refuse to resume sixth calls that read other drafts."""
     rows = sorted(drafts.responses(), key=lambda row: (row.benchmark, row.id, row.sample))
@@ -327,10 +268,8 @@ def _write(results: ComasResults) -> None:
     tables = results.tables()
     content = json.dumps(results.as_dict(), indent=1, allow_nan=False) + "\n"
     for name, text in zip(_RESULTS, (content, table.markdown(tables), results.csv(), table.latex(tables)), strict=True):
-        fresh = results.out / f".{name}.new"
         try:
-            fresh.write_text(text, encoding="utf-8")
-            fresh.replace(results.out / name)
+            atomic_write(results.out / name, text)
         except OSError as error:
             raise RunError(
                 f"{results.out / name} cannot be written ({error.strerror}): free space or mend the permissions, and "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,9 +9,10 @@ from typing import Any
 
 from eval_suite.metrics.aggregate import SIXTH_CALL
 from eval_suite.results import Result, labels_of
-from eval_suite.tables import DASH, check_one_table, csv_text, mean, percent, score_tables, shown_interval, title
+from eval_suite.tables import check_one_table, csv_text, mean_cell, score_cell, score_tables, title
 from mmcorl.errors import UserError
 from mmcorl.report.table import Align, Cell, Table
+from mmcorl.run.folder import read_json
 
 FILE = "comas.json"
 Results = Sequence[tuple[str, Mapping[str, Any]]]
@@ -27,15 +27,8 @@ def read_results(folders: Sequence[Path]) -> Results:
             f"{str(without[0])!r} holds no results of the CoMAS protocol, and its tables stand alone: make another "
             "table of plain evaluations (of a protocol's folder these are DIR/drafts and DIR/sixth)"
         )
-    return [(label, _read(folder / FILE)) for label, folder in zip(labels_of(folders), folders, strict=True)]
-
-
-def _read(file: Path) -> Mapping[str, Any]:
-    try:
-        content: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{str(file)!r} cannot be read ({error}): give the command that made it again") from error
-    return content
+    contents = [read_json(folder / FILE, "give the command that made it again") or {} for folder in folders]
+    return list(zip(labels_of(folders), contents, strict=True))
 
 
 @dataclass(frozen=True)
@@ -48,7 +41,7 @@ class ComasTable(Result):
         """Content of comas.json by label."""
         return dict(self.results)
 
-    def tables(self, *, digits: int = 2) -> list[Table]:
+    def tables(self) -> list[Table]:
         """The scores of every checkpoint, then how its drafts and its sixth calls came about.
 
         Raises:
@@ -57,7 +50,12 @@ class ComasTable(Result):
         _check(self.results)
         tables = []
         for label, content in self.results:
-            tables += [_scores(label, content, digits), *_origins(label, content, digits)]
+            columns = content["columns"]
+            average = next(name for name in columns if name.startswith("avg@"))
+            tables.append(_scores(label, columns, _notes(label, content)))
+            for name, what in ((average, "drafts"), (SIXTH_CALL, "sixth calls")):
+                origins = score_tables([(label, columns[name])])[1]
+                tables.append(replace(origins, title=f"{label}: how the {what} came about"))
         return tables
 
     def csv(self) -> str:
@@ -77,8 +75,7 @@ def _check(results: Results) -> None:
         check_one_table([(label, content["columns"][aggregation]) for label, content in results])
 
 
-def _scores(label: str, content: Mapping[str, Any], digits: int) -> Table:
-    columns: Mapping[str, Mapping[str, Any]] = content["columns"]
+def _scores(label: str, columns: Mapping[str, Mapping[str, Any]], notes: Sequence[str]) -> Table:
     # pass@1 of several drafts is their mean: one column under both names.
     shown = [name for name in columns if name != "pass@1"]
     heads: list[tuple[str, Align]] = [("", "left"), ("n", "right"), *((_head(name), "right") for name in shown)]
@@ -86,25 +83,17 @@ def _scores(label: str, content: Mapping[str, Any], digits: int) -> Table:
     rows = []
     for name in names:
         scores = [columns[column]["benchmarks"][name] for column in shown]
-        cells = [Cell(percent(score["correct"], score["total"], digits), _bounds(score)) for score in scores]
-        rows.append([Cell(title(name)), Cell(f"{scores[0]['n']:,}"), *cells])
+        rows.append([Cell(title(name)), Cell(f"{scores[0]['n']:,}"), *map(score_cell, scores)])
     if len(names) > 1:
-        means = [mean(list(columns[column]["benchmarks"].values())) for column in shown]
-        rows.append(
-            [Cell(f"mean of {len(names)}"), Cell(""), *(Cell(percent(share, digits=digits)) for share in means)]
-        )
-    return Table(f"{label}: CoMAS protocol, accuracy %", heads, rows, _notes(label, content))
+        means = [mean_cell(list(columns[column]["benchmarks"].values())) for column in shown]
+        rows.append([Cell(f"mean of {len(names)}"), Cell(""), *means])
+    return Table(f"{label}: CoMAS protocol, accuracy %", heads, rows, notes)
 
 
 def _head(aggregation: str) -> str:
     if aggregation == SIXTH_CALL:
         return "sixth call"
     return f"{aggregation} (pass@1)" if aggregation.startswith("avg@") else aggregation
-
-
-def _bounds(scores: Mapping[str, Any]) -> str:
-    interval = shown_interval(scores)
-    return DASH if interval is None else f"[{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]"
 
 
 def _notes(label: str, content: Mapping[str, Any]) -> list[str]:
@@ -124,12 +113,3 @@ def _notes(label: str, content: Mapping[str, Any]) -> list[str]:
             "nearer to pass@k for a text that quotes its drafts."
         ] = None
     return list(notes)
-
-
-def _origins(label: str, content: Mapping[str, Any], digits: int) -> list[Table]:
-    average = next(name for name in content["columns"] if name.startswith("avg@"))
-    titles = {average: f"{label}: how the drafts came about", SIXTH_CALL: f"{label}: how the sixth calls came about"}
-    return [
-        replace(score_tables([(label, content["columns"][name])], digits=digits)[1], title=head)
-        for name, head in titles.items()
-    ]

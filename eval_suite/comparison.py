@@ -32,11 +32,9 @@ class Comparison(Result):
     benchmarks: tuple[Paired, ...]
 
     def as_dict(self) -> list[dict[str, Any]]:
-        """One object per benchmark."""
         return [paired.as_dict() for paired in self.benchmarks]
 
     def tables(self) -> list[Table]:
-        """One row per benchmark."""
         return [comparison_table(self.benchmarks)]
 
 
@@ -48,15 +46,12 @@ class ScoreTable(Result):
     """Label and summary of each."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Summaries by label."""
         return dict(self.summaries)
 
     def tables(self) -> list[Table]:
-        """Scores, then how they came about."""
         return score_tables(self.summaries)
 
     def csv(self) -> str:
-        """One row per evaluation and benchmark."""
         return csv_text(self.summaries)
 
 
@@ -68,11 +63,9 @@ class Pooled(Result):
     summary: dict[str, Any]
 
     def as_dict(self) -> dict[str, Any]:
-        """A summary like that of an evaluation."""
         return self.summary
 
     def tables(self) -> list[Table]:
-        """Scores, then how they came about."""
         return score_tables([(self.label, self.summary)])
 
 
@@ -142,7 +135,7 @@ def pool(
         votes[outcome.benchmark] = max(votes.get(outcome.benchmark, 0), 1 + outcome.sample)
     aggregations = {name: options.aggregation or f"maj@{count}" for name, count in votes.items()}
     label = " + ".join(member.label for member in evaluations)
-    return Pooled(label, steps.pooled_summary(evaluations[0].folder, pooled, aggregations))
+    return Pooled(label, steps.summary_of(evaluations[0].folder, pooled, aggregations))
 
 
 def match_teams(
@@ -164,7 +157,7 @@ def match_teams(
         raise UserError(f"--aggregation {options.aggregation} does not fit a table of avg and maj: leave it out")
     pairs = list(teams.items()) if isinstance(teams, Mapping) else list(teams)
     opened = matched.open_teams(_evaluated(pairs, benchmarks, evaluation, options.out, reporter))
-    _observe_voters([member for team in opened for member in team.members], options, None, reporter)
+    _observe_voters([member for _, members in opened for member in members], options, None, reporter)
     with Equivalence() as relation:
         return matched.matched(opened, relation, options.votes)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from eval_suite.items import Item, Response
-from eval_suite.metrics.outcomes import Key, Outcome, outcomes_of
+from eval_suite.metrics.outcomes import Outcome, outcomes_of
 from eval_suite.tasks import BENCHMARKS, Benchmark
 from mmcorl.errors import RunError, UserError
 from mmcorl.run import folder as store
@@ -29,11 +29,6 @@ PARTS = ("drafts", "sixth")
 _REDONE = ("versions", "mcq_policy", "aggregations")
 """Entries of a manifest that may change from run to run: grading and scoring are redone from the files."""
 _REPAIR = "delete it and give the same command again, which makes it anew"
-
-
-def key_of(row: Mapping[str, Any]) -> Key:
-    """Return the key of a line of responses.jsonl, rule.jsonl or judge.jsonl."""
-    return row["benchmark"], row["id"], row["sample"]
 
 
 class EvalFolder(store.Folder):
@@ -157,7 +152,12 @@ class EvalFolder(store.Folder):
                     "restore the data, or choose another folder"
                 )
         if fresh:
-            self.append("items.jsonl", [self._item_row(item) for item in fresh])
+            self.append("items.jsonl", [
+                asdict(replace(item, images=()))
+                | {"images": [self._thumbnail(item, number) for number in range(len(item.images))]}
+                | {"fingerprint": item.fingerprint}
+                for item in fresh
+            ])  # fmt: skip
 
     def renew_items(self, items: Sequence[Item]) -> None:
         """Make the items these and no others: a file of responses may have changed since it was graded.
@@ -205,12 +205,6 @@ class EvalFolder(store.Folder):
             self.rows("behaviour.jsonl"),
             samples=self.manifest.get("samples_by_benchmark"),
         )
-
-    def _item_row(self, item: Item) -> dict[str, Any]:
-        row = asdict(replace(item, images=()))
-        row["images"] = [self._thumbnail(item, number) for number in range(len(item.images))]
-        row["fingerprint"] = item.fingerprint
-        return row
 
     def _thumbnail(self, item: Item, number: int) -> str:
         from model_adapters.images import load_image

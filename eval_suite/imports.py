@@ -62,16 +62,8 @@ class Imported:
     """Why `gold` is None, and how to fix it."""
 
 
-@dataclass(frozen=True)
-class ResponseFile:
-    """The responses of a file, and caveats for a reader of its score."""
-
-    rows: Sequence[Imported]
-    notes: Sequence[str]
-
-
-def read_responses(path: Path, *, golds: bool = True) -> ResponseFile:
-    """Read all responses of a file; without `golds`, known answers that cannot be used are ignored.
+def read_responses(path: Path, *, golds: bool = True) -> tuple[list[Imported], list[str]]:
+    """Return all responses of a file, and caveats; without `golds`, known answers that cannot be used are ignored.
 
     Raises:
         UserError: nothing in the file is a response, what should be a text, a number or options is not, or some
@@ -80,7 +72,12 @@ def read_responses(path: Path, *, golds: bool = True) -> ResponseFile:
     rows = read_rows(path)
     if not rows:
         raise UserError(f"{path} holds no rows: give a file with one response per row")
-    rows, notes = _one_filter(rows)
+    notes = []
+    # Sample logs repeat every response for each filter that read it; we read responses ourselves.
+    filters = list(dict.fromkeys(str(row["filter"]) for row in rows if "filter" in row and "resps" in row))
+    if len(filters) > 1:
+        rows = [row for row in rows if str(row.get("filter", filters[0])) == filters[0]]
+        notes.append(f"every response stands once per filter ({', '.join(filters)}); it is read once, unfiltered")
     numbers = _sample_numbers(rows, path)
     drawn: dict[str, int] = {}
     imported: list[Imported] = []
@@ -128,16 +125,19 @@ def read_responses(path: Path, *, golds: bool = True) -> ResponseFile:
     if absent:
         hold = "hold no response, or a failed call; they count" if absent > 1 else "holds no response; it counts"
         notes.append(f"{absent} of {len(imported)} rows {hold} as missing")
-    return ResponseFile(imported, notes)
+    return imported, notes
 
 
-def as_items(rows: Sequence[Imported], name: str) -> list[Item]:
-    """Make items of a file that brings its own golds; rows of the same id are samples of one item.
+def as_items(rows: Sequence[Imported], name: str, *, golds: bool = True) -> list[Item]:
+    """Make the items of a file; rows of the same id are samples of one item.
 
-    Raises UserError for a row without a gold, and where samples of one id disagree about it.
+    With `golds`, raises UserError for a row without a gold, and where samples of one id disagree about it.
     """
     items: dict[str, Item] = {}
     for row in rows:
+        if not golds:
+            items[row.id] = Item(name, row.id, row.question, row.gold or "", choices=row.choices)
+            continue
         if row.gold is None:
             raise UserError(
                 f"row {row.id!r} has no gold answer: {row.no_gold}, or say which benchmark with --benchmark"
@@ -182,15 +182,6 @@ def _check_even(rows: Sequence[Imported], path: Path) -> None:
         )
 
 
-def _one_filter(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Sample logs repeat every response for each filter that read it; we read responses ourselves."""
-    filters = list(dict.fromkeys(str(row["filter"]) for row in rows if "filter" in row and "resps" in row))
-    if len(filters) < 2:
-        return rows, []
-    kept = [row for row in rows if str(row.get("filter", filters[0])) == filters[0]]
-    return kept, [f"every response stands once per filter ({', '.join(filters)}); it is read once, unfiltered"]
-
-
 def _sample_numbers(rows: Sequence[Mapping[str, Any]], path: Path) -> list[int] | None:
     """0-based numbers from a column `sample` of any numbers or names, such as seeds; None without the column."""
     given = [row.get("sample") for row in rows]
@@ -216,7 +207,9 @@ def _texts(row: Mapping[str, Any], where: str) -> list[str | None]:
         listed = value if isinstance(value, list) else [value]
         if not listed:
             return [None]
-        if _is_likelihood(listed) or not all(isinstance(text, str) for text in listed):
+        # Pairs of a log-probability and whether it was the greedy choice.
+        pair = len(listed) == 2 and _is_number(str(listed[0])) and str(listed[1]) in ("True", "False")
+        if pair or not all(isinstance(text, str) for text in listed):
             raise UserError(
                 f"{where} holds likelihoods of given answers instead of a response: grade a task that generates text"
             )
@@ -240,13 +233,6 @@ def _text(value: Any, column: str, where: str) -> str | None:
         raise UserError(f"{where} holds {type(value).__name__} as {column!r}, no text: give the text of the response")
     text = to_text(value)
     return None if column == "prediction" and text.startswith(_FAILED) else text
-
-
-def _is_likelihood(listed: Sequence[Any]) -> bool:
-    """Whether a harness scored given answers: pairs of a log-probability and whether it was the greedy choice."""
-    if any(isinstance(part, list | tuple) for part in listed):
-        return True
-    return len(listed) == 2 and _is_number(str(listed[0])) and str(listed[1]) in ("True", "False")
 
 
 def _gold(row: Mapping[str, Any], choices: tuple[str, ...] | None) -> tuple[str | None, str]:

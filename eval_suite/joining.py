@@ -7,20 +7,53 @@ would score every response against another problem's answer, so where a file hol
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from eval_suite.grading import Grader
-from eval_suite.imports import ID_COLUMNS, Imported
+from eval_suite.imports import ID_COLUMNS, Imported, as_items, as_responses, read_responses
 from eval_suite.items import Item, Response
 from eval_suite.reporter import counted
+from eval_suite.tasks import BENCHMARKS, parse_benchmarks
 from mmcorl.errors import UserError
 
-_PLACES = ("doc_id", "index")
-"""Columns that may count rows from 0: those of the harnesses and of VLMEvalKit."""
 _CHECKED = 400
 """Known answers that are compared, at most."""
 _AGREE = 0.9
 """Share of known answers that must agree: files spell some of them in ways of their own."""
+
+
+@dataclass(frozen=True)
+class AnsweredProblems:
+    """A file of responses and the problems it answers: a benchmark's, or its own."""
+
+    name: str
+    items: list[Item]
+    responses: list[Response]
+    samples: int
+    """Largest number of responses to one problem."""
+    notes: list[str]
+
+
+def read_answers(path: Path, benchmark: str | None, *, golds: bool = True, own_name: bool = False) -> AnsweredProblems:
+    """Read a file of responses to the problems of `benchmark` (NAME[=PATH]), or to those that it brings itself.
+
+    `golds`: its own problems need known answers. `own_name`: they may go by the name of the benchmark that the file
+    states, instead of the file's. `read_responses` and `join` say what is refused.
+    """
+    rows, notes = read_responses(path, golds=golds and not benchmark)
+    if benchmark:
+        ((name, source),) = parse_benchmarks(benchmark).items()
+        whole = BENCHMARKS[name].load(source).items
+        ids, how = join(rows, whole, name, str(path))
+        notes.append(f"problems of {name} are found by {how}")
+        answered = set(ids.values())
+        items = [item for item in whole if item.id in answered]
+    else:
+        name, ids = (rows[0].benchmark if own_name else None) or path.stem, None
+        items = as_items(rows, name, golds=golds)
+    return AnsweredProblems(name, items, as_responses(rows, name, ids), 1 + max(row.sample for row in rows), notes)
 
 
 def join(rows: Sequence[Imported], items: Sequence[Item], name: str, where: str) -> tuple[dict[str, str], str]:
@@ -79,7 +112,7 @@ def _ways(rows: Sequence[Imported], items: Sequence[Item]) -> list[Way]:
     for column in ID_COLUMNS:
         if all(column in row.names for row in rows):
             by_name.append((f"column {column!r}", partial(_named, column)))
-            if column in _PLACES:
+            if column in ("doc_id", "index"):  # These may count rows from 0: the harnesses' and VLMEvalKit's.
                 by_place.append((f"the place in column {column!r}", partial(_placed, column, items)))
     # The harnesses count documents; any other index is an id, unless known answers say otherwise.
     by_count = [way for way in by_place if "doc_id" in way[0]]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,10 @@ import yaml
 from eval_suite.folder import EvalFolder
 from eval_suite.metrics.aggregate import aggregate
 from eval_suite.metrics.outcomes import Outcome, pool
-from eval_suite.metrics.paired import Paired, Scored, compare
+from eval_suite.metrics.paired import Paired, Scored, compare, scored_benchmarks
 from eval_suite.results import Evaluation, Result, open_evaluations
-from eval_suite.steps import pooled_summary
-from eval_suite.tables import DASH, bounds, check_one_table, comparison_table, mean, percent, shown_interval, title
+from eval_suite.steps import summary_of
+from eval_suite.tables import check_one_table, comparison_table, mean_cell, percent, score_cell, shown_interval, title
 from mmcorl.errors import UserError
 from mmcorl.labels.voting import Relation
 from mmcorl.report.table import Align, Cell, Table
@@ -28,13 +29,8 @@ SAMPLED = ("temperature", "top_p", "max_new_tokens")
 """Settings of sampling in which responses that are compared must agree."""
 
 
-@dataclass(frozen=True)
-class Team:
-    """Agents trained by one method: together, or each alone."""
-
-    name: str
-    members: tuple[Evaluation, ...]
-    """One finished evaluation per agent."""
+Team = tuple[str, Sequence[Evaluation]]
+"""A name and agents trained by one method, together or each alone: one finished evaluation per agent."""
 
 
 @dataclass(frozen=True)
@@ -48,14 +44,9 @@ class Row:
     """Models that were trained for it and answer."""
     each: int
     """Responses per problem of each model."""
-    vote: bool
-    """Whether the responses vote; otherwise their mean counts."""
+    score: str
+    """`maj@k` where the responses vote, `avg@k` where their mean counts."""
     summary: Mapping[str, Any]
-
-    @property
-    def score(self) -> str:
-        """The name of the score."""
-        return f"{'maj' if self.vote else 'avg'}@{self.models * self.each}"
 
 
 @dataclass(frozen=True)
@@ -72,18 +63,6 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Tied:
-    """How much of a pool's score the tie rule decided: two agents, each sure of another answer, tie on every vote."""
-
-    team: str
-    benchmark: str
-    ties: int
-    n: int
-    correct: int
-    """Problems solved when a tie counts as wrong."""
-
-
-@dataclass(frozen=True)
 class Matched(Result):
     """The table: its rows, every pool against the first one, and what the rows cost."""
 
@@ -91,11 +70,11 @@ class Matched(Result):
     against_first: tuple[tuple[Paired, ...], ...]
     """For each pool but the first, the paired comparison with the first, by benchmark."""
     training: Mapping[str, Training | None]
-    tied: tuple[Tied, ...]
-    """Pools with tied votes."""
+    tied: tuple[dict[str, Any], ...]
+    """`team`, `benchmark`, `ties`, `n` and, with a tie counted as wrong, `correct` of every pool with tied votes: two
+    agents, each sure of another answer, tie on every vote."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Rows, comparisons, ties and training budgets."""
         return {
             "rows": [
                 {
@@ -115,7 +94,7 @@ class Matched(Result):
                 for row in self.rows
             ],
             "pools_against_the_first": [[paired.as_dict() for paired in pairs] for pairs in self.against_first],
-            "tied": [asdict(tied) for tied in self.tied],
+            "tied": list(self.tied),
             "training": {label: None if cost is None else asdict(cost) for label, cost in self.training.items()},
         }
 
@@ -123,7 +102,7 @@ class Matched(Result):
         """The matched budgets, then every pool against the first."""
         return [self._budgets(), *(comparison_table(pairs) for pairs in self.against_first)]
 
-    def _budgets(self, digits: int = 2) -> Table:
+    def _budgets(self) -> Table:
         names = list(self.rows[0].summary["benchmarks"])
         columns: list[tuple[str, Align]] = [("", "left"), ("", "left"), ("score", "left"), ("responses", "right")]
         columns += [(f"{title(name)} %", "right") for name in names]
@@ -132,15 +111,7 @@ class Matched(Result):
         rows = []
         for place, row in enumerate(self.rows):
             scores = [row.summary["benchmarks"][name] for name in names]
-            cells = [
-                Cell(percent(score["correct"], score["total"], digits), bounds(shown_interval(score)))
-                if score["total"]
-                else Cell(DASH)
-                for score in scores
-            ]
-            if len(names) > 1:
-                known = all(score["total"] for score in scores)
-                cells.append(Cell(percent(mean(scores), digits=digits)) if known else Cell(DASH))
+            cells = [*map(score_cell, scores), *([mean_cell(scores)] if len(names) > 1 else [])]
             first = not place or self.rows[place - 1].team != row.team
             budget = f"{row.models} × {row.each}"
             rows.append([Cell(row.team if first else ""), Cell(row.who), Cell(row.score), Cell(budget), *cells])
@@ -155,8 +126,8 @@ class Matched(Result):
         else:
             notes.append("Training: " + "; ".join(f"{label} {cost}" for label, cost in costs.items()) + ".")
         notes += [
-            f"{tied.team} pooled, {title(tied.benchmark)}: {tied.ties:,} of {tied.n:,} votes tied, which the smaller "
-            f"answer won; with a tie counted as wrong {percent(tied.correct, tied.n)}%."
+            f"{tied['team']} pooled, {title(tied['benchmark'])}: {tied['ties']:,} of {tied['n']:,} votes tied, which "
+            f"the smaller answer won; with a tie counted as wrong {percent(tied['correct'], tied['n'])}%."
             for tied in self.tied
         ]
         return notes
@@ -166,7 +137,7 @@ def open_teams(teams: Sequence[tuple[str, Sequence[Path]]]) -> list[Team]:
     """Open the evaluations of every team; `open_evaluations` says what is refused."""
     paths = [path for _, members in teams for path in members]
     opened = iter(open_evaluations(paths))
-    return [Team(name, tuple(next(opened) for _ in members)) for name, members in teams]
+    return [(name, [next(opened) for _ in members]) for name, members in teams]
 
 
 def matched(teams: Sequence[Team], relation: Relation, votes: int | None = None) -> Matched:
@@ -179,7 +150,7 @@ def matched(teams: Sequence[Team], relation: Relation, votes: int | None = None)
         UserError: pools of different sizes, responses sampled differently or too few, other problems or graders, runs
             with other training budgets.
     """
-    agents = [member for team in teams for member in team.members]
+    agents = [member for _, members in teams for member in members]
     check_one_table([(agent.label, agent.summary) for agent in agents])
     names = _benchmarks(agents)
     each, given = _responses(agents, names, votes)
@@ -189,20 +160,27 @@ def matched(teams: Sequence[Team], relation: Relation, votes: int | None = None)
     _same_training(training)
     rows: list[Row] = []
     pools: list[dict[str, Scored]] = []
-    tied: list[Tied] = []
-    for team in teams:
-        outcomes = [[o for o in agent.folder.outcomes() if o.benchmark in names] for agent in team.members]
-        whole = len(team.members) * each
-        for agent, graded in zip(team.members, outcomes, strict=True):
-            rows.append(_row(team.name, agent.label, agent.folder, graded, 1, given, vote=False))
+    tied: list[dict[str, Any]] = []
+    for team, members in teams:
+        outcomes = [[o for o in agent.folder.outcomes() if o.benchmark in names] for agent in members]
+        whole = len(members) * each
+        for agent, graded in zip(members, outcomes, strict=True):
+            rows.append(_row(team, agent.label, agent.folder, graded, 1, given, "avg"))
             for count in dict.fromkeys((each, whole) if whole <= given else (each,)):
-                rows.append(_row(team.name, agent.label, agent.folder, graded, 1, count, vote=True))
-        if len(team.members) > 1:
-            pooled = pool([_first(graded, each) for graded in outcomes])
-            row = _row(team.name, "pooled", team.members[0].folder, pooled, len(team.members), each, vote=True)
+                rows.append(_row(team, agent.label, agent.folder, graded, 1, count, "maj"))
+        if len(members) > 1:
+            pooled = pool([[outcome for outcome in graded if outcome.sample < each] for graded in outcomes])
+            folder = members[0].folder
+            row = _row(team, "pooled", folder, pooled, len(members), each, "maj")
             rows.append(row)
-            pools.append(_scored(team, pooled, row, names, relation))
-            tied += [_tied(team, scored, pooled, relation) for scored in pools[-1].values() if scored.score.ties]
+            label, prints = f"{team} {row.score}", folder.fingerprints()
+            pools.append(scored_benchmarks(label, folder.items(), pooled, row.summary, prints, relation))
+            for name, scored in pools[-1].items():
+                if scored.score.ties:
+                    cast = [outcome for outcome in pooled if outcome.benchmark == name]
+                    strict = aggregate(scored.items, cast, row.score, relation=relation, tie="drop")
+                    votes_of = {"team": team, "benchmark": name, "ties": scored.score.ties}
+                    tied.append(votes_of | {"n": len(scored.items), "correct": strict.correct})
     against = tuple(tuple(compare(pools[0][name], scored[name]) for name in names) for scored in pools[1:])
     return Matched(tuple(rows), against, training, tuple(tied))
 
@@ -234,13 +212,12 @@ def _responses(agents: Sequence[Evaluation], names: Sequence[str], votes: int | 
 
 
 def _same_size(teams: Sequence[Team], each: int) -> None:
-    pools = [team for team in teams if len(team.members) > 1]
-    for team in pools[1:]:
-        first = pools[0]
-        if len(team.members) != len(first.members):
+    pools = [(name, len(members)) for name, members in teams if len(members) > 1]
+    for (first, size), (other, others) in pairwise(pools):
+        if size != others:
             raise UserError(
-                f"budgets do not match: {first.name!r} pools {len(first.members)} models × {each} responses and "
-                f"{team.name!r} {len(team.members)} × {each}: give each team as many agents"
+                f"budgets do not match: {first!r} pools {size} models × {each} responses and {other!r} {others} × "
+                f"{each}: give each team as many agents"
             )
 
 
@@ -281,39 +258,10 @@ def _training(folder: EvalFolder) -> Training | None:
     return Training(int(summary["steps"]), int(batch["prompts"]), int(batch["completions"]))
 
 
-def _first(outcomes: Sequence[Outcome], count: int) -> list[Outcome]:
-    return [outcome for outcome in outcomes if outcome.sample < count]
-
-
 def _row(
-    team: str, who: str, folder: EvalFolder, outcomes: Sequence[Outcome], models: int, each: int, *, vote: bool
+    team: str, who: str, folder: EvalFolder, outcomes: Sequence[Outcome], models: int, each: int, kind: str
 ) -> Row:
-    chosen = _first(outcomes, models * each)
-    how = f"{'maj' if vote else 'avg'}@{models * each}"
+    chosen = [outcome for outcome in outcomes if outcome.sample < models * each]
+    how = f"{kind}@{models * each}"
     names = {outcome.benchmark for outcome in chosen}
-    return Row(team, who, models, each, vote, pooled_summary(folder, chosen, dict.fromkeys(names, how)))
-
-
-def _scored(
-    team: Team, pooled: Sequence[Outcome], row: Row, names: Sequence[str], relation: Relation
-) -> dict[str, Scored]:
-    folder = team.members[0].folder
-    items, prints = folder.items(), folder.fingerprints()
-    scored = {}
-    for name in names:
-        members = [item for item in items if item.benchmark == name]
-        summary = row.summary["benchmarks"][name]
-        score = aggregate(
-            members, [o for o in pooled if o.benchmark == name], row.score, relation=relation, tie=summary["tie_rule"]
-        )
-        marks = {item.id: prints[name, item.id] for item in members}
-        scored[name] = Scored(
-            f"{team.name} {row.score}", name, score, members, marks, summary["grader"], summary["judge"]
-        )
-    return scored
-
-
-def _tied(team: Team, scored: Scored, pooled: Sequence[Outcome], relation: Relation) -> Tied:
-    votes = [outcome for outcome in pooled if outcome.benchmark == scored.benchmark]
-    strict = aggregate(scored.items, votes, scored.score.aggregation, relation=relation, tie="drop")
-    return Tied(team.name, scored.benchmark, scored.score.ties or 0, len(scored.items), strict.correct)
+    return Row(team, who, models, each, how, summary_of(folder, chosen, dict.fromkeys(names, how)))

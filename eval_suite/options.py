@@ -128,7 +128,7 @@ class PoolOptions(CodeOptions):
     """responses that each agent puts into a pool (default: all); `match_teams` only"""
 
 
-class ResponseOptions(CheckpointOptions):
+class DiversityOptions(CheckpointOptions):
     """Where the responses of several models come from; options of `diversity`."""
 
     data: str | None = None
@@ -157,11 +157,7 @@ class ResponseOptions(CheckpointOptions):
     """use the problems that all sources answer, where they differ"""
 
 
-class DiversityOptions(ResponseOptions):
-    """Options of `diversity`."""
-
-
-class PairOptions(ResponseOptions):
+class PairOptions(DiversityOptions):
     """Options of `pair`."""
 
     label_free: bool = False

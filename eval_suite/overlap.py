@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import re
@@ -33,7 +31,7 @@ from mmcorl.analysis.diversity import (
 from mmcorl.answers import Equivalence
 from mmcorl.errors import RunError, UserError
 from mmcorl.report import diversity_page
-from mmcorl.report.table import Align, Cell, Table, cells, markdown
+from mmcorl.report.table import Align, Cell, Table, cells, csv, markdown
 
 NOT_APART = (
     "c and kappa mix accuracy and dependence, c = (1 - p_e)(1 - kappa) and c >= |p_A - p_B|: a strong with a weak "
@@ -51,7 +49,6 @@ class ErrorOverlap(Result):
     out: Path | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything; null where a number is undefined."""
         draws = self.responses.draws
         return {
             "problems": self.pairs[0].problems,
@@ -71,7 +68,6 @@ class ErrorOverlap(Result):
         return diversity_tables(self.responses.draws, self.pairs, self.responses.notes, narrow=narrow)
 
     def csv(self) -> str:
-        """One row per pair; empty where a number is undefined."""
         return csv_text(self.pairs)
 
     def files(self) -> dict[str, Path]:
@@ -99,7 +95,6 @@ class PartnerRanking(Result):
     responses: GatheredResponses
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything; null where a number is undefined."""
         facts = {"facts": dict(self.responses.facts), "notes": list(self.responses.notes)}
         return self.ranking.as_dict() | facts
 
@@ -177,7 +172,13 @@ def diversity_tables(
     """
     columns: list[tuple[str, Align]] = [("Pair", "left"), ("Differ in", "left")]
     columns += [(head, "right") for head in ("κ ↓", "c ↑ %", "w ↓ %", "u ↑ %", "acc A %", "acc B %")]
-    rows = [[*_names(pair, narrow), *_numbers(pair, narrow)] for pair in pairs]
+    rows = []
+    for pair in pairs:
+        name, kind = pair_name(pair), PAIR_KINDS[pair.kind]
+        names = [Cell(name), Cell(kind)]
+        if narrow:  # On two lines, where the terminal is narrow.
+            names = [Cell(pair.a, name.removeprefix(f"{pair.a} ")), Cell(*kind.split(" ", 1))]
+        rows.append([*names, *_numbers(pair, narrow)])
     means = [
         f"mean of {count} {PAIR_KINDS[kind]} pairs: κ {kappa:.2f}, c {100 * c:.1f} %"
         for kind, (count, kappa, c) in by_kind(pairs).items()
@@ -192,21 +193,13 @@ def diversity_tables(
             [
                 Cell(draw.name),
                 Cell(draw.family or "not stated"),
-                _percent(draw.accuracy, wilson(round(draw.accuracy * n), n), narrow),
+                _share(draw.accuracy, wilson(round(draw.accuracy * n), n), narrow),
                 Cell(str(draw.unanswered)),
             ]
             for draw in draws
         ],
     )
     return [table, models]
-
-
-def _names(pair: Pair, narrow: bool) -> list[Cell]:
-    if not narrow:
-        return [Cell(pair_name(pair)), Cell(PAIR_KINDS[pair.kind])]
-    # On two lines, where the terminal is narrow.
-    first, _, rest = PAIR_KINDS[pair.kind].partition(" ")
-    return [Cell(pair.a, pair_name(pair).removeprefix(f"{pair.a} ")), Cell(first, rest)]
 
 
 def _numbers(pair: Pair, narrow: bool) -> list[Cell]:
@@ -219,7 +212,7 @@ def _numbers(pair: Pair, narrow: bool) -> list[Cell]:
         cells = [Cell(f"{kappa:.2f}", f"±{max(kappa - interval.low, interval.high - kappa):.2f}")]
     else:
         cells = [Cell(f"{kappa:.2f}", f"[{interval.low:.2f}, {interval.high:.2f}]")]
-    shares = [_percent(*values[name], narrow) for name in MEASURES[1:4]]
+    shares = [_share(*values[name], narrow) for name in MEASURES[1:4]]
     return [*cells, *shares, *(Cell(_bare(values[name][0])) for name in MEASURES[4:])]
 
 
@@ -243,7 +236,7 @@ def ranking_table(
     for candidate in ranking.candidates:
         kind = PAIR_KINDS[candidate.pair.kind]
         row = [Cell(candidate.name, kind)] if narrow else [Cell(candidate.name), Cell(kind)]
-        row += [_points(candidate.benefit, candidate.interval, narrow), Cell(f"{candidate.first:.0%}")]
+        row += [_share(candidate.benefit, candidate.interval, narrow, "+"), Cell(f"{candidate.first:.0%}")]
         cells = candidate.pair.cells
         if cells is None:
             assert candidate.strength is not None
@@ -272,28 +265,23 @@ def ranking_table(
 
 def csv_text(pairs: Sequence[Pair]) -> str:
     """One unrounded row per pair; empty where a number is undefined."""
-    out = io.StringIO()
-    rows = csv.writer(out, lineterminator="\n")
     bounds = [f"{name}{end}" for name in (*MEASURES, "agreement") for end in ("", "_low", "_high")]
-    cells = ("both", "only_a", "only_b", "neither", "same_wrong")
-    rows.writerow(["a", "b", "kind", "problems", *cells, *bounds])
+    counts = ("both", "only_a", "only_b", "neither", "same_wrong")
+    rows = []
     for pair in pairs:
         numbers = pair.as_dict()
-        values = [numbers[name][end] for name in (*MEASURES, "agreement") for end in ("value", "low", "high")]
-        rows.writerow([pair.a, pair.b, pair.kind, pair.problems, *(numbers["cells"][name] for name in cells), *values])
-    return out.getvalue()
+        values = [pair.a, pair.b, pair.kind, pair.problems, *(numbers["cells"][name] for name in counts)]
+        values += [numbers[name][end] for name in (*MEASURES, "agreement") for end in ("value", "low", "high")]
+        rows.append(cells(*("" if value is None else value for value in values)))
+    heads = ("a", "b", "kind", "problems", *counts, *bounds)
+    return csv(Table("", [(head, "left") for head in heads], rows))
 
 
-def _percent(share: float, interval: Interval, narrow: bool) -> Cell:
+def _share(share: float, interval: Interval, narrow: bool, sign: str = "") -> Cell:
+    text = f"{100 * share:{sign}.1f}"
     if narrow:
-        return Cell(_bare(share), f"±{100 * max(share - interval.low, interval.high - share):.1f}")
-    return Cell(_bare(share), f"[{100 * interval.low:.1f}, {100 * interval.high:.1f}]")
-
-
-def _points(share: float, interval: Interval, narrow: bool) -> Cell:
-    if narrow:
-        return Cell(f"{100 * share:+.1f}", f"±{100 * max(share - interval.low, interval.high - share):.1f}")
-    return Cell(f"{100 * share:+.1f}", f"[{100 * interval.low:+.1f}, {100 * interval.high:+.1f}]")
+        return Cell(text, f"±{100 * max(share - interval.low, interval.high - share):.1f}")
+    return Cell(text, f"[{100 * interval.low:{sign}.1f}, {100 * interval.high:{sign}.1f}]")
 
 
 def _bare(share: float) -> str:

@@ -13,18 +13,18 @@ from eval_suite import steps, subset
 from eval_suite.folder import EvalFolder, refuse_early
 from eval_suite.generation import Generation, generation_for, trained_with
 from eval_suite.grading.verdict import McqPolicy
-from eval_suite.imports import as_items, as_responses, read_responses
 from eval_suite.items import Item
-from eval_suite.joining import join
+from eval_suite.joining import read_answers
 from eval_suite.metrics.aggregate import default_aggregation, parse_aggregation
 from eval_suite.options import DEFAULT_POLICY, CodeOptions, EvalOptions, GradeOptions, GradingOptions
 from eval_suite.reporter import SILENT, Reporter
-from eval_suite.results import Evaluation, is_evaluation, unfinished
-from eval_suite.tasks import BENCHMARKS, Loaded
+from eval_suite.results import Evaluation, is_evaluation, require_finished
+from eval_suite.tasks import BENCHMARKS, Loaded, parse_benchmarks
 from mmcorl.errors import UserError
 
 if TYPE_CHECKING:
     from eval_suite.checkpoint import Checkpoint
+    from eval_suite.comas import SixthCalls
     from eval_suite.grading.judge import JudgeSettings, VllmJudge
     from eval_suite.sandbox.process import Sandbox
 
@@ -54,26 +54,39 @@ def evaluate(
     """
     options = EvalOptions.build(options, changes)
     judge = open_judge(options)
-    sources = parse_benchmarks(benchmarks)
-    part = subset.Subset(subset.parse(options.subset), options.subset_seed, options.limit)
-    job = EvalJob.plan(str(model), Path(out), sources, options)
-    job.check()
-    loaded = {name: subset.load(BENCHMARKS[name], source, part) for name, source in sources.items()}
-    sandbox = open_sandbox(options, [item for part in loaded.values() for item in part.items], reporter)
-    if not is_evaluation(job.out):
-        job.check_adapter()  # a finished evaluation needs no model any more
-    with EvalFolder(job.out, job.manifest(loaded)) as folder, job.checkpoint() as checkpoint:
-        askable = {}
+    job, loaded, sandbox = prepare(str(model), Path(out), benchmarks, options, reporter)
+    with EvalFolder(job.out, job.manifest(loaded)) as folder:
         for name, copy in loaded.items():
             for note in copy.notes:
                 reporter.note(f"{name}: {note}")
-            folder.keep_items(copy.items)
-            check = partial(checkpoint.check, job.generation[name])
-            askable[name] = steps.askable(folder, copy.items, check, reporter=reporter)
-        for name, items in askable.items():
-            steps.generate(folder, items, job.generation[name], checkpoint.chunk, reporter=reporter)
-        checkpoint.release()  # a judge in this process needs the room
+        with job.checkpoint() as checkpoint:
+            job.answer(folder, loaded, checkpoint, reporter)
         return _finish(folder, options, sandbox, judge, reporter)
+
+
+def prepare(
+    model: str,
+    out: Path,
+    benchmarks: Sequence[str] | str,
+    options: EvalOptions,
+    reporter: Reporter,
+    sizes: Mapping[str, int] | None = None,
+) -> tuple[EvalJob, dict[str, Loaded], Sandbox | None]:
+    """Plan the evaluation of a checkpoint and load its problems; whatever cannot work is refused here.
+
+    `sizes`: problems of a benchmark where the options name no subset; all by default.
+    """
+    sources = parse_benchmarks(benchmarks)
+    job = EvalJob.plan(model, out, sources, options)
+    job.check()
+    loaded = {}
+    for name, source in sources.items():
+        size = subset.parse(options.subset, (sizes or {}).get(name))
+        loaded[name] = subset.load(BENCHMARKS[name], source, size, options.subset_seed, options.limit)
+    sandbox = open_sandbox(options, [item for part in loaded.values() for item in part.items], reporter)
+    if not is_evaluation(job.out):
+        job.check_adapter()  # a finished evaluation needs no model any more
+    return job, loaded, sandbox
 
 
 def grade_file(
@@ -94,26 +107,15 @@ def grade_file(
     path = Path(responses)
     if path.is_dir():
         with EvalFolder(path) as folder:
-            _refuse_unfinished(folder)
+            require_finished(folder)
             sandbox = open_sandbox(options, folder.items(), reporter)
             _amend(folder, options)
             return _finish(folder, options, sandbox, judge, reporter)
-    imported = read_responses(path, golds=not options.benchmark)
-    rows, notes = imported.rows, list(imported.notes)
-    if options.benchmark:
-        ((name, source),) = parse_benchmarks(options.benchmark).items()
-        whole = BENCHMARKS[name].load(source).items
-        ids, how = join(rows, whole, name, str(path))
-        notes.append(f"problems of {name} are found by {how}")
-        answered = set(ids.values())
-        items = [item for item in whole if item.id in answered]
-    else:
-        name, ids = path.stem, None
-        items = as_items(rows, name)
-    for note in notes:
+    answers = read_answers(path, options.benchmark)
+    for note in answers.notes:
         reporter.note(f"{path}: {note}")
-    fresh = [vars(response) for response in as_responses(rows, name, ids)]
-    samples = {name: 1 + max(row.sample for row in rows)}
+    name, fresh = answers.name, [vars(response) for response in answers.responses]
+    samples = {name: answers.samples}
     manifest = {
         "responses": path.name,
         "mcq_policy": options.mcq_policy or DEFAULT_POLICY,
@@ -123,9 +125,9 @@ def grade_file(
     }
     if name in BENCHMARKS.imported:
         manifest["benchmarks"] = {name: {"import": BENCHMARKS.imported[name]}}
-    sandbox = open_sandbox(options, items, reporter)
+    sandbox = open_sandbox(options, answers.items, reporter)
     with EvalFolder(options.out or path.with_suffix(".graded"), manifest) as folder:
-        folder.renew_items(items)
+        folder.renew_items(answers.items)
         if folder.rows("responses.jsonl") != fresh:
             folder.replace_rows("responses.jsonl", fresh)
             for file in steps.GRADINGS:
@@ -136,8 +138,8 @@ def grade_file(
 def sum_up_again(path: str | Path) -> Evaluation:
     """Make tables and page of a finished evaluation again, from its files."""
     with EvalFolder(Path(path)) as folder:
-        _refuse_unfinished(folder)
-        return Evaluation(folder.title, folder, steps.sum_up(folder))
+        require_finished(folder)
+        return steps.sum_up(folder)
 
 
 @dataclass(frozen=True)
@@ -225,6 +227,23 @@ class EvalJob:
 
         return Checkpoint(self.model, self.adapter, self.device)
 
+    def answer(
+        self,
+        folder: EvalFolder,
+        loaded: Mapping[str, Loaded],
+        checkpoint: Checkpoint | SixthCalls,
+        reporter: Reporter,
+        doing: str = "answering",
+    ) -> None:
+        """Check every prompt, then ask the checkpoint what is not answered yet."""
+        askable = {}
+        for name, copy in loaded.items():
+            folder.keep_items(copy.items)
+            check = partial(checkpoint.check, self.generation[name])
+            askable[name] = steps.askable(folder, copy.items, check, reporter=reporter)
+        for name, items in askable.items():
+            steps.generate(folder, items, self.generation[name], checkpoint.chunk, doing=doing, reporter=reporter)
+
     def _settings(self) -> dict[str, Any]:
         """The part of the manifest that is known before the data are read."""
         return {
@@ -234,25 +253,6 @@ class EvalJob:
             "samples_by_benchmark": {name: how.samples for name, how in self.generation.items()},
             "aggregations": dict(self.aggregations),
         }
-
-
-def parse_benchmarks(texts: Sequence[str] | str) -> dict[str, str | None]:
-    """Split `NAME` or `NAME=PATH` into names and local copies; None stands for the hub.
-
-    `package.module:NAME` becomes the name of the benchmark it imports.
-    """
-    sources: dict[str, str | None] = {}
-    for text in [texts] if isinstance(texts, str) else texts:
-        name, equals, path = text.partition("=")
-        name = BENCHMARKS.find(name).name  # refuses an unknown name
-        if name in sources:
-            raise UserError(f"{name} is named twice: evaluate one copy of it, or two into two folders")
-        if equals and not path:
-            raise UserError(f"{text!r} names no path: write {name}=PATH, or {name} alone for the hub")
-        sources[name] = path if equals else None
-    if not sources:
-        raise UserError("no benchmark is named: give at least one, such as math500")
-    return sources
 
 
 def aggregations_of(requested: str | None, samples: Mapping[str, int]) -> dict[str, str]:
@@ -303,12 +303,7 @@ def _finish(
     steps.observe_voters(folder, sandbox, reporter=reporter)
     if judge is not None:
         steps.judge(folder, judge, again=options.judge_again, reporter=reporter)
-    return Evaluation(folder.title, folder, steps.sum_up(folder))
-
-
-def _refuse_unfinished(folder: EvalFolder) -> None:
-    if left := unfinished(folder):
-        raise UserError(left)
+    return steps.sum_up(folder)
 
 
 def _amend(folder: EvalFolder, options: GradeOptions) -> None:

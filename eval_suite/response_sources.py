@@ -13,27 +13,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
-from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import ValidationError
 
 from eval_suite import steps, subset
 from eval_suite.folder import EvalFolder
 from eval_suite.generation import generation_for, trained_with
 from eval_suite.grading import GRADER, Grader
-from eval_suite.imports import Imported, as_items, as_responses, read_responses
 from eval_suite.items import Item
-from eval_suite.joining import join
+from eval_suite.joining import read_answers
 from eval_suite.metrics.paired import facts_difference
-from eval_suite.options import DEFAULT_POLICY, ResponseOptions
-from eval_suite.pipeline import EvalJob, aggregations_of, parse_benchmarks
+from eval_suite.options import DEFAULT_POLICY, DiversityOptions
+from eval_suite.pipeline import EvalJob, aggregations_of
 from eval_suite.reporter import Reporter, counted
-from eval_suite.results import is_evaluation, unfinished
-from eval_suite.tasks import BENCHMARKS, Loaded
+from eval_suite.results import is_evaluation, require_finished, unfinished
+from eval_suite.tasks import BENCHMARKS, Loaded, parse_benchmarks
 from mmcorl.algo.seeds import noise_seed
 from mmcorl.analysis.diversity import ModelResponses
 from mmcorl.answers import Equivalence
@@ -44,6 +41,8 @@ from mmcorl.tools import zoo
 
 ALIKE = 0.9
 """Share of known answers that must agree between sources, whose spellings may differ."""
+SAMPLING = ("temperature", "top_p", "style", "max_new_tokens")
+"""Settings of sampling that are noted where sources differ in them."""
 _SEED = re.compile(r"@seed(\d+)\Z")
 
 
@@ -93,7 +92,7 @@ class GatheredResponses:
     """Caveats for a reader of the numbers."""
 
 
-def gather(texts: Sequence[str], options: ResponseOptions, *, labels: bool, reporter: Reporter) -> GatheredResponses:
+def gather(texts: Sequence[str], options: DiversityOptions, *, labels: bool, reporter: Reporter) -> GatheredResponses:
     """Sample or read every source and join their problems.
 
     Args:
@@ -140,7 +139,7 @@ def parse_source(text: str) -> Source:
     return Source(label.removeprefix("zoo:"), where, kind, seed)
 
 
-def _check_sources(sources: Sequence[Source], options: ResponseOptions) -> None:
+def _check_sources(sources: Sequence[Source], options: DiversityOptions) -> None:
     """Refuse, before anything is read or loaded, sources and options that do not fit."""
     seen: dict[tuple[str, int | None], Source] = {}
     for source in sources:
@@ -195,7 +194,7 @@ def _families(texts: Sequence[str], sources: Sequence[Source]) -> dict[str, str]
 
 
 def _sampled(
-    sources: Sequence[Source], options: ResponseOptions, labels: bool, reporter: Reporter
+    sources: Sequence[Source], options: DiversityOptions, labels: bool, reporter: Reporter
 ) -> dict[Source, GradedSource]:
     """Sample checkpoints, each into its own evaluation folder; finished ones are only read."""
     if not sources:
@@ -230,18 +229,16 @@ def _sampled(
 
 def _answer(job: EvalJob, loaded: Loaded, label: str, labels: bool, reporter: Reporter) -> None:
     """Answer, grade and, with known answers, sum up: the evaluation of one checkpoint."""
-    ((name, settings),) = job.generation.items()
-    with EvalFolder(job.out, job.manifest({name: loaded})) as folder, job.checkpoint() as checkpoint:
-        folder.keep_items(loaded.items)
-        askable = steps.askable(folder, loaded.items, partial(checkpoint.check, settings), reporter=reporter)
-        steps.generate(folder, askable, settings, checkpoint.chunk, doing=f"{label} answers", reporter=reporter)
-        checkpoint.release()
+    (name,) = job.generation
+    with EvalFolder(job.out, job.manifest({name: loaded})) as folder:
+        with job.checkpoint() as checkpoint:
+            job.answer(folder, {name: loaded}, checkpoint, reporter, f"{label} answers")
         steps.grade(folder, job.mcq_policy, what=label, reporter=reporter)
         if labels:
             steps.sum_up(folder, label)
 
 
-def _job(source: Source, name: str, options: ResponseOptions) -> EvalJob:
+def _job(source: Source, name: str, options: DiversityOptions) -> EvalJob:
     """The evaluation of one checkpoint on the problems called `name`."""
     seed = options.seed if source.seed is None else source.seed
     settings = generation_for(
@@ -263,11 +260,11 @@ def _job(source: Source, name: str, options: ResponseOptions) -> EvalJob:
     return EvalJob(source.where, out, {name: settings}, aggregations, DEFAULT_POLICY, adapter, options.device)
 
 
-def problems_of(options: ResponseOptions, labels: bool, reporter: Reporter) -> tuple[str, Loaded]:
+def problems_of(options: DiversityOptions, labels: bool, reporter: Reporter) -> tuple[str, Loaded]:
     """Load the problems to ask, drawn by a seed: a benchmark's, or the rows of any source that a config may name."""
     if options.benchmark:
         ((name, where),) = parse_benchmarks(options.benchmark).items()
-        loaded = subset.load(BENCHMARKS[name], where, subset.Subset(options.problems, options.problems_seed))
+        loaded = subset.load(BENCHMARKS[name], where, options.problems, options.problems_seed)
         if any(item.kind == "code" for item in loaded.items):
             raise UserError(f"{name} asks for programs, of which no two are the same wrong answer: take another one")
         return name, loaded
@@ -287,7 +284,13 @@ def problems_of(options: ResponseOptions, labels: bool, reporter: Reporter) -> t
     prompts = whole.select([int(place.id) for place in places])
     with reporter.task(f"reading {name}", len(prompts)) as bar:
         checked = check(prompts, max_side=VisionSettings().max_side, on_progress=lambda *_: bar.advance())
-    items = [_item(name, prompt) for prompt in prompts.select(checked.kept)]
+    items = [
+        Item(
+            *(name, prompt.row_id, prompt.text, prompt.gold or "", prompt.images, prompt.choices),
+            meta={} if prompt.tag is None else {"tag": prompt.tag},
+        )
+        for prompt in prompts.select(checked.kept)
+    ]
     unknown = sum(not item.gold for item in items)
     if labels and unknown:
         raise UserError(
@@ -307,35 +310,20 @@ def data_settings(source: str, changes: Sequence[str]) -> Any:
 
     Repeated rows are left out and counted, unless the settings say otherwise.
     """
-    from mmcorl import config
     from mmcorl.config.errors import sentence
+    from mmcorl.config.load import load, override
     from mmcorl.data.settings import DataSettings
 
+    raw = {"source": source}
     if source.endswith((".yaml", ".yml")):
-        raw = config.load(source).data.train.model_dump(exclude_unset=True, mode="json")
-    else:
-        raw = {"source": source}
+        raw = load(source).data.train.model_dump(exclude_unset=True, mode="json")
     raw.setdefault("duplicates", "skip")
     for change in changes:
-        key, equals, value = change.partition("=")
-        if not equals or not key:
-            raise UserError(f"--data-set {change} is not of the form KEY=VALUE, such as columns.answer=solution")
-        *parents, last = key.split(".")
-        inner = raw
-        for parent in parents:
-            inner = inner.setdefault(parent, {})
-            if not isinstance(inner, dict):
-                raise UserError(f"--data-set {change} looks for settings in {parent!r}, which has none")
-        inner[last] = yaml.safe_load(value)
+        override(raw, change)
     try:
         return DataSettings.model_validate(raw)
     except ValidationError as error:
         raise UserError(sentence(error, raw, DataSettings)) from error
-
-
-def _item(name: str, prompt: Any) -> Item:
-    meta = {} if prompt.tag is None else {"tag": prompt.tag}
-    return Item(name, prompt.row_id, prompt.text, prompt.gold or "", prompt.images, prompt.choices, meta=meta)
 
 
 # --- what was answered before -----------------------------------------------------------------------------------
@@ -343,8 +331,7 @@ def _item(name: str, prompt: Any) -> Item:
 
 def _read_evaluation(source: Source, path: Path | None = None) -> GradedSource:
     folder = EvalFolder(path or Path(source.where))
-    if left := unfinished(folder):
-        raise UserError(left)
+    require_finished(folder)
     items = [item for item in folder.items() if item.kind != "code"]
     left_out = len(folder.items()) - len(items)
     # Pictures are not kept in full, so questions about them cannot be told apart.
@@ -356,8 +343,9 @@ def _read_evaluation(source: Source, path: Path | None = None) -> GradedSource:
     names = list(dict.fromkeys(item.benchmark for item in items))
     several = len(names) > 1
     key = {(item.benchmark, item.id): f"{item.benchmark}/{item.id}" if several else item.id for item in items}
+    generation = folder.manifest.get("generation", {})
+    asked: Mapping[str, Any] = next((generation[name] for name in names if name in generation), {})
     outcomes = [outcome for outcome in folder.outcomes() if (outcome.benchmark, outcome.id) in key]
-    manifest = folder.manifest
     return GradedSource(
         source,
         {key[item.benchmark, item.id]: item for item in items},
@@ -365,49 +353,25 @@ def _read_evaluation(source: Source, path: Path | None = None) -> GradedSource:
         1 + min(max(o.sample for o in outcomes if o.benchmark == name) for name in names),
         folder.facts("rule.json") or {},
         folder.facts("judge.json"),
-        _how(manifest.get("generation", {}), names),
-        manifest.get("model"),
+        {name: asked[name] for name in SAMPLING if name in asked},
+        folder.manifest.get("model"),
         ([f"{source.label}: {counted(left_out, 'program is', 'programs are')} left out"] if left_out else [])
         + _repeated(item for item in items if (item.benchmark, item.id) not in pictured),
     )
 
 
-def _how(generation: Mapping[str, Mapping[str, Any]], names: Iterable[str]) -> dict[str, Any]:
-    settings = [generation[name] for name in names if name in generation]
-    return {key: settings[0][key] for key in ("temperature", "top_p", "style", "max_new_tokens")} if settings else {}
-
-
-def _read_file(source: Source, options: ResponseOptions, labels: bool, reporter: Reporter) -> GradedSource:
-    path = Path(source.where)
-    imported = read_responses(path, golds=labels and not options.benchmark)
-    rows, notes, ids = imported.rows, [f"{source.label}: {note}" for note in imported.notes], None
-    if options.benchmark:
-        ((name, where),) = parse_benchmarks(options.benchmark).items()
-        whole = BENCHMARKS[name].load(where).items
-        ids, how = join(rows, whole, name, source.where)
-        answered = set(ids.values())
-        items = [item for item in whole if item.id in answered]
-        notes.append(f"{source.label}: problems of {name} are found by {how}")
-    else:
-        name = rows[0].benchmark or path.stem
-        items = as_items(rows, name) if labels else _unlabelled(rows, name)
-    responses = as_responses(rows, name, ids)
-    known = {item.id: item for item in items}
+def _read_file(source: Source, options: DiversityOptions, labels: bool, reporter: Reporter) -> GradedSource:
+    given = read_answers(Path(source.where), options.benchmark, golds=labels, own_name=True)
+    known = {item.id: item for item in given.items}
     answers: dict[tuple[str, int], tuple[str | None, bool]] = {}
-    with Grader() as grader, reporter.task(f"grading {source.label}", len(responses)) as bar:
-        for response in responses:
+    with Grader() as grader, reporter.task(f"grading {source.label}", len(given.responses)) as bar:
+        for response in given.responses:
             result = grader.rule(known[response.id], response)
             answers[response.id, response.sample] = (result.answer, result.rule)
             bar.advance()
-    notes += _repeated(items)
+    notes = [f"{source.label}: {note}" for note in given.notes] + _repeated(given.items)
     facts = {"name": GRADER[0], "version": GRADER[1], "mcq_policy": DEFAULT_POLICY}
-    return GradedSource(source, known, answers, 1 + max(row.sample for row in rows), facts, notes=notes)
-
-
-def _unlabelled(rows: Sequence[Imported], name: str) -> list[Item]:
-    """Make the items of a file whose known answers are not needed."""
-    items = {row.id: Item(name, row.id, row.question, row.gold or "", choices=row.choices) for row in rows}
-    return list(items.values())
+    return GradedSource(source, known, answers, given.samples, facts, notes=notes)
 
 
 # --- joined -----------------------------------------------------------------------------------------------------
@@ -429,7 +393,8 @@ def _joined(
         sheets = [replace(sheet, items={problem: sheet.items[problem] for problem in problems}) for sheet in sheets]
     with Equivalence() as relation:
         notes += _check_golds(sheets, relation)
-    families = {**_lineages(sheets), **families}
+    lineages = {sheet.source.label: lineage(sheet.model) for sheet in sheets if sheet.model is not None}
+    families = {**{label: family for label, family in lineages.items() if family is not None}, **families}
     draws = _draws(sheets, families, labels)
     if len(draws) < 2:
         raise UserError(
@@ -440,7 +405,7 @@ def _joined(
         counts = ", ".join(f"{name} {count}" for name, count in silent.items())
         notes.append(f"without a readable answer, which agrees with nothing and is wrong: {counts}")
     choices = {problem: item.choices for problem, item in sheets[0].items.items()}
-    return GatheredResponses(tuple(draws), choices, labels, tuple(_facts(sheets, families)), tuple(notes))
+    return GatheredResponses(tuple(draws), choices, labels, tuple(_facts(sheets[0], families).items()), tuple(notes))
 
 
 def _draws(sheets: Sequence[GradedSource], families: Mapping[str, str], labels: bool) -> list[ModelResponses]:
@@ -475,7 +440,7 @@ def _check_alike(sheets: Sequence[GradedSource], notes: list[str]) -> None:
         if all(known) and known[0] != known[1]:
             names = [", ".join(sorted(benchmarks)) for benchmarks in known]
             raise UserError(f"{where} are about {names[0]} and {names[1]}: let both answer the same problems")
-    for key in ("temperature", "top_p", "style", "max_new_tokens"):
+    for key in SAMPLING:
         values = {sheet.source.label: sheet.sampling[key] for sheet in sheets if key in sheet.sampling}
         if len(set(values.values())) > 1:
             notes.append(f"asked differently: {key} {', '.join(f'{v} for {name}' for name, v in values.items())}")
@@ -510,18 +475,8 @@ def _repeated(items: Iterable[Item]) -> list[str]:
     """Note how many problems repeat an earlier one, with its known answer, under another id."""
     seen = Counter((item.question, item.choices, item.gold) for item in items if item.question and not item.images)
     extra = sum(count - 1 for count in seen.values())
-    return [f"{counted(extra, 'problem repeats', 'problems repeat')} an earlier question under another id"] * bool(
-        extra
-    )
-
-
-def _lineages(sheets: Sequence[GradedSource]) -> dict[str, str]:
-    """Return the lineage of every model whose config can be read without a network."""
-    lineages = {}
-    for sheet in sheets:
-        if sheet.model is not None and (family := lineage(sheet.model)) is not None:
-            lineages[sheet.source.label] = family
-    return lineages
+    note = f"{counted(extra, 'problem repeats', 'problems repeat')} an earlier question under another id"
+    return [note] if extra else []
 
 
 def lineage(model: str) -> str | None:
@@ -545,16 +500,14 @@ def lineage(model: str) -> str | None:
     return letters[0] if letters else None
 
 
-def _facts(sheets: Sequence[GradedSource], families: Mapping[str, str]) -> list[tuple[str, str]]:
-    first = sheets[0]
+def _facts(first: GradedSource, families: Mapping[str, str]) -> dict[str, str]:
     names = dict.fromkeys(item.benchmark for item in first.items.values())
-    facts = [("problems", f"{len(first.items)} of {', '.join(names)}")]
-    if first.sampling:
-        how = first.sampling
-        facts.append(("asked", f"{how['style']} prompt, temperature {how['temperature']:g}, top-p {how['top_p']:g}"))
-    facts.append(("families", ", ".join(f"{name}: {family}" for name, family in families.items()) or "none stated"))
-    grader = first.grader
-    facts.append(("grader", f"{grader.get('name')} {grader.get('version')}, {grader.get('mcq_policy')}"))
-    facts.append(("judge", "none" if first.judge is None else str(first.judge.get("model"))))
-    facts.append(("same wrong answer", "by mmcorl.answers.Equivalence, the relation that also votes and grades"))
-    return facts
+    facts = {"problems": f"{len(first.items)} of {', '.join(names)}"}
+    if how := first.sampling:
+        facts["asked"] = f"{how['style']} prompt, temperature {how['temperature']:g}, top-p {how['top_p']:g}"
+    return facts | {
+        "families": ", ".join(f"{name}: {family}" for name, family in families.items()) or "none stated",
+        "grader": "{name} {version}, {mcq_policy}".format_map(first.grader),
+        "judge": "none" if first.judge is None else str(first.judge.get("model")),
+        "same wrong answer": "by mmcorl.answers.Equivalence, the relation that also votes and grades",
+    }

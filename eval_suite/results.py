@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eval_suite.folder import EvalFolder, key_of
+from eval_suite.folder import EvalFolder
+from eval_suite.metrics.outcomes import key_of
 from eval_suite.metrics.paired import Scored, scored_benchmarks
 from eval_suite.tables import csv_text, score_tables, sub_score_tables, title
 from mmcorl.errors import UserError
@@ -68,21 +69,28 @@ class Evaluation(Result):
         return scores
 
     def as_dict(self) -> dict[str, Any]:
-        """The content of summary.json."""
         return self.summary
 
     def tables(self, *, sub_scores: bool = False) -> list[Table]:
         """Scores and how they came about; with `sub_scores` also the official ones of every benchmark."""
-        if sub_scores:
-            return evaluation_tables(self.label, self.summary)
-        return score_tables([(self.label, self.summary)])
+        tables = score_tables([(self.label, self.summary)])
+        for name, scores in self.scores.items() if sub_scores else ():
+            tables += sub_score_tables(self.label, name, scores)
+        return tables
+
+    def write(self) -> None:
+        """Write results.md (everything), results.tex (scores) and results.csv (one unrounded row per benchmark)."""
+        how = [cells(*fact) for fact in facts(self.folder)]
+        settings = Table("How they were asked", [("", "left"), ("", "left")], how)
+        scores, origins, *parts = self.tables(sub_scores=True)
+        self.folder.write("results.md", markdown([scores, origins, settings, *parts]))
+        self.folder.write("results.tex", latex([scores, origins]))
+        self.folder.write("results.csv", self.csv())
 
     def csv(self) -> str:
-        """One row per benchmark."""
         return csv_text([(self.label, self.summary)])
 
     def files(self) -> dict[str, Path]:
-        """Page of all samples, tables, summary."""
         names = {"samples": "samples.html", "tables": "results.md", "summary": "summary.json"}
         return {what: self.path / name for what, name in names.items()}
 
@@ -117,6 +125,12 @@ def unfinished(folder: EvalFolder) -> str | None:
     return f"{str(folder.path)!r} is unfinished ({left}): give the `mmcorl eval` command again to finish it"
 
 
+def require_finished(folder: EvalFolder) -> None:
+    """Refuse a folder that `unfinished` says something about."""
+    if left := unfinished(folder):
+        raise UserError(left)
+
+
 def open_evaluations(paths: Sequence[Path]) -> list[Evaluation]:
     """Open the evaluations in folders, in order.
 
@@ -126,8 +140,7 @@ def open_evaluations(paths: Sequence[Path]) -> list[Evaluation]:
     evaluations = []
     for label, path in zip(labels_of(paths), paths, strict=True):
         folder = EvalFolder(path)
-        if left := unfinished(folder):
-            raise UserError(left)
+        require_finished(folder)
         summary = folder.facts("summary.json")
         if summary is None:
             raise UserError(f"{str(path)!r} holds no summary.json: finish it, or grade it with `mmcorl grade {path}`")
@@ -152,23 +165,6 @@ def labels_of(paths: Sequence[Path]) -> list[str]:
         if len(set(labels)) == len(labels):
             return labels
     return list(map(str, places))
-
-
-def evaluation_tables(label: str, summary: Mapping[str, Any]) -> list[Table]:
-    """Scores, how they came about, and the official sub-scores of every benchmark."""
-    tables = score_tables([(label, summary)])
-    for name, scores in summary["benchmarks"].items():
-        tables += sub_score_tables(label, name, scores)
-    return tables
-
-
-def write_tables(folder: EvalFolder, label: str, summary: Mapping[str, Any]) -> None:
-    """Write results.md (everything), results.tex (scores) and results.csv (one unrounded row per benchmark)."""
-    settings = Table("How they were asked", [("", "left"), ("", "left")], [cells(*fact) for fact in facts(folder)])
-    scores, origins, *parts = evaluation_tables(label, summary)
-    folder.write("results.md", markdown([scores, origins, settings, *parts]))
-    folder.write("results.tex", latex([scores, origins]))
-    folder.write("results.csv", csv_text([(label, summary)]))
 
 
 def facts(folder: EvalFolder) -> list[tuple[str, str]]:

@@ -6,12 +6,13 @@ import csv
 import json
 import re
 import zipfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from mmcorl.data.tables import UnreadableRowError, json_lines
 from mmcorl.errors import UserError
 
-KINDS = (".jsonl", ".json", ".csv", ".tsv", ".xlsx", ".parquet")
 _LISTS = ("logs", "samples", "rows", "data")
 """Keys under which a JSON object may hold its rows."""
 _ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")
@@ -26,18 +27,11 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         raise UserError(f"there is no file {str(path)!r}: give a file of responses")
     kind = path.suffix.lower()
-    if kind not in KINDS:
-        raise UserError(f"{path} has the ending {kind!r}: give {', '.join(KINDS[:-1])} or {KINDS[-1]}")
+    if kind not in _READERS:
+        *others, last = _READERS
+        raise UserError(f"{path} has the ending {kind!r}: give {', '.join(others)} or {last}")
     try:
-        if kind == ".jsonl":
-            return _json_lines(path)
-        if kind == ".json":
-            return _json(path)
-        if kind == ".parquet":
-            return _parquet(path)
-        if kind == ".xlsx":
-            return _workbook(path)
-        return _separated(path, "\t" if kind == ".tsv" else ",")
+        rows = _READERS[kind](path)
     except (UnicodeDecodeError, RecursionError, csv.Error) as error:
         reason = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
         raise UserError(
@@ -47,22 +41,15 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         raise UserError(
             f"{path} cannot be read ({error.strerror or error}): repair the file or its permissions"
         ) from error
-
-
-def _json_lines(path: Path) -> list[dict[str, Any]]:
-    # Lines end in \n alone: models write other characters that Python counts as line ends, too.
-    rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), 1):
-        if line.strip():
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise UserError(f"{path}, line {number} is no JSON ({error.msg}): repair or remove the line") from error
-            rows.append(_object(row, path, f"line {number}"))
+    for number, row in enumerate(rows):
+        if isinstance(row, UnreadableRowError):
+            raise UserError(f"{path} cannot be read: {row}; repair or remove the line")
+        if not isinstance(row, dict):
+            raise UserError(f"{path}, row {number} is not an object: give one object per response")
     return rows
 
 
-def _json(path: Path) -> list[dict[str, Any]]:
+def _json(path: Path) -> list[Any]:
     """A list of rows, rows under a usual key, rows by id, or one row."""
     try:
         content = json.loads(path.read_text(encoding="utf-8-sig"))
@@ -78,47 +65,39 @@ def _json(path: Path) -> list[dict[str, Any]]:
             content = [content]
     if not isinstance(content, list):
         raise UserError(f"{path} holds {type(content).__name__}, no rows: give a list of objects")
-    return [_object(row, path, f"row {number}") for number, row in enumerate(content)]
+    return content
 
 
-def _object(row: Any, path: Path, where: str) -> dict[str, Any]:
-    if not isinstance(row, dict):
-        raise UserError(f"{path}, {where} is no JSON object: give one object per response")
-    return row
-
-
-def _separated(path: Path, delimiter: str) -> list[dict[str, Any]]:
+def _separated(path: Path) -> list[Any]:
     csv.field_size_limit(2**31 - 1)
     with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.reader(file, delimiter=delimiter, strict=True)
-        head = next(reader, [])
-        if len(set(head)) < len(head):
-            twice = next(name for name in head if head.count(name) > 1)
+        reader = csv.DictReader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
+        head = list(reader.fieldnames or ())
+        twice = next((name for name in head if head.count(name) > 1), None)
+        if twice is not None:
             raise UserError(f"{path} has two columns {twice!r}: give every column a name of its own")
         rows = []
-        for cells in reader:
-            if cells and len(cells) != len(head):
+        for row in reader:
+            if None in row or None in row.values():
                 raise UserError(
-                    f"{path}, line {reader.line_num} has {len(cells)} cells and the head {len(head)}: put texts that "
-                    "hold separators or line ends into quotes"
+                    f"{path}, line {reader.line_num} has more or fewer cells than the head: put texts that hold "
+                    "separators or line ends into quotes"
                 )
-            if cells:
-                rows.append(dict(zip(head, cells, strict=True)))
+            rows.append(row)
     return rows
 
 
-def _parquet(path: Path) -> list[dict[str, Any]]:
+def _parquet(path: Path) -> list[Any]:
     import pyarrow
     import pyarrow.parquet
 
     try:
-        table: list[dict[str, Any]] = pyarrow.parquet.read_table(path).to_pylist()
+        return list(pyarrow.parquet.read_table(path).to_pylist())
     except pyarrow.ArrowException as error:
         raise UserError(f"{path} cannot be read as parquet ({str(error).splitlines()[0]}): save it anew") from error
-    return table
 
 
-def _workbook(path: Path) -> list[dict[str, Any]]:
+def _workbook(path: Path) -> list[Any]:
     """Rows of the first sheet: values only, as VLMEvalKit and pandas write them."""
     try:
         import openpyxl
@@ -141,3 +120,13 @@ def _cell(cell: Any) -> Any:
     if isinstance(value, str):  # characters that XML cannot hold are escaped as _x000D_
         return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), value)
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+_READERS: Mapping[str, Callable[[Path], list[Any]]] = {
+    ".jsonl": json_lines,
+    ".json": _json,
+    ".csv": _separated,
+    ".tsv": _separated,
+    ".xlsx": _workbook,
+    ".parquet": _parquet,
+}

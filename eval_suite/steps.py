@@ -10,15 +10,15 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from eval_suite.folder import EvalFolder, key_of
+from eval_suite.folder import EvalFolder
 from eval_suite.generation import Generation
 from eval_suite.grading import Grader
 from eval_suite.grading.verdict import GRADER, McqPolicy
 from eval_suite.items import Item, Response
-from eval_suite.metrics.outcomes import Outcome
-from eval_suite.metrics.summary import summarise, summarise_outcomes
+from eval_suite.metrics.outcomes import Outcome, key_of
+from eval_suite.metrics.summary import one_judge, summarise
 from eval_suite.reporter import SILENT, Reporter, counted
-from eval_suite.results import facts, write_tables
+from eval_suite.results import Evaluation, facts
 from eval_suite.samples_page import write_view
 from eval_suite.tasks import BENCHMARKS, Benchmark
 from mmcorl.errors import RunError, UserError
@@ -205,7 +205,7 @@ def judge(
     kept = [
         row
         for row in folder.rows("judge.jsonl")
-        if key_of(row) in requests and _by(row, name) and row["verdict"] not in stale and again != "all"
+        if key_of(row) in requests and row.items() >= name.items() and row["verdict"] not in stale and again != "all"
     ]
     with VerdictCache(folder.path / "verdicts.sqlite") as cache:
         if again == "all":
@@ -328,56 +328,38 @@ def _record_sandbox(folder: EvalFolder, sandbox: Sandbox) -> None:
         folder.write("sandbox.json", json.dumps(records, indent=1) + "\n")
 
 
-def sum_up(folder: EvalFolder, title: str | None = None) -> dict[str, Any]:
-    """Write summary.json, its tables and samples.html from the files; returns the summary."""
-    title = folder.title if title is None else title
-    responses, rule_rows, judge_rows = folder.responses(), folder.rows("rule.jsonl"), folder.rows("judge.jsonl")
-    summary = summarise(
-        folder.items(),
-        responses,
-        rule_rows,
-        judge_rows,
-        behaviour_rows=folder.rows("behaviour.jsonl"),
-        samples=folder.manifest.get("samples_by_benchmark"),
-        aggregations=folder.manifest.get("aggregations"),
-        unasked=folder.rows("unasked.jsonl"),
-        **summary_facts(folder),
-    )
+def sum_up(folder: EvalFolder, title: str | None = None) -> Evaluation:
+    """Write summary.json, its tables and samples.html from the files."""
+    unasked = folder.rows("unasked.jsonl")
+    summary = summary_of(folder, folder.outcomes(), folder.manifest.get("aggregations"), unasked=unasked)
     folder.write("summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
-    write_tables(folder, title, summary)
+    evaluation = Evaluation(folder.title if title is None else title, folder, summary)
+    evaluation.write()
     with folder.writing("samples.html"):
         write_view(
             folder.path / "samples.html",
-            title=title,
+            title=evaluation.label,
             item_rows=folder.rows("items.jsonl"),
-            responses=responses,
-            rule_rows=rule_rows,
-            judge_rows=judge_rows,
+            responses=folder.responses(),
+            rule_rows=folder.rows("rule.jsonl"),
+            judge_rows=folder.rows("judge.jsonl"),
             facts=facts(folder),
         )
-    return summary
+    return evaluation
 
 
-def pooled_summary(
-    folder: EvalFolder, outcomes: Sequence[Outcome], aggregations: Mapping[str, str], **more: Any
+def summary_of(
+    folder: EvalFolder, outcomes: Sequence[Outcome], aggregations: Mapping[str, str] | None, **more: Any
 ) -> dict[str, Any]:
     """Summarise outcomes, of one checkpoint or pooled, over the items of `folder`; `aggregations` by benchmark."""
-    return summarise_outcomes(folder.items(), outcomes, aggregations=aggregations, **summary_facts(folder), **more)
-
-
-def summary_facts(folder: EvalFolder) -> dict[str, Any]:
-    """What a summary takes from the benchmarks and from the folder's small files."""
-    known = folder.benchmarks()
-    return {
-        "sub_scores": {name: benchmark.sub_scores for name, benchmark in known.items()},
-        "caveats": {name: benchmark.caveats for name, benchmark in known.items()},
-        "full_sizes": {name: benchmark.rows for name, benchmark in known.items()},
-        "grader": folder.facts("rule.json") or {},
-        "judge": folder.facts("judge.json"),
-        "fingerprints": folder.fingerprints(),
-        "sandbox": (folder.facts("sandbox.json") or {"used": []})["used"],
-    }
-
-
-def _by(row: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
-    return all(row.get(key) == value for key, value in facts.items())
+    return summarise(
+        folder.items(),
+        outcomes,
+        folder.facts("rule.json") or {},
+        benchmarks=folder.benchmarks(),
+        judge=one_judge(folder.rows("judge.jsonl"), folder.facts("judge.json")),
+        fingerprints=folder.fingerprints(),
+        aggregations=aggregations,
+        sandbox=(folder.facts("sandbox.json") or {"used": []})["used"],
+        **more,
+    )

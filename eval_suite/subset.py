@@ -8,23 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from eval_suite.benchmark import Benchmark, Loaded
 from eval_suite.items import Item
 from mmcorl.errors import UserError
-
-
-@dataclass(frozen=True)
-class Subset:
-    """Which problems of a benchmark are asked."""
-
-    size: int | None = None
-    """So many are drawn; None takes all."""
-    seed: int = 0
-    limit: int | None = None
-    """Of these the first so many, for a trial."""
 
 
 def parse(text: str | None, otherwise: int | None = None) -> int | None:
@@ -38,20 +27,25 @@ def parse(text: str | None, otherwise: int | None = None) -> int | None:
     return int(text)
 
 
-def load(benchmark: Benchmark, source: str | Path | None, subset: Subset) -> Loaded:
-    """The items of a copy that belong to a subset, in the order of the copy; its notes say what was drawn."""
-    if subset.size is None:
-        return benchmark.load(source, limit=subset.limit)
-    if subset.limit is not None and subset.limit < 1:
-        raise UserError(f"limit {subset.limit} leaves nothing of {benchmark.name}; it must be at least 1")
+def load(
+    benchmark: Benchmark, source: str | Path | None, size: int | None, seed: int = 0, limit: int | None = None
+) -> Loaded:
+    """The items of a copy in its order: all, or `size` drawn by a seed; of these the first `limit`, for a trial.
+
+    The notes of what is returned say what was left out.
+    """
+    if size is None:
+        return benchmark.load(source, limit=limit)
+    if limit is not None and limit < 1:
+        raise UserError(f"limit {limit} leaves nothing of {benchmark.name}; it must be at least 1")
     loaded = benchmark.load(source)
     items, notes = loaded.items, list(loaded.notes)
-    if subset.size < len(items):
-        notes.append(f"subset: {subset.size} of {len(items)} rows, drawn with seed {subset.seed}")
-        items = draw(items, subset.size, subset.seed)
-    if subset.limit is not None and subset.limit < len(items):
-        notes.append(f"limited: the first {subset.limit} of {len(items)} rows")
-        items = items[: subset.limit]
+    if size < len(items):
+        notes.append(f"subset: {size} of {len(items)} rows, drawn with seed {seed}")
+        items = draw(items, size, seed)
+    if limit is not None and limit < len(items):
+        notes.append(f"limited: the first {limit} of {len(items)} rows")
+        items = items[:limit]
     return replace(loaded, items=items, notes=tuple(notes))
 
 

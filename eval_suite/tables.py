@@ -6,9 +6,9 @@ comparable.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any
 
 from eval_suite.metrics.intervals import wilson
 from eval_suite.metrics.paired import Paired, facts_difference
@@ -17,18 +17,16 @@ from eval_suite.tasks import BENCHMARKS, suites
 from mmcorl.errors import UserError
 from mmcorl.report.table import Align, Cell, Table, cells, csv
 
-Layout = Literal["columns", "rows"]
 Summaries = Sequence[tuple[str, Mapping[str, Any]]]
 """(label, content of summary.json), in the order of the table."""
 
 DASH = "–"
 
 
-def score_tables(summaries: Summaries, *, layout: Layout = "columns", digits: int = 2) -> list[Table]:
+def score_tables(summaries: Summaries) -> list[Table]:
     """Return the scores of one or several evaluations, and a second table with the stages behind each score.
 
-    One evaluation has its benchmarks as rows. Several have them as `columns` (the paper's tables) or as
-    `rows`. `digits`: decimals of a percentage (the paper: 2 for vision, 1 for text).
+    One evaluation has its benchmarks as rows, several have them as columns, as in the paper's tables.
 
     Raises:
         UserError: the evaluations differ in grader, multiple-choice policy, judge or items.
@@ -36,15 +34,11 @@ def score_tables(summaries: Summaries, *, layout: Layout = "columns", digits: in
     check_one_table(summaries)
     columns = _columns(summaries)
     means = _means(columns)
-    table = (
-        _one(summaries[0], columns, means, digits)
-        if len(summaries) == 1
-        else _several(summaries, columns, means, layout, digits)
-    )
-    return [table, _origins(summaries, columns, digits)]
+    table = _one(*summaries[0], columns, means) if len(summaries) == 1 else _several(summaries, columns, means)
+    return [table, _origins(summaries, columns)]
 
 
-def sub_score_tables(label: str, benchmark: str, scores: Mapping[str, Any], *, digits: int = 2) -> list[Table]:
+def sub_score_tables(label: str, benchmark: str, scores: Mapping[str, Any]) -> list[Table]:
     """Return one table per field of a benchmark's sub-scores: subject, level, version, ..."""
     columns: list[tuple[str, Align]] = [("", "left"), ("n", "right"), ("%", "right")]
     tables = []
@@ -52,7 +46,7 @@ def sub_score_tables(label: str, benchmark: str, scores: Mapping[str, Any], *, d
         rows = []
         for value, counts in values.items():
             correct, n = counts["correct"], counts["n"]
-            score = Cell(percent(Fraction(correct), n, digits), bounds(wilson(correct, n))) if n else Cell(DASH)
+            score = Cell(percent(Fraction(correct), n), bounds(wilson(correct, n))) if n else Cell(DASH)
             rows.append([Cell(_key(value) if field == "official" else value), Cell(f"{n:,}"), score])
         tables.append(Table(f"{title(benchmark)} by {field}: {label}", columns, rows))
     return tables
@@ -65,7 +59,7 @@ def _key(official: str) -> str:
     return ", ".join(word for word in words if word)
 
 
-def comparison_table(compared: Sequence[Paired], *, digits: int = 2) -> Table:
+def comparison_table(compared: Sequence[Paired]) -> Table:
     """Return the table of a paired comparison, one row per benchmark.
 
     Raises ValueError when there is nothing to compare, or when the rows are about different evaluations.
@@ -73,41 +67,25 @@ def comparison_table(compared: Sequence[Paired], *, digits: int = 2) -> Table:
     (a, b), *others = dict.fromkeys((paired.a, paired.b) for paired in compared)
     if others:
         raise ValueError(f"one table holds one comparison, not {[(a, b), *others]}")
-    columns: list[tuple[str, Align]] = [
-        ("", "left"),
-        ("n", "right"),
-        (f"A: {a} %", "right"),
-        (f"B: {b} %", "right"),
-        ("B − A", "right"),
-        ("only A right", "right"),
-        ("only B right", "right"),
-        ("p", "right"),
-    ]
+    heads = ("n", f"A: {a} %", f"B: {b} %", "B − A", "only A right", "only B right", "p")
+    columns: list[tuple[str, Align]] = [("", "left"), *((head, "right") for head in heads)]
     rows = []
     for paired in compared:
         low, high = paired.headline.interval
-        rows.append(
-            [
-                Cell(title(paired.benchmark), paired.aggregation),
-                Cell(f"{paired.n:,}"),
-                Cell(f"{100 * paired.accuracy_a:.{digits}f}"),
-                Cell(f"{100 * paired.accuracy_b:.{digits}f}"),
-                Cell(_signed(paired.difference, digits), f"[{_signed(low, 1)}, {_signed(high, 1)}]"),
-                Cell(f"{paired.only_a:,}"),
-                Cell(f"{paired.only_b:,}"),
-                Cell(p_text(paired.headline.p_value)),
-            ]
-        )
+        row = [Cell(title(paired.benchmark), paired.aggregation), Cell(f"{paired.n:,}")]
+        row += cells(f"{100 * paired.accuracy_a:.2f}", f"{100 * paired.accuracy_b:.2f}")
+        row.append(Cell(_signed(paired.difference, 2), f"[{_signed(low, 1)}, {_signed(high, 1)}]"))
+        row += cells(f"{paired.only_a:,}", f"{paired.only_b:,}", p_text(paired.headline.p_value))
+        rows.append(row)
     first = compared[0]
     notes = [
         "B − A in percentage points with its 95% interval (paired bootstrap, "
         f"{first.resamples:,} resamples, seed {first.seed}). p: exact McNemar test, two-sided."
     ]
-    grouped = [paired for paired in compared if paired.by_group is not None]
     notes += [
         f"{title(paired.benchmark)}: interval and p over {paired.by_group.count:,} whole groups of dependent items "
         f"(items taken as independent: p {p_text(paired.by_item.p_value)})."
-        for paired in grouped
+        for paired in compared
         if paired.by_group is not None
     ]
     notes += [
@@ -139,19 +117,10 @@ def csv_text(summaries: Summaries) -> str:
         for name, scores in summary["benchmarks"].items():
             clustered = scores["clustered"] or {"interval": ("", ""), "clusters": ""}
             grader, judge = scores["grader"], scores["judge"] or {}
-            values = [
-                label,
-                name,
-                *(scores[key] for key in counts),
-                *(scores["wilson"] or ("", "")),
-                *clustered["interval"],
-                clustered["clusters"],
-                *(scores[key] for key in rates),
-                *(scores[key] for key in judged),
-                *(grader.get(key) for key in ("name", "version", "mcq_policy")),
-                *(judge.get(key) for key in ("model", "prompt_version")),
-                scores["items"],
-            ]
+            values = [label, name, *(scores[key] for key in counts), *(scores["wilson"] or ("", ""))]
+            values += [*clustered["interval"], clustered["clusters"], *(scores[key] for key in [*rates, *judged])]
+            values += [grader.get(key) for key in ("name", "version", "mcq_policy")]
+            values += [*(judge.get(key) for key in ("model", "prompt_version")), scores["items"]]
             rows.append(cells(*("" if value is None else value for value in values)))
     return csv(Table("", [(name, "left") for name in head], rows))
 
@@ -164,29 +133,23 @@ def check_one_table(summaries: Summaries) -> None:
     """
     if not any(summary["benchmarks"] for _, summary in summaries):
         raise UserError("no scores to show: grade some responses first")
-    graders: dict[str, tuple[str, Mapping[str, Any]]] = {}
-    policies: list[tuple[str, str]] = []
-    seen: dict[str, tuple[str, Mapping[str, Any]]] = {}
+    firsts: dict[str, tuple[str, Any]] = {}
     for label, summary in summaries:
         for name, scores in summary["benchmarks"].items():
             grader = scores["grader"]
-            other, known = graders.setdefault(str(grader["name"]), (label, grader))
-            _refuse_if("grader", facts_difference(known, grader), other, label, "grade the responses of both again")
+            checks = [(f"grader {grader['name']}", "grader", grader, "grade the responses of both again")]
             if grader.get("mcq_policy") is not None:
-                policies.append((label, grader["mcq_policy"]))
-                if policies[0][1] != policies[-1][1]:
-                    _refuse_if(
-                        "mcq_policy", f"{policies[0][1]}, {policies[-1][1]}", policies[0][0], label, "grade both again"
-                    )
-            other, known = seen.setdefault(name, (label, scores))
-            _refuse_if(f"grader of {name}", facts_difference(known["grader"], grader), other, label, "grade both again")
-            _refuse_if(
-                f"judge of {name}",
-                facts_difference(known["judge"], scores["judge"]),
-                other,
-                label,
-                "judge both or neither",
-            )
+                checks.append(
+                    ("mcq_policy", "multiple-choice policy", {"mcq_policy": grader["mcq_policy"]}, "grade both again")
+                )
+            checks.append((f"grader of {name}", f"grader of {name}", grader, "grade both again"))
+            checks.append((f"judge of {name}", f"judge of {name}", scores["judge"], "judge both or neither"))
+            for key, what, facts, way_out in checks:
+                other, known = firsts.setdefault(key, (label, facts))
+                if (difference := facts_difference(known, facts)) is not None:
+                    where = f"inside {label!r}" if other == label else f"between {other!r} and {label!r}"
+                    raise UserError(f"{what} differs {where} ({difference}): {way_out}, or make two tables")
+            other, known = firsts.setdefault(f"items of {name}", (label, scores))
             if known["items"] != scores["items"]:
                 raise UserError(
                     f"{name} has other items in {other!r} ({known['n']}) than in {label!r} ({scores['n']}): "
@@ -224,12 +187,6 @@ def shown_interval(scores: Mapping[str, Any]) -> Sequence[float] | None:
     return interval
 
 
-def _refuse_if(what: str, difference: str | None, a: str, b: str, way_out: str) -> None:
-    if difference is not None:
-        where = f"inside {a!r}" if a == b else f"between {a!r} and {b!r}"
-        raise UserError(f"{what} differs {where} ({difference}): {way_out}, or make two tables")
-
-
 Column = tuple[str, str]
 """(benchmark, aggregation): one benchmark scored in two ways makes two columns."""
 
@@ -253,17 +210,17 @@ def _means(columns: Sequence[Column]) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _score(scores: Mapping[str, Any] | None, digits: int) -> Cell:
+def score_cell(scores: Mapping[str, Any] | None) -> Cell:
+    """A score in percent with its interval; a dash where there is none."""
     if scores is None or not scores["total"]:
         return Cell(DASH)
-    return Cell(percent(scores["correct"], scores["total"], digits), bounds(shown_interval(scores)))
+    return Cell(percent(scores["correct"], scores["total"]), bounds(shown_interval(scores)))
 
 
-def _mean(summary: Mapping[str, Any], members: Sequence[str], digits: int) -> Cell:
-    scores = [summary["benchmarks"].get(name) for name in members]
-    if any(row is None or not row["total"] for row in scores):
-        return Cell(DASH)
-    return Cell(percent(mean([row for row in scores if row is not None]), digits=digits))
+def mean_cell(scores: Sequence[Mapping[str, Any] | None]) -> Cell:
+    """The mean of several benchmarks; a dash where one of them has no score."""
+    known = [row for row in scores if row is not None and row["total"]]
+    return Cell(percent(mean(known)) if len(known) == len(scores) else DASH)
 
 
 def _scores_of(summary: Mapping[str, Any], column: Column) -> Mapping[str, Any] | None:
@@ -272,41 +229,33 @@ def _scores_of(summary: Mapping[str, Any], column: Column) -> Mapping[str, Any] 
 
 
 def _one(
-    labelled: tuple[str, Mapping[str, Any]], columns: Sequence[Column], means: Mapping[str, Sequence[str]], digits: int
+    label: str, summary: Mapping[str, Any], columns: Sequence[Column], means: Mapping[str, Sequence[str]]
 ) -> Table:
-    label, summary = labelled
     heads: list[tuple[str, Align]] = [("", "left"), ("aggregation", "left"), ("accuracy %", "right")]
     heads += [("correct", "right"), ("of", "right")]
     rows = []
-    for column in columns:
-        scores = _scores_of(summary, column)
-        if scores is not None:
-            counts = [Cell(_count(scores["correct"])), Cell(_count(scores["total"]))]
-            rows.append([Cell(title(column[0])), Cell(column[1]), _score(scores, digits), *counts])
+    for name, aggregation in columns:
+        scores = summary["benchmarks"][name]
+        # Sets of k responses, which pass@k counts, may be too many to read.
+        counts = [f"{count:,}" if count < 10**9 else f"{count:.3g}" for count in (scores["correct"], scores["total"])]
+        rows.append([Cell(title(name)), Cell(aggregation), score_cell(scores), *cells(*counts)])
     for suite, members in means.items():
-        rows.append([Cell(suite), Cell(""), _mean(summary, members, digits), Cell(""), Cell("")])
-    return Table(label, heads, rows, _notes([labelled]))
+        rows.append([Cell(suite), Cell(""), mean_cell([summary["benchmarks"].get(name) for name in members])])
+        rows[-1] += cells("", "")
+    return Table(label, heads, rows, _notes([(label, summary)]))
 
 
-def _several(
-    summaries: Summaries, columns: Sequence[Column], means: Mapping[str, Sequence[str]], layout: Layout, digits: int
-) -> Table:
-    names = [f"{title(name)} {aggregation}" for name, aggregation in columns]
-    cells = [
-        [_score(_scores_of(summary, column), digits) for column in columns]
-        + [_mean(summary, members, digits) for members in means.values()]
-        for _, summary in summaries
-    ]
-    labels = [label for label, _ in summaries]
-    heads, lines = ([*names, *means], labels) if layout == "columns" else (labels, [*names, *means])
-    if layout == "rows":
-        cells = [list(column) for column in zip(*cells, strict=True)]
-    aligned: list[tuple[str, Align]] = [("", "left"), *((head, "right") for head in heads)]
-    rows = [[Cell(line), *row] for line, row in zip(lines, cells, strict=True)]
-    return Table("Accuracy %", aligned, rows, _notes(summaries))
+def _several(summaries: Summaries, columns: Sequence[Column], means: Mapping[str, Sequence[str]]) -> Table:
+    names = [*(f"{title(name)} {aggregation}" for name, aggregation in columns), *means]
+    rows = []
+    for label, summary in summaries:
+        scores = [score_cell(_scores_of(summary, column)) for column in columns]
+        scores += [mean_cell([summary["benchmarks"].get(name) for name in members]) for members in means.values()]
+        rows.append([Cell(label), *scores])
+    return Table("Accuracy %", [("", "left"), *((name, "right") for name in names)], rows, _notes(summaries))
 
 
-def _origins(summaries: Summaries, columns: Sequence[Column], digits: int) -> Table:
+def _origins(summaries: Summaries, columns: Sequence[Column]) -> Table:
     """Return per score what the rules credited, what the judge added, and what could not be scored."""
     heads: list[tuple[str, Align]] = [("", "left")] if len(summaries) == 1 else [("", "left"), ("run", "left")]
     for head in ("n", "rules alone %", "judge recovered", "format %", "cut off %", "judge failed", "judge unclear"):
@@ -318,7 +267,7 @@ def _origins(summaries: Summaries, columns: Sequence[Column], digits: int) -> Ta
             if scores is None:
                 continue
             names = [Cell(title(column[0]))] if len(summaries) == 1 else [Cell(title(column[0])), Cell(label)]
-            rule = Cell(percent(scores["rule_correct"], scores["total"], digits)) if scores["total"] else Cell(DASH)
+            rule = Cell(percent(scores["rule_correct"], scores["total"])) if scores["total"] else Cell(DASH)
             given = scores["responses"]
             shares = [Cell(percent(scores[key], given, 1)) if given else Cell(DASH) for key in ("committed", "cut_off")]
             has_judge = scores["judge"] is not None
@@ -331,58 +280,48 @@ def _origins(summaries: Summaries, columns: Sequence[Column], digits: int) -> Ta
 
 
 def _notes(summaries: Summaries) -> list[str]:
-    notes: dict[str, None] = {}
     graders: dict[str, list[str]] = {}
     judges: dict[str, list[str]] = {}
-    for _, summary in summaries:
+    caveats: list[str] = []
+    for label, summary in summaries:
         for name, scores in summary["benchmarks"].items():
             grader, judge = scores["grader"], scores["judge"]
             policy = "" if grader.get("mcq_policy") is None else f", multiple choice {grader['mcq_policy']}"
             graders.setdefault(f"{grader['name']} {grader['version']}{policy}", []).append(title(name))
             facts = "none" if judge is None else f"{judge['model']}, prompt {judge['prompt_version']}"
             judges.setdefault(facts, []).append(title(name))
+            caveats += _caveats(title(name), scores, f" in {label}" if len(summaries) > 1 else "")
+    notes = []
     for word, users in (("Grader", graders), ("Judge", judges)):
         for facts, benchmarks in users.items():
             which = "" if len(users) == 1 else f" ({', '.join(dict.fromkeys(benchmarks))})"
-            notes[f"{word}: {facts}{which}."] = None
-    notes["In brackets: 95% Wilson interval."] = None
-    for label, summary in summaries:
-        of = f" in {label}" if len(summaries) > 1 else ""
-        for name, scores in summary["benchmarks"].items():
-            clustered = scores["clustered"]
-            if clustered:
-                unit = "groups of dependent items" if clustered["by"] == "group" else "items sampled several times"
-                notes[f"{title(name)}: interval clustered by {clustered['clusters']:,} {unit}."] = None
-            if scores["full_n"] and scores["n"] < scores["full_n"]:
-                notes[f"{title(name)}: {scores['n']:,} of {scores['full_n']:,} items only."] = None
-            for caveat in scores.get("caveats", ()):
-                notes[f"{title(name)}{of}: {caveat}."] = None
-            if scores["tie_rule"]:
-                notes[
-                    f"{title(name)} {scores['aggregation']}: ties by {scores['tie_rule']} ({scores['ties']:,}{of})."
-                ] = None
-            for record in scores.get("sandbox") or ():
-                held = ", ".join(record["layers"]) or "limits alone"
-                notes[f"{title(name)}{of}: programs ran confined by {held}."] = None
-            if scores["unasked"]:
-                words = "item could not be put to the model and counts", "items could not be put to the model and count"
-                notes[f"{title(name)}{of}: {counted(scores['unasked'], *words)} as wrong."] = None
-            missing = scores["missing"] - scores["unasked"] * scores["samples"]
-            if missing:
-                words = "response is missing and counts", "responses are missing and count"
-                notes[f"{title(name)}{of}: {counted(missing, *words)} as wrong."] = None
-            waiting = scores["judge_failed"] + scores["judge_pending"]
-            if waiting:
-                words = "response waits", "responses wait"
-                notes[f"{title(name)}{of}: {counted(waiting, *words)} for a judge; judge again for a final score."] = (
-                    None
-                )
-    return list(notes)
+            notes.append(f"{word}: {facts}{which}.")
+    return [*notes, "In brackets: 95% Wilson interval.", *dict.fromkeys(caveats)]
 
 
-def _count(count: int) -> str:
-    # Sets of k responses, which pass@k counts, are too many to read.
-    return f"{count:,}" if count < 10**9 else f"{count:.3g}"
+def _caveats(name: str, scores: Mapping[str, Any], of: str) -> Iterator[str]:
+    """What a reader of one score must know; `of` names the evaluation where there are several."""
+    if clustered := scores["clustered"]:
+        unit = "groups of dependent items" if clustered["by"] == "group" else "items sampled several times"
+        yield f"{name}: interval clustered by {clustered['clusters']:,} {unit}."
+    if scores["full_n"] and scores["n"] < scores["full_n"]:
+        yield f"{name}: {scores['n']:,} of {scores['full_n']:,} items only."
+    for caveat in scores.get("caveats", ()):
+        yield f"{name}{of}: {caveat}."
+    if scores["tie_rule"]:
+        yield f"{name} {scores['aggregation']}: ties by {scores['tie_rule']} ({scores['ties']:,}{of})."
+    for record in scores.get("sandbox") or ():
+        yield f"{name}{of}: programs ran confined by {', '.join(record['layers']) or 'limits alone'}."
+    missing = scores["missing"] - scores["unasked"] * scores["samples"]
+    if scores["unasked"]:
+        words = "item could not be put to the model and counts", "items could not be put to the model and count"
+        yield f"{name}{of}: {counted(scores['unasked'], *words)} as wrong."
+    if missing:
+        words = "response is missing and counts", "responses are missing and count"
+        yield f"{name}{of}: {counted(missing, *words)} as wrong."
+    if waiting := scores["judge_failed"] + scores["judge_pending"]:
+        words = "response waits", "responses wait"
+        yield f"{name}{of}: {counted(waiting, *words)} for a judge; judge again for a final score."
 
 
 def bounds(interval: Sequence[float] | None) -> str:

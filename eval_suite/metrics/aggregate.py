@@ -135,21 +135,16 @@ class _Identical:
         return [None if answer is None else numbers[answer] for answer in answers]
 
 
-def _program_votes(outcomes: Sequence[Outcome]) -> list[str | None]:
-    if any(outcome.vote is not None and outcome.program is None for outcome in outcomes):
-        raise UserError(
-            f"programs vote by what they do on public examples, and those of {outcomes[0].benchmark} have not been run "
-            "on them: allow it with --run-code, or score by pass@K or avg@K"
-        )
-    votes, _ = vote_labels(outcome.program or ProgramVote() for outcome in outcomes)
-    return votes
-
-
 def _elected_is_right(
     item: Item, outcomes: Sequence[Outcome], relation: Relation, tie: TieRule, by_rule: bool
 ) -> tuple[bool, bool]:
     if item.kind == "code":
-        votes = _program_votes(outcomes)
+        if any(outcome.vote is not None and outcome.program is None for outcome in outcomes):
+            raise UserError(
+                f"programs vote by what they do on public examples, and those of {item.benchmark} have not been run "
+                "on them: allow it with --run-code, or score by pass@K or avg@K"
+            )
+        votes, _ = vote_labels(outcome.program or ProgramVote() for outcome in outcomes)
         vote = majority(votes, _Identical(), tie=tie)
     else:
         votes = [outcome.vote for outcome in outcomes]

@@ -15,7 +15,13 @@ from eval_suite.sandbox.behaviour import ProgramVote
 from mmcorl.errors import UserError
 
 Key = tuple[str, str, int]
+"""(benchmark, item id, sample)."""
 JudgeWord = Literal["yes", "no", "unclear", "failed"]
+
+
+def key_of(row: Mapping[str, Any]) -> Key:
+    """Return the key of a line of responses.jsonl, rule.jsonl, judge.jsonl or behaviour.jsonl."""
+    return row["benchmark"], row["id"], row["sample"]
 
 
 @dataclass(frozen=True)
@@ -83,11 +89,23 @@ def outcomes_of(
     """
     items = list(items)
     known = {(item.benchmark, item.id) for item in items}
-    given = _by_key(responses, known)
-    due = dict(samples) if samples is not None else _samples(given)
-    rules = {_key(row): row for row in rule_rows}
-    judges = {_key(row): row for row in judge_rows}
-    programs = {_key(row): ProgramVote(row["outputs"], row["tree"]) for row in behaviour_rows}
+    given: set[Key] = set()
+    most: dict[str, int] = {}
+    for response in responses:
+        key = benchmark, id, sample = response.benchmark, response.id, response.sample
+        if (benchmark, id) not in known:
+            raise UserError(
+                f"a response answers item {id!r} of {benchmark}, which is not among the items: "
+                "score the responses with the items they were made for"
+            )
+        if key in given:
+            raise UserError(f"sample {sample} of item {id!r} of {benchmark} appears twice: number samples 0, 1, 2, ...")
+        given.add(key)
+        most[benchmark] = max(most.get(benchmark, 1), sample + 1)
+    due = most if samples is None else samples
+    rules = {key_of(row): row for row in rule_rows}
+    judges = {key_of(row): row for row in judge_rows}
+    programs = {key_of(row): ProgramVote(row["outputs"], row["tree"]) for row in behaviour_rows}
     ungraded = sum(key not in rules for key in given)
     if ungraded:
         raise UserError(f"{ungraded} of {len(given)} responses have not been graded: run `mmcorl grade` on the folder")
@@ -150,31 +168,3 @@ def _outcome(
         reason=str(rule.get("reason", "")),
         program=program,
     )
-
-
-def _key(row: Mapping[str, Any]) -> Key:
-    return row["benchmark"], row["id"], row["sample"]
-
-
-def _by_key(responses: Iterable[Response], known: set[tuple[str, str]]) -> dict[Key, Response]:
-    given: dict[Key, Response] = {}
-    for response in responses:
-        if (response.benchmark, response.id) not in known:
-            raise UserError(
-                f"a response answers item {response.id!r} of {response.benchmark}, which is not among the items: "
-                "score the responses with the items they were made for"
-            )
-        key = (response.benchmark, response.id, response.sample)
-        if key in given:
-            raise UserError(
-                f"sample {key[2]} of item {key[1]!r} of {key[0]} appears twice: number samples 0, 1, 2, ..."
-            )
-        given[key] = response
-    return given
-
-
-def _samples(given: Iterable[Key]) -> dict[str, int]:
-    due: dict[str, int] = {}
-    for benchmark, _, sample in given:
-        due[benchmark] = max(due.get(benchmark, 1), sample + 1)
-    return due

@@ -130,16 +130,23 @@ def compare(a: Scored, b: Scored, *, seed: int = 0, resamples: int = RESAMPLES, 
     Raises:
         UserError: the two differ in items, aggregation, grader, multiple-choice policy or judge.
     """
-    check_comparable(a, b)
+    if a.benchmark != b.benchmark:
+        raise UserError(
+            f"{a.label!r} and {b.label!r} are about {a.benchmark} and {b.benchmark}: compare one benchmark with itself"
+        )
+    if a.score.aggregation != b.score.aggregation:
+        raise UserError(
+            f"{a.benchmark} is {a.score.aggregation} in {a.label!r} and {b.score.aggregation} in {b.label!r}: "
+            "score both with one aggregation"
+        )
+    check_alike(a, b)
     ids = list(a.score.by_item)
     shares = [(a.score.by_item[id], b.score.by_item[id]) for id in ids]
     group = {item.id: item.group for item in a.items}
     # Everything an item adds: B's correct minus A's, and its total (equal on both sides).
-    differences = {
-        id: (right.correct - left.correct, left.total) for id, (left, right) in zip(ids, shares, strict=True)
-    }
+    differences = [(right.correct - left.correct, left.total) for left, right in shares]
     grouped: dict[tuple[bool, str], tuple[int, int]] = {}
-    for id, (change, total) in differences.items():
+    for id, (change, total) in zip(ids, differences, strict=True):
         name = group[id]
         unit = (False, id) if name is None else (True, name)
         known = grouped.get(unit, (0, 0))
@@ -149,7 +156,6 @@ def compare(a: Scored, b: Scored, *, seed: int = 0, resamples: int = RESAMPLES, 
         ratios = resampled_ratios(pairs, seed=seed, resamples=resamples)
         return Units(len(pairs), sign_flip_p([change for change, _ in pairs]), percentile_interval(ratios, level))
 
-    has_groups = len(grouped) < len(ids)
     return Paired(
         benchmark=a.benchmark,
         a=a.label,
@@ -162,8 +168,8 @@ def compare(a: Scored, b: Scored, *, seed: int = 0, resamples: int = RESAMPLES, 
         only_a=sum(left.correct > right.correct for left, right in shares),
         only_b=sum(left.correct < right.correct for left, right in shares),
         neither=sum(left.correct == right.correct == 0 for left, right in shares),
-        by_item=units(list(differences.values())),
-        by_group=units(list(grouped.values())) if has_groups else None,
+        by_item=units(differences),
+        by_group=units(list(grouped.values())) if len(grouped) < len(ids) else None,
         unsettled_a=a.unsettled,
         unsettled_b=b.unsettled,
         seed=seed,
@@ -209,34 +215,9 @@ def sign_flip_p(differences: Iterable[int]) -> float:
     return min(1.0, 2 * math.fsum(chance[: min(positive, whole - positive) + 1]))
 
 
-def check_comparable(a: Scored, b: Scored) -> None:
-    """Refuse to compare evaluations that differ in more than the responses."""
-    where = f"{a.label!r} and {b.label!r}"
-    if a.benchmark != b.benchmark:
-        raise UserError(f"{where} are about {a.benchmark} and {b.benchmark}: compare one benchmark with itself")
-    if a.score.aggregation != b.score.aggregation:
-        raise UserError(
-            f"{a.benchmark} is {a.score.aggregation} in {a.label!r} and {b.score.aggregation} in {b.label!r}: "
-            "score both with one aggregation"
-        )
-    check_alike(a, b)
-
-
 def check_alike(a: Scored, b: Scored) -> None:
     """Refuse two evaluations of a benchmark over different items, or graded or judged differently."""
     where = f"{a.label!r} and {b.label!r}"
-    check_same_items(a, b)
-    for part, told_a, told_b in (("grader", a.grader, b.grader), ("judge", a.judge, b.judge)):
-        difference = facts_difference(told_a, told_b)
-        if difference is not None:
-            raise UserError(
-                f"{part} of {a.benchmark} differs between {where} ({difference}): "
-                "grade the responses of both again with the same one"
-            )
-
-
-def check_same_items(a: Scored, b: Scored) -> None:
-    """Refuse two evaluations of a benchmark over different items, naming the first."""
     ids_a, ids_b = set(a.score.by_item), set(b.score.by_item)
     if ids_a != ids_b:
         first = min(ids_a ^ ids_b)
@@ -247,20 +228,25 @@ def check_same_items(a: Scored, b: Scored) -> None:
     changed = sorted(id for id in ids_a if a.fingerprints[id] != b.fingerprints[id])
     if changed:
         raise UserError(
-            f"{len(changed)} items of {a.benchmark} read differently in {a.label!r} and {b.label!r} (the first is "
-            f"{changed[0]!r}): evaluate both on one revision of the data"
+            f"{len(changed)} items of {a.benchmark} read differently in {where} (the first is {changed[0]!r}): "
+            "evaluate both on one revision of the data"
         )
+    for part, facts_a, facts_b in (("grader", a.grader, b.grader), ("judge", a.judge, b.judge)):
+        if (difference := facts_difference(facts_a, facts_b)) is not None:
+            raise UserError(
+                f"{part} of {a.benchmark} differs between {where} ({difference}): "
+                "grade the responses of both again with the same one"
+            )
 
 
 def facts_difference(a: Mapping[str, Any] | None, b: Mapping[str, Any] | None) -> str | None:
     """The first fact in which two graders or judges differ, as `mcq_policy: x, y`; None when they agree."""
     if a is None or b is None:
-        return None if a is b else f"{_said(a)}, {_said(b)}"
+        names = [
+            "none" if facts is None else " ".join(str(v) for v in facts.values() if v is not None) for facts in (a, b)
+        ]
+        return None if a is b else ", ".join(names)
     for key in sorted({*a, *b}):
         if a.get(key) != b.get(key):
             return f"{key}: {a.get(key)}, {b.get(key)}"
     return None
-
-
-def _said(facts: Mapping[str, Any] | None) -> str:
-    return "none" if facts is None else " ".join(str(value) for value in facts.values() if value is not None)

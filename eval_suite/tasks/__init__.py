@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import difflib
 import pkgutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 
 from eval_suite.benchmark import Benchmark, Loaded, SubScores
@@ -83,6 +83,25 @@ class Benchmarks(Mapping[str, Benchmark]):
 BENCHMARKS = Benchmarks()
 
 
+def parse_benchmarks(texts: Sequence[str] | str) -> dict[str, str | None]:
+    """Split `NAME` or `NAME=PATH` into names and local copies; None stands for the hub.
+
+    `package.module:NAME` becomes the name of the benchmark it imports.
+    """
+    sources: dict[str, str | None] = {}
+    for text in [texts] if isinstance(texts, str) else texts:
+        name, equals, path = text.partition("=")
+        name = BENCHMARKS.find(name).name  # refuses an unknown name
+        if name in sources:
+            raise UserError(f"{name} is named twice: evaluate one copy of it, or two into two folders")
+        if equals and not path:
+            raise UserError(f"{text!r} names no path: write {name}=PATH, or {name} alone for the hub")
+        sources[name] = path if equals else None
+    if not sources:
+        raise UserError("no benchmark is named: give at least one, such as math500")
+    return sources
+
+
 def suites() -> dict[str, tuple[str, ...]]:
     """Sets of benchmarks whose plain mean the paper prints: members by name of the set."""
     members: dict[str, list[str]] = {}
@@ -102,4 +121,4 @@ def listing() -> str:
     return "\n".join(["benchmarks:", *lines, "  your own  package.module:NAME, see docs/", ""])
 
 
-__all__ = ["BENCHMARKS", "Benchmark", "Loaded", "SubScores", "listing", "suites"]
+__all__ = ["BENCHMARKS", "Benchmark", "Loaded", "SubScores", "listing", "parse_benchmarks", "suites"]

@@ -18,7 +18,6 @@ from eval_suite.items import Item
 
 
 def read(row: Row) -> Item:
-    """One row as an item; raises RowError."""
     return Item("amc", row.text("id"), row.text("problem").strip(), clean_gold(row.text("answer")))
 
 
@@ -27,10 +26,7 @@ AMC = Benchmark(
     title="AMC",
     group="text",
     place=9,
-    suites=(
-        "mean of 7",
-        "mean of 3",
-    ),
+    suites=("mean of 7", "mean of 3"),
     hub_id="AI-MO/aimo-validation-amc",
     config=None,
     split="train",

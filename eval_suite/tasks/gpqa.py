@@ -39,7 +39,7 @@ def _reader(name: str) -> Callable[[Row], Item]:
         domain = row.maybe_text("High-level domain")
         return Item(
             name,
-            row.text("_id"),
+            row.maybe_text("Record ID") or row.text("_id"),
             with_options(question, choices),
             LETTERS[choices.index(right)],
             choices=choices,
@@ -47,14 +47,6 @@ def _reader(name: str) -> Callable[[Row], Item]:
         )
 
     return read
-
-
-def arrange(rows: Sequence[Row]) -> Sequence[Row]:
-    """Rows with ids: the record's, else a hash of the question."""
-    content_ids(rows, ["Question"])
-    for row in rows:
-        row.values["_id"] = row.maybe_text("Record ID") or row.values["_id"]
-    return rows
 
 
 def _benchmark(name: str, rows: int, **facts: Any) -> Benchmark:
@@ -70,7 +62,7 @@ def _benchmark(name: str, rows: int, **facts: Any) -> Benchmark:
         read=_reader(name),
         optional=frozenset({"Record ID", "High-level domain", "Subdomain"}),
         names_all_columns=False,
-        arrange=arrange,
+        arrange=content_ids("Question"),
         fields=("domain",),
         **facts,
     )

@@ -11,8 +11,6 @@ Traps
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from eval_suite.benchmark import Benchmark, Row, content_ids
 from eval_suite.grading.gold import clean_gold
 from eval_suite.items import Item
@@ -20,17 +18,10 @@ from mmcorl.data.row_parsing import RowError
 
 
 def read(row: Row) -> Item:
-    """One row as an item; raises RowError."""
     _, mark, gold = row.text("answer").rpartition("####")
     if not mark or not gold.strip():
         raise RowError("no_gold", "the answer has no line `#### N`")
     return Item("gsm8k", row.text("_id"), row.text("question").strip(), clean_gold(gold).replace(",", ""))
-
-
-def arrange(rows: Sequence[Row]) -> Sequence[Row]:
-    """Rows with ids."""
-    content_ids(rows, ["question"])
-    return rows
 
 
 GSM8K = Benchmark(
@@ -38,11 +29,7 @@ GSM8K = Benchmark(
     title="GSM8K",
     group="text",
     place=7,
-    suites=(
-        "mean of 7",
-        "CoMAS mean of 7",
-        "mean of 3",
-    ),
+    suites=("mean of 7", "CoMAS mean of 7", "mean of 3"),
     hub_id="openai/gsm8k",
     config="main",
     split="test",
@@ -50,5 +37,5 @@ GSM8K = Benchmark(
     columns=("question", "answer"),
     licence="MIT",
     read=read,
-    arrange=arrange,
+    arrange=content_ids("question"),
 )

@@ -107,10 +107,7 @@ HUMANEVAL = Benchmark(
     title="HumanEval",
     group="code",
     place=10,
-    suites=(
-        "mean of 7",
-        "CoMAS mean of 7",
-    ),
+    suites=("mean of 7", "CoMAS mean of 7"),
     code=TASK,
     hub_id="openai/openai_humaneval",
     config=None,

@@ -263,10 +263,7 @@ class LiveCodeBench(Benchmark):
         *,
         images: bool = True,
     ) -> Loaded:
-        """Read the items from the hub's files, from a folder of test*.jsonl, a glob or one such file.
-
-        Arguments as for every benchmark; it has no images. Raises UserError.
-        """
+        """Read the items from the hub's files, or from a folder of test*.jsonl, a glob or one such file."""
         if limit is not None and limit < 1:
             raise UserError(f"limit {limit} leaves nothing of {self.name}; it must be at least 1")
         commit = None
@@ -293,14 +290,8 @@ class LiveCodeBench(Benchmark):
                 continue
             columns.update(name for name in row.values if not name.startswith("_"))
             items.append(self._item(row, where, images=True))
-        if total > self.rows:
-            raise UserError(
-                f"{where} has {total} rows but {self.name} (release v6) has {self.rows}; leave later files out"
-            )
-        if commit is not None and total < self.rows:
-            raise UserError(f"{where} has {total} rows but {self.name} has {self.rows}; give a revision that is whole")
+        notes = self.check_count(total, where, commit, "leave the files of releases after v6 out")
         self._check_ids(items, where)
-        notes = [f"partial: {total} of {self.rows} rows"] if total < self.rows else []
         if len(items) < total:
             notes.append(f"limited: the first {len(items)} of {total} rows")
         return Loaded(tuple(items), commit, schema_hash(columns), total, tuple(notes))
@@ -374,17 +365,8 @@ LIVECODEBENCH = LiveCodeBench(
     split="test",
     rows=1055,
     columns=(
-        "question_title",
-        "question_content",
-        "platform",
-        "question_id",
-        "contest_id",
-        "contest_date",
-        "starter_code",
-        "difficulty",
-        "public_test_cases",
-        "private_test_cases",
-        "metadata",
+        *("question_title", "question_content", "platform", "question_id", "contest_id", "contest_date"),
+        *("starter_code", "difficulty", "public_test_cases", "private_test_cases", "metadata"),
     ),
     licence="CC",
     read=read,

@@ -17,7 +17,6 @@ from eval_suite.items import Item
 
 
 def read(row: Row) -> Item:
-    """One row as an item; raises RowError."""
     identity = row.text("unique_id")
     subject = row.maybe_text("subject")
     if subject is None and identity.count("/") == 2:
@@ -37,11 +36,7 @@ MATH500 = Benchmark(
     title="MATH-500",
     group="text",
     place=8,
-    suites=(
-        "mean of 7",
-        "CoMAS mean of 7",
-        "mean of 3",
-    ),
+    suites=("mean of 7", "CoMAS mean of 7", "mean of 3"),
     hub_id="HuggingFaceH4/MATH-500",
     config=None,
     split="test",

@@ -38,7 +38,6 @@ _HINTS = {
 
 
 def read(row: Row) -> Item:
-    """One row as an item; raises RowError."""
     answer_type = row.text("answer_type")
     precision = None if row.get("precision") is None else row.integer("precision")
     if (answer_type, precision) not in _HINTS:
@@ -46,7 +45,14 @@ def read(row: Row) -> Item:
     choices = tuple(choice.strip() for choice in row.texts("choices")) or None
     if (choices is None) == (row.text("question_type") == "multi_choice"):
         raise RowError("untyped", f"question type {row.text('question_type')!r} does not fit choices {choices}")
-    answer = row.text("answer")
+    gold = row.text("answer").strip()
+    if choices is None:
+        gold = clean_gold(gold)
+    elif gold in choices:
+        # The answer is the text of an option, also where options are letters, so no letter is read from it.
+        gold = LETTERS[choices.index(gold)]
+    else:
+        raise RowError("no_such_option", f"the answer {gold!r} is none of the options {list(choices)}")
     unit = row.maybe_text("unit")
     question = row.text("question").strip() + (f" (Unit: {unit})" if unit else "")
     hint = f"Hint: Please {_HINTS[answer_type, precision]}."
@@ -54,8 +60,7 @@ def read(row: Row) -> Item:
         benchmark="mathvista",
         id=row.text("pid"),
         question=f"{hint}\nQuestion: {with_options(question, choices)}",
-        # The gold is the text of an option, also where options are letters, so no letter is read from it.
-        gold=_letter(answer.strip(), choices) if choices else clean_gold(answer),
+        gold=gold,
         images=row.image("decoded_image"),
         choices=choices,
         question_for_eval=with_options(question, choices),
@@ -71,12 +76,6 @@ def read(row: Row) -> Item:
     )
 
 
-def _letter(answer: str, choices: tuple[str, ...]) -> str:
-    if answer not in choices:
-        raise RowError("no_such_option", f"the answer {answer!r} is none of the options {list(choices)}")
-    return LETTERS[choices.index(answer)]
-
-
 MATHVISTA = Benchmark(
     name="mathvista",
     title="MathVista",
@@ -88,16 +87,8 @@ MATHVISTA = Benchmark(
     split="testmini",
     rows=1000,
     columns=(
-        "pid",
-        "question",
-        "image",
-        "decoded_image",
-        "choices",
-        "unit",
-        "precision",
-        "answer",
-        "question_type",
-        "answer_type",
+        *("pid", "question", "image", "decoded_image", "choices", "unit", "precision", "answer"),
+        *("question_type", "answer_type"),
         *(f"metadata.{name}" for name in ("split", *_METADATA, "img_width", "img_height", "skills")),
         "query",
     ),

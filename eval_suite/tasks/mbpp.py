@@ -129,10 +129,7 @@ MBPP = Benchmark(
     title="MBPP",
     group="code",
     place=14,
-    suites=(
-        "mean of 7",
-        "CoMAS mean of 7",
-    ),
+    suites=("mean of 7", "CoMAS mean of 7"),
     code=TASK,
     hub_id="google-research-datasets/mbpp",
     config="full",

@@ -11,8 +11,6 @@ Traps
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from eval_suite.benchmark import Benchmark, Row, content_ids
 from eval_suite.grading.gold import clean_gold
 from eval_suite.items import Item
@@ -20,17 +18,10 @@ from mmcorl.data.row_parsing import RowError, answer_text
 
 
 def read(row: Row) -> Item:
-    """One row as an item; raises RowError."""
     answer = answer_text(row.get("answer"))
     if answer is None:
         raise RowError("no_gold", "column 'answer' is empty")
     return Item("minerva", row.text("_id"), row.text("question").strip(), clean_gold(answer))
-
-
-def arrange(rows: Sequence[Row]) -> Sequence[Row]:
-    """Rows with ids."""
-    content_ids(rows, ["question"])
-    return rows
 
 
 MINERVA = Benchmark(
@@ -46,5 +37,5 @@ MINERVA = Benchmark(
     licence="see the Minerva paper",
     read=read,
     aliases={"question": ("prompt", "problem")},
-    arrange=arrange,
+    arrange=content_ids("question"),
 )

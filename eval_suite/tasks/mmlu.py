@@ -13,8 +13,6 @@ Traps
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from eval_suite.benchmark import LETTERS, Benchmark, Row, content_ids, with_options
 from eval_suite.items import Item
 from mmcorl.data.row_parsing import RowError
@@ -48,7 +46,6 @@ _GROUP_OF = {subject: group for group, subjects in GROUPS.items() for subject in
 
 
 def read(row: Row) -> Item:
-    """One row as an item; raises RowError."""
     choices, answer, subject = row.texts("choices"), row.integer("answer"), row.text("subject")
     if not 0 <= answer < len(choices):
         raise RowError("no_such_option", f"answer {answer} is none of the {len(choices)} options, counted from 0")
@@ -65,12 +62,6 @@ def read(row: Row) -> Item:
     )
 
 
-def arrange(rows: Sequence[Row]) -> Sequence[Row]:
-    """Rows with ids."""
-    content_ids(rows, ["subject", "question", "choices"])
-    return rows
-
-
 MMLU = Benchmark(
     name="mmlu",
     title="MMLU",
@@ -84,6 +75,6 @@ MMLU = Benchmark(
     columns=("question", "subject", "choices", "answer"),
     licence="MIT",
     read=read,
-    arrange=arrange,
+    arrange=content_ids("subject", "question", "choices"),
     fields=("group", "subject"),
 )

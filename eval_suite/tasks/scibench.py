@@ -17,7 +17,6 @@ Traps
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from eval_suite.benchmark import Benchmark, Row, content_ids
 from eval_suite.items import Item
@@ -42,7 +41,6 @@ def split_power(unit: str) -> tuple[int, str]:
 
 
 def read(row: Row) -> Item:
-    """One row as an item; raises RowError."""
     number = row.text("answer_number").strip().replace(",", "").replace("−", "-")
     if not _NUMBER.fullmatch(number):
         raise RowError("not_a_number", f"column 'answer_number' holds {number!r}, not a number")
@@ -60,12 +58,6 @@ def read(row: Row) -> Item:
     )
 
 
-def arrange(rows: Sequence[Row]) -> Sequence[Row]:
-    """Rows with ids."""
-    content_ids(rows, ["source", "problemid", "problem_text", "unit"])
-    return rows
-
-
 SCIBENCH = Benchmark(
     name="scibench",
     title="SciBench",
@@ -80,6 +72,6 @@ SCIBENCH = Benchmark(
     licence="MIT",
     read=read,
     optional=frozenset({"answer_latex", "unit", "comment", "solution"}),
-    arrange=arrange,
+    arrange=content_ids("source", "problemid", "problem_text", "unit"),
     fields=("source",),
 )

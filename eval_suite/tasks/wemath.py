@@ -103,7 +103,6 @@ _DOMAIN_OF = {concept: domain for domain, concepts in DOMAINS.items() for concep
 
 
 def read(row: Row) -> Item:
-    """One row as an item; raises RowError."""
     options = parse_options(row.text("option"))
     if options is None:
         raise RowError("no_options", f"no options are found in {row.text('option')[:80]!r}")
@@ -213,15 +212,7 @@ WEMATH = Benchmark(
     split="testmini",
     rows=1740,
     columns=(
-        "ID",
-        "split",
-        "knowledge concept",
-        "question",
-        "option",
-        "answer",
-        "image_path",
-        "key",
-        "question number",
+        *("ID", "split", "knowledge concept", "question", "option", "answer", "image_path", "key", "question number"),
         "knowledge concept description",
     ),
     licence="CC BY-NC 4.0",

@@ -46,8 +46,8 @@ def load(path: str | Path, overrides: Sequence[str] = (), method: str | None = N
         raise UserError(f"{path} holds {holds} where `key: value` settings are needed: see configs/ for examples")
     if method is not None:
         raw = methods.merge(raw, methods.fragment(method))
-    for override in overrides:
-        _override(raw, override)
+    for text in overrides:
+        override(raw, text)
     return parse(raw)
 
 
@@ -69,7 +69,7 @@ def resolve(
     if method is not None:
         raw = methods.merge(raw, methods.fragment(method))
     for line in lines:
-        _override(raw, line)
+        override(raw, line)
     return parse(raw)
 
 
@@ -122,7 +122,8 @@ def _short(value: Any) -> str:
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
 
-def _override(raw: dict[str, Any], text: str) -> None:
+def override(raw: dict[str, Any], text: str) -> None:
+    """Set one value of a mapping, named by `key.sub=value`."""
     key, equals, value = text.partition("=")
     key = key.strip()
     if not equals or not key:

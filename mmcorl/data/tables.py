@@ -38,12 +38,9 @@ class Table(Protocol):
 class JsonTable:
     """Objects of JSON Lines files or JSON lists, in memory, with the types they were written with."""
 
-    def __init__(self, files: Sequence[Path]) -> None:
-        self._rows: list[Mapping[str, Any] | UnreadableRowError] = []
-        for file in files:
-            self._rows.extend(_json_lines(file) if file.suffix == ".jsonl" else _json_list(file))
-        self.columns = tuple(dict.fromkeys(key for row in self._rows if isinstance(row, Mapping) for key in row))
-        self.folder = files[0].parent
+    def __init__(self, rows: Sequence[Mapping[str, Any] | UnreadableRowError], folder: Path) -> None:
+        self._rows, self.folder = rows, folder
+        self.columns = tuple(dict.fromkeys(key for row in rows if isinstance(row, Mapping) for key in row))
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -141,13 +138,15 @@ def _open_files(source: str, path: Path, split: str | None, config: str | None) 
     if suffixes == {".parquet"}:
         return ArrowTable(_load_parquet(source, files), files[0].parent)
     if suffixes <= {".json", ".jsonl"}:
-        return JsonTable(files)
+        parts = (json_lines(file) if file.suffix == ".jsonl" else _json_list(file) for file in files)
+        return JsonTable([row for part in parts for row in part], files[0].parent)
     raise UserError(
         f"{source!r} matches files of kinds {sorted(suffixes)}; name only .parquet, or only .json and .jsonl"
     )
 
 
-def _json_lines(file: Path) -> list[Mapping[str, Any] | UnreadableRowError]:
+def json_lines(file: Path) -> list[Mapping[str, Any] | UnreadableRowError]:
+    """Return the objects of a JSON Lines file; a line that holds none is an error in its place."""
     rows: list[Mapping[str, Any] | UnreadableRowError] = []
     with file.open("rb") as lines:
         for number, line in enumerate(lines, start=1):

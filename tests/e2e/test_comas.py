@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from eval_suite import comas, evaluate_comas, grade_file
-from eval_suite.comas import SIZES, sixth_prompt
+from eval_suite.comas import SIZES, SixthCalls, sixth_prompt, warn_of_room
 from eval_suite.folder import EvalFolder
-from eval_suite.items import Item
+from eval_suite.items import Item, Response
 from eval_suite.sandbox import open_sandbox
-from eval_suite.subset import Subset, draw, load, parse
+from eval_suite.subset import draw, load, parse
 from eval_suite.tasks import BENCHMARKS
 from evaluations import Cli, block, cli, gsm8k, humaneval, kill, write_rows
 from mmcorl.errors import UserError
@@ -59,11 +59,11 @@ def test_a_subset_depends_on_seed_and_ids_alone() -> None:
 
 def test_a_subset_is_noted_and_takes_what_there_is(questions: Path) -> None:
     gsm8k = BENCHMARKS["gsm8k"]
-    loaded = load(gsm8k, questions, Subset(4, seed=3, limit=2))
+    loaded = load(gsm8k, questions, 4, seed=3, limit=2)
     assert len(loaded.items) == 2
     assert loaded.notes[1:] == ("subset: 4 of 6 rows, drawn with seed 3", "limited: the first 2 of 4 rows")
-    assert len(load(gsm8k, questions, Subset(500)).items) == 6
-    assert load(gsm8k, questions, Subset(None, limit=3)).items == gsm8k.load(questions, limit=3).items
+    assert len(load(gsm8k, questions, 500).items) == 6
+    assert load(gsm8k, questions, None, limit=3).items == gsm8k.load(questions, limit=3).items
     assert (parse(None, 500), parse("all", 500), parse("7")) == (500, None, 7)
     for wrong in ("0", "-1", "some", "²"):
         with pytest.raises(UserError, match="is no number of problems"):
@@ -232,16 +232,16 @@ def test_drafts_that_leave_the_sixth_call_no_room_are_reported(
     tiny_checkpoints: Mapping[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     from eval_suite.checkpoint import Checkpoint
-    from eval_suite.comas import SixthCall
     from eval_suite.generation import Generation
     from eval_suite.reporter import Reporter
 
     settings = Generation(style="plain", samples=5, temperature=0.7, max_new_tokens=32)
     items = [Item("gsm8k", name, "What is 1+1?", "2") for name in ("fits", "long", "none")]
-    texts = {("gsm8k", "fits"): ["It is 2."] * 5, ("gsm8k", "long"): ["2 " * 4000] * 5}
+    texts = {"fits": "It is 2.", "long": "2 " * 4000}
+    drafts = [Response("gsm8k", name, sample, text) for name, text in texts.items() for sample in range(5)]
     with Checkpoint(str(tiny_checkpoints["qwen2"])) as model:
-        call = SixthCall(model, settings, settings, texts)
-        fits, long, none = (call.obstacle(item) for item in items)
+        calls = SixthCalls(model, {"gsm8k": settings}, drafts)
+        fits, long, none = (calls.check(settings, item) for item in items)
         assert fits is None
         assert none == "it has no drafts"
         assert long is not None
@@ -250,5 +250,5 @@ def test_drafts_that_leave_the_sixth_call_no_room_are_reported(
         assert context is not None
         for budget, warned in ((context // 6, False), (context // 6 + 1, True)):
             drafting = replace(settings, max_new_tokens=budget)
-            SixthCall(model, settings, drafting).warn_of_room(Reporter())
+            warn_of_room(model, drafting, Reporter())
             assert (f"but the context holds {context}" in capsys.readouterr().err) == warned

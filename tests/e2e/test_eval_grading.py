@@ -66,8 +66,8 @@ UNUSABLE = [
     ('{"id": 1, "gold": "2"}\n', "no response among the columns ['gold', 'id']"),
     ('{"id": 1, "response": "2"}\n', "row '1' has no gold answer: none of its columns"),
     ('{"id": 1, "response": "2", "gold": "2"}\n{"id": 1, "response": "2", "gold": "3"}\n', "different questions"),
-    ("[1]\n", "is no JSON object"),
-    ("{", "line 1 is no JSON"),
+    ("[1]\n", "is not an object"),
+    ("{", "line 1 of mine.jsonl is not JSON"),
 ]
 
 

@@ -27,14 +27,14 @@ def row(**more: Any) -> dict[str, Any]:
 
 
 def read(tmp_path: Path, *rows: Any, **options: Any) -> Any:
-    return read_responses(lines(tmp_path / "a.jsonl", *rows), **options).rows
+    return read_responses(lines(tmp_path / "a.jsonl", *rows), **options)[0]
 
 
 def test_line_separators_and_byte_order_marks_do_not_split_or_spoil_lines(tmp_path: Path) -> None:
     text = "one\u2028two\x85three <answer>2</answer>"
     content = json.dumps(row(response=text), ensure_ascii=False).encode()
     (tmp_path / "a.jsonl").write_bytes("\ufeff".encode() + content + b"\r\n\n")
-    assert [response.text for response in read_responses(tmp_path / "a.jsonl").rows] == [text]
+    assert [response.text for response in read_responses(tmp_path / "a.jsonl")[0]] == [text]
 
 
 def test_samples_may_be_numbered_in_any_way(tmp_path: Path) -> None:
@@ -56,16 +56,16 @@ def test_samples_may_be_numbered_in_any_way(tmp_path: Path) -> None:
 
 def test_responses_that_never_came_are_missing_and_told(tmp_path: Path) -> None:
     failed = {"id": "c", "prediction": "Failed to obtain answer via API. Error 500", "gold": "2"}
-    file = read_responses(lines(tmp_path / "a.jsonl", row(id="a"), row(id="b", response=None), failed))
-    assert [response.text is None for response in file.rows] == [False, True, True]
-    assert file.notes == ["2 of 3 rows hold no response, or a failed call; they count as missing"]
-    assert len(as_items(file.rows, "x")) == 3
-    assert [response.id for response in as_responses(file.rows, "x")] == ["a"]
+    rows, notes = read_responses(lines(tmp_path / "a.jsonl", row(id="a"), row(id="b", response=None), failed))
+    assert [response.text is None for response in rows] == [False, True, True]
+    assert notes == ["2 of 3 rows hold no response, or a failed call; they count as missing"]
+    assert len(as_items(rows, "x")) == 3
+    assert [response.id for response in as_responses(rows, "x")] == ["a"]
 
 
 def test_a_letter_that_is_left_out_does_not_move_the_others(tmp_path: Path) -> None:
     (tmp_path / "kit.csv").write_text('index,question,A,B,C,answer,prediction\n1,?,4,,6,C,"a,\n""b"""\n')
-    (response,) = read_responses(tmp_path / "kit.csv").rows
+    ((response,), _) = read_responses(tmp_path / "kit.csv")
     assert (response.choices, response.text) == (("4", "", "6"), 'a,\n"b"')
 
 
@@ -81,10 +81,10 @@ def test_json_by_id_in_lists_and_alone(tmp_path: Path) -> None:
     for content in ({"a": row()}, [row()], {"logs": [row()]}, row()):
         file = tmp_path / "a.json"
         file.write_text(json.dumps(content))
-        (one,) = read_responses(file).rows
+        ((one,), _) = read_responses(file)
         assert (one.id, one.gold) == ("a", "2")
     file.write_text(json.dumps({"7": {"response": "x", "answer": "2"}}))  # MathVista's own outputs
-    assert read_responses(file).rows[0].id == "7"
+    assert read_responses(file)[0][0].id == "7"
 
 
 @pytest.mark.parametrize(
@@ -125,11 +125,11 @@ def test_a_blank_gold_is_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("a.jsonl", b'{"id": 1}\n{"id": ', "line 2 is no JSON"),
-        ("a.jsonl", "{}".encode("utf-16"), "save it anew as UTF-8"),
+        ("a.jsonl", b'{"id": 1}\n{"id": ', "line 2 of a.jsonl is not JSON"),
+        ("a.csv", "id,response".encode("utf-16"), "save it anew as UTF-8"),
         ("a.json", b"3", "holds int, no rows"),
         ("a.json", b"[" * 100_000, "nested too deep"),
-        ("a.csv", b"id,response,gold\n1,2,3,4\n", "line 2 has 4 cells and the head 3"),
+        ("a.csv", b"id,response,gold\n1,2,3,4\n", "line 2 has more or fewer cells than the head"),
         ("a.csv", b"", "holds no rows"),
         ("a.parquet", b"PAR1", "cannot be read as parquet"),
         ("a.xlsx", b"PK", "is not a readable Excel workbook"),
@@ -151,7 +151,7 @@ def test_an_excel_workbook_is_read(tmp_path: Path) -> None:
     ):
         book.active.append(cells)
     book.save(path)
-    assert [(row.id, row.question, row.choices, row.gold, row.text) for row in read_responses(path).rows] == [
+    assert [(row.id, row.question, row.choices, row.gold, row.text) for row in read_responses(path)[0]] == [
         ("1", "a < b & c?", ("40", "45"), "B", "<answer>45</answer>\r\nend"),
         ("2", "?", ("40", "45"), "A", None),
     ]
@@ -165,10 +165,10 @@ def test_a_log_of_lm_eval_is_read_once_and_unfiltered(tmp_path: Path) -> None:
         | {"filtered_resps": [filtered], "filter": name, "metrics": ["exact_match"], "doc_hash": "x"}
         for name, filtered in (("strict-match", "[invalid]"), ("flexible-extract", "2"))
     ]
-    file = read_responses(lines(tmp_path / "samples_gsm8k.jsonl", *both))
-    assert [(row.id, row.sample, row.text) for row in file.rows] == [("0", 0, "so \\boxed{2}"), ("0", 1, "\\boxed{3}")]
-    assert file.rows[0].gold == doc["answer"]
-    assert "strict-match, flexible-extract" in file.notes[0]
+    rows, (note,) = read_responses(lines(tmp_path / "samples_gsm8k.jsonl", *both))
+    assert [(row.id, row.sample, row.text) for row in rows] == [("0", 0, "so \\boxed{2}"), ("0", 1, "\\boxed{3}")]
+    assert rows[0].gold == doc["answer"]
+    assert "strict-match, flexible-extract" in note
     # The target counts: MMLU's documents hold the place of the right option, its tasks compare with the letter.
     doc = {"question": "?", "choices": ["w", "x", "y", "z"], "answer": 1}
     (response,) = read(tmp_path, {"doc_id": 0, "doc": doc, "target": "B", "resps": [["B"]], "doc_hash": "x"})

@@ -16,7 +16,7 @@ from eval_suite.metrics.aggregate import Score
 from eval_suite.metrics.intervals import Cluster
 from eval_suite.metrics.outcomes import Outcome
 from eval_suite.metrics.paired import Scored, compare, mcnemar_p, scored_benchmarks, sign_flip_p
-from eval_suite.metrics.summary import summarise_outcomes
+from eval_suite.metrics.summary import summarise
 from mmcorl.answers import Equivalence
 from mmcorl.errors import UserError
 
@@ -89,7 +89,7 @@ def test_a_folder_is_compared_as_its_summary_scores_it() -> None:
             for sample in range(3)
         ]
         with Equivalence() as relation:
-            summary = summarise_outcomes(items, outcomes, {}, GRADER, aggregations={"amc": "maj@3"}, relation=relation)
+            summary = summarise(items, outcomes, GRADER, aggregations={"amc": "maj@3"}, relation=relation)
             sides.append(scored_benchmarks(label, items, outcomes, summary, marks, relation))
     paired = compare(sides[0]["amc"], sides[1]["amc"])
     assert (paired.aggregation, paired.both, paired.only_b, paired.difference) == ("maj@3", 1, 1, 0.5)

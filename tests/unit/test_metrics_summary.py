@@ -1,45 +1,37 @@
-"""The summary of an evaluation, from rows as they stand in the files."""
+"""The summary of an evaluation, from graded responses."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from eval_suite.items import Item, Response
+from eval_suite.items import Item
 from eval_suite.metrics.intervals import wilson
-from eval_suite.metrics.summary import summarise
+from eval_suite.metrics.outcomes import Outcome
+from eval_suite.metrics.summary import one_judge, summarise
+from eval_suite.tasks import BENCHMARKS
 from mmcorl.errors import UserError
 
 GRADER = {"name": "mmcorl-grader", "version": "1", "mcq_policy": "letter_or_value"}
 JUDGE = {"model": "judge", "prompt_version": "1"}
+WORDS: Any = [None] * 4 + ["yes", "yes", "no", "unclear"] + [None] * 2
+# Ten items: 4 right by rule, 2 recovered, 1 refused, 1 unclear, 1 without an answer, 1 cut off.
+ITEMS = [Item("mathvision", str(n), "?", "1", meta={"level": n % 2, "subject": "algebra"}) for n in range(10)]
+OUTCOMES = [
+    Outcome("mathvision", str(n), 0, n < 6, n < 4, n != 8, n == 9, None if n == 8 else "1", WORDS[n]) for n in range(10)
+]
 
 
-def by_level(items: Iterable[Item], correct: Mapping[str, float]) -> dict[str, Any]:
-    cells = {level: [correct[item.id] for item in items if item.meta["level"] == level] for level in (0, 1)}
-    return {"level": {str(level): {"n": len(cell), "correct": sum(cell)} for level, cell in cells.items()}}
-
-
-def rows(name: str = "mathvision") -> tuple[list[Item], list[Response], list[dict[str, Any]], list[dict[str, Any]]]:
-    """Ten items: 4 right by rule, 2 recovered, 1 refused, 1 unclear, 1 without an answer, 1 cut off."""
-    items = [Item(name, str(number), "?", "1", meta={"level": number % 2}) for number in range(10)]
-    responses = [Response(name, item.id, 0, "text") for item in items]
-    rules, judges = [], []
-    for number in range(10):
-        committed, cut_off = number != 8, number == 9
-        key = {"benchmark": name, "id": str(number), "sample": 0}
-        scores = {"committed": committed, "cut_off": cut_off, "rule": number < 4, "reason": ""}
-        rules.append({**key, "answer": "1" if committed else None, **scores})
-        if 4 <= number < 8:
-            word = ["yes", "yes", "no", "unclear"][number - 4]
-            judges.append({**key, "verdict": word, "raw": word, **JUDGE})
-    return items, responses, rules, judges
+def summary(items: list[Item], outcomes: list[Outcome], **options: Any) -> dict[str, Any]:
+    (scores,) = summarise(items, outcomes, GRADER, **options)["benchmarks"].values()
+    return dict(scores)
 
 
 def test_integers_first() -> None:
-    scores = summarise(*rows(), {"mathvision": by_level}, GRADER)["benchmarks"]["mathvision"]
+    scores = summary(ITEMS, OUTCOMES, judge=JUDGE, benchmarks=BENCHMARKS)
     assert (scores["n"], scores["correct"], scores["total"], scores["accuracy"]) == (10, 6, 10, 0.6)
     assert (scores["aggregation"], scores["samples"], scores["clustered"]) == ("pass@1", 1, None)
     assert tuple(scores["wilson"]) == wilson(6, 10)
@@ -47,67 +39,53 @@ def test_integers_first() -> None:
     assert (scores["rule_correct"], judged) == (4, [2, 1, 1, 0, 0])
     assert (scores["committed"], scores["format_rate"], scores["cut_off"], scores["cut_off_rate"]) == (9, 0.9, 1, 0.1)
     # Right are 0..5: three even, three odd, of five each.
-    assert scores["sub_scores"] == {"level": {"0": {"n": 5, "correct": 3}, "1": {"n": 5, "correct": 3}}}
-    assert (scores["grader"], scores["judge"]) == (GRADER, JUDGE)
+    level = {"n": 5, "correct": 3, "accuracy": 0.6}
+    assert scores["sub_scores"]["level"] == {"0": level, "1": level}
+    assert (scores["grader"], scores["judge"], scores["full_n"]) == (GRADER, JUDGE, 3040)
 
 
 def test_what_is_missing_or_left_undone_is_counted() -> None:
-    items, responses, rules, judges = rows()
-    judges[0]["verdict"] = "failed"
-    for files, judge, expected in (
-        ((responses, rules, judges[:2]), None, {"judge_failed": 1, "judge_pending": 2, "correct": 5}),
-        ((responses, rules, []), None, {"judge": None, "judge_pending": 0, "correct": 4}),
-        # A judge that had nothing to do is a judge all the same.
-        ((responses[:4], rules[:4], []), JUDGE, {"judge": JUDGE, "missing": 6}),
-        ((responses[1:], rules[1:], []), None, {"missing": 1, "responses": 9, "correct": 3, "format_rate": 8 / 9}),
-    ):
-        scores = summarise(items, *files, {}, GRADER, judge=judge)["benchmarks"]["mathvision"]
-        assert scores.items() >= {**expected, "total": 10}.items()
-    judges[1]["model"] = "other"
+    unjudged = [replace(outcome, judge=None, correct=outcome.rule) for outcome in OUTCOMES]
+    assert summary(ITEMS, unjudged, judge=JUDGE).items() >= {"judge_pending": 4, "correct": 4, "total": 10}.items()
+    assert summary(ITEMS, unjudged).items() >= {"judge": None, "judge_pending": 0}.items()
+    lacking = [replace(unjudged[0], correct=False, rule=False, missing=True), *unjudged[1:]]
+    expected = {"missing": 1, "responses": 9, "correct": 3, "format_rate": 8 / 9, "total": 10}
+    assert summary(ITEMS, lacking).items() >= expected.items()
+    # Code is not judged.
+    code = [replace(item, kind="code") for item in ITEMS]
+    assert summary(code, unjudged, judge=JUDGE).items() >= {"judge": None, "judge_pending": 0}.items()
+
+
+def test_verdicts_of_two_judges_are_not_mixed() -> None:
+    assert one_judge([JUDGE, JUDGE], None) == JUDGE
+    assert one_judge([], JUDGE) == JUDGE  # it had nothing to do
     with pytest.raises(UserError, match=r"verdicts of 2 judges are mixed \(judge 1, other 1\)"):
-        summarise(items, responses, rules, judges, {}, GRADER)
-    _, responses, rules, _ = rows("mbpp")
-    code = [Item("mbpp", item.id, "?", "", kind="code") for item in items]
-    scores = summarise(code, responses, rules, [], {}, GRADER, judge=JUDGE)["benchmarks"]["mbpp"]
-    assert (scores["judge"], scores["judge_pending"]) == (None, 0)
+        one_judge([JUDGE, JUDGE | {"model": "other"}], None)
 
 
 def test_groups_and_samples_widen_the_interval() -> None:
-    items = [Item("mathverse", str(number), "?", "1", group=str(number // 5)) for number in range(100)]
-    responses = [Response("mathverse", item.id, 0, "") for item in items]
-    rules = [
-        {"benchmark": "mathverse", "id": i.id, "sample": 0, "answer": "1", "committed": True, "cut_off": False}
-        | {"rule": int(i.id) < 50}
-        for i in items
-    ]
-    scores = summarise(items, responses, rules, [], {}, GRADER)["benchmarks"]["mathverse"]
+    items = [Item("mathverse", str(n), "?", "1", group=str(n // 5)) for n in range(100)]
+    scores = summary(items, [Outcome("mathverse", str(n), 0, n < 50, n < 50, True, False, "1") for n in range(100)])
     assert (scores["clustered"]["by"], scores["clustered"]["clusters"]) == ("group", 20)
     low, high = scores["clustered"]["interval"]
     assert low < scores["wilson"][0] < scores["wilson"][1] < high
     # Eight samples per item: the item is the unit.
-    sampled = [Response("amc", "a", k, "") for k in range(8)] + [Response("amc", "b", k, "") for k in range(8)]
-    graded = [{**rules[0], "benchmark": "amc", "id": r.id, "sample": r.sample, "rule": r.id == "a"} for r in sampled]
     pair = [Item("amc", id, "?", "1") for id in "ab"]
-    amc = summarise(pair, sampled, graded, [], {}, GRADER)["benchmarks"]["amc"]
+    sampled = [Outcome("amc", id, k, id == "a", id == "a", True, False, "1") for id in "ab" for k in range(8)]
+    amc = summary(pair, sampled)
     assert (amc["aggregation"], amc["correct"], amc["total"], amc["n"]) == ("avg@8", 8, 16, 2)
     assert (amc["clustered"]["by"], amc["clustered"]["clusters"]) == ("item", 2)
-    voted = summarise(pair, sampled, graded, [], {}, GRADER, aggregations={"amc": "maj@8"})["benchmarks"]["amc"]
+    voted = summary(pair, sampled, aggregations={"amc": "maj@8"})
     assert (voted["correct"], voted["total"], voted["tie_rule"], voted["ties"]) == (1, 2, "lexicographic", 0)
-    passed = summarise(pair, sampled, graded, [], {}, GRADER, aggregations={"amc": "pass@4"})["benchmarks"]["amc"]
-    assert passed["accuracy"] == 0.5
-    assert tuple(passed["wilson"]) == wilson(1, 2)
+    passed = summary(pair, sampled, aggregations={"amc": "pass@4"})
+    assert (passed["accuracy"], tuple(passed["wilson"])) == (0.5, wilson(1, 2))
 
 
 def test_the_items_leave_their_mark_and_order_does_not_matter() -> None:
-    items, *files = rows()
-
-    def mark(items: list[Item], **options: Any) -> str:
-        return str(summarise(items, *files, {}, GRADER, **options)["benchmarks"]["mathvision"]["items"])
-
-    changed = [Item("mathvision", item.id, "other?", "1", meta=item.meta) for item in items]
-    stored = {("mathvision", item.id): item.fingerprint for item in items}
-    assert mark(changed) != mark(items) == mark(changed, fingerprints=stored)
-    there, back = (summarise(items[::way], *(part[::way] for part in files), {}, GRADER) for way in (1, -1))
-    assert json.dumps(there) == json.dumps(back)
+    changed = [replace(item, question="other?") for item in ITEMS]
+    stored = {("mathvision", item.id): item.fingerprint for item in ITEMS}
+    mark = summary(ITEMS, OUTCOMES)["items"]
+    assert summary(changed, OUTCOMES)["items"] != mark == summary(changed, OUTCOMES, fingerprints=stored)["items"]
+    assert json.dumps(summary(ITEMS[::-1], OUTCOMES[::-1])) == json.dumps(summary(ITEMS, OUTCOMES))
     with pytest.raises(UserError, match="item '0' of mathvision appears twice"):
-        mark([*items, items[0]])
+        summary([*ITEMS, ITEMS[0]], OUTCOMES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -12,9 +13,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from eval_suite.items import Item, Response
+from eval_suite.items import Item
 from eval_suite.metrics.aggregate import Score
 from eval_suite.metrics.intervals import Cluster
+from eval_suite.metrics.outcomes import Outcome
 from eval_suite.metrics.paired import Scored, compare
 from eval_suite.metrics.summary import summarise
 from eval_suite.tables import (
@@ -54,28 +56,25 @@ ROWS = """
 """
 """Scores in percent and the printed average, from the paper's tables."""
 VISION = ("mathvision", "mathverse", "mathvista", "wemath")
+WHOLE = replace(BENCHMARKS["mathvision"], fields=(), official=lambda items, correct: {})
 
 
-def summary(counts: Mapping[str, tuple[int, int]], samples: int = 1, **facts: Any) -> dict[str, Any]:
-    """Benchmarks with so many right of so many items, `recovered` of them by the judge."""
-    items, responses, rules, judges = [], [], [], []
+def summary(
+    counts: Mapping[str, tuple[int, int]], samples: int = 1, grader: Any = GRADER, judge: Any = JUDGE
+) -> dict[str, Any]:
+    """Benchmarks with so many right of so many items; a judge recovered the last of them."""
+    items, outcomes = [], []
     for name, (right, n) in counts.items():
         for number in range(n):
             group = str(number // 5) if name == "mathverse" else None
-            items.append(Item(name, str(number), "?", "1", group=group, meta={"level": number % 2}))
-            for sample in range(samples):
-                key = {"benchmark": name, "id": str(number), "sample": sample}
-                responses.append(Response(name, str(number), sample, ""))
-                rules.append({**key, "answer": "1", "committed": True, "cut_off": False, "rule": number < right - 1})
-                if number >= right - 1 and facts.get("judge", JUDGE) is not None:
-                    word = "yes" if number == right - 1 else "no"
-                    judges.append({**key, "verdict": word, "raw": word, **JUDGE})
-
-    def by_level(members: Any, correct: Mapping[str, float]) -> dict[str, Any]:
-        return {"level": {"0": {"n": len(correct), "correct": sum(correct.values())}, "9": {"n": 0, "correct": 0}}}
-
-    grader = facts.get("grader", GRADER)
-    return summarise(items, responses, rules, judges, dict.fromkeys(counts, by_level), grader, **facts.get("more", {}))
+            items.append(Item(name, str(number), "?", "1", group=group))
+            word: Any = None if judge is None or number < right - 1 else "yes" if number == right - 1 else "no"
+            rule = number < right - 1
+            outcomes += [
+                Outcome(name, str(number), k, rule or word == "yes", rule, True, False, "1", word)
+                for k in range(samples)
+            ]
+    return summarise(items, outcomes, grader, judge=judge, benchmarks={"mathvision": WHOLE})
 
 
 def shown(tables: list[Table], width: int = 200) -> str:
@@ -84,14 +83,14 @@ def shown(tables: list[Table], width: int = 200) -> str:
     return out.getvalue()
 
 
-@pytest.mark.parametrize("row", ROWS.split("\n")[1:-1])
-def test_the_papers_averages_are_plain_means(row: str) -> None:
+def test_the_papers_averages_are_plain_means() -> None:
     # The printed cells are rounded themselves, so their mean may be off by half a unit of its last place.
-    *cells, average = row.split()
-    scores = [{"correct": int(Decimal(cell) * 100), "total": 10_000} for cell in cells]
-    unit = Fraction(1, 10 ** len(average.split(".")[1]))
-    assert abs(mean(scores) * 100 - Fraction(average)) <= unit / 2
-    assert len(cells) in {len(members) for members in suites().values()}
+    for row in ROWS.split("\n")[1:-1]:
+        *cells, average = row.split()
+        scores = [{"correct": int(Decimal(cell) * 100), "total": 10_000} for cell in cells]
+        unit = Fraction(1, 10 ** len(average.split(".")[1]))
+        assert abs(mean(scores) * 100 - Fraction(average)) <= unit / 2, row
+        assert len(cells) in {len(members) for members in suites().values()}
 
 
 def test_percentages_are_rounded_once_and_half_up() -> None:
@@ -105,7 +104,7 @@ def test_percentages_are_rounded_once_and_half_up() -> None:
 
 
 def test_one_evaluation_has_its_scores_stages_and_facts() -> None:
-    facts = summary({"mathvision": (8, 40), "mathverse": (20, 40)}, more={"full_sizes": {"mathvision": 3040}})
+    facts = summary({"mathvision": (8, 40), "mathverse": (20, 40)})
     scores, stages = score_tables([("step 400", facts)])
     assert [cell.text for cell in scores.rows[0]] == ["MathVision", "pass@1", "20.00", "8", "40"]
     assert scores.rows[0][2].small == "[10.5, 34.8]"
@@ -126,39 +125,34 @@ def test_several_evaluations_share_a_table() -> None:
     text = [*suites()["mean of 7"], "mmlu"]
     heads = [head for head, _ in score_tables([("a", summary(dict.fromkeys(text, (1, 2)))), ("b", whole)])[0].columns]
     assert [head for head in heads if "mean" in head] == ["mean of 4", "mean of 7"], "3 text sets lie within the 7"
-    a, b = summary({"mathvision": (1, 2), "amc": (1, 2)}), summary({"mathvision": (2, 2)})
-    table = score_tables([("a", a), ("b", b)], layout="rows")[0]
-    assert [[cell.text for cell in row] for row in table.rows] == [
-        ["MathVision pass@1", "50.00", "100.00"],
-        ["AMC pass@1", "50.00", DASH],
-    ]
     # Every column has one aggregation.
     table = score_tables([("one", summary({"amc": (1, 4)})), ("eight", summary({"amc": (2, 4)}, samples=8))])[0]
     assert [head for head, _ in table.columns] == ["", "AMC pass@1", "AMC avg@8"]
     assert [cell.text for cell in table.rows[1]] == ["eight", DASH, "50.00"]
 
 
-OTHER_POLICY = {"name": "other", "version": "1", "mcq_policy": "letter_only"}
-
-
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        (summary({"amc": (1, 2)}, grader={**GRADER, "mcq_policy": "letter_only"}), "letter_or_value, letter_only"),
-        (summary({"amc": (1, 2)}, grader={**GRADER, "version": "2"}), r"grader .*\(version: 1, 2\)"),
-        (summary({"amc": (1, 2)}, judge=None), r"judge of amc .*\(a-judge 1, none\)"),
-        (summary({"gsm8k": (1, 2)}, grader=OTHER_POLICY), "mcq_policy differs"),
-        (summary({"amc": (1, 3)}), r"amc .*'a' \(2\) .*'b' \(3\)"),
+        ({"grader": {**GRADER, "mcq_policy": "letter_only"}}, "letter_or_value, letter_only"),
+        ({"grader": {**GRADER, "version": "2"}}, r"grader .*\(version: 1, 2\)"),
+        ({"judge": None}, r"judge of amc .*\(a-judge 1, none\)"),
+        ({"counts": {"amc": (1, 3)}}, r"amc .*'a' \(2\) .*'b' \(3\)"),
+        (
+            {"counts": {"gsm8k": (1, 2)}, "grader": {"name": "other", "version": "1", "mcq_policy": "letter_only"}},
+            "mcq_policy: letter_or_value, letter_only",
+        ),
     ],
 )
 def test_what_is_not_comparable_is_refused(other: dict[str, Any], message: str) -> None:
     for table in (score_tables, csv_text):
         with pytest.raises(UserError, match=message):
-            table([("a", summary({"amc": (1, 2)})), ("b", other)])
+            table([("a", summary({"amc": (1, 2)})), ("b", summary(**{"counts": {"amc": (1, 2)}, **other}))])
 
 
 def test_csv_is_unrounded_and_complete() -> None:
-    rows = list(csv.DictReader(io.StringIO(csv_text([("a, b", summary({"mathverse": (10, 30), "amc": (1, 3)}))]))))
+    text = csv_text([("a, b", summary({"mathverse": (10, 30), "amc": (1, 3)}))])
+    rows = list(csv.DictReader(io.StringIO(text)))
     assert [(row["run"], row["benchmark"], row["clusters"]) for row in rows] == [
         ("a, b", "mathverse", "6"),
         ("a, b", "amc", ""),
