@@ -91,14 +91,9 @@ class _Subject:
 
     adapter: ModelAdapter
     processor: Any
-    model: nn.Module
+    model: Any
     vision: VisionSettings
     tolerance: float
-
-    @property
-    def config(self) -> Any:
-        model: Any = self.model
-        return model.config
 
     @cached_property
     def prompts(self) -> list[_Prompt]:
@@ -134,7 +129,7 @@ class _Subject:
     @cached_property
     def image_token(self) -> int:
         """Id of the image placeholder, required of a family with images."""
-        token = self.adapter.image_token_id(self.config)
+        token = self.adapter.image_token_id(self.model.config)
         if token is None:
             raise _Failed("image_token_id is None for a family with images")
         return token
@@ -155,17 +150,16 @@ class _Subject:
 
     @cached_property
     def banned(self) -> tuple[int, ...]:
-        return self.adapter.banned_ids(self.processor, self.config)
+        return self.adapter.banned_ids(self.processor, self.model.config)
 
     @cached_property
     def vocabulary(self) -> int:
-        model: Any = self.model
-        return model.get_input_embeddings().weight.shape[0]
+        return self.model.get_input_embeddings().weight.shape[0]
 
     @cached_property
     def completions(self) -> list[Tensor]:
         """(C_i,) ids of 5 to 9 samplable tokens, the same on every run."""
-        excluded = torch.tensor([*self.banned, *self.stops, *media_ids(self.config).values()])
+        excluded = torch.tensor([*self.banned, *self.stops, *media_ids(self.model.config).values()])
         usable = torch.arange(self.vocabulary)
         usable = usable[~torch.isin(usable, excluded)]
         generator = torch.Generator().manual_seed(0)
@@ -252,18 +246,23 @@ def _drawn(width: int, height: int, dots: int) -> Image.Image:
     return load_image(image)
 
 
-def _rows(prompts: Sequence[Encoded], completions: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return right-padded ids (R, L), valid (R, L) and positions (A, R, L) of rows prompt + completion."""
-    width = max(len(p.input_ids) + len(c) for p, c in zip(prompts, completions, strict=True))
+def _rows(
+    prompts: Sequence[Encoded], completions: Sequence[Tensor], left: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return ids (R, L), valid (R, L) and positions (A, R, L) of rows prompt + completion, padded right or left."""
+    lengths = [len(p.input_ids) + len(c) for p, c in zip(prompts, completions, strict=True)]
+    width = max(lengths)
     ids = torch.zeros(len(prompts), width, dtype=torch.long)
     valid = torch.zeros(len(prompts), width, dtype=torch.bool)
     positions = torch.zeros(len(prompts[0].positions), len(prompts), width, dtype=torch.long)
-    for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
-        start, end = len(prompt.input_ids), len(prompt.input_ids) + len(completion)
-        ids[row, :start], ids[row, start:end], valid[row, :end] = prompt.input_ids, completion, True
-        positions[:, row, :start] = prompt.positions
+    for row, (prompt, completion, length) in enumerate(zip(prompts, completions, lengths, strict=True)):
+        start = width - length if left else 0
+        ids[row, start : start + length] = torch.cat([prompt.input_ids, completion])
+        valid[row, start : start + length] = True
         # Positions count on over padding: a reset would look like a second packed sequence.
-        positions[:, row, start:] = prompt.next_position + torch.arange(width - start)
+        end = start + len(prompt.input_ids)
+        positions[:, row, start:end] = prompt.positions
+        positions[:, row, end:] = prompt.next_position + torch.arange(width - end)
     return ids, valid, positions
 
 
@@ -400,14 +399,8 @@ def _cached(subject: _Subject) -> str:
     from transformers import DynamicCache
 
     prompts, steps = subject.encoded, min(map(len, subject.completions))
-    axes, width = len(prompts[0].positions), max(len(prompt.input_ids) for prompt in prompts)
-    ids = torch.zeros(len(prompts), width, dtype=torch.long)
-    valid = torch.zeros(len(prompts), width, dtype=torch.bool)
-    positions = torch.zeros(axes, len(prompts), width, dtype=torch.long)
-    for row, prompt in enumerate(prompts):
-        start = width - len(prompt.input_ids)
-        ids[row, start:], valid[row, start:] = prompt.input_ids, True
-        positions[:, row, start:] = prompt.positions
+    ids, valid, positions = _rows(prompts, [torch.tensor([], dtype=torch.long)] * len(prompts), left=True)
+    axes = len(positions)
     following = torch.tensor([prompt.next_position for prompt in prompts])
     tokens = torch.stack([completion[:steps] for completion in subject.completions])
     decoder, cache, picked = subject.adapter.decoder(subject.model), DynamicCache(), []
@@ -478,7 +471,7 @@ def _direction(subject: _Subject) -> str:
 
 @_check("stop and banned tokens")
 def _tokens(subject: _Subject) -> str:
-    named = media_ids(subject.config)
+    named = media_ids(subject.model.config)
     free = {name: value for name, value in named.items() if value not in subject.banned}
     if free:
         raise _Failed(f"{free} may be sampled; add them to banned_ids")
@@ -490,8 +483,7 @@ def _tokens(subject: _Subject) -> str:
     beyond = [value for value in (*subject.stops, *subject.banned) if not 0 <= value < subject.vocabulary]
     if beyond:
         raise _Failed(f"{beyond} are outside the vocabulary of {subject.vocabulary}")
-    model: Any = subject.model
-    declared = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    declared = getattr(getattr(subject.model, "generation_config", None), "eos_token_id", None)
     declared = declared if isinstance(declared, list | tuple) else [declared]
     unknown = sorted({value for value in declared if value is not None} - set(subject.stops))
     if unknown:
@@ -505,9 +497,8 @@ def _gradients(subject: _Subject) -> str:
     subject.model.zero_grad(set_to_none=True)
     with torch.enable_grad():
         subject.logprobs([subject.encoded[index]], [subject.completions[index]])[0].sum().backward()
-    model: Any = subject.model
     language = {id(parameter) for parameter in subject.adapter.decoder(subject.model).parameters()}
-    language |= {id(parameter) for parameter in model.get_output_embeddings().parameters()}
+    language |= {id(parameter) for parameter in subject.model.get_output_embeddings().parameters()}
     named = list(subject.model.named_parameters())
     missing = [name for name, p in named if p.requires_grad and p.grad is None and id(p) in language]
     reached = sum(p.grad is not None for _, p in named if id(p) not in language)

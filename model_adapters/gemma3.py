@@ -37,11 +37,9 @@ class Gemma3Adapter(ImageTextAdapter):
         return {"do_pan_and_scan": False}
 
     def image_tokens(self, processor: Any, size: tuple[int, int], vision: VisionSettings) -> int:
-        """Return the fixed number of tokens per image."""
         return processor.image_seq_length
 
     def rows_per_image(self, key: str, vision: dict[str, Tensor]) -> list[int]:
-        """Return one row per image."""
         return [1] * len(vision[key])
 
     def bidirectional_spans(self, model: nn.Module, input_ids: Tensor) -> Tensor | None:

@@ -46,7 +46,6 @@ class ImageTextAdapter(ModelAdapter):
         return processor
 
     def load_model(self, path: str | Path, dtype: torch.dtype = torch.float32, attention: str = "sdpa") -> nn.Module:
-        """Load the full model with its head, in eval mode, dropout 0, on the CPU."""
         self.apply_patches()
         from transformers import AutoModelForImageTextToText
 
@@ -101,7 +100,6 @@ class ImageTextAdapter(ModelAdapter):
         return Encoded(ids, torch.arange(len(ids)).unsqueeze(0), len(ids), vision)
 
     def decode(self, processor: Any, ids: Sequence[int]) -> str:
-        """Decode completion ids, without special tokens."""
         return processor.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
     def unexpanded(self, processor: Any, encoded: Encoded) -> list[int]:
@@ -118,7 +116,6 @@ class ImageTextAdapter(ModelAdapter):
         """Return the number of rows of tensor `key` per image, in order."""
 
     def split_vision(self, vision: dict[str, Tensor], images: Sequence[int]) -> list[dict[str, Tensor]]:
-        """Undo `collate_vision`: `images[i]` is the number of images of prompt i (0 gives an empty dict)."""
         parts: list[dict[str, Tensor]] = [{} for _ in images]
         for key, tensor in vision.items():
             rows = self.rows_per_image(key, vision)
@@ -133,7 +130,6 @@ class ImageTextAdapter(ModelAdapter):
         return parts
 
     def image_features(self, model: nn.Module, vision: dict[str, Tensor]) -> Tensor:
-        """Run vision tower and projector: (T, d), one row per image placeholder, in prompt then reading order."""
         tower = unwrap(model).model
         features = tower.get_image_features(**{key: vision[key] for key in self.tower_inputs})
         # transformers 5 wraps the features in an output object; 4.x returns them bare.
@@ -142,21 +138,17 @@ class ImageTextAdapter(ModelAdapter):
         return torch.cat([block.flatten(0, -2) for block in blocks])
 
     def image_token_id(self, config: Any) -> int | None:
-        """Return the id of the placeholder of one image feature."""
         return config.image_token_id
 
     # -- language model ----------------------------------------------------------------------------------
 
     def decoder(self, model: nn.Module) -> nn.Module:
-        """Return the language model without its head."""
         return unwrap(model).model.language_model
 
     def stop_ids(self, processor: Any, model: nn.Module) -> tuple[int, ...]:
-        """Return the ids that end a completion: the checkpoint's and the family's end of turn."""
         return stop_ids(processor.tokenizer, unwrap(model), self.end_of_turn)
 
     def banned_ids(self, processor: Any, config: Any) -> tuple[int, ...]:
-        """Return media and padding ids that must never be sampled."""
         tokenizer = processor.tokenizer
         vocabulary = tokenizer.get_vocab()
         banned = {vocabulary[token] for token in self.media_tokens if token in vocabulary}
@@ -166,7 +158,6 @@ class ImageTextAdapter(ModelAdapter):
         return tuple(sorted(banned - stops - {None}))
 
     def vision_modules(self, model: nn.Module) -> list[nn.Module]:
-        """Return the vision tower, without the projector."""
         return [unwrap(model).model.vision_tower]
 
 

@@ -25,7 +25,6 @@ class InternVL35Adapter(ImageTextAdapter):
         return _tiling(vision)
 
     def image_tokens(self, processor: Any, size: tuple[int, int], vision: VisionSettings) -> int:
-        """Return the number of tiles times the fixed number of tokens per tile."""
         tool = processor.image_processor
         tiles = tool.get_number_of_image_patches(size[1], size[0], _tiling(vision))
         return tiles * processor.image_seq_length
@@ -44,12 +43,10 @@ class InternVL35Adapter(ImageTextAdapter):
         return replace(encoded, vision={**vision, "num_patches": tiles})
 
     def rows_per_image(self, key: str, vision: dict[str, Tensor]) -> list[int]:
-        """Return one tile count per image, and that many tiles."""
         tiles = vision["num_patches"]
         return [1] * len(tiles) if key == "num_patches" else tiles.tolist()
 
     def engine_options(self, vision: VisionSettings) -> dict[str, Any]:
-        """Return the tiling for a serving engine's processor."""
         return {"mm_processor_kwargs": _tiling(vision)}
 
 

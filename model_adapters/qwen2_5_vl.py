@@ -52,7 +52,6 @@ class Qwen25VLAdapter(ImageTextAdapter):
         return model
 
     def load_processor(self, path: str | Path, vision: VisionSettings) -> Any:
-        """Load the processor with the pixel budget of `vision`."""
         processor = super().load_processor(path, vision)
         low, high = _budget(processor, vision)
         tool = processor.image_processor
@@ -122,7 +121,6 @@ class Qwen25VLAdapter(ImageTextAdapter):
         return [visual.patch_embed, visual.blocks]
 
     def engine_options(self, vision: VisionSettings) -> dict[str, Any]:
-        """Return the pixel budget for a serving engine's processor."""
         budget = {"min_pixels": vision.min_pixels, "max_pixels": vision.max_pixels}
         given = {key: value for key, value in budget.items() if value is not None}
         return {"mm_processor_kwargs": given} if given else {}

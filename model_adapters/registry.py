@@ -74,7 +74,6 @@ def builtin_adapters() -> tuple[type[ModelAdapter], ...]:
 
 
 def families() -> list[FamilyRow]:
-    """Return the built-in families, then those of installed packages."""
     builtin = [
         FamilyRow(
             family=adapter.family,

@@ -79,23 +79,18 @@ class TextAdapter(ModelAdapter):
         return Encoded(ids, torch.arange(len(ids)).unsqueeze(0), len(ids))
 
     def decode(self, processor: Any, ids: Sequence[int]) -> str:
-        """Decode completion ids, without special tokens."""
         return processor.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
     def split_vision(self, vision: dict[str, Tensor], images: Sequence[int]) -> list[dict[str, Tensor]]:
-        """Return one empty dict per prompt."""
         return [{} for _ in images]
 
     def image_features(self, model: nn.Module, vision: dict[str, Tensor]) -> Tensor:
-        """Raise AdapterError: there is no vision tower."""
         raise AdapterError(f"{type(unwrap(model)).__name__} has no vision tower: drop the images")
 
     def image_token_id(self, config: Any) -> int | None:
-        """Return None: there is no placeholder."""
         return None
 
     def decoder(self, model: nn.Module) -> nn.Module:
-        """Return the transformer without its head."""
         hub = unwrap(model)
         # Gemma-3's text class in transformers 4.x is its own `base_model`.
         return hub.base_model if hub.base_model is not hub else hub.model
@@ -113,7 +108,6 @@ class TextAdapter(ModelAdapter):
         return logits
 
     def stop_ids(self, processor: Any, model: nn.Module) -> tuple[int, ...]:
-        """Return the ids that end a completion: the checkpoint's and the common end-of-turn tokens it has."""
         return stop_ids(processor, unwrap(model), self.end_of_turn)
 
     def banned_ids(self, processor: Any, config: Any) -> tuple[int, ...]:

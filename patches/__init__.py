@@ -11,12 +11,11 @@ import logging
 import threading
 from importlib import import_module
 
-from patches.base import Applied, Patch, PatchError, Standing, State, Status, plugin_obstacle
+from patches.base import Patch, PatchError, Standing, State, Status, plugin_obstacle
 
 __all__ = [
     "BEFORE_TRANSFORMERS",
     "BEFORE_VLLM",
-    "Applied",
     "Patch",
     "PatchError",
     "Status",
@@ -51,7 +50,7 @@ def all_patches() -> tuple[Patch, ...]:
     return tuple(import_module(f"patches.{module}").PATCH for module in _MODULES)
 
 
-def apply(*names: str) -> list[Applied]:
+def apply(*names: str) -> list[Status]:
     """Apply the named patches in this process, in order; call before using the patched library.
 
     Raises PatchError for an unknown name, a patch that fails on a version in its range, and a symptom that remains.
@@ -80,7 +79,7 @@ def check() -> list[Status]:
     return status()
 
 
-def _apply(patch: Patch) -> Applied:
+def _apply(patch: Patch) -> Status:
     version = patch.installed()
     state: State
     if version is None:
@@ -93,7 +92,7 @@ def _apply(patch: Patch) -> Applied:
         state = _try(patch, version)
     level = logging.INFO if state == "applied" else logging.DEBUG
     _LOG.log(level, "%s: %s (%s %s)", patch.name, state, patch.package, version or "not installed")
-    return Applied(name=patch.name, package=patch.package, version=version, state=state)
+    return Status(patch, version, state)
 
 
 def _try(patch: Patch, version: str) -> State:
@@ -132,28 +131,17 @@ def _fix(patch: Patch, version: str) -> State:
 
 def _status(patch: Patch) -> Status:
     version = patch.installed()
-    state, reason = _standing(patch, version)
-    return Status(
-        name=patch.name,
-        package=patch.package,
-        versions=patch.versions,
-        version=version,
-        symptom=patch.symptom,
-        upstream=patch.upstream,
-        remove_when=patch.remove_when,
-        state=state,
-        reason=reason,
-    )
-
-
-def _standing(patch: Patch, version: str | None) -> tuple[Standing, str]:
+    state: Standing = "pending"
     if version is None:
-        return "not needed", f"{patch.package} is not installed"
-    if not patch.concerns(version):
-        return "not needed", f"{patch.package} {version} does not have the bug"
-    if patch.name in _TRIED:
-        return _TRIED[patch.name]
-    if patch.after_import != "vllm":
-        return "pending", "applied when a model family that needs it is loaded"
-    obstacle = plugin_obstacle()
-    return ("cannot", obstacle) if obstacle else ("pending", "applied by vLLM's own processes when they start")
+        state, reason = "not needed", f"{patch.package} is not installed"
+    elif not patch.concerns(version):
+        state, reason = "not needed", f"{patch.package} {version} does not have the bug"
+    elif patch.name in _TRIED:
+        state, reason = _TRIED[patch.name]
+    elif patch.after_import != "vllm":
+        reason = "applied when a model family that needs it is loaded"
+    elif obstacle := plugin_obstacle():
+        state, reason = "cannot", obstacle
+    else:
+        reason = "applied by vLLM's own processes when they start"
+    return Status(patch, version, state, reason)

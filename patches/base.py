@@ -46,7 +46,6 @@ class Patch:
     needed; empty: it acts at once."""
 
     def installed(self) -> str | None:
-        """Return the installed version of `package` or one of its other builds, if any."""
         for package in (self.package, *self.other_builds):
             try:
                 return metadata.version(package)
@@ -64,35 +63,18 @@ class Patch:
 
 
 @dataclass(frozen=True)
-class Applied:
-    """The result of applying one patch in this process."""
-
-    name: str
-    package: str
-    version: str | None
-    """Installed version of `package`; None when it is not installed."""
-    state: State
-    """`already`: no symptom, after an earlier call or because this build never had it. `waiting`: the library is not
-    imported yet."""
-
-
-@dataclass(frozen=True)
 class Status:
     """One patch and its state in this process."""
 
-    name: str
-    package: str
-    versions: str
+    patch: Patch
     version: str | None
-    """Installed version of `package`; None when it is not installed."""
-    symptom: str
-    upstream: str
-    remove_when: str
-    state: Standing
-    """`not needed`: this installation does not have the bug. `pending`: the patch is applied when the library loads.
-    `cannot`: `reason` says what prevents the fix."""
-    reason: str
-    """The reason for the state, in one sentence."""
+    """Installed version of the package; None when it is not installed."""
+    state: State | Standing
+    """Of `apply`: `already` says that there is no symptom, after an earlier call or because this build never had it;
+    `waiting` that the library is not imported yet. Of `status`: `not needed` says that this installation does not have
+    the bug, `pending` that the patch is applied when the library loads, `cannot` that `reason` prevents it."""
+    reason: str = ""
+    """The reason for the state of `status`, in one sentence."""
 
 
 PLUGIN = "mmcorl"

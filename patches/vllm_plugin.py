@@ -29,4 +29,4 @@ def load() -> None:
     applied = patches.apply(*ALL)
     # Under vLLM's logger, whose handler names the process; ours has no handler in vLLM's processes.
     log = logging.getLogger("vllm.mmcorl")
-    log.info("mmcorl patches: %s", ", ".join(f"{row.name} {row.state.replace('_', ' ')}" for row in applied))
+    log.info("mmcorl patches: %s", ", ".join(f"{row.patch.name} {row.state.replace('_', ' ')}" for row in applied))

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 
+from mmcorl.policy.policy import Policy, Rows
 from model_adapters.base import Encoded, ModelAdapter, VisionSettings
 from model_adapters.gemma3 import Gemma3Adapter
 from model_adapters.internvl3_5 import InternVL35Adapter
@@ -116,69 +117,30 @@ def plain_inputs(loaded: Loaded, row: Row) -> dict[str, Tensor]:
     )
 
 
-def plain_logprobs(loaded: Loaded, row: Row, completion: Tensor) -> Tensor:
-    """Log-probabilities of a completion by one forward of the whole model on one unpadded row: (C,)."""
+def plain_logits(loaded: Loaded, row: Row, completion: Tensor, model: Any = None) -> Tensor:
+    """Logits (C, V) that predict a completion, by one forward of the whole model on one unpadded row."""
     inputs = plain_inputs(loaded, row)
     ids = torch.cat([inputs["input_ids"], completion[None]], dim=1)
     for key in ("token_type_ids", "mm_token_type_ids"):
         if key in inputs:
             types = inputs[key]
             inputs[key] = torch.cat([types, torch.zeros(1, len(completion), dtype=types.dtype)], dim=1)
-    logits = loaded.model(**{**inputs, "input_ids": ids, "attention_mask": torch.ones_like(ids)}).logits
-    return picked(logits[0, -len(completion) - 1 : -1], completion)
+    inputs = {**inputs, "input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    return (model or loaded.model)(**inputs).logits[0, -len(completion) - 1 : -1]
 
 
-def picked(logits: Tensor, ids: Tensor) -> Tensor:
-    """Log-probability of each id: (..., V) and (...) to (...)."""
-    return logits.float().log_softmax(-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)
+def logprobs_of(logits: Tensor, ids: Tensor) -> Tensor:
+    """Log-probability (C,) of each id under (C, V)."""
+    return logits.float().log_softmax(-1)[torch.arange(len(ids)), ids]
 
 
-def training_logprobs(loaded: Loaded, prompts: Sequence[Encoded], rows: Sequence[tuple[int, Tensor]]) -> list[Tensor]:
-    """The training pass: rows of (index of prompt, completion), right-padded, one vision pass per prompt."""
-    adapter, model = loaded.adapter, loaded.model
-    lengths = [len(prompts[index].input_ids) + len(completion) for index, completion in rows]
-    longest = max(lengths)
-    ids = torch.zeros(len(rows), longest, dtype=torch.long)
-    valid = torch.zeros(len(rows), longest, dtype=torch.bool)
-    axes = len(prompts[0].positions)
-    positions = torch.zeros(axes, len(rows), longest, dtype=torch.long)
-    for number, (index, completion) in enumerate(rows):
-        prompt = prompts[index]
-        size = len(prompt.input_ids)
-        ids[number, : lengths[number]] = torch.cat([prompt.input_ids, completion])
-        valid[number, : lengths[number]] = True
-        following = torch.arange(longest - size) + prompt.next_position
-        positions[:, number] = torch.cat([prompt.positions, following.expand(axes, -1)], dim=1)
-    features: Tensor | None = None
-    if vision := adapter.collate_vision([prompt.vision for prompt in prompts]):
-        token = adapter.image_token_id(model.config)
-        counts = [int((prompt.input_ids == token).sum()) for prompt in prompts]
-        parts = adapter.image_features(model, vision).split(counts)
-        features = torch.cat([parts[index] for index, _ in rows])
-    output = adapter.decoder(model)(
-        inputs_embeds=adapter.embed(model, ids, features),
-        position_ids=positions[0] if axes == 1 else positions,
-        attention_mask=adapter.attention_mask(model, ids, valid),
-        use_cache=False,
-    )
-    hidden = output.last_hidden_state
-    out = []
-    for number, (index, completion) in enumerate(rows):
-        start = len(prompts[index].input_ids) - 1
-        logits = adapter.logits(model, hidden[number, start : start + len(completion)])
-        out.append(picked(logits, completion))
-    return out
+def training_logprobs(loaded: Loaded, prompts: Sequence[Encoded], rows: Sequence[tuple[int, Tensor]]) -> Tensor:
+    """Log-probabilities of rows of (index of prompt, completion) as in training, over the whole vocabulary."""
+    policy = Policy(loaded.model, loaded.adapter, loaded.processor)
+    policy.banned = policy.banned[:0]
+    return policy(Rows(prompts, [index for index, _ in rows], [completion for _, completion in rows]))
 
 
 def encode_all(loaded: Loaded, rows: Sequence[Row]) -> list[Encoded]:
     """Encode every row with the default settings."""
     return [loaded.adapter.encode(loaded.processor, text, images) for text, images in rows]
-
-
-def gradients(model: nn.Module, value: Tensor) -> dict[str, Tensor]:
-    """Gradient of a scalar in every parameter, by name; parameters are left without `grad`."""
-    model.zero_grad(set_to_none=True)
-    value.backward()
-    found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-    model.zero_grad(set_to_none=True)
-    return found

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from adapter_passes import TEXT_FAMILIES, Loaded, load, noise, plain_inputs
+from adapter_passes import Loaded, load, plain_logits, rows
 from mmcorl.config import Config, parse
 from mmcorl.data.row_parsing import prompt_uid
 from mmcorl.engines.base import Sample
@@ -74,11 +74,7 @@ def prompt(text: str, *images: Image.Image) -> Prompt:
 
 def mixed_prompts(family: str) -> list[Prompt]:
     """Three prompts of different lengths; for vision families with 1, 0 and 2 images."""
-    texts = ["How many dots are there?", "Sum?", "Which shape is the largest, 12 or 345?"]
-    if family in TEXT_FAMILIES:
-        return [prompt(text) for text in texts]
-    images = [(noise(56, 56),), (), (noise(90, 60, 1), noise(60, 100, 2))]
-    return [prompt(text, *own) for text, own in zip(texts, images, strict=True)]
+    return [prompt(text, *images) for text, images in rows(family)]
 
 
 def rollout(agent: Worker, prompts: Sequence[Prompt], step: int = 1) -> None:
@@ -132,14 +128,7 @@ class Reference:
         """Logits / temperature (C, V) at the places that predict the completion; banned ids at -inf."""
         one, ids = self.prompts[group], self.samples[group][k].ids
         images = tuple(Image.open(io.BytesIO(data)) for data in one.images)
-        inputs = plain_inputs(self.loaded, (one.text, images))
-        full = torch.cat([inputs["input_ids"], ids[None]], dim=1)
-        for key in ("token_type_ids", "mm_token_type_ids"):
-            if key in inputs:
-                zeros = torch.zeros(1, len(ids), dtype=inputs[key].dtype)
-                inputs[key] = torch.cat([inputs[key], zeros], dim=1)
-        inputs = {**inputs, "input_ids": full, "attention_mask": torch.ones_like(full)}
-        logits = (model or self.loaded.model)(**inputs).logits[0, -len(ids) - 1 : -1] / temperature
+        logits = plain_logits(self.loaded, (one.text, images), ids, model) / temperature
         banned = list(self.loaded.adapter.banned_ids(self.loaded.processor, self.loaded.model.config))
         logits[:, banned] = -torch.inf
         return logits

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, overload
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,20 +38,17 @@ class _TokenLogprob(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, logits: Tensor, targets: Tensor, temperature: float, banned: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, temperature: float, banned: Tensor | None) -> Tensor:
         scaled = _scaled(logits, temperature, banned)
         lse = torch.logsumexp(scaled, dim=-1)
         logp = scaled.gather(-1, targets.unsqueeze(-1)).squeeze(-1) - lse
         ctx.save_for_backward(logits, targets, lse, banned)
         ctx.temperature = temperature
-        ctx.mark_non_differentiable(lse)
-        return logp, lse
+        return logp
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         logits, targets, lse, banned = ctx.saved_tensors
         # d logp / d logits = (onehot(target) - softmax) / T; the softmax of a banned id is 0.
         grad = grad.unsqueeze(-1) / ctx.temperature
@@ -70,34 +67,6 @@ def _scaled(logits: Tensor, temperature: float, banned: Tensor | None) -> Tensor
     return scaled
 
 
-@overload
-def completion_logprobs(
-    hidden: Tensor,
-    targets: Tensor,
-    head: Head,
-    *,
-    temperature: float,
-    banned: Tensor | None = ...,
-    chunk: int = ...,
-    entropy: Literal[True] = ...,
-    pieces: int = ...,
-) -> tuple[Tensor, Tensor]: ...
-
-
-@overload
-def completion_logprobs(
-    hidden: Tensor,
-    targets: Tensor,
-    head: Head,
-    *,
-    temperature: float,
-    banned: Tensor | None = ...,
-    chunk: int = ...,
-    entropy: Literal[False],
-    pieces: int = ...,
-) -> tuple[Tensor, None]: ...
-
-
 def completion_logprobs(
     hidden: Tensor,
     targets: Tensor,
@@ -106,20 +75,17 @@ def completion_logprobs(
     temperature: float,
     banned: Tensor | None = None,
     chunk: int = CHUNK,
-    entropy: bool = True,
     pieces: int = 0,
-) -> tuple[Tensor, Tensor | None]:
-    """Log-probabilities (T,) of `targets` and the entropies (T,) of the distributions they were drawn from.
+) -> Tensor:
+    """Log-probabilities (T,) of `targets`, in nats, fp32 (fp64 for fp64 logits); first-order gradients only.
 
     `hidden`: (T, d), the state that predicts each target (of the first completion token: the prompt's last).
     `targets`: (T,) int64 ids. `head`: (n, d) to (n, V) logits, soft-cap included; parameters it uses get
     their gradient, tied or not, and may be frozen. `temperature` divides the logits, as in sampling.
     `banned`: ids that were never sampled; they have probability 0 here too, and such a target is a
-    ValueError. `chunk`: tokens per piece, so at most chunk x V logits exist at a time. `entropy` False skips
-    the entropies and returns None for them. `pieces`: fewest calls of the head, the first ones without rows where
-    the tokens do not suffice: ranks that share its weights must call it equally often.
-
-    Both results are fp32 (fp64 for fp64 logits), in nats; entropies are detached. First-order gradients only.
+    ValueError. `chunk`: tokens per piece, so at most chunk x V logits exist at a time. `pieces`: fewest calls of
+    the head, the first ones without rows where the tokens do not suffice: ranks that share its weights must call it
+    equally often.
     """
     _above_zero(temperature)
     if hidden.shape[0] != targets.shape[0]:
@@ -131,39 +97,15 @@ def completion_logprobs(
             where = int(hits.nonzero()[0])
             raise ValueError(f"target {int(targets[where])} at position {where} is banned and cannot have been sampled")
 
-    logps: list[Tensor] = []
-    entropies: list[Tensor] = []
+    def piece(states: Tensor, ids: Tensor) -> Tensor:
+        return _TokenLogprob.apply(head(states), ids, temperature, banned)
+
     # The short chunk comes first: the last one's logits are kept, so it should be a whole one.
     whole = max(len(targets) - 1, 0) // chunk
     sizes = [0] * (pieces - 1 - whole) + [len(targets) - whole * chunk] + [chunk] * whole
     cut = [*zip(hidden.split(sizes), targets.split(sizes), strict=True)]
-    piece = _piece(head, temperature, banned, entropies if entropy else None)
-    for states, ids in cut[:-1]:
-        logps.append(checkpoint(piece, states, ids, use_reentrant=False, preserve_rng_state=False))
-    logps += [piece(states, ids) for states, ids in cut[-1:]]
-    return torch.cat(logps), torch.cat(entropies) if entropy else None
-
-
-def _piece(
-    head: Head, temperature: float, banned: Tensor | None, entropies: list[Tensor] | None
-) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return the function of one chunk; it appends the chunk's entropies to a list, if given."""
-
-    def piece(states: Tensor, ids: Tensor) -> Tensor:
-        logits = head(states)
-        logp, lse = _TokenLogprob.apply(logits, ids, temperature, banned)
-        # Nothing below is kept for backward, so the recomputation there stops before it: entropies cost once.
-        if entropies is not None:
-            with torch.no_grad():
-                entropies.append(_entropy(logits, lse, temperature, banned))
-        return logp
-
-    return piece
-
-
-def _entropy(logits: Tensor, lse: Tensor, temperature: float, banned: Tensor | None) -> Tensor:
-    probabilities = _scaled(logits, temperature, banned).sub_(lse.unsqueeze(-1)).exp_()
-    return torch.special.entr(probabilities).sum(dim=-1)
+    logps = [checkpoint(piece, *part, use_reentrant=False, preserve_rng_state=False) for part in cut[:-1]]
+    return torch.cat([*logps, piece(*cut[-1])])
 
 
 @torch.no_grad()

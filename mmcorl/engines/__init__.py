@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mmcorl.engines.base import Engine, Sample, Sampling
@@ -40,8 +39,6 @@ class EngineRequest:
     """`fp32`, `bf16` or `fp16`, for an engine with its own weights."""
     max_model_len: int | None
     """Most tokens of a prompt and its completion; an engine with its own weights reserves memory for them."""
-    dumps: Path | None = None
-    """Folder for failed requests."""
     device: torch.device | None = None
     """Where an engine with its own weights computes; by default the policy's device."""
 
@@ -63,7 +60,6 @@ ENGINES: Table[EngineRow] = Table("engine", EngineRow, lambda row: check_call(ro
 
 @ENGINES.add("transformers", "Samples from the trained weights themselves.")
 def transformers(request: EngineRequest) -> Engine:
-    """Build the transformers engine."""
     from mmcorl.engines.transformers import TransformersEngine
 
     return TransformersEngine(request.policy, request.settings.max_rows, request.settings.max_tokens)
@@ -84,7 +80,6 @@ def _require_vllm(temperature: float) -> None:
     require=_require_vllm,
 )
 def vllm(request: EngineRequest) -> Engine:
-    """Build the vLLM engine."""
     from mmcorl.engines.vllm import VllmEngine
 
     return VllmEngine(request)
@@ -95,11 +90,10 @@ def require_engine(config: Config) -> None:
     ENGINES.find(config.engine.kind).require(config.sampling.temperature)
 
 
-def build_engine(config: Config, policy: Policy, encoder: PromptEncoder, dumps: Path | None = None) -> Engine:
+def build_engine(config: Config, policy: Policy, encoder: PromptEncoder) -> Engine:
     """Build the engine of a run's `engine` section, holding the weights that training starts from.
 
-    Every rank builds its own, in its own process. Failed requests are written into `dumps`.
-    Raises UserError where the machine cannot run it.
+    Every rank builds its own, in its own process. Raises UserError where the machine cannot run it.
     """
     require_engine(config)
     row, settings = ENGINES.find(config.engine.kind), config.engine
@@ -107,15 +101,6 @@ def build_engine(config: Config, policy: Policy, encoder: PromptEncoder, dumps: 
     if row.own_weights and longest is None:
         completion = max(config.sampling.max_new_tokens, config.validation.max_new_tokens or 0)
         longest = encoder.longest_prompt() + completion
-    request = EngineRequest(
-        settings=settings,
-        policy=policy,
-        name=encoder.name,
-        path=encoder.path,
-        vision=encoder.vision,
-        dtype=settings.dtype or config.training.dtype,
-        max_model_len=longest,
-        dumps=dumps,
-    )
-    engine: Engine = row.function(request)
-    return engine
+    dtype = settings.dtype or config.training.dtype
+    request = EngineRequest(settings, policy, encoder.name, encoder.path, encoder.vision, dtype, longest)
+    return row.function(request)

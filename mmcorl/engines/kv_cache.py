@@ -37,12 +37,10 @@ class GrowingLayer(DynamicLayer):
         return self.keys, self.values
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat each row `repeats` times."""
         super().batch_repeat_interleave(repeats)
         self._buffers = None
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep these rows only."""
         super().batch_select_indices(indices)
         self._buffers = None
 

@@ -19,11 +19,6 @@ from mmcorl.policy.policy import Policy
 from mmcorl.system.timing import span
 from model_adapters.base import Encoded
 
-PREFILL_TOKENS = 2**14
-
-COMPACT_AT = 0.9
-"""Ended completions leave a batch when at most this share of it goes on."""
-
 
 class TransformersEngine:
     """Samples with the policy's own model.
@@ -32,22 +27,20 @@ class TransformersEngine:
         policy: the policy being trained.
         max_rows: most completions in one batch, or one prompt where its n samples are more.
         max_tokens: most tokens (prompt, completion and padding) in the cache of one batch, likewise.
-        prefill_tokens: most prompt tokens, padding included, in one vision pass and prefill, likewise.
 
-    The three bound memory and change results by rounding only.
+    These bound memory and change results by rounding only.
     """
 
-    def __init__(
-        self, policy: Policy, max_rows: int = 256, max_tokens: int = 2**18, prefill_tokens: int = PREFILL_TOKENS
-    ):
-        self.policy = policy
-        self.adapters = False
-        self.max_rows = max_rows
-        self.max_tokens = max_tokens
-        self.prefill_tokens = prefill_tokens
+    adapters = False
+
+    def __init__(self, policy: Policy, max_rows: int = 256, max_tokens: int = 2**18):
+        self.policy, self.max_rows, self.max_tokens = policy, max_rows, max_tokens
+        # Most prompt tokens, padding included, in one vision pass and prefill, or one prompt.
+        self.prefill_tokens = 2**14
         # Tokens between two checks of which rows have stopped: on a GPU the check makes the host wait.
         self.stop_check_interval = 1 if policy.device.type == "cpu" else 16
-        self.compact_at = COMPACT_AT
+        # Ended completions leave a batch when at most this share of it goes on.
+        self.compact_at = 0.9
 
     def sync(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Do nothing: the weights are shared."""

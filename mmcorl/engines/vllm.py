@@ -19,8 +19,8 @@ from torch import Tensor
 from mmcorl.engines.base import Sample, Sampling, Weights
 from mmcorl.engines.vllm_requests import Requests
 from mmcorl.engines.vllm_setup import options_of, prepare, quiet, require_temperature, start, unmerged_lora
-from mmcorl.engines.vllm_weights import Sync, WeightLoader
-from mmcorl.engines.weight_check import check_weights, fingerprints
+from mmcorl.engines.vllm_weights import WeightLoader
+from mmcorl.engines.weight_check import check_weights
 from mmcorl.errors import RunError
 
 if TYPE_CHECKING:
@@ -38,19 +38,17 @@ class VllmEngine:
         lora = unmerged_lora(request.policy)
         self.name, self.max_model_len = request.name, request.max_model_len
         self.adapters = lora is not None
-        self.last_sync: Sync | None = None
         self._device_type = device.type
         self._sleeps = device.type == "cuda" and request.settings.sleep
         self._asleep: set[str] = set()
         self._dropped = False
         prepare(device)
         self.llm = start(options_of(request, device, lora), request.name)
-        self.requests = Requests(request.policy, request.name, request.dumps or Path(tempfile.gettempdir()))
+        self.requests = Requests(request.policy, request.name, Path(tempfile.gettempdir()))
         self._loader = WeightLoader(self.llm, request.name, lora)
 
     @property
     def model(self) -> Any:
-        """vLLM's model, which lives in this process."""
         return self._loader.model
 
     def generate(self, prompts: Sequence[Encoded], n: int, sampling: Sampling, seed: int) -> list[list[Sample]]:
@@ -93,7 +91,7 @@ class VllmEngine:
             self.llm.wake_up(tags=["weights"])
             self._asleep.discard("weights")
         with quiet():
-            self.last_sync = self._loader.load(weights)
+            self._loader.load(weights)
         self._dropped = False
 
     def check(self, weights: Weights) -> None:
@@ -101,10 +99,6 @@ class VllmEngine:
         if "weights" in self._asleep:
             raise RuntimeError(f"agent {self.name!r}: weights are asleep, wake or sync before the check")
         check_weights(self, weights)
-
-    def fingerprints(self) -> dict[str, Tensor]:
-        """Return the row hashes of the parameters that vLLM computes with."""
-        return fingerprints(self.model)
 
     def sleep(self, until_sync: bool = False) -> None:
         """Free GPU memory; on a CPU, do nothing.

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,23 +19,10 @@ if TYPE_CHECKING:
     from vllm.lora.request import LoRARequest
 
 
-@dataclass(frozen=True)
-class Sync:
-    """What one weight sync moved."""
-
-    tensors: int
-    bytes: int
-    """As given by the trainer, before any change of dtype."""
-    seconds: float
-
-
 class WeightLoader:
     """Loads the trainer's weights into a running vLLM.
 
-    Args:
-        llm: the engine.
-        name: the agent, for messages.
-        lora: peft's config where vLLM keeps low-rank adapters beside the weights, else None.
+    `lora` is peft's config where vLLM keeps low-rank adapters beside the weights, else None.
     """
 
     def __init__(self, llm: LLM, name: str, lora: Any):
@@ -54,9 +39,8 @@ class WeightLoader:
         executor: Any = self.llm.llm_engine.model_executor
         return executor.driver_worker.model_runner.get_model()
 
-    def load(self, weights: Iterable[tuple[str, Tensor]]) -> Sync:
+    def load(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Take over weights as they come; what is not given stays. See `VllmEngine.sync`."""
-        started = time.perf_counter()
         stream = _WeightStream(weights)
         try:
             self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(stream)})
@@ -69,9 +53,15 @@ class WeightLoader:
                 "engine.kind=transformers"
             ) from error
         self._require_whole_matrices(stream.names)
-        self._repack_tied_head()
-        self._drop_caches()
-        return Sync(len(stream.names), stream.bytes, time.perf_counter() - started)
+        # On a CPU, vLLM 0.32 would keep the packed copy of a tied head and sample with the old one.
+        for module in self.model.modules():
+            if hasattr(module, "cpu_linear") and module.weight.numel():
+                module.quant_method.process_weights_after_loading(module)
+        # States and image features of older weights. All three caches: the scheduler relies on the workers'.
+        if not self.llm.reset_prefix_cache():
+            raise RuntimeError(f"agent {self.name!r}: vLLM keeps states that older weights computed")
+        self.llm.llm_engine.reset_mm_cache()
+        self.llm.llm_engine.reset_encoder_cache()
 
     def _load_adapters(self, adapters: Mapping[str, Tensor]) -> None:
         """Replace the low-rank adapters; vLLM reads them from a folder as peft writes it."""
@@ -110,19 +100,6 @@ class WeightLoader:
                     "matrix with them: give all of its parts at every sync"
                 )
 
-    def _repack_tied_head(self) -> None:
-        """Pack a tied head again: on a CPU, vLLM 0.32 keeps the packed copy and samples with the old head."""
-        for module in self.model.modules():
-            if hasattr(module, "cpu_linear") and module.weight.numel():
-                module.quant_method.process_weights_after_loading(module)
-
-    def _drop_caches(self) -> None:
-        """Drop cached states and image features of older weights. All three: the scheduler relies on the workers'."""
-        if not self.llm.reset_prefix_cache():
-            raise RuntimeError(f"agent {self.name!r}: vLLM keeps states that older weights computed")
-        self.llm.llm_engine.reset_mm_cache()
-        self.llm.llm_engine.reset_encoder_cache()
-
 
 class _WeightStream:
     """Passes weights on as they come, and keeps low-rank adapters back."""
@@ -130,7 +107,6 @@ class _WeightStream:
     def __init__(self, weights: Iterable[tuple[str, Tensor]]):
         self.weights = weights
         self.names: set[str] = set()
-        self.bytes = 0
         self.last = ""
         self.adapters: dict[str, Tensor] = {}
 
@@ -138,7 +114,6 @@ class _WeightStream:
         for name, tensor in self.weights:
             self.last = name
             self.names.add(name)
-            self.bytes += tensor.nbytes
             if ".lora_" in name:
                 self.adapters[name] = tensor.detach()
             else:

@@ -8,8 +8,8 @@ between, different values are synced for every weight, and every row must change
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -17,31 +17,22 @@ from torch import Tensor, nn
 from mmcorl.engines.base import Weights
 from mmcorl.errors import RunError
 
+if TYPE_CHECKING:
+    from mmcorl.engines.vllm import VllmEngine
+
 _BLOCK = 2**22
 
 
-class Checkable(Protocol):
-    """An engine that holds its own copy of the weights."""
-
-    name: str
-
-    def fingerprints(self) -> dict[str, Tensor]:
-        """See `fingerprints`."""
-        ...
-
-    def sync(self, weights: Iterable[tuple[str, Tensor]]) -> None: ...
-
-
-def check_weights(engine: Checkable, weights: Weights) -> None:
+def check_weights(engine: VllmEngine, weights: Weights) -> None:
     """Raise RunError unless the engine computes with exactly these weights and a sync reaches all of them.
 
     Every rank checks its own engine, all at the same time. Takes two syncs.
     """
-    before = engine.fingerprints()
+    before = fingerprints(engine.model)
     engine.sync((name, _changed(tensor)) for name, tensor in weights())
-    between = engine.fingerprints()
+    between = fingerprints(engine.model)
     engine.sync(weights())
-    after = engine.fingerprints()
+    after = fingerprints(engine.model)
     unreached = [name for name, rows in before.items() if bool((rows == between[name]).any())]
     wrong = [name for name, rows in before.items() if bool((rows != after[name]).any())]
     for names, fault in ((unreached, "are reached by no sync"), (wrong, "were not the trainer's")):
@@ -54,7 +45,10 @@ def check_weights(engine: Checkable, weights: Weights) -> None:
 
 
 def fingerprints(model: nn.Module) -> dict[str, Tensor]:
-    """Return a hash per row of each parameter, (rows,) int64; any other value in a row gives another hash."""
+    """Return a hash per row of each parameter a vLLM model computes with, (rows,) int64.
+
+    Any other value in a row gives another hash.
+    """
     return {name: _row_hashes(tensor) for name, tensor in effective(model)}
 
 

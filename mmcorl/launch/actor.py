@@ -68,7 +68,6 @@ class RankActor:
         faulthandler.register(signal.SIGUSR1, all_threads=True)
 
     def info(self) -> ActorInfo:
-        """Return where this process runs."""
         import ray
 
         context = ray.get_runtime_context()
@@ -90,11 +89,9 @@ class RankActor:
             _redirect_output(os.open(file, os.O_WRONLY | os.O_APPEND))
             os.unlink(self._log)
 
-        result: RemoteError | None = catch(keep)
-        return result
+        return catch(keep)
 
     def free_port(self) -> int:
-        """Return a free port of this machine."""
         with socket.socket() as listener:
             listener.bind(("", 0))
             return int(listener.getsockname()[1])
@@ -127,8 +124,7 @@ class RankActor:
             ranks = Ranks.join(rank, size, rendezvous, place, config.ray.collective_timeout)
             self._worker = Worker(config, encoder, steps, place, ranks)
 
-        result: RemoteError | None = catch(build)
-        return result
+        return catch(build)
 
     def call(self, method: str, *arguments: Any) -> Any:
         """Call a method of the worker; an error is returned as RemoteError, and its trace printed here."""

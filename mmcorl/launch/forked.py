@@ -63,7 +63,6 @@ class ForkedAgent(RemoteAgent):
         return [self._receive(during)]
 
     def end(self) -> None:
-        """Kill the process, idle or at work."""
         self._process.kill()
         self._process.join()
 

@@ -66,12 +66,7 @@ class _Fault:
 
 
 class HealthMonitor:
-    """Collects results and faults of all ranks.
-
-    Args:
-        ray: the module.
-        call_timeout: see `RaySettings.call_timeout`.
-    """
+    """Collects results and faults of all ranks."""
 
     def __init__(self, ray: Any, call_timeout: float):
         self.ray, self.call_timeout = ray, call_timeout
@@ -84,7 +79,6 @@ class HealthMonitor:
         self._thread = threading.Thread(target=self._watch, name="health", daemon=True)
 
     def start(self, handles: Sequence[ActorHandle], monitors: Mapping[str, Any]) -> None:
-        """Watch these ranks from now on."""
         self.handles, self.monitors = list(handles), dict(monitors)
         self._thread.start()
 
@@ -99,18 +93,11 @@ class HealthMonitor:
     def gather(
         self, handles: Sequence[ActorHandle], refs: Sequence[Any], during: str, startup: float | None = None
     ) -> list[Any]:
-        """Return the results of one call per rank, in order.
+        """Return the results of one call per rank, in order, from Ray's references to them.
 
-        Args:
-            handles: the ranks called.
-            refs: Ray's references to their results.
-            during: what goes on, for the message of a fault.
-            startup: deadline in seconds (`ray.startup`); by default `ray.call_timeout`.
-
-        Raises:
-            RankError: as soon as any rank of the run fails, or a rank passes the deadline.
-            UserError: a rank refuses the user's input.
-            OSError: a rank finds no room on a disk.
+        `during` says what goes on, for the message of a fault. The deadline in seconds is `startup` (`ray.startup`) or
+        else `ray.call_timeout`. Raises RankError as soon as any rank of the run fails or one passes the deadline,
+        UserError where a rank refuses the user's input, OSError where one finds no room on a disk.
         """
         waiting, replies = dict(zip(refs, handles, strict=True)), dict.fromkeys(refs)
         for handle in handles:
@@ -136,20 +123,19 @@ class HealthMonitor:
             now = time.monotonic()
             waited, last = waited + min(now - last, 2 * PERIOD), now
             if waiting and waited > (self.call_timeout if startup is None else startup):
-                self._report_overdue(list(waiting.values()), startup)
+                overdue = list(waiting.values())
+                self._dump_stacks(overdue)
+                what = (
+                    f"gave no result within {self.call_timeout:g} seconds (ray.call_timeout); the end of its log shows "
+                    "where it stands"
+                )
+                for handle in overdue:
+                    late = f"was not ready after {startup:g} seconds (ray.startup)" if startup is not None else what
+                    self.report(handle, late)
         while self._faults:
             self.check()
             self._closed.wait(POLL)
         return list(replies.values())
-
-    def _report_overdue(self, handles: Sequence[ActorHandle], startup: float | None) -> None:
-        self._dump_stacks(handles)
-        for handle in handles:
-            what = (
-                f"gave no result within {self.call_timeout:g} seconds (ray.call_timeout); the end of its log shows "
-                "where it stands"
-            )
-            self.report(handle, what if startup is None else f"was not ready after {startup:g} seconds (ray.startup)")
 
     # -- faults --------------------------------------------------------------------------------------------------
 

@@ -16,8 +16,8 @@ from mmcorl.agent import Cohort, in_turn
 from mmcorl.config import Config
 from mmcorl.engines import ENGINES
 from mmcorl.errors import UserError
-from mmcorl.launch.agent_threads import AgentThreads
 from mmcorl.launch.forked import ForkedAgent, may_fork
+from mmcorl.launch.remote_agent import AgentThreads
 from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.trainer.worker import Worker
 

@@ -62,7 +62,6 @@ def reserve(ray: Any, config: Config, device: str) -> list[Any]:
 
 
 def release(ray: Any, groups: Sequence[Any]) -> None:
-    """Give the places of placement groups back."""
     for group in groups:
         ray.util.remove_placement_group(group)
 

@@ -1,12 +1,19 @@
 """Watches and ends processes of one machine from outside: a suspended process cannot report itself.
 
-Imports nothing heavy: one of these runs on every machine of a run.
+Imports nothing heavy: a `ProcessMonitor` runs on every machine of a run. The reaper, a process of its own, ends what a
+run has started on this machine when the run's process is gone, however it ended: it reads pids until the run's end of
+the pipe closes, then kills those still alive. Without it some of Ray's processes outlive a killed run by more than a
+minute, and a suspended worker for ever.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
@@ -17,7 +24,8 @@ from mmcorl.system import scratch_dirs
 
 State = Literal["running", "suspended", "ended"]
 """`suspended`: stopped by a signal or a debugger."""
-
+GRACE = 1.0
+"""Seconds that processes get to end by themselves once their run is gone."""
 _STATES: dict[str, State] = {
     psutil.STATUS_STOPPED: "suspended",
     psutil.STATUS_TRACING_STOP: "suspended",
@@ -30,7 +38,6 @@ class ProcessMonitor:
     """As an actor, one per machine."""
 
     def states(self, pids: Iterable[int]) -> dict[int, State]:
-        """Return the state of each process."""
         return {pid: state(pid) for pid in pids}
 
     def dump_stacks(self, pids: Iterable[int]) -> None:
@@ -66,3 +73,54 @@ def family(pid: int) -> list[psutil.Process]:
         return [process, *process.children(recursive=True)]
     except psutil.NoSuchProcess:
         return []
+
+
+class Reaper:
+    """The run's end of the pipe to the reaper."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "mmcorl.launch.process_monitor"],
+            stdin=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.update()
+
+    def update(self) -> None:
+        """Register all processes that this one has started so far."""
+        assert self._process.stdin is not None
+        for process in family(os.getpid())[1:]:
+            if process.pid != self._process.pid:
+                self._process.stdin.write(f"{process.pid}\n")
+        self._process.stdin.flush()
+
+    def close(self) -> None:
+        """Close the pipe and wait until everything registered has ended."""
+        self._process.communicate()
+
+
+def main() -> None:
+    """Collect pids until the pipe closes, then end what is left of them."""
+    known: set[psutil.Process] = set()
+    for line in sys.stdin:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            known.add(psutil.Process(int(line)))
+
+    def left() -> list[int]:
+        alive = []
+        for process in known:
+            # `is_running` notices when another process has taken the number.
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                    alive.append(process.pid)
+        return alive
+
+    deadline = time.monotonic() + GRACE
+    while left() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    ProcessMonitor().end(left())
+
+
+if __name__ == "__main__":
+    main()

@@ -10,7 +10,7 @@ from typing import Any
 
 from mmcorl.config import Config
 from mmcorl.errors import RunError, UserError
-from mmcorl.launch.reaper import Reaper
+from mmcorl.launch.process_monitor import Reaper
 from mmcorl.system.install_hints import install
 
 FORWARDED = (

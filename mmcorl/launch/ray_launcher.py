@@ -21,11 +21,10 @@ from mmcorl.config import Config
 from mmcorl.errors import RunError
 from mmcorl.launch import placement
 from mmcorl.launch.actor import ActorInfo, RankActor
-from mmcorl.launch.agent_threads import AgentThreads
 from mmcorl.launch.health import ActorHandle, HealthMonitor
 from mmcorl.launch.process_monitor import ProcessMonitor
 from mmcorl.launch.ray_cluster import RayCluster, forwarded_environment, require_ray
-from mmcorl.launch.remote_agent import RemoteAgent
+from mmcorl.launch.remote_agent import AgentThreads, RemoteAgent
 from mmcorl.policy.prompt_encoder import PromptEncoder
 
 
@@ -68,7 +67,6 @@ class RayLauncher:
             self._cluster.close()
 
     def cohort(self, encoders: Sequence[PromptEncoder], steps: int) -> Cohort:
-        """Place the agents and load their models."""
         # A scheduler's SIGTERM while models load ends the run as Ctrl-C does; Ray would exit with 15.
         with _on_signals(_interrupt, signal.SIGTERM):
             self._start_actors()

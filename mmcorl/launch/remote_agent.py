@@ -1,10 +1,11 @@
-"""An agent whose workers run in other processes: prompts are split over its ranks, groups joined in order."""
+"""Agents whose workers run in other processes: prompts are split over ranks, calls wait in a thread per agent."""
 
 from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -62,33 +63,26 @@ class RemoteAgent(ABC):
         return metrics
 
     def evaluate(self, prompts: Sequence[Prompt]) -> list[Completion]:
-        """One greedy completion per prompt, in order."""
         replies = self.call("evaluate", [(share,) for share in split(prompts, self.ranks)], "an evaluation")
         return [completion for completions in replies for completion in completions]
 
     def save(self, directory: Path) -> None:
-        """All ranks together; rank 0 writes."""
         self._all("save", (directory,), "a checkpoint")
 
     def load(self, directory: Path) -> None:
-        """All ranks together."""
         self._all("load", (directory,), f"the return to {directory.parent.name}")
 
     def export(self, directory: Path) -> None:
-        """All ranks together; rank 0 writes."""
         self._all("export", (directory,), "the export")
 
     def facts(self) -> dict[str, str | int]:
-        """The same on every rank."""
-        facts: dict[str, str | int] = self._all("facts", (), "its start")[0]
-        return facts
+        return self._all("facts", (), "its start")[0]
 
     def take_rates(self, step: int) -> dict[str, float | None]:
         """Rates over all ranks; they came with the update's metrics, so that no call waits behind the next rollout."""
         return self._rates.pop(step)
 
     def profile(self, folder: Path) -> None:
-        """Every rank profiles itself."""
         self._all("profile", (folder,), "its start")
 
     def log_ratios(self, prompts: Sequence[Prompt], tokens: int) -> list[Tensor]:
@@ -98,6 +92,25 @@ class RemoteAgent(ABC):
 
     def _all(self, method: str, arguments: tuple[Any, ...], during: str) -> list[Any]:
         return self.call(method, [arguments] * self.ranks, during)
+
+
+class AgentThreads:
+    """A `parallel` under which calls of different agents overlap and those of one agent keep their order.
+
+    The threads only hand calls over to other processes and wait for them. End the calls that still run before `close`.
+    """
+
+    def __init__(self, names: Sequence[str]):
+        self._threads = [ThreadPoolExecutor(1, thread_name_prefix=name) for name in names]
+
+    def __call__(self, calls: Iterable[Callable[[], Any]]) -> list[Future[Any]]:
+        """Start one call per agent, in the order of the names."""
+        return [thread.submit(call) for thread, call in zip(self._threads, calls, strict=True)]
+
+    def close(self) -> None:
+        """Drop queued calls and wait for running ones."""
+        for thread in self._threads:
+            thread.shutdown(wait=True, cancel_futures=True)
 
 
 def split(items: Sequence[Item], parts: int) -> list[Sequence[Item]]:

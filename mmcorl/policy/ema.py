@@ -31,9 +31,8 @@ def share(step: int, total_steps: int, start: float, end: float) -> float:
 class Ema:
     """The averaged weights by name, whole, fp32, on the CPU; only those that training changes.
 
-    Args:
-        trained: (name, whole tensor) of the trained weights as they are now.
-        put: makes the policy compute with weights by name.
+    `trained` gives (name, whole tensor) of the trained weights as they are now; `put` makes the policy compute with
+    weights by name.
     """
 
     def __init__(self, trained: Callable[[], Weights], put: Callable[[Mapping[str, Tensor]], None]):
@@ -57,12 +56,10 @@ class Ema:
             self._put(trained)
 
     def save(self, directory: Path) -> None:
-        """Write them beside the trained weights."""
         (directory / FILE).parent.mkdir()
         save_file(self.weights, directory / FILE)
 
     def load(self, directory: Path) -> None:
-        """Take over what `save` wrote."""
         self.weights = load_file(directory / FILE)
 
 

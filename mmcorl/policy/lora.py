@@ -21,15 +21,9 @@ BASE = "base_layer."
 
 
 class LowRankAdapters:
-    """The low-rank adapters of a policy; put into its model, in place, when this is made.
+    """The low-rank adapters of a policy; put into its model, in place, when this is made; all else is frozen.
 
-    Args:
-        policy: gets the adapters; everything else of it is frozen.
-        settings: `training.lora`.
-        agent: for messages.
-        seed: of the adapters' first matrices.
-
-    Raises UserError where the model has none of the target modules.
+    `seed` is that of the adapters' first matrices. Raises UserError where the model has none of the target modules.
     """
 
     def __init__(self, policy: Policy, settings: LoraSettings, agent: str, seed: int):

@@ -100,14 +100,8 @@ class Policy(nn.Module):
             shared_prefix.install(self.adapter.decoder(self.model))
             self._shares_prefixes = True
 
-    def hidden(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
-        """States of all tokens, and (row, position) in them of each completion token's predictor.
-
-        States are (R, L, d) of right-padded rows on the plain path, (1, T, d) without padding on the shared one.
-        """
-        return self._hidden_shared(rows) if rows.shared else self._hidden_plain(rows)
-
     def _hidden_shared(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
+        """States (1, T, d) of all tokens, without padding, and (row, position) in them of each token's predictor."""
         self.share_prefixes()
         rows_of: dict[int, list[int]] = {}
         for row, owner in enumerate(rows.prompt_of):
@@ -162,6 +156,7 @@ class Policy(nn.Module):
         return states, torch.zeros_like(where), where
 
     def _hidden_plain(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
+        """The same with states (R, L, d) of right-padded rows."""
         owner = torch.tensor(list(rows.prompt_of))
         prompt_length = torch.tensor([len(prompt.input_ids) for prompt in rows.prompts])[owner]
         length = torch.tensor([len(completion) for completion in rows.completions])
@@ -205,8 +200,7 @@ class Policy(nn.Module):
             use_cache=False,
             **more,
         )
-        states: Tensor = output.last_hidden_state
-        return states
+        return output.last_hidden_state
 
     def forward(self, rows: Rows, temperature: float = 1.0) -> Tensor:
         """Log-probabilities (sum of C_r,) in fp32 of all completion tokens, row after row.
@@ -215,7 +209,7 @@ class Policy(nn.Module):
         banned media tokens. With `rows.confidence` instead (sum of C_r, 2): entropy and self-certainty of that
         distribution at each token, without gradient.
         """
-        states, row_index, state_index = self.hidden(rows)
+        states, row_index, state_index = self._hidden_shared(rows) if rows.shared else self._hidden_plain(rows)
         predictors = states[row_index.to(self.device), state_index.to(self.device)]
         banned = self.banned if len(self.banned) else None
 
@@ -226,17 +220,10 @@ class Policy(nn.Module):
             return confidences(
                 predictors, head, temperature=temperature, banned=banned, chunk=self.chunk, pieces=rows.pieces
             )
-        logps, _ = completion_logprobs(
-            predictors,
-            torch.cat(list(rows.completions)).to(self.device),
-            head,
-            temperature=temperature,
-            banned=banned,
-            chunk=self.chunk,
-            entropy=False,
-            pieces=rows.pieces,
+        ids = torch.cat(list(rows.completions)).to(self.device)
+        return completion_logprobs(
+            predictors, ids, head, temperature=temperature, banned=banned, chunk=self.chunk, pieces=rows.pieces
         )
-        return logps
 
 
 def _onward(prompt: Encoded, width: int) -> Tensor:

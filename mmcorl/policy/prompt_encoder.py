@@ -32,13 +32,7 @@ DUMMY_SIDES = (56, 56)
 
 
 class PromptEncoder:
-    """Encodes prompts for one agent.
-
-    Args:
-        config: the run.
-        settings: the agent.
-        path: checkpoint folder or hub id (a `zoo:` name already resolved).
-    """
+    """Encodes prompts for one agent; `path` is a checkpoint folder or hub id (a `zoo:` name already resolved)."""
 
     def __init__(self, config: Config, settings: AgentSettings, path: str):
         self.config, self.settings, self.name, self.path = config, settings, settings.name, path
@@ -107,24 +101,19 @@ class PromptEncoder:
         images = [Image.new("RGB", DUMMY_SIDES)] if image else []
         return self.adapter.encode(self.processor, "?", images, **self._how())
 
-    def _view(self, prompt: Prompt) -> str:
-        view = self.settings.view
-        if view == "original" or not prompt.views:
-            return "original"
-        if view not in prompt.views:
-            raise UserError(
-                f"agent {self.name!r} reads view {view!r} but the data of row {prompt.row_id!r} have only "
-                f"{', '.join(sorted(prompt.views))}: add that view under `views` of these data"
-            )
-        return view
-
     def length(self, prompt: Prompt) -> int:
         """Count the tokens of one prompt, image tokens included, without processing its images."""
         text = self._text(prompt)
         return self.adapter.prompt_length(self.processor, text, self._images(prompt), **self._how())
 
     def _text(self, prompt: Prompt) -> str:
-        text = prompt_text(prompt, self.config.prompt.style, self._view(prompt))
+        view = self.settings.view if prompt.views else "original"
+        if view != "original" and view not in prompt.views:
+            raise UserError(
+                f"agent {self.name!r} reads view {view!r} but the data of row {prompt.row_id!r} have only "
+                f"{', '.join(sorted(prompt.views))}: add that view under `views` of these data"
+            )
+        text = prompt_text(prompt, self.config.prompt.style, view)
         return without_control_tokens(self.processor, text) if prompt.quotes else text
 
     def _images(self, prompt: Prompt) -> list[Image.Image]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import torch
@@ -274,26 +273,18 @@ def install(decoder: nn.Module) -> None:
     chosen = getattr(config, "_attn_implementation", None)
     if chosen not in ("sdpa", "flash_attention_2"):
         raise CannotShare(f"its attention is {chosen}")
-    modules = [module for module in decoder.modules() if _attends(module)]
+    # By the attributes that all attention modules of transformers have.
+    marks = ("config", "num_key_value_groups", "scaling")
+    modules = [module for module in decoder.modules() if all(hasattr(module, mark) for mark in marks)]
     layers = getattr(config, "num_hidden_layers", None)
     if len(modules) != layers:
         raise CannotShare(f"{len(modules)} attention modules were found in its {layers} layers")
-    _register()
-    for module in modules:
-        module.register_forward_pre_hook(_enter, with_kwargs=True)
-        module.register_forward_hook(_leave, with_kwargs=True, always_call=True)
-
-
-def _attends(module: nn.Module) -> bool:
-    """Whether a module is a transformers attention module, by the attributes they all have."""
-    return hasattr(module, "config") and hasattr(module, "num_key_value_groups") and hasattr(module, "scaling")
-
-
-@cache
-def _register() -> None:
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     ALL_ATTENTION_FUNCTIONS.register(NAME, attention)
+    for module in modules:
+        module.register_forward_pre_hook(_enter, with_kwargs=True)
+        module.register_forward_hook(_leave, with_kwargs=True, always_call=True)
 
 
 def _enter(module: Any, args: Any, kwargs: dict[str, Any]) -> None:

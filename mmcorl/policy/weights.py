@@ -18,13 +18,13 @@ from model_adapters.loading import unwrap
 MULTIPLIED = (nn.Linear, nn.modules.conv._ConvNd)
 
 
-def lower_frozen(model: nn.Module, adapter: ModelAdapter, dtype: torch.dtype = torch.bfloat16) -> None:
-    """Keep frozen matrices in `dtype`, in place, before a model is used under autocast to that dtype.
+def lower_frozen(model: nn.Module, adapter: ModelAdapter) -> None:
+    """Keep frozen matrices in bf16, in place, before a model is used under autocast to bf16.
 
     Autocast keeps its casts of trainable weights until its context closes, but casts frozen ones again at every
     use: at every sampled token. Only what autocast would cast is lowered; norms, biases added outside of layers and
     position tables stay in fp32, and so does the residual stream, so the numbers are those of fp32 weights that
-    `dtype` can hold. Adapters of peft stay as they are: they are small, and peft wants them in fp32.
+    bf16 can hold. Adapters of peft stay as they are: they are small, and peft wants them in fp32.
     """
     hub: Any = model
     decoder = {id(parameter) for parameter in adapter.decoder(model).parameters()}
@@ -34,10 +34,10 @@ def lower_frozen(model: nn.Module, adapter: ModelAdapter, dtype: torch.dtype = t
         for parameter in module.parameters(recurse=False):
             experts = parameter.ndim > 2 and id(parameter) in decoder  # mixtures keep theirs in one tensor
             if not parameter.requires_grad and (isinstance(module, MULTIPLIED) or experts):
-                parameter.data = parameter.data.to(dtype)
+                parameter.data = parameter.data.bfloat16()
     table = hub.get_input_embeddings()
     if not table.weight.requires_grad:
-        table.weight.data = table.weight.data.to(dtype)
+        table.weight.data = table.weight.data.bfloat16()
         table.register_forward_hook(lambda module, args, output: output.float())
 
 

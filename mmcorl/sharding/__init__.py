@@ -9,22 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
 
 from mmcorl.config import Config
 from mmcorl.errors import UserError
 from mmcorl.policy.policy import Policy
-from mmcorl.sharding.base import Shards, size_of
+from mmcorl.sharding.base import Optimizer, Shards, size_of
 from mmcorl.sharding.ranks import Ranks
 from mmcorl.system.install_hints import install
 
 __all__ = ["Shards", "loading", "require", "shard", "size_of"]
-
-Optimizer = Callable[[list[nn.Parameter]], torch.optim.AdamW]
 
 
 def require(config: Config) -> None:
@@ -52,7 +48,7 @@ def shard(policy: Policy, optimizer: Optimizer, config: Config, ranks: Ranks, de
     if config.training.sharding == "none":
         from mmcorl.sharding.ddp import Plain
 
-        return Plain(policy.to(device), optimizer, config, ranks)
+        return Plain(policy, optimizer, config, ranks, device)
     ranks.require_group(device)
     if config.training.sharding == "fsdp2":
         from mmcorl.sharding.fsdp2 import FSDP2

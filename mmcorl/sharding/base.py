@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from mmcorl.config import Config
 from mmcorl.policy.lora import adapted_layers, merged_weights, without_base
 from mmcorl.policy.policy import Policy, Rows
 from mmcorl.sharding.ranks import Ranks
@@ -24,6 +25,7 @@ HOW: dict[str, Any] = {"fused": None, "foreach": None}
 MOMENTS: tuple[Part, Part] = ("exp_avg", "exp_avg_sq")
 
 LogProbs = Callable[[Rows, float], Tensor]
+Optimizer = Callable[[list[nn.Parameter]], torch.optim.AdamW]
 
 
 class Shards(ABC):
@@ -39,14 +41,17 @@ class Shards(ABC):
     whole: ClassVar[bool] = False
     """Whether each rank holds all weights, so that `policy` can be used as it is."""
 
-    policy: Policy
-    optimizer: torch.optim.AdamW
-    """The torch optimizer; its parameters depend on the sharding."""
-    trainable: list[nn.Parameter]
-    """Parameters of `policy` that receive gradients."""
+    def __init__(self, policy: Policy, optimizer: Optimizer, config: Config, ranks: Ranks, device: torch.device):
+        self.config, self.ranks, self.device = config, ranks, device
+        self.policy = self._placed(policy)
+        self.trainable: list[nn.Parameter] = [one for one in self.policy.parameters() if one.requires_grad]
+        """Parameters of `policy` that receive gradients."""
+        self.optimizer = optimizer(self.trainable)
+        """The torch optimizer; its parameters depend on the sharding."""
 
-    def __init__(self, ranks: Ranks):
-        self.ranks = ranks
+    @abstractmethod
+    def _placed(self, policy: Policy) -> Policy:
+        """The policy on its device, ready for the optimizer."""
 
     # -- the update -----------------------------------------------------------------------------------------
 
@@ -82,6 +87,10 @@ class Shards(ABC):
     @abstractmethod
     def held(self, parameter: nn.Parameter) -> Tensor:
         """This rank's part of a parameter's weight, flat or not; may be empty."""
+
+    def _part(self, parameter: nn.Parameter, part: Part) -> Tensor:
+        """What this rank holds of a parameter or its moments, as torch has it."""
+        return parameter.detach() if part == "weight" else self.optimizer.state[parameter][part]
 
     def stepped(self) -> Sequence[Tensor]:
         """The tensors that key the optimizer's state."""
@@ -198,12 +207,12 @@ def sum_gradients(parameters: Sequence[nn.Parameter], scale: float = 1.0) -> Non
             gradient.copy_(total.view_as(gradient).mul_(scale))
 
 
-def buckets(named: Mapping[str, nn.Parameter], most: int = BUCKET) -> Iterator[list[str]]:
-    """Names in order, in buckets of at most `most` elements or one tensor."""
+def buckets(named: Mapping[str, nn.Parameter]) -> Iterator[list[str]]:
+    """Names in order, in buckets of at most `BUCKET` elements or one tensor."""
     bucket: list[str] = []
     elements = 0
     for name, parameter in named.items():
-        if bucket and elements + size_of(parameter) > most:
+        if bucket and elements + size_of(parameter) > BUCKET:
             yield bucket
             bucket, elements = [], 0
         bucket.append(name)

@@ -14,7 +14,7 @@ import logging
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from torch.utils import cpp_extension
 
 from mmcorl.config import Config
 from mmcorl.policy.policy import Policy, Rows
-from mmcorl.sharding.base import LogProbs, Part, Shards
+from mmcorl.sharding.base import LogProbs, Optimizer, Part, Shards
 from mmcorl.sharding.ranks import Ranks
 
 
@@ -98,26 +98,17 @@ class Zero(Shards):
 
     stage: int
 
-    def __init__(
-        self,
-        policy: Policy,
-        optimizer: Callable[[list[nn.Parameter]], torch.optim.AdamW],
-        config: Config,
-        ranks: Ranks,
-        device: torch.device,
-    ):
-        super().__init__(ranks)
-        self.config, self.device, self.policy = config, device, with_buffers_on(device, policy)
-        self.trainable = [parameter for parameter in policy.parameters() if parameter.requires_grad]
-        self.optimizer = optimizer(self.trainable)
+    def __init__(self, policy: Policy, optimizer: Optimizer, config: Config, ranks: Ranks, device: torch.device):
+        super().__init__(policy, optimizer, config, ranks, device)
         self.engine, *_ = _deepspeed(device).initialize(
             model=policy, optimizer=self.optimizer, config=_settings(config, self.stage)
         )
 
+    def _placed(self, policy: Policy) -> Policy:
+        return with_buffers_on(self.device, policy)
+
     def logprobs(self, rows: Rows, temperature: float) -> Tensor:
-        """The policy's own, called through the engine."""
-        logp: Tensor = self.engine(rows, temperature)
-        return logp
+        return self.engine(rows, temperature)
 
     def backward(self, loss: Tensor) -> None:
         """Gradients are averaged over ranks as they come, and every loss is a part of one sum."""
@@ -137,7 +128,6 @@ class Zero2(Zero):
     whole = True
 
     def freeze(self, policy: Policy) -> LogProbs:
-        """Whole, as the trained weights are."""
         return policy.to(self.device)
 
     def stepped(self) -> Sequence[Tensor]:
@@ -164,7 +154,6 @@ class Zero2(Zero):
             safe_set_full_fp32_param(parameter, whole)
 
     def held(self, parameter: nn.Parameter) -> Tensor:
-        """All of it."""
         return parameter.detach()
 
     def _moments_made(self) -> None:
@@ -181,7 +170,6 @@ class Zero3(Zero):
     stage = 3
 
     def freeze(self, policy: Policy) -> LogProbs:
-        """Partitioned by a second engine."""
         settings = _settings(self.config, 3, training=False)
         engine, *_ = _deepspeed(self.device).initialize(model=with_buffers_on(self.device, policy), config=settings)
         return engine
@@ -221,10 +209,8 @@ class Zero3(Zero):
             divided.data.copy_(whole)
 
     def held(self, parameter: nn.Parameter) -> Tensor:
-        """The local part, padded to the same length on every rank."""
         (divided,) = _divided([parameter])
-        held: Tensor = divided.ds_tensor.detach()
-        return held
+        return divided.ds_tensor.detach()
 
     def _part(self, parameter: nn.Parameter, part: Part) -> Tensor:
         from deepspeed.utils import safe_get_local_fp32_param, safe_get_local_optimizer_state
@@ -232,10 +218,8 @@ class Zero3(Zero):
         if not parameter.requires_grad:
             return self.held(parameter)
         if part == "weight":
-            tensor: Tensor = safe_get_local_fp32_param(parameter)
-        else:
-            tensor = safe_get_local_optimizer_state(parameter, part)
-        return tensor.detach()
+            return safe_get_local_fp32_param(parameter).detach()
+        return safe_get_local_optimizer_state(parameter, part).detach()
 
 
 def with_buffers_on(device: torch.device, policy: Policy) -> Policy:

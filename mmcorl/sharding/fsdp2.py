@@ -9,7 +9,7 @@ and other vectors stay whole on every rank: they are small, and autocast wants n
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,31 +19,18 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, Offlo
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from mmcorl.config import Config
 from mmcorl.policy.policy import Policy, Rows
 from mmcorl.sharding.base import LogProbs, Part, Shards, sum_gradients
-from mmcorl.sharding.ranks import Ranks
 
 
 class FSDP2(Shards):
     """Weights, gradients and optimizer state divided by torch."""
 
-    def __init__(
-        self,
-        policy: Policy,
-        optimizer: Callable[[list[nn.Parameter]], torch.optim.AdamW],
-        config: Config,
-        ranks: Ranks,
-        device: torch.device,
-    ):
-        super().__init__(ranks)
-        self.config, self.device, self.mesh = config, device, init_device_mesh(device.type, (ranks.size,))
-        self.policy: Any = self._divided(policy)
-        self.trainable = [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
-        self.optimizer = optimizer(self.trainable)
+    def _placed(self, policy: Policy) -> Policy:
+        self.mesh = init_device_mesh(self.device.type, (self.ranks.size,))
+        return self._divided(policy)
 
     def logprobs(self, rows: Rows, temperature: float) -> Tensor:
-        """The policy's own; its hooks gather and let go."""
         return _forward(self.policy, rows, temperature)
 
     def backward(self, loss: Tensor) -> None:
@@ -76,7 +63,6 @@ class FSDP2(Shards):
         return norm if math.isfinite(norm) else math.nan
 
     def freeze(self, policy: Policy) -> LogProbs:
-        """Divided likewise."""
         divided = self._divided(policy)
         return lambda rows, temperature: _forward(divided, rows, temperature)
 
@@ -94,12 +80,8 @@ class FSDP2(Shards):
             held.copy_(whole)
 
     def held(self, parameter: nn.Parameter) -> Tensor:
-        """The local part."""
         part = self._part(parameter, "weight")
         return part.to_local() if isinstance(part, DTensor) else part
-
-    def _part(self, parameter: nn.Parameter, part: Part) -> Tensor:
-        return parameter.detach() if part == "weight" else self.optimizer.state[parameter][part]
 
     def _divided(self, policy: Policy) -> Any:
         small = {parameter for parameter in policy.parameters() if parameter.ndim < 2}

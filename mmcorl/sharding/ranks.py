@@ -59,7 +59,6 @@ class Ranks:
         return everyone  # type: ignore[return-value]
 
     def barrier(self) -> None:
-        """Wait until every rank is here."""
         self.gather(None)
 
 

@@ -66,9 +66,9 @@ def upstream() -> Iterator[Finding]:
     """Bugs of installed versions, and whether they are cured."""
     for one in patches.check():
         if one.state == "cannot":
-            yield Finding("problem", "patches", f"{one.name}: {one.reason}")
+            yield Finding("problem", "patches", f"{one.patch.name}: {one.reason}")
         elif one.state != "not needed":
-            yield Finding("note", "patches", f"{one.name}: {one.symptom}; {one.reason}")
+            yield Finding("note", "patches", f"{one.patch.name}: {one.patch.symptom}; {one.reason}")
 
 
 def devices() -> list[int]:

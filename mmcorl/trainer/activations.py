@@ -53,7 +53,6 @@ class Stack:
 
     @property
     def projections(self) -> int:
-        """Linear layers in a layer."""
         return (1 if self.fused else 3) + 1 + 2 + self.gated
 
 
@@ -84,7 +83,6 @@ class Work:
 
     @property
     def tokens(self) -> int:
-        """All that pass."""
         return self.completions + self.prompt * (self.groups if self.shared or not self.rows else self.rows)
 
 
@@ -107,20 +105,18 @@ def per_layer(stack: Stack, work: Work, low: int, window: int = 0) -> int:
     token += low * stack.rank * stack.projections
     if stack.fused or work.shared:
         token += low * q  # The output once more, put together from its parts.
-    return work.tokens * token + _of_masks(stack, work, low, window)
-
-
-def _of_masks(stack: Stack, work: Work, low: int, window: int) -> int:
-    """Copies of queries, keys and values that a layer's attention keeps, and its mask where it has one of its own."""
-    q, k, width = stack.queries, stack.keys, work.prompt + work.completion
-    if not work.shared:
+    # Copies of queries, keys and values, and the mask of attention where a layer has one of its own.
+    copies = 0
+    if work.shared:
+        # Completions' queries with all heads of a key in a row, where the prompt's keep the tensor that both are part
+        # of; keys and values of the prompt are repeated for each completion.
+        masked = stack.blocks or bool(window and work.prompt > window)
+        stacked = work.completions * q if low == 4 and not masked else 0
+        copies = stacked + work.rows * (_reach(work, window) + work.completion) * 2 * k
+    elif stack.blocks and work.rows:
         # One mask for all heads, and keys repeated for each of theirs.
-        return low * (work.tokens * 2 * (q - k) + work.rows * width**2) if stack.blocks and work.rows else 0
-    # Completions' queries with all heads of a key in a row, where the prompt's keep the tensor that both are part of;
-    # keys and values of the prompt are repeated for each completion.
-    masked = stack.blocks or bool(window and work.prompt > window)
-    stacked = work.completions * q if low == 4 and not masked else 0
-    return low * (stacked + work.rows * (_reach(work, window) + work.completion) * 2 * k)
+        copies = work.tokens * 2 * (q - k) + work.rows * (work.prompt + work.completion) ** 2
+    return work.tokens * token + low * copies
 
 
 def _shared_masks(stack: Stack, work: Work, low: int, window: int) -> int:
@@ -172,22 +168,6 @@ def ends_of_tower(stack: Stack, patches: int, pixels: int, low: int) -> int:
     """Bytes kept around a vision tower: `pixels` numbers of each patch, and a projector of two layers and a norm."""
     projector = stack.hidden * (4 * (1 + stack.written_out) + 3 * low)
     return patches * (projector + (low * pixels if stack.trained else 0))
-
-
-def head(tokens: int, vocabulary: int, low: int, backward: bool) -> int:
-    """Bytes at the head: a chunk's logits in the dtype of the products and in fp32; behind it, their gradient as well.
-
-    In fp32 that takes the place of the second.
-    """
-    return vocabulary * tokens * (8 if backward else low + 4)
-
-
-def head_backward(stack: Stack, tokens: int, vocabulary: int, low: int) -> int:
-    """Bytes there in the backward pass: the gradient of the logits and that of the head's weights.
-
-    The latter comes in bf16 under autocast, in the place of the weights' own cast.
-    """
-    return vocabulary * (low * tokens + (4 * stack.hidden if stack.trained else 0))
 
 
 def stack_of(layers: Sequence[nn.Module], config: Any, within: Sequence[nn.Module] = (), blocks: bool = False) -> Stack:

@@ -19,12 +19,9 @@ class CpuOffload:
     """Moves one agent's tensors off their device between its calls, and back for each call.
 
     On a GPU the copies on the CPU are pinned and kept: moving back runs at the speed of the bus, and leaving costs
-    nothing while the weights have not changed.
-
-    Args:
-        device: where the agent works; nothing moves on a CPU.
-        engine: the agent's; a weight sync wakes it, so it is put to sleep again before leaving.
-        tensors: everything that stays on the device between calls.
+    nothing while the weights have not changed. Nothing moves where the agent works on a CPU. A weight sync wakes its
+    engine, so it is put to sleep again before leaving. `tensors` gives everything that stays on the device between
+    calls.
     """
 
     def __init__(self, device: torch.device, engine: Engine, tensors: Callable[[], Iterable[Tensor]]):
@@ -50,17 +47,9 @@ class CpuOffload:
     @torch.no_grad()
     def leave(self, changed: bool) -> None:
         """Leave the device."""
+        if self.device.type == "cpu":
+            return
         start = time.perf_counter()
-        if self.device.type != "cpu":
-            self._move(changed)
-        self._seconds += time.perf_counter() - start
-
-    def take_seconds(self) -> float:
-        """Seconds spent moving since this was last asked."""
-        seconds, self._seconds = self._seconds, 0.0
-        return seconds
-
-    def _move(self, changed: bool) -> None:
         if changed:
             self._engine.wake()
             self._engine.sleep()
@@ -76,3 +65,9 @@ class CpuOffload:
         for tensor in present:
             tensor.data = self._copies[tensor]
         torch.cuda.empty_cache()
+        self._seconds += time.perf_counter() - start
+
+    def take_seconds(self) -> float:
+        """Seconds spent moving since this was last asked."""
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds

@@ -25,7 +25,7 @@ from mmcorl.config import Config
 from mmcorl.engines import ENGINES
 from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.policy.weights import MULTIPLIED
-from mmcorl.trainer.activations import Stack, Work, ends, ends_of_tower, head, head_backward, kept, stack_of, working
+from mmcorl.trainer.activations import Stack, Work, ends, ends_of_tower, kept, stack_of, working
 from mmcorl.types import Prompt
 
 GIB = 2**30
@@ -67,7 +67,6 @@ class Shape:
 
     @property
     def table(self) -> int:
-        """Elements of the embedding table."""
         return self.vocabulary * self.decoder.hidden
 
 
@@ -243,7 +242,7 @@ def budget(
 
 
 def _updating(
-    config: Config, shape: Shape, micro: LargestMicroBatch, copies: Copies, gradients: int, adamw: int
+    config: Config, shape: Shape, micro: LargestMicroBatch, copies: tuple[int, int, int], gradients: int, adamw: int
 ) -> dict[str, int]:
     """The update at its fullest: as a backward pass begins, in its first layer, at its end, or in the optimizer."""
     training, low = config.training, 2 if config.training.dtype == "bf16" else 4
@@ -263,59 +262,55 @@ def _updating(
     table = 0 if rank else 4 * shape.table
     waiting = table * shape.tied
     chunk = min(chunk_of(shape.vocabulary), work.scored)
-    forth, back = (head(chunk, shape.vocabulary, low, backward) for backward in (False, True))
-    back = max(back, head_backward(decoder, chunk, shape.vocabulary, low))
+    # A chunk's logits in the dtype of the products and in fp32; behind it their gradient as well, which in fp32 takes
+    # the place of the second; then that and the gradient of the head's weights, under autocast in bf16 in the place
+    # of the weights' own cast.
+    forth, back = shape.vocabulary * chunk * (low + 4), shape.vocabulary * chunk * 8
+    back = max(back, shape.vocabulary * (low * chunk + (4 * decoder.hidden if decoder.trained else 0)))
     # With a single pass gradients come as activations go.
     before = gradients if micro.passes > 1 else 0
+    everywhere, in_tower, in_layer = copies
     begins = {
         "gradients": before,
-        "bf16 weights": copies.everything,
+        "bf16 weights": everywhere,
         "activations": through + around,
         "vision tower": seen,
         "logits": forth if recomputed else back,
     }
     recomputes = {
         "gradients": before,
-        "bf16 weights": copies.layer,
+        "bf16 weights": in_layer,
         "activations": through,
         "vision tower": seen,
         # Its own casts are all that is left of those of the forward pass.
         "a layer": max(working(decoder, work, low, recomputed) + waiting, around + back),
     }
-    finishes = {"gradients": gradients, "bf16 weights": copies.tower, "vision tower": seen + again}
+    finishes = {"gradients": gradients, "bf16 weights": in_tower, "vision tower": seen + again}
     held = (3 if shape.tied else 1) - (micro.passes == 1)
-    embeds = {"gradients": gradients, "bf16 weights": copies.tower, "vision tower": seen, "embeddings": held * table}
+    embeds = {"gradients": gradients, "bf16 weights": in_tower, "vision tower": seen, "embeddings": held * table}
     steps = {"gradients": gradients, "AdamW at work": adamw}
     stages = [begins, embeds, finishes, steps, *([recomputes] if recomputed else [])]
     return max(stages, key=lambda stage: sum(stage.values()))
 
 
-@dataclass(frozen=True)
-class Copies:
-    """Bytes of second copies of weights, in bf16 or gathered from their shards."""
+def _copies(config: Config, shape: Shape, ranks: int, trained: int, away: str) -> tuple[int, int, int]:
+    """Bytes of second copies of weights, in bf16 or gathered from their shards.
 
-    everything: int
-    """While autograd keeps them, or until the forward pass ends."""
-    tower: int
-    """Of the vision tower alone."""
-    layer: int
-    """While a layer is recomputed."""
-
-
-def _copies(config: Config, shape: Shape, ranks: int, trained: int, away: str) -> Copies:
+    While autograd keeps them or until the forward pass ends; of the vision tower alone; while a layer is recomputed.
+    """
     training, low = config.training, 2 if config.training.dtype == "bf16" else 4
     if (training.sharding in ("zero3", "fsdp2") and ranks > 1) or away == "all":
         both = 2 * low * shape.parameters // max(shape.decoder.number, 1)  # the layer at work and the next one
-        return Copies(both, both, both)
+        return both, both, both
     if low == 4:
-        return Copies(0, 0, 0)
+        return 0, 0, 0
     if training.lora:
-        return Copies(2 * trained, 0, 0)  # Frozen weights are in bf16 already.
+        return 2 * trained, 0, 0  # Frozen weights are in bf16 already.
     cast = shape.parameters if shape.multiplied is None else shape.multiplied
     tower = 0 if training.freeze_vision else shape.multiplied_vision
     decoder = cast - shape.multiplied_vision
     layers = max(0, decoder - shape.table)
-    return Copies(2 * (decoder + tower), 2 * tower, 2 * layers // max(shape.decoder.number, 1))
+    return 2 * (decoder + tower), 2 * tower, 2 * layers // max(shape.decoder.number, 1)
 
 
 def together(budgets: Sequence[Budget], one_at_a_time: bool) -> int:

@@ -110,7 +110,6 @@ class RolloutBatch:
         return [group for group, owner in enumerate(self.owners) if owner == self.shards.ranks.rank]
 
     def sample(self, row: Row) -> Sample:
-        """A completion of this rank."""
         return self._rollout(row[0]).samples[row[1]]
 
     @torch.no_grad()
@@ -153,11 +152,14 @@ class RolloutBatch:
             return [MicroBatch(micro, 0) for micro in local]
         # One at least: every weight takes part in a backward pass before each step.
         count = max(1, *(len(micros) for micros in by_rank))
-        pieces = [max(self._pieces(micros[i]) if i < len(micros) else 1 for micros in by_rank) for i in range(count)]
-        return [MicroBatch(local[i] if i < len(local) else (), pieces[i]) for i in range(count)]
+        chunk = self.shards.policy.chunk
+        batches = []
+        for i in range(count):
+            tokens = max(sum(map(self._length, micros[i])) if i < len(micros) else 1 for micros in by_rank)
+            batches.append(MicroBatch(local[i] if i < len(local) else (), math.ceil(tokens / chunk)))
+        return batches
 
     def inputs(self, micro: MicroBatch) -> Rows:
-        """What a pass gives the model."""
         groups = list(dict.fromkeys(group for group, _ in micro.rows))
         index = {group: number for number, group in enumerate(groups)}
         rollouts = [self._rollout(group) for group in groups] or [self.dummy.rollout]
@@ -188,9 +190,6 @@ class RolloutBatch:
 
     def _rollout(self, group: int) -> Rollout:
         return self.rollouts[group - bisect_left(self.owners, self.shards.ranks.rank)]
-
-    def _pieces(self, rows: Sequence[Row]) -> int:
-        return math.ceil(sum(self._length(row) for row in rows) / self.shards.policy.chunk)
 
     def _length(self, row: Row) -> int:
         return self.groups[row[0]].lengths[row[1]]

@@ -83,7 +83,6 @@ class Parity:
         return f"{self.agent}: engine and trainer agree, mean |d log p| in nats: {drifts}"
 
     def record(self) -> dict[str, Any]:
-        """For files."""
         return {**asdict(self), "fault": self.fault}
 
 
@@ -94,11 +93,6 @@ def drift(differences: Sequence[Tensor]) -> Drift:
         return Drift(0, 0.0, 0.0, 0.0)
     p99 = sizes.kthvalue(-(-99 * len(sizes) // 100)).values
     return Drift(len(sizes), float(sizes.mean()), float(p99), float(sizes.max()))
-
-
-def coarser(dtypes: Sequence[str]) -> str:
-    """The dtype whose noise counts: bf16 (or fp16) unless all compute in fp32."""
-    return "fp32" if set(dtypes) == {"fp32"} else "bf16"
 
 
 def parity(agent: str, dtype: str, differences: Mapping[str, Sequence[Tensor]]) -> Parity:
@@ -114,5 +108,6 @@ def measure(agent: Agent, prompts: Sequence[Prompt], config: Config) -> Parity:
     differences = {"text": agent.log_ratios(words, TOKENS)}
     if any(prompt.images for prompt in prompts):
         differences["image"] = agent.log_ratios([prompt for prompt in prompts if prompt.images], TOKENS)
-    dtypes = [config.training.dtype, config.engine.dtype or config.training.dtype]
-    return parity(agent.name, coarser(dtypes), differences)
+    # The dtype whose noise counts: bf16 (or fp16) unless both compute in fp32.
+    exact = config.training.dtype == "fp32" and config.engine.dtype in (None, "fp32")
+    return parity(agent.name, "fp32" if exact else "bf16", differences)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -47,26 +46,22 @@ def decide(config: Config, name: str, shards: Shards, dummy: DummyBatch) -> bool
 
 @torch.no_grad()
 def _compare(config: Config, shards: Shards, dummy: DummyBatch) -> None:
-    """Raise CannotShare unless both ways give made-up completions the same log-probabilities."""
-    rows = _rows(shards, dummy)
-    scores: list[Tensor] = []
-    for shared in (False, True):
-        with shards.policy.computing(config.training):
-            scores.append(shards.logprobs(replace(rows, shared=shared), config.sampling.temperature))
-    difference = float((scores[0] - scores[1]).abs().mean())
-    if not difference <= TOLERANCE[config.training.dtype]:
-        raise CannotShare(f"on a test prompt its log-probabilities were {difference:.2g} nats off on average")
+    """Raise CannotShare unless both ways give made-up completions the same log-probabilities.
 
-
-def _rows(shards: Shards, dummy: DummyBatch) -> Rows:
-    """Completions of a text prompt and, for a vision family, of one with an image."""
+    Of a text prompt and, for a vision family, of one with an image.
+    """
     prompts = [dummy.rollout.prompt, *([dummy.image] if dummy.image is not None else [])]
     policy = shards.policy
     allowed = torch.arange(policy.model.config.get_text_config().vocab_size)
     allowed = allowed[~torch.isin(allowed, policy.banned.cpu())]
     noise = torch.Generator().manual_seed(0)
-    return Rows(
-        prompts=prompts,
-        prompt_of=[number for number in range(len(prompts)) for _ in LENGTHS],
-        completions=[allowed[torch.randint(len(allowed), (n,), generator=noise)] for _ in prompts for n in LENGTHS],
-    )
+    completions = [allowed[torch.randint(len(allowed), (n,), generator=noise)] for _ in prompts for n in LENGTHS]
+    owners = [number for number in range(len(prompts)) for _ in LENGTHS]
+    scores: list[Tensor] = []
+    for shared in (False, True):
+        with policy.computing(config.training):
+            rows = Rows(prompts, owners, completions, shared=shared)
+            scores.append(shards.logprobs(rows, config.sampling.temperature))
+    difference = float((scores[0] - scores[1]).abs().mean())
+    if not difference <= TOLERANCE[config.training.dtype]:
+        raise CannotShare(f"on a test prompt its log-probabilities were {difference:.2g} nats off on average")

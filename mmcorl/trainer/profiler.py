@@ -14,17 +14,19 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity
 
 from mmcorl.config import ProfileSettings
-from mmcorl.sharding.ranks import Ranks
 from mmcorl.system.timing import Timer
+
+if TYPE_CHECKING:
+    from mmcorl.trainer.worker import Worker
 
 CALLS = ("rollout", "update")
 """Methods of a worker that a training step calls, in order."""
@@ -42,27 +44,12 @@ class Profiler:
     Args:
         settings: which steps, counted from the first that this process makes.
         folder: where the files go.
-        agent: name of the agent.
-        ranks: this rank among those of the agent.
-        device: where it computes.
-        dtype: `training.dtype`.
-        timings: throughput of the step whose update has just ended; see `mmcorl.trainer.throughput`.
+        worker: whose calls these are.
     """
 
-    def __init__(
-        self,
-        settings: ProfileSettings,
-        folder: Path,
-        *,
-        agent: str,
-        ranks: Ranks,
-        device: torch.device,
-        dtype: str,
-        timings: Callable[[], Mapping[str, float]],
-    ):
-        self._settings, self._folder = settings, folder
-        self._agent, self._ranks, self._device, self._dtype, self._timings = agent, ranks, device, dtype, timings
-        self._cuda = device.type == "cuda"
+    def __init__(self, settings: ProfileSettings, folder: Path, worker: Worker):
+        self._settings, self._folder, self._worker, self._device = settings, folder, worker, worker.device
+        self._cuda = worker.device.type == "cuda"
         self._timer = Timer(self._wait)
         self._first: int | None = None
         self._timed: dict[int, dict[str, float]] = {}
@@ -93,7 +80,7 @@ class Profiler:
             yield
         if method == "update" and start <= number <= last:
             if number < last or start == last:
-                self._timed[step] = dict(self._timings())
+                self._timed[step] = dict(self._worker.timings)
             if number == last:
                 if start == last:
                     self._began.append(time.perf_counter())
@@ -129,15 +116,15 @@ class Profiler:
 
     def _write(self, traced: int) -> None:
         """Write the trace and the numbers of the table, then drop them."""
-        name = f"{self._agent}-rank{self._ranks.rank}"
+        worker, dtype = self._worker, self._worker.config.training.dtype
+        name = f"{worker.name}-rank{worker.ranks.rank}"
         trace = json.dumps(joined(self._segments)).encode()
         (self._folder / f"{name}.trace.json.gz").write_bytes(gzip.compress(trace, compresslevel=4))
         operators = sorted(self._operators.items(), key=lambda item: -max(item[1][1:]))[:OPERATORS]
-        dtype = torch.bfloat16 if self._dtype == "bf16" else torch.float32
         record = {
-            "agent": self._agent,
-            "rank": self._ranks.rank,
-            "ranks": self._ranks.size,
+            "agent": worker.name,
+            "rank": worker.ranks.rank,
+            "ranks": worker.ranks.size,
             "device": torch.cuda.get_device_name(self._device) if self._cuda else "cpu",
             "timed": list(self._timed),
             "traced": traced,
@@ -145,8 +132,8 @@ class Profiler:
             "timings": list(self._timed.values()),
             "seconds": [after - before for before, after in itertools.pairwise(self._began)],
             "operators": [[key, *values] for key, values in operators],
-            "dtype": self._dtype,
-            "matmul_flops": matmul_rate(self._device, dtype),
+            "dtype": dtype,
+            "matmul_flops": matmul_rate(self._device, torch.bfloat16 if dtype == "bf16" else torch.float32),
         }
         (self._folder / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         self._segments, self._operators, self.done = [], {}, True

@@ -17,11 +17,11 @@ from mmcorl.engines.base import Sample, Sampling
 from mmcorl.errors import RunError
 from mmcorl.policy.ema import Ema, share
 from mmcorl.policy.lora import LORA
+from mmcorl.policy.policy import Policy
 from mmcorl.policy.prompt_encoder import PromptEncoder
-from mmcorl.policy.weights import hub_named
+from mmcorl.policy.weights import hub_named, lower_frozen
 from mmcorl.rewards import REWARDS
 from mmcorl.sharding.base import Shards
-from mmcorl.sharding.whole_copy import WholeCopy
 from mmcorl.system.timing import span
 from mmcorl.trainer.checks import require_finite_logprobs
 from mmcorl.trainer.microbatches import Rollout, RolloutBatch, Row
@@ -37,11 +37,16 @@ class Sampler:
 
     def __init__(self, config: Config, encoder: PromptEncoder, shards: Shards, device: torch.device):
         self.config, self.encoder, self.shards = config, encoder, shards
-        # An engine that samples from the model itself needs it whole.
-        self.copy = None
-        if not ENGINES.find(config.engine.kind).own_weights and not shards.whole:
-            self.copy = WholeCopy(config, encoder, device)
-        self.policy = self.copy.policy if self.copy else shards.policy
+        # An engine that samples from the model itself needs it whole: sharded modules gather their weights at every
+        # call, so all ranks must call them equally often, which sampling cannot, as completions differ in length.
+        self.copied = not ENGINES.find(config.engine.kind).own_weights and not shards.whole
+        self.policy = shards.policy
+        if self.copied:
+            model = encoder.adapter.load_model(encoder.path, torch.float32, config.training.attention)
+            model.requires_grad_(False)
+            if config.training.dtype == "bf16":
+                lower_frozen(model, encoder.adapter)
+            self.policy = Policy(model, encoder.adapter, encoder.processor).to(device)
         self.engine = build_engine(config, self.policy, encoder)
 
     def generate(
@@ -104,31 +109,30 @@ class Sampler:
                 yield name, tensor
 
         with span("sync"):
-            if self.copy:
-                self.copy.take(counted(self.shards.weights()))
+            if self.copied:
+                own = dict(self.policy.model.named_parameters(remove_duplicate=False))
+                with torch.no_grad():
+                    for name, tensor in counted(self.shards.weights()):
+                        own[name].copy_(tensor)
             weights = self.shards.weights(merge=not self.engine.adapters)
             self.engine.sync(counted(hub_named(self.shards.policy.model, weights)))
         return {"sync_seconds": time.perf_counter() - start, "sync_gb": given / 1e9}
 
     def check(self) -> None:
         """Raise RunError unless the engine computes with exactly the trainer's weights; all ranks."""
-        self.engine.check(self._all_weights)
 
-    def _all_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Everything an engine computes with but for adapters that it keeps beside the weights."""
-        weights = self.shards.weights(everything=True, merge=not self.engine.adapters)
-        return hub_named(self.shards.policy.model, ((name, tensor) for name, tensor in weights if LORA not in name))
+        def weights() -> Iterator[tuple[str, Tensor]]:
+            # Everything an engine computes with but for adapters that it keeps beside the weights.
+            named = self.shards.weights(everything=True, merge=not self.engine.adapters)
+            return hub_named(self.shards.policy.model, (item for item in named if LORA not in item[0]))
+
+        self.engine.check(weights)
 
 
 class Rollouts:
     """The completions of the present step on this rank, from sampling until their update.
 
-    Args:
-        config: the run.
-        sampler: draws completions.
-        total_steps: of the whole run.
-        ema: weights of an averaged teacher.
-        collect: an update's batch of some rollouts; all ranks.
+    `collect` makes an update's batch of some rollouts, on all ranks at once.
     """
 
     def __init__(
@@ -159,7 +163,11 @@ class Rollouts:
     def sample(self, prompts: Sequence[Prompt], step: int) -> list[Group]:
         """Sample the completions of a step; see `Worker.rollout`."""
         start = time.perf_counter()
-        calls = self._calls_before(step)
+        # Of an episode completions of earlier calls of this step wait here; anything else that waits is dropped.
+        if self.config.episode is None or self._last is None or self._last[0] != step:
+            self.pending, self._last = {}, (step, 0)
+            self.clock = dict(NO_ROLLOUT)
+        calls = self._last[1]
         seed = noise_seed(self.config.seed, f"{self.agent}/{calls}" if calls else self.agent, step, self.ranks.rank)
         with span("encode"):
             encoded = [self.encoder.encode(prompt) for prompt in prompts]
@@ -205,15 +213,7 @@ class Rollouts:
         return [self.pending[uid] for uid in rewards]
 
     def clear(self) -> None:
-        """Forget what has been trained."""
         self.pending, self._last = {}, None
-
-    def _calls_before(self, step: int) -> int:
-        """Rollouts of this step whose completions are pending already; anything else that is pending is dropped."""
-        if self.config.episode is None or self._last is None or self._last[0] != step:
-            self.pending, self._last = {}, (step, 0)
-            self.clock = dict(NO_ROLLOUT)
-        return self._last[1]
 
     def _require_room(self, prompts: Sequence[Prompt], encoded: Sequence[Encoded], step: int) -> None:
         """Raise RunError for the first prompt of an episode that has become longer than prompts may be."""

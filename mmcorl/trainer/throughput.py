@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import torch
-
 from mmcorl.trainer.microbatches import GroupShape
 from mmcorl.trainer.update import OptimizerStep
 
@@ -31,17 +29,9 @@ PEAK_TFLOPS = {
 makers' data sheets, without sparsity."""
 
 
-def peak_flops(device_name: str | None) -> float | None:
-    """FLOP/s in bf16 of a GPU by its name; None for a CPU or a GPU that is not in the table."""
-    for name, tflops in PEAK_TFLOPS.items():
-        if device_name is not None and name in device_name:
-            return tflops * 1e12
-    return None
-
-
-def peak_of(device: torch.device) -> float | None:
-    """FLOP/s in bf16 of a device; None where it is unknown."""
-    return peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+def peak_flops(device_name: str) -> float | None:
+    """FLOP/s in bf16 of a GPU by its name; None for one that is not in the table."""
+    return next((tflops * 1e12 for name, tflops in PEAK_TFLOPS.items() if name in device_name), None)
 
 
 def step_timings(

@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,11 +25,9 @@ from mmcorl.system.timing import span
 from mmcorl.trainer.microbatches import MicroBatch, RolloutBatch, Row, minibatches
 
 
-@dataclass(frozen=True)
-class MicroBatchStats:
-    """What one micro-batch of T tokens contributes to the metrics; nothing carries a gradient."""
+class TokenStats(NamedTuple):
+    """What T trained tokens contribute to the metrics; nothing carries a gradient."""
 
-    loss: Tensor
     drift: Tensor
     """(T,) log pi_train - log pi_engine."""
     clipped: Tensor
@@ -38,20 +37,23 @@ class MicroBatchStats:
     kl: Tensor
     """(T,) estimated KL to the reference; empty without a KL term."""
 
+    @classmethod
+    def joined(cls, parts: Sequence[TokenStats]) -> TokenStats:
+        """Those of all parts, on the CPU."""
+        none = torch.zeros(0)
+        columns = zip(*(parts or [cls(none, none.bool(), none, none)]), strict=True)
+        return cls(*(torch.cat(column).cpu() for column in columns))
+
 
 @dataclass(frozen=True)
 class OptimizerStep:
-    """What one optimizer step saw of this rank's T tokens, on the CPU; T is 0 where all its groups were skipped."""
+    """What one optimizer step saw of this rank's tokens: none where all its groups were skipped."""
 
     loss: float
     grad_norm: float
     """Of all ranks together."""
     learning_rate: float
-    drift: Tensor
-    clipped: Tensor
-    importance: Tensor
-    kl: Tensor
-    """As in `MicroBatchStats`."""
+    tokens: TokenStats
     passed: int
     """Tokens, prompts among them, that went forward and backward."""
 
@@ -96,7 +98,8 @@ class Update:
             for k, counts in enumerate(batch.groups[group].counted)
             if counts
         ]
-        stats: list[MicroBatchStats] = []
+        losses: list[Tensor] = []
+        stats: list[TokenStats] = []
         passed = 0
         for micro in batch.microbatches(rows):
             inputs = batch.inputs(micro)
@@ -109,6 +112,7 @@ class Update:
             micro_loss, micro_stats = self._loss(micro, logp, weights, beta)
             with span("backward"):
                 shards.backward(micro_loss)
+            losses.append(micro_loss.detach())
             stats.append(micro_stats)
             passed += batch.passed_tokens(micro.rows)
         learning_rate = shards.optimizer.param_groups[0]["lr"]
@@ -120,19 +124,16 @@ class Update:
                 "training.dtype=fp32"
             )
         return OptimizerStep(
-            loss=float(torch.stack([one.loss for one in stats]).sum()) if stats else 0.0,
+            loss=float(torch.stack(losses).sum()) if losses else 0.0,
             grad_norm=norm,
             learning_rate=learning_rate,
-            drift=_joined([one.drift for one in stats]),
-            clipped=_joined([one.clipped for one in stats], torch.bool),
-            importance=_joined([one.importance for one in stats]),
-            kl=_joined([one.kl for one in stats]),
+            tokens=TokenStats.joined(stats),
             passed=passed,
         )
 
     def _loss(
         self, micro: MicroBatch, logp: Tensor, weights: Mapping[Row, Tensor], beta: float
-    ) -> tuple[Tensor, MicroBatchStats]:
+    ) -> tuple[Tensor, TokenStats]:
         """The micro-batch's part of the loss of the whole optimizer batch; `logp` (T,) has the gradient."""
         objective, rows = self.batch.config.objective, micro.rows
         samples = [self.batch.sample(row) for row in rows]
@@ -159,7 +160,7 @@ class Update:
         share = torch.stack([weights[row] for row in rows])
         total = (share.repeat_interleave(lengths).to(logp) * terms.loss).sum()
         kl = torch.zeros(0) if terms.kl is None else terms.kl
-        return total, MicroBatchStats(total.detach(), before - engine, terms.clipped, importance, kl)
+        return total, TokenStats(before - engine, terms.clipped, importance, kl)
 
 
 def prepare(
@@ -225,10 +226,7 @@ def update_metrics(steps: Sequence[Sequence[OptimizerStep]], cap: float) -> dict
     latter left out where there are none.
     """
     local = steps[0]
-    drift, clipped, importance, kl = (
-        torch.cat([getattr(step, key) for rank in steps for step in rank])
-        for key in ("drift", "clipped", "importance", "kl")
-    )
+    drift, clipped, importance, kl = TokenStats.joined([step.tokens for rank in steps for step in rank])
     metrics = {
         "loss": statistics.fmean(sum(step.loss for step in ranks) for ranks in zip(*steps, strict=True)),
         "grad_norm": statistics.fmean(step.grad_norm for step in local),
@@ -243,7 +241,3 @@ def update_metrics(steps: Sequence[Sequence[OptimizerStep]], cap: float) -> dict
     if len(kl):
         metrics["kl"] = float(kl.mean())
     return metrics
-
-
-def _joined(parts: Sequence[Tensor], dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.cat(list(parts)).cpu() if parts else torch.zeros(0, dtype=dtype)

@@ -32,11 +32,10 @@ from mmcorl.trainer import prefix_check, weights_io
 from mmcorl.trainer.checks import MovementCheck, require_finite_logprobs, require_gradient
 from mmcorl.trainer.cpu_offload import CpuOffload
 from mmcorl.trainer.microbatches import DummyBatch, Rollout, RolloutBatch
-from mmcorl.trainer.models import load_policy, load_reference
-from mmcorl.trainer.optimizer import adamw, learning_rate_factor
+from mmcorl.trainer.models import adamw, learning_rate_factor, load_policy, load_reference
 from mmcorl.trainer.profiler import Profiler
 from mmcorl.trainer.rollout import Rollouts, Sampler
-from mmcorl.trainer.throughput import peak_of, rates, step_timings
+from mmcorl.trainer.throughput import peak_flops, rates, step_timings
 from mmcorl.trainer.update import prepare, update_metrics
 from mmcorl.types import Completion, Group, Prompt
 
@@ -46,14 +45,8 @@ class Worker:
 
     `rollout`, `update` and `evaluate` get this rank's prompts. `update`, `save`, `load`, `export`, and with an averaged
     teacher or a reward that is measured `rollout`, are called on all ranks at once, which then wait for each other;
-    between calls a rank waits for nobody.
-
-    Args:
-        config: the run.
-        encoder: the agent's prompt encoder: checkpoint path, adapter, processor and settings.
-        total_steps: steps of the whole run, for the learning-rate schedule.
-        device: where the model computes.
-        ranks: the agent's ranks, already joined.
+    between calls a rank waits for nobody. The ranks have joined already; `total_steps` of the whole run are for the
+    learning-rate schedule.
     """
 
     def __init__(
@@ -134,7 +127,7 @@ class Worker:
         coming = self.coming(step + 1) if coming is None else coming
         with self._working("update", step, changes=True), self.encoder.preparing(coming):
             metrics = self._update(rewards, step)
-        peak = peak_of(self.device)
+        peak = peak_flops(torch.cuda.get_device_name(self.device)) if self.device.type == "cuda" else None
         moving = {"moving_seconds": self._offload.take_seconds()} if self._offload else {}
         self._rates[step] = rates(self.timings | moving, None if peak is None else peak * self.ranks.size)
         return metrics
@@ -178,26 +171,22 @@ class Worker:
             yield self.shards.logprobs
 
     def evaluate(self, prompts: Sequence[Prompt]) -> list[Completion]:
-        """One greedy completion per prompt, in order."""
         with self._working():
             return self.sampler.evaluate(prompts)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------
 
     def save(self, directory: Path) -> None:
-        """Write everything that `load` needs: weights in fp32 (hub layout), processor, optimizer and schedule."""
         with self._working():
             weights_io.save(directory, self.shards, self.schedule, self.lora, self.ema)
 
     def load(self, directory: Path) -> None:
-        """Take over what `save` wrote, with any number of ranks."""
         with self._working(changes=True):
             attention = self.config.training.attention
             weights_io.load(directory, self.shards, self.schedule, self.lora, self.ema, attention)
             self.sampler.sync()
 
     def export(self, directory: Path) -> None:
-        """Write weights and processor in Hugging Face format, in the dtype of the starting checkpoint."""
         with self._working():
             attention = self.config.training.attention
             weights_io.export(directory, self.shards, self.lora, self.encoder.path, attention)
@@ -220,15 +209,7 @@ class Worker:
     def profile(self, folder: Path) -> None:
         """Profile the next steps as `Config.profile` says; this rank's trace goes into `folder`."""
         assert self.config.profile is not None
-        self._profiler = Profiler(
-            self.config.profile,
-            folder,
-            agent=self.name,
-            ranks=self.ranks,
-            device=self.device,
-            dtype=self.config.training.dtype,
-            timings=lambda: self.timings,
-        )
+        self._profiler = Profiler(self.config.profile, folder, self)
 
     def log_ratios(self, prompts: Sequence[Prompt], tokens: int) -> list[Tensor]:
         """log pi_train - log pi_engine of each token (C,) of one completion per prompt, C <= `tokens`; all ranks.

@@ -147,15 +147,16 @@ def build_tiny(
     path.mkdir(parents=True, exist_ok=True)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
+        words = (corpus, vocab_size, extra_tokens)
         if family == "qwen2_5_vl":
-            model, processor = _qwen2_5_vl(sizes, corpus, vocab_size, extra_tokens)
+            model, processor = _qwen2_5_vl(sizes, *words)
         elif family == "internvl3_5":
-            model, processor = _internvl3_5(sizes, corpus, vocab_size, extra_tokens)
+            model, processor = _internvl3_5(sizes, *words)
         elif family == "gemma3":
             tokens = mm_tokens_per_image or (image_size // _PATCH // _MERGE) ** 2
-            model, processor = _gemma3(sizes, corpus, vocab_size, extra_tokens, tokens)
+            model, processor = _gemma3(sizes, *words, tokens)
         else:
-            model, processor = _text(family, sizes, corpus, vocab_size, extra_tokens)
+            model, processor = _text(family, sizes, *words)
     model.save_pretrained(path)
     processor.save_pretrained(path)
     if family == "gemma3":

@@ -11,37 +11,28 @@ from __future__ import annotations
 
 import argparse
 import gc
-import io
-import json
 import math
 import multiprocessing
 import os
-import platform
 import statistics
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import metadata
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from PIL import Image
 
-from mmcorl.config import parse
-from mmcorl.data.row_parsing import prompt_uid
 from mmcorl.engines.base import Sample
-from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.trainer.microbatches import Rollout
 from mmcorl.trainer.worker import Worker
 from mmcorl.types import Prompt
 from model_adapters.base import Encoded
-from tests.bench import trl_side
+from tests.bench import results, trl_side
 from tests.bench.shapes import FAMILIES, TEXT, build, shape
-from tests.bench.update_step import PeakMemory
+from tests.bench.update_step import PeakMemory, load_worker, question, sampled_ids
 
 QWEN, INTERN, GEMMA, LLAMA = "qwen2_5_vl", "internvl3_5", "gemma3", "llama"
 CELLS: dict[str, list[tuple[str, int, int, int]]] = {
@@ -67,14 +58,13 @@ def main() -> None:
     if options.allocator == "keeping":
         os.environ.update(KEEPING)
     cells = [(options.family, options.prompt_tokens, options.tokens, options.completions)]
-    results: list[dict[str, Any]] = []
+    raced: list[dict[str, Any]] = []
     print(HEADER, flush=True)
     for cell in cells if options.cells == "one" else CELLS[options.cells]:
         for checkpointing in (False, True) if options.checkpointing == "both" else (options.checkpointing == "on",):
-            results.append(race(cell, checkpointing, options))
-            print(line(results[-1]), flush=True)
-            if options.json is not None:
-                write(options.json, results, options)
+            raced.append(race(cell, checkpointing, options))
+            print(line(raced[-1]), flush=True)
+            results.keep(results.record("against_trl", options, {"cells": raced}), options.json)
 
 
 def race(cell: tuple[str, int, int, int], checkpointing: bool, options: argparse.Namespace) -> dict[str, Any]:
@@ -119,9 +109,11 @@ def race(cell: tuple[str, int, int, int], checkpointing: bool, options: argparse
         "ours": summary(ours),
         "trl": summary(theirs),
         "ratio": {
-            "with_old": spread([b["step"] / a["step"] for a, b in zip(ours, theirs, strict=True)]),
-            "without_old": spread([(b["step"] - b["old"]) / a["step"] for a, b in zip(ours, theirs, strict=True)]),
-            "processor": spread([b["processor"] / a["processor"] for a, b in zip(ours, theirs, strict=True)]),
+            "with_old": results.spread([b["step"] / a["step"] for a, b in zip(ours, theirs, strict=True)]),
+            "without_old": results.spread(
+                [(b["step"] - b["old"]) / a["step"] for a, b in zip(ours, theirs, strict=True)]
+            ),
+            "processor": results.spread([b["processor"] / a["processor"] for a, b in zip(ours, theirs, strict=True)]),
             "memory": max(b["peak"] for b in theirs) / max(a["peak"] for a in ours),
         },
     }
@@ -158,8 +150,7 @@ def serve(pipe: Connection, folder: str, job: dict[str, Any]) -> None:
     cuda = worker.device.type == "cuda"
     asked = [prompt(worker, number, job) for number in range(job["count"])]
     vocabulary = worker.policy.model.config.get_text_config().vocab_size
-    allowed = torch.arange(vocabulary)
-    allowed = allowed[~torch.isin(allowed, worker.policy.banned.cpu())]
+    allowed = sampled_ids(worker)
     # TRL's distribution is over the whole vocabulary; so that the steps are the same, ours is here, too.
     worker.policy.banned = worker.policy.banned[:0]
     pipe.send(
@@ -191,50 +182,38 @@ def serve(pipe: Connection, folder: str, job: dict[str, Any]) -> None:
 
 def load(folder: str, job: dict[str, Any]) -> Worker:
     """A worker on a new random checkpoint, all groups in one micro-batch as TRL has all its rows."""
-    # The middle text model has 134 million parameters; this one as many as the others.
-    text = {**TEXT, "num_hidden_layers": 10} if job["family"] == LLAMA and job["size"] == "middle" else None
-    build(
-        job["family"], job["size"], Path(folder), **({"text_config": text, "hidden": 512, "layers": 10} if text else {})
+    more: dict[str, Any] = {}
+    if job["family"] == LLAMA and job["size"] == "middle":
+        # The middle text model has 134 million parameters; this one as many as the others.
+        more = {"text_config": {**TEXT, "num_hidden_layers": 10}, "hidden": 512, "layers": 10}
+    build(job["family"], job["size"], Path(folder), **more)
+    options = argparse.Namespace(**job, prompts=job["count"], tokens=job["sizes"][0])
+    return load_worker(
+        options,
+        Path(folder),
+        prompt={"style": "plain"},
+        objective={"aggregation": "token", "importance_correction": "token_truncate", "importance_cap": 3.0},
+        optimizer={"lr": 1e-6, "warmup_ratio": 0.0, "schedule": "constant"},
+        training={
+            "dtype": job["dtype"],
+            "shared_prefix": "on",
+            "gradient_checkpointing": job["checkpointing"],
+            "tokens_per_microbatch": 2**20,
+        },
     )
-    config = parse(
-        {
-            "steps": 100,
-            "agents": [{"name": job["family"], "model": folder}],
-            "supervision": {"kind": "self"},
-            "data": {"train": {"source": "synthetic:visual", "size": 8}, "max_prompt_tokens": 8192},
-            "prompt": {"style": "plain"},
-            "batch": {"prompts": job["count"], "completions": job["completions"]},
-            "sampling": {"max_new_tokens": job["sizes"][0], "temperature": 1.0},
-            "objective": {"aggregation": "token", "importance_correction": "token_truncate", "importance_cap": 3.0},
-            "optimizer": {"lr": 1e-6, "warmup_ratio": 0.0, "schedule": "constant"},
-            "training": {
-                "dtype": job["dtype"],
-                "shared_prefix": "on",
-                "gradient_checkpointing": job["checkpointing"],
-                "tokens_per_microbatch": 2**20,
-            },
-        }
-    )
-    return Worker(config, PromptEncoder(config, config.agents[0], folder), 100, torch.device(job["device"]))
 
 
 def prompt(worker: Worker, number: int, job: dict[str, Any]) -> tuple[Prompt, Encoded]:
     """Prompt `number`, with a picture of noise for a family that sees, as long as it is wanted."""
     side, length = shape(job["family"], job["size"]).side, job["prompt_tokens"]
-    pictures: tuple[bytes, ...] = ()
-    if job["images"]:
-        file = io.BytesIO()
-        pixels = np.random.default_rng(number).integers(0, 256, (side, side, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(file, "PNG")
-        pictures = (file.getvalue(),)
     text = f"{number}."
     while True:
-        one = Prompt(prompt_uid(text, None, pictures), str(number), text, pictures)
+        one = question(text, number, side, int(job["images"]))
         encoded = worker.encoder.encode(one)
         if len(encoded.input_ids) >= length:
             break
         text += " a"
-    if not pictures:
+    if not one.images:
         vocabulary = worker.policy.model.config.get_text_config().vocab_size
         ids = torch.randint(vocabulary // 2, vocabulary, (length,), generator=torch.Generator().manual_seed(number))
         encoded = Encoded(ids, torch.arange(length)[None], length)
@@ -249,11 +228,6 @@ def summary(rows: list[dict[str, float]]) -> dict[str, float]:
     """Medians of seconds, and the largest memory in GiB."""
     medians = {key: statistics.median(row[key] for row in rows) for key in rows[0] if key not in ("peak", "norm")}
     return {**medians, "peak_gib": max(row["peak"] for row in rows) / 2**30}
-
-
-def spread(values: list[float]) -> dict[str, float]:
-    """Median, least and most of the rounds."""
-    return {"median": statistics.median(values), "least": min(values), "most": max(values)}
 
 
 HEADER = (
@@ -274,22 +248,9 @@ def line(cell: dict[str, Any]) -> str:
     )
 
 
-def write(path: Path, cells: list[dict[str, Any]], options: argparse.Namespace) -> None:
-    """Keep what is there."""
-    names = ("torch", "transformers", "trl", "accelerate")
-    result = {
-        "settings": {key: value for key, value in vars(options).items() if key != "json"},
-        "cells": cells,
-        "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in names}},
-        "machine": {"cpus": os.cpu_count(), "processor": platform.processor()},
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n")
-
-
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.against_trl", description="Race TRL's GRPOTrainer.")
+    parser = results.parser("against_trl", "Race TRL's GRPOTrainer.")
     parser.add_argument("--cells", choices=("one", *CELLS), default="race", help="which cells; one: the four below")
     parser.add_argument("--family", choices=FAMILIES, default=QWEN)
     parser.add_argument("--prompt-tokens", type=int, default=304)
@@ -299,15 +260,11 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--checkpointing", choices=("off", "on", "both"), default="both", help="on both sides (TRL: on)"
     )
-    parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--size", choices=("tiny", "middle", "full"), default="middle")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--warmup", type=int, default=1, help="rounds that are not counted")
     parser.add_argument("--repeat", type=int, default=3, help="rounds of which the median is taken")
     parser.add_argument("--allocator", choices=("default", "keeping"), default="default", help="glibc's, on both sides")
     parser.add_argument("--tolerance", type=float, default=1e-4, help="largest relative difference of the first norms")
-    parser.add_argument("--json", type=Path, default=None, help="also write results to this file")
     return parser
 
 

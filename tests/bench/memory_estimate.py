@@ -21,16 +21,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from mmcorl.config import parse
-from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.trainer.memory import LargestMicroBatch, Prompts, budget, largest_micro_batch, shape_of
 from mmcorl.trainer.microbatches import RolloutBatch
-from mmcorl.trainer.worker import Worker
 from model_adapters.testing.tiny import build_tiny
 from tests.bench import results
-from tests.bench.results import keep, record, say
 from tests.bench.shapes import FAMILIES, Shape, shape
-from tests.bench.update_step import fabricate, release
+from tests.bench.update_step import fabricate, load_worker, release
 
 WIDTHS: dict[str, Any] = {
     "hidden_size": 128,
@@ -136,30 +132,11 @@ class Found:
 
 def compare(family: str, model: Path, case: Case, options: argparse.Namespace) -> Found:
     """One step, in micro-batches of one group each, so that gradients lie beside the activations of the last."""
-    config = parse(
-        {
-            "steps": 10,
-            "agents": [{"name": family, "model": str(model)}],
-            "supervision": {"kind": "self"},
-            "data": {"train": {"source": "synthetic:visual", "size": 8}, "max_prompt_tokens": 8192},
-            "batch": {"prompts": 2, "completions": options.completions},
-            "sampling": {"max_new_tokens": options.tokens},
-            "training": case.training(),
-            "device": options.device,
-        }
-    )
-    device = torch.device(options.device)
-    worker = Worker(config, PromptEncoder(config, config.agents[0], str(model)), 10, device)
-    made = argparse.Namespace(
-        family=family,
-        # Pictures are made smaller on their way to small models.
-        size="middle" if options.size == "small" else options.size,
-        prompts=2,
-        completions=options.completions,
-        tokens=options.tokens,
-        prompt_tokens=options.prompt_tokens,
-        ragged=False,
-    )
+    made = argparse.Namespace(**{**vars(options), "family": family, "prompts": 2, "ragged": False})
+    # Pictures are made smaller on their way to small models.
+    made.size = "middle" if options.size == "small" else options.size
+    worker = load_worker(made, model, training=case.training())
+    config, device = worker.config, worker.device
     fabricate(worker, made, 0)
     encoded = next(iter(worker.rollouts.pending.values())).prompt
     token = worker.adapter.image_token_id(worker.policy.model.config)
@@ -222,7 +199,7 @@ def main() -> None:
     print(HEAD)
     rows: dict[str, list[dict[str, Any]]] = {}
     for family in options.families:
-        say(f"{family} ...")
+        results.say(f"{family} ...")
         found = run(family, options)
         for one in found:
             print(line(family, one), flush=True)
@@ -230,7 +207,7 @@ def main() -> None:
             {**vars(one.case), "predicted": one.predicted, "measured": one.measured, "ratio": one.ratio}
             for one in found
         ]
-    keep(record("memory_estimate", options, {"families": rows}), options.json)
+    results.keep(results.record("memory_estimate", options, {"families": rows}), options.json)
 
 
 if __name__ == "__main__":

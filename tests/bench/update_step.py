@@ -17,7 +17,6 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -98,11 +97,17 @@ class PeakMemory:
 
 def build_worker(options: argparse.Namespace, folder: Path) -> Worker:
     """A worker on a new random model of one of the sizes of `tests.bench.shapes`."""
-    return load_worker(options, build(options.family, options.size, folder))
+    training = {
+        "dtype": options.dtype,
+        "shared_prefix": "off" if options.prefix == "plain" else "on",
+        "gradient_checkpointing": options.gradient_checkpointing,
+        "tokens_per_microbatch": options.tokens_per_microbatch,
+    }
+    return load_worker(options, build(options.family, options.size, folder), training=training)
 
 
-def load_worker(options: argparse.Namespace, folder: Path, more: Mapping[str, Any] | None = None) -> Worker:
-    """A worker on the checkpoint in `folder`; `more` are sections of the config."""
+def load_worker(options: argparse.Namespace, folder: Path, **sections: Any) -> Worker:
+    """A worker on the checkpoint in `folder`; `sections` of the config are added."""
     config = parse(
         {
             "steps": 100,
@@ -111,33 +116,28 @@ def load_worker(options: argparse.Namespace, folder: Path, more: Mapping[str, An
             "data": {"train": {"source": "synthetic:visual", "size": 8}, "max_prompt_tokens": 8192},
             "batch": {"prompts": options.prompts, "completions": options.completions},
             "sampling": {"max_new_tokens": options.tokens},
-            "training": {
-                "dtype": options.dtype,
-                "shared_prefix": "off" if options.prefix == "plain" else "on",
-                "gradient_checkpointing": options.gradient_checkpointing,
-                "tokens_per_microbatch": options.tokens_per_microbatch,
-            },
-            **(more or {}),
+            "device": options.device,
+            **sections,
         }
     )
     return Worker(config, PromptEncoder(config, config.agents[0], str(folder)), 100, torch.device(options.device))
 
 
-def questions(worker: Worker, options: argparse.Namespace, images: int = 1, copies: int = 2) -> list[Prompt]:
-    """The prompts of every step: pictures of noise where the family sees, and a sentence as often as told."""
-    side = shape(options.family, options.size).side
-    text = "How many dots are there in this picture, and which shape is the largest? " * copies
-    prompts = []
-    for number in range(options.prompts):
-        noise = np.random.default_rng(number)
-        pictures = []
-        for _ in range(images if worker.adapter.multimodal else 0):
-            file = io.BytesIO()
-            Image.fromarray(noise.integers(0, 256, (side, side, 3), dtype=np.uint8)).save(file, "PNG")
-            pictures.append(file.getvalue())
-        asked = f"{number}. {text}"
-        prompts.append(Prompt(prompt_uid(asked, None, tuple(pictures)), str(number), asked, tuple(pictures)))
-    return prompts
+def question(text: str, number: int, side: int, images: int) -> Prompt:
+    """Prompt `number` with pictures of noise."""
+    noise = np.random.default_rng(number)
+    pictures = []
+    for _ in range(images):
+        file = io.BytesIO()
+        Image.fromarray(noise.integers(0, 256, (side, side, 3), dtype=np.uint8)).save(file, "PNG")
+        pictures.append(file.getvalue())
+    return Prompt(prompt_uid(text, None, tuple(pictures)), str(number), text, tuple(pictures))
+
+
+def sampled_ids(worker: Worker) -> torch.Tensor:
+    """Every id that can be sampled."""
+    ids = torch.arange(worker.policy.model.config.get_text_config().vocab_size)
+    return ids[~torch.isin(ids, worker.policy.banned.cpu())]
 
 
 def fabricate(
@@ -145,14 +145,15 @@ def fabricate(
 ) -> dict[str, tuple[float, ...]]:
     """Put a rollout of random completions into the worker; returns rewards of which half are 1.
 
-    A text prompt is `options.prompt_tokens` random tokens; `images` and `copies` are those of `questions`.
+    A text prompt is `options.prompt_tokens` random tokens; others have `images` pictures and a sentence `copies` times.
     """
-    generator = torch.Generator().manual_seed(step)
-    allowed = torch.arange(worker.policy.model.config.get_text_config().vocab_size)
-    allowed = allowed[~torch.isin(allowed, worker.policy.banned.cpu())]
+    generator, allowed = torch.Generator().manual_seed(step), sampled_ids(worker)
+    side = shape(options.family, options.size).side
+    text = "How many dots are there in this picture, and which shape is the largest? " * copies
     rewards: dict[str, tuple[float, ...]] = {}
     pending: dict[str, Rollout] = {}
-    for prompt in questions(worker, options, images, copies):
+    for number in range(options.prompts):
+        prompt = question(f"{number}. {text}", number, side, images if worker.adapter.multimodal else 0)
         encoded = worker.encoder.encode(prompt)
         if not prompt.images:
             ids = allowed[torch.randint(len(allowed), (options.prompt_tokens,), generator=generator)]

@@ -17,7 +17,7 @@ from mmcorl.agent import in_turn, results
 from mmcorl.cotrain import StepRecord, cotrain
 from mmcorl.interactions.independent import Independent
 from mmcorl.labels.supervision import Supervision
-from mmcorl.launch.agent_threads import AgentThreads
+from mmcorl.launch.remote_agent import AgentThreads
 from mmcorl.rewards import Reward
 from mmcorl.types import Completion, Group, Prompt
 

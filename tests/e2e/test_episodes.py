@@ -36,7 +36,7 @@ from mmcorl.interactions.debate import debate, shaped
 from mmcorl.interactions.records import agent_metrics, reply_records
 from mmcorl.interactions.verifiers import by_label
 from mmcorl.labels.supervision import Supervision
-from mmcorl.launch.agent_threads import AgentThreads
+from mmcorl.launch.remote_agent import AgentThreads
 from mmcorl.types import Completion, Group, Prompt
 
 PROBLEMS = [Prompt(uid, uid, f"{uid}?", gold="4", images=(b"picture",)) for uid in ("p", "q", "r")]

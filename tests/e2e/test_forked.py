@@ -84,6 +84,14 @@ def test_a_dead_agent_is_named_and_the_same_command_goes_on(
         "train", config, TOGETHER, "--run-dir", run, sabotage="at_call('mmcorl.run.folder:Folder.append', 3, kill)"
     )
     assert ended.code == -signal.SIGKILL
+    # What branches began goes on in one process.
+    assert server.run("train", config, "--run-dir", run).code == 0
+    assert_same_run(run, reference)
+
+
+@pytest.mark.slow
+@needs_two_cores
+def test_a_ctrl_c_is_one_of_the_run(config: Path, reference: Path, server: ForkServer, tmp_path: Path) -> None:
     # A Ctrl-C that reaches an agent alone is none; one that reaches the run's process ends it after the step.
     calls = (("mmcorl.trainer.worker:Worker.rollout", 0), ("mmcorl.labels.supervision:Supervision.labels", 130))
     for call, code in calls:
@@ -93,9 +101,6 @@ def test_a_dead_agent_is_named_and_the_same_command_goes_on(
         assert len(records(again, "metrics.jsonl")) == (6 if code == 0 else 3)
         assert server.run("train", config, TOGETHER, "--run-dir", again).code == 0
         assert_same_run(again, reference)
-    # What branches began goes on in one process.
-    assert server.run("train", config, "--run-dir", run).code == 0
-    assert_same_run(run, reference)
 
 
 class Odd(Exception):

@@ -1,4 +1,4 @@
-"""What the contract leaves out: gradients, prompt lengths, token lists, wrapped models, incomplete checkpoints.
+"""What the contract leaves out: prompt lengths, token lists, wrapped models, incomplete checkpoints.
 
 Ids, positions, features and log-probabilities against transformers are in `test_contract`, for every family.
 """
@@ -22,11 +22,8 @@ from adapter_passes import (
     completions,
     each_family,
     encode_all,
-    gradients,
     load,
     noise,
-    plain_inputs,
-    plain_logprobs,
     rows,
     training_logprobs,
 )
@@ -48,30 +45,6 @@ def loaded(family: str, tiny_checkpoints: Mapping[str, Path], loaded_families: d
 
 every_family = each_family(*VISION_FAMILIES, *TEXT_FAMILIES)
 every_vision_family = each_family(*VISION_FAMILIES)
-
-
-@every_family
-def test_ids_and_gradients_equal_those_of_the_documented_pipeline(loaded: Loaded) -> None:
-    samples = rows(loaded.family)
-    prompts = encode_all(loaded, samples)
-    for row, encoded in zip(samples, prompts, strict=True):
-        assert encoded.input_ids.tolist() == plain_inputs(loaded, row)["input_ids"][0].tolist()
-        bos = getattr(loaded.processor, "tokenizer", loaded.processor).bos_token_id
-        assert bos is None or encoded.input_ids.tolist().count(bos) == 1
-        assert encoded.next_position == int(encoded.positions.max()) + 1
-    # Two completions per prompt share one vision pass: its gradient is the sum of both.
-    batch = [(number // 2, completion) for number, completion in enumerate(completions(loaded, 6, seed=3))]
-    logprobs = torch.cat(training_logprobs(loaded, prompts, batch))
-    plain = torch.cat([plain_logprobs(loaded, samples[index], completion) for index, completion in batch])
-    torch.testing.assert_close(logprobs, plain, atol=1e-5, rtol=0)
-    ours, expected = gradients(loaded.model, logprobs.sum()), gradients(loaded.model, plain.sum())
-    assert ours.keys() == expected.keys()
-    assert not [name for name, p in loaded.model.named_parameters() if p.requires_grad and name not in ours]
-    # A key bias shifts all scores of a query alike, so its gradient is 0 but for rounding: hence the floor.
-    floor = 1e-3 * max(gradient.abs().max().item() for gradient in expected.values())
-    for name, gradient in expected.items():
-        scale = max(gradient.abs().max().item(), floor)
-        torch.testing.assert_close(ours[name], gradient, atol=1e-4 * scale, rtol=0, msg=name)
 
 
 @every_vision_family
@@ -131,7 +104,7 @@ def test_lora_bf16_and_dropout_in_the_config(family: str, tiny_checkpoints: Mapp
 
     def logprobs(model: Loaded) -> torch.Tensor:
         with torch.no_grad():
-            return torch.cat(training_logprobs(model, prompts, batch))
+            return training_logprobs(model, prompts, batch)
 
     expected = logprobs(bare)
     # Dropout rates of a config are set to 0, also in train mode.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from adapter_passes import Loaded, completions, load, noise, training_logprobs
+from adapter_passes import Loaded, completions, load, logprobs_of, noise, training_logprobs
 from model_adapters.base import VisionSettings
 from model_adapters.contract import check_adapter
 from model_adapters.testing.tiny import build_tiny
@@ -45,13 +45,13 @@ def test_tiled_prompts_split_and_compute_as_in_transformers(intern: Loaded) -> N
         assert all(torch.equal(got[key], part[key]) for key in part)
     answers = completions(intern, 3)
     with torch.no_grad():
-        ours = training_logprobs(intern, prompts, list(enumerate(answers)))
+        ours = training_logprobs(intern, prompts, list(enumerate(answers))).split([len(one) for one in answers])
         for prompt, completion, got in zip(prompts, answers, ours, strict=True):
             ids = torch.cat([prompt.input_ids, completion])[None]
             pixels = {"pixel_values": prompt.vision["pixel_values"]} if prompt.vision else {}
             logits = intern.model(input_ids=ids, attention_mask=torch.ones_like(ids), **pixels).logits
-            expected = logits[0, -len(completion) - 1 : -1].log_softmax(-1).gather(1, completion[:, None])
-            torch.testing.assert_close(got, expected[:, 0], atol=1e-5, rtol=0)
+            expected = logprobs_of(logits[0, -len(completion) - 1 : -1], completion)
+            torch.testing.assert_close(got, expected, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("language_model", ["qwen2", pytest.param("llama", marks=pytest.mark.slow)])

@@ -312,6 +312,7 @@ def test_settings_that_cannot_work(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- real pictures ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_mathvision_picture_loads(shared_data: Path) -> None:
     table = pyarrow.parquet.read_table(shared_data / "mathvision", columns=["decoded_image"])
     sizes = [load_image(row["bytes"], 448).size for row in table["decoded_image"].to_pylist()]

@@ -138,11 +138,8 @@ except AdapterError as error:
 # -- from outside ----------------------------------------------------------------------------------------
 
 
-def test_a_class_by_import_path(outside: Path) -> None:
+def test_a_class_by_import_path_and_by_entry_point(outside: Path) -> None:
     assert adapter_for(outside / "checkpoint", "outside_adapters:Good").family == "Good"
-
-
-def test_a_class_by_entry_point(outside: Path) -> None:
     announce(outside, "some-package", outside="outside_adapters:Good")
     assert adapter_for(outside / "checkpoint").family == "Good"
     assert families()[-1] == FamilyRow(
@@ -176,9 +173,6 @@ def test_a_spec_that_names_no_adapter(outside: Path) -> None:
         ("outside_adapters:Half", "is incomplete; implement banned_ids, decode, decoder, encode"),
     ):
         assert expected in refused(outside / "checkpoint", spec)
-
-
-def test_a_class_that_does_not_serve_the_checkpoint(outside: Path) -> None:
     message = refused(folder(outside / "other", model_type="llama"), "outside_adapters:Good")
     assert "serves outside, but the checkpoint's model_type is `llama`" in message
 

@@ -22,7 +22,7 @@ import json, os, sys
 
 def table(worker):
     import patches
-    return os.getpid(), [[row.name, row.state] for row in patches.status()]
+    return os.getpid(), [[row.patch.name, row.state] for row in patches.status()]
 
 if __name__ == "__main__":
     from vllm import LLM, SamplingParams

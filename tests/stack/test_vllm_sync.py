@@ -38,10 +38,6 @@ def test_after_a_sync_the_engine_is_the_trainer(family: str, benches: Mapping[st
         assert torch.cat(bench.drift(prompts)).abs().max() < 1e-3  # Cached states and image features are dropped.
         check_weights(bench.engine, bench.weights)
     assert torch.cat(bench.drift(prompts)).abs().max() < 1e-3
-    moved, parameters = bench.engine.last_sync, dict(bench.policy.model.named_parameters())
-    assert moved is not None
-    assert moved.tensors == len(parameters)
-    assert moved.bytes == sum(parameter.nbytes for parameter in parameters.values())
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -1,4 +1,4 @@
-"""Chunked log-probabilities equal the plain ones: values, entropies and every gradient."""
+"""Chunked log-probabilities and entropies equal the plain ones: values and every gradient."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def plain(hidden, targets, head, temperature, banned=None):
 
 
 def gradients(function, hidden, head, coefficients):
-    """Values, entropies and gradients of a weighted sum of log-probabilities."""
+    """Log-probabilities and the gradients of a weighted sum of them."""
     hidden = hidden.clone().requires_grad_()
-    logp, entropy = function(hidden, head)
+    logp = function(hidden, head)
     grads = torch.autograd.grad((coefficients * logp).sum(), [hidden, *head.parameters()])
-    return logp.detach(), entropy, grads
+    return logp.detach(), grads
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 1000])
@@ -58,7 +58,7 @@ def test_equal_to_the_plain_way(chunk, temperature, banned, dtype, tolerance):
     hidden, head, targets = inputs(dtype)
     # Advantages of a batch: small and of both signs, so that 1e-6 is a meaningful gradient tolerance.
     coefficients = torch.linspace(-1, 1, T, dtype=dtype) / T
-    expected = gradients(lambda h, w: plain(h, targets, w, temperature, banned), hidden, head, coefficients)
+    expected = gradients(lambda h, w: plain(h, targets, w, temperature, banned)[0], hidden, head, coefficients)
     found = gradients(
         lambda h, w: completion_logprobs(h, targets, w, temperature=temperature, banned=banned, chunk=chunk),
         hidden,
@@ -68,12 +68,11 @@ def test_equal_to_the_plain_way(chunk, temperature, banned, dtype, tolerance):
     assert found[0].dtype == dtype
     scale = 10 if dtype == torch.float32 else 1  # log-probabilities here reach -20: 1e-6 relative
     assert torch.allclose(found[0], expected[0], atol=tolerance * scale, rtol=tolerance)
-    assert torch.allclose(found[1], expected[1], atol=tolerance * scale, rtol=tolerance)
-    for mine, theirs in zip(found[2], expected[2], strict=True):
+    for mine, theirs in zip(found[1], expected[1], strict=True):
         assert torch.allclose(mine, theirs, atol=tolerance, rtol=tolerance * scale)
     if dtype == torch.float64:
         found = confidences(hidden, head, temperature=temperature, banned=banned, chunk=chunk)
-        assert torch.allclose(found[:, 0], expected[1], atol=tolerance)
+        assert torch.allclose(found[:, 0], plain(hidden, targets, head, temperature, banned)[1], atol=tolerance)
         keep = [i for i in range(V) if banned is None or i not in banned.tolist()]
         z = (head(hidden) / temperature)[:, keep]
         # Intuitor's own form, less log V.
@@ -83,19 +82,18 @@ def test_equal_to_the_plain_way(chunk, temperature, banned, dtype, tolerance):
 def test_by_hand():
     # Logits 0, log 2, log 5 at T = 1: probabilities 1/8, 2/8, 5/8. With id 2 banned: 1/3, 2/3.
     logits, targets, banned = torch.tensor([[0.0, math.log(2), math.log(5)]] * 2), torch.tensor([1, 0]), [2]
-    logp, entropy = completion_logprobs(logits, targets, lambda h: h, temperature=1.0)
+    logp = completion_logprobs(logits, targets, lambda h: h, temperature=1.0)
     assert torch.allclose(logp, torch.tensor([2 / 8, 1 / 8]).log())
     # H = 1/8 log 8 + 1/4 log 4 + 5/8 log 8/5; KL(U || p) = -log 3 - (log 1/8 + log 2/8 + log 5/8) / 3.
-    assert torch.allclose(entropy, torch.full((2,), 0.900256), atol=1e-5)
     found = confidences(logits, lambda h: h, temperature=1.0)
     assert torch.allclose(found, torch.tensor([[0.900256, 0.213301]] * 2), atol=1e-5)
     # Without id 2: H = 1/3 log 3 + 2/3 log 3/2, KL = -log 2 - (log 1/3 + log 2/3) / 2.
-    logp, entropy = completion_logprobs(logits, targets, lambda h: h, temperature=1.0, banned=torch.tensor(banned))
+    logp = completion_logprobs(logits, targets, lambda h: h, temperature=1.0, banned=torch.tensor(banned))
     assert torch.allclose(logp, torch.tensor([2 / 3, 1 / 3]).log())
     found = confidences(logits, lambda h: h, temperature=1.0, banned=torch.tensor(banned * 2))
     assert torch.allclose(found, torch.tensor([[0.636514, 0.058892]] * 2), atol=1e-5)
     # Temperature 1/2 squares the probabilities: 1, 4, 25 of 30.
-    logp, _ = completion_logprobs(logits, targets, lambda h: h, temperature=0.5)
+    logp = completion_logprobs(logits, targets, lambda h: h, temperature=0.5)
     assert torch.allclose(logp, torch.tensor([4 / 30, 1 / 30]).log())
 
 
@@ -109,7 +107,7 @@ def test_a_tied_head_collects_the_gradient_of_both_uses():
         logp = function(table[ids].tanh(), lambda h: functional.linear(h, table))
         return torch.autograd.grad(logp.sum(), table)[0]
 
-    chunked = run(lambda h, w: completion_logprobs(h, targets, w, temperature=1.0, chunk=5)[0])
+    chunked = run(lambda h, w: completion_logprobs(h, targets, w, temperature=1.0, chunk=5))
     assert torch.allclose(chunked, run(lambda h, w: plain(h, targets, w, 1.0)[0]), atol=1e-12)
 
 
@@ -117,7 +115,7 @@ def test_under_autocast_backward_sees_the_same_arithmetic():
     hidden, head, targets = inputs()
     hidden.requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):
-        logp, _ = completion_logprobs(hidden, targets, head, temperature=1.0, chunk=5)
+        logp = completion_logprobs(hidden, targets, head, temperature=1.0, chunk=5)
         expected, _ = plain(hidden, targets, lambda h: head(h).float(), 1.0)
     assert logp.dtype == torch.float32
     assert torch.allclose(logp, expected, atol=1e-5)
@@ -129,8 +127,8 @@ def test_under_autocast_backward_sees_the_same_arithmetic():
 def test_no_completion_tokens_give_empty_results_that_still_backpropagate():
     hidden, head, _ = inputs()
     hidden = hidden[:0].requires_grad_()
-    logp, entropy = completion_logprobs(hidden, torch.zeros(0, dtype=torch.long), head, temperature=1.0, banned=BANNED)
-    assert logp.shape == entropy.shape == (0,)
+    logp = completion_logprobs(hidden, torch.zeros(0, dtype=torch.long), head, temperature=1.0, banned=BANNED)
+    assert logp.shape == (0,)
     logp.sum().backward()
     assert torch.equal(head.weight.grad, torch.zeros(V, D))
 
@@ -145,7 +143,7 @@ def test_the_head_is_called_as_often_as_asked():
             calls.append(len(states))
             return head(states)
 
-        return completion_logprobs(hidden, targets, counted, temperature=0.7, chunk=10, entropy=False, pieces=5)[0]
+        return completion_logprobs(hidden, targets, counted, temperature=0.7, chunk=10, pieces=5)
 
     hidden, head, targets = inputs()
     hidden.requires_grad_(True)
@@ -168,7 +166,7 @@ def test_only_the_last_logits_survive_the_forward_pass():
         made.append(weakref.ref(logits))
         return logits
 
-    logp, _ = completion_logprobs(hidden.requires_grad_(), targets, watched, temperature=1.0, chunk=10)
+    logp = completion_logprobs(hidden.requires_grad_(), targets, watched, temperature=1.0, chunk=10)
     assert [one() is not None for one in made] == [False, False, True]
     assert logp.requires_grad
 

@@ -65,9 +65,9 @@ def test_two_ranks_make_the_update_of_one(family: str, pair: World, tiny_checkpo
     "objective",
     [
         {"kind": "reinforce_pp", "kl_coef": 0.3},
-        {"kind": "reinforce_pp_baseline", "minibatches": 2},
-        {"kind": "gspo", "passes": 2, "importance_correction": "token_truncate"},
-        {"kind": "rloo", "kl_coef": 0.3, "kl_in": "reward"},
+        {"kind": "gspo", "minibatches": 2, "passes": 2, "importance_correction": "token_truncate"},
+        pytest.param({"kind": "reinforce_pp_baseline", "minibatches": 2}, marks=pytest.mark.slow),
+        pytest.param({"kind": "rloo", "kl_coef": 0.3, "kl_in": "reward"}, marks=pytest.mark.slow),
     ],
     ids=lambda one: one["kind"],
 )
