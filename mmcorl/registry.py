@@ -14,24 +14,38 @@ instead: `mine = RuleRow("mine", "Help.", function, min_agents=3)`.
 
 from __future__ import annotations
 
+import ast
 import filecmp
+import functools
 import importlib
 import importlib.util
 import inspect
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from mmcorl.errors import UserError
+from mmcorl.errors import RunError, UserError
+
+KEPT = "user"
+"""Folder in that of a run for the files of users that it began with."""
+INHERITED = "MMCORL_USER_PATH"
+"""Environment variable by which processes started from here find the files of users."""
+OURS = ("mmcorl", "eval_suite", "model_adapters", "patches")
 
 _SPEC = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
-_folders: list[Path] = []
+_folders = [Path(folder) for folder in os.environ.get(INHERITED, "").split(os.pathsep) if folder]
 """Where files of users may lie: the folders of the configs that were loaded, the latest last."""
+_only: Path | None = None
+"""The folder of `modules_from`."""
+
+sys.path += [str(folder) for folder in _folders if str(folder) not in sys.path]
 
 
 @dataclass(frozen=True)
@@ -90,7 +104,7 @@ class Table(Mapping[str, R], Generic[R]):
                 f"there is no {self.what} {name!r}: {hint}use {', '.join(self._rows)}, or your own as "
                 "package.module:name"
             )
-        place: tuple[str | Path, ...] = (name, *_folders[-1:])
+        place: tuple[str | Path, ...] = (name, _only) if _only else (name, *_folders[-1:])
         if place not in self._outside:
             self._outside[place] = self._from_outside(name)
         return self._outside[place]
@@ -107,7 +121,7 @@ class Table(Mapping[str, R], Generic[R]):
                 f"of type {self._row.__name__}"
             )
         self._check(row)
-        return row
+        return replace(row, function=_named(row.function, f"{self.what} {spec!r}")) if row.function else row
 
     def __getitem__(self, name: str) -> R:
         return self._rows[name]
@@ -117,6 +131,27 @@ class Table(Mapping[str, R], Generic[R]):
 
     def __len__(self) -> int:
         return len(self._rows)
+
+
+def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Let an error of a user's function say in one sentence which setting it comes from, and where it was raised."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except (UserError, RunError):
+            raise
+        except Exception as error:
+            frames = traceback.extract_tb(error.__traceback__)
+            file = getattr(getattr(function, "__code__", None), "co_filename", None)
+            last = ([frame for frame in frames if frame.filename == file] or frames)[-1]
+            reason = " ".join(str(error).split())[:300]
+            raise RunError(
+                f"{name} raised {type(error).__name__}: {reason} ({last.filename}:{last.lineno}): correct it"
+            ) from error
+
+    return call
 
 
 def load_object(spec: str, what: str = "object") -> Any:
@@ -154,8 +189,8 @@ def look_in(folder: Path) -> None:
 def make_importable(spec: str) -> None:
     """Append the folder that holds a spec's top module to the path, unless Python finds the module already.
 
-    PYTHONPATH grows too, so processes started from here can import it. Raises UserError where Python finds a module
-    that hides another of its name beside the config loaded last.
+    Processes started from here find it, too. Raises UserError where Python finds a module that hides another of its
+    name beside the config loaded last.
     """
     top = spec.partition(":")[0].partition(".")[0]
     if not top:
@@ -171,8 +206,62 @@ def make_importable(spec: str) -> None:
         if origin is None and (file is not None or (folder / top).is_dir()):
             sys.path.append(str(folder))
             importlib.invalidate_caches()
-            os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(folder)]))
+            os.environ[INHERITED] = os.pathsep.join(filter(None, [os.environ.get(INHERITED), str(folder)]))
             return
+
+
+@contextmanager
+def modules_from(folder: Path) -> Iterator[None]:
+    """Import the users' modules that a folder holds from there, whatever else Python knows by their names.
+
+    Nothing of them stays behind, so that the files of a run can be read beside later versions of the same.
+    """
+    global _only
+    held = {path.stem for path in folder.glob("*")}
+    before = _folders[:], _only, sys.dont_write_bytecode
+    others = {name: sys.modules.pop(name) for name in [*sys.modules] if name.partition(".")[0] in held}
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    _only, sys.dont_write_bytecode = folder, True
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        for name in [name for name in sys.modules if name.partition(".")[0] in held]:
+            del sys.modules[name]
+        sys.modules.update(others)
+        _folders[:], _only, sys.dont_write_bytecode = before
+
+
+def user_files(specs: Iterable[str]) -> dict[str, Path]:
+    """Return the files of users behind import paths, by their place in the folder they are imported from.
+
+    These are the modules beside a config or in the working folder and what they import from there; no installed ones.
+    """
+    tops = []
+    for spec in specs:
+        if ":" in spec:
+            make_importable(spec)
+            tops.append(spec.partition(":")[0])
+    files: dict[str, Path] = {}
+    seen, homes = set(OURS), {*_folders, Path.cwd().resolve()}
+    while tops:
+        top = tops.pop().partition(".")[0]
+        origin = None if top in seen else _origin(top)
+        seen.add(top)
+        path = Path(origin or "").resolve()
+        path = path.parent if path.name == "__init__.py" else path
+        if not origin or path.parent not in homes:
+            continue
+        for file in [path] if path.is_file() else sorted(path.rglob("*.py")):
+            files[file.relative_to(path.parent).as_posix()] = file
+            with suppress(SyntaxError, ValueError):
+                for node in ast.walk(ast.parse(file.read_bytes())):
+                    if isinstance(node, ast.Import):
+                        tops += [alias.name for alias in node.names]
+                    elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                        tops.append(node.module)
+    return files
 
 
 def _same(origin: Path, file: Path) -> bool:
@@ -183,11 +272,16 @@ def _same(origin: Path, file: Path) -> bool:
 
 
 def _origin(top: str) -> str | None:
-    """Return the file of a module that Python finds, "" for one without a file, None where it finds none."""
-    if top in sys.modules:
-        return getattr(sys.modules[top], "__file__", None) or ""
-    spec = importlib.util.find_spec(top)
-    return None if spec is None else spec.origin if spec.has_location and spec.origin else ""
+    """Return the file of a module that Python finds, a folder without one, "" for a built-in one; None where none."""
+    module = sys.modules.get(top)
+    if module is not None:
+        file, folders = getattr(module, "__file__", None), getattr(module, "__path__", ())
+    else:
+        spec = importlib.util.find_spec(top)
+        if spec is None:
+            return None
+        file, folders = spec.origin if spec.has_location else None, spec.submodule_search_locations or ()
+    return file or next(iter(folders), "")
 
 
 def parameters(function: Callable[..., Any]) -> tuple[tuple[str, ...], bool]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from mmcorl.config import load
+from mmcorl.config import load_kept
 from mmcorl.data.row_parsing import BadRow
 from mmcorl.data.sources import load_prompts
 from mmcorl.errors import UserError
@@ -23,7 +23,7 @@ def training_prompts(run_dir: Path, uids: Collection[str]) -> dict[str, Prompt]:
     config = run_dir / "config.yaml"
     if not config.is_file():
         raise UserError(f"{str(run_dir)!r} has no config.yaml: give the folder of a run of `mmcorl train`")
-    source = load_prompts(load(config).data.train)
+    source = load_prompts(load_kept(run_dir).data.train)
     prompts: dict[str, Prompt] = {}
     for row in range(len(source)):
         try:

@@ -1,7 +1,7 @@
 """Every setting of a run: sections, cross-field checks, loading and overrides."""
 
 from mmcorl.config import checks as checks
-from mmcorl.config.load import changes_to_refuse, differences, dump, load, parse, resolve
+from mmcorl.config.load import changes_to_refuse, differences, dump, load, load_kept, parse, resolve
 from mmcorl.config.schema import (
     AgentSettings,
     BenchmarkSet,
@@ -30,6 +30,7 @@ __all__ = [
     "differences",
     "dump",
     "load",
+    "load_kept",
     "parse",
     "resolve",
 ]

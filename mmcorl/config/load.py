@@ -17,7 +17,7 @@ from mmcorl.config.errors import models_in, sentence, without_removed
 from mmcorl.config.schema import Config, MayChangeOnResume
 from mmcorl.config.yaml_loader import Loader, complaint
 from mmcorl.errors import UserError
-from mmcorl.registry import look_in
+from mmcorl.registry import KEPT, look_in, modules_from
 
 
 def load(path: str | Path, overrides: Sequence[str] = (), method: str | None = None) -> Config:
@@ -26,6 +26,8 @@ def load(path: str | Path, overrides: Sequence[str] = (), method: str | None = N
     Raises UserError with one sentence on anything wrong. Users' own modules are looked for beside the file, too.
     """
     path = Path(path)
+    if (path.parent / KEPT).is_dir():
+        look_in(path.parent / KEPT)
     look_in(path.parent)
     if path.is_dir():
         raise UserError(f"{str(path)!r} is a folder: give the config file in it, such as {str(path / 'config.yaml')!r}")
@@ -44,11 +46,13 @@ def load(path: str | Path, overrides: Sequence[str] = (), method: str | None = N
     if not isinstance(raw, dict):
         holds = "nothing" if raw is None else f"a {type(raw).__name__}"
         raise UserError(f"{path} holds {holds} where `key: value` settings are needed: see configs/ for examples")
-    if method is not None:
-        raw = methods.merge(raw, methods.fragment(method))
-    for text in overrides:
-        override(raw, text)
-    return parse(raw)
+    return _changed(raw, method, overrides)
+
+
+def load_kept(run: Path) -> Config:
+    """Return the config of a run, users' modules being those that the run began with."""
+    with modules_from(run / KEPT):
+        return load(run / "config.yaml")
 
 
 def resolve(
@@ -66,10 +70,14 @@ def resolve(
     if not isinstance(config, Config | Mapping):
         raise UserError(f"the config is of type {type(config).__name__}: give a path, a mapping or a Config")
     raw = config.model_dump(mode="json") if isinstance(config, Config) else copy.deepcopy(dict(config))
+    return _changed(raw, method, lines)
+
+
+def _changed(raw: dict[str, Any], method: str | None, overrides: Sequence[str]) -> Config:
     if method is not None:
         raw = methods.merge(raw, methods.fragment(method))
-    for line in lines:
-        override(raw, line)
+    for text in overrides:
+        override(raw, text)
     return parse(raw)
 
 

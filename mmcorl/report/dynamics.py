@@ -22,7 +22,7 @@ from mmcorl.analysis.trajectories import (
     voted_uids,
 )
 from mmcorl.answers import Equivalence
-from mmcorl.config import load
+from mmcorl.config import load_kept
 from mmcorl.errors import UserError
 from mmcorl.report import dynamics_tables as tables
 from mmcorl.report.charts import Panel, portrait
@@ -134,7 +134,7 @@ def _runs(options: DynamicsOptions) -> DynamicsReport:
     report = DynamicsReport({"runs": []})
     for run_dir, name in zip(options.runs, run_labels([read_run(path) for path in options.runs]), strict=True):
         prompts = training_prompts(run_dir, voted_uids(run_dir))
-        kind = load(run_dir / "config.yaml").reward.kind
+        kind = load_kept(run_dir).reward.kind
         if kind in ("entropy", "self_certainty"):
             raise UserError(
                 f"{str(run_dir)!r} was rewarded for {kind}, not for agreeing with a vote: the theory covers votes, so "

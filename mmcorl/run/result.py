@@ -26,7 +26,7 @@ class Run:
     @property
     def config(self) -> Config:
         """The resolved config."""
-        return settings.load(self.path / CONFIG)
+        return settings.load_kept(self.path)
 
     @property
     def summary(self) -> dict[str, Any]:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from mmcorl import config as settings
 from mmcorl.config import Config
 from mmcorl.errors import UserError
+from mmcorl.registry import KEPT, user_files
 from mmcorl.run import checkpoints
-from mmcorl.run.folder import Folder, read_json
+from mmcorl.run.folder import Folder, atomic_write, read_json
 
 LOGS = (
     "metrics.jsonl",
@@ -44,6 +44,10 @@ class RunFolder(Folder):
         super().__init__(path)
         self.config = config
         self.checkpoints = path / "checkpoints"
+        named = [config.reward.kind, config.supervision.kind, config.answers.relation, config.objective.kind or ""]
+        named += [config.engine.kind, *(agent.adapter or "" for agent in config.agents)]
+        named += [benchmark.name for benchmark in config.validation.benchmarks]
+        self.user_files = {name: file.read_bytes() for name, file in user_files(named).items()}
         self._check()
 
     def _check(self) -> None:
@@ -52,18 +56,23 @@ class RunFolder(Folder):
             self.require_same_settings(
                 settings.changes_to_refuse(self._held_settings(), self.config.model_dump(mode="json"))
             )
+            for name, content in self.user_files.items():
+                kept = self.path / KEPT / name
+                if kept.is_file() and (before := kept.read_bytes()) != content:
+                    raise UserError(
+                        f"the run in {str(self.path)!r} began with another {name} ({_change(before, content)}): "
+                        f"restore it from {str(kept)!r}, put yours there to go on with it, or {self.ELSEWHERE}"
+                    )
         self.require_usable()
 
     def _held_settings(self) -> dict[str, Any]:
-        file = self.path / CONFIG
         try:
             # Through Config, so that a setting added to the program since has its default on both sides.
-            return settings.parse(yaml.safe_load(file.read_text())).model_dump(mode="json")
-        except (yaml.YAMLError, UnicodeDecodeError, UserError) as error:
-            reason = " ".join(str(error).split())
+            return settings.load_kept(self.path).model_dump(mode="json")
+        except UserError as error:
             raise UserError(
-                f"{str(file)!r}, the settings of the run in this folder, cannot be read ({reason}): restore it, or "
-                f"{self.ELSEWHERE}"
+                f"{str(self.path / CONFIG)!r}, the settings of the run in this folder, cannot be read ({error}): "
+                f"restore it, or {self.ELSEWHERE}"
             ) from error
 
     def begin(self, data_check: Mapping[str, Any]) -> checkpoints.Committed | None:
@@ -76,6 +85,9 @@ class RunFolder(Folder):
             self._check()  # Another process may have begun a run here since.
             start = self._last_checkpoint()
             self.write(CONFIG, settings.dump(self.config))
+            for name, content in self.user_files.items():
+                (self.path / KEPT / name).parent.mkdir(parents=True, exist_ok=True)
+                atomic_write(self.path / KEPT / name, content)
             self.write(DATA_CHECK, json.dumps(data_check, indent=1) + "\n")
             for name in LOGS:
                 if (self.path / name).exists():
@@ -137,3 +149,10 @@ class RunFolder(Folder):
                     json.loads(line)
                 except ValueError as error:
                     raise UserError(f"line {number} of {str(log)!r} is damaged ({error}): {way_out}") from error
+
+
+def _change(old: bytes, new: bytes) -> str:
+    """Return the first line in which two texts differ, as `line N: old -> new`."""
+    lines = zip_longest(*(text.decode(errors="replace").split("\n") for text in (old, new)), fillvalue="")
+    number, pair = next(((number, pair) for number, pair in enumerate(lines, 1) if pair[0] != pair[1]), (0, ("", "")))
+    return f"line {number}: " + " -> ".join(repr(line.strip()[:60]) for line in pair)

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from mmcorl.answers.relations import PairwiseRelation, RelationRow
+from mmcorl import load_run
+from mmcorl.answers.relations import RELATIONS, PairwiseRelation, RelationRow
 from mmcorl.cli.main import main
 from mmcorl.config import load
 from mmcorl.errors import RunError, UserError
 from mmcorl.labels.rules import RULES, CohortRollouts, RuleRow, apply_rule
-from mmcorl.types import Prompt, PseudoLabel
+from mmcorl.registry import INHERITED
+from mmcorl.rewards import Reward
+from mmcorl.run.run_folder import RunFolder
+from mmcorl.types import Completion, Group, Prompt, PseudoLabel
 from paths import ROOT
 from runs import changed, small_config, write_config
 
@@ -50,7 +54,8 @@ def config(tiny_checkpoints: Mapping[str, Path], tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path / "elsewhere")
     # What is imported from here grows both.
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    monkeypatch.setenv(INHERITED, "")
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
     return write_config(folder, changed(settings, steps=2, validation__benchmarks=[tiny]))
 
 
@@ -68,16 +73,48 @@ def test_one_file_brings_reward_rule_relation_objective_benchmark_and_family(con
     assert sets == {"held_out", "tiny"}
 
 
-def test_the_page_on_python_runs(config: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", examples("python.md")],
-        cwd=config.parent,
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+def test_a_run_is_resumed_and_read_with_the_files_it_began_with(config: Path) -> None:
+    mine, helper = config.parent / "mine.py", config.parent / "helper.py"
+    mine.write_text("import helper\n" + mine.read_text())
+    helper.write_text("PENALTY = 0.01\n")
+    loaded = load(config, OVERRIDES)
+    with RunFolder(Path("run"), loaded) as folder:
+        folder.begin({})
+    helper.write_text("PENALTY = 0.02\n")
+    with pytest.raises(UserError, match=r"another helper\.py \(line 1: 'PENALTY = 0\.01' -> .* 'run/user/helper\.py'"):
+        RunFolder(Path("run"), loaded)
+    shutil.copy("run/user/helper.py", helper)
+    RunFolder(Path("run"), loaded)
+    for file in (mine, helper):
+        file.unlink()
+    later = sys.modules["mine"] = ModuleType("mine")  # Python knows another version by now
+    assert load_run("run").config == loaded
+    assert sys.modules.pop("mine") is later
+
+
+def test_an_error_of_a_users_function_names_the_setting_and_the_line(config: Path) -> None:
+    (config.parent / "odd.py").write_text("def reward(answers):\n    return [1 / 0 for _ in answers]\n")
+    load(config, ["reward=odd:reward"])
+    group = Group("u", (Completion("1", "1", 1, "stop"),))
+    with pytest.raises(RunError, match=r"^reward 'odd:reward' raised ZeroDivisionError: .*odd\.py:2\): ") as stopped:
+        Reward(PairwiseRelation(RELATIONS["math"]), "odd:reward")(
+            [group], [PseudoLabel("u", "1", "a")], [Prompt("u", "row", "?")]
+        )
+    assert isinstance(stopped.value.__cause__, ZeroDivisionError)
+
+
+def test_a_file_beside_the_config_hides_no_module_of_python_from_child_processes(config: Path) -> None:
+    (config.parent / "colorsys.py").write_text("")
+    load(config, ["reward=mine:short"])
+    code = "import mmcorl.registry, mine, colorsys; print(mine.__file__, colorsys.__file__)"
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert [Path(file).parent == config.parent for file in found.split()] == [True, False]
+
+
+def test_the_page_on_python_runs(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(config.parent)
+    exec(examples("python.md"), {"__name__": "page"})
+    assert Path("runs/first/report.html").is_file()
 
 
 @pytest.mark.parametrize(
