@@ -20,7 +20,7 @@ import pytest
 
 from openai_server import Behaviour, OpenAIServer
 from paths import DATA
-from runs import TrainedRun, train_small
+from runs import ForkServer, TrainedRun, train_small
 
 if TYPE_CHECKING:
     from mmcorl.answers import Equivalence
@@ -77,6 +77,15 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
     A test that changes it copies it first: `trained_run.copy(tmp_path)`.
     """
     return train_small(tmp_path_factory.mktemp("trained_run"), tmp_path_factory.getbasetemp() / "taught")
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    """Commands in forks of one warm process."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("DS_ACCELERATOR", "cpu")  # or DeepSpeed, where it is installed, talks on stdout
+        with ForkServer(tmp_path_factory.mktemp("outputs")) as running:
+            yield running
 
 
 @pytest.fixture(scope="session")

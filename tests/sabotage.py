@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,21 @@ def at_call(target: str, call: int, action: Callable[..., None], after: bool = F
 def kill(*_: Any, **__: Any) -> None:
     """The end, with nothing flushed and nothing said."""
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kill_at_change(folder: str, number: int) -> None:
+    """Die at the nth change below a folder: before a file is opened for writing, renamed or removed."""
+    count = itertools.count(1)
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open":
+            changes = bool(arguments[2] & (os.O_WRONLY | os.O_RDWR))
+        else:
+            changes = event in ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "shutil.rmtree")
+        if changes and str(arguments[0]).startswith(folder) and next(count) == number:
+            kill()
+
+    sys.addaudithook(hook)
 
 
 def interrupt(*_: Any, **__: Any) -> None:

@@ -14,9 +14,11 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize(
     # In the ring Gemma learns from the agent that begins without dots, and is on its way after 60 steps: .75 to .86
     # with this seed, to .96 with the next.
-    ("config", "enough"),
-    [("ring_of_three.yaml", 0.82), ("same_family.yaml", 0.95), ("text.yaml", 0.95)],
+    ("config", "repaired"),
+    [("ring_of_three.yaml", 0.2), ("same_family.yaml", 0.75), ("text.yaml", 0.75)],
 )
-def test_other_cohorts(tmp_path: Path, config: str, enough: float) -> None:
-    end = outcome(tmp_path, config)["end"]
-    assert min(end.values()) >= enough
+def test_every_agent_repairs_what_its_peers_know(tmp_path: Path, config: str, repaired: float) -> None:
+    """As a share of the answers that were wrong at the start; floats, and so the last ones, differ between machines."""
+    accuracy = outcome(tmp_path, config)
+    for agent, start in accuracy["start"].items():
+        assert (accuracy["end"][agent] - start) / (1 - start) >= repaired, accuracy

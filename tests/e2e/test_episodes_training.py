@@ -13,11 +13,13 @@ import pytest
 import torch
 
 from adapter_passes import each_family
-from mmcorl.errors import RunError, UserError
+from mmcorl.config import VerifierSettings
+from mmcorl.errors import RunError
 from mmcorl.interactions import prompts
 from mmcorl.interactions.base import Conversation, Outcome, Workflow, converse, request, start_conversations
 from mmcorl.interactions.base import Reply as AgentReply
 from mmcorl.interactions.comas import comas
+from mmcorl.interactions.verifiers import Served
 from mmcorl.launch.remote_agent import RemoteAgent
 from mmcorl.sharding.ranks import ALONE
 from mmcorl.trainer.worker import Worker
@@ -184,14 +186,6 @@ def test_a_rank_without_calls_takes_part_in_the_update(pair: World, tiny_checkpo
 # -- whole runs ----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("DS_ACCELERATOR", "cpu")  # or DeepSpeed, where it is installed, talks on stdout
-        with ForkServer(tmp_path_factory.mktemp("outputs")) as running:
-            yield running
-
-
 def episode_config(models: Mapping[str, Path], kind: str, **episode: Any) -> dict[str, Any]:
     """Three steps of 2 problems; checkpoints at 1, 2, 3."""
     return changed(
@@ -266,27 +260,7 @@ def test_a_debate_under_a_served_verifier_resumes_too(
         seen = {line["verified"] for line in lines}
         assert len(seen) > 3
         assert seen <= {None, *(number / 10 for number in range(10))}
-    ended = server.run("train", file, "--run-dir", tmp_path / "dead")
-    assert ended.code == 1
-    assert "a solution could not be verified: the endpoint at http" in ended.output
-
-
-# -- what is refused -----------------------------------------------------------------------------------------------
-
-
-REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"objective": {}}, "objective.advantage 'group', .*: use objective.kind=reinfor"),
-    ({"reward": "entropy"}, "its own rewards"),
-    ({"supervision": {"kind": "self", "votes": 8}}, "supervision.votes is 8"),
-    ({"episode": {"kind": "comas", "gamma": 0.5}}, "gamma is 0.5 but kind is 'comas'"),
-    ({"episode": {"kind": "comas", "verifier": {"kind": "gold"}}}, "verifier is 'gold' but kind is 'comas'"),
-    ({"episode": {"kind": "chat"}}, "episode.kind is 'chat'"),
-    ({"episode": {"kind": "debate", "verifier": {"kind": "served"}}}, "'served' without a model"),
-    ({"episode": {"kind": "debate", "verifier": {"model": "x"}}}, "'majority' with a model"),
-]
-
-
-def test_settings_that_cannot_work() -> None:
-    for sections, reason in REFUSED:
-        with pytest.raises(UserError, match=reason):
-            settings(**{**CONVERSING, **sections})
+    (talk,) = start_conversations([prompt("Sum?")], 1)
+    said = AgentReply(request(talk, 1, "solver", 0, prompts.debate, limit=9), Completion("4", "4", 1, "stop"))
+    with pytest.raises(RunError, match="a solution could not be verified: the endpoint at http"):
+        Served(VerifierSettings.model_validate(served), tmp_path / "dead.sqlite")([said])
