@@ -19,7 +19,10 @@ from mmcorl.config import Config
 from mmcorl.cotrain import cotrain
 from mmcorl.engines import ENGINES, require_engine
 from mmcorl.errors import RunError
-from mmcorl.interactions.from_config import interaction
+from mmcorl.interactions.base import Conversing, Independent, Interaction, start_conversations
+from mmcorl.interactions.comas import comas
+from mmcorl.interactions.debate import debate
+from mmcorl.interactions.verifiers import Served, by_label
 from mmcorl.labels.supervision import Supervision
 from mmcorl.launch import launcher
 from mmcorl.launch.process_setup import prepare_process
@@ -112,13 +115,17 @@ def _run(
         results(cohort.parallel(partial(agent.load, start.path / agent.name) for agent in agents))
     facts = {agent.name: agent.facts() | {"memory": predicted.get(agent.name, {})} for agent in agents}
     reward = Reward(relation, **config.reward.model_dump(), style=config.prompt.style)
-    interplay = interaction(config, relation, folder.path)
+    interplay = _interaction(config, relation, folder.path)
     with Progress(config.name, list(facts), steps, done, quiet=quiet) as progress:
-        _introduce(cohort, facts, progress)
+        for name, fact in facts.items():
+            trained = f"{fact['trainable_parameters']:,} of {fact['parameters']:,} parameters trained"
+            progress.message(f"{name}: {fact['family']}, {trained}")
+        for place in cohort.places:
+            progress.message(place)
         if start:
             progress.message(f"resuming after step {done} of {steps}")
             metrics = folder.lines("metrics.jsonl")
-            supervision.recall(metrics)
+            supervision.agreements.recall(metrics)
             progress.restore(metrics, folder.lines("validation.jsonl"))
         if ENGINES.find(config.engine.kind).own_weights:
             _compare_engines(config, cohort, inputs, folder, progress)
@@ -153,13 +160,23 @@ def _supervision(config: Config, relation: Any) -> Supervision:
     )
 
 
-def _introduce(cohort: Cohort, facts: Mapping[str, Mapping[str, Any]], progress: Progress) -> None:
-    for name, fact in facts.items():
-        progress.message(
-            f"{name}: {fact['family']}, {fact['trainable_parameters']:,} of {fact['parameters']:,} parameters trained"
-        )
-    for place in cohort.places:
-        progress.message(place)
+def _interaction(config: Config, relation: Any, folder: Path) -> Interaction:
+    """Return what the agents do with the prompts of each step; a served verifier's replies are kept in `folder`."""
+    episode = config.episode
+    if episode is None:
+        return Independent()
+    agents, seed, count = len(config.agents), config.seed, config.batch.completions
+    if episode.kind == "comas":
+        return Conversing(lambda batch, step: comas(start_conversations(batch, count), step, agents, episode, seed))
+    kind = episode.verifier.kind
+    verifier = (
+        Served(episode.verifier, folder / "verifier.sqlite")
+        if kind == "served"
+        else by_label(relation, kind, config.supervision.tie)
+    )
+    return Conversing(
+        lambda batch, step: debate(start_conversations(batch, count), step, agents, episode, seed, verifier)
+    )
 
 
 def _compare_engines(config: Config, cohort: Cohort, inputs: Inputs, folder: RunFolder, progress: Progress) -> None:

@@ -1,13 +1,12 @@
-"""Cross-field checks of a config: one small function per rule.
+"""Cross-field checks of a config, by topic.
 
-Each returns None, or one sentence with the value, the rule and the way out. They run in this order and the first
-sentence is raised.
+Each yields sentences with the value, the rule and the way out; the first one is raised.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from mmcorl.config.schema import CHECKS, Config, RaySettings, RewardSettings
 from mmcorl.labels.rules import RULES
@@ -16,7 +15,7 @@ from mmcorl.registry import make_importable
 RESERVED_NAMES = ("gold", "commit")
 """Not for agents: `gold` is the teacher in votes.jsonl, COMMIT a file beside the agents' folders."""
 
-Check = Callable[[Config], str | None]
+Check = Callable[[Config], Iterator[str]]
 
 
 def check(function: Check) -> Check:
@@ -25,244 +24,162 @@ def check(function: Check) -> Check:
     return function
 
 
-def _repeated(names: Iterable[str]) -> str | None:
-    return next((name for name, count in sorted(Counter(names).items()) if count > 1), None)
+def _repeated(names: Iterable[str]) -> list[str]:
+    return sorted(name for name, count in Counter(names).items() if count > 1)
 
 
 @check
-def agent_names_are_unique_and_free(config: Config) -> str | None:
-    names = [agent.name for agent in config.agents]
-    if (name := _repeated(names)) is not None:
-        return f"two agents are called {name!r}: names must be unique, rename one"
-    taken = next((name for name in names if name.lower() in RESERVED_NAMES), None)
-    return None if taken is None else f"no agent may be called {taken!r}, a name that run files use: rename it"
-
-
-@check
-def adapters_are_found(config: Config) -> str | None:
+def agents(config: Config) -> Iterator[str]:
+    for name in _repeated(agent.name for agent in config.agents):
+        yield f"two agents are called {name!r}: names must be unique, rename one"
     for agent in config.agents:
+        if agent.name.lower() in RESERVED_NAMES:
+            yield f"no agent may be called {agent.name!r}, a name that run files use: rename it"
         make_importable(agent.adapter or "")
-    return None
-
-
-@check
-def ranks_fit(config: Config) -> str | None:
     for agent in config.agents:
         if agent.ranks > 1 and config.launcher == "local":
-            return (
+            yield (
                 f"agent {agent.name!r} has ranks: {agent.ranks}, but launcher 'local' runs one per agent in this "
                 "process: use launcher=ray, or ranks: 1"
             )
         if agent.ranks > config.batch.prompts:
-            return (
+            yield (
                 f"agent {agent.name!r} has ranks: {agent.ranks}, but a batch has {config.batch.prompts} prompts and "
                 "every rank needs at least one: use fewer ranks or raise batch.prompts"
             )
-    return None
 
 
 @check
-def time_slicing_needs_whole_weights(config: Config) -> str | None:
-    if not config.time_sliced or config.training.sharding == "none":
-        return None
-    return (
-        f"time_sliced is true with training.sharding {config.training.sharding!r}, but only unsharded weights can "
-        "rest in CPU memory: use training.sharding=none, or training.offload"
-    )
-
-
-@check
-def ray_settings_need_ray(config: Config) -> str | None:
-    if config.launcher == "ray" or config.ray == RaySettings():
-        return None
-    settings, default = config.ray.model_dump(), RaySettings().model_dump()
-    key = next(key for key in settings if settings[key] != default[key])
-    return f"ray.{key} is {settings[key]!r}, but launcher is 'local': use launcher=ray, or leave it out"
-
-
-@check
-def ray_chooses_the_gpu(config: Config) -> str | None:
+def machines(config: Config) -> Iterator[str]:
+    if config.time_sliced and config.training.sharding != "none":
+        yield (
+            f"time_sliced is true with training.sharding {config.training.sharding!r}, but only unsharded weights can "
+            "rest in CPU memory: use training.sharding=none, or training.offload"
+        )
+    settings, defaults = config.ray.model_dump(), RaySettings().model_dump()
+    for key in settings if config.launcher != "ray" else ():
+        if settings[key] != defaults[key]:
+            yield f"ray.{key} is {settings[key]!r}, but launcher is 'local': use launcher=ray, or leave it out"
     if config.launcher == "ray" and config.device.startswith("cuda:"):
-        return f"device is {config.device!r}, but launcher 'ray' assigns each worker its GPU: use device=cuda"
-    return None
+        yield f"device is {config.device!r}, but launcher 'ray' assigns each worker its GPU: use device=cuda"
 
 
 @check
-def the_rule_has_what_it_requires(config: Config) -> str | None:
+def supervision(config: Config) -> Iterator[str]:
     supervision, rule = config.supervision, RULES.find(config.supervision.kind)
-    agents = len(config.agents)
-    if agents < rule.min_agents:
-        return (
-            f"supervision.kind is {supervision.kind!r} with {agents} agent{'s' if agents > 1 else ''}, but needs "
-            f"{rule.min_agents}: add an agent or use supervision.kind=self"
+    names = [agent.name for agent in config.agents]
+    if len(names) < rule.min_agents:
+        yield (
+            f"supervision.kind is {supervision.kind!r} with {len(names)} agent{'s' if len(names) > 1 else ''}, but "
+            f"needs {rule.min_agents}: add an agent or use supervision.kind=self"
         )
     for setting, user, example in (
         ("teachers", "map", "a teacher for every agent, such as {a: b, b: a}"),
         ("pair", "paired", "the view with the other wording"),
     ):
         if (rule.setting == setting) != (getattr(supervision, setting) is not None):
-            return (
+            yield (
                 f"supervision.kind is {supervision.kind!r} {'without' if rule.setting == setting else 'with'} "
                 f"supervision.{setting}, which belongs to {user!r} ({example}): give both or neither"
             )
-    return None
-
-
-@check
-def teachers_are_agents(config: Config) -> str | None:
-    names, teachers = [agent.name for agent in config.agents], config.supervision.teachers
-    if teachers is None:
-        return None
-    for name in sorted({*teachers, *teachers.values()} - set(names)):
-        return f"supervision.teachers names {name!r}, which is no agent of this run: use {', '.join(names)}"
-    for name in (name for name in names if name not in teachers):
-        return f"supervision.teachers has no teacher for agent {name!r}: add one, which may be itself"
-    return None
-
-
-@check
-def wordings_are_views(config: Config) -> str | None:
-    views, pair = config.data.train.views, config.supervision.pair
-    if pair is None:
-        return None
-    if pair not in views:
-        known = ", ".join(sorted(views)) or "no views"
-        return f"supervision.pair is {pair!r}, but the training data have {known}: add it under data.train.views"
-    for agent in config.agents:
-        if agent.view != "original":
-            return (
+    if supervision.teachers is not None:
+        for name in sorted({*supervision.teachers, *supervision.teachers.values()} - set(names)):
+            yield f"supervision.teachers names {name!r}, which is no agent of this run: use {', '.join(names)}"
+        for name in (name for name in names if name not in supervision.teachers):
+            yield f"supervision.teachers has no teacher for agent {name!r}: add one, which may be itself"
+    if supervision.pair is not None:
+        if supervision.pair not in config.data.train.views:
+            known = ", ".join(sorted(config.data.train.views)) or "no views"
+            yield (
+                f"supervision.pair is {supervision.pair!r}, but the training data have {known}: add it under "
+                "data.train.views"
+            )
+        for agent in (agent for agent in config.agents if agent.view != "original"):
+            yield (
                 f"agent {agent.name!r} reads view {agent.view!r}, but with supervision.kind 'paired' every agent "
                 "reads both wordings: leave its view out"
             )
-    return None
-
-
-@check
-def enough_completions_vote(config: Config) -> str | None:
-    supervision, trained = config.supervision, config.batch.completions
+    trained = config.batch.completions
     votes = supervision.votes or trained
     if votes < trained and supervision.voter == "policy":
-        return (
+        yield (
             f"supervision.votes is {votes}, fewer than the {trained} trained completions, which all vote: raise it, "
             "or lower batch.completions"
         )
     if supervision.min_votes > votes:
-        return (
+        yield (
             f"supervision.min_votes is {supervision.min_votes}, but only {votes} completions vote, so no group could "
             "get a label: lower it"
         )
-    return None
 
 
 @check
-def episodes_bring_their_own_rewards(config: Config) -> str | None:
+def episodes(config: Config) -> Iterator[str]:
     if config.episode is None:
-        return None
+        return
     kind, supervision = config.episode.kind, config.supervision
     if config.objective.advantage != "reinforce_pp":
-        return (
+        yield (
             f"episode.kind is {kind!r} with objective.advantage {config.objective.advantage!r}, which compares the "
             "completions of one prompt, but in a conversation all prompts differ: use objective.kind=reinforce_pp"
         )
     if config.reward != RewardSettings():
-        return f"episode.kind is {kind!r}, which defines its own rewards, but reward has settings: leave them out"
-    unused = {
-        "voter": supervision.voter == "ema",
-        "votes": supervision.votes is not None,
-        "pair": supervision.pair is not None,
-    }
-    for key in (key for key, given in unused.items() if given):
-        return (
-            f"supervision.{key} is {getattr(supervision, key)!r} with episode.kind {kind!r}, where supervision only "
-            "serves diagnostics: leave it out"
-        )
-    return None
+        yield f"episode.kind is {kind!r}, which defines its own rewards, but reward has settings: leave them out"
+    for key, unused in (("voter", "policy"), ("votes", None), ("pair", None)):
+        if (held := getattr(supervision, key)) != unused:
+            yield (
+                f"supervision.{key} is {held!r} with episode.kind {kind!r}, where supervision only serves "
+                "diagnostics: leave it out"
+            )
 
 
 @check
-def the_run_has_one_length(config: Config) -> str | None:
+def steps_and_batches(config: Config) -> Iterator[str]:
     if config.steps is None and config.epochs is None:
-        return "neither steps nor epochs says how long the run is: give one, for example steps: 100"
+        yield "neither steps nor epochs says how long the run is: give one, for example steps: 100"
     if config.steps is not None and config.epochs is not None:
-        return f"steps is {config.steps} and epochs is {config.epochs:g}, but a run has one length: remove one"
-    return None
-
-
-@check
-def profiled_steps_exist(config: Config) -> str | None:
-    if config.profile is None or config.steps is None or config.profile.steps[1] <= config.steps:
-        return None
-    return (
-        f"profile.steps is {list(config.profile.steps)}, but the run has {config.steps} steps: profile earlier ones, "
-        "or leave profile out"
-    )
-
-
-@check
-def minibatches_have_prompts(config: Config) -> str | None:
-    if config.objective.minibatches <= config.batch.prompts:
-        return None
-    return (
-        f"objective.minibatches is {config.objective.minibatches}, but a batch has {config.batch.prompts} prompts: "
-        "use at most one minibatch per prompt"
-    )
-
-
-@check
-def views_are_in_the_data(config: Config) -> str | None:
+        yield f"steps is {config.steps} and epochs is {config.epochs:g}, but a run has one length: remove one"
+    if config.profile and config.steps and config.profile.steps[1] > config.steps:
+        yield (
+            f"profile.steps is {list(config.profile.steps)}, but the run has {config.steps} steps: profile earlier "
+            "ones, or leave profile out"
+        )
+    if config.objective.minibatches > config.batch.prompts:
+        yield (
+            f"objective.minibatches is {config.objective.minibatches}, but a batch has {config.batch.prompts} prompts: "
+            "use at most one minibatch per prompt"
+        )
     views = {"original", *config.data.train.views}
     for agent in (agent for agent in config.agents if agent.view not in views):
-        return (
+        yield (
             f"agent {agent.name!r} reads view {agent.view!r}, but the training data have {', '.join(sorted(views))}: "
             "add it under data.train.views"
         )
-    return None
-
-
-@check
-def importance_correction_needs_the_whole_distribution(config: Config) -> str | None:
     sampling = config.sampling
-    if (sampling.top_p == 1 and sampling.top_k == 0) or config.objective.importance_correction == "off":
-        return None
-    return (
-        f"sampling.top_p={sampling.top_p}, top_k={sampling.top_k} truncate the distribution, which makes importance "
-        "ratios meaningless: use top_p=1 and top_k=0, or objective.importance_correction=off"
-    )
+    if (sampling.top_p < 1 or sampling.top_k) and config.objective.importance_correction != "off":
+        yield (
+            f"sampling.top_p={sampling.top_p}, top_k={sampling.top_k} truncate the distribution, which makes "
+            "importance ratios meaningless: use top_p=1 and top_k=0, or objective.importance_correction=off"
+        )
+    if config.reward.format and config.prompt.style == "plain":
+        yield (
+            f"reward.format is {config.reward.format:g}, but prompt.style 'plain' asks for no format: use format=0, or "
+            "style answer_tags or boxed"
+        )
+    if config.batch.completions == 1 and config.objective.advantage != "reinforce_pp":
+        yield (
+            "batch.completions is 1, but must be at least 2, so that completions can be compared: raise it, or use "
+            "objective.advantage=reinforce_pp"
+        )
 
 
 @check
-def the_rewarded_format_exists(config: Config) -> str | None:
-    if not config.reward.format or config.prompt.style != "plain":
-        return None
-    return (
-        f"reward.format is {config.reward.format:g}, but prompt.style 'plain' asks for no format: use format=0, or "
-        "style answer_tags or boxed"
-    )
-
-
-@check
-def completions_are_compared(config: Config) -> str | None:
-    if config.batch.completions > 1 or config.objective.advantage == "reinforce_pp":
-        return None
-    return (
-        "batch.completions is 1, but must be at least 2, so that completions can be compared: raise it, or use "
-        "objective.advantage=reinforce_pp"
-    )
-
-
-@check
-def pixel_bounds_are_ordered(config: Config) -> str | None:
+def images_and_validation(config: Config) -> Iterator[str]:
     low, high = config.vision.min_pixels, config.vision.max_pixels
-    if low is None or high is None or low <= high:
-        return None
-    return f"vision.min_pixels is {low}, above max_pixels {high}: lower it"
-
-
-@check
-def validation_names_are_unique(config: Config) -> str | None:
-    names = [part.name for part in config.validation.sets] + [part.name for part in config.validation.benchmarks]
-    if (name := _repeated(names)) is not None:
-        return f"two validation sets are called {name!r}: names must be unique, rename one"
+    if low is not None and high is not None and low > high:
+        yield f"vision.min_pixels is {low}, above max_pixels {high}: lower it"
+    names = [part.name for part in (*config.validation.sets, *config.validation.benchmarks)]
+    for name in _repeated(names):
+        yield f"two validation sets are called {name!r}: names must be unique, rename one"
     if "train" in names:
-        return "no validation set may be called 'train', the name of the training data: rename it"
-    return None
+        yield "no validation set may be called 'train', the name of the training data: rename it"

@@ -6,7 +6,7 @@ several sections are in `mmcorl.config.checks`. No torch here: `mmcorl --help` a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
@@ -525,8 +525,8 @@ class RaySettings(Section):
     than the first worker needs to write a checkpoint, for which the others wait."""
 
 
-CHECKS: list[Callable[[Config], str | None]] = []
-"""Cross-field checks (`mmcorl.config.checks`), in order: each returns the sentence that refuses a config, or None."""
+CHECKS: list[Callable[[Config], Iterator[str]]] = []
+"""Cross-field checks (`mmcorl.config.checks`), in order: each yields sentences that refuse a config."""
 
 
 class Config(Section):
@@ -586,7 +586,6 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _checked(self) -> Self:
-        for check in CHECKS:
-            if (mistake := check(self)) is not None:
-                raise ValueError(mistake)
+        for mistake in (mistake for check in CHECKS for mistake in check(self)):
+            raise ValueError(mistake)
         return self

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -33,8 +33,11 @@ def from_record(record: Mapping[str, Any], source: PromptSource, key: str) -> Da
     if record.get("circumstances") != key or record["rows"] != len(source) or record["texts"] != source.fingerprint:
         return None
     kept = tuple(row for first, end in record["kept_rows"] for row in range(first, end))
-    uids = _uids(source, kept)
-    if uids is None or fingerprint(uids) != record["fingerprint"]:
+    try:
+        uids = tuple(source.read(row)[0].uid for row in kept)
+    except BadRow:
+        return None
+    if fingerprint(uids) != record["fingerprint"]:
         return None
     findings = tuple(Finding(**finding) for finding in record["findings"])
     known = {name: record[name] for name in ("source", "rows", "counts", "notes", "answers", "longest", "fingerprint")}
@@ -44,14 +47,6 @@ def from_record(record: Mapping[str, Any], source: PromptSource, key: str) -> Da
 def differs(record: Mapping[str, Any], check: DataCheck, source: PromptSource) -> bool:
     """Whether a record is of other rows, answers included, than those that `check` found usable."""
     return (record["fingerprint"], record["texts"]) != (check.fingerprint, source.fingerprint)
-
-
-def _uids(source: PromptSource, kept: Iterable[int]) -> tuple[str, ...] | None:
-    """Hashes as in `DataCheck.uids`; None where a row is no longer readable."""
-    try:
-        return tuple(source.read(row)[0].uid for row in kept)
-    except BadRow:
-        return None
 
 
 def _spans(rows: Sequence[int]) -> list[list[int]]:

@@ -36,7 +36,10 @@ def draw_png(rng: random.Random, skill: str, operands: tuple[int, ...], backgrou
     pen = ImageDraw.Draw(image)
     ink = rng.choice(INKS)
     if skill == "dots":
-        _dots(pen, rng, ink, operands[0])
+        for cell in rng.sample(range(16), operands[0]):
+            x = cell % 4 * _CELL + rng.randint(2, 4)
+            y = cell // 4 * _CELL + rng.randint(2, 4)
+            pen.ellipse((x, y, x + _DOT - 1, y + _DOT - 1), fill=ink)
     elif skill == "dice":
         _die(pen, ink, 2, 15 + rng.randint(-3, 3), operands[0])
         _die(pen, ink, 29, 15 + rng.randint(-3, 3), operands[1])
@@ -48,13 +51,6 @@ def draw_png(rng: random.Random, skill: str, operands: tuple[int, ...], backgrou
     file = io.BytesIO()
     image.save(file, "PNG", compress_level=1)
     return file.getvalue()
-
-
-def _dots(pen: ImageDraw.ImageDraw, rng: random.Random, ink: Colour, count: int) -> None:
-    for cell in rng.sample(range(16), count):
-        x = cell % 4 * _CELL + rng.randint(2, 4)
-        y = cell // 4 * _CELL + rng.randint(2, 4)
-        pen.ellipse((x, y, x + _DOT - 1, y + _DOT - 1), fill=ink)
 
 
 def _die(pen: ImageDraw.ImageDraw, ink: Colour, left: int, top: int, face: int) -> None:

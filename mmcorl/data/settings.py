@@ -154,17 +154,13 @@ class DataSettings(_Settings):
             where = "data from files or the hub" if kind else "synthetic sources"
             raise ValueError(f"{', '.join(misplaced)} belong(s) to {where} only, not to {self.source!r}; remove")
         if kind is not None:
-            self._check_synthetic(kind)
+            skills, known = self.skills or SKILLS[kind], SKILLS[kind]
+            if not {*skills} <= {*known} or len({*skills}) < len(skills):
+                must = f"different names out of {', '.join(known)}"
+                raise ValueError(f"skills {list(skills)} of {self.source} must be {must}")
+            most = distinct_rows(kind, skills)
+            if self.size > most:
+                raise ValueError(f"size {self.size} is more than the {most} distinct rows of {self.source}; lower it")
         if "original" in self.views:
             raise ValueError("a view may not be named 'original', the name of the question itself; rename it")
         return self
-
-    def _check_synthetic(self, kind: Kind) -> None:
-        skills = self.skills or SKILLS[kind]
-        unknown = [skill for skill in skills if skill not in SKILLS[kind]]
-        if unknown or len(set(skills)) < len(skills):
-            known = ", ".join(SKILLS[kind])
-            raise ValueError(f"skills {list(skills)} of {self.source} must be different names out of {known}")
-        most = distinct_rows(kind, skills)
-        if self.size > most:
-            raise ValueError(f"size {self.size} is more than the {most} distinct rows of {self.source}; lower it")

@@ -187,31 +187,25 @@ class PromptSource(Sequence[Prompt]):
 def load_prompts(settings: DataSettings) -> PromptSource:
     """Open the source that a config names; UserError for missing files, splits and columns. Rows are read later."""
     kind = settings.synthetic
+    recipe = RECIPES[settings.recipe] if settings.recipe else None
     if kind is not None:
         table: Table = SyntheticTable(kind, settings.seed, settings.size, settings.skills)
         columns = Columns(image="image" if kind == "visual" else None, answer="answer", id="id", tag="tag")
-        return PromptSource(
-            settings, table, columns, None, _views(settings, columns, table), _chosen_rows(settings, len(table))
-        )
-    recipe = RECIPES[settings.recipe] if settings.recipe else None
-    table = open_table(settings.source, settings.split, settings.config)
-    if len(table) == 0:
-        raise UserError(f"data source {settings.source!r} has no rows; give a source that has some")
-    columns = _columns(settings, recipe, table)
-    return PromptSource(
-        settings, table, columns, recipe, _views(settings, columns, table), _chosen_rows(settings, len(table))
-    )
-
-
-def _views(settings: DataSettings, columns: Columns, table: Table) -> dict[str, ViewTexts]:
-    """Open the views in separate rows; the others are columns, which must exist."""
+    else:
+        table = open_table(settings.source, settings.split, settings.config)
+        if len(table) == 0:
+            raise UserError(f"data source {settings.source!r} has no rows; give a source that has some")
+        columns = _columns(settings, recipe, table)
     texts = {}
     for name, view in settings.views.items():
-        if view.source is None:
+        if view.source is None:  # a column of the data, which must exist
             require_columns(table, {"question": view.columns.question}, f"view {name!r} of {settings.source!r}")
         else:
             texts[name] = ViewTexts(name, view, view.source, ids=columns.id is not None)
-    return texts
+    rows: Sequence[int] = range(len(table))
+    if settings.hold_out is not None:
+        rows = _part(settings.hold_out, len(table))
+    return PromptSource(settings, table, columns, recipe, texts, rows[: settings.limit])
 
 
 def _columns(settings: DataSettings, recipe: Recipe | None, table: Table) -> Columns:
@@ -234,13 +228,6 @@ def _columns(settings: DataSettings, recipe: Recipe | None, table: Table) -> Col
     where = f"data source {settings.source!r}" + (f" (recipe {settings.recipe})" if settings.recipe else "")
     require_columns(table, wanted, where)
     return columns
-
-
-def _chosen_rows(settings: DataSettings, rows: int) -> Sequence[int]:
-    chosen: Sequence[int] = range(rows)
-    if settings.hold_out is not None:
-        chosen = _part(settings.hold_out, rows)
-    return chosen if settings.limit is None else chosen[: settings.limit]
 
 
 def _part(hold_out: HoldOut, rows: int) -> list[int]:

@@ -85,13 +85,18 @@ def row(kind: Kind, seed: int, index: int, skills: Sequence[str] | None = None, 
     if kind == "text":
         return _text_row(rng, seed, index, skill, turn=index // len(skills))
     if kind == "arithmetic":
-        return _sum_row(seed, index, skill, turn=index // len(skills))
+        order, sign = _order(seed, skill), _SIGNS[skill]
+        terms = _operands(skill)[order[index // len(skills) % len(order)]]
+        return SyntheticRow(index, skill, f"What is {terms[0]} {sign} {terms[1]}?", terms, sign)
     operands = _visual_operands(rng, skill)
     image = None
     if draw:
         from mmcorl.data.drawing import draw_png
 
-        image = draw_png(rng, skill, operands, background=_background(seed, index))
+        # A light colour per row: pictures of a skill are few without it, and rows shall be distinct.
+        red, rest = divmod((_first_background(seed) + _STRIDE * index) % _SHADES**3, _SHADES**2)
+        green, blue = divmod(rest, _SHADES)
+        image = draw_png(rng, skill, operands, (_LIGHTEST - red, _LIGHTEST - green, _LIGHTEST - blue))
     return SyntheticRow(index, skill, QUESTIONS[skill], operands, "+", image)
 
 
@@ -138,14 +143,6 @@ _SHADES = 31
 _LIGHTEST = 255
 _STRIDE = 18413
 """Golden-ratio step through the 31^3 backgrounds, prime to 31, so that each comes once a round."""
-
-
-def _background(seed: int, index: int) -> tuple[int, int, int]:
-    """A light colour per row: pictures of a skill are few without it, and rows shall be distinct."""
-    colour = (_first_background(seed) + _STRIDE * index) % _SHADES**3
-    red, rest = divmod(colour, _SHADES**2)
-    green, blue = divmod(rest, _SHADES)
-    return _LIGHTEST - red, _LIGHTEST - green, _LIGHTEST - blue
 
 
 @lru_cache
@@ -214,18 +211,8 @@ def _text_row(rng: random.Random, seed: int, index: int, skill: str, turn: int) 
     first, second = operands[:2]
     if skill == "add":
         question = f"{name} has {first} {thing} and finds {second} more. How many {thing} now?"
-        return SyntheticRow(index, skill, question, operands)
-    if skill == "subtract":
+    elif skill == "subtract":
         question = f"{name} has {first} {thing} and gives {second} away. How many {thing} are left?"
-        return SyntheticRow(index, skill, question, operands, "-")
-    question = f"{name} sees {first} {thing}, then {second}, then {operands[2]}. How many {thing} in all?"
-    return SyntheticRow(index, skill, question, operands)
-
-
-# -- arithmetic ----------------------------------------------------------------------------------------
-
-
-def _sum_row(seed: int, index: int, skill: str, turn: int) -> SyntheticRow:
-    order = _order(seed, skill)
-    operands, sign = _operands(skill)[order[turn % len(order)]], _SIGNS[skill]
-    return SyntheticRow(index, skill, f"What is {operands[0]} {sign} {operands[1]}?", operands, sign)
+    else:
+        question = f"{name} sees {first} {thing}, then {second}, then {operands[2]}. How many {thing} in all?"
+    return SyntheticRow(index, skill, question, operands, "-" if skill == "subtract" else "+")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import glob
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -179,12 +178,16 @@ def _as_row(value: Any, where: str) -> Mapping[str, Any] | UnreadableRowError:
 def _load_parquet(source: str, files: Sequence[Path]) -> Any:
     import datasets
 
+    shown = not datasets.are_progress_bars_disabled()
     try:
-        with _without_progress_bars():  # a local file takes a moment, and `--quiet` means quiet
-            return datasets.load_dataset("parquet", data_files=[str(file) for file in files], split="train")
+        datasets.disable_progress_bars()  # a local file takes a moment, and `--quiet` means quiet
+        return datasets.load_dataset("parquet", data_files=[str(file) for file in files], split="train")
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
         cause = _first_line(error.__cause__ or error)
         raise UserError(f"{source!r} cannot be read as parquet ({cause}); replace the damaged file") from error
+    finally:
+        if shown:
+            datasets.enable_progress_bars()
 
 
 def _load_folder(path: Path, split: str | None, config: str | None) -> Any:
@@ -235,16 +238,3 @@ def _pick_split(loaded: Any, name: str, split: str | None) -> Any:
 def _first_line(error: BaseException) -> str:
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0].rstrip(".")[:200]
-
-
-@contextmanager
-def _without_progress_bars() -> Iterator[None]:
-    import datasets
-
-    shown = not datasets.are_progress_bars_disabled()
-    datasets.disable_progress_bars()
-    try:
-        yield
-    finally:
-        if shown:
-            datasets.enable_progress_bars()

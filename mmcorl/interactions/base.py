@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from mmcorl.agent import Agent, Parallel, in_turn, results
 from mmcorl.algo.seeds import noise_seed
@@ -136,6 +136,16 @@ class Interaction(Protocol):
         ...
 
 
+class Independent:
+    """The interaction without any: K completions per prompt and agent, as in the paper."""
+
+    def play(
+        self, agents: Sequence[Agent], batch: Sequence[Prompt], step: int, parallel: Parallel
+    ) -> tuple[list[list[Group]], None]:
+        """Roll out every agent on the whole batch, all at the same time."""
+        return results(parallel(partial(agent.rollout, batch, step) for agent in agents)), None
+
+
 @dataclass(frozen=True)
 class Conversing:
     """The interaction of a workflow: agents converse, and their solutions of a problem make a group."""
@@ -214,7 +224,10 @@ def converse(agents: Sequence[Agent], workflow: Workflow, step: int, parallel: P
     replies: list[Reply] = []
     requests = next(workflow)
     while True:
-        turn = _replies(agents, requests, step, parallel)
+        prompts = [[each.prompt for each in requests if each.agent == number] for number in range(len(agents))]
+        asked = [partial(agent.rollout, own, step) if own else list for agent, own in zip(agents, prompts, strict=True)]
+        by_uid = {group.uid: group.completions for row in results(parallel(asked)) for group in row}
+        turn = [Reply(each, *by_uid[each.uid]) for each in requests]
         replies += turn
         try:
             requests = workflow.send(turn)
@@ -230,23 +243,3 @@ def converse(agents: Sequence[Agent], workflow: Workflow, step: int, parallel: P
     if silent:
         raise ValueError(f"step {step}: agent {agents[min(silent)].name!r} got no request")
     return Episode(tuple(replies), outcome)
-
-
-def _replies(agents: Sequence[Agent], requests: Sequence[Request], step: int, parallel: Parallel) -> list[Reply]:
-    """The replies of one turn, in the order of the requests."""
-    prompts = [[request.prompt for request in requests if request.agent == number] for number in range(len(agents))]
-    groups = results(
-        parallel(
-            partial(agent.rollout, own, step) if own else _no_groups for agent, own in zip(agents, prompts, strict=True)
-        )
-    )
-    by_uid = {group.uid: group.completions for row in groups for group in row}
-    replies = []
-    for request in requests:
-        (completion,) = by_uid[request.uid]
-        replies.append(Reply(request, completion))
-    return replies
-
-
-def _no_groups() -> list[Any]:
-    return []

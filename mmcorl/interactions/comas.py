@@ -9,11 +9,14 @@ the others 0. Agents have their own weights and are trained by REINFORCE++ witho
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from mmcorl.config import EpisodeSettings
 from mmcorl.interactions import prompts
-from mmcorl.interactions.base import Conversation, Outcome, Reply, Workflow, request
+from mmcorl.interactions.base import Conversation, Outcome, Reply, Request, Role, Workflow, request
+
+Judges = Mapping[Conversation, Sequence[int]]
+"""By conversation and author: the agent that judges."""
 
 
 def comas(
@@ -21,62 +24,39 @@ def comas(
 ) -> Workflow:
     """Run every conversation of a step side by side, `settings.rounds` rounds each."""
     limit = settings.shown_characters
+
+    def judged(
+        role: Role, turn: int, template: Callable[..., str], shown: Sequence[Sequence[Reply]], judges: Judges
+    ) -> list[Request]:
+        """Ask one agent for its judgement of each solution, the first of the shown replies."""
+        return [
+            request(talk, turn, role, judges[talk][author], template, own, author=author, limit=limit, style="plain")
+            for own in shown
+            for talk, author in [(own[0].request.conversation, own[0].request.author)]
+        ]
+
     rewards: dict[str, float] = {}
     notes: dict[str, dict[str, float | None]] = {}
     # Solutions and evaluations of the round before.
     discussed: dict[Conversation, list[tuple[Reply, Reply]]] = {talk: [] for talk in conversations}
     for turn in range(1, settings.rounds + 1):
         references = {
-            talk: talk.random(seed, step, turn, "references").sample(pairs, min(settings.references, len(pairs)))
-            for talk, pairs in discussed.items()
+            talk: talk.random(seed, step, turn, "references").sample(held, min(settings.references, len(held)))
+            for talk, held in discussed.items()
         }
         solutions = yield [
-            request(
-                talk,
-                turn,
-                "solver",
-                agent,
-                prompts.solve,
-                [reply for pair in references[talk] for reply in pair],
-                limit=limit,
-            )
+            request(talk, turn, "solver", agent, prompts.solve, shown, limit=limit)
             for talk in conversations
+            for shown in [[reply for pair in references[talk] for reply in pair]]
             for agent in range(agents)
         ]
         evaluator = {talk: derangement(talk.random(seed, step, turn, "evaluator"), agents) for talk in conversations}
-        evaluations = yield [
-            request(
-                talk,
-                turn,
-                "evaluator",
-                evaluator[talk][author],
-                prompts.evaluate,
-                [solution],
-                author=author,
-                limit=limit,
-                style="plain",
-            )
-            for solution in solutions
-            for talk, author in [(solution.request.conversation, solution.request.author)]
-        ]
+        evaluations = yield judged("evaluator", turn, prompts.evaluate, [[each] for each in solutions], evaluator)
         scorer = {talk: permutation(talk.random(seed, step, turn, "scorer"), agents) for talk in conversations}
-        scores = yield [
-            request(
-                talk,
-                turn,
-                "scorer",
-                scorer[talk][author],
-                prompts.score,
-                [solution, evaluation],
-                author=author,
-                limit=limit,
-                style="plain",
-            )
-            for solution, evaluation in zip(solutions, evaluations, strict=True)
-            for talk, author in [(solution.request.conversation, solution.request.author)]
-        ]
+        pairs = list(zip(solutions, evaluations, strict=True))
+        scores = yield judged("scorer", turn, prompts.score, pairs, scorer)
         discussed = {talk: [] for talk in conversations}
-        for solution, evaluation, scoring in zip(solutions, evaluations, scores, strict=True):
+        for (solution, evaluation), scoring in zip(pairs, scores, strict=True):
             score = prompts.read_score(scoring.completion.text)
             for reply, reward in zip((solution, evaluation, scoring), shares(score), strict=True):
                 rewards[reply.request.uid] = reward

@@ -44,6 +44,20 @@ class CohortRollouts:
     agreement: Mapping[str, float] | None = None
     """Running pairwise agreement before this step, for `adaptive`."""
 
+    def peers(self, agent: int) -> list[int]:
+        """Return the others in ring order, the next one first."""
+        n = len(self.agents)
+        return [(agent + hop) % n for hop in range(1, n)]
+
+    def named(self, agents: Sequence[int]) -> str:
+        """Return the names of several teachers as one."""
+        return "+".join(self.agents[agent] for agent in agents)
+
+    def vote_of_votes(self, voters: Sequence[int], b: int) -> Vote:
+        """Return a plurality of agents; thresholds on completions have had their say in each agent's own vote."""
+        answers = [self.votes[voter][b].answer for voter in voters]
+        return majority(answers, self.relation, choices=self.prompts[b].choices, tie=self.tie)
+
 
 LabelTable = tuple[tuple[PseudoLabel, ...], ...]
 """[N][B]"""
@@ -78,8 +92,12 @@ def apply_rule(name: str, rollouts: CohortRollouts) -> LabelTable:
         table = tuple(tuple(row) for row in returned)
     except TypeError:  # not a table
         table = ()
+
+    def uid(label: Any) -> str | None:
+        return label.uid if isinstance(label, PseudoLabel) and isinstance(label.answer, str | None) else None
+
     uids = [prompt.uid for prompt in rollouts.prompts]
-    if [[_uid(label) for label in row] for row in table] != [uids] * len(rollouts.agents):
+    if [[uid(label) for label in row] for row in table] != [uids] * len(rollouts.agents):
         raise RunError(
             f"supervision rule {name!r} did not return a PseudoLabel for each of the {len(rollouts.agents)} agents and "
             f"{len(uids)} prompts, in their order and with text or None as answer: return labels[agent][prompt]"
@@ -87,25 +105,18 @@ def apply_rule(name: str, rollouts: CohortRollouts) -> LabelTable:
     return table
 
 
-def _uid(label: Any) -> str | None:
-    """Return the uid of a label whose answer is text or None."""
-    return label.uid if isinstance(label, PseudoLabel) and isinstance(label.answer, str | None) else None
+def _each(label: Callable[[CohortRollouts, int, int], PseudoLabel]) -> Callable[[CohortRollouts], LabelTable]:
+    """Make a rule of a function from the rollouts, an agent and the place of a prompt to one label."""
+
+    def rule(rollouts: CohortRollouts) -> LabelTable:
+        places = range(len(rollouts.prompts))
+        return tuple(tuple(label(rollouts, agent, b) for b in places) for agent in range(len(rollouts.agents)))
+
+    return rule
 
 
-def _taught_by(teachers: Sequence[int], rollouts: CohortRollouts) -> LabelTable:
-    """Labels when agent i is taught by the vote of agent `teachers[i]`."""
-    return tuple(
-        tuple(
-            PseudoLabel(prompt.uid, vote.answer, rollouts.agents[teacher])
-            for prompt, vote in zip(rollouts.prompts, rollouts.votes[teacher], strict=True)
-        )
-        for teacher in teachers
-    )
-
-
-def _peers(agent: int, n: int) -> list[int]:
-    """The others in ring order, the next one first."""
-    return [(agent + hop) % n for hop in range(1, n)]
+def _vote_of(teacher: int, rollouts: CohortRollouts, b: int) -> PseudoLabel:
+    return PseudoLabel(rollouts.prompts[b].uid, rollouts.votes[teacher][b].answer, rollouts.agents[teacher])
 
 
 @RULES.add(
@@ -115,10 +126,10 @@ def _peers(agent: int, n: int) -> list[int]:
     min_agents=2,
     method="co_rl",
 )
-def ring(rollouts: CohortRollouts) -> LabelTable:
-    """Each agent is taught by the next one, the last by the first (Co-RL): A by B, B by C, C by A."""
-    n = len(rollouts.agents)
-    return _taught_by([(i + 1) % n for i in range(n)], rollouts)
+@_each
+def ring(rollouts: CohortRollouts, agent: int, b: int) -> PseudoLabel:
+    """A by B, B by C, C by A."""
+    return _vote_of((agent + 1) % len(rollouts.agents), rollouts, b)
 
 
 @RULES.add(
@@ -126,9 +137,9 @@ def ring(rollouts: CohortRollouts) -> LabelTable:
     "each agent learns from its own majority vote: the self-rewarding baseline (TTRL, MM-UPT)",
     title="self-rewarding: own votes",
 )
-def own(rollouts: CohortRollouts) -> LabelTable:
-    """Each agent is taught by its own vote (TTRL, MM-UPT): the self-rewarding baseline."""
-    return _taught_by(range(len(rollouts.agents)), rollouts)
+@_each
+def own(rollouts: CohortRollouts, agent: int, b: int) -> PseudoLabel:
+    return _vote_of(agent, rollouts, b)
 
 
 @RULES.add(
@@ -138,10 +149,9 @@ def own(rollouts: CohortRollouts) -> LabelTable:
     needs_gold=True,
     method="gt",
 )
-def gold(rollouts: CohortRollouts) -> LabelTable:
-    """Each agent is taught by the known answer (GT-Reward): the supervised upper line."""
-    row = tuple(PseudoLabel(prompt.uid, prompt.gold, "gold") for prompt in rollouts.prompts)
-    return tuple(row for _ in rollouts.agents)
+@_each
+def gold(rollouts: CohortRollouts, agent: int, b: int) -> PseudoLabel:
+    return PseudoLabel(rollouts.prompts[b].uid, rollouts.prompts[b].gold, "gold")
 
 
 @RULES.add(
@@ -150,10 +160,11 @@ def gold(rollouts: CohortRollouts) -> LabelTable:
     title="given teachers' votes",
     setting="teachers",
 )
-def by_map(rollouts: CohortRollouts) -> LabelTable:
-    """Each agent is taught by the one that `supervision.teachers` names for it; it may be itself."""
+@_each
+def by_map(rollouts: CohortRollouts, agent: int, b: int) -> PseudoLabel:
+    """A teacher may be the agent itself."""
     assert rollouts.teachers is not None
-    return _taught_by([rollouts.agents.index(rollouts.teachers[name]) for name in rollouts.agents], rollouts)
+    return _vote_of(rollouts.agents.index(rollouts.teachers[rollouts.agents[agent]]), rollouts, b)
 
 
 @RULES.add(
@@ -162,22 +173,12 @@ def by_map(rollouts: CohortRollouts) -> LabelTable:
     title="a random peer's votes",
     min_agents=2,
 )
-def random_peer(rollouts: CohortRollouts) -> LabelTable:
-    """Each prompt of each agent is taught by a peer drawn for it, by seed, step, agent and uid alone."""
-    n = len(rollouts.agents)
-
-    def teacher(agent: int, uid: str) -> int:
-        noise = noise_seed(rollouts.seed, f"{rollouts.agents[agent]}/teacher/{uid}", rollouts.step, 0)
-        return random.Random(noise).choice(_peers(agent, n))
-
-    chosen = [[teacher(agent, prompt.uid) for prompt in rollouts.prompts] for agent in range(n)]
-    return tuple(
-        tuple(
-            PseudoLabel(prompt.uid, rollouts.votes[teacher][b].answer, rollouts.agents[teacher])
-            for b, (prompt, teacher) in enumerate(zip(rollouts.prompts, row, strict=True))
-        )
-        for row in chosen
-    )
+@_each
+def random_peer(rollouts: CohortRollouts, agent: int, b: int) -> PseudoLabel:
+    """The draw depends on seed, step, agent and uid alone."""
+    purpose = f"{rollouts.agents[agent]}/teacher/{rollouts.prompts[b].uid}"
+    noise = noise_seed(rollouts.seed, purpose, rollouts.step, 0)
+    return _vote_of(random.Random(noise).choice(rollouts.peers(agent)), rollouts, b)
 
 
 @RULES.add(
@@ -188,8 +189,9 @@ def random_peer(rollouts: CohortRollouts) -> LabelTable:
     keeps_agreement=True,
 )
 def adapted(rollouts: CohortRollouts) -> LabelTable:
-    """Each agent is taught by the peer that label-free agreement ranks highest (`mmcorl.labels.adaptive`); ours."""
-    return _taught_by(adaptive.teachers(rollouts.agents, rollouts.agreement or {}), rollouts)
+    """See `mmcorl.labels.adaptive`."""
+    teachers = adaptive.teachers(rollouts.agents, rollouts.agreement or {})
+    return _each(lambda rollouts, agent, b: _vote_of(teachers[agent], rollouts, b))(rollouts)
 
 
 @RULES.add(
@@ -198,18 +200,13 @@ def adapted(rollouts: CohortRollouts) -> LabelTable:
     title="strict majority of peers",
     min_agents=2,
 )
-def strict(rollouts: CohortRollouts) -> LabelTable:
-    """Each agent is taught what more than half of its peers voted; where there is no such answer, nothing."""
-
-    def label(agent: int, b: int) -> PseudoLabel:
-        peers = _peers(agent, len(rollouts.agents))
-        prompt = rollouts.prompts[b]
-        answers = [rollouts.votes[peer][b].answer for peer in peers]
-        vote = _vote_of_votes(rollouts, answers, prompt)
-        elected = vote.counts[0][0] if vote.counts and 2 * vote.support > len(peers) else None
-        return PseudoLabel(prompt.uid, elected, _named(rollouts, peers))
-
-    return _table(rollouts, label)
+@_each
+def strict(rollouts: CohortRollouts, agent: int, b: int) -> PseudoLabel:
+    """A peer without a vote is still a peer."""
+    peers = rollouts.peers(agent)
+    vote = rollouts.vote_of_votes(peers, b)
+    elected = vote.counts[0][0] if 2 * vote.support > len(peers) else None
+    return PseudoLabel(rollouts.prompts[b].uid, elected, rollouts.named(peers))
 
 
 @RULES.add(
@@ -218,16 +215,12 @@ def strict(rollouts: CohortRollouts) -> LabelTable:
     title="votes of all pooled",
     min_agents=2,
 )
-def pooled(rollouts: CohortRollouts) -> LabelTable:
-    """Everyone is taught the majority over the completions of all agents together, its own among them."""
-
-    def label(agent: int, b: int) -> PseudoLabel:
-        prompt = rollouts.prompts[b]
-        # In cohort order, so that a tie is the same to everyone.
-        answers = [answer for groups in rollouts.groups for answer in groups[b].ballots]
-        return PseudoLabel(prompt.uid, rollouts.elect(answers, prompt).answer, "+".join(rollouts.agents))
-
-    return _table(rollouts, label)
+@_each
+def pooled(rollouts: CohortRollouts, agent: int, b: int) -> PseudoLabel:
+    # In cohort order, so that a tie is the same to everyone.
+    answers = [answer for groups in rollouts.groups for answer in groups[b].ballots]
+    prompt = rollouts.prompts[b]
+    return PseudoLabel(prompt.uid, rollouts.elect(answers, prompt).answer, "+".join(rollouts.agents))
 
 
 @RULES.add(
@@ -236,18 +229,12 @@ def pooled(rollouts: CohortRollouts) -> LabelTable:
     title="any peer's votes",
     min_agents=2,
 )
-def union(rollouts: CohortRollouts) -> LabelTable:
-    """An agent is rewarded for agreeing with any of its peers' votes."""
-
-    def label(agent: int, b: int) -> PseudoLabel:
-        peers = _peers(agent, len(rollouts.agents))
-        prompt = rollouts.prompts[b]
-        answers = [answer for peer in peers if (answer := rollouts.votes[peer][b].answer) is not None]
-        return PseudoLabel(
-            prompt.uid, answers[0] if answers else None, _named(rollouts, peers), also=tuple(answers[1:])
-        )
-
-    return _table(rollouts, label)
+@_each
+def union(rollouts: CohortRollouts, agent: int, b: int) -> PseudoLabel:
+    peers = rollouts.peers(agent)
+    answers = [answer for peer in peers if (answer := rollouts.votes[peer][b].answer) is not None]
+    first = answers[0] if answers else None
+    return PseudoLabel(rollouts.prompts[b].uid, first, rollouts.named(peers), also=tuple(answers[1:]))
 
 
 @RULES.add(
@@ -256,20 +243,12 @@ def union(rollouts: CohortRollouts) -> LabelTable:
     title="own and peers' votes",
     min_agents=2,
 )
-def self_and_peers(rollouts: CohortRollouts) -> LabelTable:
-    """Each agent is taught the plurality of one vote per agent, its own included.
-
-    Of equally many votes the first counts, peers in ring order before the agent itself, unless `tie` says otherwise:
-    with two agents that differ it is the ring.
-    """
-
-    def label(agent: int, b: int) -> PseudoLabel:
-        voters = [*_peers(agent, len(rollouts.agents)), agent]
-        prompt = rollouts.prompts[b]
-        vote = _vote_of_votes(rollouts, [rollouts.votes[voter][b].answer for voter in voters], prompt)
-        return PseudoLabel(prompt.uid, vote.answer, "+".join(rollouts.agents))
-
-    return _table(rollouts, label)
+@_each
+def self_and_peers(rollouts: CohortRollouts, agent: int, b: int) -> PseudoLabel:
+    """Of equally many votes the first counts, peers in ring order before the agent itself, unless `tie` says otherwise:
+    with two agents that differ it is the ring."""
+    vote = rollouts.vote_of_votes([*rollouts.peers(agent), agent], b)
+    return PseudoLabel(rollouts.prompts[b].uid, vote.answer, "+".join(rollouts.agents))
 
 
 @RULES.add(
@@ -280,25 +259,8 @@ def self_and_peers(rollouts: CohortRollouts) -> LabelTable:
     setting="pair",
 )
 def paired(rollouts: CohortRollouts) -> LabelTable:
-    """Each agent is taught by its own vote on the same problem in another wording (Co-rewarding-I)."""
     place = {prompt.uid: b for b, prompt in enumerate(rollouts.prompts)}
-
-    def label(agent: int, b: int) -> PseudoLabel:
-        prompt = rollouts.prompts[b]
-        assert prompt.twin is not None
-        return PseudoLabel(prompt.uid, rollouts.votes[agent][place[prompt.twin]].answer, rollouts.agents[agent])
-
-    return _table(rollouts, label)
-
-
-def _table(rollouts: CohortRollouts, label: Callable[[int, int], PseudoLabel]) -> LabelTable:
-    return tuple(tuple(label(agent, b) for b in range(len(rollouts.prompts))) for agent in range(len(rollouts.agents)))
-
-
-def _vote_of_votes(rollouts: CohortRollouts, answers: Sequence[str | None], prompt: Prompt) -> Vote:
-    """A plurality of agents; thresholds on completions have had their say in each agent's own vote."""
-    return majority(answers, rollouts.relation, choices=prompt.choices, tie=rollouts.tie)
-
-
-def _named(rollouts: CohortRollouts, agents: Sequence[int]) -> str:
-    return "+".join(rollouts.agents[agent] for agent in agents)
+    return tuple(
+        tuple(PseudoLabel(prompt.uid, votes[place[prompt.twin or ""]].answer, agent) for prompt in rollouts.prompts)
+        for agent, votes in zip(rollouts.agents, rollouts.votes, strict=True)
+    )

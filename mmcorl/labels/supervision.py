@@ -6,14 +6,14 @@ before any policy moves, and joined to prompts by uid, never by position.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from mmcorl.errors import UserError
 from mmcorl.labels.adaptive import Agreements
 from mmcorl.labels.rules import RULES, CohortRollouts, LabelTable, apply_rule
-from mmcorl.labels.voting import Relation, TieRule, Vote, check_rule, majority, pairwise_agreement
+from mmcorl.labels.voting import Relation, TieRule, Vote, majority, pairwise_agreement
 from mmcorl.types import Group, Prompt, PseudoLabel
 
 T = TypeVar("T", Group, PseudoLabel)
@@ -38,7 +38,7 @@ class Supervision:
 
     `kind` names a row of `mmcorl.labels.rules.RULES`, `agents` the names in cohort order, `relation` the run's one
     equivalence of answers; `tie`, `min_votes` and `min_share` are the voting rule (see `majority`), `teachers` is the
-    map of `kind` `map`, `seed` that of `random_peer`. Raises UserError for settings that cannot work.
+    map of `kind` `map`, `seed` that of `random_peer`; `mmcorl.config.checks` has checked them.
     """
 
     def __init__(
@@ -54,17 +54,6 @@ class Supervision:
         seed: int = 0,
     ) -> None:
         self.rule = RULES.find(kind)
-        twice = {name for name in agents if list(agents).count(name) > 1}
-        if twice:
-            raise UserError(f"two agents are named {min(twice)!r}: labels are joined by agent, give each its own name")
-        if len(agents) < self.rule.min_agents:
-            raise UserError(
-                f"supervision {kind!r} needs {self.rule.min_agents} agents or more and this run has "
-                f"{len(agents)}: add an agent, or use 'self' to let an agent learn from its own vote"
-            )
-        check_rule(tie, min_votes, min_share)
-        if self.rule.setting == "teachers" and set(teachers or ()) != set(agents):
-            raise UserError(f"supervision {kind!r} needs a teacher for each of {', '.join(agents)}: give `teachers`")
         self.kind = kind
         self.agents = tuple(agents)
         self.relation = relation
@@ -74,10 +63,6 @@ class Supervision:
         self.teachers = teachers
         self.seed = seed
         self.agreements = Agreements()
-
-    def recall(self, metrics: Iterable[Mapping[str, Any]]) -> None:
-        """Restore the running agreement from the lines of metrics.jsonl."""
-        self.agreements.recall(metrics)
 
     def check(self, prompts: Sequence[Prompt]) -> None:
         """Raise UserError for prompts that the rule cannot label; call it on the whole data set before a run starts."""

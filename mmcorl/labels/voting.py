@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Literal, Protocol, get_args
-
-from mmcorl.errors import UserError
+from typing import Literal, Protocol
 
 TieRule = Literal["first_seen", "drop", "lexicographic"]
 Choices = Sequence[str] | None
@@ -61,16 +59,6 @@ class Vote:
         return self.support / cast if cast else 0.0
 
 
-def check_rule(tie: str, min_votes: int, min_share: float) -> None:
-    """Refuse a voting rule that cannot be meant."""
-    if tie not in get_args(TieRule):
-        raise UserError(f"tie rule {tie!r} is unknown: use one of {', '.join(get_args(TieRule))}")
-    if min_votes < 1:
-        raise UserError(f"min_votes is {min_votes}, but a label needs a vote: use 1 or more")
-    if not 0.0 <= min_share <= 1.0:
-        raise UserError(f"min_share is {min_share}, but it is a share of the votes cast: use 0 to 1")
-
-
 def majority(
     answers: Sequence[str | None],
     relation: Relation,
@@ -88,7 +76,6 @@ def majority(
     has fewer than `min_votes` votes or less than `min_share` of the votes cast (the paper's
     self_consistency_threshold; 0 accepts every plurality).
     """
-    check_rule(tie, min_votes, min_share)
     first: dict[int, str] = {}
     count: dict[int, int] = {}
     for answer, label in zip(answers, relation.classes(answers, choices), strict=True):
@@ -115,11 +102,6 @@ def majority(
         unparsed=len(answers) - cast,
         total=len(answers),
     )
-
-
-def agreement(vote_a: Vote, vote_b: Vote, relation: Relation, choices: Choices = None) -> bool | None:
-    """Whether two votes on one prompt elected the same answer; None when either elected nothing."""
-    return same_answer(vote_a.answer, vote_b.answer, relation, choices)
 
 
 def same_answer(a: str | None, b: str | None, relation: Relation, choices: Choices = None) -> bool | None:

@@ -15,7 +15,7 @@ import pytest
 from doubles import Letters, Notes, Rows
 from mmcorl.agent import in_turn, results
 from mmcorl.cotrain import StepRecord, cotrain
-from mmcorl.interactions.independent import Independent
+from mmcorl.interactions.base import Independent
 from mmcorl.labels.supervision import Supervision
 from mmcorl.launch.remote_agent import AgentThreads
 from mmcorl.rewards import Reward

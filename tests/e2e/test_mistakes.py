@@ -69,6 +69,8 @@ def on_rows(config: dict[str, Any], file: Path, **more: Any) -> dict[str, Any]:
 
 SUMS = [{"question": f"What is {i} + 1?", "answer": str(i + 1)} for i in range(8)]
 
+COMAS = {"kind": "comas"}
+TALK: dict[str, Any] = {"objective": {"kind": "reinforce_pp"}, "episode": COMAS}
 # (changes, words of the sentence: the field or value, and the way out)
 IN_THE_CONFIG: list[tuple[dict[str, Any], list[str]]] = [
     ({"optimizer__learning_rat": 1}, ["unknown setting 'optimizer.learning_rat'", "optimizer has lr, betas,"]),
@@ -106,6 +108,29 @@ IN_THE_CONFIG: list[tuple[dict[str, Any], list[str]]] = [
     ({"vision": {"min_pixels": 2000, "max_pixels": 1000}}, ["vision.min_pixels is 2000", "lower it"]),
     ({"profile": {"steps": [3, 9]}}, ["profile.steps is [3, 9]", "6 steps"]),
     ({"optimizer__betas": [0.9, 1.5]}, ["optimizer.betas[1] is 1.5, but must be below 1"]),
+    ({"objective": {"kind": "gspo", "ratio": "token"}}, ["'gspo'", "ratio 'sequence'"]),
+    ({"objective": {"kind": "ppo"}}, ["'ppo'", "grpo", "cispo"]),
+    ({"objective": {"kind": "reinforce_pp", "kl_coef": 0.1, "ratio": "sequence"}}, ["'sequence'", "ratio=token"]),
+    ({"objective": {"clip_dual": 1.1}}, ["clip_dual is 1.1", "clip_high 0.2"]),
+    ({"objective": {"kind": "cispo", "clip_dual": 9.0}}, ["clip_dual is 9", "'cispo'"]),
+    ({"objective": {"importance_correction": "sequence_mask"}}, ["'sequence_mask'", "token_truncate"]),
+    ({"reward": "gold"}, ["'gold'", "match", "self_certainty"]),
+    ({"reward": {"unanswered_entropy": 7.0}}, ["unanswered_entropy is 7"]),
+    ({"reward": {"format": 0.1}}, ["reward.format is 0.1", "'plain'", "format=0"]),
+    ({"training": {"offload": "all"}}, ["'all'", "'none'"]),
+    ({"training": {"sharding": "zero2", "offload": "all"}}, ["'zero2'", "optimizer"]),
+    ({"training": {"sharding": "fsdp2", "offload": "optimizer"}}, ["'fsdp2'", "all"]),
+    ({"episode": COMAS}, ["objective.advantage 'group'", "use objective.kind=reinforce_pp"]),
+    ({**TALK, "reward": "entropy"}, ["its own rewards"]),
+    ({**TALK, "supervision__votes": 8}, ["supervision.votes is 8"]),
+    ({**TALK, "episode": {**COMAS, "gamma": 0.5}}, ["gamma is 0.5 but kind is 'comas'"]),
+    ({**TALK, "episode": {**COMAS, "verifier": {"kind": "gold"}}}, ["verifier is 'gold' but kind is 'comas'"]),
+    ({**TALK, "episode": {"kind": "debate", "verifier": {"kind": "served"}}}, ["'served' without a model"]),
+    ({**TALK, "episode": {"kind": "debate", "verifier": {"model": "x"}}}, ["'majority' with a model"]),
+    ({"agents__0__ranks": 2}, ["agent 'qwen' has ranks: 2", "launcher=ray"]),
+    ({"agents__0__ranks": 5, "launcher": "ray"}, ["ranks: 5", "4 prompts", "raise batch.prompts"]),
+    ({"ray": {"startup": 5.0}}, ["ray.startup is 5.0", "launcher is 'local'"]),
+    ({"launcher": "ray", "device": "cuda:1"}, ["device is 'cuda:1'", "use device=cuda"]),
 ]
 
 

@@ -138,7 +138,9 @@ def loaded_after(statement: str) -> set[str]:
 def test_the_pure_modules_load_no_framework():
     # What they import of others (standard library, math-verify) is not visible to the source check above.
     statement = (
-        "import mmcorl.answers, mmcorl.labels.supervision, mmcorl.rewards, mmcorl.run.metrics, mmcorl.cli.rephrase"
+        "import mmcorl.answers, mmcorl.labels.supervision, mmcorl.rewards, mmcorl.run.metrics, mmcorl.cli.rephrase\n"
+        "from mmcorl.data import *\n"
+        "load_prompts(DataSettings(source='synthetic:visual'))[0]"
     )
     assert not loaded_after(statement) & FRAMEWORKS
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from doubles import ByOption, CaseFold
-from mmcorl.errors import UserError
-from mmcorl.labels.voting import Vote, agreement, majority, pairwise_agreement
+from mmcorl.labels.voting import Vote, majority, pairwise_agreement
 
 SAME = CaseFold()
 
@@ -59,16 +58,6 @@ def test_options_of_the_question_reach_the_relation():
     answers = ["B", "A", "30"]
     assert majority(answers, ByOption(), choices=("30", "60")).answer == "A"
     assert majority(answers, ByOption()).answer == "B"
-
-
-def test_a_voting_rule_that_cannot_be_meant_is_refused():
-    for rule, names in (
-        ({"tie": "random"}, "random.*first_seen, drop, lexicographic"),
-        ({"min_votes": 0}, "min_votes is 0"),
-        ({"min_share": 1.5}, "min_share is 1.5"),
-    ):
-        with pytest.raises(UserError, match=names):
-            majority(["1"], SAME, **rule)
 
 
 # -- properties ----------------------------------------------------------------------------------------------
@@ -136,19 +125,6 @@ def test_a_tie_is_as_frequent_as_the_theory_says():
     # P(tie) at p = 1/2: C(12, 6) / 2^12 = 924 / 4096 = .225586; and dropped ties leave no answer.
     ties = [majority(group, SAME, tie="drop") for group in product(["yes", "no"], repeat=12)]
     assert sum(vote.tie for vote in ties) == sum(vote.answer is None for vote in ties) == 924
-
-
-# -- agreement -----------------------------------------------------------------------------------------------
-
-
-def test_two_votes_agree_when_they_elect_the_same_answer():
-    yes, no, none = majority(["yes"], SAME), majority(["no"], SAME), majority([None], SAME)
-    assert agreement(yes, majority(["YES"], SAME), SAME) is True
-    assert agreement(yes, no, SAME) is False
-    assert agreement(yes, none, SAME) is None
-    assert agreement(none, none, SAME) is None
-    letter, value = majority(["B"], SAME), majority(["60"], SAME)
-    assert agreement(letter, value, ByOption(), ("30", "60")) is True
 
 
 def test_pairwise_agreement_counts_a_missing_answer_as_disagreement():
