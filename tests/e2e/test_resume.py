@@ -282,10 +282,11 @@ def test_killed_at_random_moments_it_ends_with_the_same_bytes(
     rng, run = random.Random(seed), tmp_path / "run"
     codes = [
         server.run("train", config, "--run-dir", run, sabotage=f"kill_at_change({str(run)!r}, {event})").code
-        for event in rng.sample(range(1, 200), 6)
+        for event in rng.sample(range(1, 100), 5)
     ]
+    # The whole run makes some 210 changes, so two kills at least meet it before its end.
+    assert codes[:2] == [KILLED, KILLED]
     assert set(codes) <= {KILLED, 0}
-    assert codes.count(KILLED) >= 3
     ended = server.run("train", config, "--run-dir", run)
     assert ended.code == 0, ended.output
     assert_same_run(run, reference)
