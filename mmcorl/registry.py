@@ -121,7 +121,7 @@ class Table(Mapping[str, R], Generic[R]):
                 f"of type {self._row.__name__}"
             )
         self._check(row)
-        return replace(row, function=_named(row.function, f"{self.what} {spec!r}")) if row.function else row
+        return replace(row, function=_named(row.function, f"{self.what} {spec!r}"))
 
     def __getitem__(self, name: str) -> R:
         return self._rows[name]
@@ -133,8 +133,10 @@ class Table(Mapping[str, R], Generic[R]):
         return len(self._rows)
 
 
-def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+def _named(function: Callable[..., Any] | None, name: str) -> Any:
     """Let an error of a user's function say in one sentence which setting it comes from, and where it was raised."""
+    if function is None:  # a row of settings alone
+        return None
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -178,7 +178,7 @@ def images_and_validation(config: Config) -> Iterator[str]:
     low, high = config.vision.min_pixels, config.vision.max_pixels
     if low is not None and high is not None and low > high:
         yield f"vision.min_pixels is {low}, above max_pixels {high}: lower it"
-    names = [part.name for part in (*config.validation.sets, *config.validation.benchmarks)]
+    names = [part.name for part in config.validation.sets] + [part.name for part in config.validation.benchmarks]
     for name in _repeated(names):
         yield f"two validation sets are called {name!r}: names must be unique, rename one"
     if "train" in names:

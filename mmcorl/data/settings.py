@@ -154,9 +154,9 @@ class DataSettings(_Settings):
             where = "data from files or the hub" if kind else "synthetic sources"
             raise ValueError(f"{', '.join(misplaced)} belong(s) to {where} only, not to {self.source!r}; remove")
         if kind is not None:
-            skills, known = self.skills or SKILLS[kind], SKILLS[kind]
-            if not {*skills} <= {*known} or len({*skills}) < len(skills):
-                must = f"different names out of {', '.join(known)}"
+            skills = self.skills or SKILLS[kind]
+            if not {*skills} <= {*SKILLS[kind]} or len({*skills}) < len(skills):
+                must = f"different names out of {', '.join(SKILLS[kind])}"
                 raise ValueError(f"skills {list(skills)} of {self.source} must be {must}")
             most = distinct_rows(kind, skills)
             if self.size > most:
