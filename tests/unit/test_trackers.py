@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from mmcorl.errors import UserError
 from mmcorl.run.trackers import Trackers, flatten, require_trackers
+
+
+def resumed(folder: Path, start_step: int) -> Trackers:
+    """Open the trackers again in another second: TensorBoard reads files by name, which begins with whole seconds."""
+    time.sleep(1.1)
+    return Trackers(folder, start_step=start_step)
 
 
 def metrics(step: int, reward: float = 0.5) -> dict[str, Any]:
@@ -66,7 +73,7 @@ def test_a_resume_leaves_every_step_once(start: int, tmp_path: Path) -> None:
         first.log(metrics(step, step / 8))
     # no close: a killed process closes nothing, and what it logged is on disk all the same
     assert [step for step, _ in points(tmp_path, "agents/qwen/reward_mean")] == [1, 2, 3, 4, 5]
-    with Trackers(tmp_path, start_step=start) as second:
+    with resumed(tmp_path, start) as second:
         second.log(validation(start))
         for step in range(start + 1, 7):
             second.log(metrics(step, step / 16))
@@ -81,7 +88,7 @@ def test_an_evaluation_repeated_at_the_resumed_step_is_one_point(tmp_path: Path)
     with Trackers(tmp_path) as trackers:
         trackers.log(metrics(2))
         trackers.log(validation(2))
-    with Trackers(tmp_path, start_step=2) as trackers:
+    with resumed(tmp_path, 2) as trackers:
         trackers.log(validation(2))
         trackers.log({**validation(2), "set": "other"})
     assert points(tmp_path, "validation/held_out/qwen/accuracy") == [(2, 0.75)]
