@@ -15,7 +15,7 @@ Naming `entropy` or `self_certainty` as a parameter makes the workers measure it
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,43 +53,22 @@ class RewardRow(Row):
         return "golds" in parameters(self.function)[0]
 
 
-@dataclass(frozen=True)
-class Case:
-    """One group, its label and prompt, and the reward of the run."""
-
-    reward: Reward
-    group: Group
-    label: PseudoLabel
-    prompt: Prompt
-
-    def each(self, value: Any) -> list[Any]:
-        """Return a value of the whole group once per completion."""
-        return [value] * len(self.group.completions)
-
-    def measured(self, name: str) -> list[float]:
-        """Return what workers measured of each completion."""
-        return [completion.confidence[name] for completion in self.group.completions]
-
-
-ARGUMENTS: dict[str, tuple[str, Callable[[Case], Any]]] = {
-    "completions": ("K texts", lambda case: [c.text for c in case.group.completions]),
-    "prompts": ("the question, K times", lambda case: case.each(case.prompt.text)),
-    "answers": ("K extracted answers, None where there is none", lambda case: list(case.group.answers)),
-    "pseudo_labels": ("the pseudo-label or None, K times", lambda case: case.each(case.label.answer)),
-    "golds": ("the known answer, K times", lambda case: case.each(case.prompt.gold)),
-    "lengths": ("K lengths in tokens", lambda case: [c.tokens for c in case.group.completions]),
-    "truncated": (
-        "K times whether the token limit cut the completion off",
-        lambda case: [c.finish_reason == "length" for c in case.group.completions],
-    ),
-    "entropy": ("K mean entropies of the token distributions, in nats", lambda case: case.measured("entropy")),
-    "self_certainty": ("K mean KL divergences KL(U || p), in nats", lambda case: case.measured("self_certainty")),
-    "label": ("the whole PseudoLabel", lambda case: case.label),
-    "choices": ("the option values, or None", lambda case: case.prompt.choices),
-    "relation": ("the run's answer relation", lambda case: case.reward.relation),
-    "unanswered_entropy": ("reward.unanswered_entropy", lambda case: case.reward.unanswered_entropy),
+ARGUMENTS = {
+    "completions": "K texts",
+    "prompts": "the question, K times",
+    "answers": "K extracted answers, None where there is none",
+    "pseudo_labels": "the pseudo-label or None, K times",
+    "golds": "the known answer, K times",
+    "lengths": "K lengths in tokens",
+    "truncated": "K times whether the token limit cut the completion off",
+    "entropy": "K mean entropies of the token distributions, in nats",
+    "self_certainty": "K mean KL divergences KL(U || p), in nats",
+    "label": "the whole PseudoLabel",
+    "choices": "the option values, or None",
+    "relation": "the run's answer relation",
+    "unanswered_entropy": "reward.unanswered_entropy",
 }
-"""What a reward function may take: its meaning, and how a run finds it for one group."""
+"""What a reward function may take."""
 SETTINGS = ("unanswered_entropy",)
 """Arguments that are settings of the `reward` section."""
 
@@ -156,9 +135,23 @@ class Reward:
     def _of_group(self, group: Group, label: PseudoLabel, prompt: Prompt) -> tuple[float, ...]:
         row = REWARDS.find(self.kind)
         named, others = parameters(row.function)
-        names = [name for name in ARGUMENTS if name in named or (others and name not in MEASURED)]
-        case = Case(self, group, label, prompt)
-        result = row.function(**{name: ARGUMENTS[name][1](case) for name in names})
+        k, each = len(group.completions), group.completions
+        given: dict[str, Any] = {
+            "completions": [one.text for one in each],
+            "prompts": [prompt.text] * k,
+            "answers": list(group.answers),
+            "pseudo_labels": [label.answer] * k,
+            "golds": [prompt.gold] * k,
+            "lengths": [one.tokens for one in each],
+            "truncated": [one.finish_reason == "length" for one in each],
+            "label": label,
+            "choices": prompt.choices,
+            "relation": self.relation,
+            "unanswered_entropy": self.unanswered_entropy,
+        }
+        wanted = {name: value for name, value in given.items() if others or name in named}
+        wanted |= {name: [one.confidence[name] for one in each] for name in MEASURED if name in named}
+        result = row.function(**wanted)
         values = _numbers(self.kind, result, group)
         if not self.format:
             return values

@@ -82,7 +82,17 @@ def train(
     ):
         inputs = check_inputs(config, folder.data_check(), suite, quiet)
         if folder.finished(inputs.steps) is None:
-            supervision = _supervision(config, relation)
+            chosen = config.supervision
+            supervision = Supervision(
+                chosen.kind,
+                [agent.name for agent in config.agents],
+                relation=relation,
+                tie=chosen.tie,
+                min_votes=chosen.min_votes,
+                min_share=chosen.min_share,
+                teachers=chosen.teachers,
+                seed=config.seed,
+            )
             gpu = str(launch.device).startswith("cuda")
             sample = inputs.prompts.sample(SAMPLED_PROMPTS)
             budgets = memory.predict(config, inputs.encoders, inputs.longest, sample, gpu, quiet)
@@ -144,20 +154,6 @@ def _run(
     for name, fact in summary["agents"].items() if not quiet else ():
         if fact.get("memory"):
             print(f"{name}: {memory_sentence(fact['memory'])}", file=sys.stderr)
-
-
-def _supervision(config: Config, relation: Any) -> Supervision:
-    chosen = config.supervision
-    return Supervision(
-        chosen.kind,
-        [agent.name for agent in config.agents],
-        relation=relation,
-        tie=chosen.tie,
-        min_votes=chosen.min_votes,
-        min_share=chosen.min_share,
-        teachers=chosen.teachers,
-        seed=config.seed,
-    )
 
 
 def _interaction(config: Config, relation: Any, folder: Path) -> Interaction:

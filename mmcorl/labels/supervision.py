@@ -64,34 +64,27 @@ class Supervision:
         self.seed = seed
         self.agreements = Agreements()
 
-    def check(self, prompts: Sequence[Prompt]) -> None:
-        """Raise UserError for prompts that the rule cannot label; call it on the whole data set before a run starts."""
-        if self.rule.needs_gold:
-            for prompt in prompts:
-                if prompt.gold is None:
-                    raise UserError(
-                        f"row {prompt.row_id!r} has no answer, but supervision {self.kind!r} needs one on "
-                        "every row: add the answers, or use 'ring' or 'self', which need none"
-                    )
-        if self.rule.needs_twins:
-            uids = {prompt.uid for prompt in prompts}
-            for prompt in prompts:
-                if prompt.twin not in uids:
-                    raise UserError(
-                        f"row {prompt.row_id!r} has no other wording in its batch, which supervision {self.kind!r} "
-                        "needs: name the view that holds it in supervision.pair"
-                    )
-
     def labels(self, groups: Sequence[Sequence[Group]], prompts: Sequence[Prompt], step: int | None = None) -> Labels:
         """Vote in every group and label every prompt for every agent, [N][B] in the order of `prompts`.
 
         `groups[i]` are agent i's, one per prompt, in any order. Raises MismatchError, naming the agent, the
-        step if given, and the uid, when an agent's groups are not exactly those of the prompts.
+        step if given, and the uid, when an agent's groups are not exactly those of the prompts, UserError for a prompt
+        that the rule cannot label.
         """
-        self.check(prompts)
+        uids = [prompt.uid for prompt in prompts]
+        for prompt in prompts:
+            if self.rule.needs_gold and prompt.gold is None:
+                raise UserError(
+                    f"row {prompt.row_id!r} has no answer, but supervision {self.kind!r} needs one on every row: add the "
+                    "answers, or use 'ring' or 'self', which need none"
+                )
+            if self.rule.needs_twins and prompt.twin not in uids:
+                raise UserError(
+                    f"row {prompt.row_id!r} has no other wording in its batch, which supervision {self.kind!r} needs: "
+                    "name the view that holds it in supervision.pair"
+                )
         if len(groups) != len(self.agents):
             raise MismatchError(f"groups of {len(groups)} agents for a cohort of {len(self.agents)}{_at(step)}")
-        uids = [prompt.uid for prompt in prompts]
         joined = tuple(
             tuple(join(name, agent_groups, uids, step)) for name, agent_groups in zip(self.agents, groups, strict=True)
         )

@@ -127,15 +127,15 @@ def test_a_peer_can_cost_an_agent_what_it_knew(kind: str, expected: list[str]) -
     assert finals(agents, "x") == expected
 
 
-@pytest.mark.parametrize(("start", "up"), [((0.55, 0.46), True), ((0.55, 0.44), False)])
+@pytest.mark.parametrize(("start", "up"), [((0.55, 0.47), True), ((0.55, 0.43), False)])
 def test_the_sum_of_strengths_decides(start: tuple[float, float], up: bool) -> None:
-    """The separatrix of two agents is p_A + p_B = 1: one hundredth above and below it.
+    """The separatrix of two agents is p_A + p_B = 1: two hundredths above and below it.
 
-    In theta the sum starts 0.040 away from the line and grows as exp(0.64 t). What noise adds before it has
-    grown has a deviation of about sqrt(0.78 * rate * 0.22 / prompts) = 0.007 for each of the two, 0.010 for the
+    In theta the sum starts 0.080 away from the line and grows as exp(0.64 t). What noise adds before it has
+    grown has a deviation of about sqrt(0.78 * rate * 0.22 / prompts) = 0.014 for each of the two, 0.020 for the
     sum: four deviations.
     """
-    agents, _ = train([{"x": start[0]}, {"x": start[1]}], "ring", 40, each=900, rate=0.25)
+    agents, _ = train([{"x": start[0]}, {"x": start[1]}], "ring", 40, each=225, rate=0.25)
     assert [agent.p("x") > 0.75 for agent in agents] == [up, up]
     assert [agent.p("x") < 0.25 for agent in agents] == [not up, not up]
 
