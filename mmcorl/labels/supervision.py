@@ -75,8 +75,8 @@ class Supervision:
         for prompt in prompts:
             if self.rule.needs_gold and prompt.gold is None:
                 raise UserError(
-                    f"row {prompt.row_id!r} has no answer, but supervision {self.kind!r} needs one on every row: add the "
-                    "answers, or use 'ring' or 'self', which need none"
+                    f"row {prompt.row_id!r} has no answer, but supervision {self.kind!r} needs one on every row: add "
+                    "the answers, or use 'ring' or 'self', which need none"
                 )
             if self.rule.needs_twins and prompt.twin not in uids:
                 raise UserError(
