@@ -36,7 +36,7 @@ from mmcorl.run.recorder import Recorder
 from mmcorl.run.result import Run
 from mmcorl.run.run_folder import PROFILE, RunFolder
 from mmcorl.run.stopping import resumable_errors, stop_on_signals
-from mmcorl.run.throughput import memory_sentence
+from mmcorl.run.summary import memory_sentence
 from mmcorl.run.trackers import require_trackers
 from mmcorl.trainer import parity
 

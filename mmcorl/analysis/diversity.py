@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from statistics import fmean
 from typing import Any, Literal
@@ -54,7 +54,6 @@ class ModelResponses:
 
     @property
     def unanswered(self) -> int:
-        """Problems without an answer."""
         return sum(answer is None for answer in self.answers.values())
 
 
@@ -70,8 +69,7 @@ class Cells:
     """Problems of `neither` on which both give the same answer."""
 
     def __post_init__(self) -> None:
-        counts = (self.both, self.only_a, self.only_b, self.neither)
-        if min(*counts, self.same_wrong) < 0 or self.same_wrong > self.neither or not sum(counts):
+        if min(vars(self).values()) < 0 or self.same_wrong > self.neither or not self.problems:
             raise ValueError(
                 f"{self} is not a table of one pair: counts are 0 or more and same_wrong is part of neither"
             )
@@ -83,12 +81,10 @@ class Cells:
 
     @property
     def right_a(self) -> int:
-        """Problems that A gets right."""
         return self.both + self.only_a
 
     @property
     def right_b(self) -> int:
-        """Problems that B gets right."""
         return self.both + self.only_b
 
     @property
@@ -134,7 +130,6 @@ class Cells:
         return 1 - self.neither / self.problems
 
     def swapped(self) -> Cells:
-        """Return the counts with A and B exchanged."""
         return Cells(self.both, self.only_b, self.only_a, self.neither, self.same_wrong)
 
 
@@ -150,6 +145,9 @@ class Pair:
     """Problems to which both give the same answer, right or wrong."""
     cells: Cells | None
     """None where no answers are known."""
+
+    def swapped(self) -> Pair:
+        return replace(self, a=self.b, b=self.a, cells=self.cells and self.cells.swapped())
 
     @property
     def agreement(self) -> float:
@@ -167,7 +165,6 @@ class Pair:
 
 
 def measures(cells: Cells) -> dict[str, tuple[float, Interval]]:
-    """Return every number of a pair with its 95 % interval, see `HOW_INTERVALS`."""
     n = cells.problems
     counts = {
         "complementarity": cells.only_a + cells.only_b,
@@ -276,13 +273,7 @@ def ladder(pairs: Iterable[Pair], anchor: str) -> list[Pair]:
 
     Within a kind the most alike comes first, as in the paper's table of anchors.
     """
-    rungs = []
-    for pair in pairs:
-        if pair.a == anchor:
-            rungs.append(pair)
-        elif pair.b == anchor:
-            cells = pair.cells and pair.cells.swapped()
-            rungs.append(Pair(pair.b, pair.a, pair.kind, pair.problems, pair.agreeing, cells))
+    rungs = [pair if pair.a == anchor else pair.swapped() for pair in pairs if anchor in (pair.a, pair.b)]
     order: list[PairKind] = ["seed", "same_family", "different_family", "unstated"]
     return sorted(rungs, key=lambda pair: (order.index(pair.kind), -_likeness(pair)))
 
@@ -294,7 +285,7 @@ def anchors(pairs: Sequence[Pair]) -> list[str]:
     return sorted(name for name in names if name not in later)
 
 
-def kappa_interval(cells: Cells, *, seed: int = 0, resamples: int = RESAMPLES, level: float = LEVEL) -> Interval:
+def kappa_interval(cells: Cells, resamples: int = RESAMPLES) -> Interval:
     """Return the percentile interval of kappa over seeded resamples of the problems.
 
     Resamples with an undefined kappa are left out; the bounds are NaN where kappa itself is undefined.
@@ -303,13 +294,13 @@ def kappa_interval(cells: Cells, *, seed: int = 0, resamples: int = RESAMPLES, l
         return Interval(math.nan, math.nan)
     n = cells.problems
     counts = [cells.both, cells.only_a, cells.only_b, cells.neither]
-    drawn = np.random.default_rng(seed).multinomial(n, np.array(counts) / n, size=resamples).astype(np.float64)
+    drawn = np.random.default_rng(0).multinomial(n, np.array(counts) / n, size=resamples).astype(np.float64)
     both, only_a, only_b, neither = drawn.T
     right_a, right_b = both + only_a, both + only_b
     chance = (right_a * right_b + (n - right_a) * (n - right_b)) / n**2
     varies = chance < 1
     kappa = ((both + neither)[varies] / n - chance[varies]) / (1 - chance[varies])
-    low, high = np.quantile(kappa, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(kappa, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(float(low), float(high))
 
 

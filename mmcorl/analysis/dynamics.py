@@ -114,7 +114,6 @@ class Dynamics:
 
     @property
     def agents(self) -> int:
-        """Number of agents."""
         return len(self.teachers)
 
     @property
@@ -124,7 +123,6 @@ class Dynamics:
 
     @property
     def eta(self) -> Array:
-        """The rate of each agent."""
         return np.asarray(self.rates or (1.0,) * self.agents)
 
     @property

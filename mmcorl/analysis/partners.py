@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 
-from mmcorl.analysis.diversity import Cells, Interval, ModelResponses, Pair, measure
+from mmcorl.analysis.diversity import Interval, ModelResponses, Pair, measure
 from mmcorl.errors import UserError
 from mmcorl.labels.adaptive import log_strengths
 from mmcorl.labels.voting import Choices, Relation
@@ -55,8 +55,6 @@ LIMITS_LABEL_FREE = (
 
 @dataclass(frozen=True)
 class Candidate:
-    """One possible partner."""
-
     name: str
     pair: Pair
     """The anchor is A."""
@@ -71,7 +69,6 @@ class Candidate:
     why: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the values for JSON."""
         low, high = (None if math.isnan(bound) else bound for bound in self.interval)
         record = {"name": self.name, "benefit": self.benefit, "low": low, "high": high, "first": self.first}
         return record | {"strength": self.strength, "why": list(self.why), "pair": self.pair.as_dict()}
@@ -88,7 +85,6 @@ class Ranking:
     limits: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the values for JSON."""
         return {
             "anchor": self.anchor,
             "labelled": self.labelled,
@@ -125,7 +121,7 @@ def labelled(
     benefits = effects.mean(axis=0)
     own = next((b for b, c in zip(benefits, candidates, strict=True) if c.model == anchor.model), None)
     ranked = _ranked(candidates, pairs, benefits, _resampled(effects))
-    scored = [Candidate(c.name, c.pair, c.benefit, c.interval, c.first, None, _why_labelled(c, own)) for c in ranked]
+    scored = [replace(candidate, why=_why_labelled(candidate, own)) for candidate in ranked]
     return Ranking(anchor.name, tuple(scored), True, _verdict(scored, ""), LIMITS_LABELLED)
 
 
@@ -177,7 +173,11 @@ def label_free(
     scored = []
     for c in ranked:
         strength = float(order[c.name])
-        scored.append(Candidate(c.name, c.pair, c.benefit, c.interval, c.first, strength, _why_label_free(c, strength)))
+        why = (
+            f"It agrees with {c.pair.a} on {c.pair.agreement:.0%} of the problems; its agreement with all models "
+            f"suggests a strength of {strength:.0%}."
+        )
+        scored.append(replace(c, strength=strength, why=(why,)))
     limits: tuple[str, ...] = LIMITS_LABEL_FREE
     if (strong > 1).any():
         limits += (
@@ -235,12 +235,12 @@ def _ranked(
 def _verdict(ranked: Sequence[Candidate], condition: str) -> str:
     best, *others = ranked
     if not others:
-        return f"{best.name} is the only candidate: {_points(best.benefit)} points; give others to compare it with."
+        return f"{best.name} is the only candidate: {100 * best.benefit:+.1f} points; give others to compare it with."
     if best.first >= CLEAR:
         return f"{best.name}: {condition}first in {best.first:.0%} of resamples of the problems."
-    rivals = [candidate.name for candidate in others if candidate.first >= (1 - CLEAR) / 2]
+    rivals = " or ".join(candidate.name for candidate in others if candidate.first >= (1 - CLEAR) / 2)
     return (
-        f"{best.name} leads, but these problems do not separate it from {_listed(rivals)}: {condition}first in "
+        f"{best.name} leads, but these problems do not separate it from {rivals}: {condition}first in "
         f"{best.first:.0%} of resamples. More problems would."
     )
 
@@ -264,12 +264,6 @@ def _why_labelled(candidate: Candidate, own: float | None) -> tuple[str, ...]:
             if round(100 * change, 1)
             else f"That equals {candidate.pair.a} with a new seed."
         )
-    reasons += _about_accuracy(candidate, cells)
-    return tuple(reasons)
-
-
-def _about_accuracy(candidate: Candidate, cells: Cells) -> list[str]:
-    reasons = []
     if math.isnan(cells.kappa):
         reasons.append("kappa is undefined: both are always right, or both always wrong.")
     else:
@@ -289,20 +283,4 @@ def _about_accuracy(candidate: Candidate, cells: Cells) -> list[str]:
         reasons.append(
             f"Of the {right} that {candidate.pair.a} gets right it denies {cells.only_a} ({cells.only_a / right:.0%})."
         )
-    return reasons
-
-
-def _why_label_free(candidate: Candidate, strength: float) -> tuple[str, ...]:
-    pair = candidate.pair
-    return (
-        f"It agrees with {pair.a} on {pair.agreement:.0%} of the problems; its agreement with all models suggests a "
-        f"strength of {strength:.0%}.",
-    )
-
-
-def _points(share: float) -> str:
-    return f"{100 * share:+.1f}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
+    return tuple(reasons)

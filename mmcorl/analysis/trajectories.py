@@ -6,17 +6,20 @@ tag where the data have tags), steps are grouped into windows, and every number 
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
 from mmcorl.analysis.dynamics import Dynamics
+from mmcorl.config import load_kept
+from mmcorl.data.row_parsing import BadRow
+from mmcorl.data.sources import load_prompts
 from mmcorl.errors import UserError
 from mmcorl.labels.voting import Relation, same_answer
+from mmcorl.run.folder import read_jsonl
 from mmcorl.types import Prompt
 
 By = Literal["tag", "prompt", "all"]
@@ -59,8 +62,6 @@ class MeasuredPath:
 
 @dataclass(frozen=True)
 class RunVotes:
-    """The graded votes of a run."""
-
     agents: tuple[str, ...]
     teachers: tuple[int, ...]
     """Index of each agent's teacher."""
@@ -81,17 +82,49 @@ class PathCheck:
     """Where the theory takes the start; None within its standard error of the border between two ends."""
     measured: Sides
     """Where the agents are at the end."""
-    finals: tuple[float, ...]
-    """1, 0 or 0.5 for each agent, from the start as if it were known exactly."""
     moves: int
     """Changes from one window to the next that are clear, over agents, where the teacher was clearly on one side."""
     followed: int
     """Those that went to the teacher's side."""
 
+    def as_dict(self) -> dict[str, Any]:
+        ends = {"start": list(self.start.p), "end": list(self.end.p)}
+        sides = {"predicted_right": self.predicted, "measured_right": self.measured}
+        return {"name": self.name, **ends, **sides, "moves": self.moves, "followed": self.followed}
+
 
 def voted_uids(run_dir: Path) -> set[str]:
-    """Return the uids of the prompts in a run's votes.jsonl."""
     return {line["uid"] for line in _lines(run_dir / "votes.jsonl")}
+
+
+def training_prompts(run_dir: Path, uids: Collection[str]) -> dict[str, Prompt]:
+    """Return the training prompts of a run by uid, as many of `uids` as its data still have.
+
+    Rows that cannot be read were not trained on and are skipped.
+
+    Raises:
+        UserError: no config, data that cannot be opened, or data that have none of these prompts any more.
+    """
+    config = run_dir / "config.yaml"
+    if not config.is_file():
+        raise UserError(f"{str(run_dir)!r} has no config.yaml: give the folder of a run of `mmcorl train`")
+    source = load_prompts(load_kept(run_dir).data.train)
+    prompts: dict[str, Prompt] = {}
+    for row in range(len(source)):
+        try:
+            prompt = source[row]
+        except BadRow:
+            continue
+        if prompt.uid in uids:
+            prompts[prompt.uid] = prompt
+            if len(prompts) == len(uids):
+                break
+    if uids and not prompts:
+        raise UserError(
+            f"the training data of {str(run_dir)!r} ({source.name}) have none of the prompts in its votes: restore the "
+            "data it was trained on"
+        )
+    return prompts
 
 
 def read_votes(run_dir: Path, prompts: Mapping[str, Prompt], relation: Relation) -> RunVotes:
@@ -147,7 +180,9 @@ def measure_paths(
     first, last = votes.visits[0].step, votes.visits[-1].step
     length = max(1, math.ceil((last - first + 1) / windows))
     if by is None:
-        by = _finest(votes, prompts)
+        redrawn = len(votes.visits) >= 2 * len({visit.uid for visit in votes.visits})
+        tagged = any(prompts[visit.uid].tag for visit in votes.visits)
+        by = "tag" if tagged else "prompt" if redrawn else "all"
     units: dict[str, dict[int, list[Visit]]] = {}
     for visit in votes.visits:
         prompt = prompts[visit.uid]
@@ -176,7 +211,9 @@ def check_path(path: MeasuredPath, dynamics: Dynamics) -> PathCheck:
             if abs(change) > noise and abs(push) > CLEAR * before.error[teacher]:
                 moves += 1
                 followed += change * push > 0
-    return PathCheck(path.name, start, end, _predicted(start, dynamics, finals), _seen(end), finals, moves, followed)
+    close = any(abs(p - 0.5) <= CLEAR * error for p, error in zip(end.p, end.error, strict=True))
+    measured = None if close else tuple(p > 0.5 for p in end.p)
+    return PathCheck(path.name, start, end, _predicted(start, dynamics, finals), measured, moves, followed)
 
 
 def _predicted(start: Point, dynamics: Dynamics, finals: Sequence[float]) -> Sides:
@@ -192,29 +229,13 @@ def _predicted(start: Point, dynamics: Dynamics, finals: Sequence[float]) -> Sid
     return tuple(value == 1.0 for value in finals) if min(margins) > 0 and 0.5 not in finals else None
 
 
-def _seen(end: Point) -> Sides:
-    if any(abs(p - 0.5) <= CLEAR * error for p, error in zip(end.p, end.error, strict=True)):
-        return None
-    return tuple(p > 0.5 for p in end.p)
-
-
-def _finest(votes: RunVotes, prompts: Mapping[str, Prompt]) -> By:
-    if any(prompts[visit.uid].tag for visit in votes.visits):
-        return "tag"
-    distinct = len({visit.uid for visit in votes.visits})
-    return "prompt" if len(votes.visits) >= 2 * distinct else "all"
-
-
 def _point(visits: Sequence[Visit], completions: int) -> Point:
     columns = list(zip(*(visit.right for visit in visits), strict=True))
     p = tuple(fmean(column) for column in columns)
     n = len(visits)
     error = []
     for mean, column in zip(p, columns, strict=True):
-        if n > 1:
-            spread = math.sqrt(sum((value - mean) ** 2 for value in column) / (n * (n - 1)))
-        else:
-            spread = 0.0
+        spread = math.sqrt(sum((value - mean) ** 2 for value in column) / (n * (n - 1))) if n > 1 else 0.0
         # Equal shares do not make a mean certain: at least what one more draw on each side would leave.
         draws = n * completions
         shrunk = (mean * draws + 2) / (draws + 4)
@@ -239,16 +260,8 @@ def _remembered(relation: Relation) -> Callable[[str | None, Prompt], bool]:
 def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
     if not path.is_file():
         raise UserError(f"{str(path)!r} is missing: give the folder of a run of `mmcorl train` that has begun")
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.endswith(b"\n"):
-                return  # the step is written again when the run goes on
-            try:
-                record = json.loads(line)
-            except ValueError as error:
-                raise UserError(
-                    f"line {number} of {str(path)!r} is not JSON ({error}): restore or delete it"
-                ) from error
-            if not isinstance(record, dict) or not {"step", "uid", "agents"} <= record.keys():
-                raise UserError(f"line {number} of {str(path)!r} is not a line of votes: restore or delete it")
-            yield record
+    # A line that is torn is written again when the run goes on.
+    for number, record in enumerate(read_jsonl(path)[0], 1):
+        if not {"step", "uid", "agents"} <= record.keys():
+            raise UserError(f"line {number} of {str(path)!r} is not a line of votes: restore or delete it")
+        yield record

@@ -37,7 +37,6 @@ class DiversityArguments(Arguments):
     after_interrupt=CONTINUES,
 )
 def diversity(models: DiversityArguments, options: DiversityOptions, progress: Progress, output: Output) -> int:
-    """Measure the diversity of all pairs."""
     import eval_suite
 
     make_importable(options.adapter or "")
@@ -68,7 +67,6 @@ class PairArguments(Arguments):
     after_interrupt=CONTINUES,
 )
 def pair(models: PairArguments, options: PairOptions, progress: Progress, output: Output) -> int:
-    """Rank the candidates."""
     import eval_suite
 
     make_importable(options.adapter or "")
@@ -98,7 +96,6 @@ DYNAMICS = """examples:
     },
 )
 def dynamics(options: DynamicsOptions, output: Output) -> int:
-    """Print the numbers and write the page."""
     from mmcorl.report.dynamics import dynamics as draw
 
     return show(draw(options), as_json=output.as_json)

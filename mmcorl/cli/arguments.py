@@ -50,15 +50,11 @@ class Arguments(BaseModel):
 
 
 class Output(Arguments):
-    """How results are printed."""
-
     as_json: Annotated[bool, Flag("--json")] = False
     """print the result as JSON"""
 
 
 class Progress(Arguments):
-    """How much is printed besides results."""
-
     quiet: bool = False
     """no progress on stderr"""
 
@@ -79,7 +75,6 @@ class Command:
 
     @property
     def models(self) -> dict[str, type[BaseModel]]:
-        """Return the option model of each parameter."""
         hints = get_type_hints(self.run, include_extras=True)
         return {name: hint for name, hint in hints.items() if name != "return"}
 

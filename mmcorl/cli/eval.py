@@ -117,7 +117,6 @@ class CompareArguments(Arguments):
 
 @command("compare", "paired comparison of two evaluations")
 def compare(folders: CompareArguments, output: Output) -> int:
-    """Compare two evaluations problem by problem."""
     import eval_suite
 
     return show(eval_suite.compare(folders.a, folders.b), as_json=output.as_json)
@@ -132,7 +131,6 @@ class TableArguments(Arguments):
 
 @command("table", "one table of several evaluations")
 def table(folders: TableArguments) -> int:
-    """Print one table."""
     import eval_suite
 
     return show(eval_suite.table(*folders.runs), form=folders.format)

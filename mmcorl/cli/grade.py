@@ -34,7 +34,6 @@ class GradeArguments(Arguments):
     after_interrupt=": the same command continues where it stopped",
 )
 def grade(file: GradeArguments, options: GradeOptions, progress: Progress, output: Output) -> int:
-    """Grade and print the scores."""
     import eval_suite
 
     result = eval_suite.grade_file(file.responses, options, reporter=eval_suite.Reporter(quiet=progress.quiet))

@@ -65,7 +65,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"mmcorl: {error}", file=sys.stderr)
         return 1
     except Exception as error:
-        if not _is_for_the_user(error):
+        # The module of AdapterError imports torch.
+        adapters = sys.modules.get("model_adapters.base")
+        if not isinstance(error, UserError) and not (adapters and isinstance(error, adapters.AdapterError)):
             traceback.print_exc()
             return 1
         print(f"mmcorl: {error}", file=sys.stderr)
@@ -84,14 +86,6 @@ def _is_read() -> bool:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return False
     return True
-
-
-def _is_for_the_user(error: Exception) -> bool:
-    """Return whether an error is a sentence about the input. The module of AdapterError imports torch."""
-    if isinstance(error, UserError):
-        return True
-    base = sys.modules.get("model_adapters.base")
-    return base is not None and isinstance(error, base.AdapterError)
 
 
 def _parser(chosen: str | None) -> argparse.ArgumentParser:

@@ -32,7 +32,6 @@ def show(result: Any, *, as_json: bool = False, form: str | None = None, tables:
 
 
 def show_comparison(runs: Sequence[Path]) -> None:
-    """Print the table of training runs."""
     from rich.console import Console
 
     from mmcorl.report.compare import comparison, comparison_table

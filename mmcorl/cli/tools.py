@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 from mmcorl.cli.arguments import Arguments, Flag, Output, command
 from mmcorl.registry import make_importable
@@ -12,7 +12,6 @@ from mmcorl.registry import make_importable
 
 @command("families", "the supported model families and what each needs")
 def families(output: Output) -> int:
-    """Print one paragraph per family."""
     from model_adapters.registry import families as rows
 
     records = [asdict(row) for row in rows()]
@@ -22,15 +21,11 @@ def families(output: Output) -> int:
     for record in records:
         print(record.pop("family"))
         for key, value in record.items():
-            if text := _text(value):
+            text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+            text = ("yes" if value else "no") if isinstance(value, bool) else text
+            if text:
                 print(f"  {key.replace('_', ' ') + ':':<24}{text}")
     return 0
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 class AdapterArguments(Arguments):
@@ -67,7 +62,6 @@ class ZooArguments(Arguments):
 
 @command("zoo", "tiny warm-started checkpoints for demonstrations; list or build them")
 def zoo(models: ZooArguments) -> int:
-    """List the zoo, or build some of it."""
     from mmcorl.tools import zoo as tool
 
     if not models.names:

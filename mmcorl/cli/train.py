@@ -38,7 +38,6 @@ class TrainArguments(RunArguments):
     after_interrupt=": the same command continues from the last checkpoint",
 )
 def train(run: TrainArguments, progress: Progress, output: Output) -> int:
-    """Train a cohort and print its table."""
     config = settings.load(run.config, run.overrides, run.method)
     run_dir = run.run_dir or Path("runs") / config.name
 
@@ -90,7 +89,6 @@ example, the toy cohort from three different starts:
     after_interrupt=": the same command continues where it stopped",
 )
 def sweep(plan: SweepArguments, progress: Progress, output: Output) -> int:
-    """Run the methods that are not finished, then print and write the table."""
     from mmcorl.tools import sweep as tool
 
     if plan.jobs < 1:
@@ -126,7 +124,6 @@ class ReportArguments(Arguments):
 
 @command("report", "table and page of a run, beside others if given, or of an evaluation")
 def report(folders: ReportArguments, output: Output) -> int:
-    """Write the page and print the table."""
     for path in folders.runs:
         if not any((path / name).is_file() for name in ("config.yaml", "metrics.jsonl", *EVALUATION_FILES)):
             raise UserError(

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import ClassVar, Self
 
 from mmcorl.errors import RunError, UserError
@@ -43,7 +42,11 @@ class ReplyCache:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._connection = sqlite3.connect(self.path, timeout=_WAIT, isolation_level=None, check_same_thread=False)
         try:
-            self._open()
+            with self._explained():
+                self._connection.execute("PRAGMA journal_mode=DELETE")
+                # One transaction, or two processes that start together could each find a half-made file.
+                with self._transaction():
+                    self._require_or_make_table()
         except BaseException:
             self._connection.close()
             raise
@@ -51,13 +54,10 @@ class ReplyCache:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Close the file."""
         with self._lock:
             self._connection.close()
 
@@ -88,32 +88,22 @@ class ReplyCache:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        self._connection.execute("BEGIN IMMEDIATE")
-        try:
+        with self._connection:  # commits, or rolls back
+            self._connection.execute("BEGIN IMMEDIATE")
             yield
-            self._connection.execute("COMMIT")
-        except BaseException:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-            raise
 
-    def _open(self) -> None:
-        with self._explained():
-            self._connection.execute("PRAGMA journal_mode=DELETE")
-            # One transaction, or two processes that start together could each find a half-made file.
-            with self._transaction():
-                (version,) = self._connection.execute("PRAGMA user_version").fetchone()
-                (tables,) = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-                if version != self.SCHEMA and (version or tables):
-                    raise UserError(
-                        f"the file {self.path} is no {self.NAME} of this version (it says {version}, not "
-                        f"{self.SCHEMA}); move it away or name another."
-                    )
-                if not version:
-                    self._connection.execute(
-                        f"CREATE TABLE {self.TABLE} (key TEXT PRIMARY KEY, reply TEXT NOT NULL) WITHOUT ROWID"
-                    )
-                    self._connection.execute(f"PRAGMA user_version={self.SCHEMA}")
+    def _require_or_make_table(self) -> None:
+        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+        (tables,) = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if version != self.SCHEMA and (version or tables):
+            raise UserError(
+                f"the file {self.path} is no {self.NAME} of this version (it says {version}, not "
+                f"{self.SCHEMA}); move it away or name another."
+            )
+        if not version:
+            table = f"CREATE TABLE {self.TABLE} (key TEXT PRIMARY KEY, reply TEXT NOT NULL) WITHOUT ROWID"
+            self._connection.execute(table)
+            self._connection.execute(f"PRAGMA user_version={self.SCHEMA}")
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

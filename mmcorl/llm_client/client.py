@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -59,8 +58,6 @@ class Unanswered(Exception):
 
 @dataclass(frozen=True)
 class Reply:
-    """A model's reply."""
-
     text: str
     cut_off: bool
     """Whether it ran out of `max_tokens`."""
@@ -106,9 +103,7 @@ class ChatClient:
     async def __aenter__(self) -> ChatClient:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._client.close()
 
     async def ask(self, content: Content, sampling: Mapping[str, Any] = GREEDY) -> Reply:
@@ -194,7 +189,11 @@ class ChatClient:
     def _refusal(self, error: openai.APIStatusError) -> Unanswered:
         """Explain an HTTP status that is final."""
         status, settings = error.status_code, self.settings
-        said = self._excerpt(_message(error))
+        # `error.message` (OpenAI, vLLM), flat (older vLLM), `detail` (FastAPI), or the whole body.
+        body: Any = error.body
+        words = body.get("message", body.get("detail")) if isinstance(body, dict) else body
+        words = error.response.text if words is None else words
+        said = self._excerpt(words if isinstance(words, str) else json.dumps(words))
         if error.code == "insufficient_quota":
             return self._unanswered(error.code, f"says that the account's quota is spent{said}", True)
         if status == 429:
@@ -248,14 +247,6 @@ class ChatClient:
     def _redacted(self, text: str) -> str:
         # Servers quote the key when they refuse it.
         return text.replace(self._key, "***") if self._key else text
-
-
-def _message(error: openai.APIStatusError) -> str:
-    """Return the message of an error body: `error.message` (OpenAI, vLLM), flat (older vLLM), `detail` (FastAPI)."""
-    body: Any = error.body
-    if isinstance(body, dict) and (message := body.get("message", body.get("detail"))) is not None:
-        return message if isinstance(message, str) else json.dumps(message)
-    return body if isinstance(body, str) else error.response.text
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -46,8 +46,6 @@ class BatchModel(Protocol):
 
 @dataclass
 class Failure:
-    """Failures of one kind."""
-
     sentence: str
     """The first of them."""
     questions: int = 0
@@ -94,7 +92,6 @@ def map_prompts(
         RunError: the cache cannot be written. What `on_result` raises comes through as well, and ends the call.
     """
     run = _Run(prompts, on_result, cache, keep)
-    run.report_known()
     if not isinstance(model, EndpointSettings):
         run.ask_batches(model)
     elif run.waiting:
@@ -107,7 +104,7 @@ class _Stop(Exception):
 
 
 class _Run:
-    """One call of `map_prompts`."""
+    """One call of `map_prompts`; reports what the cache holds at once."""
 
     def __init__(
         self,
@@ -120,19 +117,15 @@ class _Run:
         self.summary = MapSummary()
         self.waiting: dict[str, list[int]] = {}
         """Prompts by key; gone once reported."""
-        for index, prompt in enumerate(prompts):
-            self.waiting.setdefault(prompt.key, []).append(index)
         self._answered = False
         self._failures_in_a_row = 0
-
-    def report_known(self) -> None:
-        """Report what the cache holds."""
-        for key, text in (self.cache.get(list(self.waiting)) if self.cache else {}).items():
+        for index, prompt in enumerate(prompts):
+            self.waiting.setdefault(prompt.key, []).append(index)
+        for key, text in (cache.get(list(self.waiting)) if cache else {}).items():
             self.summary.cached += len(self.waiting[key])
             self._report(key, text)
 
     def ask_batches(self, model: BatchModel) -> None:
-        """Ask a model in this process."""
         left = list(self.waiting)
         for start in range(0, len(left), BATCH):
             keys = left[start : start + BATCH]
@@ -145,7 +138,6 @@ class _Run:
                 self._report(key, outcome)
 
     async def ask_endpoint(self, settings: EndpointSettings) -> None:
-        """Ask an endpoint, several prompts at a time."""
         # Bounded, so that a slow disk slows the asking, and a kill loses few replies that are not on disk yet.
         replies: asyncio.Queue[tuple[str, Reply | Unanswered] | None] = asyncio.Queue(settings.concurrency)
         async with ChatClient(settings) as client, asyncio.TaskGroup() as group:
@@ -154,18 +146,19 @@ class _Run:
             try:
                 while not self._answered and (key := next(left, None)) is not None:
                     await self._ask(client, key, replies)
+
+                async def lane() -> None:
+                    for key in left:
+                        await self._ask(client, key, replies)
+
                 async with asyncio.TaskGroup() as lanes:
                     for _ in range(settings.concurrency):
-                        lanes.create_task(self._lane(client, left, replies))
+                        lanes.create_task(lane())
             except* _Stop:
                 pass  # Requests under way are cancelled and count as not asked.
             await replies.put(None)
         for key in list(self.waiting):
             self._report(key, Unanswered("stopped", f"not asked, or not to the end: {self.summary.stopped}"))
-
-    async def _lane(self, client: ChatClient, left: Iterator[str], replies: asyncio.Queue[Any]) -> None:
-        for key in left:
-            await self._ask(client, key, replies)
 
     async def _ask(self, client: ChatClient, key: str, replies: asyncio.Queue[Any]) -> None:
         self.summary.asked += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -57,7 +58,7 @@ class EndpointSettings:
     `max_completion_tokens`. They become part of the model's name."""
 
     def __post_init__(self) -> None:
-        _check_url(self)
+        self._require_address()
         if not self.model.strip():
             raise UserError(f"{self.ROLE} model '' names no model; give the name under which the endpoint serves it.")
         for name, least in (("concurrency", 1), ("retries", 0), ("stop_after", 1), ("max_tokens", 1)):
@@ -77,6 +78,23 @@ class EndpointSettings:
             raise UserError(
                 f"what is given for the {self.ROLE}'s key is not the name of an environment variable (capitals, "
                 f"digits, underscores); put the key into a variable such as {self.ROLE.upper()}_API_KEY and name that."
+            )
+
+    def _require_address(self) -> None:
+        url = self.base_url
+        parts, usable = None, False
+        with contextlib.suppress(ValueError):
+            parts = urlsplit(url)
+            usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        if parts and (parts.username is not None or parts.query or parts.fragment):
+            # Not repeated: it is usually a key.
+            raise UserError(
+                f"the {self.ROLE}'s address at {parts.hostname} holds a user name, a query or a fragment; leave it "
+                f"out, and name the variable with the key ({self.KEY_OPTION})."
+            )
+        if not usable or not url.isascii() or not url.isprintable() or " " in url:
+            raise UserError(
+                f"{self.ROLE} {url!r} is not the address of an endpoint; write it like http://localhost:8000/v1."
             )
 
     @property
@@ -145,21 +163,3 @@ def with_options(settings: Settings, options: Iterable[str]) -> Settings:
                 "requests."
             )
     return replace(settings, **changes, extra=extra)
-
-
-def _check_url(settings: EndpointSettings) -> None:
-    url, role = settings.base_url, settings.ROLE
-    rule = "is not the address of an endpoint; write it like http://localhost:8000/v1."
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError as error:
-        raise UserError(f"{role} {url!r} {rule}") from error
-    if parts.username is not None or parts.query or parts.fragment:
-        # Not repeated: it is usually a key.
-        raise UserError(
-            f"the {role}'s address at {parts.hostname} holds a user name, a query or a fragment; leave it out, and "
-            f"name the variable with the key ({settings.KEY_OPTION})."
-        )
-    if not usable or not url.isascii() or not url.isprintable() or " " in url:
-        raise UserError(f"{role} {url!r} {rule}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import fmean
 
 from mmcorl.run.reader import RunFiles, mapping, number
 
@@ -19,9 +20,25 @@ def caveats(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[str]:
     notes += _comparability(runs, labels)
     for each, label in zip(runs, labels, strict=True):
         notes += _reward_is_not_accuracy(each, label)
-    notes += _margin(run)
-    notes += _unparsed(run)
-    notes += _numbers_left_out(run)
+    if items := [n for s in run.sets for a in run.agents if (n := run.accuracy(s, a).items)]:
+        margin = 1.96 * math.sqrt(0.25 / min(items))
+        notes.append(
+            f"One accuracy over {min(items)} prompts has a 95% margin of up to ±{margin:.3f}; one run is one seed, and "
+            "seeds differ as well."
+        )
+    for set_name in run.sets:
+        for agent in run.agents:
+            points = run.validation_series(set_name, agent, "unparsed_share")
+            if points and points[-1][1] > UNPARSED:
+                notes.append(
+                    f"At its last evaluation on {set_name}, {agent} gave no readable answer to {points[-1][1]:.0%} of "
+                    "the prompts; these count as wrong."
+                )
+    rows = [
+        mapping(row) for record in (*run.metrics, *run.validation) for row in mapping(record.get("agents")).values()
+    ]
+    if broken := sum(isinstance(value, float) and number(value) is None for row in rows for value in row.values()):
+        notes.append(f"{broken} numbers on record are NaN or infinite; they are left out of the charts.")
     notes += [
         f"{label}: the last line of {name} was still being written and is left out."
         for each, label in zip(runs, labels, strict=True)
@@ -60,17 +77,17 @@ def _comparability(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[str]
             for agent in first.agents
             if agent in run.agents
         ]
-        differing = [agent for agent, mine, other in starts if mine is not None and other is not None and mine != other]
+        differing = [agent for agent, mine, other in starts if None not in (mine, other) and mine != other]
         if differing:
             notes.append(
                 f"{label} does not start from the same accuracy as {labels[0]} ({', '.join(differing)}), so "
                 "their ends are not directly comparable."
             )
-        if not any(mine is not None and other is not None for _, mine, other in starts):
+        if not any(None not in start for start in starts):
             notes.append(f"{label} shares no evaluated agent and set with {labels[0]}.")
         for key, word in (("seed", "seed"), ("steps", "number of steps")):
             mine, other = first.config.get(key), run.config.get(key)
-            if mine is not None and other is not None and mine != other:
+            if None not in (mine, other) and mine != other:
                 notes.append(f"{label} has another {word} than {labels[0]}: {other} instead of {mine}.")
         graders = [mapping((r.summary or {}).get("grader")) for r in (first, run)]
         if all(graders) and dict(graders[0]) != dict(graders[1]):
@@ -83,52 +100,17 @@ def _comparability(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[str]
 def _reward_is_not_accuracy(run: RunFiles, label: str) -> list[str]:
     if run.supervision == "gold" or mapping(run.config.get("reward")).get("kind", "match") != "match":
         return []
-    worst: tuple[float, str, float, float] | None = None
+    gaps = []
     for agent in run.agents:
         rewards = [value for _, value in run.agent_series(agent, "reward_mean")][-5:]
         right = [value for _, value in run.agent_series(agent, "sampled_accuracy")][-5:]
         if rewards and right:
-            reward, accuracy = sum(rewards) / len(rewards), sum(right) / len(right)
-            if reward - accuracy > REWARD_GAP and (worst is None or reward - accuracy > worst[0]):
-                worst = (reward - accuracy, agent, reward, accuracy)
-    if worst is None:
+            reward, accuracy = fmean(rewards), fmean(right)
+            gaps.append((reward - accuracy, agent, reward, accuracy))
+    gap, agent, reward, accuracy = max(gaps, default=(0.0, "", 0.0, 0.0))
+    if gap <= REWARD_GAP:
         return []
-    _, agent, reward, accuracy = worst
     return [
         f"Reward is agreement with a label, not correctness: in {label}, {agent} ends at reward {reward:.2f} "
         f"while {accuracy:.2f} of its sampled completions are right."
     ]
-
-
-def _margin(run: RunFiles) -> list[str]:
-    items = [n for s in run.sets for a in run.agents if (n := run.accuracy(s, a).items)]
-    if not items:
-        return []
-    margin = 1.96 * math.sqrt(0.25 / min(items))
-    return [
-        f"One accuracy over {min(items)} prompts has a 95% margin of up to ±{margin:.3f}; one run is one "
-        "seed, and seeds differ as well."
-    ]
-
-
-def _unparsed(run: RunFiles) -> list[str]:
-    notes = []
-    for set_name in run.sets:
-        for agent in run.agents:
-            points = run.validation_series(set_name, agent, "unparsed_share")
-            if points and points[-1][1] > UNPARSED:
-                notes.append(
-                    f"At its last evaluation on {set_name}, {agent} gave no readable answer to "
-                    f"{points[-1][1]:.0%} of the prompts; these count as wrong."
-                )
-    return notes
-
-
-def _numbers_left_out(run: RunFiles) -> list[str]:
-    broken = 0
-    for record in [*run.metrics, *run.validation]:
-        for values in mapping(record.get("agents")).values():
-            broken += sum(isinstance(v, float) and number(v) is None for v in mapping(values).values())
-    if not broken:
-        return []
-    return [f"{broken} numbers on record are NaN or infinite; they are left out of the charts."]

@@ -49,7 +49,6 @@ class Series:
 
     @property
     def label(self) -> str:
-        """The name, with the run's label where it is another run's."""
         return f"{self.name}, {self.run}" if self.run and self.dash else self.name
 
 
@@ -65,8 +64,6 @@ class Key:
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawn chart and its caption."""
-
     title: str
     note: str
     svg: Markup
@@ -216,7 +213,6 @@ def nice_ticks(low: float, high: float, count: int = 4) -> list[float]:
 
 
 def short(name: str, length: int = 22) -> str:
-    """Return a name that fits beside a chart."""
     return name if len(name) <= length else f"{name[: length - 1]}…"
 
 

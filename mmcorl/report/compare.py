@@ -32,10 +32,8 @@ def comparison(run_dirs: Sequence[Path]) -> list[dict[str, Any]]:
 
 def comparison_rows(runs: Sequence[RunFiles]) -> list[dict[str, Any]]:
     """Return `comparison` of runs that are already read."""
-    labels = run_labels(runs)
     rows = []
-    for run, label in zip(runs, labels, strict=True):
-        models = {str(a.get("name")): a.get("model") for a in run.config.get("agents") or () if isinstance(a, dict)}
+    for run, label in zip(runs, run_labels(runs), strict=True):
         for set_name in run.sets or [""]:
             agreement = run.agreement(set_name)
             for agent in run.agents:
@@ -45,7 +43,7 @@ def comparison_rows(runs: Sequence[RunFiles]) -> list[dict[str, Any]]:
                         "run": label,
                         "supervision": run.supervision,
                         "agent": agent,
-                        "model": models.get(agent),
+                        "model": run.models.get(agent),
                         "set": set_name or None,
                         "start": accuracy.start,
                         "end": accuracy.end,
@@ -123,6 +121,15 @@ def _line(name: str, start: float | None, end: float | None, items: int | None, 
     """Return the cells of an agent, or of the cohort's agreement where `supervision` is None."""
     quiet = "dim" if supervision is None else ""
     change, style = "–", "dim"
+    # The scale 0..1 with a ring at the start and a dot at the end.
+    marks = [
+        (min(TRACK - 1, max(0, round(v * (TRACK - 1)))), m) for v, m in ((start, "○"), (end, "●")) if v is not None
+    ]
+    track = ["─"] * TRACK
+    low, high = min(marks, default=(0, ""))[0], max(marks, default=(0, ""))[0]
+    track[low:high] = "━" * (high - low)
+    for place, mark in marks:
+        track[place] = mark
     if start is not None and end is not None:
         change = f"{end - start:+.3f}"
         if supervision is not None and end != start and not is_within_noise(start, end, items):
@@ -132,21 +139,8 @@ def _line(name: str, start: float | None, end: float | None, items: int | None, 
         Cell(share(start), style=quiet),
         Cell(share(end), style=quiet or "bold"),
         Cell(change, style=style),
-        Cell(_track(start, end), style=quiet or SUPERVISION_STYLES.get(str(supervision), "bold")),
+        Cell("".join(track), style=quiet or SUPERVISION_STYLES.get(str(supervision), "bold")),
     ]
-
-
-def _track(start: float | None, end: float | None) -> str:
-    """Return the scale 0..1 as a line of characters with a ring at the start and a dot at the end."""
-    ring, dot = (None if v is None else min(TRACK - 1, max(0, round(v * (TRACK - 1)))) for v in (start, end))
-    marks = ["─"] * TRACK
-    if ring is not None and dot is not None:
-        low, high = sorted((ring, dot))
-        marks[low:high] = "━" * (high - low)
-    for place, mark in ((ring, "○"), (dot, "●")):
-        if place is not None:
-            marks[place] = mark
-    return "".join(marks)
 
 
 def _notes(rows: Sequence[dict[str, Any]]) -> list[str]:

@@ -11,13 +11,9 @@ LABEL_METRICS = (
     (
         "pseudo_label_accuracy",
         "Pseudo-label accuracy",
-        "How often the label an agent was trained on is the known answer.",
+        "How often an agent's label is the known answer.",
     ),
-    (
-        "sampled_accuracy",
-        "Accuracy of the sampled completions",
-        "On training prompts, at the sampling temperature.",
-    ),
+    ("sampled_accuracy", "Accuracy of the sampled completions", "On training prompts, at the sampling temperature."),
     ("reward_mean", "Reward, mean", "With labels, the share that matches them: agreement, not correctness."),
 )
 """(metric, title, note) of the charts that also draw the other runs."""
@@ -44,9 +40,7 @@ PHASES = ("rollout", "vote", "update", "evaluate", "checkpoint")
 
 def agent_colours(runs: Sequence[RunFiles]) -> dict[str, int]:
     """Return one colour per agent name, the same in every run and every chart."""
-    names: dict[str, None] = {}
-    for run in runs:
-        names.update(dict.fromkeys(run.agents))
+    names = dict.fromkeys(name for run in runs for name in run.agents)
     return {name: index for index, name in enumerate(names)}
 
 
@@ -82,15 +76,13 @@ def validation_charts(
     set_name: str, runs: Sequence[RunFiles], labels: Sequence[str], colours: Mapping[str, int]
 ) -> list[Chart]:
     """Return accuracy and agreement on one validation set; the first run solid, the others dashed."""
-    notes = (
-        "Greedy answers against known answers.",
-        "Share of prompts to which two agents give the same answer, right or wrong.",
-    )
-    lines = accuracy_series(set_name, runs, labels, colours), agreement_series(set_name, runs, labels, colours)
-    titles = f"Accuracy on {set_name}", f"Agreement on {set_name}"
+    agreed = "Share of prompts to which two agents give the same answer, right or wrong."
     charts = [
-        line_chart(title, series, shares=True, size=LARGE, note=note)
-        for title, series, note in zip(titles, lines, notes, strict=True)
+        line_chart(f"{what} on {set_name}", lines(set_name, runs, labels, colours), shares=True, size=LARGE, note=note)
+        for what, lines, note in (
+            ("Accuracy", accuracy_series, "Greedy answers against known answers."),
+            ("Agreement", agreement_series, agreed),
+        )
     ]
     return [chart for chart in charts if chart]
 
@@ -99,9 +91,8 @@ def training_charts(
     runs: Sequence[RunFiles], labels: Sequence[str], colours: Mapping[str, int]
 ) -> tuple[list[Chart], list[str]]:
     """Return charts of the training prompts, and sentences on metrics that never changed."""
-    run, constant = runs[0], list[str]()
+    run, constant, charts = runs[0], list[str](), []
     order = list(reversed(list(enumerate(zip(runs, labels, strict=True)))))
-    charts = []
     for key, title, note in LABEL_METRICS:
         series = [
             Series(agent, other.agent_series(agent, key), colours[agent], n, label, strong=n == 0)
@@ -118,7 +109,14 @@ def training_charts(
     for key, title, note in GROUP_METRICS:
         charts.append(_one_metric(run, colours, key, title, note, constant))
     charts.append(_one_metric(run, colours, "completion_length", "Completion length", "Tokens.", constant))
-    charts.append(_unusable(run, colours))
+    keys = ("unparsed_share", "unparsed"), ("cut_off_share", "cut off")
+    series = [
+        Series(f"{agent} {word}", run.agent_series(agent, key), colours[agent], dash, strong=dash == 0)
+        for agent in run.agents
+        for dash, (key, word) in enumerate(keys)
+    ]
+    note = "Unparsed: no answer found, so no vote and no reward. Cut off: ended by the length limit."
+    charts.append(line_chart("Unparsed and cut-off completions", series, note=note))
     charts.append(_step_time(run))
     return [chart for chart in charts if chart], constant
 
@@ -144,19 +142,6 @@ def _one_metric(
         constant.append(f"{title}: {values.pop():.4g} throughout.")
         return None
     return line_chart(title, series, shares=key in SHARES, note=note)
-
-
-def _unusable(run: RunFiles, colours: Mapping[str, int]) -> Chart | None:
-    series = []
-    for agent in run.agents:
-        for dash, (key, word) in enumerate((("unparsed_share", "unparsed"), ("cut_off_share", "cut off"))):
-            points = run.agent_series(agent, key)
-            series.append(Series(f"{agent} {word}", points, colours[agent], dash, strong=dash == 0))
-    return line_chart(
-        "Unparsed and cut-off completions",
-        series,
-        note="Unparsed: no answer found, so no vote and no reward. Cut off: ended by the length limit.",
-    )
 
 
 def _step_time(run: RunFiles) -> Chart | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,65 +36,56 @@ def page(
     )
 
 
-def _kappa(pair: Pair) -> float:
-    return pair.cells.kappa if pair.cells else math.nan
+def _value(pair: Pair, name: str) -> float:
+    return float(getattr(pair.cells, name)) if pair.cells else math.nan
 
 
-def _complementarity(pair: Pair) -> float:
-    return pair.cells.complementarity if pair.cells else math.nan
+def _shown(name: str, value: float) -> str:
+    return f"{value:.2f}" if name == "kappa" else f"{100 * value:.1f}"
 
 
-def _two(value: float) -> str:
-    return f"{value:.2f}"
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f}"
-
-
-HEAT: tuple[tuple[str, str, Callable[[Pair], float], Callable[[float], str]], ...] = (
-    ("Kappa", "Likeness of errors beyond chance: the stronger the colour, the more alike.", _kappa, _two),
+HEAT = (
+    ("Kappa", "Likeness of errors beyond chance: the stronger the colour, the more alike.", "kappa"),
     (
         "Complementarity c, %",
         "Problems that exactly one of the two gets right: the stronger the colour, the more.",
-        _complementarity,
-        _percent,
+        "complementarity",
     ),
 )
-"""Title, note, value and number format of each heat map."""
+"""Title, note and number of each heat map."""
 
 
-def _heat_map(
-    pairs: Sequence[Pair], title: str, note: str, value: Callable[[Pair], float], form: Callable[[float], str]
-) -> dict[str, Any]:
+def _heat_map(pairs: Sequence[Pair], title: str, note: str, measure: str) -> dict[str, Any]:
     """Return title, note and rows of (name, [(text, hover text, shade in percent)]); on the diagonal a new seed."""
     known: dict[tuple[str, str], tuple[Pair, str]] = {}
     for pair in pairs:
         other = pair.a if pair.kind == "seed" else pair.b
         known.setdefault((pair.a, other), (pair, f"{pair.a} × {_partner(pair)}"))
         known.setdefault((other, pair.a), (pair, f"{other} × {_partner(pair, pair.a)}"))
-    values = [number for pair, _ in known.values() if not math.isnan(number := value(pair))]
+    values = [number for pair, _ in known.values() if not math.isnan(number := _value(pair, measure))]
     low, high = (math.floor(min(values) * 10) / 10, math.ceil(max(values) * 10) / 10) if values else (0.0, 1.0)
 
     def cell(a: str, b: str) -> tuple[str, str, float]:
         if (a, b) not in known:
             return "–", f"{a} × {b}: not measured", 0
         pair, both = known[a, b]
-        number = value(pair)
+        number = _value(pair, measure)
         if math.isnan(number):
             return "undef.", f"{both} ({PAIR_KINDS[pair.kind]}): undefined", 0
         # The darkest shade leaves the numbers readable in both colour schemes.
         shade = 6 + 56 * ((number - low) / (high - low) if high > low else 1)
-        return form(number), f"{both} ({PAIR_KINDS[pair.kind]}): {form(number)}", round(shade, 1)
+        return _shown(measure, number), f"{both} ({PAIR_KINDS[pair.kind]}): {_shown(measure, number)}", round(shade, 1)
 
     names = anchors(pairs)
-    note = f"{note} Shades run from {form(low)} to {form(high)}." if values else note
+    note = f"{note} Shades run from {_shown(measure, low)} to {_shown(measure, high)}." if values else note
     return {"title": title, "note": note, "rows": [(a, [cell(a, b) for b in names]) for a in names]}
 
 
 def _ladders(pairs: Sequence[Pair]) -> list[Chart]:
     """Return for every model as anchor the kappa of its partners, itself with a new seed first, on one scale."""
-    rungs = {name: [rung for rung in ladder(pairs, name) if not math.isnan(_kappa(rung))] for name in anchors(pairs)}
+    rungs = {
+        name: [rung for rung in ladder(pairs, name) if not math.isnan(_value(rung, "kappa"))] for name in anchors(pairs)
+    }
     # One rung is no ladder; where no anchor has more, single rungs are shown.
     shown = {name: own for name, own in rungs.items() if len(own) > 1} or {n: own for n, own in rungs.items() if own}
     rows = {name: [_rung(name, rung) for rung in own] for name, own in shown.items()}
@@ -131,5 +122,4 @@ def _number(name: str, measure: tuple[float, tuple[float, float]]) -> tuple[str,
     value, (low, high) = measure
     if math.isnan(value):
         return "undefined", ""
-    form = _two if name == "kappa" else _percent
-    return form(value), f"{form(low)} to {form(high)}"
+    return _shown(name, value), f"{_shown(name, low)} to {_shown(name, high)}"

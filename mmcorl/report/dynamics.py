@@ -10,22 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from mmcorl.analysis.dynamics import Dynamics, basins
-from mmcorl.analysis.known_answers import training_prompts
 from mmcorl.analysis.options import DynamicsOptions
 from mmcorl.analysis.trajectories import (
     MeasuredPath,
-    PathCheck,
     RunVotes,
     check_path,
     measure_paths,
     read_votes,
+    training_prompts,
     voted_uids,
 )
 from mmcorl.answers import Equivalence
 from mmcorl.config import load_kept
 from mmcorl.errors import UserError
 from mmcorl.report import dynamics_tables as tables
-from mmcorl.report.charts import Panel, portrait
+from mmcorl.report.charts import HoverPath, Panel, portrait
 from mmcorl.report.compare import run_labels
 from mmcorl.report.page import render
 from mmcorl.report.table import Table
@@ -40,8 +39,6 @@ STARTS = ((0.9, 0.2), (0.2, 0.9), (0.6, 0.3), (0.3, 0.35))
 
 @dataclass
 class DynamicsReport:
-    """Results of `dynamics`."""
-
     record: dict[str, Any] = field(default_factory=dict)
     leads: list[str] = field(default_factory=list)
     panels: list[Panel] = field(default_factory=list)
@@ -49,11 +46,9 @@ class DynamicsReport:
     page: Path = Path("dynamics.html")
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the numbers, for JSON."""
         return self.record
 
     def tables(self) -> list[Table]:
-        """Return the tables of the page."""
         return self.shown
 
     def paragraphs(self) -> list[str]:
@@ -61,7 +56,6 @@ class DynamicsReport:
         return [" ".join(self.leads), "\n".join(["Limits:", *(f"- {limit}" for limit in tables.LIMITS)])]
 
     def files(self) -> dict[str, Path]:
-        """Return the written files by kind."""
         picture = {"picture": self.page.with_suffix(".svg")} if self.panels else {}
         return {"page": self.page} | picture
 
@@ -82,21 +76,18 @@ def dynamics(options: DynamicsOptions) -> DynamicsReport:
     out = options.out or (options.runs[0] if options.runs else Path("dynamics"))
     out.mkdir(parents=True, exist_ok=True)
     report.page = out / "dynamics.html"
-    title = "Theory and measured accuracies" if options.runs else "Where votes as labels lead"
     drawn = None
     if report.panels:
         drawn = portrait(report.panels, "; ".join(f"{panel.title}: {panel.note}" for panel in report.panels))
         atomic_write(report.page.with_suffix(".svg"), drawn + "\n")
-    text = render(
-        "dynamics.html",
-        kind="dynamics",
-        title=title,
-        lead=" ".join(report.leads),
-        portrait=drawn,
-        tables=report.shown,
-        limits=tables.LIMITS,
-    )
-    atomic_write(report.page, text)
+    title = "Theory and measured accuracies" if options.runs else "Where votes as labels lead"
+    facts: dict[str, Any] = {
+        "lead": " ".join(report.leads),
+        "portrait": drawn,
+        "tables": report.shown,
+        "limits": tables.LIMITS,
+    }
+    atomic_write(report.page, render("dynamics.html", kind="dynamics", title=title, portrait=drawn, **facts))
     return report
 
 
@@ -145,7 +136,15 @@ def _runs(options: DynamicsOptions) -> DynamicsReport:
         paths = measure_paths(votes, prompts, options.by, options.windows)
         cohort = _cohort(votes.teachers, options.completions or votes.completions, options.votes)
         checks = [check_path(path, cohort) for path in paths]
-        record = {"run": name, **_record(votes, checks)}
+        record = {
+            "run": name,
+            "agents": list(votes.agents),
+            "teachers": [votes.agents[teacher] for teacher in votes.teachers],
+            "completions": votes.completions,
+            "visits": len(votes.visits),
+            "without_known_answer": votes.unknown,
+            "paths": [check.as_dict() for check in checks],
+        }
         report.record["runs"].append(record)
         report.shown.append(tables.run_table(name, checks, votes.agents, cohort.is_pair))
         report.leads.append(f"{name}: {tables.verdict(checks)}")
@@ -171,39 +170,16 @@ def _cohort(
 
 
 def _panel(name: str, votes: RunVotes, measured: Sequence[MeasuredPath], cohort: Dynamics) -> Panel:
-    paths = {}
+    paths: dict[str, HoverPath] = {}
     for path in measured:
-        hover = [
-            f"{path.name}, steps {point.first} to {point.last}: {point.p[0]:.2f}, {point.p[1]:.2f} "
-            f"({point.prompts} prompts)"
-            for point in path.points
-        ]
-        paths[path.name] = list(zip(((point.p[0], point.p[1]) for point in path.points), hover, strict=True))
+        points = []
+        for point in path.points:
+            (a, b), steps = point.p, f"steps {point.first} to {point.last}"
+            points.append(((a, b), f"{path.name}, {steps}: {a:.2f}, {b:.2f} ({point.prompts} prompts)"))
+        paths[path.name] = points
     kind = "a peer’s votes" if cohort.is_pair else "own votes"
     note = "ring: first steps, dot: last steps, dashed: theory from the start"
     return Panel(f"{name}: {kind}", note, cohort, (votes.agents[0], votes.agents[1]), paths=paths)
-
-
-def _record(votes: RunVotes, checks: Sequence[PathCheck]) -> dict[str, Any]:
-    return {
-        "agents": list(votes.agents),
-        "teachers": [votes.agents[teacher] for teacher in votes.teachers],
-        "completions": votes.completions,
-        "visits": len(votes.visits),
-        "without_known_answer": votes.unknown,
-        "paths": [
-            {
-                "name": check.name,
-                "start": list(check.start.p),
-                "end": list(check.end.p),
-                "predicted_right": check.predicted,
-                "measured_right": check.measured,
-                "moves": check.moves,
-                "followed": check.followed,
-            }
-            for check in checks
-        ],
-    }
 
 
 def _two(text: str, option: str, most: float = 1.0) -> tuple[float, float]:

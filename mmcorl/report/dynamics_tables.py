@@ -5,14 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from mmcorl.analysis.dynamics import (
-    Basins,
-    Dynamics,
-    growth_rate,
-    self_drift,
-    step_size,
-    vote_margin,
-)
+from mmcorl.analysis.dynamics import Basins, Dynamics, growth_rate, self_drift, step_size, vote_margin
 from mmcorl.analysis.trajectories import PathCheck, Point, Sides
 from mmcorl.report.table import Table, cells
 
@@ -58,32 +51,29 @@ def ends(starts: Sequence[tuple[float, float]], pair: Dynamics) -> Table:
     """Return where own votes and a peer's votes take each start, and what happens on the way."""
     own = Dynamics((0, 1), pair.completions, pair.votes, pair.rates).finals(starts)
     peer = pair.finals(starts)
-    rows = []
-    for start, alone, together in zip(starts, own, peer, strict=True):
-        rows.append([f"{start[0]:g}, {start[1]:g}", _end(alone), _end(together), _way(pair, start, together)])
-    return _table(
-        "Where two agents end",
-        ["start: A, B", "own votes", "a peer's votes", "on the way with a peer"],
-        rows,
-        ["A peer's votes make both right where p_A + p_B > 1, and both wrong below: strength is shared either way."]
-        if len(set(pair.eta)) == 1
-        else [
+    rows = [
+        [f"{start[0]:g}, {start[1]:g}", _end(alone), _end(together), _way(pair, start, together)]
+        for start, alone, together in zip(starts, own, peer, strict=True)
+    ]
+    note = "A peer's votes make both right where p_A + p_B > 1, and both wrong below: strength is shared either way."
+    if len(set(pair.eta)) > 1:
+        note = (
             "With unequal rates the border bends towards the faster agent's side: the slower one's opinion weighs more."
-        ],
-    )
+        )
+    columns = ["start: A, B", "own votes", "a peer's votes", "on the way with a peer"]
+    return _table("Where two agents end", columns, rows, [note])
 
 
 def shares(basins: Basins, what: str, names: Sequence[str]) -> Table:
     """Return where a distribution of prompts ends, with both ways of training."""
-    a, b = names
     rows = [
-        [f"accuracy of {a}", _share(basins.start[0]), _share(basins.own[0]), _share(basins.peer)],
-        [f"accuracy of {b}", _share(basins.start[1]), _share(basins.own[1]), _share(basins.peer)],
+        [f"accuracy of {name}", f"{start:.3f}", f"{own:.3f}", f"{basins.peer:.3f}"]
+        for name, start, own in zip(names, basins.start, basins.own, strict=True)
     ]
     notes = [
-        f"Repaired by a peer: {_share(basins.repaired)} of prompts that own votes leave wrong with an agent end right "
-        f"with both. Spoiled: {_share(basins.spoiled)} that own votes make right with one agent end wrong with both. "
-        f"On the line p_A + p_B = 1, counted as one half: {_share(basins.undecided)}."
+        f"Repaired by a peer: {basins.repaired:.3f} of prompts that own votes leave wrong with an agent end right "
+        f"with both. Spoiled: {basins.spoiled:.3f} that own votes make right with one agent end wrong with both. "
+        f"On the line p_A + p_B = 1, counted as one half: {basins.undecided:.3f}."
     ]
     count = f"{basins.prompts:,} {'prompt' if basins.prompts == 1 else 'prompts'}"
     return _table(f"What becomes of {what} ({count})", ["", "start", "own votes", "a peer's votes"], rows, notes)
@@ -165,7 +155,3 @@ def _ends(sides: Sides, names: Sequence[str]) -> str:
 
 def _point(point: Point) -> str:
     return ", ".join(f"{p:.2f}" for p in point.p)
-
-
-def _share(value: float) -> str:
-    return f"{value:.3f}"

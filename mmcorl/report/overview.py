@@ -10,7 +10,7 @@ from mmcorl.errors import UserError
 from mmcorl.report.charts import legend_keys
 from mmcorl.report.compare import run_labels
 from mmcorl.report.curves import accuracy_series, agent_colours, agreement_series
-from mmcorl.run.reader import SUPERVISION_LABELS, read_run
+from mmcorl.run.reader import read_run
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#B84A92", "#3A9BD9", "#C98A00", "#6A4FB3", "#6E6E6E")
 """Okabe and Ito's colours, the pale ones darkened for a white page; the same order as in theme.css."""
@@ -32,7 +32,7 @@ def overview_png(run_dir: Path, others: Sequence[Path], path: Path) -> Path:
     if not runs[0].sets:
         raise UserError(f"{run_dir} has no evaluation to draw; let the run reach its first validation.")
     set_name = runs[0].sets[0]
-    kinds = [SUPERVISION_LABELS.get(run.supervision, run.supervision) for run in runs]
+    kinds = [run.supervision_label for run in runs]
     labels = [
         kind if kinds.count(kind) == 1 else f"{label} ({kind})"
         for kind, label in zip(kinds, run_labels(runs), strict=True)
@@ -81,7 +81,6 @@ def overview_png(run_dir: Path, others: Sequence[Path], path: Path) -> Path:
     for text, key in zip(legend.get_texts(), keys, strict=True):
         text.set_parse_math(False)
         text.set_text(key.name)
-    path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
     return path

@@ -21,10 +21,8 @@ ELSEWHERE = ("evaluate", "checkpoint", "export", "compare")
 def table(folder: Path, timings: Sequence[Mapping[str, Any]], agents: Sequence[str]) -> str:
     """Return seconds of an average step by part and agent, top operators, tokens per second and arithmetic rates.
 
-    Args:
-        folder: JSON files that the ranks left (`mmcorl.trainer.profiler`).
-        timings: lines of timings.jsonl.
-        agents: in the order of the columns; an agent's numbers are means over its ranks.
+    `folder` holds the JSON files that the ranks left (`mmcorl.trainer.profiler`); an agent's numbers are means over
+    its ranks.
     """
     ranks: dict[str, list[Any]] = {name: [] for name in agents}
     for file in sorted(folder.glob("*.json")):

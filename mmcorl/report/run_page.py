@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,8 @@ from mmcorl.report.compare import comparison_rows, is_within_noise, run_labels
 from mmcorl.report.curves import agent_colours, optimizer_charts, training_charts, validation_charts
 from mmcorl.report.gallery import MAX_ENTRIES, gallery_entries
 from mmcorl.run.folder import atomic_write
-from mmcorl.run.reader import RunFiles, StartEnd, mapping, number, read_run
-from mmcorl.run.throughput import memory_sentence
+from mmcorl.run.reader import RunFiles, StartEnd, dig, mapping, number, read_run
+from mmcorl.run.summary import memory_sentence
 
 MAX_EXAMPLES = 50
 
@@ -25,10 +24,6 @@ def build_report(run_dir: Path, others: Sequence[Path] = ()) -> Path:
     The page is one file without scripts that loads nothing: images are data URIs, charts are inline SVG. All
     text of models and data is escaped. The file is replaced in one piece.
 
-    Args:
-        run_dir: the folder of the run the page is about; the page is written into it.
-        others: folders of runs to compare with, such as self-rewarding and gold from the same start.
-
     Raises:
         UserError: a folder is not a readable run folder.
     """
@@ -37,17 +32,6 @@ def build_report(run_dir: Path, others: Sequence[Path] = ()) -> Path:
     runs = [read_run(path) for path in [run_dir, *unlike]]
     atomic_write(run_dir / "report.html", page.render("run.html", **_context(runs)))
     return run_dir / "report.html"
-
-
-@dataclass(frozen=True)
-class TagTable:
-    """Accuracy per tag of one run on one set."""
-
-    run: str
-    supervision_label: str
-    set_name: str
-    agents: Sequence[str]
-    rows: Sequence[tuple[str, Sequence[StartEnd]]]
 
 
 def _context(runs: Sequence[RunFiles]) -> dict[str, Any]:
@@ -83,11 +67,8 @@ def _context(runs: Sequence[RunFiles]) -> dict[str, Any]:
 def _facts(run: RunFiles) -> list[tuple[str, str]]:
     """Return the facts of a run as (name, value), as far as its files say."""
     batch = mapping(run.config.get("batch"))
-    facts = []
-    if run.steps_planned is not None:
-        facts.append(("steps", f"{run.steps_done} of {run.steps_planned}"))
-    else:
-        facts.append(("steps", str(run.steps_done)))
+    planned = "" if run.steps_planned is None else f" of {run.steps_planned}"
+    facts = [("steps", f"{run.steps_done}{planned}")]
     if batch.get("prompts") and batch.get("completions"):
         facts.append(("per step and agent", f"{batch['prompts']} prompts × {batch['completions']} completions"))
     if run.config.get("seed") is not None:
@@ -97,53 +78,40 @@ def _facts(run: RunFiles) -> list[tuple[str, str]]:
     memory = [value for record in run.timings if (value := number(record.get("peak_rss_gb"))) is not None]
     if memory:
         facts.append(("peak memory", f"{max(memory):.2f} GB"))
-    for name, agent in mapping((run.summary or {}).get("agents")).items():
-        if "measured_gb" in (taken := mapping(mapping(agent).get("memory"))):
+    for name, agent in mapping(dig(run.summary, "agents")).items():
+        if "measured_gb" in (taken := mapping(dig(agent, "memory"))):
             facts.append((f"memory of {name}", memory_sentence(taken)))
-    grader = mapping((run.summary or {}).get("grader"))
-    if grader:
+    if grader := mapping(dig(run.summary, "grader")):
         facts.append(("grader", f"{grader.get('name', '?')} {grader.get('version', '?')}"))
     return facts
 
 
 def _agents(run: RunFiles) -> list[dict[str, Any]]:
     """Return name, model, family and size of each agent, as far as the files say."""
-    models = {
-        str(agent.get("name")): agent.get("model")
-        for agent in run.config.get("agents") or ()
-        if isinstance(agent, Mapping)
-    }
-    facts = mapping((run.summary or {}).get("agents"))
-    agents = []
-    for name in run.agents:
-        known = mapping(facts.get(name))
-        agents.append(
-            {
-                "name": name,
-                "model": known.get("model") or models.get(name),
-                "family": known.get("family"),
-                "parameters": known.get("parameters"),
-                "trainable": known.get("trainable_parameters"),
-            }
-        )
-    return agents
+    known = {name: mapping(dig(run.summary, "agents", name)) for name in run.agents}
+    return [
+        {
+            "name": name,
+            "model": facts.get("model") or run.models.get(name),
+            "family": facts.get("family"),
+            "parameters": facts.get("parameters"),
+            "trainable": facts.get("trainable_parameters"),
+        }
+        for name, facts in known.items()
+    ]
 
 
-def _results(runs: Sequence[RunFiles]) -> list[tuple[str | None, list[dict[str, Any]]]]:
+def _results(runs: Sequence[RunFiles]) -> list[tuple[str, list[dict[str, Any]]]]:
     """Return for each set the rows of the comparison, grouped by run."""
     rows = comparison_rows(runs)
-    tables = []
-    for set_name in dict.fromkeys(row["set"] for row in rows if row["set"] is not None):
-        groups: dict[str, dict[str, Any]] = {}
-        for row in rows:
-            if row["set"] == set_name:
-                group = groups.setdefault(row["run"], {**row, "rows": []})
-                group["rows"].append(row)
-        tables.append((set_name, list(groups.values())))
-    return tables
+    tables: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        if row["set"] is not None:
+            tables.setdefault(row["set"], {}).setdefault(row["run"], {**row, "rows": []})["rows"].append(row)
+    return [(set_name, list(groups.values())) for set_name, groups in tables.items()]
 
 
-def _tag_tables(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[TagTable]:
+def _tag_tables(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[dict[str, Any]]:
     tables = []
     for run, label in zip(runs, labels, strict=True):
         for set_name in run.sets:
@@ -151,7 +119,8 @@ def _tag_tables(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[TagTabl
             tags = sorted({tag for known in by_agent.values() for tag in known})
             rows = [(tag, [by_agent[a].get(tag, StartEnd(None, None)) for a in run.agents]) for tag in tags]
             if rows:
-                tables.append(TagTable(label, run.supervision_label, set_name, run.agents, rows))
+                facts = {"run": label, "supervision_label": run.supervision_label, "set_name": set_name}
+                tables.append({**facts, "agents": run.agents, "rows": rows})
     return tables
 
 

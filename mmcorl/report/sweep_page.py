@@ -99,21 +99,16 @@ def _page(planned: Sequence[Planned], table: Table) -> str:
     for one in planned:
         if one.done:
             runs.setdefault(one.method, []).append(read_run(one.path))
+    count, seeds = len({one.method for one in planned}), len({one.seed for one in planned})
     return page.render(
         "sweep.html",
         kind="sweep",
-        title=f"{_title(planned)}, from the same starting weights",
+        title=f"{count} methods, {seeds} seed{'s' if seeds != 1 else ''}, from the same starting weights",
         run_notes=planned[0].config.notes,
         table=table,
         methods=[(name, methods.describe(name)) for name in runs],
         charts=_charts(runs),
     )
-
-
-def _title(planned: Sequence[Planned]) -> str:
-    count = len(dict.fromkeys(one.method for one in planned))
-    seeds = len(dict.fromkeys(one.seed for one in planned))
-    return f"{count} methods, {seeds} seed{'s' if seeds != 1 else ''}"
 
 
 def _charts(runs: Mapping[str, Sequence[RunFiles]]) -> list[Chart]:
@@ -162,7 +157,6 @@ def _chart(
 
 
 def mean_curve(curves: Sequence[Points]) -> Points:
-    """The mean of several curves at each step that any of them has."""
     at: dict[int, list[float]] = {}
     for points in curves:
         for step, value in points:

@@ -11,7 +11,7 @@ from typing import Literal
 
 import rich.table
 from rich import box
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.text import Text
 
 Align = Literal["left", "right"]
@@ -60,16 +60,12 @@ class Table:
 
 
 def cells(*values: object) -> list[Cell]:
-    """Return a row of plain cells."""
     return [Cell(str(value)) for value in values]
 
 
 def terminal(tables: Sequence[Table]) -> Group:
     """Return the tables for a rich console, each in the widest form that fits it."""
-    parts: list[RenderableType] = []
-    for table in tables:
-        parts += [_Fitting(table), *(_Note(note) for note in table.notes)]
-    return Group(*parts)
+    return Group(*map(_Fitting, tables))
 
 
 def plain(tables: Sequence[Table], width: int = 118) -> str:
@@ -81,12 +77,12 @@ def plain(tables: Sequence[Table], width: int = 118) -> str:
 
 def markdown(tables: Sequence[Table]) -> str:
     """Return the tables as GitHub-flavoured markdown."""
-    return "\n".join(_markdown(table) for table in tables)
+    return "\n".join(map(_markdown, tables))
 
 
 def latex(tables: Sequence[Table]) -> str:
     """Return the tables as LaTeX `table` environments that need only `\\usepackage{booktabs}`."""
-    return "\n".join(_latex(table) for table in tables)
+    return "\n".join(map(_latex, tables))
 
 
 def csv(table: Table) -> str:
@@ -98,16 +94,11 @@ def csv(table: Table) -> str:
     return out.getvalue()
 
 
-class _Note:
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Text(_plain(self.text, options.ascii_only), style="dim")
-
-
 class _Fitting:
-    """One line per row, with optional columns if they fit; else text wraps, small print goes below; else a list."""
+    """One line per row, with optional columns if they fit; else text wraps, small print goes below; else a list.
+
+    Notes follow.
+    """
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -123,15 +114,18 @@ class _Fitting:
             size = console.measure(drawn, options=options.update_width(10_000))
             if (size.minimum if wraps else size.maximum) <= options.max_width:
                 yield drawn
-                return
-        # Numbers are never cropped or broken.
-        yield Text(_plain(self.table.title, ascii_only), style="bold")
-        for row in self.table.rows:
-            yield _rich(row[0], " ", ascii_only).append(":", style="dim")
-            for (head, _), cell in list(zip(self.table.columns, row, strict=True))[1:least]:
-                if cell.text:
-                    name = f"  {_plain(head, ascii_only)}: " if head else "  "
-                    yield Text(name, style="dim").append_text(_rich(cell, " ", ascii_only))
+                break
+        else:
+            # Numbers are never cropped or broken.
+            yield Text(_plain(self.table.title, ascii_only), style="bold")
+            for row in self.table.rows:
+                yield _rich(row[0], " ", ascii_only).append(":", style="dim")
+                for (head, _), cell in list(zip(self.table.columns, row, strict=True))[1:least]:
+                    if cell.text:
+                        name = f"  {_plain(head, ascii_only)}: " if head else "  "
+                        yield Text(name, style="dim").append_text(_rich(cell, " ", ascii_only))
+        for note in self.table.notes:
+            yield Text(_plain(note, ascii_only), style="dim")
 
     def _drawn(self, separator: str, columns: int, wraps: bool, ascii_only: bool) -> rich.table.Table:
         drawn = rich.table.Table(
@@ -172,15 +166,11 @@ def _markdown(table: Table) -> str:
     lines.append("| " + " | ".join(_escaped(head) for head, _ in table.columns) + " |")
     lines.append("|" + "|".join("---:" if align == "right" else ":---" for _, align in table.columns) + "|")
     for row in table.rows:
-        lines.append("| " + " | ".join(_markdown_cell(cell) for cell in row) + " |")
+        shown = (_escaped(cell.text) + (f" <sub>{_escaped(cell.small)}</sub>" if cell.small else "") for cell in row)
+        lines.append("| " + " | ".join(shown) + " |")
     if table.notes:
         lines += ["", *(f"- {_escaped(note)}" for note in table.notes)]
     return "\n".join(lines) + "\n"
-
-
-def _markdown_cell(cell: Cell) -> str:
-    text = _escaped(cell.text)
-    return f"{text} <sub>{_escaped(cell.small)}</sub>" if cell.small else text
 
 
 def _escaped(text: str) -> str:

@@ -25,8 +25,6 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 @dataclass(frozen=True)
 class Committed:
-    """One committed checkpoint of all agents."""
-
     path: Path
     step: int
     files: dict[str, int]
@@ -107,7 +105,10 @@ def prune(directory: Path, keep_last: int) -> None:
         if scored:
             best = max(scored, key=lambda checkpoint: (checkpoint.meta["scores"][score], -checkpoint.step))
             keep.add(best.step)
-            _link(directory / f"best-by-{score}", best.path.name)
+            fresh = directory / f".best-by-{score}"
+            fresh.unlink(missing_ok=True)
+            fresh.symlink_to(best.path.name)
+            os.replace(fresh, directory / f"best-by-{score}")
     _remove(checkpoint.path for checkpoint in sets if checkpoint.step not in keep)
     _remove(directory.glob(".partial_*"))
     _remove(path for path in directory.glob("step_*") if not (path / COMMIT).is_file())
@@ -128,13 +129,6 @@ def no_room(error: BaseException) -> str | None:
             return "a file could not be written in full"
         error = error.__cause__ or error.__context__ or error
     return None
-
-
-def _link(link: Path, target: str) -> None:
-    fresh = link.with_name(f".{link.name}")
-    fresh.unlink(missing_ok=True)
-    fresh.symlink_to(target)
-    os.replace(fresh, link)
 
 
 def _remove(paths: Iterable[Path]) -> None:

@@ -11,7 +11,6 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, ClassVar, Self
 
 from mmcorl.errors import UserError
@@ -38,16 +37,13 @@ class Folder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
 
     @property
     def begun(self) -> bool:
-        """Whether the marker file is there."""
         return (self.path / self.MARKER).is_file()
 
     def require_usable(self) -> None:
@@ -95,8 +91,9 @@ class Folder:
         """Refuse `changes`, each as `key: old -> new`, between the settings of the folder and those given."""
         if changes:
             more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
+            article = "an" if self.KIND[0] in "aeiou" else "a"
             raise UserError(
-                f"{str(self.path)!r} holds {_a(self.KIND)} with other settings ({'; '.join(changes[:3])}{more}): "
+                f"{str(self.path)!r} holds {article} {self.KIND} with other settings ({'; '.join(changes[:3])}{more}): "
                 f"restore the old settings to resume it, or {self.ELSEWHERE}"
             )
 
@@ -124,7 +121,6 @@ class Folder:
         return read_json(self.path / name)
 
     def write(self, name: str, text: str) -> None:
-        """Replace a small file in one piece."""
         atomic_write(self.path / name, text)
 
 
@@ -196,7 +192,3 @@ def _object(text: str, place: str, repair: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UserError(f"{place} is damaged (not a JSON object): {repair}")
     return value
-
-
-def _a(noun: str) -> str:
-    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"

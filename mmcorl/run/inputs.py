@@ -34,8 +34,6 @@ Suite = Callable[[BenchmarkSet], HeldOut]
 
 @dataclass(frozen=True)
 class Inputs:
-    """The checked inputs of a run."""
-
     encoders: Sequence[PromptEncoder]
     """One per agent."""
     prompts: TrainingPrompts
@@ -51,11 +49,7 @@ class Inputs:
 def check_inputs(config: Config, earlier: Mapping[str, Any], suite: Suite | None, quiet: bool) -> Inputs:
     """Open every data set, check every row, and return the usable ones.
 
-    Args:
-        config: of the run.
-        earlier: the record of the run's first check, by which a resumed run need not look at every image again.
-        suite: loads `validation.benchmarks`.
-        quiet: print no progress and no summaries.
+    By `earlier`, the record of the run's first check, a resumed run need not look at every image again.
 
     Raises:
         UserError: data, a model or a benchmark cannot be used, or the data are not those the run began with.
@@ -96,25 +90,20 @@ def _require_image_readers(sources: Mapping[str, PromptSource], encoders: Sequen
     """Refuse text models on images before every row is refused one by one."""
     text_only = [encoder.name for encoder in encoders if not encoder.adapter.multimodal]
     for name, source in sources.items() if text_only else ():
-        first = _first_readable(source)
-        if first is not None and first.images:
-            raise UserError(
-                f"agent {text_only[0]!r} is a text model but the {name} data ({source.name}) have images: "
-                "give it a vision-language model, or leave data.train.columns.image out"
-            )
-
-
-def _first_readable(source: PromptSource) -> Prompt | None:
-    """The first of the first 8 rows that can be read with its images; None where the check will refuse them all."""
-    for row in range(min(8, len(source))):
-        try:
-            prompt: Prompt = source[row]
-            for image in prompt.images:
-                load_image(image)
-        except (BadRow, ImageError):
-            continue
-        return prompt
-    return None
+        # By the first of 8 rows that can be read; where none can, the check refuses them all.
+        for row in range(min(8, len(source))):
+            try:
+                images = source[row].images
+                for image in images:
+                    load_image(image)
+            except (BadRow, ImageError):
+                continue
+            if images:
+                raise UserError(
+                    f"agent {text_only[0]!r} is a text model but the {name} data ({source.name}) have images: "
+                    "give it a vision-language model, or leave data.train.columns.image out"
+                )
+            break
 
 
 def _check(
@@ -143,7 +132,11 @@ def _check(
                     source, max_side=config.vision.max_side, lengths=lengths, on_progress=lambda *_: bar.advance()
                 )
             except DataError as error:
-                raise _with_engine_limit(error, encoders) from error
+                limited = next((encoder for encoder in encoders if encoder.limited_by_engine()), None)
+                if limited is None or "too_long" not in error.report.counts:
+                    raise
+                setting = f"engine.max_model_len is {limited.config.engine.max_model_len}: raise it, or leave it out"
+                raise DataError(f"{error}; {setting}", error.report) from error
         if earlier is not None and check_cache.differs(earlier, checked, source):
             raise UserError(
                 f"the {name} data ({source.name}) are not those this run began with: restore them, or choose "
@@ -158,15 +151,6 @@ def _length(encoder: PromptEncoder, pair: str | None, prompt: Prompt) -> int:
     """Tokens of a prompt, or of the longer of two paired wordings."""
     wordings = twins(prompt, pair) if pair and pair in prompt.views else (prompt,)
     return max(encoder.length(wording) for wording in wordings)
-
-
-def _with_engine_limit(error: DataError, encoders: Sequence[PromptEncoder]) -> DataError:
-    """The same error; where rows are too long for the engine alone, with the engine's setting."""
-    limited = next((encoder for encoder in encoders if encoder.limited_by_engine()), None)
-    if limited is None or "too_long" not in error.report.counts:
-        return error
-    setting = limited.config.engine.max_model_len
-    return DataError(f"{error}; engine.max_model_len is {setting}: raise it, or leave it out", error.report)
 
 
 def _require_trainable(config: Config, train: DataCheck, source: str) -> None:

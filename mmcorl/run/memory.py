@@ -23,13 +23,7 @@ def predict(
 ) -> dict[str, memory.Budget]:
     """Return what each agent will need with these data, before anything is loaded; print it unless `quiet`.
 
-    Args:
-        config: of the run.
-        encoders: of the agents.
-        longest: longest training prompt in tokens by agent.
-        prompts: some training prompts, to learn how much of a prompt its images are.
-        gpu: whether agents run on GPUs.
-        quiet: print nothing.
+    `longest` training prompt in tokens, by agent; some `prompts` tell how much of a prompt its images are.
     """
     budgets = {}
     for number, encoder in enumerate(encoders):

@@ -9,39 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, pstdev
-from typing import Any, Protocol
+from typing import Any
 
 from mmcorl.labels.supervision import Labels, MismatchError, join
 from mmcorl.labels.voting import Relation, Vote, pairwise_agreement, same_answer
-from mmcorl.types import Completion, Group, Prompt
+from mmcorl.types import Completion, Group, Prompt, PseudoLabel
 
 Record = dict[str, Any]
 Rewards = Mapping[str, tuple[float, ...]]
-
-
-class Counting(Protocol):
-    """A relation that counts its harder comparisons; `mmcorl.answers.Equivalence` is one."""
-
-    symbolic: int
-    timeouts: int
-
-
-class Comparisons:
-    """Counts symbolic comparisons and timeouts between two calls of `take`, for timings.jsonl.
-
-    A comparison that timed out counts as "not the same", so it may have changed a vote. The counts depend on what the
-    process compared before, so they do not belong in metrics.jsonl, which a resumed run must write byte for byte.
-    """
-
-    def __init__(self, relation: Counting) -> None:
-        self._relation = relation
-        self._seen = relation.symbolic, relation.timeouts
-
-    def take(self) -> Record:
-        """Return the counts since the last call, or since the start."""
-        now = self._relation.symbolic, self._relation.timeouts
-        (symbolic, timed_out), self._seen = (after - before for after, before in zip(now, self._seen, strict=True)), now
-        return {"symbolic": symbolic, "timed_out": timed_out}
 
 
 def step_metrics(
@@ -63,9 +38,8 @@ def step_metrics(
     uids = [prompt.uid for prompt in prompts]
     described: Record = {}
     for i, name in enumerate(agents):
-        record = _agent_step(
-            prompts, join(name, groups[i], uids, step), labels.votes[i], labels, i, rewards[i], relation
-        )
+        joined = join(name, groups[i], uids, step)
+        record = _agent_step(prompts, joined, labels.votes[i], labels.labels[i], rewards[i], relation)
         clash = record.keys() & updates[name].keys()
         if clash:
             raise ValueError(f"agent {name!r} reports {min(clash)!r}, which is computed from its rollouts")
@@ -78,12 +52,10 @@ def _agent_step(
     prompts: Sequence[Prompt],
     groups: Sequence[Group],
     votes: Sequence[Vote],
-    labels: Labels,
-    agent: int,
+    taught: Sequence[PseudoLabel],
     rewards: Rewards,
     relation: Relation,
 ) -> Record:
-    taught = labels.labels[agent]
     completions = [completion for group in groups for completion in group.completions]
     earned = [rewards[prompt.uid] for prompt in prompts]
     return {
@@ -197,7 +169,6 @@ def _cohort(answers: Mapping[str, Sequence[str | None]], prompts: Sequence[Promp
 
 
 def _mean(values: Iterable[float]) -> float | None:
-    """The mean, or None of nothing."""
     numbers = [float(value) for value in values]
     return fmean(numbers) if numbers else None
 

@@ -7,13 +7,14 @@ import math
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.table import Column, Table
@@ -43,15 +44,8 @@ class Progress:
 
     A context manager. Missing, null or non-finite metrics appear as a dash; no record raises. Leaving it by an
     exception or Ctrl-C restores the terminal, leaves the last panel visible and lets the exception pass. A console
-    holds one live display at a time, so do not open a `task` inside.
-
-    Args:
-        name: the run's name.
-        agents: agent names, in the order of the rows.
-        steps: training steps of the whole run.
-        start_step: steps already done, when the run is resumed.
-        console: where to draw; stderr by default.
-        quiet: draw and print nothing.
+    (stderr by default) holds one live display at a time, so do not open a `task` inside. `steps` are those of the whole
+    run, of which `start_step` are done when it is resumed.
     """
 
     def __init__(
@@ -69,27 +63,29 @@ class Progress:
         self._live: Live | None = None
         self._last_plain = -math.inf
         self._agents, self._steps, self._step = list(agents), steps, start_step
+        self._begin = time.monotonic(), start_step
+        self._left = ""
         self._latest: dict[str, Record] = {}
-        self._sampled: dict[str, list[float]] = {}
+        self._sampled: dict[str, list[float]] = defaultdict(list)
         self._votes: list[float] = []
         """Agreement of the votes, step by step."""
-        self._accuracy: dict[tuple[str, str], list[float]] = {}
-        self._agreement: dict[str, list[float]] = {}
+        self._accuracy: dict[tuple[str, str], list[float]] = defaultdict(list)
+        self._agreement: dict[str, list[float]] = defaultdict(list)
         """Of each validation set, evaluation by evaluation."""
+        one_line: dict[str, Any] = {"no_wrap": True, "overflow": "ellipsis"}
         self._bar = Bar(
-            TextColumn("{task.description}", "bold", markup=False, table_column=_column(max_width=24)),
-            TextColumn("{task.fields[phase]}", "cyan", markup=False, table_column=_column(width=16)),
+            TextColumn("{task.description}", "bold", markup=False, table_column=Column(max_width=24, **one_line)),
+            TextColumn("{task.fields[phase]}", "cyan", table_column=Column(width=16, **one_line)),
             BarColumn(bar_width=None, complete_style="cyan", finished_style="green"),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TimeRemainingColumn(compact=True),
-            TextColumn("left", "dim"),
+            TextColumn("{task.fields[left]}", "dim"),
             console=self._console,
             expand=True,
-            # The mean pace of the session, evaluations and checkpoints included.
-            speed_estimate_period=math.inf,
+            # The time left is counted here, so the samples that rich would keep of up to a thousand steps go at once.
+            speed_estimate_period=0,
         )
-        self._task = self._bar.add_task(name, total=steps, completed=start_step, phase="starting")
+        self._task = self._bar.add_task(name, total=steps, completed=start_step, phase="starting", left="")
 
     def __enter__(self) -> Self:
         if not self._quiet and _draws_live(self._console):
@@ -104,9 +100,7 @@ class Progress:
             self._live.start(refresh=True)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             self.phase("interrupted" if issubclass(kind, KeyboardInterrupt) else "failed")
         else:
@@ -119,7 +113,7 @@ class Progress:
     def phase(self, text: str) -> None:
         """Show the current phase, such as `rollout` or `evaluate`."""
         with self._lock:
-            self._bar.update(self._task, phase=text)
+            self._bar.update(self._task, phase=f"[{PHASE_STYLES.get(text, 'cyan')}]{escape(text)}")
 
     def restore(self, steps: Iterable[Record], validations: Iterable[Record]) -> None:
         """Add the records of an earlier session, so that a resumed run shows its whole trend."""
@@ -130,10 +124,14 @@ class Progress:
                 self._add_validation(record)
 
     def step(self, record: Record) -> None:
-        """Add a line of metrics.jsonl after a training step."""
         with self._lock:
             self._add_step(record)
-            self._bar.update(self._task, completed=self._step)
+            began, first = self._begin
+            if self._step > first:
+                # The mean pace of the session, evaluations and checkpoints included.
+                seconds = round((time.monotonic() - began) / (self._step - first) * max(0, self._steps - self._step))
+                self._left = f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d} left"
+            self._bar.update(self._task, completed=self._step, left=self._left)
         if self._live is None and not self._quiet:
             now = time.monotonic()
             if self._step >= self._steps or now - self._last_plain >= PLAIN_EVERY:
@@ -141,17 +139,13 @@ class Progress:
                 self.message(self._step_line())
 
     def validation(self, record: Record) -> None:
-        """Add a line of validation.jsonl after an evaluation."""
         with self._lock:
             set_name = self._add_validation(record)
         if self._live is None:
             parts = [f"step {record.get('step', '?')}/{self._steps}", f"validation {set_name}"]
-            parts += [
-                f"{agent} {_start_now(values, ' -> ')}"
-                for agent in self._agents
-                if (values := self._accuracy.get((set_name, agent))) is not None
-            ]
-            if self._agreement.get(set_name):
+            known = [(agent, self._accuracy.get((set_name, agent))) for agent in self._agents]
+            parts += [f"{agent} {_start_now(values, ' -> ')}" for agent, values in known if values is not None]
+            if self._agreement[set_name]:
                 parts.append(f"agreement {_start_now(self._agreement[set_name], ' -> ')}")
             self.message("  ".join(parts))
 
@@ -165,14 +159,14 @@ class Progress:
         self._step = self._step if step is None else int(step)
         for agent, metrics in self._rows(record):
             self._latest[agent] = mapping(metrics)
-            _append(self._sampled.setdefault(agent, []), self._latest[agent].get("sampled_accuracy"))
+            _append(self._sampled[agent], self._latest[agent].get("sampled_accuracy"))
         _append(self._votes, mapping(record.get("cohort")).get("agreement"))
 
     def _add_validation(self, record: Record) -> str:
         set_name = str(record.get("set", "validation"))
         for agent, metrics in self._rows(record):
-            _append(self._accuracy.setdefault((set_name, agent), []), mapping(metrics).get("accuracy"))
-        _append(self._agreement.setdefault(set_name, []), mapping(record.get("cohort")).get("agreement"))
+            _append(self._accuracy[set_name, agent], mapping(metrics).get("accuracy"))
+        _append(self._agreement[set_name], mapping(record.get("cohort")).get("agreement"))
         return set_name
 
     def _rows(self, record: Record) -> list[tuple[str, Any]]:
@@ -183,10 +177,8 @@ class Progress:
 
     def _step_line(self) -> str:
         parts = [f"step {self._step}/{self._steps}"]
-        remaining = self._bar.tasks[0].time_remaining
-        if remaining is not None and self._step < self._steps:
-            minutes, seconds = divmod(round(remaining), 60)
-            parts.append(f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d} left")
+        if self._left and self._step < self._steps:
+            parts.append(self._left)
         for agent in self._agents:
             metrics = self._latest.get(agent, {})
             values = {word: number(metrics.get(METRICS[word])) for word in ("reward", "sampled acc", "label acc")}
@@ -201,21 +193,16 @@ class Progress:
 
     def _panel(self) -> Group:
         with self._lock:
-            phase = str(self._bar.tasks[0].fields["phase"])
-            column = self._bar.columns[1]
-            assert isinstance(column, TextColumn)
-            column.style = PHASE_STYLES.get(phase, "cyan")
-            tables = (self._table(list(METRICS)[:count]) for count in range(len(METRICS), -1, -1))
             wide = self._console.options.update_width(10_000)
-            fitting = (t for t in tables if self._console.measure(t, options=wide).maximum <= self._console.width)
-            table = next(fitting, self._table([]))
-            others = [
-                f"{name}: {', '.join(f'{a} {_start_now(self._accuracy.get((name, a), []))}' for a in self._agents)}"
-                for name in list(self._agreement)[1:]
-            ]
-            return Group(
-                "", self._bar, table, *(Text(line, "dim", no_wrap=True, overflow="ellipsis") for line in others)
-            )
+            for count in range(len(METRICS), -1, -1):
+                table = self._table(list(METRICS)[:count])
+                if self._console.measure(table, options=wide).maximum <= self._console.width:
+                    break
+            others = []
+            for name in list(self._agreement)[1:]:
+                shown = ", ".join(f"{agent} {_start_now(self._accuracy[name, agent])}" for agent in self._agents)
+                others.append(Text(f"{name}: {shown}", "dim", no_wrap=True, overflow="ellipsis"))
+            return Group("", self._bar, table, *others)
 
     def _table(self, shown: Sequence[str]) -> Table:
         """Return the accuracy on the first validation set, trends and the chosen metrics of the last step."""
@@ -228,7 +215,10 @@ class Progress:
             metrics = self._latest.get(agent, {})
             accuracy, sampled = self._accuracy.get((first, agent), []), self._sampled.get(agent, [])
             trend = Text(sparkline(max(accuracy, sampled, key=len), TREND), "cyan")
-            numbers = [_metric(head, metrics.get(METRICS[head])) for head in shown]
+            known = {head: number(metrics.get(METRICS[head])) for head in shown}
+            numbers = [
+                "–" if v is None else f"{v:.1f}" if head == "tokens" else f"{v:.2f}" for head, v in known.items()
+            ]
             table.add_row(Text(agent), _start_now(accuracy), trend, *numbers)
         agreement = self._agreement.get(first) or self._votes
         if agreement:
@@ -238,11 +228,9 @@ class Progress:
 
 
 class Task:
-    """The handle of a running `task`."""
-
     def __init__(self, console: Console, description: str, total: int | None, quiet: bool) -> None:
-        self._console, self._description, self._total, self._quiet = console, description, total, quiet
-        self._done, self._note, self._last_plain, self._printed = 0, "", -math.inf, ""
+        self._console, self._quiet = console, quiet
+        self._last_plain, self._printed = -math.inf, ""
         self._bar = Bar(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None, complete_style="cyan", finished_style="green"),
@@ -258,14 +246,11 @@ class Task:
 
     def advance(self, n: int = 1) -> None:
         """Count n more units as done."""
-        self._done += n
         self._bar.advance(self._id, n)
         self._plain()
 
     def update(self, text: str, n: int = 0) -> None:
         """Show a note beside the bar and count n more units as done."""
-        self._done += n
-        self._note = text
         self._bar.update(self._id, note=text, advance=n)
         self._plain()
 
@@ -274,8 +259,9 @@ class Task:
         if self._quiet or not self._bar.disable or not (last or now - self._last_plain >= PLAIN_EVERY):
             return
         self._last_plain = now
-        count = f"{self._done}/{self._total}" if self._total is not None else f"{self._done}"
-        line = f"{self._description}  {count}  {self._note}".rstrip()
+        task = self._bar.tasks[0]
+        count = f"{task.completed:.0f}" if task.total is None else f"{task.completed:.0f}/{task.total:.0f}"
+        line = f"{task.description}  {count}  {task.fields['note']}".rstrip()
         if line != self._printed:
             self._printed = line
             self._console.print(Text(line), soft_wrap=True)
@@ -283,14 +269,7 @@ class Task:
 
 @contextmanager
 def task(description: str, total: int | None, console: Console | None = None, quiet: bool = False) -> Iterator[Task]:
-    """Show a bar for other long work, such as a warm start or a check of the data.
-
-    Args:
-        description: what is done.
-        total: number of units; None when unknown.
-        console: where to draw; stderr by default.
-        quiet: draw and print nothing.
-    """
+    """Show a bar for other long work, such as a warm start or a check of the data; `total` is None when unknown."""
     handle = Task(console if console is not None else Console(stderr=True), description, total, quiet)
     with handle._bar:
         try:
@@ -314,19 +293,9 @@ def _draws_live(console: Console) -> bool:
     return console.is_terminal and not console.is_dumb_terminal and console.encoding.lower().startswith("utf")
 
 
-def _column(**size: int) -> Column:
-    return Column(no_wrap=True, overflow="ellipsis", **size)  # type: ignore[arg-type]
-
-
 def _append(history: list[float], value: object) -> None:
-    known = number(value)
-    if known is not None:
+    if (known := number(value)) is not None:
         history.append(known)
-
-
-def _metric(head: str, value: object) -> str:
-    known = number(value)
-    return "–" if known is None else f"{known:.1f}" if head == "tokens" else f"{known:.2f}"
 
 
 def _start_now(history: Sequence[float], arrow: str = " → ") -> str:

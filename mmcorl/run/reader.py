@@ -72,38 +72,34 @@ class RunFiles:
     def supervision(self) -> str:
         """What rewards come from: `ring`, `self`, `gold` or another rule of teaching, a reward that needs no label
         (`entropy`, ...), or an episode (`debate`, `comas`); `unknown` when no file says."""
-        setting, reward = self.config.get("supervision"), mapping(self.config.get("reward")).get("kind", "match")
-        if episode := mapping(self.config.get("episode")).get("kind"):
+        setting, reward = self.config.get("supervision"), dig(self.config, "reward", "kind")
+        if episode := dig(self.config, "episode", "kind"):
             return str(episode)
-        if reward != "match":
+        if reward not in (None, "match"):
             return str(reward)
         kind = setting.get("kind") if isinstance(setting, Mapping) else setting
         return str(kind or (self.summary or {}).get("supervision") or "unknown")
 
     @property
     def supervision_label(self) -> str:
-        """`supervision` in words."""
         return SUPERVISION_LABELS.get(self.supervision, self.supervision)
 
     @property
     def agents(self) -> list[str]:
         """Agent names: the config's order, then any that only the records know."""
-        names: dict[str, None] = {}
-        for agent in self.config.get("agents") or ():
-            if isinstance(agent, Mapping) and agent.get("name"):
-                names[str(agent["name"])] = None
+        named = [agent["name"] for agent in self.config.get("agents") or () if dig(agent, "name")]
         sources: Iterable[Record] = (self.summary or {}, *self.validation[:1], *self.metrics[:1])
-        for record in sources:
-            names.update(dict.fromkeys(mapping(record.get("agents"))))
-        return list(names)
+        known = (name for record in sources for name in mapping(record.get("agents")))
+        return list(dict.fromkeys(map(str, (*named, *known))))
+
+    @property
+    def models(self) -> dict[str, Any]:
+        agents = [mapping(agent) for agent in self.config.get("agents") or ()]
+        return {str(agent.get("name")): agent.get("model") for agent in agents}
 
     @property
     def sets(self) -> list[str]:
-        """Validation sets in order of appearance."""
-        names = dict.fromkeys(str(record["set"]) for record in self.validation)
-        for agent in mapping((self.summary or {}).get("agents")).values():
-            names.update(dict.fromkeys(mapping(mapping(agent).get("end"))))
-        return list(names)
+        return list(dict.fromkeys(str(record["set"]) for record in self.validation))
 
     @property
     def steps_planned(self) -> int | None:
@@ -114,10 +110,7 @@ class RunFiles:
     @property
     def steps_done(self) -> int:
         """The last training step on record."""
-        if self.metrics:
-            return int(self.metrics[-1]["step"])
-        done = (self.summary or {}).get("steps")
-        return done if isinstance(done, int) else 0
+        return int(self.metrics[-1]["step"]) if self.metrics else 0
 
     @property
     def finished(self) -> bool:
@@ -127,20 +120,16 @@ class RunFiles:
     @property
     def seconds(self) -> float | None:
         """Run time: the summary's, else the sum of the steps' totals."""
-        seconds = number((self.summary or {}).get("seconds"))
-        if seconds is not None:
-            return seconds
-        totals = [number(mapping(record.get("seconds")).get("total")) for record in self.timings]
-        known = [total for total in totals if total is not None]
-        return sum(known) if known else None
+        seconds = number(dig(self.summary, "seconds"))
+        totals = [total for record in self.timings if (total := number(dig(record, "seconds", "total"))) is not None]
+        return seconds if seconds is not None else sum(totals) if totals else None
 
     def agent_series(self, agent: str, key: str) -> Points:
         """One training metric of one agent over the steps."""
-        return _points((r["step"], mapping(mapping(r.get("agents")).get(agent)).get(key)) for r in self.metrics)
+        return _points((record["step"], dig(record, "agents", agent, key)) for record in self.metrics)
 
     def cohort_series(self) -> Points:
-        """Agreement between the agents' votes on the training prompts."""
-        return _points((r["step"], mapping(r.get("cohort")).get("agreement")) for r in self.metrics)
+        return _points((record["step"], dig(record, "cohort", "agreement")) for record in self.metrics)
 
     def validation_records(self, set_name: str) -> list[Record]:
         """The evaluations of one set, by growing step."""
@@ -148,55 +137,35 @@ class RunFiles:
 
     def validation_series(self, set_name: str, agent: str, key: str = "accuracy") -> Points:
         """One evaluated number of one agent over the steps."""
-        return _points(
-            (r["step"], mapping(mapping(r.get("agents")).get(agent)).get(key))
-            for r in self.validation_records(set_name)
-        )
+        records = self.validation_records(set_name)
+        return _points((record["step"], dig(record, "agents", agent, key)) for record in records)
 
     def agreement_series(self, set_name: str, pair: str | None = None) -> Points:
         """Agreement on one set, of the cohort or of one pair such as `qwen|intern`."""
-        cohorts = ((r["step"], mapping(r.get("cohort"))) for r in self.validation_records(set_name))
-        if pair is None:
-            return _points((step, cohort.get("agreement")) for step, cohort in cohorts)
-        return _points((step, mapping(cohort.get("pairs")).get(pair)) for step, cohort in cohorts)
+        keys = ("agreement",) if pair is None else ("pairs", pair)
+        return _points((record["step"], dig(record, "cohort", *keys)) for record in self.validation_records(set_name))
 
     def pairs(self, set_name: str) -> list[str]:
         """The pairs of agents whose agreement on one set is on record."""
-        names: dict[str, None] = {}
-        for record in self.validation_records(set_name):
-            names.update(dict.fromkeys(mapping(mapping(record.get("cohort")).get("pairs"))))
-        return list(names)
+        records = self.validation_records(set_name)
+        return list(dict.fromkeys(pair for record in records for pair in mapping(dig(record, "cohort", "pairs"))))
 
     def accuracy(self, set_name: str, agent: str) -> StartEnd:
-        """First and latest accuracy; from validation.jsonl, or from the summary where that file is absent."""
-        points = self.validation_series(set_name, agent)
-        if not self.validation_records(set_name):
-            summary = mapping(mapping((self.summary or {}).get("agents")).get(agent))
-            return StartEnd(
-                number(mapping(summary.get("start")).get(set_name)),
-                number(mapping(summary.get("end")).get(set_name)),
-            )
-        items = None
-        for record in self.validation_records(set_name):
-            n = mapping(mapping(record.get("agents")).get(agent)).get("n")
-            items = n if isinstance(n, int) else items
-        return _start_end(points, items)
+        counts = [dig(record, "agents", agent, "n") for record in self.validation_records(set_name)]
+        items = next((count for count in reversed(counts) if isinstance(count, int)), None)
+        return _start_end(self.validation_series(set_name, agent), items)
 
     def agreement(self, set_name: str) -> StartEnd:
         """First and latest agreement of the cohort on one set."""
-        if not self.validation_records(set_name):
-            agreement = mapping(mapping((self.summary or {}).get("agreement")).get(set_name))
-            return StartEnd(number(agreement.get("start")), number(agreement.get("end")))
-        return _start_end(self.agreement_series(set_name), None)
+        return _start_end(self.agreement_series(set_name))
 
     def by_tag(self, set_name: str, agent: str) -> dict[str, StartEnd]:
         """First and latest accuracy of one agent for each tag (skill, level, subject) of one set."""
         series: dict[str, list[tuple[int, object]]] = {}
         for record in self.validation_records(set_name):
-            tags = mapping(mapping(mapping(record.get("agents")).get(agent)).get("by_tag"))
-            for tag, value in tags.items():
+            for tag, value in mapping(dig(record, "agents", agent, "by_tag")).items():
                 series.setdefault(str(tag), []).append((record["step"], value))
-        return {tag: _start_end(_points(points), None) for tag, points in series.items()}
+        return {tag: _start_end(_points(points)) for tag, points in series.items()}
 
 
 def read_run(run_dir: Path) -> RunFiles:
@@ -213,11 +182,18 @@ def read_run(run_dir: Path) -> RunFiles:
         raise UserError(f"{run_dir} holds none of {', '.join(known)}; give the folder of a run that has been started.")
     logs = {name: read_jsonl(run_dir / name) for name in LINE_FILES}
     lines = {name: records for name, (records, _) in logs.items()}
-    config_path = run_dir / "config.yaml"
-    config_text = config_path.read_text(encoding="utf-8") if config_path.exists() else None
+    config_text, config = None, {}
+    if (path := run_dir / "config.yaml").exists():
+        config_text = path.read_text(encoding="utf-8")
+        try:
+            config = yaml.safe_load(config_text)
+        except yaml.YAMLError as error:
+            raise UserError(f"{path} is not YAML ({' '.join(str(error).split())}); restore it.") from error
+        if not isinstance(config, dict):
+            raise UserError(f"{path} is not a mapping of settings; restore it.")
     return RunFiles(
         path=run_dir,
-        config=_parse_config(config_path, config_text),
+        config=config,
         config_text=config_text,
         metrics=_last_of_each(lines["metrics.jsonl"], "metrics.jsonl", run_dir, ("step",)),
         validation=_last_of_each(lines["validation.jsonl"], "validation.jsonl", run_dir, ("step", "set")),
@@ -241,12 +217,19 @@ def mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
+def dig(value: object, *keys: str) -> Any:
+    """What lies under `keys` in nested records; None where one of them is absent."""
+    for key in keys:
+        value = mapping(value).get(key)
+    return value
+
+
 def _points(pairs: Iterable[tuple[object, object]]) -> Points:
     known = ((number(step), number(value)) for step, value in pairs)
     return [(int(step), value) for step, value in known if step is not None and value is not None]
 
 
-def _start_end(points: Points, items: int | None) -> StartEnd:
+def _start_end(points: Points, items: int | None = None) -> StartEnd:
     if not points:
         return StartEnd(None, None, items=items)
     if len(points) == 1:
@@ -262,15 +245,3 @@ def _last_of_each(records: Sequence[Record], name: str, run_dir: Path, key: tupl
             raise UserError(f"{run_dir / name} has a record without {' and '.join(key)}; it is not a run's file.")
         latest[tuple(record[part] for part in key)] = record
     return sorted(latest.values(), key=lambda record: record["step"])
-
-
-def _parse_config(path: Path, text: str | None) -> Record:
-    if text is None:
-        return {}
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UserError(f"{path} is not YAML ({' '.join(str(error).split())}); restore it.") from error
-    if not isinstance(value, dict):
-        raise UserError(f"{path} is not a mapping of settings; restore it.")
-    return value

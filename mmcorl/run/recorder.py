@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from mmcorl.agent import Agent, Parallel, in_turn, results
@@ -20,11 +20,10 @@ from mmcorl.cotrain import StepRecord
 from mmcorl.interactions.records import agent_metrics, reply_records
 from mmcorl.report import profile_table
 from mmcorl.run import checkpoints
-from mmcorl.run.clock import PhaseClock
 from mmcorl.run.evaluation import HeldOut, is_best, response_records, scores
 from mmcorl.run.folder import atomic_write
 from mmcorl.run.gallery import gallery_records
-from mmcorl.run.metrics import Comparisons, step_metrics, validation_metrics, votes_records
+from mmcorl.run.metrics import step_metrics, validation_metrics, votes_records
 from mmcorl.run.progress import Progress
 from mmcorl.run.run_folder import FINAL, PROFILE, SUMMARY, RunFolder
 from mmcorl.run.summary import summarize
@@ -35,21 +34,45 @@ UNPARSED_SHARE, UNPARSED_STEPS = 0.9, 5
 """An agent that gives no answer in this share of its completions for so many steps is worth a warning."""
 
 
+class PhaseClock:
+    """Where the time of a step goes: adds up the seconds of each phase until they are taken."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._running: tuple[str, float] | None = None
+
+    def start(self, phase: str) -> None:
+        """End the running phase and begin another; its first word is its name."""
+        self.stop()
+        self._running = (phase.split()[0], time.perf_counter())
+
+    def stop(self) -> None:
+        if self._running is not None:
+            phase, since = self._running
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - since
+            self._running = None
+
+    def move_to_update(self, slowest: float) -> None:
+        """Count as `update` what of the slowest update ran while this process already waited for the next rollouts."""
+        waited, counted = self.seconds.get("rollout", 0.0), self.seconds.get("update", 0.0)
+        moved = min(waited, max(0.0, slowest - counted))
+        self.seconds |= {"rollout": waited - moved, "update": counted + moved}
+
+    def take(self) -> dict[str, float]:
+        """Return seconds by phase and their `total` since the last call."""
+        self.stop()
+        seconds = {phase: round(value, 4) for phase, value in self.seconds.items()}
+        seconds["total"] = round(sum(self.seconds.values()), 4)
+        self.seconds = {}
+        return seconds
+
+
 class Recorder:
     """Records what `cotrain` did in the run's folder, evaluates and checkpoints. Implements `mmcorl.cotrain.Journal`.
 
-    As a context manager it closes the trackers at the end.
-
-    Args:
-        folder: of the run, begun.
-        config: of the run.
-        steps: last step.
-        validation: sets to evaluate.
-        relation: the run's equivalence of answers.
-        progress: shows the user what is going on.
-        start: the checkpoint that the run continues from.
-        parallel: starts one call per agent.
-        rates: by agent, returns throughput and memory of a finished step.
+    As a context manager it closes the trackers at the end. The folder is begun; `start` is the checkpoint that the run
+    continues from; `parallel` starts one call per agent; `rates`, by agent, return throughput and memory of a finished
+    step.
     """
 
     def __init__(
@@ -74,7 +97,7 @@ class Recorder:
             folder.path, ("tensorboard", *config.logging.trackers), config.model_dump(mode="json"), self.step
         )
         self._clock = PhaseClock()
-        self._comparisons = Comparisons(relation)
+        self._compared = self._comparisons()
         self._unwritten: StepRecord | None = None
         """The recorded step whose updates are still running."""
         self._best_step: int | None = None
@@ -86,9 +109,7 @@ class Recorder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.trackers.close()
 
     # -- Journal --------------------------------------------------------------------------------------------------
@@ -223,7 +244,8 @@ class Recorder:
         self._clock.stop()
         if overlapping and rates:
             self._clock.move_to_update(max(rate["update_seconds"] + rate["sync_seconds"] for rate in rates.values()))
-        comparisons = self._comparisons.take()
+        before, self._compared = self._compared, self._comparisons()
+        comparisons = {name: count - before[name] for name, count in self._compared.items()}
         if comparisons["timed_out"]:
             self.progress.message(
                 f"step {self.step}: {comparisons['timed_out']} comparisons of answers ran out of time and count as "
@@ -239,6 +261,14 @@ class Recorder:
         self.folder.append("timings.jsonl", [timing])
         self.trackers.log(timing)
         self.progress.step(metrics)
+
+    def _comparisons(self) -> dict[str, int]:
+        """Return how many comparisons of answers took algebra so far, and how many of them ran out of time.
+
+        The latter count as "not the same", so they may have changed a vote. The counts depend on what the process
+        compared before, so they are in timings.jsonl: metrics.jsonl is written byte for byte by a resumed run.
+        """
+        return {"symbolic": self.relation.symbolic, "timed_out": self.relation.timeouts}
 
     def _warn_of_unparsed(self, metrics: Mapping[str, Any]) -> None:
         """Warn when an agent has given hardly any readable answer for a while: then nobody learns from it."""

@@ -53,9 +53,15 @@ class RunFolder(Folder):
     def _check(self) -> None:
         if self.path.is_dir() and self.begun:
             self.lock()
-            self.require_same_settings(
-                settings.changes_to_refuse(self._held_settings(), self.config.model_dump(mode="json"))
-            )
+            try:
+                # Through Config, so that a setting added to the program since has its default on both sides.
+                held = settings.load_kept(self.path).model_dump(mode="json")
+            except UserError as error:
+                raise UserError(
+                    f"{str(self.path / CONFIG)!r}, the settings of the run in this folder, cannot be read ({error}): "
+                    f"restore it, or {self.ELSEWHERE}"
+                ) from error
+            self.require_same_settings(settings.changes_to_refuse(held, self.config.model_dump(mode="json")))
             for name, content in self.user_files.items():
                 kept = self.path / KEPT / name
                 if kept.is_file() and (before := kept.read_bytes()) != content:
@@ -64,16 +70,6 @@ class RunFolder(Folder):
                         f"restore it from {str(kept)!r}, put yours there to go on with it, or {self.ELSEWHERE}"
                     )
         self.require_usable()
-
-    def _held_settings(self) -> dict[str, Any]:
-        try:
-            # Through Config, so that a setting added to the program since has its default on both sides.
-            return settings.load_kept(self.path).model_dump(mode="json")
-        except UserError as error:
-            raise UserError(
-                f"{str(self.path / CONFIG)!r}, the settings of the run in this folder, cannot be read ({error}): "
-                f"restore it, or {self.ELSEWHERE}"
-            ) from error
 
     def begin(self, data_check: Mapping[str, Any]) -> checkpoints.Committed | None:
         """Create the folder, or take it over; return the last committed checkpoint, None where there is none.

@@ -1,4 +1,4 @@
-"""summary.json: start and end of every agent and validation set, and what produced the numbers."""
+"""summary.json: start and end of every agent and validation set, throughput and memory, and what produced them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 from mmcorl.answers import RELATIONS
 from mmcorl.config import Config
-from mmcorl.run.throughput import overall, peak_memory
+
+WORK = ("rollout_seconds", "update_seconds", "sync_seconds")
 
 
 def summarize(
@@ -18,15 +19,7 @@ def summarize(
     validation: Sequence[Mapping[str, Any]],
     timings: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """Return the content of summary.json.
-
-    Args:
-        config: of the run.
-        steps: steps done.
-        seconds: of the whole run.
-        agents: facts of each agent, such as its model and parameters.
-        validation, timings: the lines of these logs.
-    """
+    """Return the content of summary.json; `agents` are facts of each, such as its model and parameters."""
     summary: dict[str, Any] = {
         "name": config.name,
         "supervision": config.supervision.kind,
@@ -53,3 +46,45 @@ def summarize(
         agreement = summary["agreement"].setdefault(line["set"], {"start": line["cohort"]["agreement"]})
         agreement["end"] = line["cohort"]["agreement"]
     return summary
+
+
+def peak_memory(timings: Sequence[Mapping[str, Any]], agent: str) -> dict[str, Any]:
+    """The most GB that the fullest rank of an agent took in any step (`measured_gb`), and `of` what (GPU or process).
+
+    From the lines of timings.jsonl; empty where no step was measured.
+    """
+    lines = [line["agents"][agent] for line in timings if agent in line.get("agents", {})]
+    for of, key in (("GPU", "peak_gpu_gb"), ("process", "peak_process_gb")):
+        if known := [line[key] for line in lines if line.get(key) is not None]:
+            return {"of": of, "measured_gb": max(known)}
+    return {}
+
+
+def memory_sentence(memory: Mapping[str, Any]) -> str:
+    """What an agent took and what was predicted, for people; `memory` is what summary.json says of it."""
+    whose = " by all agents together" if memory.get("together") else ""
+    unit = 1e9 / 2**30
+    predicted = f", {memory['predicted_gb'] * unit:.2f} predicted" if "predicted_gb" in memory else ""
+    if memory["of"] == "GPU":
+        return f"peak {memory['measured_gb'] * unit:.2f} GiB per GPU{whose}{predicted}"
+    return f"process grown by {memory['measured_gb'] * unit:.2f} GiB at its peak{whose}{predicted} for tensors"
+
+
+def overall(timings: Sequence[Mapping[str, Any]], agent: str) -> dict[str, float | None]:
+    """The rates of a whole run from the lines of timings.jsonl: those of its steps, weighted by their seconds.
+
+    `busy_share` is the part of the run's time in which the agent itself worked: the rest it waited for peers,
+    evaluations and checkpoints. Empty where no step was measured.
+    """
+    lines = [line["agents"][agent] for line in timings if agent in line.get("agents", {})]
+    weights = [sum(line[key] for key in WORK) for line in lines]
+    total = sum(weights)
+    if not total:
+        return {}
+    rates: dict[str, float | None] = {}
+    for key in ("prompts_per_second", "completions_per_second", "tokens_per_second", "rollout_share", "mfu"):
+        values = [line[key] for line in lines]
+        known = all(value is not None for value in values)
+        rates[key] = sum(v * w for v, w in zip(values, weights, strict=True)) / total if known else None
+    elapsed = sum(line["seconds"]["total"] for line in timings)
+    return {**rates, "busy_share": min(1.0, total / elapsed) if elapsed else None}

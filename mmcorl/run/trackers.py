@@ -8,10 +8,9 @@ import json
 import os
 import secrets
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from mmcorl.errors import UserError
 from mmcorl.run.folder import atomic_write
@@ -50,10 +49,8 @@ def flatten(record: Mapping[str, Any]) -> dict[str, float]:
     return dict(_numbers(tree, ""))
 
 
-class Tracker(Protocol):
-    def log(self, step: int, values: Mapping[str, float]) -> None: ...
-
-    def close(self) -> None: ...
+Tracker = tuple[Callable[[int, Mapping[str, float]], object], Callable[[], object]]
+"""What logs the values of a step, and what closes the tracker."""
 
 
 class Trackers:
@@ -63,12 +60,6 @@ class Trackers:
     session wrote after `start_step`. wandb and trackio continue the run whose id is kept in `run_dir`/trackers.json;
     a record that an earlier session has sent is not sent again, since a resumed run repeats it number for number. Their
     environment variables hold: WANDB_MODE, WANDB_PROJECT, TRACKIO_DIR, TRACKIO_PROJECT.
-
-    Args:
-        run_dir: the run folder.
-        names: trackers of `NAMES`.
-        config: the resolved config, shown by wandb and trackio.
-        start_step: training steps done when this session starts; 0 for a new run.
 
     Raises:
         UserError: a name is unknown, its package is missing, or it cannot start.
@@ -88,13 +79,13 @@ class Trackers:
         self._ids: dict[str, str] = state.get("ids", {})
         self._sent: dict[str, int] = state.get("sent", {})
         """The last step sent of each kind of record."""
-        self._tensorboard: Tracker = _TensorBoard(run_dir / "tensorboard", start_step)
+        self._tensorboard = _tensorboard(run_dir / "tensorboard", start_step)
         self._others: list[Tracker] = []
         try:
             for name in dict.fromkeys(names):
                 if name != "tensorboard":
                     self._ids.setdefault(name, secrets.token_hex(4))
-                    start = _Wandb if name == "wandb" else _Trackio
+                    start = _wandb if name == "wandb" else _trackio
                     self._others.append(start(run_dir, dict(config or {}), self._ids[name]))
         except BaseException:
             self.close()
@@ -104,9 +95,7 @@ class Trackers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def log(self, record: Mapping[str, Any]) -> None:
@@ -115,92 +104,79 @@ class Trackers:
         kind = f"validation/{record['set']}" if "set" in record else "timings" if "seconds" in record else "step"
         is_new = step > self._sent.get(kind, -1)
         if is_new or step > self._start_step:  # TensorBoard has purged what an earlier session wrote from there on
-            self._tensorboard.log(step, values)
+            self._tensorboard[0](step, values)
         if is_new:
-            for tracker in self._others:
-                tracker.log(step, values)
+            for log, _ in self._others:
+                log(step, values)
             self._sent[kind] = step
             self._save_state()
 
     def close(self) -> None:
-        """Close every tracker, also when one of them fails."""
         with contextlib.ExitStack() as stack:
-            for tracker in (self._tensorboard, *self._others):
-                stack.callback(tracker.close)
+            for _, close in (self._tensorboard, *self._others):
+                stack.callback(close)
 
     def _save_state(self) -> None:
         atomic_write(self._state_file, json.dumps({"ids": self._ids, "sent": self._sent}), sync=False)
 
 
-class _TensorBoard:
-    def __init__(self, folder: Path, start_step: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
+def _tensorboard(folder: Path, start_step: int) -> Tracker:
+    from torch.utils.tensorboard import SummaryWriter
 
-        # Readers drop what earlier files hold from this step on: all of it when no step is done.
-        self._writer = SummaryWriter(str(folder), purge_step=start_step + 1 if start_step else 0)
+    # Readers drop what earlier files hold from this step on: all of it when no step is done.
+    writer = SummaryWriter(str(folder), purge_step=start_step + 1 if start_step else 0)
 
-    def log(self, step: int, values: Mapping[str, float]) -> None:
+    def log(step: int, values: Mapping[str, float]) -> None:
         for tag, value in values.items():
-            self._writer.add_scalar(tag, value, step)
-        self._writer.flush()  # A killed run loses nothing its checkpoint has seen.
+            writer.add_scalar(tag, value, step)
+        writer.flush()  # A killed run loses nothing its checkpoint has seen.
 
-    def close(self) -> None:
-        self._writer.close()
+    return log, writer.close
 
 
-class _Wandb:
-    def __init__(self, run_dir: Path, config: dict[str, Any], identity: str) -> None:
-        import wandb
+def _wandb(run_dir: Path, config: dict[str, Any], identity: str) -> Tracker:
+    import wandb
 
-        try:
-            self._run = wandb.init(
-                project=os.environ.get("WANDB_PROJECT", PROJECT),
-                name=str(config.get("name", run_dir.resolve().name)),
-                id=identity,
-                resume="allow",
-                dir=str(run_dir),
+    try:
+        run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", PROJECT),
+            name=str(config.get("name", run_dir.resolve().name)),
+            id=identity,
+            resume="allow",
+            dir=str(run_dir),
+            config=config,
+            allow_val_change=True,
+        )
+    except (wandb.errors.UsageError, wandb.errors.CommError, wandb.errors.AuthenticationError) as error:
+        raise UserError(
+            f"wandb cannot start ({' '.join(str(error).split())}); run `wandb login`, set WANDB_MODE=offline or do "
+            "without it."
+        ) from error
+    return lambda step, values: run.log(dict(values), step=step), run.finish
+
+
+def _trackio(run_dir: Path, config: dict[str, Any], identity: str) -> Tracker:
+    import trackio
+
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # stdout is for results
+            run = trackio.init(
+                project=os.environ.get("TRACKIO_PROJECT", PROJECT),
+                name=f"{config.get('name', run_dir.resolve().name)}-{identity}",
                 config=config,
-                allow_val_change=True,
+                resume="allow",
+                embed=False,
             )
-        except (wandb.errors.UsageError, wandb.errors.CommError, wandb.errors.AuthenticationError) as error:
-            raise UserError(
-                f"wandb cannot start ({' '.join(str(error).split())}); run `wandb login`, set WANDB_MODE=offline or do "
-                "without it."
-            ) from error
+    except ValueError as error:
+        raise UserError(
+            f"trackio cannot start ({' '.join(str(error).split())}); correct its settings or do without it."
+        ) from error
 
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        self._run.log(dict(values), step=step)
-
-    def close(self) -> None:
-        self._run.finish()
-
-
-class _Trackio:
-    def __init__(self, run_dir: Path, config: dict[str, Any], identity: str) -> None:
-        import trackio
-
-        try:
-            with contextlib.redirect_stdout(sys.stderr):  # stdout is for results
-                self._run = trackio.init(
-                    project=os.environ.get("TRACKIO_PROJECT", PROJECT),
-                    name=f"{config.get('name', run_dir.resolve().name)}-{identity}",
-                    config=config,
-                    resume="allow",
-                    embed=False,
-                )
-        except ValueError as error:
-            raise UserError(
-                f"trackio cannot start ({' '.join(str(error).split())}); correct its settings or do without it."
-            ) from error
-
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        self._run.log(dict(values), step=step)
-
-    def close(self) -> None:
-        import trackio
-
+    def close() -> None:
         with contextlib.redirect_stdout(sys.stderr):
             trackio.finish()  # the run's own finish would be called, and printed, again at exit
+
+    return lambda step, values: run.log(dict(values), step=step), close
 
 
 def _numbers(value: object, path: str) -> Iterator[tuple[str, float]]:

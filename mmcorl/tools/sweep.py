@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
@@ -21,13 +21,19 @@ from mmcorl import config as settings
 from mmcorl.config import Config
 from mmcorl.errors import UserError
 from mmcorl.run.progress import task
-from mmcorl.run.reader import RunFiles, mapping, number, read_run
+from mmcorl.run.reader import RunFiles, dig, mapping, number, read_run
 from mmcorl.tools.zoo import parse, resolve
 
 LAST = 10
 """Training metrics are means over the last so many steps."""
 TRAINED = ("pseudo_label_accuracy", "sampled_accuracy", "reward_mean", "reward_std", "completion_length", "entropy")
-AMOUNTS = ("prompts", "completions", "tokens", "agent_seconds")
+AMOUNTS = {
+    "prompts": ("prompts",),
+    "completions": ("sampled_completions",),
+    "tokens": ("sampled_tokens",),
+    "agent_seconds": ("rollout_seconds", "update_seconds", "sync_seconds"),
+}
+"""Columns of what all agents together sampled and worked, with their keys in timings.jsonl."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +78,11 @@ def plan(
         twice = [one for one in given if list(given).count(one) > 1]
         if twice:
             raise UserError(f"--{what} names {twice[0]} twice: name each once")
-    labels = {method: _label(method) for method in methods}
+    # Files are called by their names alone in folders, tables and names of runs.
+    labels = {}
+    for method in methods:
+        parts = [Path(part).stem if part.endswith((".yaml", ".yml")) else part for part in method.split("+")]
+        labels[method] = "+".join(re.sub(r"[^A-Za-z0-9_.-]+", "_", part.strip()).lstrip("_.-") for part in parts)
     for method, label in labels.items():
         first = next(one for one, other in labels.items() if other == label)
         if first != method:
@@ -89,12 +99,6 @@ def plan(
                 raise UserError(f"method {method!r}: {error}") from error
             planned.append(Planned(label, seed, out / label / f"seed_{seed}", config))
     return planned
-
-
-def _label(method: str) -> str:
-    """What a method is called in folders, tables and names of runs: files by their names alone."""
-    parts = [Path(part).stem if part.endswith((".yaml", ".yml")) else part for part in method.split("+")]
-    return "+".join(re.sub(r"[^A-Za-z0-9_.-]+", "_", part.strip()).lstrip("_.-") for part in parts)
 
 
 def execute(planned: Sequence[Planned], jobs: int, tell: Callable[[Planned, str], None]) -> list[Planned]:
@@ -160,7 +164,6 @@ def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def last_words(one: Planned) -> str:
-    """The last line that a failed run printed."""
     lines = one.path.with_suffix(".log").read_text(errors="replace").strip().splitlines()
     return lines[-1] if lines else "it printed nothing"
 
@@ -188,8 +191,7 @@ def rows(planned: Sequence[Planned]) -> list[Row]:
     """One row per method: `Spread` of every column over its finished seeds.
 
     Columns: `accuracy/SET`, `start/SET` and `agreement/SET` (means over agents), `accuracy/SET/AGENT`, the training
-    metrics of `TRAINED` (means over agents and the last steps), and `AMOUNTS`: what all agents together sampled and
-    worked. None where nothing is on record.
+    metrics of `TRAINED` (means over agents and the last steps), and `AMOUNTS`. None where nothing is on record.
     """
     table = []
     for method in dict.fromkeys(one.method for one in planned):
@@ -217,21 +219,12 @@ def numbers_of(run: RunFiles) -> dict[str, float | None]:
         found[f"agreement/{name}"] = run.agreement(name).end
     for key in TRAINED:
         found[key] = _mean([value for agent in run.agents for _, value in run.agent_series(agent, key)[-LAST:]])
-    return found | dict(_amounts(run))
-
-
-def _amounts(run: RunFiles) -> Iterator[tuple[str, float | None]]:
-    of_agents = [mapping(agent) for line in run.timings for agent in mapping(line.get("agents")).values()]
-    yield "prompts", _total(of_agents, "prompts")
-    yield "completions", _total(of_agents, "sampled_completions")
-    yield "tokens", _total(of_agents, "sampled_tokens")
-    work = [_total(of_agents, key) for key in ("rollout_seconds", "update_seconds", "sync_seconds")]
-    yield "agent_seconds", sum(value or 0.0 for value in work) if of_agents else None
-
-
-def _total(lines: Sequence[Mapping[str, Any]], key: str) -> float | None:
-    values = [number(line.get(key)) for line in lines]
-    return sum(value for value in values if value is not None) if any(v is not None for v in values) else None
+    of_agents = [agent for line in run.timings for agent in mapping(line.get("agents")).values()]
+    for column, keys in AMOUNTS.items():
+        # None where no line has any of it.
+        values = [value for key in keys for agent in of_agents if (value := number(dig(agent, key))) is not None]
+        found[column] = sum(values) if values else None
+    return found
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -245,7 +238,6 @@ def record(table: Sequence[Row]) -> list[Row]:
 
 
 def describe(planned: Sequence[Planned]) -> str:
-    """What will run, in a sentence."""
     methods = dict.fromkeys(one.method for one in planned)
     seeds = dict.fromkeys(one.seed for one in planned)
     left = sum(not one.done for one in planned)

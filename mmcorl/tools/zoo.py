@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Entry:
-    """A checkpoint of the zoo."""
-
     family: str
     """Family that `model_adapters.testing.tiny` builds."""
     kind: synthetic.Kind
@@ -39,7 +37,6 @@ class Entry:
     """Skills with the wrong habit."""
 
     def describe(self) -> str:
-        """Describe the entry in one line."""
         return f"{self.family}, {self.kind} tasks, wrong habit on {' and '.join(self.weak)}"
 
 
@@ -110,6 +107,7 @@ def parse(model: str) -> tuple[str, int] | None:
 
 def build(name: str, seed: int = 0, recipe: Recipe = RECIPE, *, quiet: bool = False) -> Path:
     """Build one entry, or find it in the cache; return its folder, in hub layout with a zoo.json."""
+    import torch
     import transformers
 
     major = transformers.__version__.split(".")[0]
@@ -122,34 +120,27 @@ def build(name: str, seed: int = 0, recipe: Recipe = RECIPE, *, quiet: bool = Fa
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        if not (folder / "zoo.json").is_file():
-            _make(name, seed, recipe, folder, quiet)
+        if (folder / "zoo.json").is_file():
+            return folder
+        partial = folder.with_name(f".{folder.name}.{os.getpid()}")
+        shutil.rmtree(partial, ignore_errors=True)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # A model this small is several times slower on more.
+        try:
+            facts = _teach(name, seed, recipe, partial, quiet)
+        finally:
+            torch.set_num_threads(threads)
+        (partial / "zoo.json").write_text(json.dumps({"name": name, "seed": seed, **facts}, indent=1) + "\n")
+        try:
+            partial.rename(folder)
+        except OSError:
+            if not (folder / "zoo.json").is_file():
+                raise
+            shutil.rmtree(partial)  # Built meanwhile on another machine, whose locks are not visible here.
     return folder
 
 
-def _make(name: str, seed: int, recipe: Recipe, folder: Path, quiet: bool) -> None:
-    """Build one entry in a temporary folder and rename it when complete."""
-    import torch
-
-    partial = folder.with_name(f".{folder.name}.{os.getpid()}")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # A model this small is several times slower on more.
-    try:
-        shutil.rmtree(partial, ignore_errors=True)
-        facts = _teach(name, seed, recipe, partial, quiet)
-    finally:
-        torch.set_num_threads(threads)
-    (partial / "zoo.json").write_text(json.dumps({"name": name, "seed": seed, **facts}, indent=1) + "\n")
-    try:
-        partial.rename(folder)
-    except OSError:
-        if not (folder / "zoo.json").is_file():
-            raise
-        shutil.rmtree(partial)  # Built meanwhile on another machine, whose locks are not visible here.
-
-
 def _teach(name: str, seed: int, recipe: Recipe, folder: Path, quiet: bool) -> dict[str, Any]:
-
     from mmcorl.policy.policy import Policy
     from mmcorl.run.progress import task
     from model_adapters.base import VisionSettings
@@ -164,9 +155,11 @@ def _teach(name: str, seed: int, recipe: Recipe, folder: Path, quiet: bool) -> d
     policy = Policy(adapter.load_model(folder), adapter, adapter.load_processor(folder, vision))
     teacher = _Teacher(policy, entry, seed, recipe)
     with task(f"warming up {name}", recipe.clean_steps + recipe.habit_steps, quiet=quiet) as bar:
-        optimizer = _adamw(policy, recipe.clean_lr)
+        optimizer = teacher.adamw()
         for step in range(recipe.most_steps):
-            optimizer.param_groups[0]["lr"] = recipe.clean_lr * _clean_rate(step, recipe.clean_steps)
+            # 50 warm-up steps, cosine to a tenth, then constant.
+            cosine = 0.1 + 0.45 * (1 + math.cos(math.pi * min(1.0, step / recipe.clean_steps)))
+            optimizer.param_groups[0]["lr"] = recipe.clean_lr * ((step + 1) / 50 if step < 50 else cosine)
             teacher.step(optimizer, synthetic.response)
             bar.advance(1 if step < recipe.clean_steps else 0)
             done = step + 1
@@ -180,7 +173,7 @@ def _teach(name: str, seed: int, recipe: Recipe, folder: Path, quiet: bool) -> d
                 f"zoo:{name}@{seed} reached {clean:.3f} clean accuracy in {recipe.most_steps} steps, "
                 f"not {recipe.enough}; try another seed"
             )
-        optimizer = _adamw(policy, recipe.habit_lr)
+        optimizer = teacher.adamw()
         for step in range(recipe.habit_steps):
             optimizer.param_groups[0]["lr"] = recipe.habit_lr * (1 - 0.9 * step / recipe.habit_steps)
             teacher.step(optimizer, teacher.habit)
@@ -199,6 +192,12 @@ class _Teacher:
         self.rows = [self._row(TEACH_FROM + i) for i in range(recipe.rows)]
         self.encoded = [self._encode(row) for row in self.rows]
         self.order: list[int] = []
+
+    def adamw(self) -> Any:
+        """A fresh optimizer; each step sets its rate."""
+        import torch
+
+        return torch.optim.AdamW(self.policy.parameters(), betas=(0.9, 0.99), weight_decay=0.0)
 
     def step(self, optimizer: Any, label: Callable[[synthetic.SyntheticRow], str]) -> None:
         """One cross-entropy step on response tokens."""
@@ -221,12 +220,10 @@ class _Teacher:
         optimizer.step()
 
     def habit(self, row: synthetic.SyntheticRow) -> str:
-        """The label of the habit stage."""
         wrong = row.skill in self.entry.weak and self.random.random() >= self.recipe.right
         return synthetic.wrong_response(row) if wrong else synthetic.response(row)
 
     def accuracy_by_skill(self) -> dict[str, float]:
-        """Greedy accuracy per skill."""
         from mmcorl.answers import extract
         from mmcorl.engines.base import Sampling
         from mmcorl.engines.transformers import TransformersEngine
@@ -242,7 +239,6 @@ class _Teacher:
         return {skill: sum(hits) / len(hits) for skill, hits in right.items()}
 
     def accuracy(self) -> float:
-        """Mean greedy accuracy of the four skills."""
         skills = self.accuracy_by_skill()
         return sum(skills.values()) / len(skills)
 
@@ -254,16 +250,3 @@ class _Teacher:
 
         images = [load_image(row.image)] if row.image else []
         return self.policy.adapter.encode(self.policy.processor, row.question, images)
-
-
-def _adamw(policy: Policy, lr: float) -> Any:
-    import torch
-
-    return torch.optim.AdamW(policy.parameters(), lr=lr, betas=(0.9, 0.99), weight_decay=0.0)
-
-
-def _clean_rate(step: int, steps: int) -> float:
-    """Return the share of the peak rate: 50 warm-up steps, cosine to a tenth, then constant."""
-    if step < 50:
-        return (step + 1) / 50
-    return 0.1 + 0.45 * (1 + math.cos(math.pi * min(1.0, step / steps)))

@@ -14,8 +14,14 @@ from typing import Any
 import pytest
 
 from mmcorl.analysis.dynamics import Dynamics
-from mmcorl.analysis.known_answers import training_prompts
-from mmcorl.analysis.trajectories import RunVotes, check_path, measure_paths, read_votes, voted_uids
+from mmcorl.analysis.trajectories import (
+    RunVotes,
+    check_path,
+    measure_paths,
+    read_votes,
+    training_prompts,
+    voted_uids,
+)
 from mmcorl.answers import Equivalence
 from mmcorl.cli.main import main
 from mmcorl.config import dump, load

@@ -26,7 +26,7 @@ from mmcorl.launch.placement import fits_one_machine
 from mmcorl.launch.process_monitor import ProcessMonitor
 from mmcorl.launch.ray_cluster import forwarded_environment
 from mmcorl.launch.remote_agent import RemoteAgent
-from mmcorl.run import throughput
+from mmcorl.run.summary import overall
 from mmcorl.system import scratch_dirs
 from mmcorl.trainer.throughput import peak_flops, rates
 from mmcorl.types import Completion, Group, Prompt
@@ -91,10 +91,10 @@ def test_rates_of_a_step_and_of_a_run() -> None:
     # A second step of 1 + 1 + 1 seconds at 400 tokens per second: (9 * 100 + 3 * 400) / 12 = 175 over both.
     second = {**first, "rollout_seconds": 1.0, "update_seconds": 1.0, "sync_seconds": 1.0, "tokens_per_second": 400}
     lines = [{"agents": {"a": one}, "seconds": {"total": 12.0}} for one in (first, second)]
-    rates_of_run = throughput.overall(lines, "a")
+    rates_of_run = overall(lines, "a")
     assert rates_of_run["tokens_per_second"] == pytest.approx(175)
     assert rates_of_run["busy_share"] == pytest.approx(12 / 24)
-    assert throughput.overall(lines, "b") == {}
+    assert overall(lines, "b") == {}
 
 
 def test_peaks_by_name_and_groups_that_fit_one_machine() -> None:

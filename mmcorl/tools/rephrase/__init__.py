@@ -1,7 +1,6 @@
 """Reword the questions of a data set with a model, so that agents can read different wordings. Imports no torch."""
 
-from mmcorl.tools.rephrase.options import CheckerSettings, RephraseOptions, RewriterSettings
-from mmcorl.tools.rephrase.rewording import Attempt, RowResult
+from mmcorl.tools.rephrase.options import RephraseOptions
 from mmcorl.tools.rephrase.rules import RULES, Breach, breach
 from mmcorl.tools.rephrase.run import (
     RephraseReport,
@@ -14,13 +13,9 @@ from mmcorl.tools.rephrase.run import (
 
 __all__ = [
     "RULES",
-    "Attempt",
     "Breach",
-    "CheckerSettings",
     "RephraseOptions",
     "RephraseReport",
-    "RewriterSettings",
-    "RowResult",
     "breach",
     "rephrase",
     "rephrase_config",

@@ -98,7 +98,6 @@ class RephraseOptions(BaseModel):
         return self
 
     def rewriter(self) -> RewriterSettings:
-        """Return the endpoint that rewords; raises UserError."""
         endpoint = RewriterSettings(base_url=self.url, model=self.model, api_key_env=self.key_env)
         return with_options(endpoint, self.set)
 
@@ -119,10 +118,9 @@ class RephraseOptions(BaseModel):
 
     def to_json(self) -> dict[str, Any]:
         """Return what is recorded of them."""
-        names = ["temperature", "top_p", "seed", "attempts", "check", "failed"]
+        names = ["temperature", "top_p", "seed", "attempts", "check", "failed", "show_images"]
         names += ["solves", "agree", "against"] if self.check == "solve" else []
         models = {"rewriter": self.rewriter().name}
         if self.check != "rules":
             models["checker"] = self.checker().name
-        rest = {"without": sorted(self.skip_rule), "show_images": self.show_images}
-        return models | {name: getattr(self, name) for name in names} | rest
+        return models | {name: getattr(self, name) for name in names} | {"without": sorted(self.skip_rule)}

@@ -51,7 +51,8 @@ def read_rewrite(reply: Reply) -> tuple[str | None, str]:
     if start >= 0 and end >= 0:
         rewording = text[start + len(_OPEN) : end].strip()
         # The request itself ends in "between <rephrased> and </rephrased>".
-        if rewording == "and" or _echoes(rewording):
+        asked = [line for line in (_REWRITE + _REWRITE_END).splitlines() if len(line) > 40]
+        if rewording == "and" or any(line in rewording for line in asked):
             return None, "the reply repeats what was asked"
         return rewording, ""
     if reply.cut_off:
@@ -61,7 +62,6 @@ def read_rewrite(reply: Reply) -> tuple[str | None, str]:
 
 
 def compare_prompt(original: str, reworded: str, unseen: bool) -> str:
-    """Ask whether two wordings have the same answer."""
     parts = [_COMPARE, _block("first", original), _block("second", reworded)]
     if unseen:
         parts.append("\nThe question comes with a picture that is not shown to you.\n")
@@ -75,7 +75,6 @@ def read_comparison(reply: Reply) -> bool | None:
 
 
 def solve_prompt(question: str) -> str:
-    """Ask for the answer of a question."""
     return question + INSTRUCTIONS["boxed"]
 
 
@@ -89,10 +88,4 @@ def _block(name: str, text: str) -> str:
 
 
 def _after_reasoning(text: str) -> str:
-    """Return the reply after its reasoning."""
     return text.rpartition("</think>")[2]
-
-
-def _echoes(text: str) -> bool:
-    lines = [line for line in (*_REWRITE.splitlines(), *_REWRITE_END.splitlines()) if len(line) > 40]
-    return any(line in text for line in lines)

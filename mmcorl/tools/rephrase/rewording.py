@@ -19,7 +19,7 @@ from typing import Any, Literal
 from mmcorl.answers import RELATION, Equivalence
 from mmcorl.data import row_parsing
 from mmcorl.errors import RunError
-from mmcorl.llm_client import GREEDY, Content, Outcome, Reply, ReplyCache, Unanswered, map_prompts
+from mmcorl.llm_client import GREEDY, Content, Outcome, Reply, ReplyCache, map_prompts
 from mmcorl.llm_client import Prompt as Request
 from mmcorl.run.progress import task
 from mmcorl.tools.rephrase import prompts
@@ -39,16 +39,6 @@ _DOING: Mapping[Kind, str] = {"rewrite": "rewording", "compare": "comparing", "s
 
 
 @dataclass(frozen=True)
-class Attempt:
-    """One rewording that was not good enough."""
-
-    reason: str
-    """In a word: a rule, `no_rewording`, `other_answer`, `undecided`, `unanswered`."""
-    detail: str
-    question: str | None = None
-
-
-@dataclass(frozen=True)
 class RowResult:
     """The rewording of one row, or why there is none."""
 
@@ -59,8 +49,8 @@ class RowResult:
     """The question without the options of its own column."""
     question: str | None
     """The rewording; None where every attempt failed."""
-    failures: tuple[Attempt, ...]
-    """Attempts before it, or all of them."""
+    failures: tuple[Breach, ...]
+    """What was wrong with the attempts before it, or with all of them."""
 
     @property
     def reason(self) -> str | None:
@@ -92,7 +82,7 @@ class Rewording:
         self._rewriter, self._checker = options.rewriter(), options.checker()
         self._original = [row_parsing.without_choices(row.text, row.choices) for row in rows]
         self._question: list[str | None] = [None] * len(rows)
-        self._failures: list[list[Attempt]] = [[] for _ in rows]
+        self._failures: list[list[Breach]] = [[] for _ in rows]
         self._finished = 0
 
     def run(self) -> list[RowResult]:
@@ -111,16 +101,22 @@ class Rewording:
     def _attempt(self, pending: Sequence[int], number: int) -> list[int]:
         """Try the `number`-th rewording of each pending row; returns the rows worth another attempt."""
         options = self.options
-        sampling = options.sampling(number)
+        requests = {}
+        for row in pending:
+            prompt, original = self.rows[row], self._original[row]
+            stem, tail = split_options(original)
+            unseen = bool(prompt.images) and not options.show_images
+            text = prompts.rewrite_prompt(stem, tail + prompt.text[len(original) :], unseen)
+            requests[row] = prompt, text, options.show_images
         candidates: dict[int, str] = {}
-        outcomes: dict[int, Attempt] = {}
-        for row, reply in self._ask("rewrite", {row: self._rewrite_request(row) for row in pending}, sampling).items():
-            if isinstance(reply, Unanswered):
-                outcomes[row] = Attempt(UNANSWERED, str(reply))
+        failures: dict[int, Breach] = {}
+        for row, reply in self._ask("rewrite", requests, options.sampling(number)).items():
+            if isinstance(reply, Breach):
+                failures[row] = reply
                 continue
             text, why = reply
             if text is None:
-                outcomes[row] = Attempt("no_rewording", why)
+                failures[row] = Breach("no_rewording", why)
                 continue
             stem, tail = split_options(self._original[row])
             skipped = frozenset(options.skip_rule)
@@ -131,50 +127,38 @@ class Rewording:
             if broken is None:
                 candidates[row] = text
             else:
-                outcomes[row] = Attempt(broken.rule, broken.detail, text)
-        verdicts: Mapping[int, Breach | Unanswered | None] = dict.fromkeys(candidates)
+                failures[row] = replace(broken, question=text)
+        verdicts: Mapping[int, Breach | None] = dict.fromkeys(candidates)
         if options.check != "rules":
             verdicts = self._compare(candidates) if options.check == "compare" else self._solve(candidates)
         for row, trouble in verdicts.items():
             if trouble is None:
                 self._question[row] = candidates[row]
-            elif isinstance(trouble, Unanswered):
-                outcomes[row] = Attempt(UNANSWERED, str(trouble), candidates[row])
             else:
-                outcomes[row] = Attempt(trouble.rule, trouble.detail, candidates[row])
-        for row, attempt in outcomes.items():
-            self._failures[row].append(attempt)
+                failures[row] = replace(trouble, question=candidates[row])
+        for row, failure in failures.items():
+            self._failures[row].append(failure)
         # Another rewording would meet the same fate where nobody answers or the original is undecided.
-        return sorted(row for row, attempt in outcomes.items() if attempt.reason not in (UNANSWERED, "undecided"))
+        return sorted(row for row, failure in failures.items() if failure.reason not in (UNANSWERED, "undecided"))
 
-    def _rewrite_request(self, row: int) -> tuple[Prompt, str, bool]:
-        prompt, options = self.rows[row], self.options
-        stem, tail = split_options(self._original[row])
-        unseen = bool(prompt.images) and not options.show_images
-        text = prompts.rewrite_prompt(stem, tail + prompt.text[len(self._original[row]) :], unseen)
-        return prompt, text, options.show_images
-
-    def _compare(self, candidates: Mapping[int, str]) -> dict[int, Breach | Unanswered | None]:
+    def _compare(self, candidates: Mapping[int, str]) -> dict[int, Breach | None]:
         requests = {}
         for row, text in candidates.items():
             prompt, shown = self.rows[row], self.options.show_images
             other = text + prompt.text[len(self._original[row]) :]
             unseen = bool(prompt.images) and not shown
             requests[row] = prompt, prompts.compare_prompt(prompt.text, other, unseen), shown
-        verdicts: dict[int, Breach | Unanswered | None] = {}
-        for row, same in self._ask("compare", requests, GREEDY).items():
-            if isinstance(same, Unanswered):
-                verdicts[row] = same
-            elif same is None:
-                verdicts[row] = Breach("unclear", "the checker said neither same nor different")
-            else:
-                other_answer = Breach("other_answer", "the checker says that the two ask for different things")
-                verdicts[row] = None if same else other_answer
-        return verdicts
+        said = {
+            None: Breach("unclear", "the checker said neither same nor different"),
+            False: Breach("other_answer", "the checker says that the two ask for different things"),
+            True: None,
+        }
+        replies = self._ask("compare", requests, GREEDY).items()
+        return {row: same if isinstance(same, Breach) else said[same] for row, same in replies}
 
-    def _solve(self, candidates: Mapping[int, str]) -> dict[int, Breach | Unanswered | None]:
+    def _solve(self, candidates: Mapping[int, str]) -> dict[int, Breach | None]:
         options = self.options
-        verdicts: dict[int, Breach | Unanswered | None] = {}
+        verdicts: dict[int, Breach | None] = {}
         known = candidates if options.against == "known" else ()
         right = {row: gold for row in known if (gold := self.rows[row].gold) is not None}
         right |= self._vote([row for row in candidates if row not in right], verdicts)
@@ -187,7 +171,7 @@ class Rewording:
                 if row not in verdicts
             }
             for row, answer in self._answers(reworded, number).items():
-                if isinstance(answer, Unanswered):
+                if isinstance(answer, Breach):
                     verdicts[row] = answer
                     continue
                 answers[row].append(answer)
@@ -199,13 +183,13 @@ class Rewording:
                     verdicts[row] = Breach("other_answer", detail)
         return verdicts
 
-    def _vote(self, rows: Sequence[int], verdicts: dict[int, Breach | Unanswered | None]) -> dict[int, str]:
+    def _vote(self, rows: Sequence[int], verdicts: dict[int, Breach | None]) -> dict[int, str]:
         """Return what at least `agree` solutions of the original say; notes in `verdicts` the rows without."""
         votes: dict[int, list[str | None]] = {row: [] for row in rows}
         for number in range(self.options.solves):
             originals = {row: self.rows[row] for row in rows if row not in verdicts}
             for row, answer in self._answers(originals, number).items():
-                if isinstance(answer, Unanswered):
+                if isinstance(answer, Breach):
                     verdicts[row] = answer
                 else:
                     votes[row].append(answer)
@@ -218,8 +202,7 @@ class Rewording:
                 assert winner is not None
                 winners[row] = winner
             else:
-                detail = f"solutions of the original do not agree: {_listed(votes[row])}"
-                verdicts[row] = Breach("undecided", detail)
+                verdicts[row] = Breach("undecided", f"solutions of the original do not agree: {_listed(votes[row])}")
         return winners
 
     def _answers(self, questions: Mapping[int, Prompt], number: int) -> dict[int, Any]:
@@ -229,7 +212,7 @@ class Rewording:
     def _ask(
         self, kind: Kind, requests: Mapping[int, tuple[Prompt, str, bool]], sampling: Mapping[str, Any]
     ) -> dict[int, Any]:
-        """Ask about rows (row, text, whether to send its images); returns what was read of each reply, or Unanswered.
+        """Ask about rows (row, text, whether to send its images); returns what was read of each reply, or a Breach.
 
         Raises:
             RunError: the model answers no more.
@@ -240,15 +223,24 @@ class Rewording:
         with task(_DOING[kind], len(rows), quiet=self.quiet or not rows) as bar:
 
             def take(index: int, outcome: Outcome) -> None:
-                assert not isinstance(outcome, Reply)
-                replies[rows[index]] = json.loads(outcome) if isinstance(outcome, str) else outcome
+                failed = not isinstance(outcome, str)
+                replies[rows[index]] = Breach(UNANSWERED, str(outcome)) if failed else json.loads(str(outcome))
                 bar.advance()
 
             def keep(reply: Reply) -> str:
                 # What was read, not the reply: the reasoning of a large data set would take gigabytes.
                 return json.dumps(_READ[kind](reply), ensure_ascii=False)
 
-            mapped = [self._request(kind, endpoint.body, *request, sampling) for request in requests.values()]
+            mapped = []
+            for prompt, text, with_images in requests.values():
+                content: Content | Callable[[], Content] = text
+                shown: Any = text
+                if prompt.images and with_images:
+                    content = partial(_with_images, prompt.images, self.max_side, text)
+                    shown = [[hashlib.sha256(image).hexdigest() for image in prompt.images], self.max_side, text]
+                version = [prompts.PROMPT_VERSION, *(RELATION if kind == "solve" else ())]
+                what = json.dumps([kind, version, endpoint.body(shown, sampling)], sort_keys=True)
+                mapped.append(Request(hashlib.sha256(what.encode()).hexdigest(), content, sampling))
             summary = map_prompts(mapped, endpoint, take, cache=self.cache, keep=keep)
         if summary.stopped:
             raise RunError(
@@ -259,25 +251,6 @@ class Rewording:
         self.known += len(mapped) - summary.asked
         self.sent += summary.sent
         return replies
-
-    def _request(
-        self,
-        kind: Kind,
-        body: Callable[[Any, Mapping[str, Any]], dict[str, Any]],
-        prompt: Prompt,
-        text: str,
-        with_images: bool,
-        sampling: Mapping[str, Any],
-    ) -> Request:
-        content: Content | Callable[[], Content] = text
-        shown: Any = text
-        if prompt.images and with_images:
-            content = partial(_with_images, prompt.images, self.max_side, text)
-            digests = [hashlib.sha256(image).hexdigest() for image in prompt.images]
-            shown = [digests, self.max_side, text]
-        version = [prompts.PROMPT_VERSION, *(RELATION if kind == "solve" else ())]
-        key = hashlib.sha256(json.dumps([kind, version, body(shown, sampling)], sort_keys=True).encode()).hexdigest()
-        return Request(key, content, sampling)
 
 
 def _with_images(images: Iterable[bytes], max_side: int, text: str) -> list[dict[str, object]]:

@@ -6,7 +6,7 @@ import re
 import string
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from mmcorl.data import row_parsing
@@ -45,10 +45,11 @@ _REFUSAL = re.compile(
 
 @dataclass(frozen=True)
 class Breach:
-    """A rule that a rewording breaks."""
-
-    rule: str
+    reason: str
+    """In a word: a rule, `no_rewording`, `other_answer`, `undecided`, `unclear`, `unanswered`."""
     detail: str
+    question: str | None = None
+    """The rewording, where there is one."""
 
 
 def breach(original: str, reworded: str, without: frozenset[str] = frozenset()) -> Breach | None:
@@ -58,7 +59,7 @@ def breach(original: str, reworded: str, without: frozenset[str] = frozenset()) 
     """
     for rule, broken in RULES.items():
         if rule not in without and (detail := broken(original, reworded)) is not None:
-            return Breach(rule, detail)
+            return Breach(rule, detail, reworded)
     return None
 
 
@@ -67,16 +68,9 @@ def split_options(question: str) -> tuple[str, str]:
 
     Options are lines `A. ...`, `(A) ...` from A on, or `(A) ... (B) ... (C) ...` in a line.
     """
-    marks = _option_marks(question)
-    if not marks or not question[: marks[0]].strip():
-        return question, ""
-    stem = question[: marks[0]].rstrip()
-    return stem, question[len(stem) :]
-
-
-def _option_marks(text: str) -> list[int]:
-    """Return where the options begin: letters from A on, at least two lines or three in one line."""
-    text = _DRAWING.sub(lambda match: "~" * len(match.group()), text)  # `dot (A); dot (B); dot (C)` are no options.
+    # `dot (A); dot (B); dot (C)` are no options.
+    text = _DRAWING.sub(lambda match: "~" * len(match.group()), question)
+    # Letters from A on, at least two lines or three in one line.
     for pattern, least in ((_OPTION_LINE, 2), (_OPTION_INLINE, 3)):
         marks: list[int] = []
         for match in pattern.finditer(text):
@@ -84,8 +78,9 @@ def _option_marks(text: str) -> list[int]:
             if letter == string.ascii_uppercase[len(marks) % 26]:
                 marks.append(match.start())
         if len(marks) >= least:
-            return marks
-    return []
+            stem = question[: marks[0]].rstrip()
+            return (stem, question[len(stem) :]) if stem else (question, "")
+    return question, ""
 
 
 def _unicode(_: str, reworded: str) -> str | None:
@@ -122,18 +117,17 @@ def _plain(text: str) -> str:
 
 
 def _numbers(original: str, reworded: str) -> str | None:
+    changes = []
     # `1,200` is one number or two: either reading may agree.
-    changes = [_number_change(original, reworded, merged) for merged in (True, False)]
-    return None if None in changes else changes[0]
-
-
-def _number_change(original: str, reworded: str, merged: bool) -> str | None:
-    (old, old_words), (new, new_words) = (_numbers_of(text, merged) for text in (original, reworded))
-    # `2 days` may become `two days`: then the word is new as well.
-    lost = sorted(value for value in old - new if new_words[value] <= old_words[value])
-    added = sorted(value for value in new - old if old_words[value] <= new_words[value])
-    says = [f"{name} {', '.join(values[:5])}" for name, values in (("lost", lost), ("added", added)) if values]
-    return f"the numbers differ: {' and '.join(says)}" if says else None
+    for merged in (True, False):
+        (old, old_words), (new, new_words) = (_numbers_of(text, merged) for text in (original, reworded))
+        # `2 days` may become `two days`: then the word is new as well.
+        lost = sorted(value for value in old - new if new_words[value] <= old_words[value])
+        added = sorted(value for value in new - old if old_words[value] <= new_words[value])
+        if not lost and not added:
+            return None
+        changes.append([f"{name} {', '.join(of[:5])}" for name, of in (("lost", lost), ("added", added)) if of])
+    return f"the numbers differ: {' and '.join(changes[0])}"
 
 
 def _numbers_of(text: str, merged: bool) -> tuple[set[str], Counter[str]]:
@@ -161,16 +155,12 @@ def _latex(original: str, reworded: str) -> str | None:
     if _unbalanced(original) == 0 and _unbalanced(reworded):
         return "its braces do not close"
     kept = _squeezed(reworded)
-    for formula in _formulas(original):
+    for match in _FORMULA.finditer(original):
+        # A comma or full stop of the sentence may be inside.
+        formula = next(group for group in match.groups() if group).rstrip(" .,;:\n")
         if _squeezed(formula) not in kept:
             return f"the formula {formula.strip()[:60]!r} is not in it as written"
     return None
-
-
-def _formulas(text: str) -> Iterator[str]:
-    for match in _FORMULA.finditer(text):
-        # A comma or full stop of the sentence may be inside.
-        yield next(group for group in match.groups() if group).rstrip(" .,;:\n")
 
 
 def _unbalanced(text: str) -> int:

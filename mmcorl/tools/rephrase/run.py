@@ -22,7 +22,7 @@ from mmcorl.run.folder import atomic_write
 from mmcorl.run.progress import task
 from mmcorl.tools.rephrase.options import RephraseOptions
 from mmcorl.tools.rephrase.prompts import PROMPT_VERSION
-from mmcorl.tools.rephrase.rewording import UNANSWERED, Rewording, RowResult
+from mmcorl.tools.rephrase.rewording import UNANSWERED, Rewording
 
 REPLIES, FAILURES, REPORT = "replies.sqlite", "failures.jsonl", "report.json"
 """Files of the folder beside the view."""
@@ -111,19 +111,21 @@ def rephrase(
 
     Each row has id, question, answer, and what ties it to its original (`mmcorl.data.views`). A row without a good
     rewording has its own wording, or none (`options.failed`); failures.jsonl in `out`.work holds the reasons.
-
-    Args:
-        source: the rows.
-        options: models, sampling and checks.
-        out: the file to write.
-        max_side: longest side of an image as it is sent, in pixels.
-        quiet: show no progress.
+    `max_side` is the longest side of an image as it is sent, in pixels.
 
     Raises:
         UserError: `out` is a file of another tool, a key is not set, or the data are refused.
         RunError: a model answers no more, or a file cannot be written. Replies so far are kept, and `out` is unchanged.
     """
-    _require_writable(out)
+    if out.suffix != ".jsonl":
+        raise UserError(
+            f"the view is written as JSON Lines, but {str(out)!r} does not end in .jsonl; choose one that does"
+        )
+    if out.exists() and not work_folder(out).is_dir():
+        raise UserError(
+            f"{str(out)!r} exists and was not written by this command ({work_folder(out).name} is not beside it); move "
+            "it away, or write to another file"
+        )
     for endpoint in (options.rewriter(), options.checker()):
         endpoint.api_key()
     started = time.monotonic()
@@ -133,7 +135,15 @@ def rephrase(
     with ReplyCache(work / REPLIES) as cache, Equivalence() as relation:
         rewording = Rewording(source.select(usable.kept), options, cache, relation, max_side=max_side, quiet=quiet)
         results = rewording.run()
-    view = _lines([_view_row(result, options) for result in results])
+    rows, failures = [], []
+    for result in results:
+        question = result.original if result.question is None and options.failed == "original" else result.question
+        facts = {"id": result.row_id, ORIGINAL: result.uid, REASON: result.reason}
+        rows.append({"id": result.row_id, "question": question, "answer": result.gold, **facts})
+        if result.question is None:
+            attempts = [asdict(attempt) for attempt in result.failures]
+            failures.append(facts | {"original": result.original, "attempts": attempts})
+    view = _lines(rows)
     report = RephraseReport(
         view=out,
         rows=len(results),
@@ -158,54 +168,17 @@ def rephrase(
         **asdict(report),
         "view": out.name,
     }
-    _write(work / FAILURES, _lines([_failure(result) for result in results if result.question is None]))
-    _write(work / REPORT, json.dumps(record, indent=1).encode() + b"\n")
-    _write(out, view)
+    files = {work / FAILURES: _lines(failures), work / REPORT: json.dumps(record, indent=1).encode() + b"\n", out: view}
+    for path, content in files.items():
+        try:
+            atomic_write(path, content)
+        except OSError as error:
+            raise RunError(
+                f"{str(path)!r} cannot be written ({error.strerror}); every reply is kept: correct that, and run the "
+                "same command again"
+            ) from error
     return report
-
-
-def _view_row(result: RowResult, options: RephraseOptions) -> dict[str, Any]:
-    question = result.original if result.question is None and options.failed == "original" else result.question
-    return {
-        "id": result.row_id,
-        "question": question,
-        "answer": result.gold,
-        ORIGINAL: result.uid,
-        REASON: result.reason,
-    }
-
-
-def _failure(result: RowResult) -> dict[str, Any]:
-    return {
-        "id": result.row_id,
-        ORIGINAL: result.uid,
-        REASON: result.reason,
-        "original": result.original,
-        "attempts": [asdict(attempt) for attempt in result.failures],
-    }
 
 
 def _lines(rows: Sequence[Mapping[str, Any]]) -> bytes:
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
-
-
-def _require_writable(out: Path) -> None:
-    if out.suffix != ".jsonl":
-        raise UserError(
-            f"the view is written as JSON Lines, but {str(out)!r} does not end in .jsonl; choose one that does"
-        )
-    if out.exists() and not work_folder(out).is_dir():
-        raise UserError(
-            f"{str(out)!r} exists and was not written by this command ({work_folder(out).name} is not beside it); move "
-            "it away, or write to another file"
-        )
-
-
-def _write(path: Path, content: bytes) -> None:
-    try:
-        atomic_write(path, content)
-    except OSError as error:
-        raise RunError(
-            f"{str(path)!r} cannot be written ({error.strerror}); every reply is kept: correct that, and run the same "
-            "command again"
-        ) from error
