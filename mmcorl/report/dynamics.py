@@ -87,7 +87,7 @@ def dynamics(options: DynamicsOptions) -> DynamicsReport:
         "tables": report.shown,
         "limits": tables.LIMITS,
     }
-    atomic_write(report.page, render("dynamics.html", kind="dynamics", title=title, portrait=drawn, **facts))
+    atomic_write(report.page, render("dynamics.html", kind="dynamics", title=title, **facts))
     return report
 
 

@@ -153,10 +153,10 @@ RULED = [
 def test_the_rules_see_what_a_rewording_loses():
     for original, text, rule in RULED:
         broken = breach(original, text)
-        assert (broken and broken.rule) == rule, text
+        assert (broken and broken.reason) == rule, text
         if rule:
             broken = breach(original, text, frozenset({rule}))
-            assert broken is None or broken.rule != rule, "a skipped rule is not applied"
+            assert broken is None or broken.reason != rule, "a skipped rule is not applied"
 
 
 def test_options_that_end_a_question_are_set_apart():
@@ -182,7 +182,7 @@ def test_the_rules_hold_on_math_and_see_a_changed_number(shared_data):
         assert breach(question, f"Consider the following carefully. {stem} Now state what was asked.{options}") is None
         if digit := re.search(r"[2-9]", question):  # 2 becomes 1 wherever it stands
             broken = breach(question, f"Consider the following carefully. {question.replace(digit[0], '1')}")
-            rules[broken and broken.rule] += 1
+            rules[broken and broken.reason] += 1
     assert set(rules) <= {"numbers", "options", "latex"}
     assert rules.total() > 300
 

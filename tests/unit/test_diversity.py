@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -21,17 +21,10 @@ from mmcorl.analysis.diversity import (
     ladder,
     measure,
     measures,
-    wilson,
 )
 from mmcorl.answers import Equivalence
 from mmcorl.errors import UserError
 from paper_pairs import ROWS, Row, Spelling, draws
-
-
-@pytest.fixture(scope="module")
-def relation() -> Iterator[Equivalence]:
-    with Equivalence() as relation:
-        yield relation
 
 
 def model(name: str, answers: Sequence[str | None], right: Sequence[bool] | None, model: str = "") -> ModelResponses:
@@ -173,13 +166,6 @@ def test_every_two_models_meet_once_and_each_its_further_samples() -> None:
 
 
 # --- intervals
-
-
-@pytest.mark.parametrize(("count", "total"), [(15, 500), (1, 7), (250, 500), (39, 40)])
-def test_wilson_bounds_are_where_the_score_test_just_rejects(count: int, total: int) -> None:
-    # Its definition: both bounds b solve (p - b)^2 = z^2 b (1 - b) / n, with z = 1.959964 at 95 %.
-    for bound in wilson(count, total):
-        assert (count / total - bound) ** 2 == pytest.approx(1.959964**2 * bound * (1 - bound) / total, rel=1e-5)
 
 
 def test_the_interval_of_kappa_is_about_as_wide_as_the_large_sample_formula() -> None:

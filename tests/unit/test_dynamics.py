@@ -114,8 +114,7 @@ def test_what_a_peer_repairs_and_what_it_spoils() -> None:
     assert ends.gain == -0.25
 
 
-@pytest.mark.parametrize("count", [3, 8, 12])
-@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize(("count", "own"), [(3, True), (8, True), (8, False), (12, False)])
 def test_simulated_grpo_moves_as_the_equations_say(count: int, own: bool) -> None:
     """200,000 groups of a Bernoulli policy: the project's own vote, match reward and advantages, and autograd."""
     generator = torch.Generator().manual_seed(count)

@@ -148,10 +148,7 @@ def test_a_vote_line_says_who_answered_elected_and_earned_what():
 
 
 def answered(*answers):
-    return [
-        Completion("text", answer, 10 * (i + 1), "length" if answer is None else "stop")
-        for i, answer in enumerate(answers)
-    ]
+    return list(group("", *answers).completions)
 
 
 def test_a_validation_by_hand():
@@ -184,24 +181,3 @@ def test_a_validation_without_known_answers_or_without_prompts_has_no_accuracy()
     empty = validation_metrics(["A", "B"], [], [[], []], SAME, "v", 0)
     assert empty["agents"]["A"]["completion_length"] is None
     assert empty["cohort"] == {"agreement": None, "pairs": {"A|B": None}}
-
-
-# -- comparisons that took algebra -----------------------------------------------------------------------------
-
-
-def test_hard_comparisons_are_counted_from_look_to_look():
-    from test_answers_equivalence import ALGEBRA, SLOW
-
-    from mmcorl.answers import Equivalence
-    from mmcorl.run.metrics import Comparisons
-
-    with Equivalence(timeout=0.3) as relation:
-        relation.warm_up()
-        counts = Comparisons(relation)
-        assert relation.same("5", "5.0")
-        assert counts.take() == {"symbolic": 0, "timed_out": 0}
-        assert relation.same(*ALGEBRA)
-        assert not relation.same(*SLOW)
-        assert counts.take() == {"symbolic": 2, "timed_out": 1}
-        assert not relation.same(*SLOW)  # remembered
-        assert counts.take() == {"symbolic": 0, "timed_out": 0}
