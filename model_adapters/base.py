@@ -68,6 +68,26 @@ class Encoded:
         return tensors + sum(image.width * image.height * len(image.getbands()) for image in self.images)
 
 
+def padded_rows(
+    prompts: Sequence[Encoded], completions: Sequence[Tensor], left: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return ids (R, L), valid (R, L) and positions (A, R, L) of rows prompt + completion, padded right or left."""
+    lengths = [len(p.input_ids) + len(c) for p, c in zip(prompts, completions, strict=True)]
+    width = max(lengths)
+    ids = torch.zeros(len(prompts), width, dtype=torch.long)
+    valid = torch.zeros(len(prompts), width, dtype=torch.bool)
+    positions = torch.zeros(len(prompts[0].positions), len(prompts), width, dtype=torch.long)
+    for row, (prompt, completion, length) in enumerate(zip(prompts, completions, lengths, strict=True)):
+        start = width - length if left else 0
+        ids[row, start : start + length] = torch.cat([prompt.input_ids, completion])
+        valid[row, start : start + length] = True
+        # Positions count on over padding: a reset would look like a second packed sequence.
+        end = start + len(prompt.input_ids)
+        positions[:, row, start:end] = prompt.positions
+        positions[:, row, end:] = prompt.next_position + torch.arange(width - end)
+    return ids, valid, positions
+
+
 class ModelAdapter(ABC):
     """One model family. Stateless: models and processors are arguments, never attributes."""
 

@@ -18,7 +18,7 @@ import torch
 from PIL import Image, ImageDraw
 from torch import Tensor, nn
 
-from model_adapters.base import Encoded, ModelAdapter, VisionSettings
+from model_adapters.base import Encoded, ModelAdapter, VisionSettings, padded_rows
 from model_adapters.images import load_image
 from model_adapters.registry import adapter_for
 
@@ -176,7 +176,7 @@ class _Subject:
         self, prompts: Sequence[Encoded], completions: Sequence[Tensor], embeddings: Tensor | None = None
     ) -> Tensor:
         """Return hidden states (R, L, d) of right-padded rows prompt + completion, as in a training pass."""
-        ids, valid, positions = _rows(prompts, completions)
+        ids, valid, positions = padded_rows(prompts, completions)
         if embeddings is None:
             embeddings = self.adapter.embed(self.model, ids, self.features(prompts))
         output = self.adapter.decoder(self.model)(
@@ -244,26 +244,6 @@ def _drawn(width: int, height: int, dots: int) -> Image.Image:
         x, y = width * (index + 1) // (dots + 2), height * (index + 1) // (dots + 1)
         draw.ellipse((x - 6, y - 6, x + 6, y + 6), fill=(200, 30 * index, 60))
     return load_image(image)
-
-
-def _rows(
-    prompts: Sequence[Encoded], completions: Sequence[Tensor], left: bool = False
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return ids (R, L), valid (R, L) and positions (A, R, L) of rows prompt + completion, padded right or left."""
-    lengths = [len(p.input_ids) + len(c) for p, c in zip(prompts, completions, strict=True)]
-    width = max(lengths)
-    ids = torch.zeros(len(prompts), width, dtype=torch.long)
-    valid = torch.zeros(len(prompts), width, dtype=torch.bool)
-    positions = torch.zeros(len(prompts[0].positions), len(prompts), width, dtype=torch.long)
-    for row, (prompt, completion, length) in enumerate(zip(prompts, completions, lengths, strict=True)):
-        start = width - length if left else 0
-        ids[row, start : start + length] = torch.cat([prompt.input_ids, completion])
-        valid[row, start : start + length] = True
-        # Positions count on over padding: a reset would look like a second packed sequence.
-        end = start + len(prompt.input_ids)
-        positions[:, row, start:end] = prompt.positions
-        positions[:, row, end:] = prompt.next_position + torch.arange(width - end)
-    return ids, valid, positions
 
 
 def _logprobs_of(logits: Tensor, ids: Tensor) -> Tensor:
@@ -364,7 +344,7 @@ def _collate_and_split(subject: _Subject) -> str:
 @_check("positions equal transformers'")
 def _positions(subject: _Subject) -> str:
     for index, (encoded, completion) in enumerate(zip(subject.encoded, subject.completions, strict=True)):
-        _, _, positions = _rows([encoded], [completion])
+        _, _, positions = padded_rows([encoded], [completion])
         expected = subject.plain_rows[index][1].get("position_ids")
         if expected is None:  # the decoder counts from 0
             expected = torch.arange(positions.shape[-1])
@@ -399,7 +379,7 @@ def _cached(subject: _Subject) -> str:
     from transformers import DynamicCache
 
     prompts, steps = subject.encoded, min(map(len, subject.completions))
-    ids, valid, positions = _rows(prompts, [torch.tensor([], dtype=torch.long)] * len(prompts), left=True)
+    ids, valid, positions = padded_rows(prompts, [prompt.input_ids[:0] for prompt in prompts], left=True)
     axes = len(positions)
     following = torch.tensor([prompt.next_position for prompt in prompts])
     tokens = torch.stack([completion[:steps] for completion in subject.completions])
@@ -450,7 +430,7 @@ def _direction(subject: _Subject) -> str:
         raise _Skipped("an image is one token")
     early, late = block[0], block[-1]
     call = subject.plain_rows[index][1]
-    ids, _, _ = _rows([encoded], [completion])
+    ids, _, _ = padded_rows([encoded], [completion])
     pairs = []
     with torch.no_grad():
         original = subject.adapter.embed(subject.model, ids, subject.features([encoded]))

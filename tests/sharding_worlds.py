@@ -71,7 +71,9 @@ class World:
 
     def __init__(self, size: int):
         self.size = size
-        context = multiprocessing.get_context("spawn")
+        # Forks of one process that has imported the worker: each would need seconds for it.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["mmcorl.trainer.worker"])
         with socket.socket() as one:
             one.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{one.getsockname()[1]}"

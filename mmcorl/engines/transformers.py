@@ -17,7 +17,7 @@ from mmcorl.engines.kv_cache import KeyValueCache, concatenate
 from mmcorl.engines.token_sampling import draw, noise_for
 from mmcorl.policy.policy import Policy
 from mmcorl.system.timing import span
-from model_adapters.base import Encoded
+from model_adapters.base import Encoded, padded_rows
 
 
 class TransformersEngine:
@@ -149,21 +149,14 @@ class TransformersEngine:
     def _prefill_part(self, prompts: Sequence[Encoded]) -> tuple[Tensor, KeyValueCache]:
         """Run one vision pass and one prefill of left-padded prompts; return last states (B, d) and cache."""
         policy, device = self.policy, self.policy.device
-        axes, width = prompts[0].positions.shape[0], max(len(prompt.input_ids) for prompt in prompts)
-        ids = torch.zeros(len(prompts), width, dtype=torch.long)
-        valid = torch.zeros(len(prompts), width, dtype=torch.bool)
-        positions = torch.zeros(axes, len(prompts), width, dtype=torch.long)
-        for row, prompt in enumerate(prompts):
-            start = width - len(prompt.input_ids)
-            ids[row, start:], valid[row, start:] = prompt.input_ids, True
-            positions[:, row, start:] = prompt.positions
+        ids, valid, positions = padded_rows(prompts, [prompt.input_ids[:0] for prompt in prompts], left=True)
         features = [part for part in policy.features(prompts) if part is not None]
         ids, valid = ids.to(device), valid.to(device)
         autocast = torch.is_autocast_enabled(device.type)
         cache = KeyValueCache(torch.get_autocast_dtype(device.type) if autocast else None)
         output = policy.adapter.decoder(policy.model)(
             inputs_embeds=policy.adapter.embed(policy.model, ids, torch.cat(features) if features else None),
-            position_ids=(positions[0] if axes == 1 else positions).to(device),
+            position_ids=(positions[0] if len(positions) == 1 else positions).to(device),
             attention_mask=policy.adapter.attention_mask(policy.model, ids, valid),
             past_key_values=cache,
             use_cache=True,

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 
 from mmcorl.algo.logprobs import chunk_of, completion_logprobs, confidences
 from mmcorl.policy import shared_prefix
 from mmcorl.system.timing import span
-from model_adapters.base import Encoded, ModelAdapter
+from model_adapters.base import Encoded, ModelAdapter, padded_rows
 
 if TYPE_CHECKING:
     from mmcorl.config import TrainingSettings
@@ -157,20 +156,11 @@ class Policy(nn.Module):
 
     def _hidden_plain(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
         """The same with states (R, L, d) of right-padded rows."""
-        owner = torch.tensor(list(rows.prompt_of))
-        prompt_length = torch.tensor([len(prompt.input_ids) for prompt in rows.prompts])[owner]
+        prompts = [rows.prompts[p] for p in rows.prompt_of]
+        prompt_length = torch.tensor([len(prompt.input_ids) for prompt in prompts])
         length = torch.tensor([len(completion) for completion in rows.completions])
         # A completion's last token predicts nothing, so it is left out.
-        ids = pad_sequence(
-            [
-                torch.cat([rows.prompts[p].input_ids, completion[:-1]])
-                for p, completion in zip(rows.prompt_of, rows.completions, strict=True)
-            ],
-            batch_first=True,
-        )
-        width = ids.shape[1]
-        valid = torch.arange(width) < (prompt_length + length - 1)[:, None]
-        positions = torch.stack([_onward(prompt, width) for prompt in rows.prompts], dim=1)[:, owner]
+        ids, valid, positions = padded_rows(prompts, [completion[:-1] for completion in rows.completions])
         row_index = torch.arange(len(length)).repeat_interleave(length)
         # The state that predicts the first completion token is that of the prompt's last.
         first = (prompt_length - 1 - (length.cumsum(0) - length)).repeat_interleave(length)
@@ -224,13 +214,3 @@ class Policy(nn.Module):
         return completion_logprobs(
             predictors, ids, head, temperature=temperature, banned=banned, chunk=self.chunk, pieces=rows.pieces
         )
-
-
-def _onward(prompt: Encoded, width: int) -> Tensor:
-    """Positions (A, width) of a prompt, its completion and, continuing, of padding.
-
-    Padding must not start again at a lower position: that would look like a second packed sequence.
-    """
-    axes, size = prompt.positions.shape
-    following = prompt.next_position + torch.arange(max(width - size, 0))
-    return torch.cat([prompt.positions, following.expand(axes, -1)], dim=1)[:, :width]

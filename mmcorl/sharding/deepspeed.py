@@ -178,7 +178,7 @@ class Zero3(Zero):
         """Flat parts of some weights each."""
         return list(self.engine.optimizer.fp32_partitioned_groups_flat)
 
-    def gather(self, parameters: Sequence[nn.Parameter], part: Part) -> list[Tensor]:
+    def gather(self, parameters: Sequence[Any], part: Part) -> list[Tensor]:
         """One all-gather of the concatenated parts of all parameters."""
         parts = [self._part(parameter, part).to(self.device, torch.float32) for parameter in parameters]
         local = torch.cat(parts)
@@ -187,15 +187,14 @@ class Zero3(Zero):
         by_rank = gathered.view(self.ranks.size, -1).split([len(tensor) for tensor in parts], dim=1)
         return [
             joined.flatten()[: parameter.ds_numel].view(parameter.ds_shape)
-            for joined, parameter in zip(by_rank, _divided(parameters), strict=True)
+            for joined, parameter in zip(by_rank, parameters, strict=True)
         ]
 
-    def put(self, parameter: nn.Parameter, whole: Tensor, part: Part) -> None:
+    def put(self, parameter: Any, whole: Tensor, part: Part) -> None:
         """Every rank cuts out its own part; nothing is sent."""
         from deepspeed.utils import safe_set_local_fp32_param, safe_set_local_optimizer_state
 
-        (divided,) = _divided([parameter])
-        length = divided.ds_tensor.numel()
+        length = parameter.ds_tensor.numel()
         local = torch.zeros(length, dtype=whole.dtype)
         cut = whole.flatten()[self.ranks.rank * length : (self.ranks.rank + 1) * length]
         local[: len(cut)].copy_(cut)
@@ -204,15 +203,14 @@ class Zero3(Zero):
             return
         if parameter.requires_grad:
             safe_set_local_fp32_param(parameter, local)
-        divided.ds_tensor.copy_(local)
-        if divided.ds_status.name == "AVAILABLE":  # Small weights stay gathered from step to step.
-            divided.data.copy_(whole)
+        parameter.ds_tensor.copy_(local)
+        if parameter.ds_status.name == "AVAILABLE":  # Small weights stay gathered from step to step.
+            parameter.data.copy_(whole)
 
-    def held(self, parameter: nn.Parameter) -> Tensor:
-        (divided,) = _divided([parameter])
-        return divided.ds_tensor.detach()
+    def held(self, parameter: Any) -> Tensor:
+        return parameter.ds_tensor.detach()
 
-    def _part(self, parameter: nn.Parameter, part: Part) -> Tensor:
+    def _part(self, parameter: Any, part: Part) -> Tensor:
         from deepspeed.utils import safe_get_local_fp32_param, safe_get_local_optimizer_state
 
         if not parameter.requires_grad:
@@ -231,8 +229,3 @@ def with_buffers_on(device: torch.device, policy: Policy) -> Policy:
         for name, buffer in list(module.named_buffers(recurse=False)):
             setattr(module, name, buffer.to(device))
     return policy
-
-
-def _divided(parameters: Sequence[nn.Parameter]) -> Sequence[Any]:
-    """The same parameters, typed with DeepSpeed's attributes."""
-    return parameters

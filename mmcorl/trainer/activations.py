@@ -8,7 +8,7 @@ Left out: rotary tables, attention's log-sums, kernels' workspace, and the weigh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
@@ -171,25 +171,30 @@ def ends_of_tower(stack: Stack, patches: int, pixels: int, low: int) -> int:
 
 
 def stack_of(layers: Sequence[nn.Module], config: Any, within: Sequence[nn.Module] = (), blocks: bool = False) -> Stack:
-    """The widths of some layers, from a (sub-)config of transformers and the modules of the first layer.
+    """The widths of some layers, from a (sub-)config of transformers and the modules of the first layer, if known.
 
     `within` are the modules of the vision tower they are of, none for a decoder; with `blocks` images attend both ways.
     """
-    first = layers[0]
     heads = getattr(config, "num_attention_heads", None) or config.num_heads
     head = getattr(config, "head_dim", None) or config.hidden_size // heads
+    plain = Stack(
+        number=len(layers) or config.num_hidden_layers,
+        hidden=config.hidden_size,
+        intermediate=config.intermediate_size,
+        queries=heads * head,
+        keys=(getattr(config, "num_key_value_heads", None) or heads) * head,
+    )
+    if not layers:
+        return plain
+    first = layers[0]
     norms: list[Any] = [
         module for module in first.modules() if "norm" in type(module).__name__.lower() and hasattr(module, "weight")
     ]
     whole = [norm for norm in norms if norm.weight.numel() == config.hidden_size]
     linear = [module.out_features for module in first.modules() if isinstance(module, nn.Linear)]
     kinds = getattr(config, "layer_types", None) or ()
-    return Stack(
-        number=len(layers),
-        hidden=config.hidden_size,
-        intermediate=config.intermediate_size,
-        queries=heads * head,
-        keys=(getattr(config, "num_key_value_heads", None) or heads) * head,
+    return replace(
+        plain,
         gated=linear.count(config.intermediate_size) == 2,
         norms=len(whole),
         written_out=not isinstance(whole[0], nn.LayerNorm),

@@ -8,7 +8,6 @@ take turns, and so do passes and optimizer: the peak is the largest of them.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -146,14 +145,8 @@ def _stacks(encoder: PromptEncoder, model: Any, config: Any, seeing: Sequence[nn
         side = encoder.vision.max_side
         stacks["image_tokens"] = adapter.image_tokens(encoder.processor, (side, side), encoder.vision) or placeholders
         spans = adapter.bidirectional_spans(model, small.input_ids) is not None
-    if isinstance(layers, nn.ModuleList):
-        stacks["decoder"] = stack_of(list(layers), text, blocks=spans)
-    else:
-        heads = text.num_attention_heads
-        head = getattr(text, "head_dim", None) or text.hidden_size // heads
-        keys = (getattr(text, "num_key_value_heads", None) or heads) * head
-        number, widths = text.num_hidden_layers, (text.hidden_size, text.intermediate_size)
-        stacks["decoder"] = Stack(number, *widths, heads * head, keys)
+    known = list(layers) if isinstance(layers, nn.ModuleList) else []
+    stacks["decoder"] = stack_of(known, text, blocks=spans)
     return stacks
 
 
@@ -333,17 +326,15 @@ def _adapters(shape: Shape, config: Config) -> int:
     """Parameters of the low-rank adapters that are trained."""
     lora = config.training.lora
     assert lora is not None
+    from peft import LoraConfig
+    from peft.tuners.tuners_utils import check_target_module_exists
+
     frozen = set(shape.linear_vision) if config.training.freeze_vision else set()
-
-    def is_target(name: str) -> bool:
-        wanted = lora.target_modules
-        if wanted == "all-linear":
-            return True
-        if isinstance(wanted, str):
-            return re.fullmatch(wanted, name) is not None
-        return any(name == suffix or name.endswith(f".{suffix}") for suffix in wanted)
-
-    return lora.rank * sum(width for name, width in shape.linear.items() if name not in frozen and is_target(name))
+    names = [name for name in shape.linear if name not in frozen]
+    if lora.target_modules != "all-linear":
+        wanted = lora.target_modules if isinstance(lora.target_modules, str) else list(lora.target_modules)
+        names = [name for name in names if check_target_module_exists(LoraConfig(target_modules=wanted), name)]
+    return lora.rank * sum(shape.linear[name] for name in names)
 
 
 @dataclass(frozen=True)
