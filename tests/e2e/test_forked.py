@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,35 +15,11 @@ from mmcorl.errors import UserError
 from mmcorl.launch.forked import ForkedAgent, may_fork
 from mmcorl.launch.health import RankError
 from mmcorl.run.checkpoints import no_room
-from runs import ForkServer, assert_it_learns, assert_same_run, records, small_config, taught
-from runs import write_config as write
+from runs import ForkServer, assert_same_run, records
 
 TOGETHER = "threads=1"
 TWO_CORES = len(os.sched_getaffinity(0)) > 1
 needs_two_cores = pytest.mark.skipif(not TWO_CORES, reason="on one core agents work one after the other")
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
-    with ForkServer(tmp_path_factory.mktemp("outputs")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    cache = tmp_path_factory.getbasetemp() / "taught"
-    models = {"qwen": taught("qwen2", cache), "llama": taught("llama", cache)}
-    return write(tmp_path_factory.mktemp("config"), small_config(models, "text"))
-
-
-@pytest.fixture(scope="module")
-def reference(config: Path, server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run of agents that share a process."""
-    run = tmp_path_factory.mktemp("reference") / "run"
-    ended = server.run("train", config, "--run-dir", run)
-    assert ended.code == 0, ended.output
-    assert_it_learns(run)
-    return run
 
 
 def test_where_agents_branch_off() -> None:

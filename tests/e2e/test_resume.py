@@ -54,22 +54,6 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.getbasetemp() / "taught"
 
 
-@pytest.fixture(scope="module")
-def config(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    models = {"qwen": taught("qwen2", cache), "llama": taught("llama", cache)}
-    return write(tmp_path_factory.mktemp("config"), small_config(models, "text"))
-
-
-@pytest.fixture(scope="module")
-def reference(config: Path, server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same run, left alone."""
-    run = tmp_path_factory.mktemp("reference") / "run"
-    ended = server.run("train", config, "--run-dir", run)
-    assert ended.code == 0, ended.output
-    assert_it_learns(run)
-    return run
-
-
 HANDFUL = ("in an update", "in a line of a log", "between two agents", "before the set gets its name", "in the export")
 
 
