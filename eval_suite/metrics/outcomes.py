@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from eval_suite.grading.verdict import Stage
 from eval_suite.items import Item, Response
 from eval_suite.sandbox.behaviour import ProgramVote
 from mmcorl.errors import UserError
@@ -49,17 +48,6 @@ class Outcome:
     def key(self) -> Key:
         """(benchmark, item id, sample)."""
         return self.benchmark, self.id, self.sample
-
-    @property
-    def stage(self) -> Stage:
-        """Which stage decided."""
-        if self.missing or not self.committed or self.cut_off:
-            return "no_answer"
-        if self.rule or self.judge is None:
-            return "rule"
-        if self.judge == "unclear":
-            return "judge_unclear"
-        return "judge_failed" if self.judge == "failed" else "judge"
 
     @property
     def vote(self) -> str | None:

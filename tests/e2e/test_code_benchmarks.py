@@ -16,6 +16,7 @@ from eval_suite.items import Item, Response
 from eval_suite.sandbox import Sandbox, grade_code, open_sandbox
 from eval_suite.sandbox.code_task import CodeGrade
 from eval_suite.tasks import BENCHMARKS, humaneval, livecodebench, mbpp
+from evaluations import block
 from mmcorl.data.row_parsing import RowError
 from mmcorl.errors import UserError
 from paths import CASES
@@ -44,11 +45,6 @@ def ran(item: Item, text: str, sandbox: Sandbox) -> list[str]:
     return [test.outcome for test in result.tests]
 
 
-def block(code: str) -> str:
-    """Code as a chat model gives it."""
-    return f"Here it is:\n```python\n{code}\n```\nIt works."
-
-
 # HumanEval: a plain problem with examples, one whose tests need a helper of the prompt (as 32, 38, 50), one whose
 # examples are not a session (as those of 65 of the 164). MBPP: a plain problem, one named like a builtin (as 126), one
 # whose set-up needs a class (as 367).
@@ -75,19 +71,14 @@ def test_humaneval_asks_for_a_block_or_for_the_rest_and_reads_the_examples(chat,
     assert [humaneval.examples(item) for item in chat] == [["total([1, 2])", "total([])"], [], ["half(4)"]]
 
 
-@pytest.mark.parametrize("number", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
-def test_humaneval_takes_the_function_in_every_form(number, chat, completion, sandbox):
-    row = HUMANEVAL_ROWS[number]
+def test_humaneval_takes_the_function_in_every_form(chat, completion, sandbox):
+    row = HUMANEVAL_ROWS[0]
     body = row["canonical_solution"]
-    for item in (chat[number], completion[number]):
-        for text in (
-            block(row["prompt"] + body),  # the whole function in a block
-            block(body),  # the body alone in a block
-            row["prompt"] + body,  # the whole function, no block
-            body,  # a continuation
-            body + "\n\ndef main():\n    print(unfinished",  # a continuation that goes on: cut at the stops
-            body + "\nprint(total([1]))",
-        ):
+    whole = (block(row["prompt"] + body), block(body), row["prompt"] + body)  # in a block, the body alone, without one
+    # A continuation, and those that go on: cut at the stops.
+    rest = (body, body + "\n\ndef main():\n    print(unfinished", body + "\nprint(total([1]))")
+    for item, texts in ((chat[0], (*whole, body)), (completion[0], (block(body), *rest))):
+        for text in texts:
             verdict = grade(item, text, sandbox).verdict
             assert (verdict.correct, verdict.stage, verdict.rule, verdict.committed) == (True, "rule", True, True), text
 
@@ -109,7 +100,7 @@ UNSOLVED = [
     ("", "no_answer", "no program"),
     ("```python\ndef total(xs): return sum(xs)", "no_answer", "cut off before"),
     # The last block counts.
-    (block("def total(xs): return sum(xs)") + block("def total(xs): return 1"), "rule", "test 1 of 1: wrong"),
+    (block("def total(xs): return sum(xs)") + "\n" + block("def total(xs): return 1"), "rule", "test 1 of 1: wrong"),
 ]
 
 
@@ -165,14 +156,12 @@ def test_mbpp_shows_three_examples_then_the_task(shots, tmp_path):
         mbpp.MBPP.load(write(tmp_path / "bad.jsonl", row))
 
 
-@pytest.mark.parametrize("number", [0, 2, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [0, 2])
 def test_mbpp_takes_the_program_in_every_form(number, shots, sandbox):
     item = shots[number]
     code = str(MBPP_ROWS[number]["code"])
     for text in (
         f"{code}\n[DONE]\n\nYou are an expert Python programmer, and here is your task: ...\n[BEGIN]\ndef x(",
-        f"[BEGIN]\n{code}\n[DONE]",
-        f"```python\n{code}\n```\n[DONE]",
         f"```python\n{code}\n[DONE]",
         block(code),
         code,
@@ -193,33 +182,10 @@ def zipped(data: bytes) -> str:
     return base64.b64encode(zlib.compress(data)).decode()
 
 
-def case(shown: str, expected: str, kind: str = "stdin") -> dict[str, str]:
-    return {"input": shown, "output": expected, "testtype": kind}
-
-
-# A problem that reads stdin, and the changes that make it a problem with a method to call.
-STDIN_ROW = {
-    "question_title": "Double",
-    "question_content": "Print twice the number.",
-    "platform": "atcoder",
-    "question_id": "abc100_a",
-    "contest_id": "abc100",
-    "contest_date": "2024-01-01T00:00:00",
-    "starter_code": "",
-    "difficulty": "easy",
-    "public_test_cases": json.dumps([case("2\n", "4\n")]),
-    "private_test_cases": packed(json.dumps([case("5\n", "10.0"), case("-1", "-2")])),
-    "metadata": "{}",
-}
-METHOD_ROW = STDIN_ROW | {
-    "question_id": "3000",
-    "platform": "leetcode",
-    "difficulty": "hard",
-    "starter_code": "class Solution:\n    def pair(self, xs: List[int], k: int) -> List[int]:\n        ",
-    "public_test_cases": json.dumps([case("[1, 2]\n3", "[3, 6]", "functional")]),
-    "private_test_cases": json.dumps([case("[]\n1", "[]", "functional")]),
-    "metadata": json.dumps({"func_name": "pair"}),
-}
+# A problem that reads stdin, its private tests packed, and the changes that make it a problem with a method to call.
+STDIN_ROW, METHOD = ROWS["livecodebench"]
+STDIN_ROW["private_test_cases"] = packed(STDIN_ROW["private_test_cases"])
+METHOD_ROW = STDIN_ROW | METHOD
 
 
 @pytest.fixture
@@ -293,9 +259,7 @@ def test_livecodebench_tests_that_changed_went_or_are_no_json_are_refused(proble
     (tmp_path / "test.jsonl").unlink()
     with pytest.raises(UserError, match="cannot be read from"):
         grade(problems[0], block("print(1)"), sandbox)
-    path = write(
-        tmp_path / "bad.jsonl", METHOD_ROW | {"public_test_cases": json.dumps([case("[1, 2", "1", "functional")])}
-    )
+    path = write(tmp_path / "bad.jsonl", METHOD_ROW | {"public_test_cases": '[{"input": "[1, 2", "output": "1"}]'})
     (item,) = livecodebench.LIVECODEBENCH.load(path).items
     for use in (livecodebench.TASK.test, livecodebench.TASK.observe):
         with pytest.raises(UserError, match="is no JSON"):

@@ -13,9 +13,12 @@ from typing import Any
 import pytest
 
 from eval_suite import comas, evaluate_comas, grade_file
+from eval_suite.checkpoint import Checkpoint
 from eval_suite.comas import SIZES, SixthCalls, sixth_prompt, warn_of_room
 from eval_suite.folder import EvalFolder
+from eval_suite.generation import Generation
 from eval_suite.items import Item, Response
+from eval_suite.reporter import Reporter
 from eval_suite.sandbox import open_sandbox
 from eval_suite.subset import draw, load, parse
 from eval_suite.tasks import BENCHMARKS
@@ -25,7 +28,7 @@ from mmcorl.errors import UserError
 __all__ = ["cli"]
 
 
-def test_the_sixth_call_reads_the_task_and_all_drafts() -> None:
+def test_the_sixth_call_reads_the_task_and_all_drafts_of_sets_as_in_the_tables() -> None:
     assert sixth_prompt("Add 1 and 1.", ["It is 2.", "3"]) == (
         "[Task]:\nAdd 1 and 1.\n\n[Solution 1]:\nIt is 2.\n\n[Solution 2]:\n3\n\nGiven the task and all the above "
         "solutions, reason over them carefully and provide a final answer to the task."
@@ -33,8 +36,6 @@ def test_the_sixth_call_reads_the_task_and_all_drafts() -> None:
     with pytest.raises(UserError, match="there are none"):
         sixth_prompt("Add.", [])
 
-
-def test_the_sizes_of_the_tables_are_reachable() -> None:
     # Every set has at least as many problems as CoMAS' table, and three of them more.
     more = {name: BENCHMARKS[name].rows - size for name, size in SIZES.items()}
     assert {name for name, rest in more.items() if rest} == {"gsm8k", "mmlu", "scibench"}
@@ -97,8 +98,18 @@ def test_the_protocol_ends_the_same_wherever_it_was_killed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    prompts: dict[str, str] = {}
+    chunk = Checkpoint.chunk
+
+    def listening(self: Checkpoint, settings: Any, items: Sequence[Item], number: int) -> Any:
+        if settings.samples == 1:
+            prompts.update({item.id: item.question for item in items})
+        return chunk(self, settings, items, number)
+
+    monkeypatch.setattr(Checkpoint, "chunk", listening)
+
     def run(out: Path) -> Mapping[str, Any]:
-        options: dict[str, Any] = {"style": "plain", "max_new_tokens": 6, "run_code": True}
+        options: dict[str, Any] = {"style": "boxed", "max_new_tokens": 6, "run_code": True}
         names = [f"gsm8k={questions}", f"humaneval={functions}"]
         return evaluate_comas(tiny_checkpoints["qwen2"], names, out, **options).as_dict()
 
@@ -117,6 +128,11 @@ def test_the_protocol_ends_the_same_wherever_it_was_killed(
     assert (drafts["samples"], drafts["temperature"], drafts["top_p"]) == (5, 0.7, 0.95)
     assert (sixth["samples"], sixth["temperature"], sixth["style"]) == (1, 0.7, "plain")
     assert sixth["seed"] != drafts["seed"]
+    folder = EvalFolder(whole / "drafts")
+    texts = [response.text for response in folder.responses() if response.id == folder.items()[0].id]
+    boxed = "\nReason step by step and put your final answer within \\boxed{}."
+    assert prompts[folder.items()[0].id] == sixth_prompt(folder.items()[0].question + boxed, texts)
+    assert len(texts) == 5
     # Half of the rows and half a line of one file reach the disk; the next start gets a little further.
     for place in ("drafts/responses", "sixth/responses", "drafts/behaviour", "sixth/rule"):
         kill(
@@ -128,41 +144,12 @@ def test_the_protocol_ends_the_same_wherever_it_was_killed(
     names = ("drafts/responses.jsonl", "sixth/responses.jsonl", "drafts/summary.json", "sixth/summary.json")
     for name in (*names, "drafts/behaviour.jsonl", "comas.json"):
         assert (part / name).read_bytes() == (whole / name).read_bytes(), name
-
-
-def test_the_sixth_call_is_asked_with_the_drafts(
-    cli: Cli,
-    tiny_checkpoints: Mapping[str, Path],
-    questions: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from eval_suite.checkpoint import Checkpoint
-
-    prompts: dict[str, str] = {}
-    chunk = Checkpoint.chunk
-
-    def listening(self: Checkpoint, settings: Any, items: Any, number: int) -> Any:
-        if settings.samples == 1:
-            prompts.update({item.id: item.question for item in items})
-        return chunk(self, settings, items, number)
-
-    monkeypatch.setattr(Checkpoint, "chunk", listening)
-    out = tmp_path / "out"
-    argv = protocol(tiny_checkpoints["qwen2"], out, f"gsm8k={questions}")
-    argv[argv.index("plain")] = "boxed"
-    cli(*argv)
-    drafts = EvalFolder(out / "drafts")
-    first = drafts.items()[0]
-    texts = [response.text for response in drafts.responses() if response.id == first.id]
-    assert len(texts) == 5
-    boxed = "\nReason step by step and put your final answer within \\boxed{}."
-    assert prompts[first.id] == sixth_prompt(first.question + boxed, texts)
     # Drafts that changed behind the back of the sixth calls are noticed.
-    rows = (out / "drafts" / "responses.jsonl").read_text().splitlines()
+    rows = (part / "drafts" / "responses.jsonl").read_text().splitlines()
     rows[0] = json.dumps(json.loads(rows[0]) | {"text": "another"})
-    (out / "drafts" / "responses.jsonl").write_text("\n".join(rows) + "\n")
-    assert "have read other drafts" in cli.refused(*argv)
+    (part / "drafts" / "responses.jsonl").write_text("\n".join(rows) + "\n")
+    with pytest.raises(UserError, match="have read other drafts"):
+        run(part)
 
 
 def test_columns_and_their_tables(cli: Cli, tmp_path: Path, functions: Path) -> None:
@@ -172,16 +159,16 @@ def test_columns_and_their_tables(cli: Cli, tmp_path: Path, functions: Path) -> 
     # Problem 1: x + 1 twice, x + 2 three times. Tests want 6 for 5; the example add(1) gives 2, 3: the vote is wrong.
     # Problem 2: wants 7 for 5, add(1) is 3: four right, the odd one differs on the example: the vote is right.
     texts = {"HumanEval/1": [right, wrong, wrong, right, wrong], "HumanEval/2": [odd, wrong, wrong, wrong, wrong]}
-    sixth = {"HumanEval/1": f"{wrong}\n{right}", "HumanEval/2": f"{wrong}\n{odd}"}
+    last = {"HumanEval/1": f"{wrong}\n{right}", "HumanEval/2": f"{wrong}\n{odd}"}
     options: dict[str, Any] = {"benchmark": f"humaneval={functions}", "run_code": True}
     for name, how, given in (
         ("drafts", "maj@5", texts),
-        ("sixth", "sixth_call", {key: [text] for key, text in sixth.items()}),
+        ("sixth", "sixth_call", {key: [text] for key, text in last.items()}),
     ):
         rows = [{"id": key, "response": text} for key, several in given.items() for text in several]
         grade_file(write_rows(tmp_path / f"{name}.jsonl", rows), out=out / name, aggregation=how, **options)
-    drafts, last = EvalFolder(out / "drafts"), EvalFolder(out / "sixth")
-    columns = comas.columns(drafts, last, 5)
+    drafts, sixth = EvalFolder(out / "drafts"), EvalFolder(out / "sixth")
+    columns = comas.columns(drafts, sixth, 5)
     scores = {name: column["benchmarks"]["humaneval"] for name, column in columns.items()}
     # 2 + 4 of 10 drafts; problem 2 by vote; a right draft in both; the last block: right for 1, odd for 2.
     assert {name: (score["correct"], score["total"]) for name, score in scores.items()} == {
@@ -231,10 +218,6 @@ def test_what_the_protocol_cannot_do_is_refused(
 def test_drafts_that_leave_the_sixth_call_no_room_are_reported(
     tiny_checkpoints: Mapping[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from eval_suite.checkpoint import Checkpoint
-    from eval_suite.generation import Generation
-    from eval_suite.reporter import Reporter
-
     settings = Generation(style="plain", samples=5, temperature=0.7, max_new_tokens=32)
     items = [Item("gsm8k", name, "What is 1+1?", "2") for name in ("fits", "long", "none")]
     texts = {"fits": "It is 2.", "long": "2 " * 4000}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from eval_suite import evaluate, steps
+from eval_suite import evaluate
 from eval_suite.folder import EvalFolder
 from eval_suite.generation import trained_with
 from eval_suite.items import Item, Response
@@ -116,16 +116,6 @@ def test_a_folder_that_eval_did_not_finish_is_not_scored(cli: Cli, tmp_path: Pat
         folder.append("responses.jsonl", map(vars, more))
         assert unfinished(folder) is None
     cli("grade", out, "--quiet")
-
-
-def test_an_item_that_cannot_be_asked_is_refused_only_where_it_is_the_last(tmp_path: Path) -> None:
-    two = [Item("math500", str(number), "?", "1") for number in range(2)]
-    with EvalFolder(tmp_path / "e", MANIFEST) as folder:
-        folder.keep_items(two)
-        with pytest.raises(UserError, match="no item of math500 can be put to this model"):
-            steps.askable(folder, two, lambda item: "no")
-        assert steps.askable(folder, two, lambda item: "no" if item.id == "0" else None) == two[1:]
-        assert steps.askable(folder, two, lambda item: pytest.fail("checked twice")) == two[1:]
 
 
 REFUSED = [

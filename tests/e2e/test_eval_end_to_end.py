@@ -1,4 +1,4 @@
-"""The whole suite at once: checkpoints, four benchmarks, real rows, a judge over HTTP, and kills at any moment."""
+"""The whole suite at once: a checkpoint, four benchmarks, a judge over HTTP, and kills at any moment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -50,10 +49,6 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 def lines(file: Path) -> int:
     return file.read_bytes().count(b"\n") if file.is_file() else 0
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {name: (folder / name).read_bytes() for name in COMPARED}
 
 
 @pytest.fixture
@@ -100,46 +95,18 @@ def test_tiny_checkpoints_through_everything_killed_at_every_step(judge: OpenAIS
             time.sleep(0.001)
         kill(process)
     finish(*argv(part))
-    assert contents(part) == contents(whole)
-
-
-def responses(path: Path, count: int) -> Path:
-    """Responses of which rules credit a third, a judge is asked about a third, and a third are none or cut off."""
-    rows: list[dict[str, Any]] = []
-    for number in range(count):
-        text = (
-            f"<answer>{number}</answer>",
-            f"<answer>it is about {number} or so</answer>",
-            f"<answer>{number}" if number % 2 else "I cannot tell",
-        )[number % 3]
-        rows.append({"id": f"p{number}", "question": f"What is {number}?", "response": text, "gold": str(number)})
-    return write_rows(path, rows)
-
-
-@pytest.mark.slow
-def test_a_graded_and_judged_file_is_the_same_after_any_kills(judge: OpenAIServer, tmp_path: Path) -> None:
-    file = responses(tmp_path / "r.jsonl", 3000)
-    whole, part = tmp_path / "whole", tmp_path / "part"
-    began = time.monotonic()
-    finish("grade", file, "--judge", judge.url, "--out", whole, "--quiet")
-    took = time.monotonic() - began
-    questions = len(judge.calls)
-    assert questions == 1000
-    chance = random.Random(3)
-    for _ in range(8):
-        process = start("grade", file, "--judge", judge.url, "--out", part, "--quiet")
-        time.sleep(chance.uniform(0.1, 1.0) * took)
-        kill(process)
-    finish("grade", file, "--judge", judge.url, "--out", part, "--quiet")
-    assert contents(part) == contents(whole)
-    # A kill loses the questions under way (16 at once) and those being written, not those printed.
-    assert len(judge.calls) - questions <= questions + 8 * 2 * 16
+    assert {name: (part / name).read_bytes() for name in COMPARED} == {
+        name: (whole / name).read_bytes() for name in COMPARED
+    }
+    # A kill loses the questions under way (16 at once) and those being written, not those answered.
+    assert len(judge.calls) <= 2 * asked + 2 * 16
 
 
 def test_a_second_process_is_refused_and_an_interrupt_loses_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file, out = responses(tmp_path / "r.jsonl", 30), tmp_path / "out"
+    rows = [{"id": n, "response": f"<answer>about {n}</answer>", "gold": str(n)} for n in range(10)]
+    file, out = write_rows(tmp_path / "r.jsonl", rows), tmp_path / "out"
     replies = iter(range(5))
     with OpenAIServer(lambda call: Reply("correct", delay=0 if next(replies, None) is not None else 30)) as slow:
         process = start("grade", file, "--judge", slow.url, "--out", out, "--quiet")

@@ -70,6 +70,10 @@ def test_other_folders_and_settings_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match=says):
             EvalFolder(tmp_path / path, settings)
+    with EvalFolder(tmp_path / "items", MANIFEST) as opened:
+        opened.keep_items([Item("b", "i1", "?", "1")])
+        with pytest.raises(UserError, match="item 'i1' of b is not the one"):
+            opened.keep_items([Item("b", "i1", "?", "2")])
     # Grading and scoring are done again from the files, so their settings may change.
     with EvalFolder(tmp_path / "e", MANIFEST | {"mcq_policy": "letter_only"}) as opened:
         assert opened.manifest["mcq_policy"] == "letter_only"
@@ -87,22 +91,6 @@ def test_starts_that_were_killed_or_meet_another_process(tmp_path: Path) -> None
         second.__enter__()
     with EvalFolder(tmp_path / "e") as again:  # the lock is free again
         assert again.manifest["model"] == "a"
-
-
-def test_items_of_a_changed_file_replace_the_old_ones(tmp_path: Path) -> None:
-    def item(number: int, gold: str = "1") -> Item:
-        return Item("b", f"i{number}", "?", gold)
-
-    with EvalFolder(tmp_path / "e", MANIFEST) as folder:
-        folder.renew_items([item(0), item(1)])
-        folder.append("rule.jsonl", [row(0)])
-        folder.renew_items([item(0), item(1), item(2)])
-        assert folder.rows("rule.jsonl")  # more items say nothing of those that were graded
-        folder.renew_items([item(1), item(2)])
-        assert [kept.id for kept in folder.items()] == ["i1", "i2"]
-        assert not folder.rows("rule.jsonl")
-        with pytest.raises(UserError, match="is not the one"):
-            folder.keep_items([item(1, gold="2")])
 
 
 def test_a_full_disk_is_one_sentence_and_the_same_command_goes_on(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from eval_suite import compare, grade_file, pool, table
-from eval_suite.tables import score_tables, sub_score_tables
 from evaluations import Cli, block, cli, evaluation, humaneval, write_rows
 from mmcorl.errors import UserError
 from openai_server import OpenAIServer, fail, say
@@ -108,15 +107,6 @@ def test_tables_are_written_beside_the_summary_and_again_by_report(cli: Cli, tmp
     assert before == {name: (folder / name).read_bytes() for name in before}
 
 
-def test_report_of_what_is_neither_run_nor_evaluation_is_refused(cli: Cli, tmp_path: Path) -> None:
-    folder = evaluation(tmp_path / "e", ["0"])
-    (tmp_path / "empty").mkdir()
-    for names in (["empty"], ["nowhere"], ["e", "empty"]):
-        refusal = cli.refused("report", *(tmp_path / name for name in names))
-        assert "is neither a run nor an evaluation" in refusal
-    assert "draws training runs" in cli.refused("report", folder, "--png", tmp_path / "x.png")
-
-
 def test_several_evaluations_become_one_table_in_every_form(cli: Cli, tmp_path: Path) -> None:
     # Folders of the same name are told apart by as much of their paths as that takes.
     a, b = evaluation(tmp_path / "a" / "e", ["0", "1"]), evaluation(tmp_path / "b" / "e", ["0", "7"])
@@ -124,20 +114,8 @@ def test_several_evaluations_become_one_table_in_every_form(cli: Cli, tmp_path: 
     for form, sign in (("markdown", "| "), ("latex", "\\toprule"), ("csv", "a/e,sums,"), ("terminal", "50.00")):
         assert sign in cli("table", a, b, "--format", form)
     assert "50.00" in cli("report", a, b)
-
-
-def test_caveats_are_footnotes_and_official_keys_are_words() -> None:
-    scores = {"n": 1, "samples": 1, "aggregation": "pass@1", "correct": 1, "total": 1, "accuracy": 1.0}
-    scores |= {"wilson": [0.2, 1.0], "clustered": None, "rule_correct": 1, "tie_rule": None, "unasked": 0, "full_n": 9}
-    scores |= {"responses": 0, "missing": 1, "judge_failed": 0, "judge_pending": 0, "judge": None, "committed": 1}
-    scores |= {"cut_off": 0, "grader": {"name": "g", "version": 1}, "items": "x", "caveats": ["only half"]}
-    cell = {"n": 1, "correct": 1, "accuracy": 1.0}
-    scores |= {"sub_scores": {"official": dict.fromkeys(("-all", "-level1", "algebra_level3", "solid geometry"), cell)}}
-    notes = score_tables([("m", {"benchmarks": {"wemath": scores}})])[0].notes
-    assert "We-Math: only half." in notes
-    assert "We-Math: 1 response is missing and counts as wrong." in notes
-    (grid,) = sub_score_tables("m", "mathvision", scores)
-    assert [row[0].text for row in grid.rows] == ["all", "level 1", "algebra, level 3", "solid geometry"]
+    assert "is neither a run nor an evaluation" in cli.refused("report", a, tmp_path / "nowhere")
+    assert "draws training runs" in cli.refused("report", a, "--png", tmp_path / "x.png")
 
 
 def test_a_comparison_by_hand(cli: Cli, tmp_path: Path) -> None:

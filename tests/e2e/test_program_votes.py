@@ -16,11 +16,9 @@ from eval_suite.metrics.aggregate import aggregate
 from eval_suite.metrics.outcomes import Outcome
 from eval_suite.sandbox import Sandbox, grade_code, open_sandbox
 from eval_suite.sandbox.behaviour import compared_by, program_votes, vote_labels
-from eval_suite.sandbox.code_task import CodeTask
 from eval_suite.tasks import humaneval, mbpp
 from evaluations import Cli, block, cli, write_rows
 from mmcorl.answers import Equivalence
-from mmcorl.errors import UserError
 
 __all__ = ["cli"]
 
@@ -48,100 +46,49 @@ THREE = "def double(x): return 3 * x"
 BROKEN = "def double(x): return 1 / 0"
 DIVIDED = "def double(x): return x / 0"
 OTHER = "def double(x):  # hm\n    return 1/0"  # BROKEN but for layout and comments
+# Problem, programs, their clusters in order of appearance, what made them, and (correct, ties) of the vote.
+VOTES: list[tuple[Item, Sequence[str | None], list[int | None], str, tuple[int, int] | None]] = [
+    # double(2) is 6 for drafts 0 and 2, 4 for 1 and 3: a tie goes to the first seen.
+    (HUMANEVAL, (RIGHT, THREE, THREE, RIGHT_TOO), [0, 1, 1, 0], "behaviour", (1, 1)),
+    # Squaring agrees with doubling on the public example; first of its cluster, it is elected and fails the tests.
+    # Three drafts say 6 where the docstring says 4: expected values play no part. What runs nowhere has no vote.
+    (HUMANEVAL, (SQUARE, RIGHT, RIGHT_TOO, THREE, BROKEN), [0, 0, 0, 1, None], "behaviour", (0, 0)),
+    (HUMANEVAL, (RIGHT, THREE, THREE, THREE, None), [0, 1, 1, 1, None], "behaviour", (0, 0)),
+    # Where nothing runs, or there is no example, syntax trees vote.
+    (SILENT, (DIVIDED, BROKEN, "def (", OTHER, None), [0, 1, None, 1, None], "syntax", None),
+    (HUMANEVAL, (DIVIDED, BROKEN, "def (", OTHER, None), [0, 1, None, 1, None], "syntax", None),
+    (HUMANEVAL, (None, None), [None, None], "nothing", (0, 0)),
+    # abs(x) + 1 and x + 1 agree on 1 and 5; they differ on the held-out -1, which the vote must not see.
+    (
+        MBPP,
+        [f"def inc(x): return {body}" for body in ("x", "abs(x) + 1", "x + 1", "0")],
+        [0, 1, 1, 2],
+        "behaviour",
+        (0, 0),
+    ),
+]
 
 
-def drafts(item: Item, texts: Sequence[str]) -> list[Response]:
-    """Texts as samples of an item."""
-    return [Response(item.benchmark, item.id, sample, text) for sample, text in enumerate(texts)]
-
-
-def task_of(item: Item) -> CodeTask:
-    """How the programs of an item run."""
-    return mbpp.TASK if item is MBPP else humaneval.TASK
-
-
-def labels(item: Item, texts: Sequence[str], sandbox: Sandbox) -> tuple[list[int | None], str]:
-    """Clusters as small numbers in order of appearance, and what made them."""
-    votes, by = vote_labels(program_votes(task_of(item), item, drafts(item, texts), sandbox))
-    numbers = {vote: number for number, vote in enumerate(dict.fromkeys(vote for vote in votes if vote is not None))}
-    return [None if vote is None else numbers[vote] for vote in votes], by
-
-
-def graded(item: Item, texts: Sequence[str], sandbox: Sandbox) -> list[Outcome]:
-    """Outcomes as the steps make them."""
-    responses, task = drafts(item, texts), task_of(item)
-    votes = program_votes(task, item, responses, sandbox)
-    verdicts = [grade_code(task, item, response, sandbox).verdict for response in responses]
-    return [
+@pytest.mark.parametrize(("item", "codes", "clusters", "by", "elected"), VOTES)
+def test_votes(item: Item, codes: Any, clusters: Any, by: str, elected: Any, sandbox: Sandbox) -> None:
+    task = mbpp.TASK if item is MBPP else humaneval.TASK
+    texts = ["no program" if code is None else block(code) for code in codes]
+    drafts = [Response(item.benchmark, item.id, sample, text) for sample, text in enumerate(texts)]
+    votes = program_votes(task, item, drafts, sandbox)
+    labels, how = vote_labels(votes)
+    numbers = {label: n for n, label in enumerate(dict.fromkeys(label for label in labels if label is not None))}
+    assert ([None if label is None else numbers[label] for label in labels], how) == (clusters, by)
+    assert compared_by([votes])[by] == 1  # type: ignore[index]
+    if elected is None:
+        return
+    verdicts = [grade_code(task, item, draft, sandbox).verdict for draft in drafts]
+    outcomes = [
         Outcome(item.benchmark, item.id, n, v.correct, v.rule, v.committed, v.cut_off, v.answer, program=vote)
         for n, (v, vote) in enumerate(zip(verdicts, votes, strict=True))
     ]
-
-
-def maj(item: Item, outcomes: Sequence[Outcome], tie: Any = "first_seen") -> tuple[int, int | None]:
-    """(correct, ties) of the majority over all outcomes of one item."""
     with Equivalence() as relation:
-        score = aggregate([item], outcomes, f"maj@{len(outcomes)}", relation=relation, tie=tie)
-    return score.correct, score.ties
-
-
-@pytest.mark.parametrize(
-    ("item", "codes", "clusters", "by", "elected"),
-    [
-        # double(2) is 6 for drafts 0 and 2, 4 for 1, 3 and 4.
-        (HUMANEVAL, (THREE, RIGHT, THREE, RIGHT_TOO, RIGHT), [0, 1, 0, 1, 1], "behaviour", (1, 0)),
-        # Squaring agrees with doubling on the public example; first of its cluster, it is elected and fails the tests.
-        (HUMANEVAL, (SQUARE, RIGHT, RIGHT_TOO, THREE, BROKEN), [0, 0, 0, 1, None], "behaviour", (0, 0)),
-        # Four drafts say 6 where the docstring says 4: expected values play no part.
-        (HUMANEVAL, (RIGHT, THREE, THREE, THREE, THREE), [0, 1, 1, 1, 1], "behaviour", (0, 0)),
-        # A tie goes to the first seen.
-        (HUMANEVAL, (RIGHT, THREE, THREE, RIGHT_TOO), [0, 1, 1, 0], "behaviour", (1, 1)),
-        # What runs nowhere has no vote while others run.
-        (HUMANEVAL, (BROKEN, BROKEN, BROKEN, None, RIGHT), [None, None, None, None, 0], "behaviour", (1, 0)),
-        # Where nothing runs, or there is no example, syntax trees vote.
-        (SILENT, (DIVIDED, BROKEN, "def (", OTHER, None), [0, 1, None, 1, None], "syntax", None),
-        (
-            HUMANEVAL,
-            (DIVIDED, BROKEN, "def (", OTHER, None),
-            [0, 1, None, 1, None],
-            "syntax",
-            None,
-        ),
-        (HUMANEVAL, (None, None), [None, None], "nothing", (0, 0)),
-        # abs(x) + 1 and x + 1 agree on 1 and 5; they differ on the held-out -1, which the vote must not see.
-        (
-            MBPP,
-            (
-                "def inc(x): return x",
-                "def inc(x): return abs(x) + 1",
-                "def inc(x): return x + 1",
-                "def inc(x): return 0",
-            ),
-            [0, 1, 1, 2],
-            "behaviour",
-            (0, 0),
-        ),
-    ],
-)
-def test_votes(item: Item, codes: Any, clusters: Any, by: str, elected: Any, sandbox: Sandbox) -> None:
-    texts = ["no program" if code is None else block(code) for code in codes]
-    assert labels(item, texts, sandbox) == (clusters, by)
-    if elected is not None:
-        assert maj(item, graded(item, texts, sandbox)) == elected
-
-
-def test_other_ways_to_count(sandbox: Sandbox) -> None:
-    outcomes = graded(HUMANEVAL, [block(code) for code in (RIGHT, THREE, THREE, RIGHT_TOO)], sandbox)
-    assert maj(HUMANEVAL, outcomes, tie="drop") == (0, 1)
-    assert aggregate([HUMANEVAL], outcomes, "pass@4").correct == 1
-    silent = program_votes(humaneval.TASK, HUMANEVAL, drafts(HUMANEVAL, ["no", "", "```python\nopen"]), sandbox)
-    assert compared_by([silent]) == {"behaviour": 0, "syntax": 0, "nothing": 1}
-
-
-def test_programs_that_were_not_run_do_not_vote(sandbox: Sandbox) -> None:
-    outcome = Outcome("humaneval", HUMANEVAL.id, 0, True, True, True, False, RIGHT)
-    with pytest.raises(UserError, match="allow it with --run-code"):
-        maj(HUMANEVAL, [outcome])
+        score = aggregate([item], outcomes, f"maj@{len(outcomes)}", relation=relation, tie="first_seen")
+    assert (score.correct, score.ties) == elected
 
 
 # -- through the command line --------------------------------------------------------------------------------------

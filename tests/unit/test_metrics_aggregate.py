@@ -10,7 +10,7 @@ import pytest
 
 from eval_suite.items import Item, Response
 from eval_suite.metrics.aggregate import Score, aggregate, default_aggregation, pass_at_k
-from eval_suite.metrics.outcomes import Outcome, outcomes_of, pool
+from eval_suite.metrics.outcomes import Outcome, outcomes_of
 from mmcorl.answers import Equivalence
 from mmcorl.errors import UserError
 
@@ -52,21 +52,6 @@ def test_the_final_verdict_for_every_combination() -> None:
             [] if word is None else [judge_row(word)],
         )
         assert drawn[0].correct is (rule or (committed and not cut_off and word == "yes"))
-
-
-def test_the_stage_that_decided() -> None:
-    for facts, words, stage in (
-        ({"rule": True}, [], "rule"),
-        ({}, [], "rule"),
-        ({}, ["failed", "yes"], "judge"),  # a failed call that was repeated
-        ({}, ["unclear"], "judge_unclear"),
-        ({}, ["failed"], "judge_failed"),
-        ({"answer": None}, [], "no_answer"),
-        ({"cut_off": True}, ["yes"], "no_answer"),
-    ):
-        response = Response("math500", "1", 0, "text")
-        (outcome,) = outcomes_of([item()], [response], [rule_row(**facts)], [judge_row(word) for word in words])
-        assert (outcome.stage, outcome.correct) == (stage, bool(facts.get("rule")) or stage == "judge")
 
 
 def test_missing_responses_are_wrong_and_rows_that_do_not_fit_are_refused() -> None:
@@ -122,17 +107,6 @@ def test_votes_by_hand(relation: Equivalence) -> None:
     # The judge recovered the elected answer: the vote is right, by the rules alone it is not.
     judged = [Outcome("math500", "1", sample, True, False, True, False, "half", "yes") for sample in range(2)]
     assert (vote(judged).correct, vote(judged, by_rule=True).correct) == (1, 0)
-
-
-def test_two_checkpoints_vote_together(relation: Equivalence) -> None:
-    # The matched-budget ensemble: 2 + 2 pooled. Each alone ties or errs; together 5 has two of four votes.
-    a, b = outcomes(["4", "5"], [1]), outcomes(["5", "6"], [0])
-    pooled = pool([a, b])
-    assert [(vote.sample, vote.answer) for vote in pooled] == [(0, "4"), (1, "5"), (2, "5"), (3, "6")]
-    score = aggregate([item()], pooled, "maj@4", relation=relation)
-    assert (score.correct, score.aggregation) == (1, "maj@4")
-    with pytest.raises(UserError, match="evaluations 1 and 2 of the ensemble differ"):
-        pool([a, b[:1]])
 
 
 def test_names_are_checked() -> None:

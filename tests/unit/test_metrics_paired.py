@@ -14,10 +14,7 @@ from hypothesis import strategies as st
 from eval_suite.items import Item
 from eval_suite.metrics.aggregate import Score
 from eval_suite.metrics.intervals import Cluster
-from eval_suite.metrics.outcomes import Outcome
-from eval_suite.metrics.paired import Scored, compare, mcnemar_p, scored_benchmarks, sign_flip_p
-from eval_suite.metrics.summary import summarise
-from mmcorl.answers import Equivalence
+from eval_suite.metrics.paired import Scored, compare, mcnemar_p, sign_flip_p
 from mmcorl.errors import UserError
 
 GRADER = {"name": "mmcorl-grader", "version": "1", "mcq_policy": "letter_or_value"}
@@ -76,23 +73,6 @@ def test_groups_stand_or_fall_together() -> None:
     assert paired.headline is paired.by_group
     wide, narrow = paired.by_group.interval, paired.by_item.interval
     assert wide.low < narrow.low < narrow.high < wide.high
-
-
-def test_a_folder_is_compared_as_its_summary_scores_it() -> None:
-    items = [Item("amc", id, "?", "4") for id in "xy"]
-    marks = {("amc", item.id): item.fingerprint for item in items}
-    sides = []
-    for label, right in (("a", {"x"}), ("b", {"x", "y"})):
-        outcomes = [
-            Outcome("amc", id, sample, id in right, id in right, True, False, "4" if id in right else "5")
-            for id in "xy"
-            for sample in range(3)
-        ]
-        with Equivalence() as relation:
-            summary = summarise(items, outcomes, GRADER, aggregations={"amc": "maj@3"}, relation=relation)
-            sides.append(scored_benchmarks(label, items, outcomes, summary, marks, relation))
-    paired = compare(sides[0]["amc"], sides[1]["amc"])
-    assert (paired.aggregation, paired.both, paired.only_b, paired.difference) == ("maj@3", 1, 1, 0.5)
 
 
 def test_unlike_evaluations_are_refused() -> None:

@@ -27,6 +27,7 @@ from eval_suite.tables import (
     p_text,
     percent,
     score_tables,
+    sub_score_tables,
 )
 from eval_suite.tasks import BENCHMARKS, suites
 from mmcorl.errors import UserError
@@ -105,6 +106,7 @@ def test_percentages_are_rounded_once_and_half_up() -> None:
 
 def test_one_evaluation_has_its_scores_stages_and_facts() -> None:
     facts = summary({"mathvision": (8, 40), "mathverse": (20, 40)})
+    facts["benchmarks"]["mathverse"] |= {"missing": 1, "caveats": ["only half"]}
     scores, stages = score_tables([("step 400", facts)])
     assert [cell.text for cell in scores.rows[0]] == ["MathVision", "pass@1", "20.00", "8", "40"]
     assert scores.rows[0][2].small == "[10.5, 34.8]"
@@ -113,7 +115,16 @@ def test_one_evaluation_has_its_scores_stages_and_facts() -> None:
     assert len(scores.rows) == 2, "a mean needs all its members"
     assert stages.rows[0][2].text == "17.50", "rules alone: 7 of 40"
     notes = " ".join(scores.notes)
-    assert all(fact in notes for fact in ("mmcorl-grader 1", "a-judge", "40 of 3,040", "8 groups of dependent items"))
+    for fact in ("mmcorl-grader 1", "a-judge", "40 of 3,040", "8 groups of dependent items", "MathVerse: only half."):
+        assert fact in notes
+    assert "MathVerse: 1 response is missing and counts as wrong." in notes
+
+
+def test_official_keys_are_words() -> None:
+    cell = {"n": 1, "correct": 1, "accuracy": 1.0}
+    keys = ("-all", "-level1", "algebra_level3", "solid geometry")
+    (table,) = sub_score_tables("m", "mathvision", {"sub_scores": {"official": dict.fromkeys(keys, cell)}})
+    assert [row[0].text for row in table.rows] == ["all", "level 1", "algebra, level 3", "solid geometry"]
 
 
 def test_several_evaluations_share_a_table() -> None:
