@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eval_suite import comas_table, steps
+from eval_suite import steps
 from eval_suite.folder import PARTS, EvalFolder
 from eval_suite.generation import Generation
 from eval_suite.items import Item, Response
@@ -28,15 +28,16 @@ from eval_suite.metrics.aggregate import SIXTH_CALL
 from eval_suite.options import EvalOptions
 from eval_suite.pipeline import open_judge, prepare
 from eval_suite.reporter import SILENT, Reporter
-from eval_suite.results import unfinished
+from eval_suite.results import Result, labels_of, unfinished
 from eval_suite.sandbox.behaviour import ComparedBy, ProgramVote, compared_by
+from eval_suite.tables import check_one_table, csv_text, mean_cell, score_cell, score_tables, title
 from mmcorl.algo.seeds import noise_seed
 from mmcorl.answers import Equivalence
 from mmcorl.errors import RunError, UserError
 from mmcorl.labels.voting import TieRule
 from mmcorl.policy.prompt_styles import INSTRUCTIONS
-from mmcorl.report import table
-from mmcorl.run.folder import atomic_write
+from mmcorl.report.table import Align, Cell, Table, latex, markdown
+from mmcorl.run.folder import atomic_write, read_json
 
 if TYPE_CHECKING:
     from eval_suite.checkpoint import Checkpoint
@@ -54,25 +55,10 @@ SIZES: Mapping[str, int] = {"gsm8k": 500, "math500": 500, "mmlu": 500, "gpqa_mai
 MBPP is asked without examples there (`mbpp_zero_shot`)."""
 TIES: TieRule = "first_seen"
 """Drafts of one checkpoint come in no order, so the first of a tie is as good as any."""
-_RESULTS = (comas_table.FILE, "results.md", "results.csv", "results.tex")
-
-
-@dataclass(frozen=True)
-class ComasResults(comas_table.ComasTable):
-    """The results of one checkpoint under the protocol."""
-
-    out: Path
-
-    def as_dict(self) -> Mapping[str, Any]:
-        return self.results[0][1]
-
-    def files(self) -> dict[str, Path]:
-        """Pages of all samples, and the results."""
-        return {
-            "drafts": self.out / DRAFTS / "samples.html",
-            "sixth calls": self.out / SIXTH / "samples.html",
-            "results": self.out / comas_table.FILE,
-        }
+FILE = "comas.json"
+Results = Sequence[tuple[str, Mapping[str, Any]]]
+"""(label, content of comas.json), in the order of the tables."""
+_RESULTS = (FILE, "results.md", "results.csv", "results.tex")
 
 
 def evaluate_comas(
@@ -141,7 +127,7 @@ def evaluate_comas(
             "columns": columns(drafts, sixth, int(samples)),
         }
         results = ComasResults([(out.name, content)], out)
-        _write(results)
+        results.write(out)
     return results
 
 
@@ -263,15 +249,120 @@ def _require_same_drafts(drafts: EvalFolder, sixth: EvalFolder) -> None:
         )
 
 
-def _write(results: ComasResults) -> None:
-    """Write comas.json and the tables, each atomically."""
-    tables = results.tables()
-    content = json.dumps(results.as_dict(), indent=1, allow_nan=False) + "\n"
-    for name, text in zip(_RESULTS, (content, table.markdown(tables), results.csv(), table.latex(tables)), strict=True):
-        try:
-            atomic_write(results.out / name, text)
-        except OSError as error:
-            raise RunError(
-                f"{results.out / name} cannot be written ({error.strerror}): free space or mend the permissions, and "
-                "give the same command again"
-            ) from error
+# --- tables -------------------------------------------------------------------------------------------------------
+
+
+def read_results(folders: Sequence[Path]) -> Results:
+    """The results of protocol folders; refuses a folder that holds none."""
+    without = [folder for folder in folders if not (folder / FILE).is_file()]
+    if without:
+        raise UserError(
+            f"{str(without[0])!r} holds no results of the CoMAS protocol, and its tables stand alone: make another "
+            "table of plain evaluations (of a protocol's folder these are DIR/drafts and DIR/sixth)"
+        )
+    contents = [read_json(folder / FILE, "give the command that made it again") or {} for folder in folders]
+    return list(zip(labels_of(folders), contents, strict=True))
+
+
+@dataclass(frozen=True)
+class ComasResults(Result):
+    """Results of the protocol for one checkpoint or several."""
+
+    results: Results
+    out: Path | None = None
+    """Folder of the one checkpoint that was evaluated."""
+
+    def as_dict(self) -> Mapping[str, Any]:
+        """Content of comas.json, by label where it was read from several folders."""
+        return dict(self.results) if self.out is None else self.results[0][1]
+
+    def files(self) -> dict[str, Path]:
+        if self.out is None:
+            return {}
+        pages = {what: self.out / part / "samples.html" for what, part in (("drafts", DRAFTS), ("sixth calls", SIXTH))}
+        return {**pages, "results": self.out / FILE}
+
+    def write(self, out: Path) -> None:
+        """Write comas.json and the tables, each atomically."""
+        tables, content = self.tables(), json.dumps(self.as_dict(), indent=1, allow_nan=False) + "\n"
+        for name, text in zip(_RESULTS, (content, markdown(tables), self.csv(), latex(tables)), strict=True):
+            try:
+                atomic_write(out / name, text)
+            except OSError as error:
+                raise RunError(
+                    f"{out / name} cannot be written ({error.strerror}): free space or mend the permissions, and "
+                    "give the same command again"
+                ) from error
+
+    def tables(self) -> list[Table]:
+        """The scores of every checkpoint, then how its drafts and its sixth calls came about.
+
+        Raises:
+            UserError: checkpoints that differ in grader, judge, items or number of drafts.
+        """
+        _check(self.results)
+        tables = []
+        for label, content in self.results:
+            columns = content["columns"]
+            average = next(name for name in columns if name.startswith("avg@"))
+            tables.append(_scores(label, columns, _notes(label, content)))
+            for name, what in ((average, "drafts"), (SIXTH_CALL, "sixth calls")):
+                origins = score_tables([(label, columns[name])])[1]
+                tables.append(replace(origins, title=f"{label}: how the {what} came about"))
+        return tables
+
+    def csv(self) -> str:
+        """All columns of all checkpoints, one row per benchmark and aggregation, unrounded."""
+        _check(self.results)
+        texts = [
+            csv_text([(label, column)]) for label, content in self.results for column in content["columns"].values()
+        ]
+        return texts[0] + "".join(text.partition("\n")[2] for text in texts[1:])
+
+
+def _check(results: Results) -> None:
+    shapes = {tuple(content["columns"]) for _, content in results}
+    if len(shapes) > 1:
+        raise UserError("the evaluations differ in their number of drafts: sample as many for all, or make two tables")
+    for aggregation in next(iter(shapes)):
+        check_one_table([(label, content["columns"][aggregation]) for label, content in results])
+
+
+def _scores(label: str, columns: Mapping[str, Mapping[str, Any]], notes: Sequence[str]) -> Table:
+    # pass@1 of several drafts is their mean: one column under both names.
+    shown = [name for name in columns if name != "pass@1"]
+    heads: list[tuple[str, Align]] = [("", "left"), ("n", "right"), *((_head(name), "right") for name in shown)]
+    names = list(columns[shown[0]]["benchmarks"])
+    rows = []
+    for name in names:
+        scores = [columns[column]["benchmarks"][name] for column in shown]
+        rows.append([Cell(title(name)), Cell(f"{scores[0]['n']:,}"), *map(score_cell, scores)])
+    if len(names) > 1:
+        means = [mean_cell(list(columns[column]["benchmarks"].values())) for column in shown]
+        rows.append([Cell(f"mean of {len(names)}"), Cell(""), *means])
+    return Table(f"{label}: CoMAS protocol, accuracy %", heads, rows, notes)
+
+
+def _head(aggregation: str) -> str:
+    if aggregation == SIXTH_CALL:
+        return "sixth call"
+    return f"{aggregation} (pass@1)" if aggregation.startswith("avg@") else aggregation
+
+
+def _notes(label: str, content: Mapping[str, Any]) -> list[str]:
+    notes: dict[str, None] = {}
+    for aggregation, summary in content["columns"].items():
+        # pass@1 and avg@k have the same notes.
+        if aggregation != "pass@1":
+            notes |= dict.fromkeys(score_tables([(label, summary)])[0].notes)
+    for name, by in content["programs_compared_by"].items():
+        notes[
+            f"{title(name)} maj: programs that act alike on public examples are one vote (problems: {by['behaviour']:,}"
+            f"; by syntax tree, as no example runs: {by['syntax']:,}; without a program: {by['nothing']:,})."
+        ] = None
+    if content["programs_compared_by"]:
+        notes[
+            "Sixth call of coding problems: one program, the last block. CoMAS' grader runs every block, which is "
+            "nearer to pass@k for a text that quotes its drafts."
+        ] = None
+    return list(notes)

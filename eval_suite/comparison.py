@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eval_suite import comas_table, matched, steps
+from eval_suite import comas, matched, steps
 from eval_suite.metrics.outcomes import pool as pool_outcomes
 from eval_suite.metrics.paired import Paired, check_alike
 from eval_suite.metrics.paired import compare as compare_scored
@@ -56,17 +56,16 @@ class ScoreTable(Result):
 
 
 @dataclass(frozen=True)
-class Pooled(Result):
-    """The votes of several checkpoints, counted together."""
+class Pooled(ScoreTable):
+    """The votes of several checkpoints, counted together: one summary, like that of an evaluation."""
 
-    label: str
-    summary: dict[str, Any]
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The content of a summary.json."""
+        return self.summaries[0][1]
 
     def as_dict(self) -> dict[str, Any]:
         return self.summary
-
-    def tables(self) -> list[Table]:
-        return score_tables([(self.label, self.summary)])
 
 
 def compare(a: Folder, b: Folder) -> Comparison:
@@ -86,15 +85,15 @@ def compare(a: Folder, b: Folder) -> Comparison:
     return Comparison(tuple(compare_scored(first[name], second[name]) for name in shared))
 
 
-def table(*folders: Folder) -> ScoreTable | comas_table.ComasTable:
+def table(*folders: Folder) -> ScoreTable | comas.ComasResults:
     """Put evaluations, or folders of the CoMAS protocol, side by side in one table.
 
     Raises:
         UserError: evaluations that were graded differently, or on other items.
     """
     paths = [_path(folder) for folder in folders]
-    if any((path / comas_table.FILE).is_file() for path in paths):
-        return comas_table.ComasTable(comas_table.read_results(paths))
+    if any((path / comas.FILE).is_file() for path in paths):
+        return comas.ComasResults(comas.read_results(paths))
     summaries = tuple((evaluation.label, evaluation.summary) for evaluation in _opened(folders))
     check_one_table(summaries)
     return ScoreTable(summaries)
@@ -135,7 +134,7 @@ def pool(
         votes[outcome.benchmark] = max(votes.get(outcome.benchmark, 0), 1 + outcome.sample)
     aggregations = {name: options.aggregation or f"maj@{count}" for name, count in votes.items()}
     label = " + ".join(member.label for member in evaluations)
-    return Pooled(label, steps.summary_of(evaluations[0].folder, pooled, aggregations))
+    return Pooled(((label, steps.summary_of(evaluations[0].folder, pooled, aggregations)),))
 
 
 def match_teams(

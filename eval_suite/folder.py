@@ -17,6 +17,7 @@ from typing import Any, Self
 from eval_suite.items import Item, Response
 from eval_suite.metrics.outcomes import Outcome, outcomes_of
 from eval_suite.tasks import BENCHMARKS, Benchmark
+from mmcorl.config.load import differences
 from mmcorl.errors import RunError, UserError
 from mmcorl.run import folder as store
 
@@ -247,27 +248,17 @@ def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str
     """Return what differs between two manifests, each as `setting: old -> new`."""
     # How often a benchmark is sampled stands under `generation`, too.
     skipped = {*_REDONE, "samples_by_benchmark"} if "generation" in new else {*_REDONE}
-    before, after = (
-        dict(_leaves({key: value for key, value in manifest.items() if key not in skipped})) for manifest in (old, new)
-    )
-    held, given = (sorted({place[1] for place in leaves if place[0] == "generation"}) for leaves in (before, after))
+    before, after = ({key: manifest[key] for key in manifest if key not in skipped} for manifest in (old, new))
+    held, given = (", ".join(sorted(manifest.get("generation", {}))) or "none" for manifest in (before, after))
     if held != given:
-        return [f"benchmarks: {', '.join(held) or 'none'} -> {', '.join(given) or 'none'}"]
+        return [f"benchmarks: {held} -> {given}"]
     changes: dict[str, None] = {}
-    for place in sorted({*before, *after}):
-        was, now = before.get(place, "none"), after.get(place, "none")
-        if was != now:
-            # The setting as a person knows it: `max_new_tokens`, and of one benchmark's rows `math500 rows`.
-            name = " ".join(place[1:] if place[0] == "benchmarks" else place[2:] or place)
-            changes[f"{name}: {was} -> {now}"] = None
+    for change in differences(before, after):
+        section, _, rest = change.partition(".")
+        # The setting as a person knows it: `max_new_tokens`, and of one benchmark's rows `math500 rows`.
+        if section == "generation":
+            change = rest.partition(".")[2]
+        elif section == "benchmarks":
+            change = rest.replace(".", " ", 1)
+        changes[change] = None
     return list(changes)
-
-
-def _leaves(value: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield place and text of every leaf of a manifest; a list is one text."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _leaves(inner, (*place, key))
-    else:
-        text = "; ".join(map(str, value)) if isinstance(value, list) else value
-        yield place, "none" if text in (None, "") else str(text)

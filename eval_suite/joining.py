@@ -102,31 +102,23 @@ def join(rows: Sequence[Imported], items: Sequence[Item], name: str, where: str)
     )
 
 
-Way = tuple[str, Callable[[Imported], str | None]]
+def _ways(rows: Sequence[Imported], items: Sequence[Item]) -> list[tuple[str, Callable[[Imported], str | None]]]:
+    """List how rows may name problems, the likeliest first: by an id, or by their place in the benchmark."""
 
+    def named(column: str, row: Imported) -> str | None:
+        return row.names[column]
 
-def _ways(rows: Sequence[Imported], items: Sequence[Item]) -> list[Way]:
-    """List how rows may name problems, the likeliest first."""
-    by_name: list[Way] = []
-    by_place: list[Way] = []
-    for column in ID_COLUMNS:
-        if all(column in row.names for row in rows):
-            by_name.append((f"column {column!r}", partial(_named, column)))
-            if column in ("doc_id", "index"):  # These may count rows from 0: the harnesses' and VLMEvalKit's.
-                by_place.append((f"the place in column {column!r}", partial(_placed, column, items)))
+    def placed(column: str, row: Imported) -> str | None:
+        text = row.names[column]
+        return items[int(text)].id if text.isascii() and text.isdigit() and int(text) < len(items) else None
+
+    columns = [column for column in ID_COLUMNS if all(column in row.names for row in rows)]
+    counting = [column for column in columns if column in ("doc_id", "index")]  # from 0, as harnesses and VLMEvalKit do
+    ids = [(f"column {column!r}", partial(named, column)) for column in columns]
+    places = [(f"the place in column {column!r}", partial(placed, column)) for column in counting]
     # The harnesses count documents; any other index is an id, unless known answers say otherwise.
-    by_count = [way for way in by_place if "doc_id" in way[0]]
-    by_id = [way for way in by_name if "doc_id" not in way[0]]
-    return [*by_id, *by_count, *(way for way in (*by_name, *by_place) if way not in by_id and way not in by_count)]
-
-
-def _named(column: str, row: Imported) -> str | None:
-    return row.names[column]
-
-
-def _placed(column: str, items: Sequence[Item], row: Imported) -> str | None:
-    text = row.names[column]
-    return items[int(text)].id if text.isascii() and text.isdigit() and int(text) < len(items) else None
+    likely = [*(way for way in ids if "doc_id" not in way[0]), *(way for way in places if "doc_id" in way[0])]
+    return [*likely, *(way for way in (*ids, *places) if way not in likely)]
 
 
 def _agreement(rows: Sequence[Imported], ids: Mapping[str, str | None], items: Mapping[str, Item]) -> float | None:

@@ -237,18 +237,14 @@ def ranking_table(
         kind = PAIR_KINDS[candidate.pair.kind]
         row = [Cell(candidate.name, kind)] if narrow else [Cell(candidate.name), Cell(kind)]
         row += [_share(candidate.benefit, candidate.interval, narrow, "+"), Cell(f"{candidate.first:.0%}")]
-        cells = candidate.pair.cells
-        if cells is None:
+        counts = candidate.pair.cells
+        if counts is None:
             assert candidate.strength is not None
-            row += [Cell(_bare(candidate.pair.agreement)), Cell(_bare(candidate.strength))]
+            row += cells(_bare(candidate.pair.agreement), _bare(candidate.strength))
         else:
-            n = cells.problems
-            row += [Cell(_bare(cells.only_b / n)), Cell(_bare(cells.same_wrong / n))]
-            row += [
-                Cell("undefined" if math.isnan(cells.kappa) else f"{cells.kappa:.2f}"),
-                Cell(_bare(cells.accuracy_b)),
-            ]
-            row += [] if narrow else [Cell(_bare(cells.only_a / n)), Cell(_bare(cells.complementarity))]
+            n, kappa = counts.problems, "undefined" if math.isnan(counts.kappa) else f"{counts.kappa:.2f}"
+            row += cells(_bare(counts.only_b / n), _bare(counts.same_wrong / n), kappa, _bare(counts.accuracy_b))
+            row += [] if narrow else cells(_bare(counts.only_a / n), _bare(counts.complementarity))
         rows.append(row)
     known = f", {100 * anchor.accuracy:.1f} % right," if ranking.labelled else ""
     problems = len(anchor.answers)

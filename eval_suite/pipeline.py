@@ -109,7 +109,12 @@ def grade_file(
         with EvalFolder(path) as folder:
             require_finished(folder)
             sandbox = open_sandbox(options, folder.items(), reporter)
-            _amend(folder, options)
+            manifest = folder.manifest
+            amended = manifest | {"mcq_policy": options.mcq_policy or manifest.get("mcq_policy", DEFAULT_POLICY)}
+            if options.aggregation:
+                amended["aggregations"] = aggregations_of(options.aggregation, manifest["samples_by_benchmark"])
+            if amended != manifest:
+                folder.write("manifest.json", json.dumps(amended, indent=1, ensure_ascii=True) + "\n")
             return _finish(folder, options, sandbox, judge, reporter)
     answers = read_answers(path, options.benchmark)
     for note in answers.notes:
@@ -300,20 +305,12 @@ def _finish(
     reporter: Reporter,
 ) -> Evaluation:
     steps.grade(folder, folder.manifest["mcq_policy"], sandbox, reporter=reporter)
-    steps.observe_voters(folder, sandbox, reporter=reporter)
+    if sandbox is not None:
+        voting = {name for name, how in folder.manifest.get("aggregations", {}).items() if how.startswith("maj@")}
+        steps.observe(folder, sandbox, benchmarks=voting, reporter=reporter)
     if judge is not None:
         steps.judge(folder, judge, again=options.judge_again, reporter=reporter)
     return steps.sum_up(folder)
-
-
-def _amend(folder: EvalFolder, options: GradeOptions) -> None:
-    """Record a new policy or aggregation in the manifest of a folder that is graded again."""
-    manifest = folder.manifest
-    amended = manifest | {"mcq_policy": options.mcq_policy or manifest.get("mcq_policy", DEFAULT_POLICY)}
-    if options.aggregation:
-        amended["aggregations"] = aggregations_of(options.aggregation, manifest["samples_by_benchmark"])
-    if amended != manifest:
-        folder.write("manifest.json", json.dumps(amended, indent=1, ensure_ascii=True) + "\n")
 
 
 def _versions() -> dict[str, str]:

@@ -150,31 +150,19 @@ def _rule_row(
 ) -> dict[str, Any] | None:
     """Grade one response; None when the sandbox, not its program, failed."""
     row: dict[str, Any] = {"benchmark": response.benchmark, "id": response.id, "sample": response.sample}
+    tests: dict[str, Any] = {}
     if item.kind != "code":
-        result = grader.rule(item, response)
-        return row | {
-            "answer": result.answer,
-            "committed": result.committed,
-            "cut_off": result.cut_off,
-            "rule": result.rule,
-            "reason": result.reason,
-        }
-    if sandbox is None:
-        raise UserError(f"{item.benchmark} runs code that a model wrote, which is off: allow it with --run-code")
-    from eval_suite.sandbox.code_task import grade_code
+        graded: Any = grader.rule(item, response)
+    else:
+        if sandbox is None:
+            raise UserError(f"{item.benchmark} runs code that a model wrote, which is off: allow it with --run-code")
+        from eval_suite.sandbox.code_task import grade_code
 
-    graded = grade_code(_code_task(item, tasks), item, response, sandbox)
-    if graded.result is not None and graded.result.harness_error:
-        return None
-    verdict = graded.verdict
-    return row | {
-        "answer": verdict.answer,
-        "committed": verdict.committed,
-        "cut_off": verdict.cut_off,
-        "rule": verdict.rule,
-        "reason": verdict.reason,
-        "tests": [vars(test) for test in graded.result.tests] if graded.result is not None else [],
-    }
+        code = grade_code(_code_task(item, tasks), item, response, sandbox)
+        if code.result is not None and code.result.harness_error:
+            return None
+        graded, tests = code.verdict, {"tests": [vars(test) for test in code.result.tests] if code.result else []}
+    return row | {name: getattr(graded, name) for name in ("answer", "committed", "cut_off", "rule", "reason")} | tests
 
 
 def judge(
@@ -251,13 +239,6 @@ def _mostly_unclear(rows: Sequence[Mapping[str, Any]], *, endpoint: bool) -> str
         f"{len(unclear):,} of {counted(len(replies), 'reply', 'replies')} unclear, the first {unclear[0][:80]!r}: it "
         f"must be the one word `correct` or `incorrect`; {more}take another judge, and ask with --judge-again unclear"
     )
-
-
-def observe_voters(folder: EvalFolder, sandbox: Sandbox | None, *, reporter: Reporter = SILENT) -> None:
-    """Observe the programs of the benchmarks whose score is a vote, as the folder's manifest says."""
-    voting = {name for name, how in folder.manifest.get("aggregations", {}).items() if how.startswith("maj@")}
-    if sandbox is not None:
-        observe(folder, sandbox, benchmarks=voting, reporter=reporter)
 
 
 def observe(

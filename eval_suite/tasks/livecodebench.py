@@ -329,28 +329,30 @@ def _files(path: Path) -> list[Path]:
 
 
 def _rows(paths: list[Path]) -> Iterator[Row]:
-    for number, (path, offset, line) in enumerate(_lines(paths)):
-        try:
-            values = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"row {number} at byte {offset} of {path} is no JSON ({error}): replace it") from error
-        if not isinstance(values, dict):
-            raise UserError(f"row {number} at byte {offset} of {path} is no JSON object: replace it")
-        yield Row(number, {**values, "_file": str(path.resolve()), "_offset": offset}, lambda column: ())
-
-
-def _lines(paths: list[Path]) -> Iterator[tuple[Path, int, bytes]]:
-    """Lines that are not blank, each with its file and place."""
+    """Rows of the lines that are not blank, each with its file and place."""
+    number = 0
     for path in paths:
         offset = 0
         try:
             with path.open("rb") as file:
                 for line in file:
                     if line.strip():
-                        yield path, offset, line
+                        where = {"_file": str(path.resolve()), "_offset": offset}
+                        yield Row(number, _object(line, number, path, offset) | where, lambda column: ())
+                        number += 1
                     offset += len(line)
         except OSError as error:
             raise UserError(f"{path} of livecodebench cannot be read ({error.strerror}): replace it") from error
+
+
+def _object(line: bytes, number: int, path: Path, offset: int) -> dict[str, Any]:
+    try:
+        values = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"row {number} at byte {offset} of {path} is no JSON ({error}): replace it") from error
+    if not isinstance(values, dict):
+        raise UserError(f"row {number} at byte {offset} of {path} is no JSON object: replace it")
+    return values
 
 
 LIVECODEBENCH = LiveCodeBench(

@@ -161,7 +161,7 @@ def test_a_begun_folder_is_refused_by_its_settings_before_the_data_are_looked_fo
     more = [*argv[:3], "math500", *argv[3:], "4"]
     for command, says in (
         ([*argv, "2"], "(max_new_tokens: 4 -> 2): restore the old"),
-        ([*argv, "4", "--style", "plain"], "(style: boxed -> plain)"),
+        ([*argv, "4", "--style", "plain"], "(style: 'boxed' -> 'plain')"),
         ([*argv, "4", "--temperature", "0.5", "--seed", "3"], "(seed: 0 -> 3; temperature: 0.0 -> 0.5)"),
         (more, "(benchmarks: gsm8k -> gsm8k, math500)"),
     ):

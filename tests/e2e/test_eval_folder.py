@@ -65,8 +65,8 @@ def test_other_folders_and_settings_are_refused(tmp_path: Path) -> None:
         ("mine", MANIFEST, "is not empty and holds no evaluation"),
         ("mine/thesis.tex", MANIFEST, "is a file"),
         ("nowhere", None, "holds no evaluation"),
-        ("e", MANIFEST | {"model": "other"}, r"\(model: m -> other\): .*--out"),
-        ("notes", manifest(5, "limited"), r"\(gsm8k notes: none -> limited; gsm8k rows: 6 -> 5\)"),
+        ("e", MANIFEST | {"model": "other"}, r"\(model: 'm' -> 'other'\): .*--out"),
+        ("notes", manifest(5, "limited"), r"\(gsm8k notes: \[\] -> \['limited'\]; gsm8k rows: 6 -> 5\)"),
     ):
         with pytest.raises(UserError, match=says):
             EvalFolder(tmp_path / path, settings)
@@ -116,7 +116,7 @@ def test_commands_refuse_a_folder_that_cannot_serve(cli: Cli, tmp_path: Path) ->
     # Two files of one stem do not share a folder.
     cli("grade", file, "--quiet")
     (tmp_path / "plain.csv").write_text("id,response,gold\n1,<answer>2</answer>,2\n")
-    assert "(responses: plain.jsonl -> plain.csv)" in cli.refused("grade", tmp_path / "plain.csv")
+    assert "(responses: 'plain.jsonl' -> 'plain.csv')" in cli.refused("grade", tmp_path / "plain.csv")
     # Nothing is written for a file that is refused.
     repeated = write_rows(tmp_path / "r.jsonl", [answer | {"id": n % 3} for n in range(4)])
     assert "2 responses to id '0' and 1 to each of 2 other ids" in cli.refused("grade", repeated)
