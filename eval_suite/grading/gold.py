@@ -27,7 +27,7 @@ _MOJIBAKE = (
     (re.compile("Ã—"), "×"),
 )
 # `{8}{5} \pi` has lost its \frac; two adjacent braced groups mean nothing else.
-_LOST_FRACTION = re.compile(r"(?<![\\A-Za-z}\])^_])\{(\d{1,9})\}\s*\{(\d{1,9})\}")
+_LOST_FRACTION = re.compile(r"((?:\\[A-Za-z]+|[\\A-Za-z}\])^_])\s*)?\{(\d{1,9})\}\s*\{(\d{1,9})\}")
 # `8\sqrt{3}{squareinches}`: words in braces are a unit.
 _BRACED_UNIT = re.compile(r"(?<=[}\d)i])\s*\{([A-Za-z][A-Za-z. ]{3,20})\}\s*$")
 _DISPLAY_DOT = re.compile(r"(\\\]|\\\)|\$)\s*\.\s*$")
@@ -52,7 +52,7 @@ def clean_gold(gold: str) -> str:
         text = text.rpartition(_GSM8K)[2].strip() or text
     text = _unboxed(text)
     text = _DISPLAY_DOT.sub(r"\1", text)
-    text = _LOST_FRACTION.sub(r"\\frac{\1}{\2}", text)
+    text = _LOST_FRACTION.sub(lambda m: m.group() if m.group(1) else rf"\frac{{{m.group(2)}}}{{{m.group(3)}}}", text)
     text = _without_dollars(text)
     braced = _BRACED_UNIT.search(text)
     if braced is not None and parse(f"1 {braced.group(1)}").unit is not None:

@@ -15,7 +15,7 @@ from mmcorl.errors import UserError
 
 MCQ_POLICIES: tuple[McqPolicy, ...] = ("letter_or_value", "letter_only")
 TIMEOUT = 0.75
-"""Wall-clock seconds of one symbolic comparison, so that no response takes a second."""
+"""Processor seconds of one symbolic comparison, so that no response takes a second."""
 
 Judge = Callable[[str | None, Sequence[str] | None, str, str], bool | None]
 """Maps (question, options, gold, extracted answer) to whether they agree, None without a clear answer.

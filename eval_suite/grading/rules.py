@@ -114,7 +114,7 @@ def _compare_option(
 ) -> tuple[bool, str]:
     named = relation.options(answer, choices)
     if named.conflict:
-        return False, "a letter with the value of another option"
+        return False, "a letter with something else than its own value"
     labels, by_letter = named.labels, named.by_letter
     if not labels and len(correct) > 1:
         parsed = parse(answer)
@@ -144,9 +144,36 @@ def _compare_free_form(answer: str, gold: str, reference: Reference, relation: E
         gold = f"{gold} {clean_gold(reference.unit)}"
     # One value per line is a list of values.
     gold = ", ".join(gold.splitlines())
-    if relation.same(answer, gold):
+    left, right = parse(answer), parse(gold)
+    if right.sides and not left.sides and "=" not in answer:
+        # Where the gold is an equation, one of its sides is not the answer.
+        return False, "not the equation asked for"
+    if _asks_for_order(reference.question) and left.kind == right.kind == "list":
+        return _in_order(left, right, relation), "in the order asked for"
+    if relation.same(answer, gold) or (right.kind == "ratio" and relation.same_value(answer, gold)):
         return True, "equal"
     return False, "not shown to be equal"
+
+
+_LEAST, _GREATEST = "(?:least|smallest|lowest|shortest|lightest)", "(?:greatest|largest|highest|longest|heaviest)"
+_ORDERED = re.compile(
+    r"\b(?:in (?:the )?(?:\w+ ){0,2}order|order (?:them|these|those|the)|arrange[ds]?|sort(?:ed)?|rank(?:ed)?"
+    rf"|ascending|descending|respectively|{_LEAST} to (?:the )?{_GREATEST}|{_GREATEST} to (?:the )?{_LEAST})\b",
+    re.IGNORECASE,
+)
+_ANY_ORDER = re.compile(
+    r"\b(?:any|no particular|whatever|irrespective of|regardless of)(?: the)? order\b|\bin order to\b", re.IGNORECASE
+)
+
+
+def _asks_for_order(question: str | None) -> bool:
+    return question is not None and _ORDERED.search(_ANY_ORDER.sub("", question)) is not None
+
+
+def _in_order(left: ParsedAnswer, right: ParsedAnswer, relation: Equivalence) -> bool:
+    return len(left.parts) == len(right.parts) and all(
+        relation.same(x.text, y.text) for x, y in zip(left.parts, right.parts, strict=True)
+    )
 
 
 def _compare_by_type(answer: str, gold: str, reference: Reference, relation: Equivalence) -> tuple[bool, str] | None:
@@ -155,10 +182,7 @@ def _compare_by_type(answer: str, gold: str, reference: Reference, relation: Equ
         left, right = parse(answer), parse(gold)
         if left.kind != "list" or right.kind != "list":
             return None
-        same = len(left.parts) == len(right.parts) and all(
-            relation.same(x.text, y.text) for x, y in zip(left.parts, right.parts, strict=True)
-        )
-        return same, "as lists"
+        return _in_order(left, right, relation), "as lists"
     # MathVista's own int(float(x)) would credit 14.9 for the integer 14; here integers are compared as they are.
     if reference.precision is None and reference.relative_tolerance is None:
         return None

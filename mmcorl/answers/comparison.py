@@ -11,12 +11,15 @@ from mmcorl.answers.numbers import approximate
 from mmcorl.answers.options import LETTERS, same_spelling
 from mmcorl.answers.parse import ParsedAnswer, canonical_text, parse
 from mmcorl.answers.polynomials import equal_equations, equal_expressions
-from mmcorl.answers.rounding import is_rounding, rounds_to, same_number
+from mmcorl.answers.rounding import rounds_to, same_number
 
 _MAX_UNMATCHED = 8
 _BEARING = {"°", "°T"}
 """True bearings are degrees; the T only names the direction they are measured from."""
 _PLAIN_UNION = {"", "()", "{}"}
+_WRITTEN_FRACTION = re.compile(r"\\frac|\d/\d")
+_INEQUALITY = re.compile(r"(<|>|\\le(?![A-Za-z])|\\ge(?![A-Za-z]))")
+_MIRRORED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le"}
 _SYMBOLS = {
     "slope": ("m", "k"),
     "area": ("s",),
@@ -42,9 +45,12 @@ class Comparison:
         return self.same(left, right) or canonical_text(a) == canonical_text(b)
 
     def same_value(self, value: ParsedAnswer, option: ParsedAnswer) -> bool:
-        """Return whether a value is that of an option."""
+        """Return whether a value is that of an option, or of a gold answer."""
         if same_spelling(value, option):
             return True
+        if (fraction := quotient(option)) is not None and _WRITTEN_FRACTION.search(value.body):
+            # 5/12 answers 5:12; the decimal does not, and 5:12 does not answer 5/12.
+            return self.same(value, fraction)
         # A single letter that is no label names nothing by value: the variable a is not the option "A".
         if len(value.body) == 1 and value.body in LETTERS:
             return False
@@ -54,8 +60,14 @@ class Comparison:
         """Return whether two parsed answers are the same."""
         if a.text == b.text:
             return True
+        for one in (a, b):
+            if one.sides and not all(self.same(side, one.sides[-1]) for side in one.sides[:-1]):
+                return False
+        if a.sides and b.sides and a.name is None and b.name is None:
+            # Equations between constants are not the same because both are true.
+            return self._same_in_order(a.sides, b.sides) or self._same_in_order(a.sides, b.sides[::-1])
         for left, right in ((a, b), (b, a)):
-            if left.rounded is not None and right.rounded is None and is_rounding(left.rounded, left):
+            if left.rounded is not None and right.rounded is None:
                 return self.same(replace(left, rounded=None), right) or self.same(left.rounded, right)
         kinds = {a.kind, b.kind}
         if "labelled" in kinds:
@@ -101,6 +113,7 @@ class Comparison:
             # `x > 2` may be an interval, and `2x + y = 5` may be `y = 5 - 2x`; nothing else is comparable.
             if not (other.name is not None if equation else ends or other.kind == "union"):
                 return False
+        comparisons = [_INEQUALITY.split(text.body) for text in (a, b)]
         left, right = interval(a), interval(b)
         if (
             left is not None
@@ -108,8 +121,15 @@ class Comparison:
             and (None in (left.variable, right.variable) or left.variable == right.variable)
         ):
             return self._same_interval(left, right)
+        if max(len(sides) for sides in comparisons) > 3:
+            # `A>B>C` is an order.
+            return any(self._same_chain(comparisons[0], sides) for sides in (comparisons[1], _mirrored(comparisons[1])))
         decided = equal_equations(_equation(a), _equation(b))
         return self._prove(_equation(a), _equation(b)) if decided is None else decided
+
+    def _same_chain(self, a: list[str], b: list[str]) -> bool:
+        """Return whether chains `A>B>C`, split at their signs, agree side by side and sign by sign."""
+        return a[1::2] == b[1::2] and all(self.same(parse(x), parse(y)) for x, y in zip(a[::2], b[::2], strict=True))
 
     def _same_interval(self, a: Interval, b: Interval) -> bool:
         if (a.closed_low, a.closed_high) != (b.closed_low, b.closed_high):
@@ -176,6 +196,17 @@ class Comparison:
             if left is not None and right is not None and abs(left - right) > 1e-9 * max(abs(left), abs(right)):
                 return False
         return self._prove(a.body, b.body)
+
+
+def _mirrored(sides: list[str]) -> list[str]:
+    return [_MIRRORED.get(side, side) for side in sides[::-1]]
+
+
+def quotient(ratio: ParsedAnswer) -> ParsedAnswer | None:
+    """Return 5/12 for the ratio 5:12; None for other answers."""
+    if ratio.kind != "ratio" or len(ratio.parts) != 2:
+        return None
+    return parse(rf"\frac{{{ratio.parts[0].text}}}{{{ratio.parts[1].text}}}")
 
 
 def _without_repeated_points(parts: tuple[ParsedAnswer, ...]) -> tuple[ParsedAnswer, ...]:

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from mmcorl.answers.comparison import Comparison
 from mmcorl.answers.options import NamedOptions, match_options
-from mmcorl.answers.parse import canonical_text
+from mmcorl.answers.parse import canonical_text, parse_value
 from mmcorl.answers.symbolic import MAX_EXPRESSION, SymbolicPool, admissible
 from mmcorl.errors import UserError
 
@@ -60,7 +60,7 @@ class Equivalence:
     `classes` is stricter: answers share a class when they equal the same answers.
 
     Args:
-        timeout: wall-clock seconds of one comparison; a longer one counts as not the same.
+        timeout: processor seconds of one comparison; a longer one counts as not the same.
         memory_mb: address space of one worker process, in MiB.
         workers: number of worker processes; several only help when several threads compare at once.
 
@@ -128,6 +128,10 @@ class Equivalence:
         result = self._same_option(a, b, options, comparison) if options else comparison.same_text(a, b)
         self._pairs.put(pair, result, len(a) + len(b))
         return result
+
+    def same_value(self, answer: str, gold: str) -> bool:
+        """Return whether an answer has the value of a gold; unlike `same`, 5/12 answers the ratio 5:12."""
+        return self._comparison().same_value(parse_value(answer), parse_value(gold))
 
     def classes(self, answers: Sequence[str | None], choices: Sequence[str] | None = None) -> list[int | None]:
         """Return the class of each answer; see `partition`."""

@@ -20,8 +20,29 @@ _CLOSE_ANSWER = re.compile(r"</answer>", re.IGNORECASE)
 _OPEN_THINK = re.compile(r"<think>", re.IGNORECASE)
 _CLOSE_THINK = re.compile(r"</think>", re.IGNORECASE)
 # `boxed{` without its backslash is common in model text; the look-behind keeps `unboxed{` out.
-_BOX = re.compile(r"(?:\\(?:(?:begin)?boxed|fbox)|(?<![A-Za-z\\])boxed)[ \t\n\r]{0,8}\{")
+_BOX = re.compile(r"(?:\\\\?(?:(?:begin)?boxed|fbox)|(?<![A-Za-z\\])boxed)[ \t\n\r]{0,8}\{")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+_SPACE = r"(?:[\s$]|\\[,;:! ()\[\]]|\\q?quad(?![A-Za-z]))"
+_BLANK = re.compile(rf"(?:{_SPACE}|\\){{0,16}}")
+# Between the boxes of one answer: `\boxed{1} \text{ and } \boxed{2}`, `x = \boxed{1}, y = \boxed{2}`.
+_JOINT = re.compile(
+    rf"{_SPACE}{{0,16}}(?:(?:,|;|&|\\text\s?\{{\s{{0,4}}(?:and|or)\s{{0,4}}\}}|and\b|or\b){_SPACE}{{0,16}}){{0,2}}"
+    rf"(?:[A-Za-z](?:_\w|_\{{\w{{1,4}}\}})?{_SPACE}{{0,4}}={_SPACE}{{0,4}})?\\?"
+)
+_GLUED_BEFORE = re.compile(r"(?<![\w-])(?:[-−–][\d.]{0,8}|\d[\d.]{0,7})$")
+_GLUED_BEHIND = re.compile(r"\s?\^\s?(?!\{?\s?\\circ)(?:\{[^{}]{1,16}\}|\w)")
+_FACTOR = re.compile(r"[\w})\]]$")
+_POWER = re.compile(r"\s{0,4}[\^!]")
+# `The area is \boxed{7}.`, `x = \boxed{7}`: words, and nothing that denies or computes.
+_LEAD = re.compile(
+    rf"(?:(?!.*(?i:\b(?:not|never|neither|nor|or)\b|n't\b)).*(?:[:=]|(?<![\\A-Za-z])[A-Za-z]{{2,24}}))?"
+    rf"(?:{_SPACE}|[*_\\]){{0,16}}",
+    re.DOTALL,
+)
+_REASON = re.compile(
+    rf"(?:{_SPACE}|[*_.,;:]){{0,16}}(?:(?:because|since|因为)\b(?!.*(?i:\b(?:not|or|maybe)\b|n't\b)).*)?", re.DOTALL
+)
+_MAX_JOINED = 64
 
 
 @dataclass(frozen=True)
@@ -40,8 +61,8 @@ def extract(response: str, finish_reason: Literal["stop", "length"] = "stop") ->
 
     Order: drop everything up to the last `</think>`, and everything from a think block that never closes unless the
     text ends with a complete answer tag; then take the last complete `<answer>...</answer>`, unwrapping a box inside;
-    else the last balanced `\\boxed{}`, `\\fbox{}` or `boxed{}`. Blank content is no answer. A complete answer counts
-    even when the text is cut off after it.
+    else the last balanced `\\boxed{}`, `\\fbox{}` or `boxed{}`, or the last ones joined by `and`. Blank content is no
+    answer. A complete answer counts even when the text is cut off after it.
     """
     text = strip_special_tokens(strip_noise(response))
     text, drafting = _without_drafts(text)
@@ -51,8 +72,7 @@ def extract(response: str, finish_reason: Literal["stop", "length"] = "stop") ->
         return _committed(_unwrap_boxes(tag), "answer_tags")
     boxes, open_box = _boxes(text)
     if boxes:
-        start, end = _last_outermost(boxes)
-        return _committed(_unwrap_boxes(text[start:end]), "boxed")
+        return _committed(_answer_in_boxes(text, boxes), "boxed")
 
     unfinished = drafting or open_box or _OPEN_ANSWER.search(text) is not None or finish_reason == "length"
     return Extraction(None, "cut_off" if unfinished else "none")
@@ -113,30 +133,65 @@ def _boxes(text: str) -> tuple[list[tuple[int, int]], bool]:
     return sorted(spans), any(start in openings for start in stack)
 
 
-def _last_outermost(boxes: list[tuple[int, int]]) -> tuple[int, int]:
-    """Return the last box that is in no other box."""
-    last = boxes[0]
+def _answer_in_boxes(text: str, boxes: list[tuple[int, int]]) -> str:
+    """Return the last box that is in no other, with what belongs to it: boxes joined by `and`, a sign, a power.
+
+    Outside tags most of the text is reasoning, so only what touches the box counts.
+    """
+    outermost = [boxes[0]]
     for box in boxes:
-        if box[0] > last[1]:
-            last = box
-    return last
+        if box[0] > outermost[-1][1]:
+            outermost.append(box)
+    joined = [outermost[-1]]
+    for box in reversed(outermost[-_MAX_JOINED:-1]):
+        if not text[slice(*joined[-1])].strip() or not _JOINT.fullmatch(
+            text, box[1] + 1, _opening(text, joined[-1], box[1])
+        ):
+            break
+        joined.append(box)
+    contents = {text[start:end].strip() for start, end in joined}
+    first, (start, last) = joined[-1] if len(contents) > 1 else joined[0], joined[0]
+    opening = _opening(text, first, 0)
+    sign, power = _GLUED_BEFORE.search(text, max(0, opening - 16), opening), _GLUED_BEHIND.match(text, last + 1)
+    if len(contents) == 1 and sign is None and power is None:
+        return _unwrap_boxes(text[start:last])
+    begin, end = sign.start() if sign else opening, power.end() if power else last + 1
+    return _unwrap_boxes(text[begin:end])
+
+
+def _opening(text: str, box: tuple[int, int], after: int) -> int:
+    """Return where the command of a box starts."""
+    return next(
+        match.start() for match in _BOX.finditer(text, max(after, box[0] - 24), box[0]) if match.end() == box[0]
+    )
 
 
 def _unwrap_boxes(content: str) -> str:
-    """Return the content of the only box in `content`; replace several boxes by their contents."""
+    """Replace boxes by their contents; a sentence that leads to the only box goes, mathematics around it stays."""
     spans, _ = _boxes(content)
     if not spans:
         return content
     innermost = [span for span, after in zip(spans, [*spans[1:], None], strict=True) if not _holds(span, after)]
-    if len(innermost) == 1:
-        start, end = innermost[0]
-        return content[start:end]
-    pieces, position = [], 0
+    pieces: list[str] = []
+    position, enclosing = 0, len(spans) - len(innermost)
     for start, end in innermost:
-        box = max(match.start() for match in _BOX.finditer(content, position, start) if match.end() == start)
-        pieces += [content[position:box], content[start:end]]
+        before, inner = content[position : _opening(content, (start, end), position)], content[start:end]
+        before = _without_boxes(before) if enclosing else before
+        separated = bool(pieces) and _BLANK.fullmatch(before) is not None
+        pieces += [", " if separated else before, f"({inner})" if _FACTOR.search(before) else inner]
         position = end + 1
-    return "".join([*pieces, content[position:]])
+    behind = _without_boxes(content[position:]) if enclosing else content[position:]
+    if len(innermost) == 1:
+        pieces[0] = "" if _LEAD.fullmatch(pieces[0]) else pieces[0]
+        behind = "" if _REASON.fullmatch(behind) else behind
+        pieces[1] = f"({inner})" if _POWER.match(behind) else pieces[1]
+    return "".join([*pieces, behind])
+
+
+def _without_boxes(text: str) -> str:
+    """Drop the ends of boxes around a box."""
+    text = _BOX.sub("", text)
+    return text.replace("}", "", max(0, text.count("}") - text.count("{")))
 
 
 def _holds(outer: tuple[int, int], inner: tuple[int, int] | None) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mmcorl.answers.parse import ParsedAnswer, parse
 
-_VARIABLE = re.compile(r"[A-Za-z](?:_\w)?|\\(?:theta|alpha|beta|lambda|mu)")
+_VARIABLE = re.compile(r"[A-Za-z](?:_\w|\([A-Za-z]\))?|\\(?:theta|alpha|beta|lambda|mu)")
 _SIGN = re.compile(r"\\le(?![A-Za-z])|\\ge(?![A-Za-z])|<|>")
 _INFINITE = {r"\infty": 1, r"+\infty": 1, r"-\infty": -1}
 

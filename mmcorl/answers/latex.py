@@ -63,10 +63,39 @@ _DEGREES = re.compile(
 )
 # `90^o` and `90\circ` are degrees only after a number.
 _LOOSE_DEGREES = re.compile(r"(?<=\d)\s{0,4}(?:\^\s{0,4}(?:o(?![A-Za-z])|\{\s{0,4}o\s{0,4}\})|\\circ(?![A-Za-z]))")
-_TIME = re.compile(r"(\d{1,2}:\d\d ?|\d{1,2} )([AaPp])\.?[Mm]\.?")
+_TIME = re.compile(r"0?(\d{1,2})(?::(\d\d) ?| )([AaPp])\.?[Mm]\.?")
 _FRACTION_NAME = re.compile(r"\\[dtc]frac(?![A-Za-z])")
-_FRACTION_HEAD = re.compile(r"\\frac\s*(?:([0-9]|\\pi)\s*([0-9])|\{([^{}]{0,256})\}\s*([0-9])|([0-9])\s*\{)")
-_BARE_ROOT = re.compile(r"\\sqrt(\[[2-9]\])?\s*([0-9]+|[A-Za-z])")
+_TOKEN_ARGUMENT = r"([0-9A-Za-z]|\\[A-Za-z]+(?![A-Za-z])(?!\s*\{))"
+_FRACTION_HEAD = re.compile(
+    rf"\\(frac|binom)(?![A-Za-z])\s*(?:{_TOKEN_ARGUMENT}\s*{_TOKEN_ARGUMENT}|(\{{[^{{}}]{{0,256}}\}})\s*{_TOKEN_ARGUMENT}"
+    rf"|{_TOKEN_ARGUMENT}\s*(?=\{{))"
+)
+_BARE_ROOT = re.compile(r"\\sqrt(?![A-Za-z])(\[[2-9]\])?\s*([0-9]+|[A-Za-z]|\\[A-Za-z]+(?![A-Za-z])(?!\s*[{\[]))")
+# TeX's older `{5 \choose 2}` and `{1 \over 2}`.
+_INFIX = re.compile(
+    r"\{([^{}]{1,64})\\(choose|over)(?![A-Za-z])([^{}]{1,64})\}"
+    r"|([^{}()\[\]=,\\]{1,64})\\(choose|over)(?![A-Za-z])([^{}()\[\]=,\\]{1,64})"
+)
+_INFIX_NAMES = {"choose": "binom", "over": "frac"}
+# A space before an argument means nothing: `\dfrac {3} {4}`, `\text {cm}`, `x^ {2}`.
+_SPACE_BEFORE_ARGUMENT = re.compile(r"(?<=[A-Za-z\^_])\s+(?=\{)|(?<=[^\\]\})\s+(?=\{)|(?<=\\sqrt)\s+(?=\[)")
+_COMMAND_WITH_CAPITAL = re.compile(r"\\(?=[a-z]*[A-Z])([A-Za-z]+)")
+_COMMAND_NAMES = (
+    "frac dfrac tfrac cfrac sqrt binom choose over text textbf textit textrm mathrm mathbf mathit operatorname mbox "
+    "boxed left right begin end quad infty circ degree cdot times div pm mp le leq ge geq ne neq cup cap in approx "
+    "angle triangle overline ldots dots cdots"
+)
+_COMMANDS = FUNCTIONS | frozenset(_COMMAND_NAMES.split())
+_DOUBLED = re.compile(r"\\\\(?=[A-Za-z]{2,}|[{}%])")
+# `x = 1 \quad y = 2` and `x=1\\y=2`: equations beside each other are several, though TeX shows no comma.
+_NAME_AND_SIGN = (
+    r"(?=(?:[A-Za-z]{1,2}(?:_\w|_\{\w+\})?'?|\\(?:alpha|beta|gamma|theta|lambda|mu|angle [A-Z]{1,3}))\s{0,4}=(?!=))"
+)
+_BESIDE = re.compile(
+    rf"\s{{0,16}}(?:\\\\|\\q?quad(?![A-Za-z])|\n)(?:\s|\\[;:,! ]|\\\\|\\q?quad(?![A-Za-z])){{0,16}}{_NAME_AND_SIGN}"
+    rf"|(?<=[\d)\]}}°%])(?:\s|\\[;:,! ]){{1,16}}{_NAME_AND_SIGN}"
+)
+_CASES = re.compile(r"\\begin\{cases\}([^&]*)\\end\{cases\}")
 _UNION = re.compile(r"(?<=[)\]])\s*U\s*(?=[(\[])")
 _COMMAND_SYNONYMS = (
     (re.compile(r"\\leq(?:slant)?(?![A-Za-z])"), r"\\le "),
@@ -77,6 +106,9 @@ _COMMAND_SYNONYMS = (
     (re.compile(r"\\(?:ast|bullet)(?![A-Za-z])"), r"\\cdot "),
     (re.compile(r"\\[cd]dots(?![A-Za-z])|\\dots(?![A-Za-z])"), r"\\ldots "),
     (re.compile(r"\\lg(?![A-Za-z])"), r"\\log "),
+    (re.compile(r"\\(?:simeq|approxeq|thickapprox|doteq)(?![A-Za-z])"), r"\\approx "),
+    (re.compile(r"\\(?:rightarrow|longrightarrow|Rightarrow|Longrightarrow|mapsto)(?![A-Za-z])"), r"\\to "),
+    (re.compile(r"\\(?:vert|lvert|rvert)(?![A-Za-z])"), "|"),
     (re.compile(r"\\overrightarrow(?![A-Za-z])"), r"\\vec "),
     (re.compile(r"\\varnothing(?![A-Za-z])|\\\{\s{0,4}\\\}"), r"\\emptyset "),
     (re.compile(r"\\(?:lbrace|lgroup)(?![A-Za-z])"), r"\\{"),
@@ -107,7 +139,7 @@ _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
 _DANGLING_DOT = re.compile(r"(?<=\d)\.(?![\d.]|\\(?:overline|bar|dot)\{)")
 # `0.1666...`: digits written three times and then dots repeat for ever.
 _GOES_ON = re.compile(r"(?<![\d.])(\d{1,9}\.\d{0,9}?)(\d{1,6}?)\2{2,20}\s{0,4}\\ldots(?![A-Za-z])")
-_CURRENCY = re.compile(r"(-?)\s{0,4}(\\\$|£|€|¥|₹)\s{0,4}(-?[\d.,]+)")
+_CURRENCY = re.compile(r"(-?)\s{0,4}(\\\$|£|€|¥|₹)\s{0,4}(-?[\d.,]+|\\frac\{\d+\}\{\d+\})")
 _CURRENCY_BEHIND = re.compile(r"(?<=\d)\s{0,4}(\\\$|£|€|¥|₹)(?!\s{0,4}[\d.])")
 _CURRENCY_NAMES = {r"\$": "USD", "£": "GBP", "€": "EUR", "¥": "CNY", "₹": "INR"}
 # `(+3, -4)`; after anything else a plus adds.
@@ -144,15 +176,29 @@ _remembered = lru_cache(maxsize=1 << 14)(_cleaned)
 
 
 def _once(text: str) -> str:
-    text = _unwrap(_characters(text))
+    text = _unwrap(_single_backslashes(_characters(text)))
     if (time := _TIME.fullmatch(text)) is not None:
-        text = f"{time.group(1).strip()} {time.group(2).lower()}m"
+        text = f"{time.group(1)}:{time.group(2) or '00'} {time.group(3).lower()}m"
     text = _PREFIX.sub("", text, count=1) if _PREFIX.match(text) else text
     # `= 7/4` continues a line of the question.
     text = text[1:].lstrip() if text.startswith("=") and not text.startswith("==") and len(text) > 1 else text
     text = _latex(text)
     text = _unwrap(text.strip())
     return _join(text)
+
+
+def _single_backslashes(text: str) -> str:
+    """Undo LaTeX escaped once too often (JSON in JSON); in a matrix two backslashes end a row."""
+    if "\\\\" not in text:
+        return text
+    if "\\\\begin" in text:
+        return text.replace("\\\\", "\\")
+    return text if r"\begin" in text else _DOUBLED.sub(r"\\", text)
+
+
+def _lower_command(match: re.Match[str]) -> str:
+    lower = match.group(1).lower()
+    return f"\\{lower}" if lower in _COMMANDS else match.group()
 
 
 def _characters(text: str) -> str:
@@ -195,7 +241,14 @@ def _unwrap(text: str) -> str:
 def _latex(text: str) -> str:
     text = _SPACED_UNIT.sub(lambda m: f"{m.group(1)} {_ROMAN_UNITS[m.group(2)]}", text)
     text = _TIE.sub(" ", text) if "~" in text else text
+    if (cases := _CASES.fullmatch(text.strip())) is not None:
+        text = cases.group(1).replace(r"\\", ", ")
+    first = text.find("=")
+    if first >= 0 and "=" in text[first + 1 :]:
+        text = text[:first] + _BESIDE.sub(_apart, text[first:])
     if "\\" in text:
+        text = _SPACE_BEFORE_ARGUMENT.sub("", _COMMAND_WITH_CAPITAL.sub(_lower_command, text))
+        text = _INFIX.sub(_prefixed, text) if r"\choose" in text or r"\over" in text else text
         text = _DEGREES.sub("°", _STYLE.sub("", text))
         text = _FRACTION_NAME.sub(r"\\frac", _SIZING.sub("", text))
         for _ in range(8):
@@ -240,12 +293,20 @@ def _roman(match: re.Match[str]) -> str:
 
 
 def _braced_fraction(match: re.Match[str]) -> str:
-    above, below, group, digit, first = match.groups()
-    if above is not None:
-        return rf"\frac{{{above}}}{{{below}}}"
+    name, above, below, group, last, first = match.groups()
     if group is not None:
-        return rf"\frac{{{group}}}{{{digit}}}"
-    return rf"\frac{{{first}}}{{"
+        return rf"\{name}{group}{{{last}}}"
+    return rf"\{name}{{{above}}}{{{below}}}" if above is not None else rf"\{name}{{{first}}}"
+
+
+def _apart(match: re.Match[str]) -> str:
+    before = match.string[: match.start()].rstrip().rstrip("}").rstrip()
+    return " " if before.endswith((",", ";", "and", "or")) else ", "
+
+
+def _prefixed(match: re.Match[str]) -> str:
+    above, name, below = match.groups()[:3] if match.group(2) else match.groups()[3:]
+    return rf"\{_INFIX_NAMES[name]}{{{above.strip()}}}{{{below.strip()}}}"
 
 
 def _round_groups(text: str) -> str:

@@ -45,6 +45,18 @@ GREEK = frozenset(
 )
 
 
+# `f(x+1)`, `S(3)` and `y(x)` are values of functions: a product would be written `3S` and `xy`.
+_APPLICATION = re.compile(
+    r"(?:[fghFGHPQ]|\\(?:phi|varphi|Phi|psi|Psi|Gamma|zeta))(?:_\w)?'*\("
+    r"|(?:[A-Za-z]|\\[A-Za-z]+)(?:_\w)?'*\( ?(?:-?[\d.]+|[A-Za-z]|\\[A-Za-z]+) ?\)"
+)
+
+
+def is_application(text: str) -> bool:
+    """Return whether a letter at the start of `text` is applied to what follows rather than multiplied with it."""
+    return _APPLICATION.match(text) is not None
+
+
 class NotArithmeticError(Exception):
     """The text is beyond this parser or this kind of number."""
 
@@ -114,6 +126,14 @@ def constant_value(text: str) -> complex | None:
     """Approximate an expression without variables; None for one with variables and for ambiguous text."""
     value = approximate(text, 1)
     return value if value is not None and value == approximate(text, 2) else None
+
+
+def is_rounding(number: Exact, value: complex) -> bool:
+    """Return whether a decimal is within half its last place, plus the float's own error, of a value."""
+    if abs(value.imag) > 1e-12 * abs(value):
+        return False
+    slack = Fraction(1, 2 * 10 ** (number.places or 0)) + Fraction(abs(value.real)) / 10**14
+    return abs(Fraction(value.real) - number.value) <= slack
 
 
 @dataclass(frozen=True)
@@ -207,6 +227,8 @@ def _float_ops(sample: int) -> Ops:
         return 0.3 + int.from_bytes(digest, "big") / 2**32
 
     def function(name: str, argument: Value) -> float:
+        if name not in _FUNCTIONS:
+            raise NotArithmeticError
         return _FUNCTIONS[name](float(argument))
 
     def power(base: Value, exponent: Value) -> float:
@@ -232,7 +254,6 @@ class Parser:
         self._ops = ops
         self._at = 0
         self._depth = 0
-        self._behind_power = -1
         if len(self._tokens) > _MAX_TOKENS:
             raise NotArithmeticError
 
@@ -286,7 +307,7 @@ class Parser:
                 self._at += 1
                 value = value / self._signed_power()
                 divided = True
-            elif self._starts_factor(token) or (token.isdigit() and self._closes_power()):
+            elif self._starts_factor(token) or (token[0].isdigit() and self._closes_group()):
                 # `1/2x` is ambiguous.
                 if divided:
                     raise NotArithmeticError
@@ -300,10 +321,9 @@ class Parser:
             return True
         return self._ops.variables and (token.isalpha() or token in _CONSTANTS or token in GREEK or token in _FUNCTIONS)
 
-    def _closes_power(self) -> bool:
-        """Whether a braced exponent or a factorial ends here, so that the 13 of `2^{12}13^2` is a factor."""
-        previous = self._tokens[self._at - 1]
-        return previous == "!" or (self._at == self._behind_power and previous == "}")
+    def _closes_group(self) -> bool:
+        """Whether brackets or a factorial end here, so that the 13 of `2^{12}13^2` and `(2)13` is a factor."""
+        return next(token for token in reversed(self._tokens[: self._at]) if not token.isspace()) in ("!", "}", ")")
 
     def _signed_power(self) -> Value:
         if self._take("-"):
@@ -324,7 +344,6 @@ class Parser:
             if self._peek() == "^":
                 raise NotArithmeticError
             value = self._ops.power(value, exponent)
-            self._behind_power = self._at
         return value
 
     def _exponent(self) -> Value:
@@ -425,6 +444,12 @@ class Parser:
         # A subscript makes it another variable, a prime a derivative.
         if self._peek() in ("_", "'"):
             raise NotArithmeticError
+        if (
+            self._peek() == "("
+            and token not in _CONSTANTS
+            and is_application("".join(self._tokens[self._at - 1 : self._at + 8]))
+        ):
+            return self._ops.function(token, self._group())
         return self._ops.symbol(token)
 
     def _function(self, name: str) -> Value:

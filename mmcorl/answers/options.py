@@ -12,8 +12,10 @@ from mmcorl.answers.parse import (
     ParsedAnswer,
     labelled_option,
     lower_case_option_letter,
+    offers_more,
     option_letter,
     parse,
+    parse_value,
     without_option_prefix,
 )
 
@@ -25,7 +27,7 @@ _LETTER_THEN_VALUE = re.compile(r"([A-Z])(?: ?[,;-] ?| ?(?=\()| )(.+)", re.DOTAL
 _VALUE_THEN_LETTER = re.compile(r"(.+?) ?[(\[]([A-Z])[)\]]", re.DOTALL)
 _LONGEST_LIST = 256
 _COMMA = re.compile(r"(?<=\S)[,，]\s{0,4}")
-_ALTERNATIVES = re.compile(r"[,;&/\n]|\b(?:and|or|not|nor)\b")
+_REASON = re.compile(r"\b(?:because|since|as|due to)\b|因为|由于", re.IGNORECASE)
 
 SameValue = Callable[[ParsedAnswer, ParsedAnswer], bool]
 """Decides whether two values are the same answer."""
@@ -38,7 +40,7 @@ class NamedOptions:
     labels: frozenset[str] = frozenset()
     """Letters named; options with equal values share the first letter. Empty: none, or uncertain."""
     conflict: bool = False
-    """Whether a letter comes with another option's value."""
+    """Whether a letter comes with anything else than its own value or a reason."""
     by_letter: bool = False
     """Whether named by letter, with or without the value, rather than by value alone."""
 
@@ -47,7 +49,7 @@ def same_spelling(a: ParsedAnswer, b: ParsedAnswer) -> bool:
     """Return whether two values are equal in text or as exact numbers; one may lack the unit."""
     if a.text == b.text:
         return True
-    if a.number is None or b.number is None or a.number.value != b.number.value:
+    if a.number is None or b.number is None or a.number.value != b.number.value or a.sides or b.sides:
         return False
     return a.unit is None or b.unit is None or a.unit == b.unit
 
@@ -55,8 +57,8 @@ def same_spelling(a: ParsedAnswer, b: ParsedAnswer) -> bool:
 def match_options(answer: str, choices: tuple[str, ...], same_value: SameValue = same_spelling) -> NamedOptions:
     """Return the options that `answer` names among `choices`, comparing values with `same_value`.
 
-    In order: an upper-case letter in range (before a value that looks like one); a letter with text, a conflict when
-    the text is another option's value; several letters; the value of exactly one option; a lower-case letter.
+    In order: an upper-case letter in range (before a value that looks like one); a letter with its own value or a
+    reason, a conflict with any other text; several letters; the value of exactly one option; a lower-case letter.
     """
     text = clean(answer)
     first = _first_labels(choices)
@@ -68,11 +70,10 @@ def match_options(answer: str, choices: tuple[str, ...], same_value: SameValue =
     several = several if several <= first.keys() else frozenset()
     labelled = labelled_option(text) if not several else None
     if labelled is not None and labelled[0] in first:
-        label, rest = labelled
-        named = _by_value(rest, choices, same_value)
-        if (named and first[label] not in named) or (not named and _names_another(rest, first[label], first)):
-            return NamedOptions(conflict=True)
-        return NamedOptions(frozenset({first[label]}), by_letter=True)
+        label, rest = first[labelled[0]], labelled[1]
+        if _is_option_or_reason(rest, label, choices, same_value):
+            return NamedOptions(frozenset({label}), by_letter=True)
+        return NamedOptions(conflict=True)
 
     # The exact text of an option comes before several letters (`AB` the segment).
     named = _by_value(answer, choices, same_value)
@@ -94,6 +95,25 @@ def match_options(answer: str, choices: tuple[str, ...], same_value: SameValue =
     return NamedOptions()
 
 
+def _is_option_or_reason(text: str, label: str, choices: tuple[str, ...], same_value: SameValue) -> bool:
+    """Return whether the text after a letter is the value of that option, a reason for it, or both.
+
+    Anything else is a second value, a hedge, a denial, a list of letters or a value that is no option.
+    """
+    if label in _by_value(text, choices, same_value):
+        return True
+    value, reason = text, ""
+    if (found := _REASON.search(text)) is not None:
+        value, reason = text[: found.start()].strip(" ,.;:-("), text[found.end() :]
+    if not reason or offers_more(reason, label):
+        return False
+    if value:
+        return label in _by_value(value, choices, same_value)
+    first = _first_labels(choices)
+    others = [clean(choice) for letter, choice in zip(LETTERS, choices, strict=False) if first[letter] != label]
+    return not any(re.search(rf"(?<![\w.]){re.escape(other)}(?![\w.])", reason, re.I) for other in others if other)
+
+
 def _letter_beside_value(text: str) -> tuple[str, str] | None:
     """Return (letter, text next to it), to be trusted only when the text is an option's value."""
     if (match := _LETTER_THEN_VALUE.fullmatch(text)) is not None:
@@ -101,17 +121,6 @@ def _letter_beside_value(text: str) -> tuple[str, str] | None:
     if (match := _VALUE_THEN_LETTER.fullmatch(text)) is not None:
         return match.group(2), match.group(1)
     return None
-
-
-def _names_another(text: str, label: str, first: dict[str, str]) -> bool:
-    """Return whether the text after a letter offers another one: `B. 45° or C. 60°`."""
-    for piece in _ALTERNATIVES.split(text):
-        piece = piece.strip()
-        labelled = labelled_option(piece)
-        letter = option_letter(piece) or (labelled[0] if labelled is not None else None)
-        if letter is not None and letter in first and first[letter] != label:
-            return True
-    return False
 
 
 def _is_called_another(answer: str, named: frozenset[str], choices: tuple[str, ...]) -> bool:
@@ -164,7 +173,7 @@ def _by_value(value: str, choices: tuple[str, ...], same_value: SameValue) -> fr
     verbatim = frozenset(letter for letter, choice in options if _written(choice) == written)
     if verbatim:
         return verbatim
-    text, parsed = clean(value), parse(value)
+    text, parsed = clean(value), parse_value(value)
     spelled = frozenset(letter for letter, choice in options if clean(choice) == text)
-    matching = spelled or frozenset(letter for letter, choice in options if parse(choice).text == parsed.text)
-    return matching or frozenset(letter for letter, choice in options if same_value(parsed, parse(choice)))
+    matching = spelled or frozenset(letter for letter, choice in options if parse_value(choice).text == parsed.text)
+    return matching or frozenset(letter for letter, choice in options if same_value(parsed, parse_value(choice)))

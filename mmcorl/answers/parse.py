@@ -6,14 +6,17 @@ Parsing does not judge; `comparison` decides whether two parsed answers are the 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import lru_cache, wraps
 from typing import Literal, TypeVar
 
 from mmcorl.answers.latex import FUNCTIONS, MAX_LENGTH, clean
-from mmcorl.answers.numbers import Exact, TooLargeError, exact
+from mmcorl.answers.matrices import matrix_rows
+from mmcorl.answers.numbers import GREEK, Exact, TooLargeError, constant_value, exact, is_rounding
 from mmcorl.answers.units import UNIT_WORDS, split_unit
+from mmcorl.answers.words import SHORT_WORDS, is_cased_as_word, number_in_words
 
 Kind = Literal["number", "expression", "relation", "list", "union", "matrix", "ratio", "labelled", "words", "opaque"]
 
@@ -42,6 +45,8 @@ class ParsedAnswer:
     parts: tuple[ParsedAnswer, ...] = ()
     rounded: ParsedAnswer | None = None
     """The approximation that the answer gives of itself: the 50.27 of `16\\pi \\approx 50.27`."""
+    sides: tuple[ParsedAnswer, ...] = ()
+    """Constants that the answer says are equal, itself the last: `24*24 = 576`."""
 
 
 def _cached(function: Callable[[str], T]) -> Callable[[str], T]:
@@ -66,11 +71,18 @@ def parse(answer: str) -> ParsedAnswer:
     if (letter := option_letter(text)) is not None:
         return ParsedAnswer("expression", letter, letter)
     labelled = labelled_option(text)
-    if labelled is not None:
+    if labelled is not None and not offers_more(labelled[1]):
         letter, rest = labelled
         inner = _parse(rest, 1)
         return ParsedAnswer("labelled", f"{letter}: {inner.text}", name=letter, parts=(inner,))
     return _parse(text, 0)
+
+
+@_cached
+def parse_value(value: str) -> ParsedAnswer:
+    """Parse the value of an option, in which a letter is no label; never raises."""
+    text = clean(value) if len(value) <= MAX_LENGTH else value
+    return _parse(text, 0) if len(text) <= MAX_LENGTH else ParsedAnswer("opaque", text)
 
 
 @_cached
@@ -120,6 +132,21 @@ def labelled_option(text: str) -> tuple[str, str] | None:
     return (letter, rest) if rest else None
 
 
+# Another letter as a label, or words that take back or leave open what stands before.
+_OTHER_LETTER = re.compile(r"(?<![A-Za-z\\_^{])[A-H](?![A-Za-z'_^=(]|[)\]]? ?=)")
+_HEDGE = re.compile(
+    r"\b(?:not|n't|nor?|neither|either|or|but|maybe|perhaps|possibly|probably|might|could|may|unless|instead|actually"
+    r"|wait|wrong|incorrect|unsure|sure|guess|alternatively|also)\b|n't\b|\?|\\to(?![A-Za-z])|->|不|或|可能",
+    re.IGNORECASE,
+)
+
+
+def offers_more(text: str, label: str = "") -> bool:
+    """Return whether the text after an option letter names another letter, hedges or denies."""
+    others = {match.group() for match in _OTHER_LETTER.finditer(text)} - {label}
+    return bool(others) or _HEDGE.search(text) is not None
+
+
 def without_option_prefix(text: str) -> str:
     """Return `C and D` for a cleaned answer such as `Options C and D`."""
     match = _PREFIX.match(text)
@@ -135,24 +162,32 @@ _WORD = re.compile(r"(?<!\\)(?<![A-Za-z])[A-Za-z]{2,}")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 _FOREIGN_LETTER = re.compile(r"[^\W\d_A-Za-z]")
 _MATH = re.compile(r"[\d+*/^=<>|\\]")
-_NAME = re.compile(r"(?:\\[a-z]+|[A-Za-z' {}.]|_\w|_\{\w+\})+")
-_FUNCTION_NAME = re.compile(r"[A-Za-z]'?(?:_\w)?(?:\^\{-1\})?\([A-Za-z](?:,[A-Za-z])*\)")
-_TUPLE_NAME = re.compile(r"\([A-Za-z](?:_\w)?(?:, [A-Za-z](?:_\w)?)+\)")
+_NAME = re.compile(r"(?:\\[a-z]+|[A-Za-z' {}.]|_\w|_\{[^{}]{1,30}\})+")
+_FUNCTION_NAME = re.compile(
+    r"[A-Za-z]'{0,3}(?:_\w|_\{\w+\})?(?:\^\{-1\})?\((?:[A-Za-z]|-?[\d.]+)(?:, ?(?:[A-Za-z]|-?[\d.]+))*\)"
+    r"|[fghFGHPE]'{0,3}(?:_\w)?\([^()]{1,40}\)|P\([^()+*/]{1,60}\)"
+)
+_TUPLE_NAME = re.compile(r"\([A-Za-z](?:_?\w|_\{\w+\})?(?:, [A-Za-z](?:_?\w|_\{\w+\})?)+\)")
+_POINT = re.compile(r"([A-Z](?:_\w)?'?)(\(.+\))", re.DOTALL)
 _RATIO_NAME = re.compile(r"[A-Za-z]+(?:_\w|_\{\w+\})?(?::[A-Za-z]+(?:_\w|_\{\w+\})?)+")
-_LENGTH_NAME = re.compile(r"\|[A-Z][A-Z]\||\\overline\{[A-Z][A-Z]\}")
+_LENGTH_NAME = re.compile(r"\|(?:\\vec ?\{?)?[A-Z][A-Z]\}?\||\\overline\{[A-Z][A-Z]\}|\[[A-Z]{3,6}\]")
 _VARIABLE = re.compile(r"[A-Za-z](?:_\w)?|\\[a-z]+")
 _PLAIN_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _MEMBER = re.compile(r"([A-Za-z](?:_\w)?|\\(?:theta|alpha|beta|lambda|mu))\s*\\in(?![A-Za-z])\s*(.+)", re.DOTALL)
-_PLAIN_VALUE = re.compile(r"-?(?:\d+(?:\.\d+)?|\d+/\d+|(?:\d+ ?)?\\frac\{\d+\}\{\d+\})(?: ?%)?")
-_MATRIX = re.compile(r"\\begin\{([bp]?matrix)\}(.*)\\end\{\1\}", re.DOTALL)
-_ARRAY = re.compile(r"[(\[]?\\begin\{array\}\{[lcr|]{1,32}\}(.*)\\end\{array\}[)\]]?", re.DOTALL)
+_SET_BUILDER = re.compile(
+    r"\\\{\s*([A-Za-z](?:_\w)?)(?:\s*\\in\s*(?:\\mathbb ?\{?R\}?|R))?\s*(?:\||:|\\mid|\\colon)\s*(.+)\\\}", re.DOTALL
+)
+_NO_NAMES = frozenset({r"\pi", r"\infty"})
+_TERM = re.compile(r"-?\d+(?:\.\d+)?[A-Za-z]{1,2}")
+_LETTER_OR_GREEK = re.compile(r"[A-DF-Za-df-z]")
+# `A-C-B` and `5-2-3-1` are orders: a difference would be worked out, or its letters are small.
+_ORDER = re.compile(r"[A-Z]{1,4}(?:-[A-Z]{1,4}){2,}|[a-z](?:-[a-z]){2,}|\d{1,3}(?:-\d{1,3}){2,}")
 _NAMES = (_NAME, _FUNCTION_NAME, _TUPLE_NAME, _RATIO_NAME, _LENGTH_NAME)
 _SEPARATORS = frozenset({",", ";", "and", "or"})
 _RELATIONS = frozenset({"<", ">", r"\le", r"\ge", r"\ne"})
 # A number in another base, which later steps would read as decimal, or a date, which is no difference.
 _NO_NUMBER = re.compile(r"\d_|^\d{4}-\d{1,2}-\d{1,2}$|^\d{1,2}/\d{1,2}/\d{4}$")
 _RATIO_PART = re.compile(r"[\d.]+|\d*\\sqrt\{\d+\}|\\frac\{\d+\}\{\d+\}|\d+/\d+|[A-Za-z]|\d*\\pi")
-_CASED_WORDS = frozenset({"YES", "NO", "TRUE", "NOT", "ALL"})
 
 
 def _parse(text: str, depth: int) -> ParsedAnswer:
@@ -160,63 +195,109 @@ def _parse(text: str, depth: int) -> ParsedAnswer:
     if depth > _MAX_DEPTH or not text:
         return ParsedAnswer("opaque", text)
     text = _without_outer_round(text)
-    if r"\in" in text and (member := _MEMBER.fullmatch(text)) is not None:
-        inner = _parse(member.group(2), depth + 1)
-        if inner.kind in ("list", "union") and inner.name is None:
-            return replace(inner, text=rf"{member.group(1)}\in {inner.text}", name=member.group(1))
+    if (r"\in" in text or r"\{" in text) and (member := _member(text, depth)) is not None:
+        return member
     if r"\approx" in text:
-        text, rounded = _approximation(text, depth)
-        if rounded is not None:
-            return replace(_parse(text, depth + 1), rounded=rounded)
+        return _approximation(text, depth)
     pieces = _split_top_level(text, _SEPARATORS)
     equations = [len(_split_top_level(piece, frozenset("="))) > 1 for piece in pieces]
-    if not (len(pieces) > 1 and sum(equations) > 1):
-        named = _named(text, depth)
-        if named is not None:
-            return named
+    if any(equations) and not (len(pieces) > 1 and sum(equations) > 1):
+        equation = _equation(text, depth)
+        if equation is not None:
+            return equation
     if _is_words(text):
         return _words(text)
-    if "=" in text and any(equations) and len(pieces) == 1:
-        return _repeated_number(text, depth) or ParsedAnswer("relation", text, text)
+    if len(pieces) == 1 and any(equations):
+        return ParsedAnswer("relation", text, text)
     return _mathematics(text, pieces, depth)
 
 
-def _approximation(text: str, depth: int) -> tuple[str, ParsedAnswer | None]:
-    """Split `16\\pi \\approx 50.27`; `x \\approx 11` assigns a value to a name, as `=` does."""
+def _member(text: str, depth: int) -> ParsedAnswer | None:
+    """Parse `x \\in (0, 1)`, and `\\{x | x > 2\\}` by its condition; None for other text."""
+    if (member := _MEMBER.fullmatch(text)) is not None:
+        inner = _parse(member.group(2), depth + 1)
+        if inner.kind in ("list", "union") and inner.name is None:
+            return replace(inner, text=rf"{member.group(1)}\in {inner.text}", name=member.group(1))
+    if (condition := _SET_BUILDER.fullmatch(text)) is not None:
+        inner = _parse(condition.group(2), depth + 1)
+        if inner.kind == "relation" and "=" not in inner.text and condition.group(1) in inner.text:
+            return inner
+    return None
+
+
+def _approximation(text: str, depth: int) -> ParsedAnswer:
+    """Parse `16\\pi \\approx 50.27`: what follows the sign must be the rounding of the value before it."""
     sides = [side.strip() for side in _split_top_level(text, frozenset({r"\approx"}))]
+    if len(sides) == 2 and not sides[0]:
+        return _parse(sides[1], depth + 1)
     if len(sides) != 2 or not all(sides):
-        return text, None
-    if len(sides[0]) <= 80 and any(pattern.fullmatch(sides[0]) for pattern in _NAMES):
-        return f"{sides[0]}={sides[1]}", None
-    return sides[0], _parse(sides[1], depth + 1)
+        return ParsedAnswer("opaque", text)
+    # `x \approx 11` assigns a value to a name, as `=` does.
+    if _is_name(sides[0]):
+        return _parse(f"{sides[0]}={sides[1]}", depth + 1)
+    first, second = (_parse(side, depth + 1) for side in sides)
+    # `0.333 \approx 1/3` is the same the other way round.
+    for value, rounded in ((first, second), (second, first)):
+        number = rounded.number
+        if number is not None and (number.places is not None or number.value.denominator == 1):
+            constant = constant_value(value.body) if value.kind in ("number", "expression") else None
+            if constant is not None and is_rounding(number, constant):
+                return replace(value, rounded=replace(rounded, name=None))
+    name = sides[0].partition("=")[0].strip()
+    return ParsedAnswer("opaque", text, name=name if "=" in sides[0] and _is_name(name) else None)
 
 
-def _named(text: str, depth: int) -> ParsedAnswer | None:
-    """Parse an assignment such as `x = 5`, `f(x) = ...` or `k = 2+3 = 5`: a name and its last value."""
+def _is_name(text: str) -> bool:
+    return len(text) <= 80 and text not in _NO_NAMES and any(pattern.fullmatch(text) for pattern in _NAMES)
+
+
+def _equation(text: str, depth: int) -> ParsedAnswer | None:
+    """Parse `x = 5` or `k = 2+3 = 5`, a name and its last value, and equal constants such as `24*24 = 576`."""
     sides = [side.strip() for side in _split_top_level(text, frozenset("="))]
     if len(sides) < 2 or not all(sides):
         return None
-    name = sides[0]
-    if len(sides) == 2 and _PLAIN_NUMBER.fullmatch(name) and _VARIABLE.fullmatch(sides[1]):
+    name: str | None = sides[0]
+    if len(sides) == 2 and _PLAIN_NUMBER.fullmatch(sides[0]) and _VARIABLE.fullmatch(sides[1]):
         # `5 = s` means `s = 5`.
         name, sides = sides[1], sides[::-1]
-    if len(name) > 80 or not any(pattern.fullmatch(name) for pattern in _NAMES):
-        return None
-    name = " ".join(name.split())
-    if (len(name) > 2 and " " in name) or re.fullmatch(r"[A-Za-z]{4,}", name):
-        name = name.casefold()
+    if name is not None and _is_name(name):
+        sides = sides[1:]
+        name = " ".join(name.split())
+        if (len(name) > 2 and " " in name) or re.fullmatch(r"[A-Za-z]{4,}", name):
+            name = name.casefold()
+        # `a = 3b = 4` may be two equations that have lost their comma, and `x = 1 < y` is an inequality.
+        if any(_TERM.fullmatch(side) for side in sides[:-1]) or len(_split_top_level(sides[-1], _RELATIONS)) > 1:
+            return None
+    else:
+        name = None
+        if not all(_is_constant(side) for side in sides):
+            return None
     inner = _parse(sides[-1], depth + 1)
-    return replace(inner, text=f"{name}={inner.text}", name=name, rounded=None)
-
-
-def _repeated_number(text: str, depth: int) -> ParsedAnswer | None:
-    """Parse `\\frac{3}{5} = 0.6`, one number written twice; a sum and its value are more than that."""
-    sides = _split_top_level(text, frozenset("="))
-    if not all(_PLAIN_VALUE.fullmatch(side.strip()) for side in sides):
+    before = [side for side in sides[:-1] if _is_constant(side)]
+    if sides[-1].endswith("°"):
+        # `2160°/2 = 1080°`: degrees as a unit are no factor.
+        before = [side.replace("°", "") for side in before]
+    constants = tuple(_parse(side, depth + 1) for side in before)
+    constants = tuple(side for side in constants if side.kind in ("number", "expression"))
+    if name is None and len(constants) < len(sides) - 1:
         return None
-    first, *others = (_parse(side, depth + 1) for side in sides)
-    value = first.number.value if first.number is not None else None
-    return first if all(other.number is not None and other.number.value == value for other in others) else None
+    if name is not None:
+        inner = replace(inner, text=f"{name}={inner.text}", name=name)
+    if not constants:
+        return inner
+    value = inner.number.value if inner.number is not None else None
+    if value is None or any(side.number is None or side.number.value != value for side in constants):
+        inner = replace(inner, text=text)
+    return replace(inner, sides=(*constants, replace(inner, name=None)))
+
+
+def _is_constant(text: str) -> bool:
+    """Return whether a side of an equation holds no unknown; a unit may end it."""
+    return len(text) <= 256 and not _LETTER_OR_GREEK.search(_COMMAND.sub(_greek, split_unit(text)[0]))
+
+
+def _greek(command: re.Match[str]) -> str:
+    return "x" if command.group() in GREEK else " "
 
 
 def _mathematics(text: str, pieces: list[str], depth: int) -> ParsedAnswer:
@@ -226,6 +307,13 @@ def _mathematics(text: str, pieces: list[str], depth: int) -> ParsedAnswer:
         return ParsedAnswer("list", text, text, parts=parts)
     if len(pieces) > 1:
         return _list(text, pieces, "", depth)
+    if _ORDER.fullmatch(text) or r"\to" in text:
+        steps = [step.strip() for step in re.split(r"-|\\to(?![A-Za-z])", text)]
+        return _list(text, steps, "->", depth) if all(steps) else ParsedAnswer("opaque", text)
+    if (point := _POINT.fullmatch(text)) is not None:
+        inner = _parse(point.group(2), depth + 1)
+        if inner.kind == "list" and inner.brackets == "()":
+            return replace(inner, text=f"{point.group(1)}={inner.text}", name=point.group(1))
     ratio = _split_top_level(text, frozenset(":"))
     if len(ratio) > 1:
         if all(_RATIO_PART.fullmatch(part) for part in ratio):
@@ -235,16 +323,16 @@ def _mathematics(text: str, pieces: list[str], depth: int) -> ParsedAnswer:
     if len(union) > 1:
         parts = tuple(_parse(part, depth + 1) for part in union)
         return ParsedAnswer("union", text, text, parts=parts)
-    matrix = _MATRIX.fullmatch(text)
-    if matrix is not None:
-        return _matrix(text, matrix.group(2), depth)
-    array = _ARRAY.fullmatch(text)
-    if array is not None:
-        return _matrix(text, array.group(1), depth)
+    if r"\begin" in text and (rows := matrix_rows(text)) is not None:
+        return _matrix(text, rows, depth)
     bracketed = _bracketed(text)
     if bracketed is not None:
         brackets, content = bracketed
         inside = _split_top_level(content, frozenset(",;"))
+        nested = [_bracketed(row.strip()) for row in inside] if brackets == "[]" else []
+        if nested and all(row is not None and row[0] == "[]" for row in nested):
+            # `[[1, 2], [3, 4]]` is a matrix in a programming language.
+            return _matrix(text, [_split_top_level(row[1], frozenset(",")) for row in nested if row], depth)
         if len(inside) > 1 or brackets in ("{}", "[]"):
             return _list(text, inside, brackets, depth)
     if len(_split_top_level(text, _RELATIONS)) > 1:
@@ -283,14 +371,15 @@ def _list(text: str, pieces: list[str], brackets: str, depth: int) -> ParsedAnsw
     # A list with an opaque part is opaque.
     if any(part.kind == "opaque" for part in parts):
         return ParsedAnswer("opaque", text)
+    if brackets == "->":
+        return ParsedAnswer("list", r"\to ".join(part.text for part in parts), text, brackets=brackets, parts=parts)
     opening, closing = brackets[:1], brackets[1:]
     escape = "\\" if brackets == "{}" else ""
     spelled = f"{escape}{opening}{', '.join(part.text for part in parts)}{escape}{closing}"
     return ParsedAnswer("list", spelled, text, brackets=brackets, parts=parts)
 
 
-def _matrix(text: str, content: str, depth: int) -> ParsedAnswer:
-    rows = [_split_top_level(row, frozenset("&")) for row in content.strip().removesuffix(r"\\").split(r"\\")]
+def _matrix(text: str, rows: Sequence[Sequence[str]], depth: int) -> ParsedAnswer:
     if sum(len(row) for row in rows) > _MAX_PARTS:
         return ParsedAnswer("opaque", text)
     parts = tuple(
@@ -318,7 +407,7 @@ def _is_words(text: str) -> bool:
     for word in words:
         if word in FUNCTIONS or word in ("and", "or"):
             continue
-        if word in _SHORT_WORDS:
+        if word in SHORT_WORDS:
             return True
         if len(word) >= 4 and word not in _MATRIX_WORDS and not (mathematical and word in UNIT_WORDS):
             return True
@@ -328,16 +417,13 @@ def _is_words(text: str) -> bool:
     return len(re.findall(r"(?<![A-Za-z\\])[A-Za-z]{2,}(?= [A-Za-z]{2,})", plain)) >= 2
 
 
-# Short words that are words even next to numbers (`5 am`).
-_SHORT_WORDS = frozenset({"am", "pm", "no", "is", "of", "the", "not", "for", "but", "yes", "odd"})
 _MATRIX_WORDS = frozenset({"matrix", "bmatrix", "pmatrix", "vmatrix", "cases", "array"})
 
 
 def _words(text: str) -> ParsedAnswer:
-    folded = [
-        word if word.isupper() and len(word) <= 3 and word not in _CASED_WORDS else word.casefold()
-        for word in text.replace('"', "").split()
-    ]
+    if (count := number_in_words(text)) is not None:
+        return ParsedAnswer("number", str(count), str(count), number=Exact(Fraction(count)))
+    folded = [word.casefold() if is_cased_as_word(word) else word for word in text.replace('"', "").split()]
     folded_text = " ".join(folded).rstrip(".!,;: ")
     # `SIN` is a word and `sin` a function: fold case only where that keeps the meaning.
     stable = len(text) > 1 and clean(folded_text) == folded_text and _is_words(folded_text)

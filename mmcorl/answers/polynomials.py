@@ -9,12 +9,11 @@ tell from the truth. Functions, symbolic exponents and roots of variables are le
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from mmcorl.answers.numbers import NotArithmeticError, Ops, Parser, TooLargeError, Value, exact_root, literal
+from mmcorl.answers.numbers import GREEK, NotArithmeticError, Ops, Parser, TooLargeError, Value, exact_root, literal
 
 Monomial = tuple[bool, int, tuple[tuple[str, int], ...]]
 """(has the imaginary unit, square-free radicand, powers of the variables by name)."""
@@ -25,8 +24,6 @@ _MAX_TERMS = 128
 _MAX_POWER = 24
 _MAX_BITS = 2048
 _MAX_RADICAND = 10**6
-# `f(x)` and `P(2)` are more often function values than products.
-_APPLICATION = re.compile(r"(?<![A-Za-z\\])[fghFGHPQ]'*(?:_\w)?\(")
 
 
 def equal_expressions(a: str, b: str) -> bool | None:
@@ -53,6 +50,10 @@ def equal_equations(a: str, b: str) -> bool | None:
         left, right = first_left - first_right, second_left - second_right
         if left.below.keys() != {_ONE} or right.below.keys() != {_ONE}:
             return None
+        if not _unknowns(left) or not _unknowns(right):
+            # `0x=5` and `0x=7` have no solution; they are not the same for that.
+            swapped = ((first_left, first_right), (first_right, first_left))
+            return any(not (x - second_left).above and not (y - second_right).above for x, y in swapped)
         if not left.above or not right.above or left.above.keys() != right.above.keys():
             # Polynomials without common factors have different zero sets; computer algebra decides the rest.
             return None
@@ -62,6 +63,12 @@ def equal_equations(a: str, b: str) -> bool | None:
         )
     except TooLargeError:
         return None
+
+
+def _unknowns(value: RationalFunction) -> set[str]:
+    """Return the variables of a value; pi, e and logarithms of primes are numbers."""
+    names = {name for _, _, powers in (*value.above, *value.below) for name, _ in powers}
+    return {name for name in names if name not in (r"\pi", "e") and not name.startswith("ln ")}
 
 
 @dataclass(frozen=True)
@@ -154,7 +161,7 @@ def _joined(a: tuple[tuple[str, int], ...], b: tuple[tuple[str, int], ...]) -> t
 
 @lru_cache(maxsize=1 << 12)
 def _parse(text: str) -> RationalFunction | None:
-    if len(text) > 512 or _APPLICATION.search(text):
+    if len(text) > 512:
         return None
     try:
         value: RationalFunction = Parser(text, _OPS).parse()
@@ -265,7 +272,12 @@ def _function(name: str, argument: Value) -> RationalFunction:
             return _sine(turns)
         cosine = _sine(turns + Fraction(1, 2))
         return cosine if name == r"\cos" else _sine(turns) / cosine
-    raise NotArithmeticError
+    if name.startswith("\\") and name not in GREEK:
+        raise NotArithmeticError
+    # The value of an unknown function is a variable of its own, named by its argument.
+    if argument.below.keys() != {_ONE}:
+        raise NotArithmeticError
+    return _symbol(f"{name}({sorted(argument.above.items())}/{argument.below[_ONE]})")
 
 
 def _sine(turns: Fraction) -> RationalFunction:

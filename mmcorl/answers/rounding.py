@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from mmcorl.answers.numbers import Exact, constant_value
+from mmcorl.answers.numbers import Exact, constant_value, is_rounding
 from mmcorl.answers.parse import ParsedAnswer
 
 ROUNDED_PLACES = 6
@@ -36,7 +36,7 @@ def rounds_to(a: ParsedAnswer, b: ParsedAnswer) -> bool | None:
     if value is None:
         return None
     assert number.places is not None
-    if _is_within_half(value, number):
+    if is_rounding(number, value):
         return True
     # Truncated rather than rounded; beyond a dozen digits a float cannot tell.
     return (
@@ -45,12 +45,6 @@ def rounds_to(a: ParsedAnswer, b: ParsedAnswer) -> bool | None:
         and 10.0 ** (number.places + 1) * abs(value) < 1e14
         and int(value.real * 10**number.places) == number.value * 10**number.places
     )
-
-
-def is_rounding(rounded: ParsedAnswer, exact: ParsedAnswer) -> bool:
-    """Return whether the decimal behind `\\approx` is what the value before it rounds to."""
-    value = constant_value(exact.body) if exact.kind in ("number", "expression") else None
-    return value is not None and rounded.number is not None and _is_within_half(value, rounded.number)
 
 
 def _close(x: Exact, y: Exact) -> bool:
@@ -74,11 +68,3 @@ def _stands_for_others(number: Exact) -> bool:
     if number.places is None or number.places < ROUNDED_PLACES:
         return False
     return abs(number.value) * 10**number.places >= 10 ** (ROUNDED_PLACES - 1)
-
-
-def _is_within_half(value: complex, number: Exact) -> bool:
-    """Return whether a decimal is within half its last place, plus the float's own error, of a value."""
-    if abs(value.imag) > 1e-12 * abs(value):
-        return False
-    slack = Fraction(1, 2 * 10 ** (number.places or 0)) + Fraction(abs(value.real)) / 10**14
-    return abs(Fraction(value.real) - number.value) <= slack

@@ -1,8 +1,8 @@
 """Symbolic comparison in killable worker processes.
 
-A computer-algebra system can hang in one long C call or exhaust memory on a short text, and neither a signal nor a
-thread stops that. A worker process has a wall-clock limit, which the parent enforces by killing it, and a memory limit,
-which the kernel enforces.
+A computer-algebra system can hang in one long C call or exhaust memory on a short text, and no thread stops that. A
+worker process has limits of processor time and memory, which the kernel enforces and which a busy machine does not
+change. A limit of wall-clock time, enforced by the parent, is for a worker that is stopped or lost.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import os
 import queue
 import re
 import selectors
+import signal
 import subprocess
 import sys
 import threading
 import time
 import weakref
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +26,9 @@ Outcome = Literal["same", "different", "timeout"]
 
 _SCRIPT = Path(__file__).with_name("symbolic_worker.py")
 _START_SECONDS = 120.0
+_WALL_SECONDS = 60.0
+"""Wall-clock limit of one comparison, beyond any processor time, on the busiest of machines."""
+_ATTEMPTS = 3
 
 MAX_EXPRESSION = 1024
 _MAX_NESTING = 32
@@ -41,8 +46,10 @@ _REFUSED = re.compile(
     r"|\\(?:left|right)(?![A-Za-z])"
 )
 _COMMAND = re.compile(r"\\[A-Za-z]+")
-# `2 h 35` is a time, `x2` a name and `cm2` a unit, not products.
-_LETTER_THEN_NUMBER = re.compile(r"[A-Za-z] ?\d")
+# `2 h 35` is a time, `x2` a name and `cm2` a unit, not products; neither is the value of a function.
+_NO_PRODUCT = re.compile(
+    r"[A-Za-z] ?\d|(?<![\\_])[fghFGHPQ](?:_\w)?\(|(?<![\\_])[A-Za-z](?:_\w)?\( ?(?:-?[\d.]+|[A-Za-z]) ?\)"
+)
 _EXPONENT = re.compile(r"\^(?:\{([^{}]*)\}|(.))")
 _NESTED_EXPONENT = re.compile(r"\^\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\^")
 
@@ -55,7 +62,7 @@ def admissible(text: str) -> bool:
     """
     if not text or len(text) > MAX_EXPRESSION or _REFUSED.search(text) or _NESTED_EXPONENT.search(text):
         return False
-    if not _balanced(text) or _LETTER_THEN_NUMBER.search(_COMMAND.sub(r"\\", text)):
+    if not _balanced(text) or _NO_PRODUCT.search(_COMMAND.sub(r"\\", text)):
         return False
     if text.count("^") > 40:
         return False
@@ -93,9 +100,9 @@ class SymbolicPool:
             self._idle.put(worker)
 
     def compare(self, a: str, b: str, seconds: float) -> tuple[Outcome, float]:
-        """Return the outcome for two admissible expressions and its wall-clock seconds, worker start excluded.
+        """Return the outcome for two admissible expressions and its processor seconds, worker start excluded.
 
-        A comparison longer than `seconds` is a `timeout`.
+        A comparison longer than `seconds` of processor time is a `timeout`.
         """
         worker = self._idle.get()
         try:
@@ -136,7 +143,6 @@ class _Worker:
         self._owner = 0
         self._ready = False
         self._finalizer: weakref.finalize[Any, Any] | None = None
-        self._request = 0
         self._lock = threading.Lock()
 
     @property
@@ -145,25 +151,18 @@ class _Worker:
         return process.pid if process is not None and process.poll() is None else None
 
     def compare(self, a: str, b: str, seconds: float) -> tuple[Outcome, float]:
-        # A worker that was killed from outside between two requests is replaced once.
-        for _ in range(2):
+        # A worker that was killed or stopped from outside says nothing about the pair, which is asked again.
+        for _ in range(_ATTEMPTS):
             process = self._ready_process()
-            self._request += 1
-            request = {"id": self._request, "a": a, "b": b, "seconds": seconds}
-            started = time.monotonic()
             try:
-                _write(process, json.dumps(request).encode("ascii") + b"\n")
-                reply = _read_line(process, started + seconds)
-            except _DeadlineError:
-                self.stop()
-                # So the next comparison finds a worker that is already loading.
-                self.start()
-                return "timeout", seconds
-            except (BrokenPipeError, _WorkerExitedError):
+                _write(process, json.dumps({"a": a, "b": b, "seconds": seconds}).encode("ascii") + b"\n")
+                reply = _read_line(process, time.monotonic() + _WALL_SECONDS + 10 * seconds)
+            except (_DeadlineError, BrokenPipeError, _WorkerExitedError):
                 self.stop()
                 continue
-            return "same" if reply["same"] else "different", time.monotonic() - started
-        # Two workers died on this pair (out of memory in C code): charged like a timeout.
+            if reply["seconds"] is None:
+                return "timeout", seconds
+            return "same" if reply["same"] else "different", reply["seconds"]
         return "timeout", seconds
 
     def stop(self) -> None:
@@ -199,25 +198,26 @@ class _Worker:
         self._finalizer = weakref.finalize(self, _end, self._process, self._owner)
 
     def _ready_process(self) -> subprocess.Popen[bytes]:
-        self.start()
-        process = self._process
-        assert process is not None
-        if self._ready:
+        for _ in range(_ATTEMPTS):
+            self.start()
+            process = self._process
+            assert process is not None
+            if self._ready:
+                return process
+            try:
+                reply = _read_line(process, time.monotonic() + _START_SECONDS)
+            except (_DeadlineError, _WorkerExitedError):
+                self.stop()
+                continue
+            if not reply["ready"]:
+                self.stop()
+                raise RuntimeError(f"the symbolic comparison process cannot import math-verify: {reply['error']}")
+            self._ready = True
             return process
-        try:
-            reply = _read_line(process, time.monotonic() + _START_SECONDS)
-        except (_DeadlineError, _WorkerExitedError) as error:
-            self.stop()
-            raise RuntimeError(
-                f"the symbolic comparison process did not start in {_START_SECONDS:.0f} s "
-                f"and {self._memory_mb} MB; "
-                f"try it alone: {sys.executable} -P {_SCRIPT} {self._memory_mb}"
-            ) from error
-        if not reply["ready"]:
-            self.stop()
-            raise RuntimeError(f"the symbolic comparison process cannot import math-verify: {reply['error']}")
-        self._ready = True
-        return process
+        raise RuntimeError(
+            f"the symbolic comparison process did not start in {_START_SECONDS:.0f} s and {self._memory_mb} MB, "
+            f"{_ATTEMPTS} times; try it alone: {sys.executable} -P {_SCRIPT} {self._memory_mb}"
+        )
 
 
 class _DeadlineError(Exception):
@@ -255,7 +255,9 @@ def _end(process: subprocess.Popen[bytes], owner: int) -> None:
     # A fork of the owner must not end its parent's worker.
     if owner != os.getpid():
         return
-    process.kill()
+    # The group holds the worker and the fork that compares.
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:

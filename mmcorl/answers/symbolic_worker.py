@@ -7,12 +7,14 @@ extractor, which evaluates Python syntax, stays off.
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import json
 import os
 import resource
-import select
 import signal
 import sys
+import time
 from typing import Any
 
 _ORPHAN_CHECK_SECONDS = 2.0
@@ -22,7 +24,10 @@ _FAR_POINTS = ((-37, 11), (59, 6), (-3, 7))
 
 
 def main() -> None:
-    """Serve requests until the parent closes the pipe or dies."""
+    """Load the algebra system once, and serve requests in a fork, until the parent closes the pipe or dies.
+
+    A comparison that exceeds its processor time ends its fork, even within a long C call; the next is ready at once.
+    """
     memory_mb = int(sys.argv[1])
     parent = os.getppid()
     answers = os.fdopen(os.dup(1), "w", encoding="ascii")
@@ -30,7 +35,8 @@ def main() -> None:
     os.dup2(2, 1)
     resource.setrlimit(resource.RLIMIT_AS, (memory_mb << 20, memory_mb << 20))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     try:
         compare = Comparer()
     except ImportError as error:
@@ -38,29 +44,39 @@ def main() -> None:
         return
     # The first comparison loads the parser's tables and half of sympy; its time limit must not pay for that.
     _guarded(compare, r"\pi-\tan^{-1}\left(\frac{1}{d}\right)", r"\pi-\arctan\frac{2}{2d}+\sqrt{0}")
+    gc.freeze()
     _send(answers, {"ready": True})
-
-    pending = b""
     while True:
-        # A forked sibling of the parent may hold the pipe open, so end of file alone is not enough.
-        readable, _, _ = select.select([0], [], [], _ORPHAN_CHECK_SECONDS)
-        if not readable:
+        child = os.fork()
+        if child == 0:
+            # PR_SET_PDEATHSIG: the fork must not outlive a worker that is killed.
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+            _serve(compare, answers)
+            os._exit(0)
+        while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0):
+            signal.sigtimedwait({signal.SIGCHLD}, _ORPHAN_CHECK_SECONDS)
+            # A forked sibling of the parent may hold the pipe open, so the end of the file alone is not enough.
             if os.getppid() != parent:
+                os.kill(child, signal.SIGKILL)
                 return
-            continue
-        chunk = os.read(0, 1 << 16)
-        if not chunk:
+        if os.waitstatus_to_exitcode(ended[1]) == 0:
             return
+        # Out of processor time or, in C code, of memory.
+        _send(answers, {"same": False, "seconds": None})
+
+
+def _serve(compare: Any, answers: Any) -> None:
+    pending = b""
+    while chunk := os.read(0, 1 << 16):
         pending += chunk
         while b"\n" in pending:
             line, pending = pending.split(b"\n", 1)
             request = json.loads(line)
-            # If the parent is gone, the kernel ends this process: the default action of SIGALRM interrupts even a
-            # long C call.
-            signal.setitimer(signal.ITIMER_REAL, request["seconds"] + 0.5)
+            started = time.process_time()
+            signal.setitimer(signal.ITIMER_PROF, request["seconds"])
             same = _guarded(compare, request["a"], request["b"])
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            _send(answers, {"id": request["id"], "same": same})
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            _send(answers, {"same": same, "seconds": time.process_time() - started})
 
 
 def _send(stream: Any, message: dict[str, Any]) -> None:
@@ -168,6 +184,9 @@ class Comparer:
     def _proportional(self, a: Any, b: Any) -> bool:
         """Return whether the differences of two equations are multiples of each other, and so have one zero set."""
         left, right = a.lhs - a.rhs, b.lhs - b.rhs
+        # Without an unknown there is no zero set to compare.
+        if not (left.free_symbols and right.free_symbols):
+            return False
         names = _names_of(left, right)
         ratios = []
         for above, below in zip(self._values(left, names, _POINTS), self._values(right, names, _POINTS), strict=True):

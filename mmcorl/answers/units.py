@@ -100,11 +100,20 @@ for _spelling, _unit in list(_ALIASES.items()):
     if len(_spelling) >= 4 and _spelling.isalpha() and _spelling.islower():
         _ALIASES[_spelling.capitalize()] = _unit
 
+# `20 Cm^2` and `5 KM`; a capital alone is another prefix or unit in Mm, Mg and MM.
+_CAPITALS = {
+    spelling: unit
+    for unit in ("cm", "dm", "km", "kg", "ft", "lb", "oz", "yd", "hr")
+    for spelling in (unit.capitalize(), unit.upper())
+}
+_ALIASES |= _CAPITALS
+
 UNIT_WORDS = frozenset(_ALIASES)
 """Every spelling that names a unit."""
 
 # Words that are also variables, prepositions or function names: units only after a plain number.
 _NUMBER_ONLY = frozenset({"m", "g", "L", "l", "t", "in", "min", "are", "can", "h", "s", "mi", "ha", "cl", "cc"})
+_NUMBER_ONLY |= frozenset(_CAPITALS)
 # Single letters that are more often variables than units; `\text{s}` arrives spelled out.
 _NEVER_BARE = frozenset({"t", "h", "s", "l"})
 

@@ -1,6 +1,7 @@
 """The math relation: what is the same, what is not, that it is a relation, and its worker processes."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -46,7 +47,7 @@ def test_multiple_choice(relation: Equivalence) -> None:
 
 def test_classes_partition_in_first_seen_order(relation: Equivalence) -> None:
     answers = ["1/2", None, "3", "0.5", "three", "3.0", None, r"\frac{2}{4}"]
-    assert relation.classes(answers) == [0, None, 1, 0, 2, 1, None, 0]
+    assert relation.classes(answers) == [0, None, 1, 0, 1, 1, None, 0]
     # `5` joins the one unit there is; beside two it may mean either and stays alone.
     assert relation.classes(["5 cm", "5", "5.0"]) == [0, 0, 0]
     assert relation.classes(["5 cm", "5 m", "5"]) == [0, 1, 2]
@@ -165,34 +166,36 @@ def test_the_worker_starts_when_needed_survives_a_fork_and_ends_on_close() -> No
     relation.close()
 
 
-def test_a_comparison_that_takes_too_long_is_ended_and_counted() -> None:
+def test_a_comparison_that_takes_too_much_processor_time_is_ended_and_counted() -> None:
     with Equivalence(timeout=0.3) as relation:
         relation.warm_up()
-        (first,) = relation._pool.pids
-        started = time.perf_counter()
+        (worker,) = relation._pool.pids
         assert not relation.same(*SLOW)
         assert (relation.symbolic, relation.timeouts) == (1, 1)
-        # The process that ran out of time is gone; its replacement is loading.
-        assert relation._pool.pids != [first]
-        assert not _alive(first)
-        # Remembered: no second wait.
+        # Remembered: no second comparison.
         assert not relation.same(*reversed(SLOW))
         assert relation.timeouts == 1
-        assert time.perf_counter() - started < 30
+        # The worker that has loaded stays; only its fork has gone.
+        assert relation.same(*ALGEBRA)
+        assert relation._pool.pids == [worker]
+        assert relation.timeouts == 1
 
 
-def test_a_lost_worker_is_replaced() -> None:
-    with Equivalence(timeout=5) as relation:
+def test_a_lost_or_stopped_worker_is_replaced_and_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mmcorl.answers.symbolic._WALL_SECONDS", 1.0)
+    with Equivalence(timeout=0.3) as relation:
         assert relation.same(r"\ln x+1", r"1+\ln x")
-        (pid,) = relation._pool.pids
-        os.kill(pid, 9)
-        assert relation.same(r"\ln x+2", r"2+\ln x")
-        assert relation.timeouts == 0
-        (second,) = relation._pool.pids
-        assert second != pid
-        assert relation._pool.compare(r"\ln x+3", r"3+\ln x", 1e-6) == ("timeout", 1e-6)
+        for k, end in enumerate((signal.SIGKILL, signal.SIGSTOP), 2):
+            (pid,) = relation._pool.pids
+            os.killpg(pid, end)
+            assert relation.same(rf"\ln x+{k}", rf"{k}+\ln x")
+            assert not _alive(pid)
+        # Lost while it loads.
+        relation.close()
+        relation.warm_up()
+        os.killpg(relation._pool.pids[0], signal.SIGKILL)
         assert relation.same(r"\ln x+4", r"4+\ln x")
-        assert relation._pool.pids not in ([second], [])
+        assert relation.timeouts == 0
 
 
 def test_threads_share_one_relation() -> None:

@@ -8,7 +8,7 @@ import pytest
 from eval_suite.grading import Verdict, grade
 
 RIGHT = r"\boxed{5}"
-WRONG = r"\boxed{five}"
+WRONG = r"\boxed{half of ten}"
 UNCOMMITTED = "The answer is five."
 CUT_OFF = r"so \boxed{5"
 
@@ -50,7 +50,7 @@ def test_a_judge_only_decides_what_the_rules_left_open(says: Any, stage: str, cr
     assert judge.asked == []
     verdict = grade(WRONG, "5", "How many?", judge=judge)
     assert (verdict.correct, verdict.stage, verdict.rule) == (credited, stage, False)
-    assert judge.asked == [("How many?", None, "5", "five")]
+    assert judge.asked == [("How many?", None, "5", "half of ten")]
     if isinstance(says, Exception):
         assert type(says).__name__ in verdict.reason
 
