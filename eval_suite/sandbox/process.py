@@ -42,6 +42,8 @@ ALWAYS = "own session, empty environment, own folder, no_new_privs, limits on me
 
 _WORKER = Path(__file__).with_name("worker.py")
 _START_SECONDS = 30.0
+_SHORT = 1 << 16
+"""Bytes of a line that is read here, and of the pieces in which others are passed on."""
 _NAMED_SIGNALS = {number.value: number.name for number in signal.Signals}
 
 
@@ -243,17 +245,46 @@ class ConfinedProcess:
         self.close()
 
     def ask(self, request: Mapping[str, Any], deadline: float) -> bytes:
-        """Send a request and return the raw, untrusted reply. Raises Stopped."""
+        """Send a request and return the reply, a short line that may be untrusted. Raises Stopped."""
         self.send(request, deadline)
         return self.receive(deadline)
 
     def send(self, data: Mapping[str, Any], deadline: float) -> None:
         """Write one line. A process that has ended is noticed when reading."""
-        self.send_line(json.dumps(data).encode("ascii"), deadline)
+        self._write(json.dumps(data).encode("ascii") + b"\n", deadline)
 
-    def send_line(self, line: bytes, deadline: float) -> None:
-        """Write one line that is already JSON."""
-        left = memoryview(line + b"\n")
+    def receive(self, deadline: float) -> bytes:
+        """Return the next line, a short one, without its end. Raises Stopped when there is none by the deadline."""
+        while b"\n" not in self._rest:
+            if len(self._rest) > _SHORT:
+                self._kill()
+                raise Stopped("killed", f"the answer is larger than {_SHORT >> 10} kB")
+            self._rest += self._read(deadline)
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line
+
+    def forward(self, other: ConfinedProcess, deadline: float) -> None:
+        """Pass the next line on to another process in pieces, unread. Raises Stopped, as for `receive`."""
+        size, end = 0, b""
+        while not end:
+            piece, end, self._rest = (self._rest or self._read(deadline)).partition(b"\n")
+            size += len(piece)
+            if size > self._most:
+                self._kill()
+                raise Stopped("killed", f"the answer is larger than {self._most >> 20} MB")
+            other._write(piece + end, deadline)
+
+    def _read(self, deadline: float) -> bytes:
+        readable, _, _ = select.select([self._stdout], [], [], max(0.0, deadline - time.monotonic()))
+        if not readable:
+            raise self._out_of_time()
+        piece = os.read(self._stdout, _SHORT)
+        if not piece:
+            raise self._ended(deadline)
+        return piece
+
+    def _write(self, data: bytes, deadline: float) -> None:
+        left = memoryview(data)
         while left:
             _, writable, _ = select.select([], [self._stdin], [], max(0.0, deadline - time.monotonic()))
             if not writable:
@@ -265,38 +296,20 @@ class ConfinedProcess:
             except BrokenPipeError:
                 return
 
-    def receive(self, deadline: float) -> bytes:
-        """Return the next line without its end. Raises Stopped when there is none by the deadline."""
-        chunks, size = [self._rest], len(self._rest)
-        while b"\n" not in chunks[-1]:
-            readable, _, _ = select.select([self._stdout], [], [], max(0.0, deadline - time.monotonic()))
-            if not readable:
-                raise self._out_of_time()
-            chunk = os.read(self._stdout, 1 << 20)
-            if not chunk:
-                raise self._ended(deadline)
-            chunks.append(chunk)
-            size += len(chunk)
-            # A character of output can take six in JSON.
-            if size > 6 * self._most + (1 << 16):
-                self._kill()
-                raise Stopped("killed", f"the answer is larger than {self._most >> 20} MB")
-        line, _, self._rest = b"".join(chunks).partition(b"\n")
-        return line
-
     def close(self) -> None:
         """Kill the process and its descendants, and remove its folder."""
         self._kill()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             pipe.close()
-        # Without namespaces the folder is a real one, and its owner may have locked parts of it.
-        for folder, names, _ in os.walk(self._box):
-            for name in names:
-                path = os.path.join(folder, name)
-                if not os.path.islink(path):
-                    os.chmod(path, 0o700)
-        shutil.rmtree(self._box, ignore_errors=True)
+        try:
+            os.rmdir(self._box)
+        except OSError:
+            # Without namespaces programs write here, and may lock their folders or nest them deeper than Python's own
+            # functions can recurse.
+            for command in (["rm", "-rf"], ["chmod", "-R", "u+rwx"], ["rm", "-rf"]):
+                if os.path.exists(self._box):
+                    subprocess.run([*command, self._box], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def _kill(self) -> None:
         if self._process.returncode is None:

@@ -1,17 +1,20 @@
-"""Run a solution on the tests of its problem; outcomes are decided outside the solution's process."""
+"""Run a solution on the tests of its problem; outcomes are decided in another process that is confined as well.
+
+What a solution wrote may be built to cost whoever decodes it hours or gigabytes, so it is only passed on here: of any
+process, this one reads short lines alone.
+"""
 
 from __future__ import annotations
 
 import secrets
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
 from typing import Any, TypeVar
 
 from eval_suite.sandbox.process import ConfinedProcess, HarnessError, Outcome, Sandbox, Stopped
-from eval_suite.sandbox.values import ValueProblem, decode, encode, fingerprint, loads, no_handle, same_value
+from eval_suite.sandbox.values import ValueProblem, encode, loads, no_handle
 
 PATIENCE = 3.0
 """Wall-clock deadline over CPU time: a busy machine may keep a program waiting, and sleeping uses no CPU time."""
@@ -86,47 +89,8 @@ def run_python_tests(
     plain data, so no object of the solution takes part in a comparison. A test's outcome carries a random number
     that the solution's process never holds. `seconds`: CPU time for loading the solution and all tests.
     """
-
-    def attempt() -> list[TestResult]:
-        nonce = secrets.token_hex(16)
-        job = {"kind": "check", "names": list(names), "setup": setup, "tests": list(tests), "nonce": nonce}
-        with (
-            sandbox.start(program.job("serve"), seconds) as solution,
-            sandbox.start(job, seconds) as checker,
-        ):
-            deadline = time.monotonic() + PATIENCE * seconds
-            problem = _load(solution, deadline)
-            if problem is not None:
-                return [problem] * len(tests)
-            return _relay_calls(solution, checker, nonce, deadline)
-
-    return _timed(attempt, len(tests))
-
-
-def _relay_calls(solution: ConfinedProcess, checker: ConfinedProcess, nonce: str, deadline: float) -> list[TestResult]:
-    """Forward the tests' calls to the solution and the replies back, until the tests are done."""
-    results: list[TestResult] = []
-    while True:
-        try:
-            message = loads(checker.receive(deadline))
-        except Stopped as stopped:
-            if stopped.outcome == "timeout":
-                return [*results, TestResult("timeout", stopped.detail)]
-            raise HarnessError(f"the tests' own process {stopped.detail}") from stopped
-        except ValueProblem as problem:
-            raise HarnessError(f"the tests' own process broke the protocol: {problem}") from problem
-        if "ask" in message:
-            try:
-                reply = solution.ask(message["ask"], deadline)
-            except Stopped as stopped:
-                return [*results, TestResult(stopped.outcome, stopped.detail)]
-            checker.send_line(reply, deadline)
-        elif message.get("nonce") == nonce:
-            results.append(TestResult(message["outcome"], message["detail"]))
-        elif message.get("done") == nonce:
-            return results
-        else:
-            raise HarnessError("the tests' own process broke the protocol")
+    job = {"names": list(names), "setup": setup, "tests": list(tests)}
+    return _timed(lambda: _check(sandbox, program, job, len(tests), seconds), len(tests))
 
 
 @dataclass(frozen=True)
@@ -138,44 +102,57 @@ class CallCase:
 
 
 def run_calls(sandbox: Sandbox, program: Program, name: str, calls: Sequence[CallCase], seconds: float) -> CodeResult:
-    """Call one function of a solution; compare each result here, with types checked. Stops at the first failure.
+    """Call one function of a solution; a second process compares the results, types included, up to a failure.
 
     `seconds`: CPU time for loading and for each call.
     """
-
-    def attempt() -> list[TestResult]:
-        results: list[TestResult] = []
-        job = {**program.job("serve"), "seconds": seconds}
-        with sandbox.start(job, seconds * (len(calls) + 1)) as solution:
-            problem = _load(solution, time.monotonic() + PATIENCE * seconds)
-            if problem is not None:
-                return [problem]
-            for call in calls:
-                arguments = [encode(argument, no_handle) for argument in call.arguments]
-                request = {"do": "call", "name": name, "args": arguments, "kwargs": {}, "seconds": seconds}
-                results.append(_compare(solution, request, call.expected, time.monotonic() + PATIENCE * seconds))
-                if results[-1].outcome != "passed":
-                    break
-        return results
-
-    return _timed(attempt, len(calls))
+    cases = [([encode(argument, no_handle) for argument in call.arguments], encode(call.expected, no_handle))
+             for call in calls]  # fmt: skip
+    job = {"name": name, "calls": cases, "seconds": seconds}
+    return _timed(lambda: _check(sandbox, program, job, len(calls), seconds, each=True), len(calls))
 
 
-def _compare(solution: ConfinedProcess, request: dict[str, Any], expected: Any, deadline: float) -> TestResult:
-    try:
-        reply = loads(solution.ask(request, deadline))
-        if isinstance(reply, dict) and reply.keys() == {"error"}:
-            return TestResult("error", _error_text(reply["error"]))
-        if not (isinstance(reply, dict) and reply.keys() == {"value"}):
-            return TestResult("error", "its process answered with no value")
-        value = decode(reply["value"], no_handle)
-    except Stopped as stopped:
-        return TestResult(stopped.outcome, stopped.detail)
-    except (ValueProblem, RecursionError) as problem:
-        return TestResult("error", str(problem)[:_MAX_DETAIL])
-    if same_value(value, expected):
-        return TestResult("passed")
-    return TestResult("wrong", f"{_excerpt(value)} instead of {_excerpt(expected)}")
+def _check(
+    sandbox: Sandbox, program: Program, tests: Mapping[str, Any], count: int, seconds: float, *, each: bool = False
+) -> list[TestResult]:
+    """Run a solution and the tests of it; `each`: `seconds` are for loading and for every test, not for all."""
+    nonce = secrets.token_hex(16)
+    own: dict[str, Any] = {"seconds": seconds} if each else {}
+    total = seconds * (count + 1) if each else seconds
+    results: list[TestResult] = []
+    answered = False
+    with (
+        sandbox.start(program.job("serve") | own, total) as solution,
+        sandbox.start({"kind": "check", "nonce": nonce, **tests}, total) as checker,
+    ):
+        deadline = time.monotonic() + PATIENCE * seconds
+        problem = _load(solution, deadline)
+        if problem is not None:
+            return [problem] * (1 if each else count)
+        while True:
+            if each and not answered:
+                deadline = time.monotonic() + PATIENCE * seconds
+            try:
+                message = _trusted(checker.receive(deadline))
+            except Stopped as stopped:
+                # An answer may be more than the tests' process can take.
+                if answered or stopped.outcome == "timeout":
+                    return [*results, TestResult(stopped.outcome, stopped.detail)]
+                raise HarnessError(f"the tests' own process {stopped.detail}") from stopped
+            if "ask" in message:
+                answered = True
+                try:
+                    checker.forward(solution, deadline)
+                    solution.forward(checker, deadline)
+                except Stopped as stopped:
+                    return [*results, TestResult(stopped.outcome, stopped.detail)]
+            elif message.get("nonce") != nonce:
+                raise HarnessError("the tests' own process broke the protocol")
+            elif "done" in message:
+                return results
+            else:
+                results.append(TestResult(message["outcome"], message["detail"]))
+                answered = answered and not each
 
 
 @dataclass(frozen=True)
@@ -187,7 +164,7 @@ class StdinCase:
 
 
 def run_programs(sandbox: Sandbox, program: Program, runs: Sequence[StdinCase], seconds: float) -> CodeResult:
-    """Run a program once per input in a fresh process each; compare what it printed here. Stops at a failure.
+    """Run a program once per input in a fresh process each, and compare what it printed. Stops at a failure.
 
     `seconds`: CPU time for each run.
     """
@@ -196,7 +173,11 @@ def run_programs(sandbox: Sandbox, program: Program, runs: Sequence[StdinCase], 
         results: list[TestResult] = []
         with sandbox.start(program.job("stdin"), seconds) as process:
             for run in runs:
-                results.append(_check_output(process, run, seconds))
+                try:
+                    compared, problem = _run_program(process, run.stdin, {"expected": run.expected}, seconds)
+                except Stopped as stopped:
+                    compared, problem = {}, TestResult(stopped.outcome, stopped.detail)
+                results.append(problem or TestResult(compared["outcome"], compared["detail"]))
                 if results[-1].outcome != "passed":
                     break
         return results
@@ -204,52 +185,26 @@ def run_programs(sandbox: Sandbox, program: Program, runs: Sequence[StdinCase], 
     return _timed(attempt, len(runs))
 
 
-def _check_output(process: ConfinedProcess, run: StdinCase, seconds: float) -> TestResult:
-    try:
-        printed, problem = _run_program(process, run.stdin, seconds)
-    except Stopped as stopped:
-        return TestResult(stopped.outcome, stopped.detail)
-    if problem is not None:
-        return problem
-    if same_output(printed, run.expected):
-        return TestResult("passed")
-    return TestResult("wrong", f"{_excerpt(printed.strip())} instead of {_excerpt(run.expected.strip())}")
+def _run_program(
+    process: ConfinedProcess, stdin: str, then: Mapping[str, Any], seconds: float
+) -> tuple[dict[str, Any], TestResult | None]:
+    """Run a program once; return the reply to `then`, which asks about its output, or what went wrong. Raises Stopped.
 
-
-def _run_program(process: ConfinedProcess, stdin: str, seconds: float) -> tuple[str, TestResult | None]:
-    """Return what a program prints for one input, or what went wrong. Raises Stopped."""
-    try:
-        reply = loads(process.ask({"stdin": stdin}, time.monotonic() + PATIENCE * seconds))
-    except ValueProblem as problem:
-        raise HarnessError(f"the process around the program broke the protocol: {problem}") from problem
+    The known output is sent when the program has ended.
+    """
+    deadline = time.monotonic() + PATIENCE * seconds
+    reply = _trusted(process.ask({"stdin": stdin}, deadline))
     if reply["capped"]:
-        return "", TestResult("killed", "it printed more than the limit")
+        return {}, TestResult("killed", "it printed more than the limit")
     if reply["status"] == 128 + signal.SIGXCPU:
-        return "", TestResult("timeout", "out of CPU time")
+        return {}, TestResult("timeout", "out of CPU time")
     if reply["status"] >= 128:
-        return "", TestResult("killed", f"ended by signal {reply['status'] - 128}")
+        return {}, TestResult("killed", f"ended by signal {reply['status'] - 128}")
     if reply["status"] != 0:
         note = reply["note"]
-        return "", TestResult("error", _error_text(note) if note else f"ended with exit code {reply['status']}")
-    return reply["out"], None
-
-
-def same_output(printed: str, expected: str) -> bool:
-    """Return whether two outputs are equal as LiveCodeBench compares them.
-
-    Line by line without outer white space; a pair of lines that differs as text is equal when all its words are
-    decimal numbers and these are equal.
-    """
-    ours = [line.strip() for line in printed.strip().split("\n")]
-    theirs = [line.strip() for line in expected.strip().split("\n")]
-    return len(ours) == len(theirs) and all(a == b or _same_numbers(a, b) for a, b in zip(ours, theirs, strict=True))
-
-
-def _same_numbers(a: str, b: str) -> bool:
-    try:
-        return [Decimal(word) for word in a.split()] == [Decimal(word) for word in b.split()]
-    except InvalidOperation:
-        return False
+        return {}, TestResult("error", _error_text(note) if note else f"ended with exit code {reply['status']}")
+    answer = _trusted(process.ask(then, deadline))
+    return answer, TestResult("killed", "its output is more than can be compared") if "failed" in answer else None
 
 
 @dataclass(frozen=True)
@@ -279,27 +234,21 @@ def observe_calls(
             if problem is not None:
                 return Observation((problem.outcome,) * len(probes), False)
             try:
-                solution.ask({"do": "eval", "source": setup, "mode": "exec"}, deadline)
+                solution.ask({"do": "exec", "source": setup}, deadline)
                 for probe in probes:
-                    reply = solution.ask({"do": "eval", "source": probe, "mode": "eval"}, deadline)
-                    output, answered = _probe_output(reply)
-                    outputs.append(output)
-                    ran = ran or answered
+                    try:
+                        reply = loads(solution.ask({"do": "show", "source": probe}, deadline))
+                        answered = "value" in reply
+                        outputs.append(str(reply["value"]) if answered else f"!{reply['error'][0]}")
+                        ran = ran or answered
+                    except (ValueError, LookupError, TypeError, RecursionError):
+                        outputs.append("!unreadable")
             except Stopped as stopped:
                 left = len(probes) - len(outputs)
                 return Observation((*outputs, *[f"!{stopped.outcome}"] * left), ran)
         return Observation(tuple(outputs), ran)
 
     return _with_retries(attempt)
-
-
-def _probe_output(line: bytes) -> tuple[str, bool]:
-    """Return the reply to a probe as text, and whether it holds a value."""
-    try:
-        reply = loads(line)
-        return (fingerprint(reply["value"]), True) if "value" in reply else (f"!{reply['error'][0]}", False)
-    except (ValueProblem, RecursionError, LookupError, TypeError, ValueError):
-        return "!unreadable", False
 
 
 def observe_programs(sandbox: Sandbox, program: Program, inputs: Sequence[str], seconds: float) -> Observation:
@@ -311,11 +260,11 @@ def observe_programs(sandbox: Sandbox, program: Program, inputs: Sequence[str], 
         with sandbox.start(program.job("stdin"), seconds) as process:
             for stdin in inputs:
                 try:
-                    printed, problem = _run_program(process, stdin, seconds)
+                    shown, problem = _run_program(process, stdin, {"show": True}, seconds)
                 except Stopped as stopped:
                     left = len(inputs) - len(outputs)
                     return Observation((*outputs, *[f"!{stopped.outcome}"] * left), ran)
-                outputs.append("\n".join(line.strip() for line in printed.strip().split("\n")) if not problem else "!")
+                outputs.append("!" if problem else shown["text"])
                 ran = ran or problem is None
         return Observation(tuple(outputs), ran)
 
@@ -335,18 +284,18 @@ def _load(solution: ConfinedProcess, deadline: float) -> TestResult | None:
     return TestResult("error", f"while loading: {_error_text(reply.get('error') if isinstance(reply, dict) else None)}")
 
 
+def _trusted(line: bytes) -> Any:
+    """Return what a process in which only our code runs says."""
+    try:
+        return loads(line)
+    except ValueProblem as problem:
+        raise HarnessError(f"a process broke the protocol: {problem}") from problem
+
+
 def _error_text(error: Any) -> str:
     if isinstance(error, list) and len(error) == 2:
         return f"{error[0]}: {error[1]}"[:_MAX_DETAIL] if error[1] else str(error[0])[:_MAX_DETAIL]
     return "an error without a name"
-
-
-def _excerpt(value: Any) -> str:
-    try:
-        text = value if isinstance(value, str) else repr(value)
-    except (ValueError, RecursionError):
-        return f"a large {type(value).__name__}"
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _with_retries(attempt: Callable[[], T]) -> T:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 MAX_DEPTH = 100
+MAX_ITEMS = 1 << 21
 _SMALL = 1 << 53
 
 
@@ -56,30 +57,42 @@ def encode(value: Any, handle: Callable[[Any], dict[str, Any]], depth: int = 0) 
 def decode(data: Any, handle: Callable[[Mapping[str, Any]], Any]) -> Any:
     """Return the value of JSON data made by `encode`, in exact builtin types; `handle` resolves stand-ins.
 
-    Raises ValueProblem for anything else, so that data forged by model code never crashes the reader.
+    Raises ValueProblem for anything else, so that data forged by model code never crashes the reader. It may still
+    take the reader long: hashes can be made to collide.
     """
-    if data is None or isinstance(data, bool | int | float | str):
-        return data
-    if isinstance(data, list):
-        return [decode(item, handle) for item in data]
-    if isinstance(data, dict) and "handle" in data:
-        return handle(data)
-    if isinstance(data, dict) and len(data) == 1:
-        ((name, content),) = data.items()
-        try:
-            if name == "int":
-                return int(content, 16)
-            if name == "bytes":
-                return bytes.fromhex(content)
-            if name == "complex":
-                return complex(*content)
-            if name == "dict":
-                return {decode(key, handle): decode(item, handle) for key, item in content}
-            kind = {"tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque}[name]
-            return kind(decode(item, handle) for item in content)
-        except (KeyError, TypeError, ValueError) as problem:
-            raise ValueProblem(f"{name!r} holds no value: {problem}") from None
-    raise ValueProblem(f"{type(data).__name__} is no value")
+    left = MAX_ITEMS
+
+    def value(data: Any, depth: int) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise ValueProblem(f"the value has more than {MAX_ITEMS:,} elements")
+        if depth > MAX_DEPTH:
+            raise ValueProblem(f"the value is nested deeper than {MAX_DEPTH}")
+        if data is None or isinstance(data, bool | int | float | str):
+            return data
+        if isinstance(data, list):
+            return [value(item, depth + 1) for item in data]
+        if isinstance(data, dict) and "handle" in data:
+            return handle(data)
+        if isinstance(data, dict) and len(data) == 1:
+            ((name, content),) = data.items()
+            try:
+                if name == "int":
+                    return int(content, 16)
+                if name == "bytes":
+                    return bytes.fromhex(content)
+                if name == "complex":
+                    return complex(*content)
+                if name == "dict":
+                    return {value(key, depth + 1): value(item, depth + 1) for key, item in content}
+                kind = {"tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque}[name]
+                return kind(value(item, depth + 1) for item in content)
+            except (KeyError, TypeError, ValueError) as problem:
+                raise ValueProblem(f"{name!r} holds no value: {problem}") from None
+        raise ValueProblem(f"{type(data).__name__} is no value")
+
+    return value(data, 0)
 
 
 def loads(line: bytes) -> Any:
@@ -111,6 +124,45 @@ def fingerprint(data: Any) -> str:
         parts = [fingerprint(item) for item in content]
         return f"{name}({','.join(sorted(parts) if name in ('set', 'frozenset', 'dict') else parts)})"
     return json.dumps(data)
+
+
+def shortened(text: str) -> str:
+    """Return a text as it is up to 4,000 characters, else its hash."""
+    if len(text) <= 4000:
+        return text
+    import hashlib
+
+    return "sha256:" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def excerpt(value: Any) -> str:
+    """Return a value as text, at most 60 characters of it."""
+    try:
+        text = value if isinstance(value, str) else repr(value)
+    except (ValueError, RecursionError):
+        return f"a large {type(value).__name__}"
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def same_output(printed: str, expected: str) -> bool:
+    """Return whether two outputs are equal as LiveCodeBench compares them.
+
+    Line by line without outer white space; a pair of lines that differs as text is equal when all its words are
+    decimal numbers and these are equal.
+    """
+    from decimal import Decimal, InvalidOperation  # these two imports would slow down every start of a process
+
+    printed, expected = printed.strip(), expected.strip()
+    if printed.count("\n") != expected.count("\n"):
+        return False
+    for ours, theirs in zip(printed.split("\n"), expected.split("\n"), strict=True):
+        if ours.strip() != theirs.strip():
+            try:
+                if [Decimal(word) for word in ours.split()] != [Decimal(word) for word in theirs.split()]:
+                    return False
+            except InvalidOperation:
+                return False
+    return True
 
 
 def same_value(a: Any, b: Any) -> bool:

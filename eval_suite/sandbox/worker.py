@@ -18,7 +18,7 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -194,9 +194,11 @@ def _serve(job: dict[str, Any], line: JsonPipe) -> None:
 
     def answer(request: dict[str, Any]) -> Any:
         operation = request["do"]
-        if operation == "eval":
-            tree = compile(request["source"], "<probe>", request["mode"])
-            return eval(tree, module.__dict__)
+        if operation == "exec":
+            return exec(compile(request["source"], "<probe>", "exec"), module.__dict__)
+        if operation == "show":
+            value = eval(compile(request["source"], "<probe>", "eval"), module.__dict__)
+            return values.shortened(values.fingerprint(values.encode(value, keep)))
         target = getattr(module, request["name"]) if "name" in request else objects[request["handle"]]
         if operation == "call":
             arguments = [values.decode(item, find) for item in request["args"]]
@@ -257,12 +259,43 @@ def _run_programs(job: dict[str, Any], config: dict[str, Any], line: JsonPipe) -
         printed, capped, status = _collect(child, out_read, config["limits"]["output_mb"] << 20)
         os.set_blocking(note_read, False)
         try:
-            note = json.loads(os.read(note_read, 1 << 16) or b"null")
-        except (ValueError, BlockingIOError):
+            note = json.loads(os.read(note_read, 1 << 12) or b"null")
+        except (ValueError, RecursionError, BlockingIOError):
             note = None
         os.close(note_read)
         os.close(out_read)
-        line.send({"status": status, "capped": capped, "note": note, "out": printed.decode("utf-8", "replace")})
+        line.send({"status": status, "capped": capped, "note": note})
+        if status == 0 and not capped:
+            _answer_about(printed, config, line)
+
+
+def _answer_about(printed: bytes, config: dict[str, Any], line: JsonPipe) -> None:
+    """Compare with the known output, or show, what a program printed: in a child with limits, as it may be anything.
+
+    The program has ended and the child reads the request itself, so the known output is in no process that runs a
+    program.
+    """
+    child = os.fork()
+    if child == 0:
+        try:
+            _confine_child(config)
+            request = line.receive()
+            if request is None:
+                os._exit(0)
+            text = printed.decode("utf-8", "replace").strip()
+            if "show" in request:
+                line.send({"text": values.shortened("\n".join(part.strip() for part in text.split("\n")))})
+            elif values.same_output(text, request["expected"]):
+                line.send({"outcome": "passed", "detail": ""})
+            else:
+                detail = f"{values.excerpt(text)} instead of {values.excerpt(request['expected'].strip())}"
+                line.send({"outcome": "wrong", "detail": detail})
+            os._exit(0)
+        except BaseException:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    if status:
+        line.send({"failed": _exit_code(status)})
 
 
 def _run_program(job: dict[str, Any], note: int) -> None:
@@ -372,21 +405,29 @@ class _SolutionError(Exception):
 
 
 def _check(job: dict[str, Any], line: JsonPipe) -> None:
-    """Run each test and report its outcome with the nonce, which the solution's process does not hold."""
+    """Run each test and report its outcome with the nonce, which the solution's process does not hold.
+
+    Tests are assertions of a data set, or calls with their known answers, which end at the first failure.
+    """
     raised: list[tuple[BaseException, str]] = []
 
     def resolve(data: Any) -> _Proxy:
-        if type(data.get("handle")) is not int:
-            raise values.ValueProblem("a handle is a number")
+        if "calls" in job or type(data.get("handle")) is not int:
+            raise values.ValueProblem("the value has no plain form")
         return _Proxy(ask, {"handle": data["handle"]})
 
     def ask(request: dict[str, Any]) -> Any:
-        line.send({"ask": request})
-        reply = line.receive()
-        if reply is None:
-            os._exit(0)
-        if isinstance(reply, dict) and reply.keys() == {"value"}:
-            return values.decode(reply["value"], resolve)
+        # Two lines: the grader passes on the second without reading it.
+        line.send({"ask": True})
+        line.send(request)
+        try:
+            reply = line.receive()
+            if reply is None:
+                os._exit(0)
+            if isinstance(reply, dict) and reply.keys() == {"value"}:
+                return values.decode(reply["value"], resolve)
+        except (RecursionError, MemoryError) as problem:
+            raise values.ValueProblem(f"the answer is too large ({type(problem).__name__})") from None
         if not (isinstance(reply, dict) and isinstance(reply.get("error"), list) and len(reply["error"]) == 2):
             raise values.ValueProblem("the solution's process answered with no value")
         name, message = map(str, reply["error"])
@@ -402,13 +443,10 @@ def _check(job: dict[str, Any], line: JsonPipe) -> None:
         raised.append((problem, f"{name}: {message}" if message else name))
         raise problem
 
-    module = _module("tests")
-    remotes = {name: _Proxy(ask, {"name": name}) for name in job["names"]}
-    module.__dict__.update(remotes)
-
-    def run(source: str) -> tuple[str, str]:
+    def outcome_of(test: Callable[[], str]) -> tuple[str, str]:
+        """Run a test, which returns how an answer is wrong."""
         try:
-            exec(compile(source, "<tests>", "exec"), module.__dict__)
+            wrong = test()
         except BaseException as problem:
             name, message = _describe_error(problem)
             if isinstance(problem, values.ValueProblem):
@@ -417,15 +455,40 @@ def _check(job: dict[str, Any], line: JsonPipe) -> None:
             if text is not None:
                 return "error", text[:_MAX_NOTE]
             return "wrong", f"{name}: {message}" if message else name
-        return "passed", ""
+        return ("wrong", wrong) if wrong else ("passed", "")
 
-    ready, problem = run(job["setup"])
-    # A data set's prompt may define the function under test as well; the solution's counts.
-    module.__dict__.update(remotes)
-    for test in job["tests"]:
-        outcome, detail = run(test) if ready == "passed" else (ready, f"set-up: {problem}")
+    def report(outcome: str, detail: str) -> bool:
         line.send({"outcome": outcome, "detail": detail, "nonce": job["nonce"]})
-    line.send({"done": job["nonce"]})
+        return outcome == "passed"
+
+    def call(arguments: list[Any], known: Any) -> str:
+        request = {"do": "call", "name": job["name"], "args": arguments, "kwargs": {}, "seconds": job["seconds"]}
+        _extend_time(job)
+        value, expected = ask(request), values.decode(known, resolve)
+        if values.same_value(value, expected):
+            return ""
+        return f"{values.excerpt(value)} instead of {values.excerpt(expected)}"
+
+    if "calls" in job:
+        for case in job["calls"]:
+            if not report(*outcome_of(lambda case=case: call(*case))):
+                break
+    else:
+        module = _module("tests")
+        remotes = {name: _Proxy(ask, {"name": name}) for name in job["names"]}
+        module.__dict__.update(remotes)
+
+        def run(source: str) -> str:
+            exec(compile(source, "<tests>", "exec"), module.__dict__)
+            return ""
+
+        ready, problem = outcome_of(lambda: run(job["setup"]))
+        # A data set's prompt may define the function under test as well; the solution's counts.
+        module.__dict__.update(remotes)
+        for test in job["tests"]:
+            ran = outcome_of(lambda test=test: run(test)) if ready == "passed" else (ready, f"set-up: {problem}")
+            report(*ran)
+    line.send({"done": True, "nonce": job["nonce"]})
 
 
 if __name__ == "__main__":

@@ -8,13 +8,23 @@ import subprocess
 import sys
 import tempfile
 import time
+import tracemalloc
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 from eval_suite.sandbox.process import Limits, Sandbox, detect, open_sandbox
-from eval_suite.sandbox.run_tests import CallCase, Program, StdinCase, run_calls, run_programs, run_python_tests
+from eval_suite.sandbox.run_tests import (
+    CallCase,
+    Program,
+    StdinCase,
+    observe_calls,
+    observe_programs,
+    run_calls,
+    run_programs,
+    run_python_tests,
+)
 
 LIMITS = Limits(memory_mb=1024, output_mb=2, disk_mb=16, processes=32)
 SECONDS = 1.0
@@ -133,6 +143,7 @@ BOMBS = {
     "deep answer": "def f():\n x = []\n for _ in range(100000): x = [x]\n return x",
     "answer that holds itself": "def f():\n x = []\n x.append(x)\n return x",
     "files": "def f():\n for n in range(10**6): open(f'{n}', 'wb').write(bytes(1 << 20))",
+    "folders in folders": "import os\ndef f():\n for n in range(1200):\n  os.mkdir('d')\n  os.chdir('d')\n raise OSError",
     "one large file": "def f():\n with open('x', 'wb') as h:\n  while True: h.write(bytes(1 << 20))",
 }
 
@@ -142,9 +153,86 @@ def test_a_program_that_wants_everything_gets_little(name, full):
     assert outcomes(full, BOMBS[name], seconds=0.4)[0] in ("error", "killed", "timeout")
 
 
-@tiered(["forks that go on", "10 GiB", "files", "another session"], "files")
+@tiered(["forks that go on", "10 GiB", "files", "folders in folders", "another session"], "files")
 def test_each_set_of_layers_holds_what_multiplies_or_leaves(name, sandbox):
     assert outcomes(sandbox, (BOMBS | LOOPS)[name], seconds=0.4)[0] in ("error", "killed", "timeout")
+
+
+SEND = " while line: line = line[os.write(4, line):]\n os._exit(0)"
+
+
+def answers(line: str, then: str = SEND) -> str:
+    """A program that writes a reply of its own making where the worker would have written one."""
+    return f"import os, time\ndef f():\n line = b'{{\"value\":' + {line} + b'}}\\n'\n{then}"
+
+
+BURDENS = {
+    "a set whose hashes collide": answers(
+        "b'{\"set\":[' + b','.join(b'%d' % (n * ((1 << 61) - 1)) for n in range(1, 20001)) + b']}'"
+    ),
+    "a dict whose hashes collide": answers(
+        "b'{\"dict\":[' + b','.join(b'[%d,1]' % (n * ((1 << 61) - 1)) for n in range(1, 20001)) + b']}'"
+    ),
+    "lists in a list": answers("b'[' + b'[],' * (600 << 10) + b'0]'"),
+    "nested to the limit of JSON": answers("b'[' * 900 + b']' * 900"),
+    "nested without an end": answers("b'[' * (1 << 20)"),
+    "a huge integer": answers("b'{\"int\":\"0x' + b'f' * (2000 << 10) + b'\"}'"),
+    "more than the limit": answers("b'\"' + b'x' * (90 << 20) + b'\"'"),
+    "no end of a line": "import os\ndef f():\n while True: os.write(4, b'x' * 65536)",
+    "millions of lines": "import os\ndef f():\n while True: os.write(4, b'{}\\n' * 20000)",
+    "too late by the last byte": answers(
+        "b'\"' + b'x' * (1 << 20) + b'\"'",
+        " start = time.monotonic()\n end = line[-1:]\n line = line[:-1]\n"
+        " while line: line = line[os.write(4, line):]\n"
+        " time.sleep(max(0, start + 2.8 * SHORT - time.monotonic()))\n os.write(4, end)\n time.sleep(9)",
+    ),
+    "while it is loaded": "import os\nline = b'[' + b'[],' * (4 << 20) + b'0]\\n'\nif True:\n" + SEND,
+    "an error with a long name": "import os\ndef f():\n line = b'{\"error\":[\"' + b'x' * (1 << 22) + b'\",1]}\\n'\n"
+    + SEND,
+}
+PRINTED = {
+    "line ends": "print('a' + '\\n' * ((2 << 20) - 8) + 'a')",
+    "control characters": "print('\\x01' * ((2 << 20) - 8))",
+    "numbers on one line": "print('1 ' * ((1 << 20) - 8))",
+    "one number": "print('1' * ((2 << 20) - 8))",
+    "a power of ten": "print('1e999999999999999999')",
+    "more than the limit": "print('x' * (8 << 20))",
+    "a note of its own": (
+        "import os\nfor n in range(3, 9):\n try: os.write(n, b'[' * 4096)\n except OSError: pass\nos._exit(1)"
+    ),
+}
+
+
+@pytest.fixture
+def unburdened() -> Iterator[None]:
+    """Around a test: it costs this process next to no time and no memory, whatever the programs wrote."""
+    detect()
+    tracemalloc.start()
+    before = time.process_time()
+    yield
+    used, (_, peak) = time.process_time() - before, tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert used < 0.5
+    assert peak < 2 << 20
+
+
+@pytest.mark.usefixtures("unburdened")
+@tiered(BURDENS, "a set whose hashes collide", "lists in a list", "too late by the last byte", "while it is loaded")
+def test_what_a_program_wrote_costs_the_grader_nothing_and_ends_nothing(name, full):
+    program = Program(BURDENS[name].replace("SHORT", str(SHORT)))
+    assert outcomes(full, program.source, "assert f() == 3", SHORT) != ["passed"]
+    result = run_calls(full, program, "f", [CallCase((), 3)], SHORT)
+    assert (result.passed, result.harness_error) == (False, False)
+    assert len(observe_calls(full, program, ["f()"], SHORT).outputs) == 1
+
+
+@pytest.mark.usefixtures("unburdened")
+@tiered(PRINTED, "numbers on one line", "line ends")
+def test_what_a_program_printed_costs_the_grader_nothing(name, full):
+    result = run_programs(full, Program(PRINTED[name]), [StdinCase("", "1")], SHORT)
+    assert (result.passed, result.harness_error) == (False, False)
+    (output,) = observe_programs(full, Program(PRINTED[name]), [""], SHORT).outputs
+    assert len(output) <= 4000
 
 
 WORDS = [

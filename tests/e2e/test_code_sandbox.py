@@ -23,9 +23,17 @@ from eval_suite.sandbox.run_tests import (
     run_calls,
     run_programs,
     run_python_tests,
-    same_output,
 )
-from eval_suite.sandbox.values import ValueProblem, decode, encode, fingerprint, loads, no_handle, same_value
+from eval_suite.sandbox.values import (
+    ValueProblem,
+    decode,
+    encode,
+    fingerprint,
+    loads,
+    no_handle,
+    same_output,
+    same_value,
+)
 from mmcorl.errors import UserError
 
 
