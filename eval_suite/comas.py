@@ -110,12 +110,14 @@ def evaluate_comas(
         calls = SixthCalls(checkpoint, job.generation, drafts.responses())
         sixth_job.answer(sixth, loaded, calls, reporter, "answering (sixth call)")
         checkpoint.release()  # a judge in this process needs the room
+        silence = ""
         for folder, what in ((drafts, "drafts"), (sixth, "sixth calls")):
             steps.grade(folder, job.mcq_policy, sandbox, what=what, reporter=reporter)
             if folder is drafts and sandbox is not None:
                 steps.observe(drafts, sandbox, reporter=reporter)
             if judge is not None:
-                steps.judge(folder, judge, again=options.judge_again, what=what, reporter=reporter)
+                again, end = options.judge_again, options.judge_end
+                silence = steps.judge(folder, judge, again=again, end=end, what=what, reporter=reporter) or silence
             steps.sum_up(folder, f"{folder.title}, {what.removesuffix('s') if folder is sixth else what}")
         samples = options.samples or DEFAULTS["samples"]
         content = {
@@ -128,6 +130,8 @@ def evaluate_comas(
         }
         results = ComasResults([(out.name, content)], out)
         results.write(out)
+        if silence:
+            raise RunError(silence)
     return results
 
 

@@ -66,6 +66,8 @@ class GradingOptions(CodeOptions):
     """GPUs for a judge in this process (default: 1)"""
     judge_set: tuple[str, ...] = ()
     """NAME=VALUE: concurrency, timeout (seconds), max_tokens, ... of an endpoint, or extra.NAME for a request field"""
+    judge_end: int = 0
+    """characters of the end of each response that the judge reads besides the extracted answer"""
     judge_again: Literal["unclear", "all"] | None = None
     """ask again what the judge answered off its menu, or everything (failed requests are always asked again)"""
     aggregation: str | None = None

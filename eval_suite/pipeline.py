@@ -20,7 +20,7 @@ from eval_suite.options import DEFAULT_POLICY, CodeOptions, EvalOptions, GradeOp
 from eval_suite.reporter import SILENT, Reporter
 from eval_suite.results import Evaluation, is_evaluation, require_finished
 from eval_suite.tasks import BENCHMARKS, Loaded, parse_benchmarks
-from mmcorl.errors import UserError
+from mmcorl.errors import RunError, UserError
 
 if TYPE_CHECKING:
     from eval_suite.checkpoint import Checkpoint
@@ -278,6 +278,10 @@ def open_judge(options: GradingOptions) -> JudgeSettings | VllmJudge | None:
     judge = choose(options.judge, options.judge_model, options.judge_key_env, options.judge_gpus)
     if judge is None and options.judge_again:
         raise UserError(f"--judge-again {options.judge_again} needs a judge to ask: add --judge")
+    if options.judge_end < 0:
+        raise UserError(f"--judge-end {options.judge_end} is no number of characters: give 0 or more")
+    if judge is None and options.judge_end:
+        raise UserError(f"--judge-end {options.judge_end} needs a judge to read it: add --judge")
     if isinstance(judge, JudgeSettings):
         judge = with_options(judge, options.judge_set)
         judge.api_key()
@@ -308,9 +312,13 @@ def _finish(
     if sandbox is not None:
         voting = {name for name, how in folder.manifest.get("aggregations", {}).items() if how.startswith("maj@")}
         steps.observe(folder, sandbox, benchmarks=voting, reporter=reporter)
+    silence = ""
     if judge is not None:
-        steps.judge(folder, judge, again=options.judge_again, reporter=reporter)
-    return steps.sum_up(folder)
+        silence = steps.judge(folder, judge, again=options.judge_again, end=options.judge_end, reporter=reporter)
+    evaluation = steps.sum_up(folder)
+    if silence:
+        raise RunError(silence)
+    return evaluation
 
 
 def _versions() -> dict[str, str]:

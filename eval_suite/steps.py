@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from eval_suite.folder import EvalFolder
 from eval_suite.generation import Generation
 from eval_suite.grading import Grader
+from eval_suite.grading.gold import clean_gold
 from eval_suite.grading.verdict import GRADER, McqPolicy
 from eval_suite.items import Item, Response
 from eval_suite.metrics.outcomes import Outcome, key_of
@@ -127,17 +129,23 @@ def grade(
     waiting = [row for row in folder.responses() if (row.benchmark, row.id, row.sample) not in done]
     if sandbox is not None and any(items[row.benchmark, row.id].kind == "code" for row in waiting):
         _record_sandbox(folder, sandbox)
+    rows: list[dict[str, Any]] = []
     with Grader(policy) as grader, reporter.task(f"grading {what}".strip(), len(waiting)) as bar:
-        for start in range(0, len(waiting), GRADED_AT_ONCE):
-            rows = []
-            for response in waiting[start : start + GRADED_AT_ONCE]:
-                row = _rule_row(items[response.benchmark, response.id], response, grader, sandbox, tasks)
+        try:
+            for response in waiting:
+                item = items[response.benchmark, response.id]
+                row = _rule_row(item, response, grader, sandbox, tasks)
                 if row is None:
                     not_run += 1
                 else:
                     rows.append(row)
+                if item.kind == "code" or len(rows) == GRADED_AT_ONCE:
+                    graded, rows = rows, []
+                    folder.append("rule.jsonl", graded)
                 bar.advance()
-            folder.append("rule.jsonl", rows)
+        finally:
+            if rows:  # whatever ends the loop, what is graded stays
+                folder.append("rule.jsonl", rows)
     if not_run:
         raise RunError(
             f"the sandbox failed on {not_run} programs, which says nothing of them: the rest is graded, give the same "
@@ -170,25 +178,31 @@ def judge(
     judge: JudgeSettings | VllmJudge,
     *,
     again: Again | None = None,
+    end: int = 0,
     what: str = "",
     reporter: Reporter = SILENT,
-) -> None:
+) -> str:
     """Fill judge.jsonl for the responses that commit to an answer which the rules did not credit.
 
     Verdicts that failed, and those of another judge or prompt version, are requested again; with `again`, also the
-    unclear ones, or all. `what` labels the progress bar.
+    unclear ones, or all. `end`: characters of a response's end that the judge reads, too. `what` labels the progress
+    bar. Returns a sentence if the judge answered no request at all, else nothing.
     """
-    from eval_suite.grading.judge import JudgeRequest, JudgeSettings, VerdictCache, judge_all
+    from eval_suite.grading.judge import JudgeRequest, JudgeSettings, VerdictCache, judge_all, prompt_version
     from eval_suite.grading.judge import key as cache_key
 
-    name = judge.facts()
+    name = judge.facts() | {"prompt_version": prompt_version(end)}
     items = {(item.benchmark, item.id): item for item in folder.items()}
     requests = {
         key_of(row): JudgeRequest(item.for_judge, item.choices, item.gold, row["answer"])
         for row in folder.rows("rule.jsonl")
         if row["committed"] and not row["cut_off"] and not row["rule"]
-        if (item := items[row["benchmark"], row["id"]]).kind != "code"
+        if (item := items[row["benchmark"], row["id"]]).kind != "code" and clean_gold(item.gold)
     }
+    if end:
+        for response in folder.responses():
+            if (key := (response.benchmark, response.id, response.sample)) in requests:
+                requests[key] = replace(requests[key], ending=response.text[-end:])
     stale = {"failed", "unclear"} if again == "unclear" else {"failed"}
     kept = [
         row
@@ -226,6 +240,12 @@ def judge(
     # In the order of the responses, whatever order the replies came in.
     place = {key: number for number, key in enumerate(requests)}
     folder.replace_rows("judge.jsonl", sorted(verdicts, key=lambda row: place[key_of(row)]))
+    if not waiting or counts.failed < len(waiting):
+        return ""
+    return (
+        f"the judge answered none of {counted(len(waiting), 'request', 'requests')}, so only what the rules credit "
+        f"counts in {str(folder.path)!r}: correct what is said above, and give the same command again"
+    )
 
 
 def _mostly_unclear(rows: Sequence[Mapping[str, Any]], *, endpoint: bool) -> str:

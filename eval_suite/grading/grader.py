@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
+from eval_suite.grading.gold import clean_gold
 from eval_suite.grading.reference import AnswerType, Reference, check_arguments
 from eval_suite.grading.rules import RuleResult, apply_rules, choices_of
 from eval_suite.grading.verdict import McqPolicy, Stage, Verdict
@@ -67,7 +68,7 @@ class Grader:
         result = apply_rules(response, reference, self.relation, self.mcq_policy, finish_reason)
         if result.answer is None:
             return _verdict(result, False, "no_answer", result.reason)
-        if result.rule or judge is None:
+        if result.rule or judge is None or not clean_gold(reference.gold):
             return _verdict(result, result.rule, "rule", result.reason)
         try:
             agrees = judge(

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from eval_suite.benchmark import Benchmark
+from eval_suite.grading.gold import clean_gold
 from eval_suite.items import Item
 from eval_suite.metrics.aggregate import Score, aggregate, default_aggregation
 from eval_suite.metrics.intervals import Cluster, clustered_interval, wilson
@@ -147,10 +148,11 @@ def _intervals(items: Sequence[Item], score: Score) -> dict[str, Any]:
 
 def _counts(items: Sequence[Item], outcomes: Sequence[Outcome], judge: Mapping[str, Any] | None) -> dict[str, Any]:
     given = [outcome for outcome in outcomes if not outcome.missing]
-    code = {item.id for item in items if item.kind == "code"}  # Tests decide what code is worth, no judge.
-    words = Counter(o.judge for o in given if o.committed and not o.cut_off and not o.rule and o.id not in code)
+    # Tests decide what code is worth, and nothing agrees with a blank answer: no judge is asked about either.
+    unjudged = {item.id for item in items if item.kind == "code" or not clean_gold(item.gold)}
+    words = Counter(o.judge for o in given if o.committed and not o.cut_off and not o.rule and o.id not in unjudged)
     committed, cut_off = sum(o.committed for o in given), sum(o.cut_off for o in given)
-    judge = None if len(code) == len(items) else judge
+    judge = None if len(unjudged) == len(items) else judge
     return {
         "responses": len(given),
         "missing": len(outcomes) - len(given),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from evaluations import Cli, cli, write_rows
+from mmcorl.cli.main import main
 from openai_server import Behaviour, Call, OpenAIServer, Reply, fail, in_turn, say
 
 __all__ = ["cli"]
@@ -52,14 +53,17 @@ REPLIES: list[tuple[Behaviour, str]] = [
 def test_a_judge_adds_credit_to_complete_answers_and_does_nothing_else(
     behaviour: Behaviour, verdict: str, cli: Cli, file: Path
 ) -> None:
+    folder = file.with_suffix(".graded")
     with OpenAIServer(behaviour) as server:
         fields = ["--judge-set=extra.max_completion_tokens=64", "--judge-set=extra.max_tokens=null"]
-        scores = grade(cli, file, "--judge", server.url, *QUICK, *fields)
+        # A judge that answers nothing ends in a failure; what the rules credit is there all the same.
+        cli("grade", file, "--judge", server.url, *QUICK, *fields, "--quiet", status=int(verdict == "failed"))
+        assert ("judge answered none of 3 requests" in cli.err) == (verdict == "failed")
+        (scores,) = json.loads((folder / "summary.json").read_text())["benchmarks"].values()
         assert {"max_completion_tokens", "max_tokens"} & server.calls[0].body.keys() == {"max_completion_tokens"}
         # Every answer stays inside its quote, and nothing uncommitted or cut off is ever sent.
         shown = {" ".join(call.quoted("Candidate answer").split()) for call in server.calls}
     assert shown <= {"the square root of four", "5", " ".join(INJECTION.split())}
-    folder = file.with_suffix(".graded")
     rows = {row["id"]: row["verdict"] for row in map(json.loads, (folder / "judge.jsonl").read_text().splitlines())}
     assert rows == dict.fromkeys(JUDGED, verdict)
     # final = rule or (committed and not cut_off and judge)
@@ -110,8 +114,33 @@ def test_failed_calls_are_asked_again(cli: Cli, file: Path) -> None:
         assert "too long" in cli.err
         scores = grade(cli, file, "--judge", server.url, *QUICK)
         assert (scores["judge_failed"], scores["judge_recovered"], cli.err, len(server.calls)) == (0, 3, "", 4)
-    cli("grade", file, "--judge", "http://127.0.0.1:9/v1", "--judge-set", "retries=0", "--judge-again", "all")
+    argv = ("--judge", "http://127.0.0.1:9/v1", "--judge-set", "retries=0", "--judge-again", "all")
+    cli("grade", file, *argv, status=1)
     assert "judging  0/3  3 without a reply" in cli.err
+
+
+def test_a_blank_gold_is_never_judged(cli: Cli, tmp_path: Path) -> None:
+    rows = [{"id": "a", "response": "\\boxed{5}", "gold": "$ $"}, {"id": "b", "response": "\\boxed{five}", "gold": "5"}]
+    with OpenAIServer(say("correct")) as server:
+        scores = grade(cli, write_rows(tmp_path / "r.jsonl", rows), "--judge", server.url)
+        assert (len(server.calls), scores["correct"], scores["judge_pending"]) == (1, 1, 0)
+
+
+def test_a_judge_may_read_the_end_of_the_response(cli: Cli, tmp_path: Path) -> None:
+    text = "secret start" + "x" * 300 + " <answer>5 of</answer>, so 5 of 6"
+    file = write_rows(tmp_path / "r.jsonl", [{"id": "a", "response": text, "gold": "5/6"}])
+    judge_facts = file.with_suffix(".graded") / "judge.json"
+
+    def judged(server: OpenAIServer, *argv: str) -> tuple[int, int, str]:
+        scores = grade(cli, file, "--judge", server.url, *argv)
+        return scores["correct"], len(server.calls), json.loads(judge_facts.read_text())["prompt_version"]
+
+    with OpenAIServer(lambda call: Reply("correct" if "so 5 of 6" in call.prompt else "incorrect")) as server:
+        assert judged(server) == (0, 1, "1")
+        assert judged(server, "--judge-end", "100") == (1, 2, "1, end 100")  # another question, another verdict
+        assert server.calls[1].quoted("The response ends").endswith("x < answer>5 of< /answer>, so 5 of 6")
+        assert "secret" not in server.calls[1].prompt
+        assert judged(server) == (0, 2, "1")  # both are remembered
 
 
 def test_the_key_is_in_no_file_and_no_message(cli: Cli, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +155,9 @@ def test_the_key_is_in_no_file_and_no_message(cli: Cli, file: Path, monkeypatch:
     with OpenAIServer(echo) as server:
         messages = ""
         for _ in range(3):
-            messages += cli("grade", file, "--judge", server.url, "--judge-key-env", "MY_KEY", *QUICK) + cli.err
+            argv = ["grade", str(file), "--judge", server.url, "--judge-key-env", "MY_KEY", *QUICK]
+            assert main(argv) in (0, 1)
+            messages += "".join(cli.capsys.readouterr())
     assert "***" in messages
     assert key not in messages
     for path in file.with_suffix(".graded").rglob("*"):
@@ -141,6 +172,7 @@ def test_a_judge_that_cannot_be_asked_is_refused_before_work_starts(cli: Cli, fi
         (["--judge", "http://localhost:1/v1", "--judge-set", "timeout=soon"], "soon"),
         (["--judge-set", "timeout=3"], "add --judge URL"),
         (["--judge-again", "all"], "needs a judge to ask"),
+        (["--judge-end", "100"], "needs a judge to read it"),
     ]:
         assert says in cli.refused("grade", file, *argv)
     assert not file.with_suffix(".graded").exists()

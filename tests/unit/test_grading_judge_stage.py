@@ -47,7 +47,8 @@ def test_a_judge_only_decides_what_the_rules_left_open(says: Any, stage: str, cr
         verdict = grade(response, "5", "How many?", judge=judge)
         assert verdict.correct is (response == RIGHT)
         assert verdict.stage == ("rule" if response == RIGHT else "no_answer")
-    assert judge.asked == []
+    for blank in ("", " ", "$ $"):
+        assert (grade(WRONG, blank, judge=judge).correct, judge.asked) == (False, [])
     verdict = grade(WRONG, "5", "How many?", judge=judge)
     assert (verdict.correct, verdict.stage, verdict.rule) == (credited, stage, False)
     assert judge.asked == [("How many?", None, "5", "half of ten")]

@@ -7,7 +7,7 @@ uncommitted or cut off has no answer to judge and is never sent.
 from eval_suite.grading.judge.choice import choose
 from eval_suite.grading.judge.in_process import VllmJudge
 from eval_suite.grading.judge.judging import JudgeCounts, JudgeVerdict, VerdictCache, as_callable, judge_all
-from eval_suite.grading.judge.prompt import PROMPT_VERSION, JudgeRequest, key
+from eval_suite.grading.judge.prompt import PROMPT_VERSION, JudgeRequest, key, prompt_version
 from eval_suite.grading.judge.settings import JudgeSettings
 from mmcorl.llm_client import Reply, Unanswered, with_options
 
@@ -25,5 +25,6 @@ __all__ = [
     "choose",
     "judge_all",
     "key",
+    "prompt_version",
     "with_options",
 ]

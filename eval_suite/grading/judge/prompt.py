@@ -1,8 +1,8 @@
 """The judge's prompt, and the reading of its reply.
 
-A judge sees the question, the options, the known answer and the extracted answer, but neither the reasoning, nor the
-images, nor the model's name. The prompt is assembled piece by piece, never by formatting a text that already holds
-model output.
+A judge sees the question, the options, the known answer and the extracted answer, on request also the end of the
+response, but neither the images nor the model's name. The prompt is assembled piece by piece, never by formatting a
+text that already holds model output.
 """
 
 from __future__ import annotations
@@ -37,6 +37,10 @@ _ASK = (
     "known answer asks, leaves out a part, offers several answers or hedges between them, only restates the question, "
     "or gives no answer.\n"
 )
+_ASK_ENDING = (
+    "The candidate answer was cut out of a response by a program, which may have taken the wrong part of it. The end "
+    "of that response is quoted below the answer: where it states another final answer, grade that one.\n"
+)
 _END = "\nDoes the candidate answer agree with the known answer? Reply with one word: correct or incorrect.\n"
 
 _MENU = {"correct": True, "incorrect": False}
@@ -57,12 +61,20 @@ class JudgeRequest:
     gold: str
     answer: str
     """The extracted answer, as the model wrote it."""
+    ending: str = ""
+    """The end of the response, for a judge that reads it besides the answer."""
+
+
+def prompt_version(ending: int) -> str:
+    """Return what is recorded of a prompt that shows so many characters of a response's end."""
+    return f"{PROMPT_VERSION}, end {ending}" if ending else PROMPT_VERSION
 
 
 def prompt(request: JudgeRequest) -> str:
     """Return the whole prompt, one user message."""
     question, options, gold, answer, left_out = _shown(request)
-    parts = [_ASK]
+    ending = _clean(request.ending)
+    parts = [_ASK, _ASK_ENDING] if ending else [_ASK]
     if question:
         parts += ["\nQuestion:\n", _quoted(question)]
     if options:
@@ -75,13 +87,15 @@ def prompt(request: JudgeRequest) -> str:
         parts += [f"\nCandidate answer ({left_out} characters in the middle are left out):\n", _quoted(answer)]
     else:
         parts += ["\nCandidate answer:\n", _quoted(answer)]
+    if ending:
+        parts += ["\nThe response ends:\n", _quoted(ending)]
     parts.append(_END)
     return "".join(parts)
 
 
 def key(request: JudgeRequest, judge: str) -> str:
     """Return a hash of the judge, the prompt's version and all the judge reads: equal keys have one verdict."""
-    parts = json.dumps([judge, PROMPT_VERSION, *_shown(request)])
+    parts = json.dumps([judge, PROMPT_VERSION, *_shown(request), *filter(None, [_clean(request.ending)])])
     return hashlib.sha256(parts.encode("ascii")).hexdigest()
 
 
