@@ -143,7 +143,7 @@ BOMBS = {
     "deep answer": "def f():\n x = []\n for _ in range(100000): x = [x]\n return x",
     "answer that holds itself": "def f():\n x = []\n x.append(x)\n return x",
     "files": "def f():\n for n in range(10**6): open(f'{n}', 'wb').write(bytes(1 << 20))",
-    "folders in folders": "import os\ndef f():\n for n in range(1200):\n  os.mkdir('d')\n  os.chdir('d')\n raise OSError",
+    "folders in folders": "import os\ndef f():\n for n in range(1200): os.mkdir('d'); os.chdir('d')\n raise OSError",
     "one large file": "def f():\n with open('x', 'wb') as h:\n  while True: h.write(bytes(1 << 20))",
 }
 
