@@ -19,6 +19,7 @@ import select
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -426,8 +427,8 @@ def _check(job: dict[str, Any], line: JsonPipe) -> None:
                 os._exit(0)
             if isinstance(reply, dict) and reply.keys() == {"value"}:
                 return values.decode(reply["value"], resolve)
-        except (RecursionError, MemoryError) as problem:
-            raise values.ValueProblem(f"the answer is too large ({type(problem).__name__})") from None
+        except (RecursionError, MemoryError) as limit:
+            raise values.ValueProblem(f"the answer is too large ({type(limit).__name__})") from None
         if not (isinstance(reply, dict) and isinstance(reply.get("error"), list) and len(reply["error"]) == 2):
             raise values.ValueProblem("the solution's process answered with no value")
         name, message = map(str, reply["error"])
@@ -471,7 +472,7 @@ def _check(job: dict[str, Any], line: JsonPipe) -> None:
 
     if "calls" in job:
         for case in job["calls"]:
-            if not report(*outcome_of(lambda case=case: call(*case))):
+            if not report(*outcome_of(partial(call, *case))):
                 break
     else:
         module = _module("tests")
@@ -482,11 +483,11 @@ def _check(job: dict[str, Any], line: JsonPipe) -> None:
             exec(compile(source, "<tests>", "exec"), module.__dict__)
             return ""
 
-        ready, problem = outcome_of(lambda: run(job["setup"]))
+        ready, problem = outcome_of(partial(run, job["setup"]))
         # A data set's prompt may define the function under test as well; the solution's counts.
         module.__dict__.update(remotes)
         for test in job["tests"]:
-            ran = outcome_of(lambda test=test: run(test)) if ready == "passed" else (ready, f"set-up: {problem}")
+            ran = outcome_of(partial(run, test)) if ready == "passed" else (ready, f"set-up: {problem}")
             report(*ran)
     line.send({"done": True, "nonce": job["nonce"]})
 
