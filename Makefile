@@ -50,7 +50,7 @@ test-thorough: $(READY)
 
 test-stack: $(STACK_FILES)
 $(STACK_FILES): stack/%: $(STACK_READY)
-	$(STACK_VENV)/bin/python -m pytest -m stack --durations 5 $*
+	$(STACK_VENV)/bin/python -m pytest -m 'stack and not thorough' --durations 5 $*
 
 test-paper: paper-adapters paper-stack
 paper-adapters: $(PAPER_READY)

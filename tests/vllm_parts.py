@@ -20,8 +20,7 @@ from mmcorl.policy.policy import Policy, Rows
 from mmcorl.policy.weights import hub_named
 from mmcorl.types import Prompt
 from model_adapters.base import Encoded
-from model_adapters.images import load_image
-from worker_parts import mixed_prompts, prompt
+from worker_parts import encoded, mixed_prompts, prompt
 
 FAMILIES = ("qwen2_5_vl", "internvl3_5", "gemma3", "qwen2", "llama")
 EXACT = tuple(family for family in FAMILIES if family != "gemma3")
@@ -43,11 +42,7 @@ class Bench:
         self.plain = TransformersEngine(self.policy)
 
     def encode(self, prompts: Sequence[Prompt]) -> list[Encoded]:
-        images = [[load_image(data) for data in one.images] for one in prompts]
-        return [
-            self.loaded.adapter.encode(self.loaded.processor, one.text, own)
-            for one, own in zip(prompts, images, strict=True)
-        ]
+        return encoded(self.loaded, prompts)
 
     def draw(self, prompts: Sequence[Prompt], n: int, seed: int = 0, **sampling: Any) -> list[list[Sample]]:
         return self.engine.generate(self.encode(prompts), n, Sampling(**sampling), seed)

@@ -22,6 +22,8 @@ from mmcorl.trainer.microbatches import Rollout
 from mmcorl.trainer.update import Update, prepare
 from mmcorl.trainer.worker import Worker
 from mmcorl.types import Prompt
+from model_adapters.base import Encoded
+from model_adapters.images import load_image
 
 CPU = torch.device("cpu")
 STEPS = 10
@@ -75,6 +77,13 @@ def prompt(text: str, *images: Image.Image) -> Prompt:
 def mixed_prompts(family: str) -> list[Prompt]:
     """Three prompts of different lengths; for vision families with 1, 0 and 2 images."""
     return [prompt(text, *images) for text, images in rows(family)]
+
+
+def encoded(loaded: Loaded, prompts: Sequence[Prompt]) -> list[Encoded]:
+    """Prompts as an agent with this model reads them."""
+    images = [[load_image(data) for data in one.images] for one in prompts]
+    encode, processor = loaded.adapter.encode, loaded.processor
+    return [encode(processor, one.text, own) for one, own in zip(prompts, images, strict=True)]
 
 
 def rollout(agent: Worker, prompts: Sequence[Prompt], step: int = 1) -> None:

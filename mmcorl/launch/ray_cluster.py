@@ -62,7 +62,10 @@ class RayCluster:
         address = config.ray.address
         try:
             if address:
-                _require_listener(address)
+                # Where nothing listens at HOST:PORT, Ray would try for minutes.
+                host, colon, port = address.rpartition(":")
+                if colon and port.isdigit() and "/" not in host:
+                    socket.create_connection((host, int(port)), timeout=10).close()
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
             else:
                 ray.init(
@@ -95,10 +98,3 @@ class RayCluster:
             self.ray.shutdown()
         if self._reaper is not None:
             self._reaper.close()
-
-
-def _require_listener(address: str) -> None:
-    """Raise OSError where nothing listens at HOST:PORT, which Ray would try for minutes."""
-    host, colon, port = address.rpartition(":")
-    if colon and port.isdigit() and "/" not in host:
-        socket.create_connection((host, int(port)), timeout=10).close()

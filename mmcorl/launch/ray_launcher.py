@@ -20,7 +20,7 @@ from mmcorl.agent import Cohort, Parallel, in_turn
 from mmcorl.config import Config
 from mmcorl.errors import RunError
 from mmcorl.launch import placement
-from mmcorl.launch.actor import ActorInfo, RankActor
+from mmcorl.launch.actor import RankActor
 from mmcorl.launch.health import ActorHandle, HealthMonitor
 from mmcorl.launch.process_monitor import ProcessMonitor
 from mmcorl.launch.ray_cluster import RayCluster, forwarded_environment, require_ray
@@ -94,20 +94,18 @@ class RayLauncher:
                 strategy = PlacementGroupSchedulingStrategy(group, bundle)
                 actor = rank_actor.options(**options, scheduling_strategy=strategy).remote(agent.name, environment)
                 self._actors.append(actor)
-        started = iter(zip(self._actors, self._infos(), strict=True))
+        try:
+            infos = self.ray.get([actor.info.remote() for actor in self._actors], timeout=self.config.ray.startup)
+        except self.ray.exceptions.RayError as error:
+            reason = str(error).strip().splitlines()[-1]
+            raise RunError(f"a worker could not be started on the Ray cluster: {reason}") from error
+        started = iter(zip(self._actors, infos, strict=True))
         for agent in self.config.agents:
             team = sorted(itertools.islice(started, agent.ranks), key=lambda pair: (pair[1].node, pair[1].gpus))
             self._handles[agent.name] = [
                 ActorHandle(agent.name, rank, len(team), actor, info, info.log)
                 for rank, (actor, info) in enumerate(team)
             ]
-
-    def _infos(self) -> list[ActorInfo]:
-        try:
-            return list(self.ray.get([actor.info.remote() for actor in self._actors], timeout=self.config.ray.startup))
-        except self.ray.exceptions.RayError as error:
-            reason = str(error).strip().splitlines()[-1]
-            raise RunError(f"a worker could not be started on the Ray cluster: {reason}") from error
 
     def _start_health(self) -> None:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy

@@ -16,7 +16,7 @@ import torch
 from mmcorl.config import Config
 from mmcorl.errors import UserError
 from mmcorl.policy.policy import Policy
-from mmcorl.sharding.base import Optimizer, Shards, size_of
+from mmcorl.sharding.base import Optimizer, Plain, Shards, size_of
 from mmcorl.sharding.ranks import Ranks
 from mmcorl.system.install_hints import install
 
@@ -46,8 +46,6 @@ def loading(config: Config, ranks: Ranks, device: torch.device) -> contextlib.Ab
 def shard(policy: Policy, optimizer: Optimizer, config: Config, ranks: Ranks, device: torch.device) -> Shards:
     """Put a policy on its device with its optimizer, sharded by `training.sharding`."""
     if config.training.sharding == "none":
-        from mmcorl.sharding.ddp import Plain
-
         return Plain(policy, optimizer, config, ranks, device)
     ranks.require_group(device)
     if config.training.sharding == "fsdp2":

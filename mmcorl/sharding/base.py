@@ -1,4 +1,4 @@
-"""Base of the sharding backends: training steps, and whole tensors out of the shards and back in."""
+"""Sharding: training steps, and whole tensors out of the shards and back in; and none at all, `Plain`."""
 
 from __future__ import annotations
 
@@ -183,6 +183,48 @@ class Shards(ABC):
             if self.ranks.rank == 0:
                 whole.update(zip(names, map(_on_cpu, tensors), strict=True))
         return whole
+
+
+class Plain(Shards):
+    """One rank alone, or data-parallel ranks: everything whole on every rank, gradients summed before each step."""
+
+    lockstep = False
+    whole = True
+
+    def _placed(self, policy: Policy) -> Policy:
+        return policy.to(self.device)
+
+    def logprobs(self, rows: Rows, temperature: float) -> Tensor:
+        return self.policy(rows, temperature)
+
+    def backward(self, loss: Tensor) -> None:
+        if loss.requires_grad:  # It does not where only the vision tower is trained and no prompt has an image.
+            loss.backward()
+
+    def step(self) -> float:
+        # Parameters without a gradient step with a zero one, so that AdamW's moments decay at every step.
+        for parameter in self.trainable:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        if self.ranks.size > 1:
+            sum_gradients(self.trainable)
+        norm = float(nn.utils.clip_grad_norm_(self.trainable, self.config.optimizer.max_grad_norm))
+        if norm < float("inf"):
+            self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)  # Frees memory for the next rollout.
+        return norm if norm < float("inf") else float("nan")
+
+    def freeze(self, policy: Policy) -> LogProbs:
+        return policy.to(self.device)
+
+    def gather(self, parameters: Sequence[nn.Parameter], part: Part) -> list[Tensor]:
+        return [self._part(parameter, part) for parameter in parameters]
+
+    def put(self, parameter: nn.Parameter, whole: Tensor, part: Part) -> None:
+        self._part(parameter, part).copy_(whole)
+
+    def held(self, parameter: nn.Parameter) -> Tensor:
+        return parameter.detach()
 
 
 def _on_cpu(tensor: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from adapter_passes import TEXT_FAMILIES, VISION_FAMILIES, load, noise, plain_inputs
+from adapter_passes import TEXT_FAMILIES, VISION_FAMILIES, each_family, load, noise, plain_inputs
 from mmcorl.engines.base import Sample, Sampling
 from mmcorl.engines.kv_cache import KeyValueCache
 from mmcorl.engines.token_sampling import draw, inverse_transform
@@ -23,10 +23,9 @@ from mmcorl.policy.policy import Policy
 from mmcorl.types import Prompt
 from model_adapters.base import Encoded
 from model_adapters.images import load_image
-from worker_parts import Reference, mixed_prompts, prompt
+from worker_parts import Reference, encoded, mixed_prompts, prompt
 
 ALL = (*VISION_FAMILIES, *TEXT_FAMILIES)
-FAMILIES = ["qwen2_5_vl", *(pytest.param(family, marks=pytest.mark.slow) for family in ALL if family != "qwen2_5_vl")]
 
 
 class Bench:
@@ -42,8 +41,7 @@ class Bench:
         self.prompts = [*mixed_prompts(family), prompt("How many dots, dice and bars are there? " * 8, *images)]
 
     def encode(self, prompts: Sequence[Prompt]) -> list[Encoded]:
-        adapter, processor = self.loaded.adapter, self.loaded.processor
-        return [adapter.encode(processor, item.text, [load_image(data) for data in item.images]) for item in prompts]
+        return encoded(self.loaded, prompts)
 
     def draw(self, prompts: Sequence[Prompt], n: int, seed: int = 0, **sampling: Any) -> list[list[Sample]]:
         return self.engine.generate(self.encode(prompts), n, Sampling(**sampling), seed)
@@ -97,7 +95,7 @@ def assert_same(samples: Sequence[Sample], expected: Sequence[Sample], limit: in
 # -- the model's distribution ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@each_family(*ALL)
 def test_logprobs_are_those_of_a_plain_forward(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
     """Ragged prompts with 0, 1 and 2 images in one call."""
     bench = Bench(family, tiny_checkpoints)
@@ -135,7 +133,7 @@ def test_tokens_are_drawn_as_often_as_the_model_says(tiny_checkpoints: Mapping[s
     assert abs(statistic - freedom) / math.sqrt(2 * freedom) < 4
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@each_family(*ALL)
 def test_greedy_is_what_transformers_generates(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
     """Token for token, also with a stop token that the model does produce; the seed is ignored, n gives copies."""
     bench = Bench(family, tiny_checkpoints)
@@ -225,7 +223,7 @@ def test_noise_picks_by_running_sums() -> None:
 # -- media tokens, stops, lengths --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@each_family(*ALL)
 def test_media_tokens_are_never_drawn_and_stops_end_rows(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
     """10,000 tokens at temperature 1000, which is uniform over about 450 ids: each id is expected 22 times."""
     bench = Bench(family, tiny_checkpoints)
@@ -252,7 +250,7 @@ def test_media_tokens_are_never_drawn_and_stops_end_rows(family: str, tiny_check
 # -- work done ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@each_family(*ALL)
 def test_the_cache_has_the_dtype_of_autocast(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
     """bf16 under autocast, half the memory; attention sees the same numbers, so states are equal bit for bit."""
     bench = Bench(family, tiny_checkpoints)
@@ -298,7 +296,7 @@ def test_prompts_go_in_batches_of_max_rows_and_images_are_encoded_once(tiny_chec
             assert_same(members, expected)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@each_family(*ALL)
 def test_prefills_keep_to_their_budget(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
     """Four prompts of different lengths, prefilled one or two at a time into one cache: the same completions."""
     bench = Bench(family, tiny_checkpoints)
@@ -343,7 +341,7 @@ def test_generation_ends_with_the_last_row_to_stop(tiny_checkpoints: Mapping[str
     assert {sample.finish_reason for sample in drawn[1]} == {"stop"}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@each_family(*ALL)
 def test_rows_that_have_ended_leave_the_batch(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
     """A token in 30 ends a row, the last ones leave Gemma-3's window; without leaving, the same completions."""
     bench = Bench(family, tiny_checkpoints)

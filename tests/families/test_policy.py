@@ -12,8 +12,7 @@ from torch import Tensor
 from adapter_passes import TEXT_FAMILIES, VISION_FAMILIES, completions, each_family, load
 from mmcorl.engines.base import Sample
 from mmcorl.policy.policy import Policy, Rows
-from model_adapters.images import load_image
-from worker_parts import Reference, mixed_prompts
+from worker_parts import Reference, encoded, mixed_prompts
 
 FAMILIES = (*VISION_FAMILIES, *TEXT_FAMILIES)
 
@@ -21,15 +20,12 @@ FAMILIES = (*VISION_FAMILIES, *TEXT_FAMILIES)
 def policy_and_rows(family: str, path: Path) -> tuple[Policy, Rows, Reference]:
     """Seven completions of 3 to 7 ids for three prompts, rows in no particular order."""
     loaded, prompts = load(family, path), mixed_prompts(family)
-    encoded = [
-        loaded.adapter.encode(loaded.processor, one.text, [load_image(data) for data in one.images]) for one in prompts
-    ]
     owners, ids = [2, 0, 2, 1, 0, 0, 1], completions(loaded, 7)
     samples: list[list[Sample]] = [[], [], []]
     for owner, one in zip(owners, ids, strict=True):
         samples[owner].append(Sample(one, torch.zeros(len(one)), "length"))
     policy = Policy(loaded.model, loaded.adapter, loaded.processor)
-    return policy, Rows(encoded, owners, ids), Reference(loaded, prompts, samples)
+    return policy, Rows(encoded(loaded, prompts), owners, ids), Reference(loaded, prompts, samples)
 
 
 @each_family(*FAMILIES)

@@ -11,7 +11,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from adapter_passes import SETTINGS, TEXT_FAMILIES, VISION_FAMILIES, load
+from adapter_passes import SETTINGS, TEXT_FAMILIES, VISION_FAMILIES, each_family, load
 from mmcorl.engines import ENGINES, require_engine
 from mmcorl.engines.transformers import TransformersEngine
 from mmcorl.engines.vllm_setup import refusal
@@ -22,7 +22,6 @@ from model_adapters.testing.tiny import build_tiny
 from worker_parts import mixed_prompts, settings, worker
 
 ALL = (*VISION_FAMILIES, *TEXT_FAMILIES)
-FAMILIES = ["qwen2_5_vl", *(pytest.param(family, marks=pytest.mark.slow) for family in ALL if family != "qwen2_5_vl")]
 
 
 def stored(folder: Path) -> dict[str, Tensor]:
@@ -44,7 +43,7 @@ def test_why_vllm_does_not_start_is_a_sentence() -> None:
         assert words in refusal("a", error)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@each_family(*ALL)
 def test_names_are_those_of_the_file(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
     model = load(family, tiny_checkpoints[family]).model
     named = dict(hub_named(model, model.named_parameters()))
@@ -84,7 +83,7 @@ def test_names_of_layers_with_adapters(tiny_checkpoints: Mapping[str, Path]) -> 
     assert list(hub_named(loaded.model, adapters)) == adapters
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@each_family(*ALL)
 def test_prompts_carry_what_another_engine_needs(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
     """Ids with one placeholder per image: expanding every run of placeholders to one gives the same from ours."""
     loaded = load(family, tiny_checkpoints[family])
