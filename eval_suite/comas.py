@@ -166,7 +166,7 @@ def columns(drafts: EvalFolder, sixth: EvalFolder, k: int) -> dict[str, dict[str
 def program_comparisons(drafts: EvalFolder) -> dict[str, dict[ComparedBy, int]]:
     """Count, per coding benchmark, the problems whose programs voted by behaviour, by syntax tree, or not at all."""
     problems: dict[str, dict[str, list[ProgramVote]]] = {}
-    for row in drafts.rows("behaviour.jsonl"):
+    for row in drafts.lines("behaviour.jsonl"):
         acts = ProgramVote(row["outputs"], row["tree"])
         problems.setdefault(row["benchmark"], {}).setdefault(row["id"], []).append(acts)
     return {name: compared_by(by_id.values()) for name, by_id in problems.items()}
@@ -243,8 +243,8 @@ def _require_same_drafts(drafts: EvalFolder, sixth: EvalFolder) -> None:
     """Refuse to resume sixth calls that read other drafts."""
     rows = sorted(drafts.responses(), key=lambda row: (row.benchmark, row.id, row.sample))
     digest = hashlib.sha256(json.dumps([vars(row) for row in rows]).encode()).hexdigest()
-    read = sixth.facts("read.json")
-    if read is None or not sixth.rows("responses.jsonl"):
+    read = sixth.document("read.json")
+    if read is None or not sixth.lines("responses.jsonl"):
         sixth.write("read.json", json.dumps({"drafts": digest}) + "\n")
     elif read["drafts"] != digest:
         raise UserError(

@@ -29,7 +29,6 @@ PARTS = ("drafts", "sixth")
 """Evaluations inside a folder of the CoMAS protocol."""
 _REDONE = ("versions", "mcq_policy", "aggregations")
 """Entries of a manifest that may change from run to run: grading and scoring are redone from the files."""
-_REPAIR = "delete it and give the same command again, which makes it anew"
 
 
 class EvalFolder(store.Folder):
@@ -42,6 +41,7 @@ class EvalFolder(store.Folder):
     MARKER = "manifest.json"
     KIND = "evaluation"
     ELSEWHERE = "choose another folder with --out"
+    REPAIR = "delete it and give the same command again, which makes it anew"
 
     def __init__(self, path: Path, manifest: Mapping[str, Any] | None = None):
         super().__init__(path)
@@ -82,7 +82,7 @@ class EvalFolder(store.Folder):
     @property
     def manifest(self) -> dict[str, Any]:
         """What the folder is about."""
-        return self.facts(self.MARKER) or {}
+        return self.document(self.MARKER) or {}
 
     @property
     def title(self) -> str:
@@ -92,14 +92,6 @@ class EvalFolder(store.Folder):
             model = str(manifest["model"])
             return Path(model).name if Path(model).exists() else model
         return str(manifest.get("responses", self.path.name))
-
-    def rows(self, name: str) -> list[dict[str, Any]]:
-        """Return the whole lines of one file; none when the step has not begun. Refuses a damaged line."""
-        return store.read_jsonl(self.path / name, _REPAIR)[0]
-
-    def facts(self, name: str) -> dict[str, Any] | None:
-        """Return a small JSON file of a step, such as the grader of rule.jsonl; None before there is one."""
-        return store.read_json(self.path / name, _REPAIR)
 
     def append(self, name: str, records: Iterable[Mapping[str, Any]], *, sync: bool = True) -> None:
         """Add lines in one write."""
@@ -141,7 +133,7 @@ class EvalFolder(store.Folder):
 
         Items of more benchmarks may be added; an item that changed is refused.
         """
-        known = {(row["benchmark"], row["id"]): row["fingerprint"] for row in self.rows("items.jsonl")}
+        known = {(row["benchmark"], row["id"]): row["fingerprint"] for row in self.lines("items.jsonl")}
         fresh = []
         for item in items:
             fingerprint = known.get((item.benchmark, item.id))
@@ -173,20 +165,20 @@ class EvalFolder(store.Folder):
 
     def fingerprints(self) -> dict[tuple[str, str], str]:
         """Fingerprint of every item by (benchmark, id), as it was with its images."""
-        return {(row["benchmark"], row["id"]): row["fingerprint"] for row in self.rows("items.jsonl")}
+        return {(row["benchmark"], row["id"]): row["fingerprint"] for row in self.lines("items.jsonl")}
 
     def items(self) -> list[Item]:
         """The items as far as grading and tables need them: without image bytes."""
-        return [item_from_row(row) for row in self.rows("items.jsonl")]
+        return [item_from_row(row) for row in self.lines("items.jsonl")]
 
     def responses(self) -> list[Response]:
         """All responses in file order."""
-        return [Response(**row) for row in self.rows("responses.jsonl")]
+        return [Response(**row) for row in self.lines("responses.jsonl")]
 
     def benchmarks(self) -> dict[str, Benchmark]:
         """Benchmarks of the items: built-in ones, and a user's own as far as they can be imported."""
         self.import_benchmarks()
-        names = dict.fromkeys(row["benchmark"] for row in self.rows("items.jsonl"))
+        names = dict.fromkeys(row["benchmark"] for row in self.lines("items.jsonl"))
         return {name: BENCHMARKS[name] for name in names if name in BENCHMARKS}
 
     def import_benchmarks(self) -> None:
@@ -201,9 +193,9 @@ class EvalFolder(store.Folder):
         return outcomes_of(
             self.items(),
             self.responses(),
-            self.rows("rule.jsonl"),
-            self.rows("judge.jsonl"),
-            self.rows("behaviour.jsonl"),
+            self.lines("rule.jsonl"),
+            self.lines("judge.jsonl"),
+            self.lines("behaviour.jsonl"),
             samples=self.manifest.get("samples_by_benchmark"),
         )
 

@@ -64,11 +64,54 @@ class ErrorOverlap(Result):
         }
 
     def tables(self, *, narrow: bool = True) -> list[Table]:
-        """Pairs, then models; `narrow` is for terminals."""
-        return diversity_tables(self.responses.draws, self.pairs, self.responses.notes, narrow=narrow)
+        """Pairs, in the order and with the columns of the paper, then models.
+
+        `narrow` is for terminals: one number stands for an interval: the larger distance to its bounds.
+        """
+        columns: list[tuple[str, Align]] = [("Pair", "left"), ("Differ in", "left")]
+        columns += [(head, "right") for head in ("κ ↓", "c ↑ %", "w ↓ %", "u ↑ %", "acc A %", "acc B %")]
+        rows = []
+        for pair in self.pairs:
+            kind, values = PAIR_KINDS[pair.kind], _measures(pair)
+            name = f"{pair.a} × {pair.b}"
+            if pair.kind == "seed":
+                number = pair.b.rpartition("#")[2]
+                name = f"{pair.a} × itself" + ("" if number == "2" else f" (draw {number})")
+            names = [Cell(name), Cell(kind)]
+            if narrow:  # On two lines, where the terminal is narrow.
+                names = [Cell(pair.a, name.removeprefix(f"{pair.a} ")), Cell(*kind.split(" ", 1))]
+            kappa = Cell("undefined") if math.isnan(values["kappa"][0]) else _cell(*values["kappa"], narrow, 1, ".2f")
+            shares = [_cell(*values[name], narrow) for name in MEASURES[1:4]]
+            rows.append([*names, kappa, *shares, *cells(*(_bare(values[name][0]) for name in MEASURES[4:]))])
+        means = [
+            f"mean of {count} {PAIR_KINDS[kind]} pairs: κ {kappa:.2f}, c {100 * c:.1f} %"
+            for kind, (count, kappa, c) in by_kind(self.pairs).items()
+            if count > 1
+        ]
+        n = self.pairs[0].problems
+        notes = [*means, *self.responses.notes, NOT_APART, HOW_INTERVALS]
+        heads: list[tuple[str, Align]] = [("Responses", "left"), ("Family", "left")]
+        models = []
+        for draw in self.responses.draws:
+            accuracy = _cell(draw.accuracy, wilson(round(draw.accuracy * n), n), narrow)
+            models.append([*cells(draw.name, draw.family or "not stated"), accuracy, Cell(str(draw.unanswered))])
+        return [
+            Table(f"Error decoupling on {n} problems", columns, rows, notes),
+            Table("Models", [*heads, ("Accuracy %", "right"), ("No answer", "right")], models),
+        ]
 
     def csv(self) -> str:
-        return csv_text(self.pairs)
+        """One unrounded row per pair; empty where a number is undefined."""
+        bounds = [f"{name}{end}" for name in (*MEASURES, "agreement") for end in ("", "_low", "_high")]
+        counts = ("both", "only_a", "only_b", "neither", "same_wrong")
+        rows = []
+        for pair in self.pairs:
+            numbers = pair.as_dict()
+            values = [pair.a, pair.b, pair.kind, pair.problems, *(numbers["cells"][name] for name in counts)]
+            values += [numbers[name][end] for name in (*MEASURES, "agreement") for end in ("value", "low", "high")]
+            rows.append(cells(*("" if value is None else value for value in values)))
+        heads = ("a", "b", "kind", "problems", *counts, *bounds)
+        return csv(Table("", [(head, "left") for head in heads], rows))
 
     def files(self) -> dict[str, Path]:
         """Page, table and numbers, where a folder was named."""
@@ -100,7 +143,36 @@ class PartnerRanking(Result):
 
     def tables(self, *, narrow: bool = True) -> list[Table]:
         """One row per candidate; `narrow` leaves out what the paragraphs repeat."""
-        return [ranking_table(self.anchor, self.ranking, self.responses.notes, narrow=narrow)]
+        head: list[tuple[str, Align]] = (
+            [("Partner", "left")] if narrow else [("Partner", "left"), ("Differ in", "left")]
+        )
+        names: tuple[str, ...] = ("Agree %", "Strength %")
+        if self.ranking.labelled:
+            names = ("Corrects %", "Confirms %", "κ ↓", "Right %") + (() if narrow else ("Denies %", "c ↑ %"))
+        rows = []
+        for candidate in self.ranking.candidates:
+            kind = PAIR_KINDS[candidate.pair.kind]
+            row = [Cell(candidate.name, kind)] if narrow else [Cell(candidate.name), Cell(kind)]
+            row += [_cell(candidate.benefit, candidate.interval, narrow, 100, "+.1f"), Cell(f"{candidate.first:.0%}")]
+            counts = candidate.pair.cells
+            if counts is None:
+                assert candidate.strength is not None
+                row += cells(_bare(candidate.pair.agreement), _bare(candidate.strength))
+            else:
+                n, kappa = counts.problems, "undefined" if math.isnan(counts.kappa) else f"{counts.kappa:.2f}"
+                row += cells(_bare(counts.only_b / n), _bare(counts.same_wrong / n), kappa, _bare(counts.accuracy_b))
+                row += [] if narrow else cells(_bare(counts.only_a / n), _bare(counts.complementarity))
+            rows.append(row)
+        known = f", {100 * self.anchor.accuracy:.1f} % right," if self.ranking.labelled else ""
+        meaning = (
+            "benefit: problems the partner corrects minus those on which it repeats the anchor's error, in points"
+            if self.ranking.labelled
+            else "benefit: strength minus agreement with the anchor, in points; an estimate without known answers"
+        )
+        first = "first: share of resamples of the problems in which the partner has the largest benefit"
+        title = f"Partners for {self.anchor.name}{known} on {len(self.anchor.answers)} problems"
+        columns = [*head, ("Benefit", "right"), ("First", "right"), *((name, "right") for name in names)]
+        return [Table(title, columns, rows, [meaning, first, *self.responses.notes])]
 
     def paragraphs(self) -> list[str]:
         """The verdict, the reasons, the limits."""
@@ -163,121 +235,16 @@ def pair(
     return ranking
 
 
-def diversity_tables(
-    draws: Sequence[ModelResponses], pairs: Sequence[Pair], notes: Sequence[str], *, narrow: bool = False
-) -> list[Table]:
-    """The table of pairs, in the order and with the columns of the paper, and that of models.
-
-    `narrow` is for terminals: one number stands for an interval: the larger distance to its bounds.
-    """
-    columns: list[tuple[str, Align]] = [("Pair", "left"), ("Differ in", "left")]
-    columns += [(head, "right") for head in ("κ ↓", "c ↑ %", "w ↓ %", "u ↑ %", "acc A %", "acc B %")]
-    rows = []
-    for pair in pairs:
-        name, kind = pair_name(pair), PAIR_KINDS[pair.kind]
-        names = [Cell(name), Cell(kind)]
-        if narrow:  # On two lines, where the terminal is narrow.
-            names = [Cell(pair.a, name.removeprefix(f"{pair.a} ")), Cell(*kind.split(" ", 1))]
-        rows.append([*names, *_numbers(pair, narrow)])
-    means = [
-        f"mean of {count} {PAIR_KINDS[kind]} pairs: κ {kappa:.2f}, c {100 * c:.1f} %"
-        for kind, (count, kappa, c) in by_kind(pairs).items()
-        if count > 1
-    ]
-    n = pairs[0].problems
-    table = Table(f"Error decoupling on {n} problems", columns, rows, [*means, *notes, NOT_APART, HOW_INTERVALS])
-    models = Table(
-        "Models",
-        [("Responses", "left"), ("Family", "left"), ("Accuracy %", "right"), ("No answer", "right")],
-        [
-            [
-                Cell(draw.name),
-                Cell(draw.family or "not stated"),
-                _share(draw.accuracy, wilson(round(draw.accuracy * n), n), narrow),
-                Cell(str(draw.unanswered)),
-            ]
-            for draw in draws
-        ],
-    )
-    return [table, models]
+def _measures(pair: Pair) -> dict[str, tuple[float, Interval]]:
+    assert pair.cells is not None  # known answers are needed to measure diversity
+    return measures(pair.cells)
 
 
-def _numbers(pair: Pair, narrow: bool) -> list[Cell]:
-    assert pair.cells is not None
-    values = measures(pair.cells)
-    kappa, interval = values["kappa"]
-    if math.isnan(kappa):
-        cells = [Cell("undefined")]
-    elif narrow:
-        cells = [Cell(f"{kappa:.2f}", f"±{max(kappa - interval.low, interval.high - kappa):.2f}")]
-    else:
-        cells = [Cell(f"{kappa:.2f}", f"[{interval.low:.2f}, {interval.high:.2f}]")]
-    shares = [_share(*values[name], narrow) for name in MEASURES[1:4]]
-    return [*cells, *shares, *(Cell(_bare(values[name][0])) for name in MEASURES[4:])]
-
-
-def pair_name(pair: Pair) -> str:
-    """`A x B`, or `A x itself` with the number of its draw."""
-    if pair.kind == "seed":
-        number = pair.b.rpartition("#")[2]
-        return f"{pair.a} × itself" + ("" if number == "2" else f" (draw {number})")
-    return f"{pair.a} × {pair.b}"
-
-
-def ranking_table(
-    anchor: ModelResponses, ranking: partners.Ranking, notes: Sequence[str], *, narrow: bool = False
-) -> Table:
-    """Candidates, the best first; `narrow` leaves out what the sentences below the table say again."""
-    head: list[tuple[str, Align]] = [("Partner", "left")] if narrow else [("Partner", "left"), ("Differ in", "left")]
-    names: tuple[str, ...] = ("Agree %", "Strength %")
-    if ranking.labelled:
-        names = ("Corrects %", "Confirms %", "κ ↓", "Right %") + (() if narrow else ("Denies %", "c ↑ %"))
-    rows = []
-    for candidate in ranking.candidates:
-        kind = PAIR_KINDS[candidate.pair.kind]
-        row = [Cell(candidate.name, kind)] if narrow else [Cell(candidate.name), Cell(kind)]
-        row += [_share(candidate.benefit, candidate.interval, narrow, "+"), Cell(f"{candidate.first:.0%}")]
-        counts = candidate.pair.cells
-        if counts is None:
-            assert candidate.strength is not None
-            row += cells(_bare(candidate.pair.agreement), _bare(candidate.strength))
-        else:
-            n, kappa = counts.problems, "undefined" if math.isnan(counts.kappa) else f"{counts.kappa:.2f}"
-            row += cells(_bare(counts.only_b / n), _bare(counts.same_wrong / n), kappa, _bare(counts.accuracy_b))
-            row += [] if narrow else cells(_bare(counts.only_a / n), _bare(counts.complementarity))
-        rows.append(row)
-    known = f", {100 * anchor.accuracy:.1f} % right," if ranking.labelled else ""
-    problems = len(anchor.answers)
-    meaning = (
-        "benefit: problems the partner corrects minus those on which it repeats the anchor's error, in points"
-        if ranking.labelled
-        else "benefit: strength minus agreement with the anchor, in points; an estimate without known answers"
-    )
-    first = "first: share of resamples of the problems in which the partner has the largest benefit"
-    title = f"Partners for {anchor.name}{known} on {problems} problems"
-    columns = [*head, ("Benefit", "right"), ("First", "right"), *((name, "right") for name in names)]
-    return Table(title, columns, rows, [meaning, first, *notes])
-
-
-def csv_text(pairs: Sequence[Pair]) -> str:
-    """One unrounded row per pair; empty where a number is undefined."""
-    bounds = [f"{name}{end}" for name in (*MEASURES, "agreement") for end in ("", "_low", "_high")]
-    counts = ("both", "only_a", "only_b", "neither", "same_wrong")
-    rows = []
-    for pair in pairs:
-        numbers = pair.as_dict()
-        values = [pair.a, pair.b, pair.kind, pair.problems, *(numbers["cells"][name] for name in counts)]
-        values += [numbers[name][end] for name in (*MEASURES, "agreement") for end in ("value", "low", "high")]
-        rows.append(cells(*("" if value is None else value for value in values)))
-    heads = ("a", "b", "kind", "problems", *counts, *bounds)
-    return csv(Table("", [(head, "left") for head in heads], rows))
-
-
-def _share(share: float, interval: Interval, narrow: bool, sign: str = "") -> Cell:
-    text = f"{100 * share:{sign}.1f}"
+def _cell(value: float, interval: Interval, narrow: bool, scale: int = 100, form: str = ".1f") -> Cell:
+    low, high = interval
     if narrow:
-        return Cell(text, f"±{100 * max(share - interval.low, interval.high - share):.1f}")
-    return Cell(text, f"[{100 * interval.low:{sign}.1f}, {100 * interval.high:{sign}.1f}]")
+        return Cell(f"{scale * value:{form}}", f"±{scale * max(value - low, high - value):{form.lstrip('+')}}")
+    return Cell(f"{scale * value:{form}}", f"[{scale * low:{form}}, {scale * high:{form}}]")
 
 
 def _bare(share: float) -> str:

@@ -133,7 +133,7 @@ def grade_file(
     sandbox = open_sandbox(options, answers.items, reporter)
     with EvalFolder(options.out or path.with_suffix(".graded"), manifest) as folder:
         folder.renew_items(answers.items)
-        if folder.rows("responses.jsonl") != fresh:
+        if folder.lines("responses.jsonl") != fresh:
             folder.replace_rows("responses.jsonl", fresh)
             for file in steps.GRADINGS:
                 folder.replace_rows(file, [])

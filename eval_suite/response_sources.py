@@ -335,7 +335,7 @@ def _read_evaluation(source: Source, path: Path | None = None) -> GradedSource:
     items = [item for item in folder.items() if item.kind != "code"]
     left_out = len(folder.items()) - len(items)
     # Pictures are not kept in full, so questions about them cannot be told apart.
-    pictured = {(row["benchmark"], row["id"]) for row in folder.rows("items.jsonl") if row["images"]}
+    pictured = {(row["benchmark"], row["id"]) for row in folder.lines("items.jsonl") if row["images"]}
     if not items:
         raise UserError(
             f"{source.where!r} holds programs only, of which no two are the same wrong answer: give another"
@@ -351,8 +351,8 @@ def _read_evaluation(source: Source, path: Path | None = None) -> GradedSource:
         {key[item.benchmark, item.id]: item for item in items},
         {(key[o.benchmark, o.id], o.sample): (o.vote, o.correct) for o in outcomes},
         1 + min(max(o.sample for o in outcomes if o.benchmark == name) for name in names),
-        folder.facts("rule.json") or {},
-        folder.facts("judge.json"),
+        folder.document("rule.json") or {},
+        folder.document("judge.json"),
         {name: asked[name] for name in SAMPLING if name in asked},
         folder.manifest.get("model"),
         ([f"{source.label}: {counted(left_out, 'program is', 'programs are')} left out"] if left_out else [])

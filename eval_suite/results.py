@@ -114,10 +114,10 @@ def unfinished(folder: EvalFolder) -> str | None:
     samples = {name: how["samples"] for name, how in folder.manifest.get("generation", {}).items()}
     if not samples:
         return None
-    unasked = {(row["benchmark"], row["id"]) for row in folder.rows("unasked.jsonl")}
-    items = {(row["benchmark"], row["id"]) for row in folder.rows("items.jsonl")}
+    unasked = {(row["benchmark"], row["id"]) for row in folder.lines("unasked.jsonl")}
+    items = {(row["benchmark"], row["id"]) for row in folder.lines("items.jsonl")}
     due = sum(samples[benchmark] for benchmark, _ in items - unasked)
-    answered = len({key_of(row) for row in folder.rows("responses.jsonl")})
+    answered = len({key_of(row) for row in folder.lines("responses.jsonl")})
     waiting = [name for name in samples if name not in {benchmark for benchmark, _ in items}]
     if answered >= due and not waiting:
         return None
@@ -141,7 +141,7 @@ def open_evaluations(paths: Sequence[Path]) -> list[Evaluation]:
     for label, path in zip(labels_of(paths), paths, strict=True):
         folder = EvalFolder(path)
         require_finished(folder)
-        summary = folder.facts("summary.json")
+        summary = folder.document("summary.json")
         if summary is None:
             raise UserError(f"{str(path)!r} holds no summary.json: finish it, or grade it with `mmcorl grade {path}`")
         folder.import_benchmarks()
@@ -169,7 +169,7 @@ def labels_of(paths: Sequence[Path]) -> list[str]:
 
 def facts(folder: EvalFolder) -> list[tuple[str, str]]:
     """What produced the responses and their verdicts, as far as the folder records it."""
-    manifest, grader, judge = folder.manifest, folder.facts("rule.json") or {}, folder.facts("judge.json")
+    manifest, grader, judge = folder.manifest, folder.document("rule.json") or {}, folder.document("judge.json")
     rows: list[tuple[str, str]] = [(name, str(manifest[name])) for name in ("model", "responses") if name in manifest]
     for name, how in manifest.get("generation", {}).items():
         sampling = "greedy"

@@ -54,13 +54,13 @@ def generate(
     have written. Errors of `produce` propagate.
     """
     name, chunk, samples = items[0].benchmark, settings.chunk, settings.samples
-    have = {key_of(row) for row in folder.rows("responses.jsonl")}
+    have = {key_of(row) for row in folder.lines("responses.jsonl")}
     chunks = [items[start : start + chunk] for start in range(0, len(items), chunk)]
     whole = [all((item.benchmark, item.id, k) in have for item in part for k in range(samples)) for part in chunks]
     kept = {(item.benchmark, item.id) for part, done in zip(chunks, whole, strict=True) if done for item in part}
     again = {(item.benchmark, item.id) for item in items} - kept
     for file in ("responses.jsonl", *GRADINGS):
-        folder.replace_rows(file, [row for row in folder.rows(file) if (row["benchmark"], row["id"]) not in again])
+        folder.replace_rows(file, [row for row in folder.lines(file) if (row["benchmark"], row["id"]) not in again])
     with reporter.task(f"{name}: {doing}", len(items)) as bar:
         for number, (part, done) in enumerate(zip(chunks, whole, strict=True)):
             if not done:
@@ -80,8 +80,8 @@ def askable(
         UserError: no item fits the model.
     """
     name = items[0].benchmark
-    answered = {(row["benchmark"], row["id"]) for row in folder.rows("responses.jsonl")}
-    unasked = {(row["benchmark"], row["id"]) for row in folder.rows("unasked.jsonl")}
+    answered = {(row["benchmark"], row["id"]) for row in folder.lines("responses.jsonl")}
+    unasked = {(row["benchmark"], row["id"]) for row in folder.lines("unasked.jsonl")}
     if not any((item.benchmark, item.id) in answered or (item.benchmark, item.id) in unasked for item in items):
         rejected = []
         with reporter.task(f"{name}: checking prompts", len(items)) as bar:
@@ -117,13 +117,13 @@ def grade(
     Programs run in `sandbox` and are refused without one. `what` labels the progress bar.
     """
     facts = {"name": GRADER[0], "version": GRADER[1], "mcq_policy": policy}
-    if folder.facts("rule.json") != facts:
+    if folder.document("rule.json") != facts:
         # Verdicts are about the answers that the rules extracted; the judge's cache keeps its reply to each.
         for name in GRADINGS:
             folder.replace_rows(name, [])
         folder.write("rule.json", json.dumps(facts) + "\n")
     items = {(item.benchmark, item.id): item for item in folder.items()}
-    done = {key_of(row) for row in folder.rows("rule.jsonl")}
+    done = {key_of(row) for row in folder.lines("rule.jsonl")}
     tasks = folder.benchmarks()
     not_run = 0
     waiting = [row for row in folder.responses() if (row.benchmark, row.id, row.sample) not in done]
@@ -195,7 +195,7 @@ def judge(
     items = {(item.benchmark, item.id): item for item in folder.items()}
     requests = {
         key_of(row): JudgeRequest(item.for_judge, item.choices, item.gold, row["answer"])
-        for row in folder.rows("rule.jsonl")
+        for row in folder.lines("rule.jsonl")
         if row["committed"] and not row["cut_off"] and not row["rule"]
         if (item := items[row["benchmark"], row["id"]]).kind != "code" and clean_gold(item.gold)
     }
@@ -206,7 +206,7 @@ def judge(
     stale = {"failed", "unclear"} if again == "unclear" else {"failed"}
     kept = [
         row
-        for row in folder.rows("judge.jsonl")
+        for row in folder.lines("judge.jsonl")
         if key_of(row) in requests and row.items() >= name.items() and row["verdict"] not in stale and again != "all"
     ]
     with VerdictCache(folder.path / "verdicts.sqlite") as cache:
@@ -234,7 +234,7 @@ def judge(
     for sentence in dict.fromkeys([counts.stopped, *(failure.sentence for failure in counts.failures.values())]):
         if sentence:
             reporter.warn(f"judge: {sentence}")
-    verdicts = folder.rows("judge.jsonl")
+    verdicts = folder.lines("judge.jsonl")
     if sentence := _mostly_unclear(verdicts, endpoint=isinstance(judge, JudgeSettings)):
         reporter.warn(f"judge: {sentence}")
     # In the order of the responses, whatever order the replies came in.
@@ -274,7 +274,7 @@ def observe(
     from eval_suite.sandbox.behaviour import program_votes
     from eval_suite.sandbox.process import HarnessError
 
-    done = {key_of(row) for row in folder.rows("behaviour.jsonl")}
+    done = {key_of(row) for row in folder.lines("behaviour.jsonl")}
     waiting: dict[tuple[str, str], list[Response]] = {}
     for response in folder.responses():
         if (response.benchmark, response.id, response.sample) not in done:
@@ -323,7 +323,7 @@ def _code_task(item: Item, tasks: Mapping[str, Benchmark]) -> CodeTask:
 
 def _record_sandbox(folder: EvalFolder, sandbox: Sandbox) -> None:
     """Record what confined the programs of a folder; one that is resumed on another machine names both."""
-    records = folder.facts("sandbox.json") or {"used": []}
+    records = folder.document("sandbox.json") or {"used": []}
     if sandbox.record not in records["used"]:
         records["used"].append(sandbox.record)
         folder.write("sandbox.json", json.dumps(records, indent=1) + "\n")
@@ -331,7 +331,7 @@ def _record_sandbox(folder: EvalFolder, sandbox: Sandbox) -> None:
 
 def sum_up(folder: EvalFolder, title: str | None = None) -> Evaluation:
     """Write summary.json, its tables and samples.html from the files."""
-    unasked = folder.rows("unasked.jsonl")
+    unasked = folder.lines("unasked.jsonl")
     summary = summary_of(folder, folder.outcomes(), folder.manifest.get("aggregations"), unasked=unasked)
     folder.write("summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
     evaluation = Evaluation(folder.title if title is None else title, folder, summary)
@@ -340,10 +340,10 @@ def sum_up(folder: EvalFolder, title: str | None = None) -> Evaluation:
         write_view(
             folder.path / "samples.html",
             title=evaluation.label,
-            item_rows=folder.rows("items.jsonl"),
+            item_rows=folder.lines("items.jsonl"),
             responses=folder.responses(),
-            rule_rows=folder.rows("rule.jsonl"),
-            judge_rows=folder.rows("judge.jsonl"),
+            rule_rows=folder.lines("rule.jsonl"),
+            judge_rows=folder.lines("judge.jsonl"),
             facts=facts(folder),
         )
     return evaluation
@@ -356,11 +356,11 @@ def summary_of(
     return summarise(
         folder.items(),
         outcomes,
-        folder.facts("rule.json") or {},
+        folder.document("rule.json") or {},
         benchmarks=folder.benchmarks(),
-        judge=one_judge(folder.rows("judge.jsonl"), folder.facts("judge.json")),
+        judge=one_judge(folder.lines("judge.jsonl"), folder.document("judge.json")),
         fingerprints=folder.fingerprints(),
         aggregations=aggregations,
-        sandbox=(folder.facts("sandbox.json") or {"used": []})["used"],
+        sandbox=(folder.document("sandbox.json") or {"used": []})["used"],
         **more,
     )

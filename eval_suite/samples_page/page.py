@@ -21,7 +21,7 @@ from eval_suite.folder import item_from_row
 from eval_suite.items import Response
 from eval_suite.metrics.outcomes import Outcome, outcomes_of
 from eval_suite.samples_page.data import Texts, filters, item_data, row_data
-from eval_suite.samples_page.images import Images, collect_images
+from eval_suite.samples_page.images import collect_images
 from eval_suite.tables import title as benchmark_title
 from mmcorl.report.page import render
 from mmcorl.run.folder import atomic_write
@@ -60,14 +60,9 @@ def write_view(
 
     Args:
         target: the page; thumbnails are looked up relative to its folder, so it belongs into the eval folder.
-        title: what the evaluation is called, such as its model.
-        item_rows: lines of items.jsonl, whose `images` name thumbnails.
-        responses: lines of responses.jsonl.
-        rule_rows: lines of rule.jsonl.
-        judge_rows: lines of judge.jsonl; the last line of a key holds.
+        item_rows, responses, rule_rows, judge_rows: lines of the files of these names; the last line of a key holds.
         facts: (name, value) pairs for the head of the page: model, prompt style, grader, judge, ...
-        image_budget: bytes of thumbnails up to which they are put into the page; above it, all are read from
-            their files.
+        image_budget: bytes of thumbnails up to which all are put into the page; else all are read from their files.
         text_budget: characters of responses in the page; above it the longest lose their middle, marked.
 
     Raises:
@@ -90,19 +85,6 @@ def write_view(
         "images": images.sources,
         "filters": filters(items),
     }
-    page = _page(title, facts, _scores(outcomes), data, images, texts)
-    atomic_write(target, page)
-    return View(target, len(outcomes), images.kind, texts.shortened)
-
-
-def _page(
-    title: str,
-    facts: Sequence[tuple[str, str]],
-    scores: Sequence[tuple[str, int, int]],
-    data: Mapping[str, Any],
-    images: Images,
-    texts: Texts,
-) -> str:
     theme = resources.files("mmcorl.report") / "templates" / "theme.css"
     folder = resources.files("eval_suite.samples_page") / "templates"
     style, script = ((folder / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
@@ -112,20 +94,22 @@ def _page(
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src {pictures}; "
         "base-uri 'none'; form-action 'none'"
     )
-    return render(
+    page = render(
         "samples.html",
         package="eval_suite.samples_page",
         title=title,
         facts=facts,
-        scores=scores,
+        scores=_scores(outcomes),
         policy=policy,
         style=Markup(style),
         script=Markup(script),
         data=Markup(_json(data)),
         images=images,
         texts=texts,
-        rows=len(data["rows"]),
+        rows=len(outcomes),
     )
+    atomic_write(target, page)
+    return View(target, len(outcomes), images.kind, texts.shortened)
 
 
 def _json(data: Any) -> str:

@@ -22,13 +22,15 @@ REPAIR = "restore or delete it"
 class Folder:
     """A folder that one process at a time writes to. As a context manager it releases the lock at the end.
 
-    A subclass names the file that marks the folder as its own (`MARKER`), what the folder holds (`KIND`) and how the
-    user chooses another one (`ELSEWHERE`); these words appear in what is refused. Constructing it touches nothing.
+    A subclass names the file that marks the folder as its own (`MARKER`), what the folder holds (`KIND`), how the user
+    chooses another one (`ELSEWHERE`) and repairs a damaged file (`REPAIR`); these words appear in what is refused.
+    Constructing it touches nothing.
     """
 
     MARKER: ClassVar[str]
     KIND: ClassVar[str]
     ELSEWHERE: ClassVar[str] = "choose another folder"
+    REPAIR: ClassVar[str] = REPAIR
 
     def __init__(self, path: Path):
         self.path = path
@@ -113,12 +115,12 @@ class Folder:
                 os.fsync(file.fileno())
 
     def lines(self, name: str) -> list[dict[str, Any]]:
-        """Return the whole records of a log; none where it does not exist yet."""
-        return read_jsonl(self.path / name)[0]
+        """Return the whole records of a log; none where it does not exist yet. Refuses a damaged line."""
+        return read_jsonl(self.path / name, self.REPAIR)[0]
 
     def document(self, name: str) -> dict[str, Any] | None:
         """Return a small JSON file; None where it does not exist."""
-        return read_json(self.path / name)
+        return read_json(self.path / name, self.REPAIR)
 
     def write(self, name: str, text: str) -> None:
         atomic_write(self.path / name, text)

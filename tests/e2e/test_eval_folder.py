@@ -31,10 +31,10 @@ def test_rows_come_back_whatever_they_hold_and_torn_ones_do_not(tmp_path: Path) 
         file = folder.path / "responses.jsonl"
         file.write_bytes(file.read_bytes()[:-9])
         # Read beside a process that is writing: the whole lines only.
-        assert EvalFolder(folder.path).rows("responses.jsonl") == [row(0)]
+        assert EvalFolder(folder.path).lines("responses.jsonl") == [row(0)]
     with EvalFolder(tmp_path / "e", MANIFEST) as folder:
         folder.append("responses.jsonl", [row(2)])
-        assert folder.rows("responses.jsonl") == [row(0), row(2)]
+        assert folder.lines("responses.jsonl") == [row(0), row(2)]
 
 
 def test_results_vanish_when_rows_change_and_only_then(tmp_path: Path) -> None:
@@ -42,9 +42,9 @@ def test_results_vanish_when_rows_change_and_only_then(tmp_path: Path) -> None:
         folder.append("rule.jsonl", [row(0)])
         folder.write("summary.json", "{}")
         folder.replace_rows("rule.jsonl", [row(0)])
-        assert folder.facts("summary.json") == {}
+        assert folder.document("summary.json") == {}
         folder.append("rule.jsonl", [row(1)])
-        assert folder.facts("summary.json") is None
+        assert folder.document("summary.json") is None
         folder.write("results.md", "x")
         folder.replace_rows("rule.jsonl", [row(0)])
         assert not (folder.path / "results.md").exists()
@@ -60,7 +60,7 @@ def test_other_folders_and_settings_are_refused(tmp_path: Path) -> None:
         with EvalFolder(tmp_path / folder, settings) as opened:
             (opened.path / "rule.jsonl").write_text('{"a": 1}\n{"a": \n')
     with pytest.raises(UserError, match=r"line 2 of .*rule\.jsonl' is damaged .*: delete it"):
-        EvalFolder(tmp_path / "e").rows("rule.jsonl")
+        EvalFolder(tmp_path / "e").lines("rule.jsonl")
     for path, settings, says in (
         ("mine", MANIFEST, "is not empty and holds no evaluation"),
         ("mine/thesis.tex", MANIFEST, "is a file"),
