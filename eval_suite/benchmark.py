@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -166,21 +166,12 @@ class Benchmark:
         items = list(items)
         return by_field(items, correct, self.fields) | self.official(items, correct)
 
-    def load(
-        self,
-        source: str | Path | None = None,
-        revision: str | None = None,
-        limit: int | None = None,
-        *,
-        images: bool = True,
-    ) -> Loaded:
+    def load(self, source: str | Path | None = None, limit: int | None = None) -> Loaded:
         """Read the items of the hub data set, or of a local copy in the official schema.
 
         Args:
             source: a parquet, JSON or JSON Lines file, a glob or a folder; None for the hub.
-            revision: commit, branch or tag on the hub; the commit it stands for is recorded.
             limit: the first so many rows only.
-            images: False leaves images out: grading saved responses needs none. Fingerprints then differ.
 
         Raises:
             UserError: no such copy, columns missing, rows unreadable, repeated or more than the split has, or
@@ -188,7 +179,7 @@ class Benchmark:
         """
         if limit is not None and limit < 1:
             raise UserError(f"limit {limit} leaves nothing of {self.name}; it must be at least 1")
-        copy = open_copy(self.name, source, self.hub_id, self.config, self.split, revision)
+        copy = open_copy(self.name, source, self.hub_id, self.config, self.split)
         alone = f"give the split {self.split!r} alone"
         notes = self.check_count(len(copy.table), copy.where, copy.revision, alone)
         renamed = self._renamed(copy)
@@ -207,7 +198,7 @@ class Benchmark:
         if limit is not None and limit < len(rows):
             notes.append(f"limited: the first {limit} of {len(rows)} rows")
             rows = rows[:limit]
-        items = tuple(self._item(row, copy.where, images) for row in rows)
+        items = tuple(self._item(row, copy.where) for row in rows)
         self._check_ids(items, copy.where)
         return Loaded(items, copy.revision, schema_hash(columns), len(copy.table), tuple(notes))
 
@@ -220,7 +211,7 @@ class Benchmark:
         if count < self.rows and revision is not None:
             raise UserError(
                 f"{where} has {count} rows but {self.name} has {self.rows}, so its scores would not compare; "
-                "give a revision that is whole, or a local copy if a part is meant"
+                "give a local copy, which may be a part"
             )
         return [f"partial: {count} of {self.rows} rows"] if count < self.rows else []
 
@@ -276,9 +267,7 @@ class Benchmark:
         except RowError as error:
             raise UserError(f"{copy.where} is no whole copy of {self.name}: {error}") from error
 
-    def _item(self, row: Row, where: str, images: bool) -> Item:
-        if not images:
-            row = Row(row.number, row.values, lambda column: (b"",))
+    def _item(self, row: Row, where: str) -> Item:
         try:
             item = self.read(row)
         except RowError as error:
@@ -287,7 +276,7 @@ class Benchmark:
             ) from error
         if not isinstance(item, Item):
             raise UserError(f"benchmark {self.name!r} read {item!r} from row {row.number} of {where}: return an Item")
-        return item if images else replace(item, images=())
+        return item
 
     def _check_ids(self, items: Sequence[Item], where: str) -> None:
         seen: set[str] = set()

@@ -39,14 +39,10 @@ class Copy:
             raise UserError(f"row {number} of {self.where} is unreadable: {error}; replace the copy") from error
 
 
-def open_copy(
-    name: str, source: str | Path | None, hub_id: str, config: str | None, split: str, revision: str | None
-) -> Copy:
+def open_copy(name: str, source: str | Path | None, hub_id: str, config: str | None, split: str) -> Copy:
     """Open a benchmark on the hub (`source` None) or in local files; refuses in one sentence what it cannot open."""
     if source is None:
-        return _open_hub(name, hub_id, config, split, revision)
-    if revision is not None:
-        raise UserError(f"revision {revision!r} is for the hub, but {name} is read from {str(source)!r}; remove one")
+        return _open_hub(name, hub_id, config, split)
     path = Path(source).expanduser()
     table = _open_local(name, str(source), path, config, split)
     folder = table.folder
@@ -100,11 +96,11 @@ def _rows_by_key(path: Path) -> Table | None:
     return JsonTable(list(stored.values()), path.parent)
 
 
-def _open_hub(name: str, hub_id: str, config: str | None, split: str, revision: str | None) -> Copy:
+def _open_hub(name: str, hub_id: str, config: str | None, split: str) -> Copy:
     import datasets
 
     try:
-        builder = datasets.load_dataset_builder(hub_id, name=config, revision=revision)
+        builder = datasets.load_dataset_builder(hub_id, name=config)
         builder.download_and_prepare()
         dataset = builder.as_dataset(split=split)
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
@@ -114,10 +110,5 @@ def _open_hub(name: str, hub_id: str, config: str | None, split: str, revision: 
             "check the network and your access to it, or give the path of a local copy"
         ) from error
     # The builder of a data set without code is named by the commit it reads, also when it comes from the cache.
-    commit = builder.hash if builder.hash and _COMMIT.fullmatch(builder.hash) else revision
-    if revision is not None and _COMMIT.fullmatch(revision) and commit != revision:
-        # Without a network the latest copy in the cache is opened, whatever was asked for.
-        raise UserError(
-            f"{name} at revision {revision} is not in the cache, which has {commit}; go online or name that"
-        )
-    return Copy(ArrowTable(dataset, Path()), hub_id, commit or "unknown", (Path(),))
+    commit = builder.hash if builder.hash and _COMMIT.fullmatch(builder.hash) else "unknown"
+    return Copy(ArrowTable(dataset, Path()), hub_id, commit, (Path(),))

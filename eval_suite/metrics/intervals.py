@@ -52,7 +52,7 @@ def clustered_standard_error(clusters: Sequence[Cluster]) -> float | None:
     return math.sqrt(len(clusters) / (len(clusters) - 1) * squares) / total
 
 
-def clustered_interval(clusters: Sequence[Cluster], level: float = LEVEL) -> Clustered:
+def clustered_interval(clusters: Sequence[Cluster]) -> Clustered:
     """Wilson's interval at the effective number of answers, p (1 - p) / SE^2 (Kott and Carr 1997).
 
     The effective number is never above the number of answers, and where all clusters agree (accuracy 0 or 1)
@@ -67,7 +67,7 @@ def clustered_interval(clusters: Sequence[Cluster], level: float = LEVEL) -> Clu
         effective = float(len(clusters))
     else:
         effective = min(float(total), p * (1 - p) / error**2) if error else float(total)
-    return Clustered(wilson(p * effective, effective, level), error, len(clusters), effective)
+    return Clustered(wilson(p * effective, effective), error, len(clusters), effective)
 
 
 def resampled_ratios(pairs: Sequence[tuple[float, float]], *, seed: int, resamples: int) -> np.ndarray:
@@ -85,7 +85,7 @@ def resampled_ratios(pairs: Sequence[tuple[float, float]], *, seed: int, resampl
     return ratios
 
 
-def percentile_interval(values: np.ndarray, level: float = LEVEL) -> Interval:
-    """Return the middle `level` of resampled values."""
-    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+def percentile_interval(values: np.ndarray) -> Interval:
+    """Return the middle `LEVEL` of resampled values."""
+    low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(float(low), float(high))

@@ -11,7 +11,7 @@ import numpy as np
 
 from eval_suite.items import Item
 from eval_suite.metrics.aggregate import Score, aggregate
-from eval_suite.metrics.intervals import LEVEL, RESAMPLES, Interval, percentile_interval, resampled_ratios
+from eval_suite.metrics.intervals import RESAMPLES, Interval, percentile_interval, resampled_ratios
 from eval_suite.metrics.outcomes import Outcome
 from mmcorl.errors import UserError
 from mmcorl.labels.voting import Relation
@@ -72,8 +72,8 @@ class Paired:
     unsettled_a: int
     unsettled_b: int
     """Responses that are missing or wait for a judge, and count as wrong."""
-    seed: int
-    resamples: int
+    seed: int = 0
+    resamples: int = RESAMPLES
 
     @property
     def difference(self) -> float:
@@ -120,7 +120,7 @@ def scored_benchmarks(
     return scored
 
 
-def compare(a: Scored, b: Scored, *, seed: int = 0, resamples: int = RESAMPLES, level: float = LEVEL) -> Paired:
+def compare(a: Scored, b: Scored) -> Paired:
     """Compare two evaluations of one benchmark, item by item.
 
     The test asks whether swapping A and B in every unit at random would often give a difference as large
@@ -153,8 +153,8 @@ def compare(a: Scored, b: Scored, *, seed: int = 0, resamples: int = RESAMPLES, 
         grouped[unit] = known[0] + change, known[1] + total
 
     def units(pairs: Sequence[tuple[int, int]]) -> Units:
-        ratios = resampled_ratios(pairs, seed=seed, resamples=resamples)
-        return Units(len(pairs), sign_flip_p([change for change, _ in pairs]), percentile_interval(ratios, level))
+        ratios = resampled_ratios(pairs, seed=0, resamples=RESAMPLES)
+        return Units(len(pairs), sign_flip_p([change for change, _ in pairs]), percentile_interval(ratios))
 
     return Paired(
         benchmark=a.benchmark,
@@ -172,8 +172,6 @@ def compare(a: Scored, b: Scored, *, seed: int = 0, resamples: int = RESAMPLES, 
         by_group=units(list(grouped.values())) if len(grouped) < len(ids) else None,
         unsettled_a=a.unsettled,
         unsettled_b=b.unsettled,
-        seed=seed,
-        resamples=resamples,
     )
 
 

@@ -255,25 +255,14 @@ TASK = CodeTask(program, test, observe)
 class LiveCodeBench(Benchmark):
     """Reads test*.jsonl itself, one line at a time, because the whole is larger than memory."""
 
-    def load(
-        self,
-        source: str | Path | None = None,
-        revision: str | None = None,
-        limit: int | None = None,
-        *,
-        images: bool = True,
-    ) -> Loaded:
+    def load(self, source: str | Path | None = None, limit: int | None = None) -> Loaded:
         """Read the items from the hub's files, or from a folder of test*.jsonl, a glob or one such file."""
         if limit is not None and limit < 1:
             raise UserError(f"limit {limit} leaves nothing of {self.name}; it must be at least 1")
         commit = None
         if source is None:
-            folder, commit = self._from_hub(revision)
+            folder, commit = self._from_hub()
             paths = _files(folder)
-        elif revision is not None:
-            raise UserError(
-                f"revision {revision!r} is for the hub, but {self.name} is read from {str(source)!r}; remove one"
-            )
         else:
             paths = _files(Path(source).expanduser())
         where = str(source or self.hub_id)
@@ -289,20 +278,20 @@ class LiveCodeBench(Benchmark):
             if limit is not None and len(items) == limit:
                 continue
             columns.update(name for name in row.values if not name.startswith("_"))
-            items.append(self._item(row, where, images=True))
+            items.append(self._item(row, where))
         notes = self.check_count(total, where, commit, "leave the files of releases after v6 out")
         self._check_ids(items, where)
         if len(items) < total:
             notes.append(f"limited: the first {len(items)} of {total} rows")
         return Loaded(tuple(items), commit, schema_hash(columns), total, tuple(notes))
 
-    def _from_hub(self, revision: str | None) -> tuple[Path, str]:
+    def _from_hub(self) -> tuple[Path, str]:
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
         names = ["test.jsonl", *(f"test{number}.jsonl" for number in range(2, 7))]
         try:
-            folder = snapshot_download(self.hub_id, repo_type="dataset", revision=revision, allow_patterns=names)
+            folder = snapshot_download(self.hub_id, repo_type="dataset", allow_patterns=names)
         except (OSError, ValueError, HfHubHTTPError, LocalEntryNotFoundError) as error:
             cause = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")[:200]
             raise UserError(

@@ -16,7 +16,7 @@ from eval_suite.items import Item, Response
 from eval_suite.sandbox import Sandbox, grade_code, open_sandbox
 from eval_suite.sandbox.code_task import CodeGrade
 from eval_suite.tasks import BENCHMARKS, humaneval, livecodebench, mbpp
-from evaluations import block
+from evaluations import block, write_rows
 from mmcorl.data.row_parsing import RowError
 from mmcorl.errors import UserError
 from paths import CASES
@@ -25,11 +25,6 @@ from paths import CASES
 @pytest.fixture(scope="module")
 def sandbox() -> Sandbox:
     return open_sandbox(run_code=True)
-
-
-def write(path: Path, *rows: dict[str, Any]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 def grade(item: Item, text: str, sandbox: Sandbox, finish: Any = "unknown") -> CodeGrade:
@@ -54,12 +49,12 @@ HUMANEVAL_ROWS, MBPP_ROWS = ROWS["humaneval"], ROWS["mbpp"]
 
 @pytest.fixture
 def chat(tmp_path: Path) -> tuple[Item, ...]:
-    return humaneval.HUMANEVAL.load(write(tmp_path / "he.jsonl", *HUMANEVAL_ROWS)).items
+    return humaneval.HUMANEVAL.load(write_rows(tmp_path / "he.jsonl", HUMANEVAL_ROWS)).items
 
 
 @pytest.fixture
 def completion(tmp_path: Path) -> tuple[Item, ...]:
-    return humaneval.HUMANEVAL_COMPLETION.load(write(tmp_path / "he.jsonl", *HUMANEVAL_ROWS)).items
+    return humaneval.HUMANEVAL_COMPLETION.load(write_rows(tmp_path / "he.jsonl", HUMANEVAL_ROWS)).items
 
 
 def test_humaneval_asks_for_a_block_or_for_the_rest_and_reads_the_examples(chat, completion, tmp_path):
@@ -125,7 +120,7 @@ def test_a_continuation_that_hit_the_limit_before_any_stop_is_cut_off(completion
 
 @pytest.fixture
 def shots(tmp_path: Path) -> tuple[Item, ...]:
-    return mbpp.MBPP.load(write(tmp_path / "mbpp.jsonl", *MBPP_ROWS)).items
+    return mbpp.MBPP.load(write_rows(tmp_path / "mbpp.jsonl", MBPP_ROWS)).items
 
 
 def test_humaneval_examples_in_any_form_are_read():
@@ -153,7 +148,7 @@ def test_mbpp_shows_three_examples_then_the_task(shots, tmp_path):
     assert mbpp.examples(shots[0]) == ["add(1, 2)", "add(2, 2)"]
     row = {**MBPP_ROWS[0], "test_list": ["assert other(1) == 1"]}
     with pytest.raises(UserError, match="calls nothing that column 'code' defines"):
-        mbpp.MBPP.load(write(tmp_path / "bad.jsonl", row))
+        mbpp.MBPP.load(write_rows(tmp_path / "bad.jsonl", [row]))
 
 
 @pytest.mark.parametrize("number", [0, 2])
@@ -190,9 +185,9 @@ METHOD_ROW = STDIN_ROW | METHOD
 
 @pytest.fixture
 def problems(tmp_path: Path) -> tuple[Item, ...]:
-    write(tmp_path / "test.jsonl", STDIN_ROW)
-    write(tmp_path / "test2.jsonl", METHOD_ROW)
-    write(tmp_path / "test10.jsonl", STDIN_ROW | {"question_id": "later"})
+    write_rows(tmp_path / "test.jsonl", [STDIN_ROW])
+    write_rows(tmp_path / "test2.jsonl", [METHOD_ROW])
+    write_rows(tmp_path / "test10.jsonl", [STDIN_ROW | {"question_id": "later"}])
     return livecodebench.LIVECODEBENCH.load(tmp_path).items
 
 
@@ -253,18 +248,20 @@ def test_livecodebench_vote_uses_the_public_inputs_only(problems, sandbox):
 
 
 def test_livecodebench_tests_that_changed_went_or_are_no_json_are_refused(problems, tmp_path, sandbox):
-    write(tmp_path / "test.jsonl", STDIN_ROW | {"public_test_cases": "[]"})
+    write_rows(tmp_path / "test.jsonl", [STDIN_ROW | {"public_test_cases": "[]"}])
     with pytest.raises(UserError, match="are not those the item was made with"):
         grade(problems[0], block("print(1)"), sandbox)
     (tmp_path / "test.jsonl").unlink()
     with pytest.raises(UserError, match="cannot be read from"):
         grade(problems[0], block("print(1)"), sandbox)
-    path = write(tmp_path / "bad.jsonl", METHOD_ROW | {"public_test_cases": '[{"input": "[1, 2", "output": "1"}]'})
+    path = write_rows(
+        tmp_path / "bad.jsonl", [METHOD_ROW | {"public_test_cases": '[{"input": "[1, 2", "output": "1"}]'}]
+    )
     (item,) = livecodebench.LIVECODEBENCH.load(path).items
     for use in (livecodebench.TASK.test, livecodebench.TASK.observe):
         with pytest.raises(UserError, match="is no JSON"):
             use(item, program_of(item, "def pair(xs, k): return xs"), sandbox)
-    (item,) = livecodebench.LIVECODEBENCH.load(write(path, STDIN_ROW | {"metadata": "[]"})).items
+    (item,) = livecodebench.LIVECODEBENCH.load(write_rows(path, [STDIN_ROW | {"metadata": "[]"}])).items
     with pytest.raises(UserError, match="column 'metadata' is no JSON object"):
         livecodebench.stored_tests(item)
 
@@ -293,18 +290,17 @@ def test_private_tests_that_are_broken_or_name_a_function_are_refused_and_not_ru
 def test_livecodebench_copies_that_cannot_be_are_refused(tmp_path):
     path = tmp_path / "test.jsonl"
     partial = {name: value for name, value in STDIN_ROW.items() if name != "question_content"}
-    for text, options, reason in [
-        (None, {}, r"holds no test\*.jsonl file"),
-        ((json.dumps(STDIN_ROW) + "\n") * 2, {}, "twice"),
-        ("[" * 100_000 + "\n", {}, "is no JSON"),
-        ("{broken\n", {}, "is no JSON"),
-        (json.dumps(partial) + "\n", {}, "question_content"),
-        (json.dumps(STDIN_ROW) + "\n", {"revision": "main"}, "revision"),
+    for text, reason in [
+        (None, r"holds no test\*.jsonl file"),
+        ((json.dumps(STDIN_ROW) + "\n") * 2, "twice"),
+        ("[" * 100_000 + "\n", "is no JSON"),
+        ("{broken\n", "is no JSON"),
+        (json.dumps(partial) + "\n", "question_content"),
     ]:
         if text is not None:
             path.write_text(text)
         with pytest.raises(UserError, match=reason):
-            livecodebench.LIVECODEBENCH.load(tmp_path, **options)
+            livecodebench.LIVECODEBENCH.load(tmp_path)
     (tmp_path / "test7.jsonl").mkdir()
     with pytest.raises(UserError, match="cannot be read"):
         livecodebench.LIVECODEBENCH.load(tmp_path / "test7*")

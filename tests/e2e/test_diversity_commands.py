@@ -129,11 +129,7 @@ def test_partners_without_known_answers(cli: Cli, tmp_path: Path) -> None:
     answers = {"a": "112233", "b": "112244", "c": "115566"}
     sources = [str(write(tmp_path / f"{name}.jsonl", list(text), golds=None)) for name, text in answers.items()]
     assert "has no gold answer" in cli.refused("pair", *sources, "--quiet")
-    ranking = pair(*sources, label_free=True).as_dict()
-    # a and b agree on 4 of 6, a and c and b and c on 2: s_a = s_b = sqrt(4/6), s_c = sqrt(2/6 * 2/6 / (4/6)).
-    assert {candidate["name"]: candidate["strength"] for candidate in ranking["candidates"]} == pytest.approx(
-        {"b": (4 / 6) ** 0.5, "c": (1 / 6) ** 0.5}
-    )
+    assert [candidate["name"] for candidate in pair(*sources, label_free=True).as_dict()["candidates"]] == ["b", "c"]
     assert "at least 3" in cli.refused("pair", *sources[:2], "--label-free", "--quiet")
 
 

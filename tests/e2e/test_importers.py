@@ -13,13 +13,9 @@ from eval_suite.imports import as_items, as_responses, read_responses
 from eval_suite.items import Item
 from eval_suite.joining import join
 from eval_suite.tasks import BENCHMARKS
+from evaluations import write_rows
 from mmcorl.errors import UserError
 from paths import FIXTURES
-
-
-def lines(path: Path, *rows: Any) -> Path:
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 def row(**more: Any) -> dict[str, Any]:
@@ -27,7 +23,7 @@ def row(**more: Any) -> dict[str, Any]:
 
 
 def read(tmp_path: Path, *rows: Any, **options: Any) -> Any:
-    return read_responses(lines(tmp_path / "a.jsonl", *rows), **options)[0]
+    return read_responses(write_rows(tmp_path / "a.jsonl", rows), **options)[0]
 
 
 def test_line_separators_and_byte_order_marks_do_not_split_or_spoil_lines(tmp_path: Path) -> None:
@@ -56,7 +52,7 @@ def test_samples_may_be_numbered_in_any_way(tmp_path: Path) -> None:
 
 def test_responses_that_never_came_are_missing_and_told(tmp_path: Path) -> None:
     failed = {"id": "c", "prediction": "Failed to obtain answer via API. Error 500", "gold": "2"}
-    rows, notes = read_responses(lines(tmp_path / "a.jsonl", row(id="a"), row(id="b", response=None), failed))
+    rows, notes = read_responses(write_rows(tmp_path / "a.jsonl", [row(id="a"), row(id="b", response=None), failed]))
     assert [response.text is None for response in rows] == [False, True, True]
     assert notes == ["2 of 3 rows hold no response, or a failed call; they count as missing"]
     assert len(as_items(rows, "x")) == 3
@@ -156,7 +152,7 @@ def test_a_log_of_lm_eval_is_read_once_and_unfiltered(tmp_path: Path) -> None:
         | {"filtered_resps": [filtered], "filter": name, "metrics": ["exact_match"], "doc_hash": "x"}
         for name, filtered in (("strict-match", "[invalid]"), ("flexible-extract", "2"))
     ]
-    rows, (note,) = read_responses(lines(tmp_path / "samples_gsm8k.jsonl", *both))
+    rows, (note,) = read_responses(write_rows(tmp_path / "samples_gsm8k.jsonl", both))
     assert [(row.id, row.sample, row.text) for row in rows] == [("0", 0, "so \\boxed{2}"), ("0", 1, "\\boxed{3}")]
     assert rows[0].gold == doc["answer"]
     assert "strict-match, flexible-extract" in note

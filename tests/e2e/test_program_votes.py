@@ -18,6 +18,7 @@ from eval_suite.sandbox import Sandbox, grade_code, open_sandbox
 from eval_suite.sandbox.behaviour import compared_by, program_votes, vote_labels
 from eval_suite.tasks import humaneval, mbpp
 from evaluations import Cli, block, cli, write_rows
+from evaluations import humaneval as humaneval_copy
 from mmcorl.answers import Equivalence
 
 __all__ = ["cli"]
@@ -93,24 +94,15 @@ def test_votes(item: Item, codes: Any, clusters: Any, by: str, elected: Any, san
 
 # -- through the command line --------------------------------------------------------------------------------------
 
-PROBLEM = {
-    "task_id": "HumanEval/7",
-    "prompt": HUMANEVAL.meta["prompt"],
-    "canonical_solution": "    return 2 * x\n",
-    "test": HUMANEVAL.gold,
-    "entry_point": "double",
-}
-
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    path = tmp_path / "humaneval.jsonl"
-    path.write_text(json.dumps(PROBLEM) + "\n")
-    return path
+    claim = "candidate(3) == 6 and candidate(-3) == -6"
+    return humaneval_copy(tmp_path / "humaneval.jsonl", [(HUMANEVAL.meta["prompt"], claim)])
 
 
 def file_of(path: Path, codes: Sequence[str]) -> Path:
-    return write_rows(path, [{"id": "HumanEval/7", "response": block(code)} for code in codes])
+    return write_rows(path, [{"id": "HumanEval/0", "response": block(code)} for code in codes])
 
 
 def test_a_file_of_programs_is_scored_by_their_vote(

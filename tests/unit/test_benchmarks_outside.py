@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from eval_suite import grade_file, sum_up_again
 from eval_suite.periodic import held_out
 from eval_suite.tasks import BENCHMARKS
+from evaluations import write_rows
 from mmcorl.config import BenchmarkSet
 from mmcorl.errors import UserError
 
@@ -32,16 +32,14 @@ NAME = "outside_sums:SUMS"
 def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "outside_sums.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
-    file = tmp_path / "rows.jsonl"
-    lines = [{"id": str(n), "q": f"{n}+1?", "a": str(n + 1), "size": "small"} for n in range(3)]
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    yield file
+    rows = [{"id": str(n), "q": f"{n}+1?", "a": str(n + 1), "size": "small"} for n in range(3)]
+    yield write_rows(tmp_path / "rows.jsonl", rows)
     BENCHMARKS.forget("sums")
 
 
 def test_a_file_is_graded_by_it_and_again_without_naming_it(rows: Path, tmp_path: Path) -> None:
-    answers = tmp_path / "answers.jsonl"
-    answers.write_text("".join(json.dumps({"id": str(n), "response": "<answer>1</answer>"}) + "\n" for n in range(3)))
+    rows_answered = ({"id": str(n), "response": "<answer>1</answer>"} for n in range(3))
+    answers = write_rows(tmp_path / "answers.jsonl", rows_answered)
     evaluation = grade_file(answers, benchmark=f"{NAME}={rows}")
     scores = evaluation.scores["sums"]
     assert (scores["correct"], scores["total"]) == (1, 3)  # 0+1 only

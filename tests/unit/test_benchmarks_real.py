@@ -47,7 +47,7 @@ def test_real_pictures_open_and_their_names_stay(shared_data):
 
 
 def test_the_60_real_groups_of_wemath_are_whole(shared_data):
-    items = BENCHMARKS["wemath"].load(shared_data / "wemath", images=False).items
+    items = BENCHMARKS["wemath"].load(shared_data / "wemath").items
     scores = BENCHMARKS["wemath"].sub_scores(items, dict.fromkeys((item.id for item in items), False))
     assert scores["strict"]["Score"] == {"n": 60, "correct": 0, "accuracy": 0.0}
     assert scores["strict"]["RoteMemorization"] == {"n": 0, "correct": 0, "accuracy": None}

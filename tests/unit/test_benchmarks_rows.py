@@ -115,7 +115,7 @@ def test_mathvista_rows_with_contradicting_types_are_refused(tmp_path: Any) -> N
     ]:
         (tmp_path / "rows.json").write_text(json.dumps([stored | change]))
         with pytest.raises(UserError, match=words):
-            BENCHMARKS["mathvista"].load(tmp_path / "rows.json", images=False)
+            BENCHMARKS["mathvista"].load(tmp_path / "rows.json")
 
 
 def test_columns_of_training_files(tmp_path: Any) -> None:
