@@ -38,10 +38,12 @@ FAR = 60.0
 """Logit beyond which nothing is searched: p then differs from 1 by less than 1e-26."""
 
 
-def vote_margin(p: ArrayLike, votes: int) -> Array:
+# `wrong` is 1 - p without its rounding, where a logit is known.
+
+
+def vote_margin(p: ArrayLike, votes: int, wrong: Array | None = None) -> Array:
     """Return phi = P(right majority) - P(wrong majority) in [-1, 1]: the push of a teacher at `p`; a tie counts 0."""
-    right = np.asarray(p, dtype=np.float64)
-    return _margin(right, 1.0 - right, _samples(votes))
+    return np.asarray(_chances(p, _samples(votes), wrong) @ np.sign(2.0 * np.arange(votes + 1) - votes))
 
 
 def margin_slope(votes: int) -> float:
@@ -50,10 +52,10 @@ def margin_slope(votes: int) -> float:
     return 2.0 * odd * math.comb(odd - 1, (odd - 1) // 2) / 2.0 ** (odd - 1)
 
 
-def group_spread(p: ArrayLike, completions: int) -> Array:
+def group_spread(p: ArrayLike, completions: int, wrong: Array | None = None) -> Array:
     """Return h = E[sqrt(C (K - C))] / K for C ~ Bin(K, p): the mean standard deviation of 0/1 rewards in a group."""
-    right = np.asarray(p, dtype=np.float64)
-    return _spread(right, 1.0 - right, _samples(completions))
+    c = np.arange(_samples(completions) + 1)
+    return np.asarray(_chances(p, completions, wrong) @ (np.sqrt(c * (completions - c)) / completions))
 
 
 def step_size(p: ArrayLike, completions: int) -> Array:
@@ -62,14 +64,20 @@ def step_size(p: ArrayLike, completions: int) -> Array:
     return right * (1.0 - right) * group_spread(right, completions)
 
 
-def self_drift(p: ArrayLike, completions: int, votes: int | None = None) -> Array:
+def self_drift(p: ArrayLike, completions: int, votes: int | None = None, wrong: Array | None = None) -> Array:
     """Return G = E[s sqrt(C (K - C))] / K, the push of own votes on the logit; s = 1 for a right majority, else -1.
 
     The first K of M votes train. The first answer decides a tie and is one of these K: it is right with probability
     C / K, so s is then 2 C / K - 1 (0 where M = K).
     """
-    right = np.asarray(p, dtype=np.float64)
-    return _drift(right, 1.0 - right, completions, votes or completions)
+    votes = votes or completions
+    c = np.arange(completions + 1)
+    more = np.arange(votes - completions + 1)
+    # The lead of the right answer when c of the K that train and m of the others are right.
+    lead = 2.0 * (c[:, None] + more) - votes
+    sign = np.where(lead == 0, (2.0 * c / completions - 1.0)[:, None], np.sign(lead))
+    mean = np.einsum("...m,cm->...c", _chances(p, votes - completions, wrong), sign)
+    return np.asarray((mean * _chances(p, completions, wrong)) @ (np.sqrt(c * (completions - c)) / completions))
 
 
 def growth_rate(completions: int, votes: int | None = None) -> float:
@@ -83,8 +91,7 @@ def potential(p: ArrayLike, completions: int, votes: int | None = None) -> Array
     F(p_A) / eta_A - F(p_B) / eta_B is constant while two agents teach each other. Gauss-Legendre quadrature in the
     logit, where the integrand is phi / h; about 12 digits.
 
-    Raises:
-        ValueError: a p outside the open interval (0, 1), or K = 1, which gives no signal.
+    Raises ValueError: a p outside the open interval (0, 1), or K = 1, which gives no signal.
     """
     return _potential(_logit(p), completions, votes or completions)
 
@@ -163,8 +170,7 @@ class Dynamics:
         With unequal rates F(p_A) / eta_A = F(p_B) / eta_B on it, with p_B on the other side of one half. The slower
         agent then weighs more: the faster one has come over before the slower has moved.
 
-        Raises:
-            ValueError: the cohort is not a pair.
+        Raises ValueError: the cohort is not a pair.
         """
         if not self.is_pair:
             raise ValueError("only two agents that teach each other have a border between two basins")
@@ -235,11 +241,11 @@ class Dynamics:
         own = teachers == np.arange(self.agents)
         moved = np.empty_like(right)
         if own.any():
-            moved[..., own] = _drift(right[..., own], wrong[..., own], self.completions, self.ballots)
+            moved[..., own] = self_drift(right[..., own], self.completions, self.ballots, wrong[..., own])
         if not own.all():
             others = teachers[~own]
-            spread = _spread(right[..., ~own], wrong[..., ~own], self.completions)
-            moved[..., ~own] = spread * _margin(right[..., others], wrong[..., others], self.ballots)
+            spread = group_spread(right[..., ~own], self.completions, wrong[..., ~own])
+            moved[..., ~own] = spread * vote_margin(right[..., others], self.ballots, wrong[..., others])
         return np.asarray(moved * self.eta)
 
 
@@ -307,29 +313,12 @@ def _binomials(count: int) -> Array:
     return np.array([math.comb(count, right) for right in range(count + 1)], dtype=np.float64)
 
 
-def _chances(right: Array, wrong: Array, count: int) -> Array:
-    """Return P(Bin(count, right) = c), c = 0..count on a new last axis; `wrong` is 1 - right without its rounding."""
+def _chances(p: ArrayLike, count: int, wrong: Array | None) -> Array:
+    """Return P(Bin(count, p) = c), c = 0..count on a new last axis."""
+    right = np.asarray(p, dtype=np.float64)
+    wrong = 1.0 - right if wrong is None else wrong
     c = np.arange(count + 1)
     return np.asarray(_binomials(count) * right[..., None] ** c * wrong[..., None] ** (count - c))
-
-
-def _margin(right: Array, wrong: Array, votes: int) -> Array:
-    return np.asarray(_chances(right, wrong, votes) @ np.sign(2.0 * np.arange(votes + 1) - votes))
-
-
-def _spread(right: Array, wrong: Array, completions: int) -> Array:
-    c = np.arange(completions + 1)
-    return np.asarray(_chances(right, wrong, completions) @ (np.sqrt(c * (completions - c)) / completions))
-
-
-def _drift(right: Array, wrong: Array, completions: int, votes: int) -> Array:
-    c = np.arange(completions + 1)
-    more = np.arange(votes - completions + 1)
-    # The lead of the right answer when c of the K that train and m of the others are right.
-    lead = 2.0 * (c[:, None] + more) - votes
-    sign = np.where(lead == 0, (2.0 * c / completions - 1.0)[:, None], np.sign(lead))
-    mean = np.einsum("...m,cm->...c", _chances(right, wrong, votes - completions), sign)
-    return np.asarray((mean * _chances(right, wrong, completions)) @ (np.sqrt(c * (completions - c)) / completions))
 
 
 def _potential(logits: Array, completions: int, votes: int) -> Array:
@@ -342,7 +331,7 @@ def _potential(logits: Array, completions: int, votes: int) -> Array:
     shares = ((np.arange(panels)[:, None] + (nodes + 1.0) / 2.0) / panels).ravel()
     u = reach[..., None] * shares
     right, wrong = expit(u), expit(-u)
-    integrand = _margin(right, wrong, votes) / _spread(right, wrong, completions)
+    integrand = vote_margin(right, votes, wrong) / group_spread(right, completions, wrong)
     return np.asarray(integrand @ np.tile(weights / 2.0, panels) * reach / panels)
 
 

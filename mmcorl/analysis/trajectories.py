@@ -102,8 +102,7 @@ def training_prompts(run_dir: Path, uids: Collection[str]) -> dict[str, Prompt]:
 
     Rows that cannot be read were not trained on and are skipped.
 
-    Raises:
-        UserError: no config, data that cannot be opened, or data that have none of these prompts any more.
+    Raises UserError: no config, data that cannot be opened, or data that have none of these prompts any more.
     """
     config = run_dir / "config.yaml"
     if not config.is_file():
@@ -132,8 +131,7 @@ def read_votes(run_dir: Path, prompts: Mapping[str, Prompt], relation: Relation)
 
     A line cut off by a kill is left out; of a step written twice, by a resumed run, the last line counts.
 
-    Raises:
-        UserError: no votes, votes without a fixed teacher among the agents, or no known answer for any of them.
+    Raises UserError: no votes, votes without a fixed teacher among the agents, or no known answer for any of them.
     """
     lines: dict[tuple[int, str], Mapping[str, Any]] = {}
     for line in _lines(run_dir / "votes.jsonl"):

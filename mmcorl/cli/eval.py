@@ -1,4 +1,4 @@
-"""Commands that evaluate checkpoints and pool or compare evaluations: eval, ensemble, compare, table."""
+"""Commands that evaluate and grade, and that pool or compare evaluations: eval, grade, ensemble, compare, table."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from eval_suite.options import EvalOptions, PoolOptions
+from eval_suite.options import EvalOptions, GradeOptions, PoolOptions
 from mmcorl.cli.arguments import Arguments, Flag, Folders, Output, Progress, add_arguments, build, command
 from mmcorl.cli.output import show
 from mmcorl.errors import UserError
@@ -61,6 +61,37 @@ def evaluate(
     run: Any = eval_suite.evaluate_comas if folder.protocol else eval_suite.evaluate
     reporter = eval_suite.Reporter(quiet=progress.quiet)
     result = run(checkpoint.model, problems.benchmarks, folder.out, options, reporter=reporter)
+    return show(result, as_json=output.as_json)
+
+
+COLUMNS = """columns, by the first of a few usual names:
+  response       what the model wrote (or prediction, output, ...); a list holds several samples
+  gold           the known answer (or answer, target, ground_truth, label, solution); not with --benchmark
+  id             the problem (or index, doc_id, pid, ...); without ids every row is a problem
+  sample         which of several responses to one problem; without it every id must appear equally often
+  question       its text (or problem, prompt, ...), for the judge
+  choices        options (or options, option, or columns A, B, C, ...): a list as JSON or Python (["40", "45"]),
+                 {"A": "40", "B": "45"}, or `A. 40; B. 45`
+  finish_reason  `length` where the token limit ended the response
+Sample logs of lmms-eval and lm-evaluation-harness and tables of VLMEvalKit are read as they are.
+"""
+
+
+class GradeArguments(Arguments):
+    responses: Annotated[Path, Flag(positional=True, metavar="FILE")]
+    """.jsonl, .json, .csv, .tsv, .parquet, or a folder"""
+
+
+@command(
+    "grade",
+    "grade a file of responses, or an evaluation folder again",
+    epilog=COLUMNS,
+    after_interrupt=": the same command continues where it stopped",
+)
+def grade(file: GradeArguments, options: GradeOptions, progress: Progress, output: Output) -> int:
+    import eval_suite
+
+    result = eval_suite.grade_file(file.responses, options, reporter=eval_suite.Reporter(quiet=progress.quiet))
     return show(result, as_json=output.as_json)
 
 

@@ -13,11 +13,11 @@ import traceback
 from collections.abc import Sequence
 
 from mmcorl import __version__
-from mmcorl.cli import analysis, eval, grade, rephrase, tools, train
+from mmcorl.cli import analysis, eval, rephrase, tools, train
 from mmcorl.cli.arguments import COMMANDS
 from mmcorl.errors import RunError, UserError
 
-GROUPS = (train, eval, grade, analysis, rephrase, tools)
+GROUPS = (train, eval, analysis, rephrase, tools)
 """Importing a group adds its commands to `COMMANDS`."""
 EPILOG = """examples:
   mmcorl train configs/quickstart.yaml                     co-train two tiny families on images, no labels
@@ -58,8 +58,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"mmcorl: interrupted{arguments.after_interrupt}", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        if _is_read():
+        # `mmcorl ... | head` leaves stdout without a reader, and nothing is written to it then.
+        try:
+            print(flush=True)
             traceback.print_exc()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except RunError as error:
         print(f"mmcorl: {error}", file=sys.stderr)
@@ -76,16 +80,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         for finding in findings if len(findings) > 1 else ():
             print(f"  row {finding.row_id}: {finding.reason}", file=sys.stderr)
         return 2
-
-
-def _is_read() -> bool:
-    """Return whether stdout still has a reader; `mmcorl ... | head` leaves none, and nothing is written to it then."""
-    try:
-        print(flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return False
-    return True
 
 
 def _parser(chosen: str | None) -> argparse.ArgumentParser:

@@ -71,8 +71,7 @@ class ChatClient:
     `patience`; replies that are no chat completion are retried; bodies are bounded in size and time; the key appears
     in no message.
 
-    Raises:
-        UserError: the key's variable is not set.
+    Raises UserError: the key's variable is not set.
     """
 
     def __init__(self, settings: EndpointSettings) -> None:
@@ -109,8 +108,7 @@ class ChatClient:
     async def ask(self, content: Content, sampling: Mapping[str, Any] = GREEDY) -> Reply:
         """Return the model's reply to one user message; `sampling` holds request fields such as `seed`.
 
-        Raises:
-            Unanswered: no reply after all retries, or a refusal that no retry would change.
+        Raises Unanswered: no reply after all retries, or a refusal that no retry would change.
         """
         import openai
 

@@ -24,8 +24,7 @@ Settings = TypeVar("Settings", bound="EndpointSettings")
 class EndpointSettings:
     """An endpoint that speaks the OpenAI chat-completions protocol, such as `vllm serve`.
 
-    Raises:
-        UserError: a setting that cannot work.
+    Raises UserError: a setting that cannot work.
     """
 
     ROLE: ClassVar[str] = "endpoint"
@@ -121,8 +120,7 @@ class EndpointSettings:
     def api_key(self) -> str | None:
         """Return the key from its variable, or None when no variable is named.
 
-        Raises:
-            UserError: the variable is not set, or holds what cannot be a key.
+        Raises UserError: the variable is not set, or holds what cannot be a key.
         """
         if self.api_key_env is None:
             return None
@@ -140,8 +138,7 @@ class EndpointSettings:
 def with_options(settings: Settings, options: Iterable[str]) -> Settings:
     """Return settings changed by texts such as `concurrency=64` or `extra.seed=3`; values are JSON or text.
 
-    Raises:
-        UserError: a text of another form, an unknown name, or a value that cannot work.
+    Raises UserError: a text of another form, an unknown name, or a value that cannot work.
     """
     changes: dict[str, Any] = {}
     extra = dict(settings.extra)

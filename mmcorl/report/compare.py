@@ -23,9 +23,6 @@ def comparison(run_dirs: Sequence[Path]) -> list[dict[str, Any]]:
     Keys: run, supervision, agent, model, set, start, end, change (accuracies in 0..1 or None), start_step,
     end_step, items (prompts evaluated), agreement_start, agreement_end, steps, steps_planned, seconds, seed,
     finished. Start is the first evaluation, end the LAST one, never the best; it is None until there are two.
-
-    Raises:
-        UserError: a folder is not a readable run folder.
     """
     return comparison_rows([read_run(path) for path in run_dirs])
 

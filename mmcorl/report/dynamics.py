@@ -63,8 +63,7 @@ class DynamicsReport:
 def dynamics(options: DynamicsOptions) -> DynamicsReport:
     """Analyse the theory, or runs over the theory, and write dynamics.html and dynamics.svg.
 
-    Raises:
-        UserError: options that exclude each other, or runs, files and numbers that cannot be used.
+    Raises UserError: options that exclude each other, or runs, files and numbers that cannot be used.
     """
     if options.by and not options.runs:
         raise UserError(f"--by {options.by} groups a run's prompts: add --run DIR")

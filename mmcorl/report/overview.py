@@ -21,8 +21,7 @@ DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.2, 1.8)), (0, (6, 2, 1.2, 2)
 def overview_png(run_dir: Path, others: Sequence[Path], path: Path) -> Path:
     """Draw accuracy and agreement on the first validation set, this run solid and the others dashed.
 
-    Raises:
-        UserError: a folder is not a readable run folder, or the run is not evaluated yet.
+    Raises UserError: a folder is not a readable run folder, or the run is not evaluated yet.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

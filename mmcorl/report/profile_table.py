@@ -31,7 +31,16 @@ def table(folder: Path, timings: Sequence[Mapping[str, Any]], agents: Sequence[s
     first = ranks[agents[0]][0]
     steps = [line["seconds"] for line in timings if line["step"] in first["timed"]]
     parts, totals = _seconds(ranks, steps)
-    operators, sums, kind = _operators(ranks)
+    # Self seconds by operator and agent, of kernels where a device has any.
+    device = any(value[3] for records in ranks.values() for one in records for value in one["operators"])
+    operators: dict[str, dict[str, float]] = {}
+    for name, records in ranks.items():
+        for record in records:
+            for values in record["operators"]:
+                row = operators.setdefault(values[0], {})
+                row[name] = row.get(name, 0.0) + values[3 if device else 2] / len(records)
+    sums = {name: sum(row.get(name, 0.0) for row in operators.values()) or 1.0 for name in ranks}
+    kind = "kernels" if device else "operators"
     top = sorted(operators, key=lambda key: -sum(operators[key].values()))[:OPERATORS]
     timed = f"step {first['timed'][0]}"
     if len(first["timed"]) > 1:
@@ -70,21 +79,6 @@ def _seconds(
     rows["waiting for others"] = {name: max(0.0, whole[name] - vote - busy[name]) for name in ranks}
     rows["step"] = whole
     return rows, whole
-
-
-def _operators(
-    ranks: Mapping[str, Sequence[Any]],
-) -> tuple[dict[str, dict[str, float]], dict[str, float], str]:
-    """Return self seconds by operator and agent, their sums by agent, and whether they are kernels or operators."""
-    device = any(value[3] for records in ranks.values() for one in records for value in one["operators"])
-    operators: dict[str, dict[str, float]] = {}
-    for name, records in ranks.items():
-        for record in records:
-            for values in record["operators"]:
-                row = operators.setdefault(values[0], {})
-                row[name] = row.get(name, 0.0) + values[3 if device else 2] / len(records)
-    sums = {name: sum(row.get(name, 0.0) for row in operators.values()) or 1.0 for name in ranks}
-    return operators, sums, "kernels" if device else "operators"
 
 
 def _table(

@@ -23,9 +23,6 @@ def build_report(run_dir: Path, others: Sequence[Path] = ()) -> Path:
 
     The page is one file without scripts that loads nothing: images are data URIs, charts are inline SVG. All
     text of models and data is escaped. The file is replaced in one piece.
-
-    Raises:
-        UserError: a folder is not a readable run folder.
     """
     run_dir = Path(run_dir)
     unlike = [path for path in others if Path(path).resolve() != run_dir.resolve()]

@@ -77,7 +77,20 @@ def plain(tables: Sequence[Table], width: int = 118) -> str:
 
 def markdown(tables: Sequence[Table]) -> str:
     """Return the tables as GitHub-flavoured markdown."""
-    return "\n".join(map(_markdown, tables))
+    texts = []
+    for table in tables:
+        lines = [f"**{_escaped(table.title)}**", ""]
+        lines.append("| " + " | ".join(_escaped(head) for head, _ in table.columns) + " |")
+        lines.append("|" + "|".join("---:" if align == "right" else ":---" for _, align in table.columns) + "|")
+        for row in table.rows:
+            shown = (
+                _escaped(cell.text) + (f" <sub>{_escaped(cell.small)}</sub>" if cell.small else "") for cell in row
+            )
+            lines.append("| " + " | ".join(shown) + " |")
+        if table.notes:
+            lines += ["", *(f"- {_escaped(note)}" for note in table.notes)]
+        texts.append("\n".join(lines) + "\n")
+    return "\n".join(texts)
 
 
 def latex(tables: Sequence[Table]) -> str:
@@ -159,18 +172,6 @@ def _plain(text: str, ascii_only: bool = False) -> str:
     """Return the text on one line, without what a terminal would take as a command."""
     text = _CONTROL.sub(" ", text)
     return text.translate(_ASCII).encode("ascii", "replace").decode() if ascii_only else text
-
-
-def _markdown(table: Table) -> str:
-    lines = [f"**{_escaped(table.title)}**", ""]
-    lines.append("| " + " | ".join(_escaped(head) for head, _ in table.columns) + " |")
-    lines.append("|" + "|".join("---:" if align == "right" else ":---" for _, align in table.columns) + "|")
-    for row in table.rows:
-        shown = (_escaped(cell.text) + (f" <sub>{_escaped(cell.small)}</sub>" if cell.small else "") for cell in row)
-        lines.append("| " + " | ".join(shown) + " |")
-    if table.notes:
-        lines += ["", *(f"- {_escaped(note)}" for note in table.notes)]
-    return "\n".join(lines) + "\n"
 
 
 def _escaped(text: str) -> str:

@@ -51,8 +51,7 @@ def check_inputs(config: Config, earlier: Mapping[str, Any], suite: Suite | None
 
     By `earlier`, the record of the run's first check, a resumed run need not look at every image again.
 
-    Raises:
-        UserError: data, a model or a benchmark cannot be used, or the data are not those the run began with.
+    Raises UserError: data, a model or a benchmark cannot be used, or the data are not those the run began with.
     """
     data = {"train": config.data.train} | {part.name: part.data for part in config.validation.sets}
     sources = {name: load_prompts(data_settings) for name, data_settings in data.items()}

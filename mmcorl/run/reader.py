@@ -171,8 +171,7 @@ class RunFiles:
 def read_run(run_dir: Path) -> RunFiles:
     """Read a run folder; files that do not exist yet read as empty.
 
-    Raises:
-        UserError: the folder is absent, holds none of a run's files, or a file in it cannot be read.
+    Raises UserError: the folder is absent, holds none of a run's files, or a file in it cannot be read.
     """
     run_dir = Path(run_dir)
     if not run_dir.is_dir():

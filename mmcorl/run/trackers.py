@@ -61,8 +61,7 @@ class Trackers:
     a record that an earlier session has sent is not sent again, since a resumed run repeats it number for number. Their
     environment variables hold: WANDB_MODE, WANDB_PROJECT, TRACKIO_DIR, TRACKIO_PROJECT.
 
-    Raises:
-        UserError: a name is unknown, its package is missing, or it cannot start.
+    Raises UserError: a name is unknown, its package is missing, or it cannot start.
     """
 
     def __init__(

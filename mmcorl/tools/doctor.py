@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import platform
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
@@ -21,7 +21,7 @@ import patches
 from mmcorl.algo.finite import NotFiniteError
 from mmcorl.config import Config
 from mmcorl.data.row_parsing import BadRow
-from mmcorl.data.sources import load_prompts
+from mmcorl.data.sources import PromptSource, load_prompts
 from mmcorl.engines import require_engine
 from mmcorl.errors import RunError, UserError
 from mmcorl.launch import launcher
@@ -128,22 +128,16 @@ def engines(config: Config, readers: Sequence[PromptEncoder], rows: Sequence[Pro
             yield Finding("problem" if found.fault else "ok", "engines", found.fault or found.sentence())
 
 
-def _readable(prompts: Iterable[Prompt], readers: Sequence[PromptEncoder]) -> Iterator[Prompt]:
+def _readable(prompts: PromptSource, readers: Sequence[PromptEncoder]) -> Iterator[Prompt]:
     """Rows that can be used; the check of the data, which training makes, says what is wrong with the others."""
     limits = [(reader, reader.longest_prompt()) for reader in readers]
-    rows = iter(prompts)
-    while True:
-        try:
-            prompt = next(rows)
+    for row in range(len(prompts)):
+        with contextlib.suppress(BadRow, ImageError, AdapterError):
+            prompt = prompts[row]
             for image in prompt.images:
                 load_image(image)
-            fits = all(reader.length(prompt) <= limit for reader, limit in limits)
-        except StopIteration:
-            return
-        except (BadRow, ImageError, AdapterError):
-            continue
-        if fits:
-            yield prompt
+            if all(reader.length(prompt) <= limit for reader, limit in limits):
+                yield prompt
 
 
 def examine(config: Config, *, quiet: bool = False) -> Iterator[Finding]:

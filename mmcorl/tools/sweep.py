@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
@@ -101,54 +101,44 @@ def plan(
     return planned
 
 
-def execute(planned: Sequence[Planned], jobs: int, tell: Callable[[Planned, str], None]) -> list[Planned]:
-    """Run what is not finished, `jobs` processes at a time; returns those that failed.
+def run(planned: Sequence[Planned], jobs: int, quiet: bool = False) -> list[Planned]:
+    """Run what is not finished, `jobs` processes at a time, behind a progress bar; returns those that failed.
 
     What a run prints goes to OUT/METHOD/seed_S.log. A failure does not stop the others; an interrupt reaches all, which
     then save and leave, and a second one makes them leave at once.
     """
     waiting, failed = [one for one in planned if not one.done], []
+    # Build what the zoo lacks once, before several runs would each build it.
+    for model in dict.fromkeys(agent.model for one in waiting for agent in one.config.agents):
+        if parse(model) is not None:
+            resolve(model, quiet=quiet)
     running: dict[Planned, subprocess.Popen[bytes]] = {}
     # A scheduler's SIGTERM is a Ctrl-C that nobody typed.
     before = signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
     try:
-        while waiting or running:
-            while waiting and len(running) < jobs:
-                one = waiting.pop(0)
-                command = one.command()
-                with one.path.with_suffix(".log").open("w") as log:
-                    # In a process group of its own: a terminal's Ctrl-C would come on top of the one that `_stop`
-                    # sends, and two of them end a run at once.
-                    running[one] = subprocess.Popen(
-                        command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, process_group=0
-                    )
-                tell(one, "begins")
-            time.sleep(0.2)
-            for one, process in list(running.items()):
-                if process.poll() is not None:
-                    del running[one]
-                    if process.returncode:
-                        failed.append(one)
-                    tell(one, "failed" if process.returncode else "done")
+        with task("sweep", len(planned), quiet=quiet) as bar:
+            bar.advance(len(planned) - len(waiting))
+            while waiting or running:
+                while waiting and len(running) < jobs:
+                    one = waiting.pop(0)
+                    command = one.command()
+                    with one.path.with_suffix(".log").open("w") as log:
+                        # In a process group of its own: a terminal's Ctrl-C would come on top of the one that `_stop`
+                        # sends, and two of them end a run at once.
+                        running[one] = subprocess.Popen(
+                            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, process_group=0
+                        )
+                    bar.update(f"{one.method} seed {one.seed} begins")
+                time.sleep(0.2)
+                for one, process in list(running.items()):
+                    if process.poll() is not None:
+                        del running[one]
+                        failed += [one] if process.returncode else []
+                        bar.update(f"{one.method} seed {one.seed} {'failed' if process.returncode else 'done'}", 1)
     finally:
         _stop(list(running.values()))
         signal.signal(signal.SIGTERM, before)
     return failed
-
-
-def run(planned: Sequence[Planned], jobs: int, quiet: bool = False) -> list[Planned]:
-    """Execute the sweep behind a progress bar; returns the runs that failed."""
-    # Build what the zoo lacks once, before several runs would each build it.
-    for model in dict.fromkeys(agent.model for one in planned if not one.done for agent in one.config.agents):
-        if parse(model) is not None:
-            resolve(model, quiet=quiet)
-    with task("sweep", len(planned), quiet=quiet) as bar:
-        bar.advance(sum(one.done for one in planned))
-
-        def tell(one: Planned, what: str) -> None:
-            bar.update(f"{one.method} seed {one.seed} {what}", 0 if what == "begins" else 1)
-
-        return execute(planned, jobs, tell)
 
 
 def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:

@@ -107,7 +107,6 @@ def parse(model: str) -> tuple[str, int] | None:
 
 def build(name: str, seed: int = 0, recipe: Recipe = RECIPE, *, quiet: bool = False) -> Path:
     """Build one entry, or find it in the cache; return its folder, in hub layout with a zoo.json."""
-    import torch
     import transformers
 
     major = transformers.__version__.split(".")[0]
@@ -122,6 +121,8 @@ def build(name: str, seed: int = 0, recipe: Recipe = RECIPE, *, quiet: bool = Fa
         fcntl.flock(held, fcntl.LOCK_EX)
         if (folder / "zoo.json").is_file():
             return folder
+        import torch
+
         partial = folder.with_name(f".{folder.name}.{os.getpid()}")
         shutil.rmtree(partial, ignore_errors=True)
         threads = torch.get_num_threads()

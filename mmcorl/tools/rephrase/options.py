@@ -35,11 +35,7 @@ class CheckerSettings(RewriterSettings):
 
 
 class RephraseOptions(BaseModel):
-    """Everything that decides what a view holds; equal options and replies give equal files.
-
-    Raises:
-        UserError: an option that is unknown or cannot work.
-    """
+    """Everything that decides what a view holds; equal options and replies give equal files."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
@@ -98,8 +94,7 @@ class RephraseOptions(BaseModel):
         return self
 
     def rewriter(self) -> RewriterSettings:
-        endpoint = RewriterSettings(base_url=self.url, model=self.model, api_key_env=self.key_env)
-        return with_options(endpoint, self.set)
+        return with_options(RewriterSettings(self.url, self.model, self.key_env), self.set)
 
     def checker(self) -> CheckerSettings:
         """Return the endpoint that checks: the rewriter's with the differences named for it; raises UserError."""

@@ -212,11 +212,7 @@ class Rewording:
     def _ask(
         self, kind: Kind, requests: Mapping[int, tuple[Prompt, str, bool]], sampling: Mapping[str, Any]
     ) -> dict[int, Any]:
-        """Ask about rows (row, text, whether to send its images); returns what was read of each reply, or a Breach.
-
-        Raises:
-            RunError: the model answers no more.
-        """
+        """Ask about rows (row, text, whether to send its images); returns what was read of each reply, or a Breach."""
         endpoint = self._rewriter if kind == "rewrite" else self._checker
         rows = list(requests)
         replies: dict[int, Any] = {}
