@@ -83,12 +83,6 @@ def test_only_verdicts_are_cached_and_each_judge_has_its_own(serve, tmp_path):
         assert judged(pair, settings(server, model="another"), cache=cache)[0] == ["no"] * 3
 
 
-def test_what_is_not_asked_is_failed(serve):
-    verdicts, words, counts = judged([request(n) for n in range(9)], settings(serve(fail(401))))
-    assert (verdicts, bool(counts.stopped)) == (["failed"] * 9, True)
-    assert "--judge-key-env" in words[0]
-
-
 def test_answers_of_a_million_characters_and_odd_ones_are_judged(serve):
     odd = ["7" * 1_000_000, "\\frac{" * 150_000, "\ud800" * 9, "\x00", "", "答案是七" * 250_000, "\n" * 1_000_000, "𝟕"]
     server = serve(YES)

@@ -6,14 +6,12 @@ import asyncio
 import gzip
 import json
 import logging
-import signal
 import socket
 import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from email.utils import formatdate
 from itertools import pairwise
 from typing import Any
 
@@ -21,7 +19,6 @@ import pytest
 
 from mmcorl.errors import RunError, UserError
 from mmcorl.llm_client import EndpointSettings, MapSummary, Outcome, Prompt, ReplyCache, Unanswered, map_prompts
-from mmcorl.llm_client.client import _retry_after
 from openai_server import Call, OpenAIServer, Reply, fail, in_turn, say
 from paths import ROOT
 
@@ -162,17 +159,10 @@ def test_retry_after_is_obeyed_by_every_request(serve):
     assert max(b.time - a.time for a, b in pairwise(server.calls[5:])) >= 0.29
 
 
-def test_a_limited_endpoint_answers_everything_in_the_end(serve):
-    # Five requests per 0.1 s, as a token bucket that is refilled whole; retries=2 alone would lose many.
-    windows: dict[int, int] = {}
-
-    def limited(call: Call) -> Reply:
-        window = int(call.time / 0.1)
-        windows[window] = windows.get(window, 0) + 1
-        return YES(call) if windows[window] <= 5 else fail(429, "slow down", retry_after="0.1")(call)
-
-    words, _, summary = mapped(texts(40), settings(serve(limited), concurrency=16, patience=20.0))
-    assert (words, summary.stopped) == (["yes"] * 40, None)
+def test_a_date_or_nonsense_in_retry_after_is_no_long_wait(serve):
+    for text in ("Wed, 21 Oct 2015 07:28:00 GMT", "soon", "-1", "nan", "1e999", ""):
+        server = serve(in_turn(fail(429, retry_after=text), YES))
+        assert mapped(texts(1), settings(server))[0] == ["yes"], text
 
 
 def test_patience_bounds_the_wait_and_ends_the_run(serve):
@@ -185,27 +175,6 @@ def test_patience_bounds_the_wait_and_ends_the_run(serve):
     # A limit that never ends, without a time.
     assert mapped(texts(1), settings(serve(fail(429)), patience=0.5, retries=0))[0] == ["!429"]
     assert time.monotonic() - began < 10
-
-
-def test_a_wait_longer_than_the_openai_client_accepts_is_obeyed(serve, monkeypatch):
-    monkeypatch.setattr("openai._base_client.MAX_RETRY_AFTER_DELAY", 0.1)
-    monkeypatch.setattr("mmcorl.llm_client.client._SDK_LIMIT", 0.1)
-    for status in (429, 503):
-        server = serve(in_turn(fail(status, retry_after="0.3"), YES))
-        assert mapped(texts(1), settings(server))[0] == ["yes"]
-        assert server.calls[1].time - server.calls[0].time >= 0.29
-
-
-def test_retry_after_is_read():
-    for headers, seconds in [
-        ({}, None),
-        ({"retry-after": "0.25"}, 0.25),
-        ({"retry-after-ms": "150", "retry-after": "1"}, 0.15),
-        ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
-        *(({"retry-after": text}, None) for text in ("soon", "-1", "nan", "1e999", "")),
-    ]:
-        assert _retry_after(headers) == seconds
-    assert 98 < (_retry_after({"retry-after": formatdate(time.time() + 100, usegmt=True)}) or 0) <= 100
 
 
 QUOTA = json.dumps({"error": {"message": "You exceeded your quota", "code": "insufficient_quota"}}).encode()
@@ -304,15 +273,14 @@ with ReplyCache(path) as cache:
 """
 
 
-@pytest.mark.parametrize("blow", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
-def test_killed_midway_the_next_run_asks_only_what_was_under_way_or_not_begun(serve, tmp_path, blow):
+def test_killed_midway_the_next_run_asks_only_what_was_under_way_or_not_begun(serve, tmp_path):
     server = serve(lambda call: Reply(call.prompt, delay=0.03))
     path = tmp_path / "replies.sqlite"
     command = [sys.executable, "-c", ASKING, server.url, str(path)]
     with subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         reported = [process.stdout.readline() for _ in range(40)]
-        process.send_signal(blow)
+        process.kill()
         assert process.wait(timeout=30) != 0
         reported += [line for line in process.stdout.read().splitlines(keepends=True) if line[-1] == "\n"]
     with ReplyCache(path) as cache:

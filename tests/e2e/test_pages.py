@@ -212,7 +212,7 @@ def clear(page: Page) -> None:
 
 
 @needs_chromium
-def test_ten_thousand_rows_open_filter_and_search(page: Page, big: View) -> None:
+def test_ten_thousand_rows_open_filter_search_and_scroll(page: Page, big: View) -> None:
     seconds = page.open(big.path, READY)
     assert seconds < 15, f"{seconds:.1f} s until the page could be used (one second on a free machine)"
     assert count(page) == "10,000 of 10,000 responses, 60.0% right"
@@ -233,12 +233,7 @@ def test_ten_thousand_rows_open_filter_and_search(page: Page, big: View) -> None
     assert "Nothing fits" in page.run("document.getElementById('inner').textContent")
     clear(page)
     assert count(page).startswith("10,000 of")
-    assert page.problems == []
-
-
-@needs_chromium
-def test_scrolling_and_keys_walk_through_the_list(page: Page, big: View) -> None:
-    page.open(big.path, READY)
+    # Scrolling and keys walk through the list.
     page.run("document.getElementById('list').scrollTop = 1e9")
     page.until("[...document.querySelectorAll('.row .where')].at(-1).textContent.includes('9999')")
     page.run("document.getElementById('list').focus()")
@@ -252,6 +247,7 @@ def test_scrolling_and_keys_walk_through_the_list(page: Page, big: View) -> None
     assert page.run(DETAIL) == "wemath · 4"
     page.press("/")
     assert page.run("document.activeElement.type") == "search"
+    assert page.problems == []
 
 
 @needs_chromium

@@ -21,18 +21,18 @@ ASKED = {"steps": [2, 3]}
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A run of four steps, and the same with a profile."""
+    """A run of three steps, and the same with a profile."""
     folder = tmp_path_factory.mktemp("profiled")
     models = {family: build_tiny(family, folder / family, seed=0) for family in ("qwen2_5_vl", "internvl3_5")}
-    config = changed(small_config(models), steps=4, objective={"kl_coef": 0.01, "minibatches": 2}, logging__gallery=0)
+    config = changed(small_config(models), steps=3, objective={"kl_coef": 0.01, "minibatches": 2}, logging__gallery=0)
     for name, settings in {"plain": config, "profiled": changed(config, profile=ASKED)}.items():
         train(parse(settings), folder / name, quiet=True)
     return {name: folder / name for name in ("plain", "profiled")}
 
 
-@pytest.mark.parametrize("log", ["metrics.jsonl", "votes.jsonl", "validation.jsonl", "responses.jsonl"])
-def test_a_profiled_run_is_the_run_without(runs: dict[str, Path], log: str) -> None:
-    assert (runs["profiled"] / log).read_bytes() == (runs["plain"] / log).read_bytes()
+def test_a_profiled_run_is_the_run_without(runs: dict[str, Path]) -> None:
+    for log in ("metrics.jsonl", "votes.jsonl", "validation.jsonl", "responses.jsonl"):
+        assert (runs["profiled"] / log).read_bytes() == (runs["plain"] / log).read_bytes()
     assert not (runs["plain"] / "profile").exists()
 
 

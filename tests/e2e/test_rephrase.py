@@ -8,9 +8,6 @@ import json
 import os
 import random
 import re
-import subprocess
-import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -83,12 +80,15 @@ QUESTIONS = [
 GOLD = ["7", "11", "49", None, "A"]
 
 
-def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
+Rows = list[dict[str, Any]]
+
+
+def write_jsonl(path: Path, rows: Rows) -> Path:
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
     return path
 
 
-def read_jsonl(path: Path) -> list[dict[str, Any]]:
+def read_jsonl(path: Path) -> Rows:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
@@ -106,9 +106,7 @@ def data(path: Path, **more: Any) -> DataSettings:
     return DataSettings(source=str(path), columns={"answer": "answer", "id": "id"}, **more)
 
 
-def reworded(
-    rows: Path, settings: RephraseOptions
-) -> tuple[RephraseReport, list[dict[str, Any]], list[dict[str, Any]]]:
+def reworded(rows: Path, settings: RephraseOptions) -> tuple[RephraseReport, Rows, Rows]:
     """The report, the rows of the view, and the failures that are listed."""
     out = rows.with_name("view.jsonl")
     report = rephrase(load_prompts(data(rows)), settings, out, quiet=True)
@@ -245,17 +243,13 @@ def test_a_second_call_asks_nothing_and_more_attempts_ask_only_for_what_failed(t
 
 
 HOSTILE: dict[str, tuple[Behaviour, str]] = {
-    "empty": (say(""), "no_rewording"),
     "refusal": (say("I'm sorry, but I can't help with that."), "no_rewording"),
     "refusal in tags": (lambda call: tagged("I'm sorry, I can't: " + question_of(call)), "refusal"),
-    "echo": (lambda call: Reply(text_of(call)), "no_rewording"),
     "echo in tags": (lambda call: tagged(text_of(call)), "no_rewording"),
-    "the question again": (lambda call: tagged(question_of(call)), "changed"),
     "cut off": (lambda call: Reply("<rephrased>" + question_of(call), finish_reason="length"), "no_rewording"),
     "very long": (lambda call: tagged(reword(question_of(call)) * 5000), "length"),
     "longer than is read": (lambda call: tagged("long " * 400_000), "unanswered"),
     "another question": (lambda call: tagged("What is 98765 times 43210, dear reader?"), "numbers"),
-    "solved": (lambda call: tagged(reword(question_of(call)) + " The answer is 31337."), "numbers"),
     "half a character": (lambda call: tagged(reword(question_of(call)) + " \ud83d"), ""),
     "terminal codes": (lambda call: tagged(reword(question_of(call)) + "\x1b]0;x\x07"), "unicode"),
     "unclosed reasoning": (lambda call: Reply(f"<think><rephrased>{question_of(call)}"), "no_rewording"),
@@ -285,28 +279,16 @@ def test_no_reply_breaks_the_alignment(tmp_path, serve):
     assert all(failure["attempts"][-1]["detail"] for failure in failures)
 
 
-USELESS: list[tuple[Behaviour, str, int, int]] = [
-    # Behaviour, what stops the command, requests at most, and the rewordings that are kept.
-    (fail(401), "answered 401: it refused the key; name a variable with a key it accepts (--key-env", 1, 0),
-    (fail(422), "3 questions in a row failed", 3, 0),
-    (lambda call: good(call) if kind_of(call) == "rewrite" else fail(403)(call), "the checker at http", 31, 31),
-]
-
-
 def test_an_endpoint_of_no_use_is_given_up_and_writes_nothing(tmp_path, serve):
-    for number, (behaviour, sentence, most, keeps) in enumerate(USELESS):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        rows, server, out = write_rows(folder, 30), serve(behaviour), folder / "view.jsonl"
-        with pytest.raises(RunError, match=re.escape(sentence)) as stopped:
-            rephrase(load_prompts(data(rows)), options(server, endpoint=("stop_after=3",)), out, quiet=True)
-        assert "of 30 rows are done, and every reply so far is kept: the same command" in str(stopped.value)
-        assert not out.exists()
-        assert len(server.calls) <= most
-        kept = sum(kind_of(call) == "rewrite" for call in server.calls) if keeps else 0
-        server.behaviour = good
-        report, _, _ = reworded(rows, options(server))
-        assert (report.reworded, report.sent) == (30, 60 - kept)
+    rows, out = write_rows(tmp_path, 30), tmp_path / "view.jsonl"
+    server = serve(lambda call: good(call) if kind_of(call) == "rewrite" else fail(403)(call))
+    with pytest.raises(RunError, match=r"the checker at http.*0 of 30 rows are done.*the same command goes on"):
+        rephrase(load_prompts(data(rows)), options(server), out, quiet=True)
+    assert not out.exists()
+    assert len(server.calls) == 31
+    server.behaviour = good
+    report, _, _ = reworded(rows, options(server))
+    assert (report.reworded, report.sent) == (30, 30), "the rewordings were kept"
 
 
 def solver(answers: Callable[[str, int], str]) -> Behaviour:
@@ -392,34 +374,6 @@ def view_of(path: Path) -> Any:
     return DataSettings(source="x.jsonl", views={"rephrased": {"source": str(path)}}).views
 
 
-def swap(rows: list[dict[str, Any]]) -> None:
-    rows[1]["id"], rows[2]["id"] = rows[2]["id"], rows[1]["id"]
-
-
-TAMPERED: list[tuple[str, Callable[[list[dict[str, Any]]], object], str]] = [
-    ("view.jsonl", lambda rows: rows.append(rows[1]), "row r1, view 'rephrased' has several rows with this"),
-    ("view.jsonl", swap, "row r1, view 'rephrased' rewords other content under this id"),
-    ("view.jsonl", lambda rows: rows[1].update(question=None), "row r1, .* the question is empty"),
-    ("rows.jsonl", lambda rows: rows[1].update(question="5?"), "row r1, .* rewords other content"),
-]
-
-
-def test_a_view_that_does_not_fit_is_refused_and_the_row_named(tmp_path, serve):
-    rows = write_rows(tmp_path)
-    reworded(rows, options(serve(good)))
-    for name, change, sentence in TAMPERED:
-        path = tmp_path / name
-        before = read_jsonl(path)
-        change(changed := read_jsonl(path))
-        write_jsonl(path, changed)
-        settings = data(rows, views=view_of(tmp_path / "view.jsonl"))
-        with pytest.raises(UserError, match=f"first: {sentence}"):
-            check(load_prompts(settings), max_side=64)
-        skipping = check(load_prompts(settings.model_copy(update={"on_bad_row": "skip"})), max_side=64)
-        assert sum(skipping.counts.values()) == (2 if change is swap else 1)
-        write_jsonl(path, before)
-
-
 def test_rows_without_ids_are_joined_by_number_and_content(tmp_path, serve):
     path = write_jsonl(tmp_path / "rows.jsonl", [{"question": question} for question in QUESTIONS])
     bare = DataSettings(source=str(path))
@@ -434,18 +388,6 @@ def test_rows_without_ids_are_joined_by_number_and_content(tmp_path, serve):
         check(load_prompts(moved), max_side=64)
 
 
-def test_marked_rows_are_bad_rows_of_the_training(tmp_path, serve):
-    rows = write_rows(tmp_path)
-    server = serve(rewriting(lambda call: good(call) if "Ann" in question_of(call) else Reply("no")))
-    report, view, _ = reworded(rows, options(server, failed="mark", attempts=1))
-    assert (report.reworded, view[0]["question"], view[3]["reason"]) == (1, None, None)
-    settings = data(rows, views=view_of(tmp_path / "view.jsonl"))
-    with pytest.raises(UserError, match=r"first: row r0, view 'rephrased': the question is empty \(no_rewording\)"):
-        check(load_prompts(settings), max_side=64)
-    kept = check(load_prompts(settings.model_copy(update={"on_bad_row": "skip"})), max_side=64)
-    assert (kept.kept, kept.counts) == ((3,), {"missing_view": 4})
-
-
 def test_options_of_a_column_stay_in_their_column(tmp_path, serve):
     row = {"question": "Which is even?", "opts": ["3", "$\\frac{8}{4}$"]}
     path = write_jsonl(tmp_path / "rows.jsonl", [row])
@@ -456,31 +398,6 @@ def test_options_of_a_column_stay_in_their_column(tmp_path, serve):
     assert "A. 3\nB. $\\frac{8}{4}$" in text_of(server.calls[0])
     (joined,) = load_prompts(settings.model_copy(update={"views": view_of(tmp_path / "view.jsonl")}))
     assert joined.question("rephrased") == "Please answer this: Which is even?\nA. 3\nB. $\\frac{8}{4}$"
-
-
-@pytest.mark.slow
-def test_a_killed_command_loses_no_row_and_doubles_none(tmp_path, serve):
-    rows, out = write_rows(tmp_path, 100), tmp_path / "view.jsonl"
-    server = serve(lambda call: Reply(good(call).text, delay=0.02))
-    words = ["rephrase", config_of(tmp_path, rows), "--model", "m", "--url", server.url, "--out", str(out), "--quiet"]
-    command = [sys.executable, "-m", "mmcorl.cli", *words, "--set", "concurrency=4"]
-    for more in (40, 57):
-        client = subprocess.Popen(command, cwd=ROOT)
-        wanted, until = len(server.calls) + more, time.monotonic() + 60
-        while len(server.calls) < wanted and time.monotonic() < until:
-            time.sleep(0.002)
-        client.kill()
-        client.wait()
-        assert not out.exists()
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    whole = tmp_path / "whole.jsonl"
-    rephrase(load_prompts(data(rows)), options(serve(good)), whole, quiet=True)
-    assert out.read_bytes() == whole.read_bytes()
-    # 200 different requests; at each kill, those under way, waiting to be kept and being kept may be asked again.
-    assert len({json.dumps(call.body) for call in server.calls}) == 200
-    assert len(server.calls) - 200 <= 2 * (4 + 4 + 5)
-    names = {path.name for path in work_folder(out).iterdir()}
-    assert names == {"failures.jsonl", "replies.sqlite", "report.json"}
 
 
 def config_of(folder: Path, rows: Path, more: str = "", view: str = "") -> str:
@@ -535,6 +452,15 @@ def test_unanswered_rows_are_a_failure_that_the_same_command_mends(tmp_path, ser
     assert f"5 of 5 rows reworded: {tmp_path / 'v.jsonl'}" in text
     assert "2 requests in" in text
     assert text.endswith(f"train on it: mmcorl train {config}\n")
+    # Marked rows are bad rows of the training.
+    view = tmp_path / "marked.jsonl"
+    server.behaviour = rewriting(lambda call: good(call) if "Ann" in question_of(call) else Reply("no"))
+    assert main([*words, "--failed", "mark", "--attempts", "1", "--out", str(view), "--set", "extra.n=1"]) == 0
+    settings = data(rows, views=view_of(view))
+    with pytest.raises(UserError, match=r"first: row r0, view 'rephrased': the question is empty \(no_rewording\)"):
+        check(load_prompts(settings), max_side=64)
+    kept = check(load_prompts(settings.model_copy(update={"on_bad_row": "skip"})), max_side=64)
+    assert (kept.kept, kept.counts) == ((3,), {"missing_view": 4})
 
 
 @pytest.mark.slow
@@ -559,11 +485,6 @@ def test_different_family_plus_from_the_quickstart(tmp_path, serve, capsys, monk
     assert views == [f"data.train.views.rephrased.source={out}", "agents[1].view=rephrased"]
     run = tmp_path / "run"
     assert main(["train", config, *small, *views, "--run-dir", str(run), "--quiet"]) == 0
-    plain = tmp_path / "plain"
-    assert main(["train", config, *small, "steps=1", "--run-dir", str(plain), "--quiet"]) == 0
-    checked, before = (json.loads((path / "data_check.json").read_text())["train"] for path in (run, plain))
+    checked = json.loads((run / "data_check.json").read_text())["train"]
     assert (checked["rows"], checked["kept"], checked["counts"]) == (32, 32, {})
-    # The second agent read longer questions, with as many pictures.
-    assert checked["longest"]["qwen"] == before["longest"]["qwen"]
-    assert checked["longest"]["intern"] > before["longest"]["intern"]
     assert len((run / "metrics.jsonl").read_text().splitlines()) == 2

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from PIL import Image
@@ -15,7 +14,6 @@ from mmcorl import config as settings
 from mmcorl.answers import Equivalence
 from mmcorl.cli.main import main
 from mmcorl.config import Config
-from mmcorl.data.checks import check
 from mmcorl.errors import UserError
 from mmcorl.run import checkpoints, inputs
 from mmcorl.run.evaluation import is_best
@@ -44,6 +42,8 @@ def test_looking_leaves_no_trace(config: Config, tmp_path: Path) -> None:
 
 
 def test_begin_writes_the_resolved_config_and_the_data_check(config: Config, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".config.yaml.new").write_text("steps:")  # left by a kill before the config was written
     with RunFolder(tmp_path / "run", config) as folder:
         assert folder.data_check() == {}
         assert folder.begin({"train": {"rows": 3}}) is None
@@ -61,19 +61,14 @@ def test_one_process_at_a_time_also_when_both_start_at_once(config: Config, tmp_
         third.begin({})
 
 
-def test_a_kill_before_the_config_was_written_does_no_harm(config: Config, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / ".lock").touch()
-    (run / ".config.yaml.new").write_text("steps:")
-    with RunFolder(run, config) as folder:
-        folder.begin({})
-    assert settings.load(run / "config.yaml") == config
-
-
 def test_logs_are_cut_back_to_the_last_checkpoint(config: Config, tmp_path: Path) -> None:
     with RunFolder(tmp_path / "run", config) as folder:
         folder.begin({})
+        for name in LOGS:
+            folder.append(name, [{"step": 1}])
+    with RunFolder(tmp_path / "run", config) as folder:
+        assert folder.begin({}) is None
+        assert [folder.lines(name) for name in LOGS] == [[]] * len(LOGS), "without a checkpoint they start again"
         folder.append("metrics.jsonl", [{"step": 1}])
         folder.append("votes.jsonl", [{"step": 1}, {"step": 1}])
         checkpoints.commit(folder.checkpoints, 1, lambda _: None, {"logs": folder.log_sizes(), "scores": {}})
@@ -88,16 +83,6 @@ def test_logs_are_cut_back_to_the_last_checkpoint(config: Config, tmp_path: Path
         assert folder.lines("metrics.jsonl") == [{"step": 1}]
         assert folder.lines("votes.jsonl") == [{"step": 1}, {"step": 1}]
         assert folder.lines("validation.jsonl") == []
-
-
-def test_without_a_checkpoint_logs_start_again(config: Config, tmp_path: Path) -> None:
-    with RunFolder(tmp_path / "run", config) as folder:
-        folder.begin({})
-        for name in LOGS:
-            folder.append(name, [{"step": 1}])
-    with RunFolder(tmp_path / "run", config) as folder:
-        assert folder.begin({}) is None
-        assert [folder.lines(name) for name in LOGS] == [[]] * len(LOGS)
 
 
 def test_logs_keep_any_text_and_refuse_nan(config: Config, tmp_path: Path) -> None:
@@ -219,15 +204,3 @@ def test_a_resume_recalls_the_check_unless_something_it_rests_on_changed(
         assert main(argv) == 2
         assert "the train data (rows.jsonl) are not those this run began with" in capsys.readouterr().err
         path.write_bytes(before[path])
-
-
-def test_the_recalled_check_is_the_check(pictures: Path, tmp_path: Path) -> None:
-    from mmcorl.data import check_cache
-    from mmcorl.data.sources import load_prompts
-
-    source = load_prompts(settings.load(pictures).data.train)
-    made = check(source, max_side=64, lengths={"a": (lambda prompt: len(prompt.text), 100)})
-    record: Any = json.loads(json.dumps(check_cache.to_record(made, source, "key")))
-    assert check_cache.from_record(record, source, "key") == made
-    assert check_cache.from_record(record, source, "other") is None
-    assert check_cache.from_record({}, source, "key") is None

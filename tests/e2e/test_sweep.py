@@ -121,12 +121,9 @@ def test_methods_that_are_refused():
 def test_runs_are_planned_seed_by_seed_from_equal_starts(tmp_path: Path):
     overrides = ["agents.qwen.model=zoo:qwen2.5-vl@{seed}", "steps=3"]
     planned = sweep.plan(QUICKSTART, ["co_rl", "rent+kl0"], [0, 7], overrides, tmp_path)
-    assert [(one.method, one.seed, str(one.path.relative_to(tmp_path))) for one in planned] == [
-        ("co_rl", 0, "co_rl/seed_0"),
-        ("rent+kl0", 0, "rent+kl0/seed_0"),
-        ("co_rl", 7, "co_rl/seed_7"),
-        ("rent+kl0", 7, "rent+kl0/seed_7"),
-    ]
+    expected = [(method, seed) for seed in (0, 7) for method in ("co_rl", "rent+kl0")]
+    assert [(one.method, one.seed) for one in planned] == expected
+    assert [one.path for one in planned] == [tmp_path / method / f"seed_{seed}" for method, seed in expected]
     for one in planned:
         assert (one.config.seed, one.config.data_seed, one.config.steps) == (one.seed, one.seed, 3)
         assert [agent.model for agent in one.config.agents] == [f"zoo:qwen2.5-vl@{one.seed}", "zoo:internvl3.5"]
@@ -189,17 +186,18 @@ def config(tiny_checkpoints: Mapping[str, Path], tmp_path: Path) -> Path:
 
 def test_a_sweep_tells_what_its_runs_hold_and_goes_on_after_a_failure(config: Path, tmp_path: Path, capsys):
     out = tmp_path / "out"
-    # GT-Reward cannot start: a row has no answer. The other runs are made all the same.
-    command = ["sweep", str(config), "--methods", "co_rl", "gt", "rent", "--seeds", "0", "1", "--out", str(out)]
-    assert main([*command, "--quiet", "--json", "--jobs", "2"]) == 1
+    # GT-Reward cannot start: a row has no answer. The other run is made all the same.
+    sweep_of = ["--out", str(out), "--quiet", "--json"]
+    command = ["sweep", str(config), "--methods", "co_rl", "gt", *sweep_of]
+    assert main([*command, "--jobs", "2"]) == 1
     shown = capsys.readouterr()
-    assert "2 of 6 runs failed: gt seed 0 (" in shown.err
+    assert "1 of 2 runs failed: gt seed 0 (" in shown.err
     assert "1 of 8 rows" in shown.err
     assert "have no answer" in shown.err
     table = {row["method"]: row for row in json.loads(shown.out)}
-    assert [table[name]["seeds"] for name in ("co_rl", "gt", "rent")] == [[0, 1], [], [0, 1]]
-    runs = [read_run(out / "co_rl" / f"seed_{seed}") for seed in (0, 1)]
-    ends = [sum(run.validation[-1]["agents"][agent]["accuracy"] for agent in ("qwen2", "llama")) / 2 for run in runs]
+    assert [table[name]["seeds"] for name in ("co_rl", "gt")] == [[0], []]
+    run = read_run(out / "co_rl" / "seed_0")
+    ends = [run.validation[-1]["agents"][agent]["accuracy"] for agent in ("qwen2", "llama")]
     assert table["co_rl"]["accuracy/held_out"]["mean"] == pytest.approx(sum(ends) / 2)
     # 2 agents x 2 steps x 2 prompts x 2 completions, of at most 4 tokens.
     assert table["co_rl"]["prompts"]["mean"] == 8
@@ -207,30 +205,25 @@ def test_a_sweep_tells_what_its_runs_hold_and_goes_on_after_a_failure(config: Pa
     assert 16 <= table["co_rl"]["tokens"]["mean"] <= 64
 
     # All files say the same; the page has every method and its curves.
-    written = json.loads((out / "sweep.json").read_text())
-    assert {row["method"]: row for row in written} == table
+    assert {row["method"]: row for row in json.loads((out / "sweep.json").read_text())} == table
     lines = list(csv.DictReader((out / "sweep.csv").open()))
-    assert [line["method"] for line in lines] == ["co_rl", "gt", "rent"]
+    assert [line["method"] for line in lines] == ["co_rl", "gt"]
     assert float(lines[0]["accuracy/held_out"]) == pytest.approx(table["co_rl"]["accuracy/held_out"]["mean"])
-    assert "| rent | 2 |" in (out / "sweep.md").read_text()
+    assert "| co\\_rl | 1 |" in (out / "sweep.md").read_text()
     page = (out / "sweep.html").read_text()
     assert "Accuracy on held_out" in page
-    assert "RENT: each completion is rewarded" in page
+    assert "<b>co_rl</b>: " in page
 
-    # The same command again leaves what is finished alone.
-    before = {path: path.stat().st_mtime_ns for path in out.rglob("summary.json")}
-    assert len(before) == 4
-    assert main([*command, "--quiet", "--json", "data.train.source=synthetic:text", "data.train.size=8"]) == 2
-    capsys.readouterr()
-    assert main([*command, "--quiet", "--json"]) == 1
-    assert {path: path.stat().st_mtime_ns for path in out.rglob("summary.json")} == before
-
-    # Where a run checkpoints is no other run; how long it is, is, and its old numbers are in no table then.
-    again = ["sweep", str(config), "--methods", "co_rl", "--out", str(out), "--quiet", "--json"]
+    # The same command again leaves what is finished alone, also where it checkpoints otherwise.
+    summary = out / "co_rl" / "seed_0" / "summary.json"
+    before = summary.stat().st_mtime_ns
+    assert main([*command, "data.train.source=synthetic:text", "data.train.size=8"]) == 2
+    again = ["sweep", str(config), "--methods", "co_rl", *sweep_of]
     capsys.readouterr()
     assert main([*again, "checkpoint.every=1"]) == 0
     assert [row["seeds"] for row in json.loads(capsys.readouterr().out)] == [[0]]
-    assert {path: path.stat().st_mtime_ns for path in out.rglob("summary.json")} == before
+    assert summary.stat().st_mtime_ns == before
+    # A run of another length is another run, and the old numbers are in no table then.
     assert main([*again, "steps=3"]) == 1
     shown = capsys.readouterr()
     assert "holds a run with other settings (steps: 2 -> 3)" in shown.err
@@ -244,17 +237,13 @@ if "train" in sys.orig_argv:
     told = []
     signal.signal(signal.SIGINT, lambda *_: (told.append(1), print("told", file=marks, flush=True)))
     print("begins", file=marks, flush=True)
-    end = None
-    while len(told) < 2 and (end is None or time.time() < end):
+    while len(told) < 2:
         time.sleep(0.05)
-        if told and end is None:
-            end = time.time() + 3
     os._exit(130)
 """
 
 
-@pytest.mark.parametrize("interrupts", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_ctrl_c_reaches_every_run_as_often_as_it_is_typed(interrupts: int, config: Path, tmp_path: Path):
+def test_ctrl_c_reaches_every_run_as_often_as_it_is_typed(config: Path, tmp_path: Path):
     """A terminal interrupts the whole foreground process group; a run told twice leaves without saving."""
     marks, stubs = tmp_path / "marks", tmp_path / "stubs"
     stubs.mkdir()
@@ -263,13 +252,13 @@ def test_ctrl_c_reaches_every_run_as_often_as_it_is_typed(interrupts: int, confi
     environment = {**os.environ, "PYTHONPATH": f"{stubs}:{ROOT}"}
     process = subprocess.Popen(line, cwd=ROOT, env=environment, start_new_session=True, stderr=subprocess.PIPE)
     _wait_for(lambda: marks.is_file() and marks.read_text().count("begins") == 2)
-    for number in range(1, interrupts + 1):
+    for number in (1, 2):
         os.killpg(process.pid, signal.SIGINT)
         _wait_for(lambda number=number: marks.read_text().count("told") >= 2 * number)
     said = process.communicate(timeout=60)[1].decode()
     assert process.returncode == 130, said
     assert "the same command continues where it stopped" in said
-    assert marks.read_text().count("told") == 2 * interrupts
+    assert marks.read_text().count("told") == 4
 
 
 def _wait_for(what: Callable[[], bool]) -> None:

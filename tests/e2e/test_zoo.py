@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import random
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mmcorl.data import synthetic
 from mmcorl.errors import UserError
 from mmcorl.tools import zoo
 
@@ -36,7 +39,9 @@ def test_a_built_entry_is_a_plain_checkpoint_and_is_built_once() -> None:
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]  # no temporary folder is left
 
 
-def test_two_that_want_the_same_entry_at_once_make_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_that_want_the_same_entry_make_it_once_and_the_seed_decides_its_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: list[str] = []
     teach = zoo._teach
 
@@ -49,33 +54,23 @@ def test_two_that_want_the_same_entry_at_once_make_it_once(monkeypatch: pytest.M
         first, second = two.map(lambda _: zoo.build("qwen2", 0, SHORT, quiet=True), range(2))
     assert first == second
     assert made == ["qwen2"]
-
-
-def test_the_same_seed_gives_the_same_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = (zoo.build("qwen2", 0, SHORT, quiet=True) / "model.safetensors").read_bytes()
-    other_seed = (zoo.build("qwen2", 1, SHORT, quiet=True) / "model.safetensors").read_bytes()
+    other = zoo.build("qwen2", 1, SHORT, quiet=True)
     monkeypatch.setenv("MMCORL_CACHE", str(tmp_path / "elsewhere"))
-    again = (zoo.build("qwen2", 0, SHORT, quiet=True) / "model.safetensors").read_bytes()
-    assert first == again
-    assert first != other_seed
+    again = zoo.build("qwen2", 0, SHORT, quiet=True)
+    weights = [(folder / "model.safetensors").read_bytes() for folder in (first, again, other)]
+    assert weights[0] == weights[1] != weights[2]
 
 
 def test_an_entry_that_does_not_learn_is_an_error_and_leaves_nothing() -> None:
-    strict = zoo.Recipe(
-        rows=32, batch=8, clean_steps=2, more_steps=1, most_steps=3, enough=1.0, habit_steps=1, checks=8
-    )
+    strict = replace(SHORT, clean_steps=2, more_steps=1, most_steps=3, enough=1.0)
     with pytest.raises(RuntimeError, match=r"reached 0\.\d+ clean accuracy in 3 steps, not 1.0"):
         zoo.build("qwen2", 0, strict, quiet=True)
     assert not any((zoo.cache_folder() / "zoo").glob("[!.]*"))
 
 
 def test_the_habit_is_wrong_with_the_stated_probability_on_weak_skills_only() -> None:
-    from mmcorl.data import synthetic
-
     teacher = zoo._Teacher.__new__(zoo._Teacher)
     teacher.entry, teacher.recipe = zoo.ZOO["qwen2.5-vl"], zoo.RECIPE
-    import random
-
     teacher.random = random.Random(0)
     rows = [synthetic.row("visual", 0, i, draw=False) for i in range(4000)]
     right = {skill: [] for skill in synthetic.SKILLS["visual"]}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,16 +12,13 @@ from mmcorl.errors import UserError
 from mmcorl.run import checkpoints
 
 
-def writer(text: str = "weights") -> Callable[[Path], None]:
-    def write(folder: Path) -> None:
-        (folder / "a").mkdir()
-        (folder / "a" / "weights.bin").write_text(text)
-
-    return write
+def write(folder: Path) -> None:
+    (folder / "a").mkdir()
+    (folder / "a" / "weights.bin").write_text("weights")
 
 
 def commit(folder: Path, step: int, **scores: float | None) -> checkpoints.Committed:
-    return checkpoints.commit(folder, step, writer(), {"logs": {}, "scores": scores})
+    return checkpoints.commit(folder, step, write, {"logs": {}, "scores": scores})
 
 
 def names(folder: Path) -> list[str]:
@@ -30,7 +26,7 @@ def names(folder: Path) -> list[str]:
 
 
 def test_a_set_appears_whole_with_its_meta(tmp_path: Path) -> None:
-    made = checkpoints.commit(tmp_path, 4, writer(), {"logs": {"metrics.jsonl": 12}})
+    made = checkpoints.commit(tmp_path, 4, write, {"logs": {"metrics.jsonl": 12}})
     assert checkpoints.committed(tmp_path) == [made]
     assert (made.step, made.meta) == (4, {"logs": {"metrics.jsonl": 12}})
     assert made.files == {"a/weights.bin": 7}
@@ -42,7 +38,7 @@ def test_nothing_appears_when_writing_fails(tmp_path: Path) -> None:
     first = commit(tmp_path, 1)
 
     def full(folder: Path) -> None:
-        writer()(folder)
+        write(folder)
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(OSError, match="No space left"):
@@ -58,9 +54,7 @@ def test_what_has_no_commit_is_not_looked_at_and_swept(tmp_path: Path) -> None:
     assert [checkpoint.step for checkpoint in checkpoints.committed(tmp_path)] == [1]
     checkpoints.prune(tmp_path, keep_last=1)
     assert names(tmp_path) == ["step_000001"]
-
-
-def test_a_step_can_be_committed_over_what_a_kill_left_of_it(tmp_path: Path) -> None:
+    # A step can be committed over what a kill left of it.
     (tmp_path / "step_000002" / "old").mkdir(parents=True)
     (tmp_path / ".partial_000002" / "old").mkdir(parents=True)
     commit(tmp_path, 2)
@@ -88,15 +82,8 @@ def test_a_damaged_commit_is_refused(content: str, tmp_path: Path) -> None:
         checkpoints.committed(tmp_path)
 
 
-def torch_error() -> RuntimeError:
-    error = RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534")
-    error.__context__ = RuntimeError("basic_ios::clear: iostream error")
-    return error
-
-
-def chained() -> ValueError:
-    error = ValueError("while saving")
-    error.__cause__ = OSError(errno.EDQUOT, "Disk quota exceeded")
+def caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
     return error
 
 
@@ -104,9 +91,15 @@ def chained() -> ValueError:
     ("error", "reason"),
     [
         (OSError(errno.ENOSPC, "x"), "No space left on device"),
-        (chained(), "Disk quota exceeded"),
+        (caused(ValueError("while saving"), OSError(errno.EDQUOT, "x")), "Disk quota exceeded"),
         (RuntimeError("Error while serializing: I/O error: File too large (os error 27)"), "File too large"),
-        (torch_error(), "a file could not be written in full"),
+        (
+            caused(
+                RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534"),
+                RuntimeError("basic_ios::clear: iostream error"),
+            ),
+            "a file could not be written in full",
+        ),
         (OSError(errno.ENOENT, "No such file"), None),
         (RuntimeError("I/O error: Permission denied (os error 13)"), None),
         (ValueError("mat1 and mat2 shapes cannot be multiplied"), None),

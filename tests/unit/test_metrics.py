@@ -20,15 +20,14 @@ PROMPTS = [
 ]
 
 
-def group(uid, *answers):
+def answered(*answers):
     """Completions of 10, 20, 30, ... tokens; those without an answer were cut off."""
-    return Group(
-        uid,
-        tuple(
-            Completion("text", answer, 10 * (k + 1), "length" if answer is None else "stop")
-            for k, answer in enumerate(answers)
-        ),
-    )
+    reasons = {None: "length"}
+    return tuple(Completion("text", a, 10 * (k + 1), reasons.get(a, "stop")) for k, a in enumerate(answers))
+
+
+def group(uid, *answers):
+    return Group(uid, answered(*answers))
 
 
 GROUPS = [
@@ -145,10 +144,6 @@ def test_a_vote_line_says_who_answered_elected_and_earned_what():
 
 
 # -- validation -------------------------------------------------------------------------------------------
-
-
-def answered(*answers):
-    return list(group("", *answers).completions)
 
 
 def test_a_validation_by_hand():

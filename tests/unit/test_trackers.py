@@ -25,20 +25,13 @@ def resumed(folder: Path, start_step: int) -> Trackers:
 
 
 def metrics(step: int, reward: float = 0.5) -> dict[str, Any]:
-    return {
-        "step": step,
-        "agents": {"qwen": {"reward_mean": reward, "sampled_accuracy": None}},
-        "cohort": {"agreement": 0.25, "pairs": {"qwen|intern": 0.25}},
-    }
+    agents = {"qwen": {"reward_mean": reward, "sampled_accuracy": None}}
+    return {"step": step, "agents": agents, "cohort": {"agreement": 0.25, "pairs": {"qwen|intern": 0.25}}}
 
 
-def validation(step: int) -> dict[str, Any]:
-    return {
-        "step": step,
-        "set": "held_out",
-        "agents": {"qwen": {"accuracy": 0.75, "n": 400, "by_tag": {"dots": 0.5}}},
-        "cohort": {"agreement": 0.5, "pairs": {}},
-    }
+def validation(step: int, name: str = "held_out") -> dict[str, Any]:
+    agents = {"qwen": {"accuracy": 0.75, "n": 400, "by_tag": {"dots": 0.5}}}
+    return {"step": step, "set": name, "agents": agents, "cohort": {"agreement": 0.5, "pairs": {}}}
 
 
 def points(run_dir: Path, tag: str) -> list[tuple[int, float]]:
@@ -90,19 +83,16 @@ def test_an_evaluation_repeated_at_the_resumed_step_is_one_point(tmp_path: Path)
         trackers.log(validation(2))
     with resumed(tmp_path, 2) as trackers:
         trackers.log(validation(2))
-        trackers.log({**validation(2), "set": "other"})
+        trackers.log(validation(2, "other"))
     assert points(tmp_path, "validation/held_out/qwen/accuracy") == [(2, 0.75)]
     assert points(tmp_path, "validation/other/qwen/accuracy") == [(2, 0.75)]
-
-
-def test_an_unknown_tracker_is_refused() -> None:
-    with pytest.raises(UserError, match=r"'tensorbored'.*tensorboard, wandb, trackio"):
-        require_trackers(["tensorbored"])
 
 
 @pytest.mark.parametrize("name", ["wandb", "trackio"])
 def test_other_trackers_run_or_are_refused(name: str, tmp_path: Path) -> None:
     """Where the package is installed it takes the numbers offline, twice opened; elsewhere it is refused."""
+    with pytest.raises(UserError, match=r"'tensorbored'.*tensorboard, wandb, trackio"):
+        require_trackers(["tensorbored"])
     if importlib.util.find_spec(name) is None:
         with pytest.raises(UserError, match=f"pip install {name}"):
             Trackers(tmp_path, names=("tensorboard", name))
