@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -50,14 +51,6 @@ class Point:
     error: tuple[float, ...]
     """Its standard error over prompts; for a single prompt that of K draws."""
     prompts: int
-
-
-@dataclass(frozen=True)
-class MeasuredPath:
-    """The accuracies of one tag, one prompt or all prompts, window by window."""
-
-    name: str
-    points: tuple[Point, ...]
 
 
 @dataclass(frozen=True)
@@ -169,8 +162,8 @@ def read_votes(run_dir: Path, prompts: Mapping[str, Prompt], relation: Relation)
 
 def measure_paths(
     votes: RunVotes, prompts: Mapping[str, Prompt], by: By | None = None, windows: int = 8
-) -> list[MeasuredPath]:
-    """Return paths of the sampled accuracy over at most `windows` equal windows of steps.
+) -> dict[str, list[Point]]:
+    """Return paths of the sampled accuracy over at most `windows` equal windows of steps, by name.
 
     `by`: `tag` (a skill, a level, a subject), `prompt` (those drawn in two windows or more), `all`. None takes tags
     where the data have them, else prompts where most are drawn again, else all.
@@ -186,22 +179,21 @@ def measure_paths(
         prompt = prompts[visit.uid]
         name = {"tag": prompt.tag or "no tag", "prompt": prompt.row_id, "all": "all prompts"}[by]
         units.setdefault(name, {}).setdefault((visit.step - first) // length, []).append(visit)
-    paths = []
+    paths = {}
     for name, by_window in sorted(units.items()):
-        points = tuple(_point(by_window[window], votes.completions) for window in sorted(by_window))
-        if by != "prompt" or len(points) > 1:
-            paths.append(MeasuredPath(name, points))
+        if by != "prompt" or len(by_window) > 1:
+            paths[name] = [_point(by_window[window], votes.completions) for window in sorted(by_window)]
     if not paths:
         raise UserError("no prompt was drawn in two windows of steps: group them with --by tag or --by all")
     return paths
 
 
-def check_path(path: MeasuredPath, dynamics: Dynamics) -> PathCheck:
+def check_path(name: str, points: Sequence[Point], dynamics: Dynamics) -> PathCheck:
     """Compare a path with what the theory predicts from its first window."""
-    start, end = path.points[0], path.points[-1]
+    start, end = points[0], points[-1]
     finals = tuple(float(value) for value in dynamics.finals([start.p])[0])
     moves = followed = 0
-    for before, after in zip(path.points, path.points[1:], strict=False):
+    for before, after in pairwise(points):
         for agent, teacher in enumerate(dynamics.teachers):
             change = after.p[agent] - before.p[agent]
             noise = CLEAR * math.hypot(before.error[agent], after.error[agent])
@@ -211,7 +203,7 @@ def check_path(path: MeasuredPath, dynamics: Dynamics) -> PathCheck:
                 followed += change * push > 0
     close = any(abs(p - 0.5) <= CLEAR * error for p, error in zip(end.p, end.error, strict=True))
     measured = None if close else tuple(p > 0.5 for p in end.p)
-    return PathCheck(path.name, start, end, _predicted(start, dynamics, finals), measured, moves, followed)
+    return PathCheck(name, start, end, _predicted(start, dynamics, finals), measured, moves, followed)
 
 
 def _predicted(start: Point, dynamics: Dynamics, finals: Sequence[float]) -> Sides:

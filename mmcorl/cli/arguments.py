@@ -78,11 +78,6 @@ class Command:
         hints = get_type_hints(self.run, include_extras=True)
         return {name: hint for name, hint in hints.items() if name != "return"}
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Give a parser the arguments of all models."""
-        for model in self.models.values():
-            add_arguments(parser, model, self.flags)
-
     def __call__(self, namespace: argparse.Namespace) -> int:
         """Build the models from parsed arguments and run the command; returns the exit status."""
         return self.run(**{name: build(model, namespace) for name, model in self.models.items()})

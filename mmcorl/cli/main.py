@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from mmcorl import __version__
 from mmcorl.cli import analysis, eval, rephrase, tools, train
-from mmcorl.cli.arguments import COMMANDS
+from mmcorl.cli.arguments import COMMANDS, add_arguments
 from mmcorl.errors import RunError, UserError
 
 GROUPS = (train, eval, analysis, rephrase, tools)
@@ -104,7 +104,8 @@ def _parser(chosen: str | None) -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter if epilog else argparse.HelpFormatter,
         )
         subparser.set_defaults(run=command, after_interrupt=command.after_interrupt)
-        command.add_arguments(subparser)
+        for model in command.models.values():
+            add_arguments(subparser, model, command.flags)
     return parser
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from mmcorl.analysis.dynamics import Dynamics, basins
 from mmcorl.analysis.options import DynamicsOptions
 from mmcorl.analysis.trajectories import (
-    MeasuredPath,
+    Point,
     RunVotes,
     check_path,
     measure_paths,
@@ -24,7 +24,7 @@ from mmcorl.answers import Equivalence
 from mmcorl.config import load_kept
 from mmcorl.errors import UserError
 from mmcorl.report import dynamics_tables as tables
-from mmcorl.report.charts import HoverPath, Panel, portrait
+from mmcorl.report.charts import Panel, portrait
 from mmcorl.report.compare import run_labels
 from mmcorl.report.page import render
 from mmcorl.report.table import Table
@@ -134,7 +134,7 @@ def _runs(options: DynamicsOptions) -> DynamicsReport:
             votes = read_votes(run_dir, prompts, relation)
         paths = measure_paths(votes, prompts, options.by, options.windows)
         cohort = _cohort(votes.teachers, options.completions or votes.completions, options.votes)
-        checks = [check_path(path, cohort) for path in paths]
+        checks = [check_path(unit, points, cohort) for unit, points in paths.items()]
         record = {
             "run": name,
             "agents": list(votes.agents),
@@ -148,7 +148,7 @@ def _runs(options: DynamicsOptions) -> DynamicsReport:
         report.shown.append(tables.run_table(name, checks, votes.agents, cohort.is_pair))
         report.leads.append(f"{name}: {tables.verdict(checks)}")
         if cohort.agents == 2:
-            first = [visit for visit in votes.visits if visit.step <= paths[0].points[0].last]
+            first = [visit for visit in votes.visits if visit.step <= checks[0].start.last]
             ends = basins([visit.right for visit in first])
             what = f"the prompts of {name}, steps {first[0].step} to {first[-1].step}, as sampled"
             report.shown.append(tables.shares(ends, what, votes.agents))
@@ -168,14 +168,13 @@ def _cohort(
         raise UserError(f"{error}: change --completions, --votes or --rates") from error
 
 
-def _panel(name: str, votes: RunVotes, measured: Sequence[MeasuredPath], cohort: Dynamics) -> Panel:
-    paths: dict[str, HoverPath] = {}
-    for path in measured:
-        points = []
-        for point in path.points:
+def _panel(name: str, votes: RunVotes, measured: Mapping[str, Sequence[Point]], cohort: Dynamics) -> Panel:
+    paths: dict[str, list[tuple[tuple[float, float], str]]] = {}
+    for unit, points in measured.items():
+        paths[unit] = []
+        for point in points:
             (a, b), steps = point.p, f"steps {point.first} to {point.last}"
-            points.append(((a, b), f"{path.name}, {steps}: {a:.2f}, {b:.2f} ({point.prompts} prompts)"))
-        paths[path.name] = points
+            paths[unit].append(((a, b), f"{unit}, {steps}: {a:.2f}, {b:.2f} ({point.prompts} prompts)"))
     kind = "a peer’s votes" if cohort.is_pair else "own votes"
     note = "ring: first steps, dot: last steps, dashed: theory from the start"
     return Panel(f"{name}: {kind}", note, cohort, (votes.agents[0], votes.agents[1]), paths=paths)

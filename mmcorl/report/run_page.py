@@ -37,6 +37,16 @@ def _context(runs: Sequence[RunFiles]) -> dict[str, Any]:
     colours = agent_colours(runs)
     training, constant = training_charts(runs, labels, colours)
     optimizer, constant_too = optimizer_charts(run, colours)
+    agents = []
+    for name in run.agents:
+        known = mapping(dig(run.summary, "agents", name))
+        facts = {"name": name, "model": known.get("model") or run.models.get(name), "family": known.get("family")}
+        agents.append(facts | {"parameters": known.get("parameters"), "trainable": known.get("trainable_parameters")})
+    # The rows of the comparison by set, grouped by run.
+    results: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in comparison_rows(runs):
+        if row["set"] is not None:
+            results.setdefault(row["set"], {}).setdefault(row["run"], {**row, "rows": []})["rows"].append(row)
     return {
         "title": run.name,
         "kind": "run report",
@@ -46,8 +56,8 @@ def _context(runs: Sequence[RunFiles]) -> dict[str, Any]:
         "labels": labels,
         "colours": colours,
         "facts": _facts(run),
-        "agents": _agents(run),
-        "results": _results(runs),
+        "agents": agents,
+        "results": [(set_name, list(groups.values())) for set_name, groups in results.items()],
         "notes": caveats(runs, labels),
         "validation": [(name, validation_charts(name, runs, labels, colours)) for name in run.sets],
         "training": training,
@@ -81,31 +91,6 @@ def _facts(run: RunFiles) -> list[tuple[str, str]]:
     if grader := mapping(dig(run.summary, "grader")):
         facts.append(("grader", f"{grader.get('name', '?')} {grader.get('version', '?')}"))
     return facts
-
-
-def _agents(run: RunFiles) -> list[dict[str, Any]]:
-    """Return name, model, family and size of each agent, as far as the files say."""
-    known = {name: mapping(dig(run.summary, "agents", name)) for name in run.agents}
-    return [
-        {
-            "name": name,
-            "model": facts.get("model") or run.models.get(name),
-            "family": facts.get("family"),
-            "parameters": facts.get("parameters"),
-            "trainable": facts.get("trainable_parameters"),
-        }
-        for name, facts in known.items()
-    ]
-
-
-def _results(runs: Sequence[RunFiles]) -> list[tuple[str, list[dict[str, Any]]]]:
-    """Return for each set the rows of the comparison, grouped by run."""
-    rows = comparison_rows(runs)
-    tables: dict[str, dict[str, dict[str, Any]]] = {}
-    for row in rows:
-        if row["set"] is not None:
-            tables.setdefault(row["set"], {}).setdefault(row["run"], {**row, "rows": []})["rows"].append(row)
-    return [(set_name, list(groups.values())) for set_name, groups in tables.items()]
 
 
 def _tag_tables(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[dict[str, Any]]:

@@ -73,7 +73,7 @@ def test_votes_drawn_from_the_theory_follow_it(graded: tuple[RunVotes, dict[str,
     assert (votes.agents, votes.teachers, votes.completions, votes.unknown) == (NAMES[:2], (1, 0), K, 0)
     assert len(votes.visits) == STEPS * PROMPTS
     cohort = Dynamics(votes.teachers, votes.completions)
-    checks = {check.name: check for check in (check_path(path, cohort) for path in measure_paths(votes, prompts))}
+    checks = {name: check_path(name, path, cohort) for name, path in measure_paths(votes, prompts).items()}
     predicted = {name: check.predicted for name, check in checks.items()}
     assert predicted == dict.fromkeys(("bar", "sum", "dice"), (True, True)) | {"dots": (False, False)}
     assert all(check.measured == check.predicted for check in checks.values())
@@ -90,17 +90,17 @@ def test_votes_drawn_from_the_theory_follow_it(graded: tuple[RunVotes, dict[str,
 
 def test_windows_and_single_prompts(graded: tuple[RunVotes, dict[str, Prompt]]) -> None:
     votes, prompts = graded
-    (whole,) = measure_paths(votes, prompts, "all", 4)
-    assert [(point.first, point.last) for point in whole.points] == [(1, 10), (11, 20), (21, 30), (31, 40)]
+    (whole,) = measure_paths(votes, prompts, "all", 4).values()
+    assert [(point.first, point.last) for point in whole] == [(1, 10), (11, 20), (21, 30), (31, 40)]
     values = [visit.right[0] for visit in votes.visits if visit.step <= 10]
     expected = statistics.mean(values), statistics.stdev(values) / math.sqrt(len(values))
-    assert (whole.points[0].p[0], whole.points[0].error[0]) == pytest.approx(expected)
+    assert (whole[0].p[0], whole[0].error[0]) == pytest.approx(expected)
     single = measure_paths(votes, prompts, "prompt", 4)
-    assert all(len(path.points) > 1 and all(point.error[0] > 0 for point in path.points) for path in single)
+    assert all(len(path) > 1 and all(point.error[0] > 0 for point in path) for path in single.values())
     # A start within its error of the border is not predicted.
-    point = whole.points[0]
+    point = whole[0]
     near = type(point)(1, 5, (0.5, 0.52), (0.02, 0.02), 20)
-    assert check_path(type(whole)("near", (near, point)), Dynamics((1, 0), K)).predicted is None
+    assert check_path("near", (near, point), Dynamics((1, 0), K)).predicted is None
 
 
 def test_the_command_over_own_votes_and_a_ring_of_three(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

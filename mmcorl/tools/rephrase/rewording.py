@@ -12,7 +12,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -38,26 +38,6 @@ _READ: Mapping[Kind, Callable[[Reply], Any]] = {
 _DOING: Mapping[Kind, str] = {"rewrite": "rewording", "compare": "comparing", "solve": "solving"}
 
 
-@dataclass(frozen=True)
-class RowResult:
-    """The rewording of one row, or why there is none."""
-
-    row_id: str
-    uid: str
-    gold: str | None
-    original: str
-    """The question without the options of its own column."""
-    question: str | None
-    """The rewording; None where every attempt failed."""
-    failures: tuple[Breach, ...]
-    """What was wrong with the attempts before it, or with all of them."""
-
-    @property
-    def reason(self) -> str | None:
-        """Why there is no rewording: the reason of the last attempt."""
-        return self.failures[-1].reason if self.question is None else None
-
-
 class Rewording:
     """Rewords the rows of a data set under one set of options."""
 
@@ -80,30 +60,27 @@ class Rewording:
         self.sent = 0
         """HTTP requests, including retries."""
         self._rewriter, self._checker = options.rewriter(), options.checker()
-        self._original = [row_parsing.without_choices(row.text, row.choices) for row in rows]
-        self._question: list[str | None] = [None] * len(rows)
-        self._failures: list[list[Breach]] = [[] for _ in rows]
+        self.original = [row_parsing.without_choices(row.text, row.choices) for row in rows]
+        """Questions without the options of their own column, by row."""
+        self.question: list[str | None] = [None] * len(rows)
+        """Rewordings by row; None where every attempt failed."""
+        self.failures: list[list[Breach]] = [[] for _ in rows]
+        """What was wrong with the attempts before the rewording, or with all of them, by row."""
         self._finished = 0
 
-    def run(self) -> list[RowResult]:
-        """Return the result of every row, in their order. Raises RunError where a model answers no more."""
+    def run(self) -> None:
+        """Reword every row. Raises RunError where a model answers no more."""
         pending = list(range(len(self.rows)))
         for number in range(self.options.attempts):
             pending = self._attempt(pending, number)
             self._finished = len(self.rows) - len(pending)
-        return [
-            RowResult(row.row_id, row.uid, row.gold, original, question, tuple(failures))
-            for row, original, question, failures in zip(
-                self.rows, self._original, self._question, self._failures, strict=True
-            )
-        ]
 
     def _attempt(self, pending: Sequence[int], number: int) -> list[int]:
         """Try the `number`-th rewording of each pending row; returns the rows worth another attempt."""
         options = self.options
         requests = {}
         for row in pending:
-            prompt, original = self.rows[row], self._original[row]
+            prompt, original = self.rows[row], self.original[row]
             stem, tail = split_options(original)
             unseen = bool(prompt.images) and not options.show_images
             text = prompts.rewrite_prompt(stem, tail + prompt.text[len(original) :], unseen)
@@ -118,12 +95,12 @@ class Rewording:
             if text is None:
                 failures[row] = Breach("no_rewording", why)
                 continue
-            stem, tail = split_options(self._original[row])
+            stem, tail = split_options(self.original[row])
             skipped = frozenset(options.skip_rule)
             broken = breach(stem, text, skipped)
             # The options that end the question never went through the model.
             text += tail
-            broken = broken or breach(self._original[row], text, skipped)
+            broken = broken or breach(self.original[row], text, skipped)
             if broken is None:
                 candidates[row] = text
             else:
@@ -133,11 +110,11 @@ class Rewording:
             verdicts = self._compare(candidates) if options.check == "compare" else self._solve(candidates)
         for row, trouble in verdicts.items():
             if trouble is None:
-                self._question[row] = candidates[row]
+                self.question[row] = candidates[row]
             else:
                 failures[row] = replace(trouble, question=candidates[row])
         for row, failure in failures.items():
-            self._failures[row].append(failure)
+            self.failures[row].append(failure)
         # Another rewording would meet the same fate where nobody answers or the original is undecided.
         return sorted(row for row, failure in failures.items() if failure.reason not in (UNANSWERED, "undecided"))
 
@@ -145,7 +122,7 @@ class Rewording:
         requests = {}
         for row, text in candidates.items():
             prompt, shown = self.rows[row], self.options.show_images
-            other = text + prompt.text[len(self._original[row]) :]
+            other = text + prompt.text[len(self.original[row]) :]
             unseen = bool(prompt.images) and not shown
             requests[row] = prompt, prompts.compare_prompt(prompt.text, other, unseen), shown
         said = {
@@ -166,7 +143,7 @@ class Rewording:
         agreed: Counter[int] = Counter()
         for number in range(options.solves):
             reworded = {
-                row: replace(self.rows[row], text=candidates[row] + self.rows[row].text[len(self._original[row]) :])
+                row: replace(self.rows[row], text=candidates[row] + self.rows[row].text[len(self.original[row]) :])
                 for row in right
                 if row not in verdicts
             }

@@ -134,21 +134,23 @@ def rephrase(
     work = work_folder(out)
     with ReplyCache(work / REPLIES) as cache, Equivalence() as relation:
         rewording = Rewording(source.select(usable.kept), options, cache, relation, max_side=max_side, quiet=quiet)
-        results = rewording.run()
+        rewording.run()
     rows, failures = [], []
-    for result in results:
-        question = result.original if result.question is None and options.failed == "original" else result.question
-        facts = {"id": result.row_id, ORIGINAL: result.uid, REASON: result.reason}
-        rows.append({"id": result.row_id, "question": question, "answer": result.gold, **facts})
-        if result.question is None:
-            attempts = [asdict(attempt) for attempt in result.failures]
-            failures.append(facts | {"original": result.original, "attempts": attempts})
+    for number, row in enumerate(rewording.rows):
+        question, attempts = rewording.question[number], rewording.failures[number]
+        reason = attempts[-1].reason if question is None else None
+        facts = {"id": row.row_id, ORIGINAL: row.uid, REASON: reason}
+        if question is None:
+            original = rewording.original[number]
+            failures.append(facts | {"original": original, "attempts": [asdict(attempt) for attempt in attempts]})
+            question = original if options.failed == "original" else None
+        rows.append({"id": row.row_id, "question": question, "answer": row.gold, **facts})
     view = _lines(rows)
     report = RephraseReport(
         view=out,
-        rows=len(results),
-        reworded=sum(result.question is not None for result in results),
-        failed=dict(Counter(result.reason for result in results if result.reason).most_common()),
+        rows=len(rows),
+        reworded=len(rows) - len(failures),
+        failed=dict(Counter(str(failure[REASON]) for failure in failures).most_common()),
         skipped=usable.counts,
         asked=rewording.asked,
         known=rewording.known,
