@@ -7,8 +7,9 @@ tag where the data have tags), steps are grouped into windows, and every number 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -19,7 +20,7 @@ from mmcorl.config import load_kept
 from mmcorl.data.row_parsing import BadRow
 from mmcorl.data.sources import load_prompts
 from mmcorl.errors import UserError
-from mmcorl.labels.voting import Relation, same_answer
+from mmcorl.labels.voting import Choices, Relation, same_answer
 from mmcorl.run.folder import read_jsonl
 from mmcorl.types import Prompt
 
@@ -134,16 +135,20 @@ def read_votes(run_dir: Path, prompts: Mapping[str, Prompt], relation: Relation)
     agents = tuple(next(iter(lines.values()))["agents"])
     taught: dict[str, set[str]] = {agent: set() for agent in agents}
     visits, completions = [], 0
-    same = _remembered(relation)
+
+    @cache
+    def same(answer: str | None, gold: str, choices: Choices) -> bool:
+        return same_answer(answer, gold, relation, choices) is True
+
     for (step, uid), line in sorted(lines.items()):
         for agent in agents:
             taught[agent].add(line["agents"][agent]["teacher"])
         prompt = prompts.get(uid)
         if prompt is None or prompt.gold is None:
             continue
-        answers = [line["agents"][agent]["answers"] for agent in agents]
+        answers, known = [line["agents"][agent]["answers"] for agent in agents], (prompt.gold, prompt.choices)
         completions = max(completions, *map(len, answers))
-        visits.append(Visit(step, uid, tuple(fmean(same(answer, prompt) for answer in own) for own in answers)))
+        visits.append(Visit(step, uid, tuple(fmean(same(answer, *known) for answer in own) for own in answers)))
     teachers = [next(iter(names)) if len(names) == 1 else None for names in taught.values()]
     if any(teacher not in agents for teacher in teachers):
         kinds = ", ".join(sorted({name for names in taught.values() for name in names}))
@@ -231,20 +236,6 @@ def _point(visits: Sequence[Visit], completions: int) -> Point:
         shrunk = (mean * draws + 2) / (draws + 4)
         error.append(max(spread, math.sqrt(shrunk * (1 - shrunk) / (draws + 4))))
     return Point(visits[0].step, visits[-1].step, p, tuple(error), len({visit.uid for visit in visits}))
-
-
-def _remembered(relation: Relation) -> Callable[[str | None, Prompt], bool]:
-    known: dict[tuple[str, str, tuple[str, ...] | None], bool] = {}
-
-    def same(answer: str | None, prompt: Prompt) -> bool:
-        if answer is None or prompt.gold is None:
-            return False
-        key = answer, prompt.gold, prompt.choices
-        if key not in known:
-            known[key] = same_answer(answer, prompt.gold, relation, prompt.choices) is True
-        return known[key]
-
-    return same
 
 
 def _lines(path: Path) -> Iterator[Mapping[str, Any]]:

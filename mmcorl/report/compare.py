@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,12 @@ def comparison_table(rows: Sequence[dict[str, Any]]) -> Table:
         first = members[0]
         if first["agreement_start"] is not None:
             lines.append(_line("agreement", first["agreement_start"], first["agreement_end"], None, None))
-        facts = _facts(first, several_sets)
+        steps = f"{first['steps']}"
+        if not first["finished"] and first["steps_planned"]:
+            steps += f" of {first['steps_planned']}"
+        spent = f"{steps} steps" if first["seconds"] is None else f"{steps} steps, {duration(first['seconds'])}"
+        label = SUPERVISION_LABELS.get(first["supervision"], first["supervision"])
+        facts = [first["run"], label, *([first["set"] or "–"] if several_sets else []), spent]
         while len(facts) > len(lines):
             facts[-2:] = [", ".join(facts[-2:])]
         style = SUPERVISION_STYLES.get(first["supervision"], "bold")
@@ -103,15 +108,6 @@ def comparison_table(rows: Sequence[dict[str, Any]]) -> Table:
     columns: list[tuple[str, Align]] = [("run", "left"), ("", "left"), ("start", "right"), ("end", "right")]
     columns += [("change", "right"), (scale, "left")]
     return Table("Accuracy from start to end", columns, body, _notes(rows), optional=1, groups=groups)
-
-
-def _facts(row: Mapping[str, Any], several_sets: bool) -> list[str]:
-    steps = str(row["steps"])
-    if not row["finished"] and row["steps_planned"]:
-        steps += f" of {row['steps_planned']}"
-    spent = f"{steps} steps" if row["seconds"] is None else f"{steps} steps, {duration(row['seconds'])}"
-    label = SUPERVISION_LABELS.get(row["supervision"], row["supervision"])
-    return [row["run"], label, *([row["set"] or "–"] if several_sets else []), spent]
 
 
 def _line(name: str, start: float | None, end: float | None, items: int | None, supervision: str | None) -> list[Cell]:

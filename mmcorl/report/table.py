@@ -95,7 +95,23 @@ def markdown(tables: Sequence[Table]) -> str:
 
 def latex(tables: Sequence[Table]) -> str:
     """Return the tables as LaTeX `table` environments that need only `\\usepackage{booktabs}`."""
-    return "\n".join(map(_latex, tables))
+    texts = []
+    for table in tables:
+        layout = "".join("r" if align == "right" else "l" for _, align in table.columns)
+        lines = [r"\begin{table}[t]", r"\centering\small", rf"\begin{{tabular}}{{{layout}}}", r"\toprule"]
+        lines += [" & ".join(_tex(head) for head, _ in table.columns) + r" \\", r"\midrule"]
+        for row in table.rows:
+            shown = []
+            for cell in row:
+                text = _tex(cell.text)
+                # A bracket at the start of a row would be read as an argument of the `\\` before it.
+                bare = "{}" * text.startswith("[") + text
+                shown.append(rf"{text} {{\scriptsize {_tex(cell.small)}}}" if cell.small else bare)
+            lines.append(" & ".join(shown) + r" \\")
+        lines += [r"\bottomrule", r"\end{tabular}"]
+        lines.append(rf"\caption{{{_tex(' '.join([_sentence(table.title), *map(_sentence, table.notes)]))}}}")
+        texts.append("\n".join([*lines, r"\end{table}"]) + "\n")
+    return "\n".join(texts)
 
 
 def csv(table: Table) -> str:
@@ -176,24 +192,6 @@ def _plain(text: str, ascii_only: bool = False) -> str:
 
 def _escaped(text: str) -> str:
     return re.sub(r"([\\`*_|<>\[\]])", r"\\\1", _plain(text))
-
-
-def _latex(table: Table) -> str:
-    layout = "".join("r" if align == "right" else "l" for _, align in table.columns)
-    lines = [r"\begin{table}[t]", r"\centering\small", rf"\begin{{tabular}}{{{layout}}}", r"\toprule"]
-    lines.append(" & ".join(_tex(head) for head, _ in table.columns) + r" \\")
-    lines.append(r"\midrule")
-    lines += [" & ".join(_latex_cell(cell) for cell in row) + r" \\" for row in table.rows]
-    lines += [r"\bottomrule", r"\end{tabular}"]
-    lines.append(rf"\caption{{{_tex(' '.join([_sentence(table.title), *map(_sentence, table.notes)]))}}}")
-    lines += [r"\end{table}"]
-    return "\n".join(lines) + "\n"
-
-
-def _latex_cell(cell: Cell) -> str:
-    text = _tex(cell.text)
-    # A bracket at the start of a row would be read as an argument of the `\\` before it.
-    return rf"{text} {{\scriptsize {_tex(cell.small)}}}" if cell.small else "{}" * text.startswith("[") + text
 
 
 def _tex(text: str) -> str:

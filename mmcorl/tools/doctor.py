@@ -97,24 +97,18 @@ def memory(config: Config, readers: Sequence[PromptEncoder], gpus: Sequence[int]
 
 
 def _fits(what: str, peak: int, size: int | None, sentence: str, place: str) -> Finding:
+    told = f"{what}: {sentence}"
     if size is None:
-        return Finding(
-            "note", "memory", f"{what}: {sentence}, not compared: no GPU is seen here (with device=cpu, memory is)"
-        )
+        return Finding("note", "memory", f"{told}, not compared: no GPU is seen here (with device=cpu, memory is)")
     if peak <= size:
-        return Finding("ok", "memory", f"{what}: {sentence}")
-    has = f"a GPU here has {size / GIB:.1f}" if place == "GPU" else f"this machine has {size / GIB:.1f}"
-    sharing = (
-        "more ranks with training.sharding=zero3, training.offload=optimizer, time_sliced=true"
-        if place == "GPU"
-        else "fewer ranks, smaller models"
-    )
-    return Finding(
-        "problem",
-        "memory",
-        f"{what}: {sentence}, {has}: use training.gradient_checkpointing=true, a smaller "
-        f"training.tokens_per_microbatch, {sharing}, or training.lora.rank=16",
-    )
+        return Finding("ok", "memory", told)
+    here, sharing = "this machine", "fewer ranks, smaller models"
+    if place == "GPU":
+        here = "a GPU here"
+        sharing = "more ranks with training.sharding=zero3, training.offload=optimizer, time_sliced=true"
+    ways_out = f"training.gradient_checkpointing=true, a smaller training.tokens_per_microbatch, {sharing}"
+    told += f", {here} has {size / GIB:.1f}: use {ways_out}, or training.lora.rank=16"
+    return Finding("problem", "memory", told)
 
 
 def engines(config: Config, readers: Sequence[PromptEncoder], rows: Sequence[Prompt]) -> Iterator[Finding]:
