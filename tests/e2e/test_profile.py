@@ -24,7 +24,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A run of three steps, and the same with a profile."""
     folder = tmp_path_factory.mktemp("profiled")
     models = {family: build_tiny(family, folder / family, seed=0) for family in ("qwen2_5_vl", "internvl3_5")}
-    config = changed(small_config(models), steps=3, objective={"kl_coef": 0.01, "minibatches": 2}, logging__gallery=0)
+    objective, batch = {"kl_coef": 0.01, "minibatches": 2}, {"prompts": 2, "completions": 2}
+    config = changed(small_config(models), steps=3, objective=objective, batch=batch, sampling__max_new_tokens=3)
     for name, settings in {"plain": config, "profiled": changed(config, profile=ASKED)}.items():
         train(parse(settings), folder / name, quiet=True)
     return {name: folder / name for name in ("plain", "profiled")}
