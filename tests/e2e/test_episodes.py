@@ -27,11 +27,10 @@ from mmcorl.interactions.base import (
     Request,
     Workflow,
     converse,
-    cut,
     request,
     start_conversations,
 )
-from mmcorl.interactions.comas import comas, derangement, permutation
+from mmcorl.interactions.comas import comas
 from mmcorl.interactions.debate import debate, shaped
 from mmcorl.interactions.records import agent_metrics, reply_records
 from mmcorl.interactions.verifiers import by_label
@@ -253,14 +252,6 @@ def test_majority_needs_no_answers_and_silence_is_never_right() -> None:
 # -- draws, texts, uids --------------------------------------------------------------------------------------------
 
 
-@given(st.integers(1, 8), st.integers(0, 10**6))
-def test_nobody_evaluates_itself_where_there_are_others(agents: int, seed: int) -> None:
-    drawn = derangement(random.Random(seed), agents)
-    assert sorted(drawn) == list(range(agents))
-    assert agents == 1 or all(number != other for number, other in enumerate(drawn))
-    assert sorted(permutation(random.Random(seed), agents)) == list(range(agents))
-
-
 @pytest.mark.parametrize("kind", ["comas", "debate"])
 def test_draws_depend_on_seed_step_and_problem_and_not_on_the_place_in_the_batch(kind: str) -> None:
     settings = EpisodeSettings(kind=kind, references=1)  # type: ignore[arg-type]
@@ -277,19 +268,6 @@ def test_draws_depend_on_seed_step_and_problem_and_not_on_the_place_in_the_batch
     assert requests(PROBLEMS[1:2], 1, 0).items() <= base.items()
     assert requests(PROBLEMS, 2, 0) != base
     assert requests(PROBLEMS, 1, 1) != base
-
-
-@given(st.text(), st.integers(1, 20))
-def test_long_texts_lose_their_middle(text: str, limit: int) -> None:
-    kept, whole = cut(text, limit), text.strip()
-    if len(whole) <= limit:
-        assert kept == whole
-    else:
-        head, tail = kept[: limit - limit // 2], kept[limit - limit // 2 + len(CUT) :]
-        assert kept == head + CUT + tail
-        assert whole.startswith(head)
-        assert whole.endswith(tail)
-        assert len(head + tail) == limit
 
 
 def test_cuts_are_counted_and_views_hold_the_same_texts() -> None:

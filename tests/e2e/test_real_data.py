@@ -1,24 +1,22 @@
-"""Real questions: every row of real files is handled and counted, real options are votes and rewards."""
+"""Real questions: their options stand in prompts as lettered lines, and letters and values are one vote."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mmcorl.answers import Equivalence
-from mmcorl.cli.main import main
 from mmcorl.config import parse
-from mmcorl.data import DataSettings, check, load_prompts
+from mmcorl.data import DataSettings, load_prompts
 from mmcorl.labels.supervision import Supervision
 from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.rewards import Reward
 from mmcorl.types import Completion, Group, Prompt
-from runs import changed, small_config, write_config
+from runs import changed, small_config
 
 
 @pytest.fixture(autouse=True)
@@ -37,65 +35,6 @@ def mathvision(shared_data: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def wemath(shared_data: Path) -> dict[str, Any]:
     return {"source": str(next((shared_data / "wemath").glob("*.parquet"))), "recipe": "wemath"}
-
-
-def run(tmp_path: Path, **settings: Any) -> Path:
-    """Train through the command line; returns the run folder."""
-    common = {"prompt": {"style": "answer_tags"}, "training": {"dtype": "fp32"}, "device": "cpu"}
-    file = write_config(tmp_path, common | settings)
-    assert main(["train", str(file), "--run-dir", str(tmp_path / "run"), "--quiet"]) == 0
-    return tmp_path / "run"
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def assert_every_row_was_handled(folder: Path, train: Mapping[str, Any], completions: int) -> Mapping[str, Any]:
-    """What a run over exactly one epoch must have left; returns its data check."""
-    checks = json.loads((folder / "data_check.json").read_text())
-    for part in checks.values():
-        assert part["rows"] == part["kept"] + sum(part["counts"].values())
-        assert len(part["findings"]) == sum(part["counts"].values())  # fewer than 20 of each kind
-    votes, metrics = lines(folder / "votes.jsonl"), lines(folder / "metrics.jsonl")
-    source = load_prompts(DataSettings(**train))
-    kept = source.select(check(source, max_side=1024).kept)
-    assert len(votes) == len(kept) == checks["train"]["kept"]
-    assert {(vote["uid"], vote["row"]) for vote in votes} == {(prompt.uid, prompt.row_id) for prompt in kept}
-    for vote in votes:
-        for agent in vote["agents"].values():
-            cast = [answer for answer in agent["answers"] if answer is not None]
-            assert len(agent["answers"]) == len(agent["rewards"]) == completions
-            assert sum(count for _, count in agent["votes"]) == len(cast)
-            assert (agent["vote"] is None) == (not cast)
-    for record in lines(folder / "validation.jsonl"):
-        for agent in record["agents"].values():
-            assert agent["n"] == agent["graded"] == checks[record["set"]]["kept"]
-    assert {record["step"] for record in lines(folder / "validation.jsonl")} >= {0, metrics[-1]["step"]}
-    return checks
-
-
-@pytest.mark.slow
-def test_a_pair_of_families_sees_every_real_picture_once(tmp_path, tiny_checkpoints, mathvision):
-    # 304 rows, of which 256 are held out: 48 remain for 3 steps of 16.
-    train = {**mathvision, "hold_out": {"rows": 256}}
-    held_out = {**mathvision, "hold_out": {"rows": 256, "part": "held_out"}, "limit": 12}
-    folder = run(
-        tmp_path,
-        epochs=1,
-        agents=[{"name": name, "model": str(tiny_checkpoints[name])} for name in ("qwen2_5_vl", "internvl3_5")],
-        data={"train": train},
-        validation={"sets": [{"name": "held_out", "data": held_out}]},
-        batch={"prompts": 16, "completions": 4},
-        sampling={"max_new_tokens": 12},
-    )
-    checks = assert_every_row_was_handled(folder, train, completions=4)
-    assert (checks["train"]["rows"], checks["train"]["kept"], checks["held_out"]["kept"]) == (48, 48, 12)
-    page = (folder / "report.html").read_text()
-    assert page.count("data:image/png;base64,") >= 4  # real pictures in the gallery
-
-
-# -- multiple choice -----------------------------------------------------------------------------------------
 
 
 def answers(prompt: Prompt, given: Sequence[str | None]) -> Group:

@@ -80,17 +80,6 @@ def test_yaml_as_people_write_it(tmp_path: Path) -> None:
     assert config.checkpoint.best is False
 
 
-def test_differences_name_the_leaves() -> None:
-    old = {"a": 1, "b": {"c": [1, 2], "d": None}, "e": [{"f": 1}]}
-    new = {"a": 1, "b": {"c": [1, 3], "d": "x"}, "e": [{"f": 2}, {"f": 3}]}
-    assert list(settings.differences(old, old)) == []
-    assert list(settings.differences(old, new)) == [
-        "b.c[1]: 2 -> 3",
-        "b.d: none -> 'x'",
-        "e: [{'f': 1}] -> [{'f': 2}, {'f': 3}]",
-    ]
-
-
 def test_a_misspelt_key_comes_first_and_counts_the_rest() -> None:
     raw = yaml.safe_load(SMALL)
     raw["agents"][0] = {"name": "a", "modle": "m"}

@@ -62,15 +62,6 @@ def test_two_agents_swap_their_votes():
     assert [[label.uid for label in row] for row in labels.labels] == [["p", "q"]] * 2
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 5])
-def test_the_ring_teaches_each_agent_by_the_next_and_self_by_itself(n):
-    names = [f"agent{i}" for i in range(n)]
-    groups = [[group("p", f"vote of {name}", "other", f"vote of {name}")] for name in names]
-    for kind, teachers in (("ring", names[1:] + names[:1]), ("self", names))[n == 1 :]:
-        labels = Supervision(kind, names, relation=SAME).labels(groups, [prompt("p")])
-        assert answers_and_teachers(labels) == [[(f"vote of {teacher}", teacher)] for teacher in teachers]
-
-
 def test_gold_teaches_everyone_by_the_known_answer():
     groups = [[group("p", "1", "1")], [group("p", "2", "2")]]
     labels = Supervision("gold", ["A", "B"], relation=SAME).labels(groups, [prompt("p", gold="7")])
