@@ -12,10 +12,10 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    # In the ring Gemma learns from the agent that begins without dots, and is on its way after 60 steps: .75 to .86
-    # with this seed, to .96 with the next.
+    # In the ring Gemma learns from the agent that begins without dots, and is on its way after 60 steps: it ends between
+    # .86 and .96, by seed and machine.
     ("config", "repaired"),
-    [("ring_of_three.yaml", 0.2), ("same_family.yaml", 0.75), ("text.yaml", 0.75)],
+    [("ring_of_three.yaml", 0.25), ("same_family.yaml", 0.75), ("text.yaml", 0.75)],
 )
 def test_every_agent_repairs_what_its_peers_know(tmp_path: Path, config: str, repaired: float) -> None:
     """As a share of the answers that were wrong at the start; floats, and so the last ones, differ between machines."""
