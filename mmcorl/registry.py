@@ -251,9 +251,9 @@ def user_files(specs: Iterable[str]) -> dict[str, Path]:
         top = tops.pop().partition(".")[0]
         origin = None if top in seen else _origin(top)
         seen.add(top)
-        path = Path(origin or "").resolve()
+        path = Path(origin or "").absolute()
         path = path.parent if path.name == "__init__.py" else path
-        if not origin or path.parent not in homes:
+        if not origin or path.parent.resolve() not in homes:
             continue
         for file in [path] if path.is_file() else sorted(path.rglob("*.py")):
             files[file.relative_to(path.parent).as_posix()] = file

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from adapter_passes import each_family
+from adapter_passes import each_family, noise
 from mmcorl.config import VerifierSettings
 from mmcorl.errors import RunError
 from mmcorl.interactions import prompts
@@ -28,7 +28,7 @@ from model_adapters.templates import control_tokens, without_control_tokens
 from openai_server import Call, OpenAIServer, Reply
 from runs import ForkServer, assert_it_learns, assert_same_run, changed, records, small_config, write_config
 from sharding_worlds import Task, World, done, train
-from worker_parts import largest_difference, mixed_prompts, noise, prompt, settings, worker
+from worker_parts import largest_difference, mixed_prompts, prompt, settings, worker
 
 KILLED = -signal.SIGKILL
 CONVERSING: dict[str, Any] = {"objective": {"kind": "reinforce_pp"}, "episode": {"kind": "comas"}}
