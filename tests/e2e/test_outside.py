@@ -105,8 +105,9 @@ def test_an_error_of_a_users_function_names_the_setting_and_the_line(config: Pat
 
 def test_a_file_beside_the_config_hides_no_module_of_python_from_child_processes(config: Path) -> None:
     (config.parent / "colorsys.py").write_text("")
-    load(config, ["reward=mine:short"])
-    code = "import mmcorl.registry, mine, colorsys; print(mine.__file__, colorsys.__file__)"
+    (config.parent / "light.py").write_text("def reward(answers): ...\n")
+    load(config, ["reward=light:reward"])
+    code = "import mmcorl.registry, light, colorsys; print(light.__file__, colorsys.__file__)"
     found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert [Path(file).parent == config.parent for file in found.split()] == [True, False]
 

@@ -106,13 +106,8 @@ WAYS_TO_BE_TAUGHT = {
 }
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        pytest.param(changes, id=name, marks=() if name == "an averaged teacher" else pytest.mark.slow)
-        for name, changes in WAYS_TO_BE_TAUGHT.items()
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", WAYS_TO_BE_TAUGHT.values(), ids=WAYS_TO_BE_TAUGHT)
 def test_every_way_of_being_taught_resumes_too(
     changes: dict[str, Any], cache: Path, server: ForkServer, tmp_path: Path
 ) -> None:
