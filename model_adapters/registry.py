@@ -189,9 +189,15 @@ def _spec_for(model_type: str, config: dict[str, Any]) -> str:
         )
     if claims:
         return claims[0]
-    if _is_multimodal(model_type, config):
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES as MULTIMODAL
+
+    parts = ("vision_config", "visual", "audio_config", "vision_tower", "mm_vision_tower")
+    if model_type in MULTIMODAL or any(config.get(part) for part in parts):
         raise AdapterError(f"model_type `{model_type}` is multimodal and no adapter serves it; {_way_out(model_type)}")
-    if _is_causal(model_type, config):
+    # The table also maps BERT, so `architectures` decides.
+    names = config.get("architectures") or [CAUSAL.get(model_type)]
+    if model_type in CAUSAL and any(name == CAUSAL[model_type] or name.endswith("ForCausalLM") for name in names):
         return _import_path(builtin_adapters()[-1])
     raise AdapterError(f"model_type `{model_type}` is unknown here; {_way_out(model_type)}")
 
@@ -203,25 +209,6 @@ def _way_out(model_type: str) -> str:
     return (
         f"{start}use one of {known} or any causal language model, or write a ModelAdapter and name it by "
         f"`adapter: pkg.module:Class` or the entry point `{ENTRY_POINTS}`."
-    )
-
-
-def _is_multimodal(model_type: str, config: dict[str, Any]) -> bool:
-    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
-
-    parts = ("vision_config", "visual", "audio_config", "vision_tower", "mm_vision_tower")
-    return model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES or any(config.get(part) for part in parts)
-
-
-def _is_causal(model_type: str, config: dict[str, Any]) -> bool:
-    """Return whether AutoModelForCausalLM applies; it also maps BERT, so `architectures` decides."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
-
-    if model_type not in CAUSAL:
-        return False
-    architectures = config.get("architectures") or []
-    return not architectures or any(
-        name == CAUSAL[model_type] or name.endswith("ForCausalLM") for name in architectures
     )
 
 

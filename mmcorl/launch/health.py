@@ -224,15 +224,13 @@ class HealthMonitor:
                     self.report(here[0], f"cannot be watched: {here[0].info.node} has left the cluster", echo=True)
                     continue
                 for handle in here:
-                    self._take_state(handle, states[handle.info.pid], seconds)
-
-    def _take_state(self, handle: ActorHandle, state: str, seconds: float) -> None:
-        """Record what a monitor saw of a rank `seconds` after the last time."""
-        handle.suspended = handle.suspended + seconds if state == "suspended" else 0.0
-        if state == "ended":
-            self.report(handle, DIED)
-        elif handle.suspended >= SUSPENDED_AFTER:
-            self.report(handle, f"hangs: its process has been suspended for {SUSPENDED_AFTER:g} seconds")
+                    state = states[handle.info.pid]
+                    handle.suspended = handle.suspended + seconds if state == "suspended" else 0.0
+                    if state == "ended":
+                        self.report(handle, DIED)
+                    elif handle.suspended >= SUSPENDED_AFTER:
+                        what = f"hangs: its process has been suspended for {SUSPENDED_AFTER:g} seconds"
+                        self.report(handle, what)
 
 
 def death(reason: str) -> str:

@@ -178,18 +178,16 @@ class Worker:
 
     def save(self, directory: Path) -> None:
         with self._working():
-            weights_io.save(directory, self.shards, self.schedule, self.lora, self.ema)
+            weights_io.save(self, directory)
 
     def load(self, directory: Path) -> None:
         with self._working(changes=True):
-            attention = self.config.training.attention
-            weights_io.load(directory, self.shards, self.schedule, self.lora, self.ema, attention)
+            weights_io.load(self, directory)
             self.sampler.sync()
 
     def export(self, directory: Path) -> None:
         with self._working():
-            attention = self.config.training.attention
-            weights_io.export(directory, self.shards, self.lora, self.encoder.path, attention)
+            weights_io.export(self, directory)
 
     # -- around the loop -----------------------------------------------------------------------------------------
 
