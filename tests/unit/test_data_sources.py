@@ -59,34 +59,28 @@ def as_plain_parquet(folder: Path) -> str:
 
 
 def as_image_parquet(folder: Path) -> str:
-    image_set().to_parquet(folder / "rows.parquet")
+    image_set(ROWS, "img").to_parquet(folder / "rows.parquet")
     return str(folder / "rows.parquet")
 
 
 def as_saved_splits(folder: Path) -> str:
-    datasets.DatasetDict(train=image_set(), test=image_set().select([0])).save_to_disk(folder / "saved")
+    whole = image_set(ROWS, "img")
+    datasets.DatasetDict(train=whole, test=whole.select([0])).save_to_disk(folder / "saved")
     return str(folder / "saved")
 
 
 def as_hub_folder(folder: Path) -> str:
     (folder / "copy" / "data").mkdir(parents=True)
-    image_set().to_parquet(folder / "copy" / "data" / "train-00000-of-00001.parquet")
+    image_set(ROWS, "img").to_parquet(folder / "copy" / "data" / "train-00000-of-00001.parquet")
     return str(folder / "copy")
 
 
-def image_set() -> datasets.Dataset:
-    rows = [{**row, "img": [{"bytes": row["img"], "path": None}]} for row in ROWS]
-    features = datasets.Features(
-        {
-            "qid": datasets.Value("string"),
-            "q": datasets.Value("string"),
-            "img": datasets.List(datasets.Image()),
-            "ans": datasets.Value("string"),
-            "opts": datasets.List(datasets.Value("string")),
-            "level": datasets.Value("int64"),
-        }
-    )
-    return datasets.Dataset.from_list(rows, features=features)
+def image_set(rows: list[dict[str, object]], column: str) -> datasets.Dataset:
+    """Rows with the Image feature, their column holding the bytes of one image or of several."""
+    several = [row[column] if isinstance(row[column], list) else [row[column]] for row in rows]
+    stored = [[{"bytes": image, "path": None} for image in images] for images in several]
+    rows = [{**row, column: images} for row, images in zip(rows, stored, strict=True)]
+    return datasets.Dataset.from_list(rows).cast_column(column, datasets.List(datasets.Image()))
 
 
 FORMS = [as_jsonl, as_plain_parquet, as_image_parquet, as_saved_splits, as_hub_folder]
@@ -217,20 +211,12 @@ def test_chat_lists_and_nested_columns_as_verl_writes_them(tmp_path):
 
 
 def test_mmr1_from_a_local_copy_takes_the_first_image_and_counts_the_others(tmp_path):
-    features = datasets.Features(
-        {
-            "problem": datasets.Value("string"),
-            "images": datasets.List(datasets.Image()),
-            "answer": datasets.Value("string"),
-        }
-    )
-    images = [{"bytes": png(shade), "path": None} for shade in range(3)]
     rows = [
-        {"problem": "<image>What is x?", "images": images[:1], "answer": "4"},
-        {"problem": "<image><image>What is y?", "images": images[1:], "answer": "5"},
+        {"problem": "<image>What is x?", "images": [png(0)], "answer": "4"},
+        {"problem": "<image><image>What is y?", "images": [png(1), png(2)], "answer": "5"},
     ]
     (tmp_path / "copy").mkdir()
-    datasets.Dataset.from_list(rows, features=features).to_parquet(tmp_path / "copy" / "train.parquet")
+    image_set(rows, "images").to_parquet(tmp_path / "copy" / "train.parquet")
     for place in ("copy", "copy/train.parquet"):
         source = load_prompts(DataSettings(source=str(tmp_path / place), recipe="mmr1_math"))
         assert [(p.text, p.images, p.gold) for p in source] == [

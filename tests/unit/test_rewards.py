@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from doubles import CaseFold
+from doubles import ByOption, CaseFold
 from mmcorl.errors import RunError
 from mmcorl.labels.supervision import MismatchError
 from mmcorl.rewards import REWARDS, Reward, RewardRow, has_form, match
@@ -39,6 +39,13 @@ def test_an_answer_of_the_labels_class_earns_one():
         assert match(("a", "A", "b", None), wanted, SAME) == earned
     with pytest.raises(MismatchError, match="not about the same prompts: p"):
         Reward(SAME)([group("a")], [label("a", uid="q")], [Prompt("p", "1", "?")])
+
+
+def test_labels_and_groups_are_joined_by_uid_and_compared_under_the_options_of_their_question():
+    prompts = [Prompt("p", "1", "?", choices=("30", "60")), Prompt("q", "2", "?", choices=("60", "90"))]
+    groups = [group("A", "60", None), group("A", "60", uid="q")]
+    labels = [label("60", uid="q"), label("30")]
+    assert Reward(ByOption())(groups, labels, prompts) == {"p": (1.0, 0.0, 0.0), "q": (1.0, 1.0)}
 
 
 # -- confidence --------------------------------------------------------------------------------------------------
