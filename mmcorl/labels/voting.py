@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
+
+from mmcorl.errors import UserError
 
 TieRule = Literal["first_seen", "drop", "lexicographic"]
 Choices = Sequence[str] | None
@@ -76,6 +78,8 @@ def majority(
     has fewer than `min_votes` votes or less than `min_share` of the votes cast (the paper's
     self_consistency_threshold; 0 accepts every plurality).
     """
+    if tie not in get_args(TieRule):  # stored scores name one, too
+        raise UserError(f"tie rule {tie!r} is unknown: use one of {', '.join(get_args(TieRule))}")
     first: dict[int, str] = {}
     count: dict[int, int] = {}
     for answer, label in zip(answers, relation.classes(answers, choices), strict=True):

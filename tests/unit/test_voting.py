@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from doubles import ByOption, CaseFold
+from mmcorl.errors import UserError
 from mmcorl.labels.voting import Vote, majority, pairwise_agreement
 
 SAME = CaseFold()
@@ -30,6 +31,11 @@ def test_a_tie_is_recorded_and_settled_by_the_named_rule():
         assert (vote.answer, vote.tie, vote.support, vote.share) == (winner, True, 2, pytest.approx(2 / 5))
     # b reaches two votes first, but a was seen first: Counter.most_common, and so the paper, says a.
     assert majority(["a", "b", "b", "a"], SAME).answer == "a"
+
+
+def test_an_unknown_rule_for_ties_is_refused():
+    with pytest.raises(UserError, match="random.*first_seen, drop, lexicographic"):
+        majority(["1"], SAME, tie="random")
 
 
 def test_nobody_voting_elects_nobody():
