@@ -165,7 +165,7 @@ def _numbers(kind: str, result: Any, group: Group) -> tuple[float, ...]:
     """Check what a reward returned: K finite numbers."""
     try:
         values = tuple(float(value) for value in result)
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # a generator runs only here, and may raise anything
         raise RunError(f"reward {kind!r} returned {result!r}, not a list of numbers ({error}): correct it") from error
     if len(values) != len(group.completions):
         raise RunError(

@@ -34,7 +34,7 @@ def test_a_tie_is_recorded_and_settled_by_the_named_rule():
 
 
 def test_an_unknown_rule_for_ties_is_refused():
-    with pytest.raises(UserError, match="random.*first_seen, drop, lexicographic"):
+    with pytest.raises(UserError, match=r"random.*first_seen, drop, lexicographic"):
         majority(["1"], SAME, tie="random")
 
 
