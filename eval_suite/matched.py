@@ -173,8 +173,7 @@ def matched(teams: Sequence[Team], relation: Relation, votes: int | None = None)
             folder = members[0].folder
             row = _row(team, "pooled", folder, pooled, len(members), each, "maj")
             rows.append(row)
-            label, prints = f"{team} {row.score}", folder.fingerprints()
-            pools.append(scored_benchmarks(label, folder.items(), pooled, row.summary, prints, relation))
+            pools.append(scored_benchmarks(f"{team} {row.score}", folder, pooled, row.summary, relation))
             for name, scored in pools[-1].items():
                 if scored.score.ties:
                     cast = [outcome for outcome in pooled if outcome.benchmark == name]

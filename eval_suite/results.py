@@ -96,9 +96,7 @@ class Evaluation(Result):
 
     def scored(self, relation: Relation) -> dict[str, Scored]:
         """Its benchmarks as its summary scores them; `relation` decides when two answers are one vote."""
-        outcomes = self.folder.outcomes()
-        prints = self.folder.fingerprints()
-        return scored_benchmarks(self.label, self.folder.items(), outcomes, self.summary, prints, relation)
+        return scored_benchmarks(self.label, self.folder, self.folder.outcomes(), self.summary, relation)
 
 
 def is_evaluation(path: Path) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from eval_suite.folder import EvalFolder
 from eval_suite.items import Item
 from eval_suite.metrics.aggregate import Score, aggregate
 from eval_suite.metrics.intervals import RESAMPLES, Interval, percentile_interval, resampled_ratios
@@ -91,19 +92,10 @@ class Paired:
 
 
 def scored_benchmarks(
-    label: str,
-    items: Iterable[Item],
-    outcomes: Iterable[Outcome],
-    summary: Mapping[str, Any],
-    fingerprints: Mapping[tuple[str, str], str],
-    relation: Relation | None = None,
+    label: str, folder: EvalFolder, outcomes: Sequence[Outcome], summary: Mapping[str, Any], relation: Relation
 ) -> dict[str, Scored]:
-    """Score every benchmark of an evaluation for comparison, as its summary does.
-
-    `summary`: content of summary.json; `fingerprints`: as stored in items.jsonl, by (benchmark, id); `relation`:
-    needed when the summary says maj@k.
-    """
-    items, outcomes = list(items), list(outcomes)
+    """Score every benchmark of outcomes over the items of `folder` for comparison, as their summary does."""
+    items, fingerprints = folder.items(), folder.fingerprints()
     scored = {}
     for name, scores in summary["benchmarks"].items():
         members = [item for item in items if item.benchmark == name]

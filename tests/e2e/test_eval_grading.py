@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from eval_suite import compare, grade_file, pool, table
-from evaluations import Cli, block, cli, evaluation, humaneval, write_rows
-from mmcorl.errors import UserError
+from evaluations import Cli, cli, evaluation, write_rows
+from mmcorl.errors import RunError, UserError
 from openai_server import OpenAIServer, fail, say
 
 __all__ = ["cli"]
@@ -77,19 +77,6 @@ def test_unusable_files_are_refused(cli: Cli, tmp_path: Path) -> None:
     assert not (tmp_path / "mine.graded").exists()
 
 
-def test_code_runs_only_when_allowed_and_is_graded_by_its_tests(cli: Cli, tmp_path: Path) -> None:
-    copy = humaneval(tmp_path / "humaneval.jsonl", [('def double(x):\n    """Twice x."""\n', "candidate(2) == 4")])
-    programs = ["def double(x):\n    return 2 * x", "def double(x):\n    return x + 3"]
-    file = write_rows(tmp_path / "p.jsonl", [{"id": "HumanEval/0", "response": block(code)} for code in programs])
-    argv = ["grade", file, "--benchmark", f"humaneval={copy}", "--quiet"]
-    assert "--run-code" in cli.refused(*argv)
-    scores = cli.score(*argv, "--run-code")
-    assert (scores["aggregation"], scores["accuracy"]) == ("avg@2", 0.5)
-    rows = [json.loads(line) for line in (tmp_path / "p.graded" / "rule.jsonl").read_text().splitlines()]
-    assert [row["rule"] for row in rows] == [True, False]
-    assert all(row["tests"] for row in rows)
-
-
 def test_tables_are_written_beside_the_summary_and_again_by_report(cli: Cli, tmp_path: Path) -> None:
     with OpenAIServer(say("incorrect")) as server:
         folder = evaluation(tmp_path / "e", ["0", "5", "2", "9"], judge=server.url, judge_model="a_judge")
@@ -143,8 +130,9 @@ def test_what_may_not_stand_side_by_side_is_refused(cli: Cli, tmp_path: Path) ->
     a = evaluation(tmp_path / "a", ["0", "7"])
     with OpenAIServer(say("incorrect")) as server:
         judged = evaluation(tmp_path / "judged", ["0", "7"], judge=server.url)
-    with OpenAIServer(fail(400)) as server:
-        waiting = evaluation(tmp_path / "waiting", ["0", "7"], judge=server.url)
+    waiting = tmp_path / "waiting"
+    with OpenAIServer(fail(400)) as server, pytest.raises(RunError, match="the judge answered none of 1 request"):
+        evaluation(waiting, ["0", "7"], judge=server.url)
     assert "1 response of waiting missing or unjudged" in " ".join(cli("compare", judged, waiting).split())
     policy = evaluation(tmp_path / "policy", ["0", "7"], mcq_policy="letter_only")
     more = evaluation(tmp_path / "more", ["0", "7", "2"])

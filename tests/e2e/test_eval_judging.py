@@ -120,7 +120,10 @@ def test_failed_calls_are_asked_again(cli: Cli, file: Path) -> None:
 
 
 def test_a_blank_gold_is_never_judged(cli: Cli, tmp_path: Path) -> None:
-    rows = [{"id": "a", "response": "\\boxed{5}", "gold": "$ $"}, {"id": "b", "response": "\\boxed{five}", "gold": "5"}]
+    rows = [
+        {"id": "a", "response": "\\boxed{5}", "gold": "$ $"},
+        {"id": "b", "response": "\\boxed{half of ten}", "gold": "5"},
+    ]
     with OpenAIServer(say("correct")) as server:
         scores = grade(cli, write_rows(tmp_path / "r.jsonl", rows), "--judge", server.url)
         assert (len(server.calls), scores["correct"], scores["judge_pending"]) == (1, 1, 0)

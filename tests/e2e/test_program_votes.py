@@ -117,10 +117,12 @@ def test_a_file_of_programs_is_scored_by_their_vote(
     # What held the programs stands beside the score.
     assert scores["sandbox"] == [sandbox.record]
     folder = tmp_path / "mine.graded"
+    rows = [json.loads(line) for line in (folder / "rule.jsonl").read_text().splitlines()]
+    assert [(row["rule"], bool(row["tests"])) for row in rows] == [(False, True), (True, True), (True, True)]
     assert json.loads((folder / "sandbox.json").read_text()) == {"used": [sandbox.record]}
     # Killed while the examples ran: a torn last line; the same command ends with the same summary.
-    whole, rows = (folder / "summary.json").read_bytes(), (folder / "behaviour.jsonl").read_text()
-    (folder / "behaviour.jsonl").write_text(rows[: len(rows) // 2])
+    whole, behaviour = (folder / "summary.json").read_bytes(), (folder / "behaviour.jsonl").read_text()
+    (folder / "behaviour.jsonl").write_text(behaviour[: len(behaviour) // 2])
     cli(*argv)
     assert (folder / "summary.json").read_bytes() == whole
     # A sandbox that does not start says nothing of the programs: one sentence, and the same command resumes.
