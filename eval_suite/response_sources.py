@@ -93,16 +93,9 @@ class GatheredResponses:
 
 
 def gather(texts: Sequence[str], options: DiversityOptions, *, labels: bool, reporter: Reporter) -> GatheredResponses:
-    """Sample or read every source and join their problems.
+    """Sample or read every source, `[NAME=]SOURCE[@seedN]`, and join their problems; `labels` needs known answers.
 
-    Args:
-        texts: sources, each `[NAME=]SOURCE[@seedN]`.
-        options: how checkpoints are sampled and files read.
-        labels: whether known answers are needed.
-        reporter: where progress goes.
-
-    Raises:
-        UserError: sources that cannot be compared.
+    Raises UserError for sources that cannot be compared.
     """
     sources = [parse_source(text) for text in texts]
     _check_sources(sources, options)

@@ -257,7 +257,8 @@ def _several(summaries: Summaries, columns: Sequence[Column], means: Mapping[str
 
 def _origins(summaries: Summaries, columns: Sequence[Column]) -> Table:
     """Return per score what the rules credited, what the judge added, and what could not be scored."""
-    heads: list[tuple[str, Align]] = [("", "left")] if len(summaries) == 1 else [("", "left"), ("run", "left")]
+    several = len(summaries) > 1
+    heads: list[tuple[str, Align]] = [("", "left"), ("run", "left")] if several else [("", "left")]
     for head in ("n", "rules alone %", "judge recovered", "format %", "cut off %", "judge failed", "judge unclear"):
         heads.append((head, "right"))
     rows = []
@@ -266,16 +267,15 @@ def _origins(summaries: Summaries, columns: Sequence[Column]) -> Table:
             scores = _scores_of(summary, column)
             if scores is None:
                 continue
-            names = [Cell(title(column[0]))] if len(summaries) == 1 else [Cell(title(column[0])), Cell(label)]
-            rule = Cell(percent(scores["rule_correct"], scores["total"])) if scores["total"] else Cell(DASH)
-            given = scores["responses"]
-            shares = [Cell(percent(scores[key], given, 1)) if given else Cell(DASH) for key in ("committed", "cut_off")]
-            has_judge = scores["judge"] is not None
-            judged = [
-                Cell(f"{scores[key]:,}" if has_judge else DASH)
+            given, total = scores["responses"], scores["total"]
+            rule = percent(scores["rule_correct"], total) if total else DASH
+            shares = [percent(scores[key], given, 1) if given else DASH for key in ("committed", "cut_off")]
+            recovered, *others = (
+                DASH if scores["judge"] is None else f"{scores[key]:,}"
                 for key in ("judge_recovered", "judge_failed", "judge_unclear")
-            ]
-            rows.append([*names, Cell(f"{scores['n']:,}"), rule, judged[0], *shares, *judged[1:]])
+            )
+            names = [title(column[0]), label] if several else [title(column[0])]
+            rows.append(cells(*names, f"{scores['n']:,}", rule, recovered, *shares, *others))
     return Table("How the scores came about", heads, rows, [])
 
 

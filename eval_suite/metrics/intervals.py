@@ -30,12 +30,12 @@ class Cluster(NamedTuple):
 class Clustered:
     """An interval that accounts for dependent answers."""
 
-    interval: Interval
+    clusters: int
     standard_error: float | None
     """Standard error of the accuracy; None for a single cluster, which says nothing about its own spread."""
-    clusters: int
-    effective: float
+    effective_n: float
     """Number of independent answers that would be as informative."""
+    interval: Interval
 
 
 def clustered_standard_error(clusters: Sequence[Cluster]) -> float | None:
@@ -67,7 +67,7 @@ def clustered_interval(clusters: Sequence[Cluster]) -> Clustered:
         effective = float(len(clusters))
     else:
         effective = min(float(total), p * (1 - p) / error**2) if error else float(total)
-    return Clustered(wilson(p * effective, effective), error, len(clusters), effective)
+    return Clustered(len(clusters), error, effective, wilson(p * effective, effective))
 
 
 def resampled_ratios(pairs: Sequence[tuple[float, float]], *, seed: int, resamples: int) -> np.ndarray:

@@ -135,14 +135,9 @@ def _intervals(items: Sequence[Item], score: Score) -> dict[str, Any]:
         units[unit] = Cluster(known.correct + share.correct, known.total + share.total)
     clustered = None
     if len(units) < score.total:
-        result = clustered_interval(list(units.values()))
-        clustered = {
-            "by": "group" if len(units) < len(items) else "item",
-            "clusters": result.clusters,
-            "standard_error": result.standard_error,
-            "effective_n": result.effective,
-            "interval": list(result.interval),
-        }
+        by = "group" if len(units) < len(items) else "item"
+        facts = vars(clustered_interval(list(units.values())))
+        clustered = {"by": by, **facts, "interval": list(facts["interval"])}
     return {"wilson": list(wilson(score.correct / score.total * total, total)), "clustered": clustered}
 
 

@@ -41,14 +41,14 @@ def test_the_clustered_interval_counts_information_not_copies() -> None:
     once = [Cluster(1, 1)] * 30 + [Cluster(0, 1)] * 70
     five = clustered_interval([Cluster(5, 5)] * 30 + [Cluster(0, 5)] * 70)
     assert five.clusters == 100
-    assert five.effective == pytest.approx(99)  # p (1 - p) / SE^2 with the G - 1 of the error
+    assert five.effective_n == pytest.approx(99)  # p (1 - p) / SE^2 with the G - 1 of the error
     assert five.interval == pytest.approx(clustered_interval(once).interval)
     plain = wilson(150, 500)
     assert five.interval.low < plain.low < plain.high < five.interval.high
     singles = [Cluster(1, 1)] * 400 + [Cluster(0, 1)] * 600
     assert clustered_interval(singles).interval == pytest.approx(wilson(400, 1000), abs=1e-4)
     # Each cluster half right: no spread at all, but still only eight answers.
-    assert clustered_interval([Cluster(1, 2)] * 4).effective == 8
+    assert clustered_interval([Cluster(1, 2)] * 4).effective_n == 8
     with pytest.raises(ValueError, match="no answer"):
         clustered_interval([])
 
