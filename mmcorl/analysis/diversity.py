@@ -7,6 +7,7 @@ is right; where both are wrong, it also counts whether they give the same answer
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
@@ -202,14 +203,11 @@ def measure(
 
 def count_cells(a: Sequence[bool], b: Sequence[bool], same: Sequence[bool]) -> Cells:
     """Return the counts of two correctness vectors; `same` marks the same answer."""
-    rows = list(zip(a, b, same, strict=True))
-    return Cells(
-        both=sum(right and other for right, other, _ in rows),
-        only_a=sum(right and not other for right, other, _ in rows),
-        only_b=sum(other and not right for right, other, _ in rows),
-        neither=sum(not right and not other for right, other, _ in rows),
-        same_wrong=sum(alike and not right and not other for right, other, alike in rows),
+    rows = Counter(zip(a, b, same, strict=True))
+    both, only_a, only_b, neither = (
+        rows[right, other, True] + rows[right, other, False] for right in (True, False) for other in (True, False)
     )
+    return Cells(both, only_a, only_b, neither, rows[False, False, True])
 
 
 def check_aligned(models: Sequence[ModelResponses]) -> None:

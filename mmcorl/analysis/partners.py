@@ -85,13 +85,9 @@ class Ranking:
     limits: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "anchor": self.anchor,
-            "labelled": self.labelled,
-            "verdict": self.verdict,
-            "candidates": [candidate.as_dict() for candidate in self.candidates],
-            "limits": list(self.limits),
-        }
+        facts = {"anchor": self.anchor, "labelled": self.labelled, "verdict": self.verdict}
+        candidates = [candidate.as_dict() for candidate in self.candidates]
+        return {**facts, "candidates": candidates, "limits": list(self.limits)}
 
 
 def labelled(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from statistics import fmean
 
-from mmcorl.run.reader import RunFiles, mapping, number
+from mmcorl.run.reader import RunFiles, dig, mapping, number
 
 REWARD_GAP = 0.2
 UNPARSED = 0.05
@@ -19,7 +19,20 @@ def caveats(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[str]:
     notes += _progress(runs, labels)
     notes += _comparability(runs, labels)
     for each, label in zip(runs, labels, strict=True):
-        notes += _reward_is_not_accuracy(each, label)
+        if each.supervision == "gold" or (dig(each.config, "reward", "kind") or "match") != "match":
+            continue
+        gaps = []
+        for agent in each.agents:
+            rewards = [value for _, value in each.agent_series(agent, "reward_mean")][-5:]
+            right = [value for _, value in each.agent_series(agent, "sampled_accuracy")][-5:]
+            if rewards and right:
+                gaps.append((fmean(rewards) - fmean(right), agent, fmean(rewards), fmean(right)))
+        gap, agent, reward, accuracy = max(gaps, default=(0.0, "", 0.0, 0.0))
+        if gap > REWARD_GAP:
+            notes.append(
+                f"Reward is agreement with a label, not correctness: in {label}, {agent} ends at reward {reward:.2f} "
+                f"while {accuracy:.2f} of its sampled completions are right."
+            )
     if items := [n for s in run.sets for a in run.agents if (n := run.accuracy(s, a).items)]:
         margin = 1.96 * math.sqrt(0.25 / min(items))
         notes.append(
@@ -95,22 +108,3 @@ def _comparability(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[str]
     if any(run.supervision == "gold" for run in runs) and any(run.supervision != "gold" for run in runs):
         notes.append("Gold is trained on the known answers as a reference; the others never see them.")
     return notes
-
-
-def _reward_is_not_accuracy(run: RunFiles, label: str) -> list[str]:
-    if run.supervision == "gold" or mapping(run.config.get("reward")).get("kind", "match") != "match":
-        return []
-    gaps = []
-    for agent in run.agents:
-        rewards = [value for _, value in run.agent_series(agent, "reward_mean")][-5:]
-        right = [value for _, value in run.agent_series(agent, "sampled_accuracy")][-5:]
-        if rewards and right:
-            reward, accuracy = fmean(rewards), fmean(right)
-            gaps.append((reward - accuracy, agent, reward, accuracy))
-    gap, agent, reward, accuracy = max(gaps, default=(0.0, "", 0.0, 0.0))
-    if gap <= REWARD_GAP:
-        return []
-    return [
-        f"Reward is agreement with a label, not correctness: in {label}, {agent} ends at reward {reward:.2f} "
-        f"while {accuracy:.2f} of its sampled completions are right."
-    ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -115,44 +115,30 @@ def _charts(runs: Mapping[str, Sequence[RunFiles]]) -> list[Chart]:
     sets = dict.fromkeys(name for own in runs.values() for run in own for name in run.sets)
     drawn = []
     for name in sets:
-        drawn.append(
-            _chart(f"Accuracy on {name}", "Greedy, mean of agents and seeds.", runs, _accuracy(name), marks=True)
-        )
-        drawn.append(_chart(f"Agreement on {name}", "Mean of pairs and seeds.", runs, _agreement(name), marks=True))
-    for key, title, note in (*LABEL_METRICS, *GROUP_METRICS[:2]):
-        drawn.append(_chart(title, note, runs, _trained(key), shares=key != "reward_mean" and key != "reward_std"))
-    drawn.append(_chart("Tokens per completion", "", runs, _trained("completion_length"), shares=False))
+        own = {
+            method: [run.validation_series(name, agent) for run in of for agent in run.agents]
+            for method, of in runs.items()
+        }
+        drawn.append(_chart(f"Accuracy on {name}", "Greedy, mean of agents and seeds.", own, marks=True))
+        own = {method: [run.agreement_series(name) for run in of] for method, of in runs.items()}
+        drawn.append(_chart(f"Agreement on {name}", "Mean of pairs and seeds.", own, marks=True))
+    for key, title, note in (*LABEL_METRICS, *GROUP_METRICS[:2], ("completion_length", "Tokens per completion", "")):
+        own = {
+            method: [run.agent_series(agent, key) for run in of for agent in run.agents] for method, of in runs.items()
+        }
+        shares = key not in ("reward_mean", "reward_std", "completion_length")
+        drawn.append(_chart(title, note, own, shares=shares))
     return [chart for chart in drawn if chart is not None]
 
 
-Curves = Callable[[RunFiles], list[Points]]
-
-
-def _accuracy(name: str) -> Curves:
-    return lambda run: [run.validation_series(name, agent) for agent in run.agents]
-
-
-def _agreement(name: str) -> Curves:
-    return lambda run: [run.agreement_series(name)]
-
-
-def _trained(key: str) -> Curves:
-    return lambda run: [run.agent_series(agent, key) for agent in run.agents]
-
-
 def _chart(
-    title: str,
-    note: str,
-    runs: Mapping[str, Sequence[RunFiles]],
-    curves: Curves,
-    *,
-    shares: bool = True,
-    marks: bool = False,
+    title: str, note: str, curves: Mapping[str, Sequence[Points]], *, shares: bool = True, marks: bool = False
 ) -> Chart | None:
-    series = []
-    for number, (method, own) in enumerate(runs.items()):
-        points = mean_curve([points for run in own for points in curves(run)])
-        series.append(Series(method, points, number % COLOURS, number // COLOURS, marks=marks))
+    """Draw the mean curve of each method."""
+    series = [
+        Series(method, mean_curve(own), number % COLOURS, number // COLOURS, marks=marks)
+        for number, (method, own) in enumerate(curves.items())
+    ]
     return line_chart(title, series, note=note, shares=shares, size=LARGE)
 
 

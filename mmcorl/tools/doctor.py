@@ -111,17 +111,6 @@ def _fits(what: str, peak: int, size: int | None, sentence: str, place: str) -> 
     return Finding("problem", "memory", told)
 
 
-def engines(config: Config, readers: Sequence[PromptEncoder], rows: Sequence[Prompt]) -> Iterator[Finding]:
-    """Place and load the agents as for training, and compare each engine with its trainer."""
-    with launcher(config) as launch:
-        cohort = launch.cohort(readers, 1)
-        for place in cohort.places:
-            yield Finding("ok", "places", place)
-        for agent in cohort.agents:
-            found = parity.measure(agent, rows, config)
-            yield Finding("problem" if found.fault else "ok", "engines", found.fault or found.sentence())
-
-
 def _readable(prompts: PromptSource, readers: Sequence[PromptEncoder]) -> Iterator[Prompt]:
     """Rows that can be used; the check of the data, which training makes, says what is wrong with the others."""
     limits = [(reader, reader.longest_prompt()) for reader in readers]
@@ -146,7 +135,14 @@ def examine(config: Config, *, quiet: bool = False) -> Iterator[Finding]:
         yield Finding("note", "engines", "not compared with the trainers before the problems above are solved")
         return
     try:
-        yield from engines(config, readers, rows)
+        # The agents are placed and loaded as for training, and each engine is compared with its trainer.
+        with launcher(config) as launch:
+            cohort = launch.cohort(readers, 1)
+            for place in cohort.places:
+                yield Finding("ok", "places", place)
+            for agent in cohort.agents:
+                found = parity.measure(agent, rows, config)
+                yield Finding("problem" if found.fault else "ok", "engines", found.fault or found.sentence())
     except (UserError, RunError, AdapterError, NotFiniteError) as error:
         yield Finding("problem", "engines", str(error))
 

@@ -190,7 +190,7 @@ class _Teacher:
     def __init__(self, policy: Policy, entry: Entry, seed: int, recipe: Recipe):
         self.policy, self.entry, self.recipe = policy, entry, recipe
         self.random = random.Random(f"habit/{seed}/{entry}")
-        self.rows = [self._row(TEACH_FROM + i) for i in range(recipe.rows)]
+        self.rows = [synthetic.row(entry.kind, 0, TEACH_FROM + i) for i in range(recipe.rows)]
         self.encoded = [self._encode(row) for row in self.rows]
         self.order: list[int] = []
 
@@ -229,7 +229,7 @@ class _Teacher:
         from mmcorl.engines.base import Sampling
         from mmcorl.engines.transformers import TransformersEngine
 
-        rows = [self._row(CHECK_FROM + i) for i in range(self.recipe.checks)]
+        rows = [synthetic.row(self.entry.kind, 0, CHECK_FROM + i) for i in range(self.recipe.checks)]
         engine = TransformersEngine(self.policy)
         drawn = engine.generate([self._encode(row) for row in rows], 1, Sampling(0.0, max_new_tokens=16), 0)
         right: dict[str, list[bool]] = {}
@@ -242,9 +242,6 @@ class _Teacher:
     def accuracy(self) -> float:
         skills = self.accuracy_by_skill()
         return sum(skills.values()) / len(skills)
-
-    def _row(self, index: int) -> synthetic.SyntheticRow:
-        return synthetic.row(self.entry.kind, 0, index)
 
     def _encode(self, row: synthetic.SyntheticRow) -> Any:
         from model_adapters.images import load_image

@@ -21,7 +21,7 @@ from mmcorl.data import DataSettings, check, load_prompts
 from mmcorl.errors import RunError, UserError
 from mmcorl.llm_client import Reply as ModelReply
 from mmcorl.tools.rephrase import RephraseOptions, RephraseReport, breach, rephrase, work_folder
-from mmcorl.tools.rephrase.prompts import compare_prompt, read_comparison, read_rewrite, rewrite_prompt
+from mmcorl.tools.rephrase.prompts import compare_prompt, read_comparison
 from mmcorl.tools.rephrase.rules import split_options
 from openai_server import Behaviour, Call, OpenAIServer, Reply, fail, say
 from paths import ROOT
@@ -185,17 +185,7 @@ def test_the_rules_hold_on_math_and_see_a_changed_number(shared_data):
     assert rules.total() > 300
 
 
-def test_replies_are_read():
-    echo = rewrite_prompt("How many?", "", False)
-    for text, rewording in [
-        ("<rephrased>How many?</rephrased>", "How many?"),
-        ("<think>perhaps <rephrased>no</rephrased></think>\n<rephrased>\nHow many?\n</rephrased>\nDone.", "How many?"),
-        ("<rephrased>first</rephrased> better: <rephrased>How many?</rephrased>", "How many?"),
-        *((text, None) for text in ("How many?", "<rephrased>How many", "", echo, f"<rephrased>{echo}")),
-        (f"{echo}\n<rephrased>What number?</rephrased>", "What number?"),
-    ]:
-        result, why = read_rewrite(ModelReply(text, cut_off=False))
-        assert (result, bool(why)) == (rewording, rewording is None), text
+def test_comparisons_are_read():
     replies = {"same": True, "Different.": False, "<think>different?</think>\n**Same**": True, "same or not": None}
     for text, verdict in (replies | {"": None, compare_prompt("a", "b", False): None}).items():
         assert read_comparison(ModelReply(text, cut_off=False)) is verdict, text
@@ -254,6 +244,8 @@ HOSTILE: dict[str, tuple[Behaviour, str]] = {
     "terminal codes": (lambda call: tagged(reword(question_of(call)) + "\x1b]0;x\x07"), "unicode"),
     "unclosed reasoning": (lambda call: Reply(f"<think><rephrased>{question_of(call)}"), "no_rewording"),
     "refused request": (fail(400, "content filter"), "unanswered"),
+    "reasoned": (lambda call: Reply(f"<think>or <rephrased>no</rephrased></think>\n{good(call).text}\nDone."), ""),
+    "twice": (lambda call: Reply(f"<rephrased>first</rephrased> better: {good(call).text}"), ""),
 }
 
 
@@ -269,12 +261,10 @@ def test_no_reply_breaks_the_alignment(tmp_path, serve):
         return HOSTILE[kind][0](call) if kind else good(call)
 
     report, view, failures = reworded(path, options(serve(rewriting(behave)), endpoint=("retries=0",), attempts=2))
-    assert report.reworded == 2
-    expected = [
-        reword(texts[0]),
-        *(text if HOSTILE[kind][1] else reword(text) + " ?" for kind, text in zip(kinds, texts[1:], strict=True)),
-    ]
-    assert [row["question"] for row in view] == expected
+    assert report.reworded == 4
+    expected = [text if HOSTILE[kind][1] else reword(text) for kind, text in zip(kinds, texts[1:], strict=True)]
+    expected[kinds.index("half a character")] += " ?"
+    assert [row["question"] for row in view] == [reword(texts[0]), *expected]
     assert [row["reason"] or "" for row in view[1:]] == [HOSTILE[kind][1] for kind in kinds]
     assert all(failure["attempts"][-1]["detail"] for failure in failures)
 
