@@ -6,8 +6,9 @@ tag where the data have tags), steps are grouped into windows, and every number 
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -87,31 +88,23 @@ class PathCheck:
         return {"name": self.name, **ends, **sides, "moves": self.moves, "followed": self.followed}
 
 
-def voted_uids(run_dir: Path) -> set[str]:
-    return {line["uid"] for line in _lines(run_dir / "votes.jsonl")}
-
-
-def training_prompts(run_dir: Path, uids: Collection[str]) -> dict[str, Prompt]:
-    """Return the training prompts of a run by uid, as many of `uids` as its data still have.
-
-    Rows that cannot be read were not trained on and are skipped.
+def training_prompts(run_dir: Path) -> dict[str, Prompt]:
+    """Return the prompts in a run's votes.jsonl by uid, as many as its data still have.
 
     Raises UserError: no config, data that cannot be opened, or data that have none of these prompts any more.
     """
+    uids = {line["uid"] for line in _lines(run_dir / "votes.jsonl")}
     config = run_dir / "config.yaml"
     if not config.is_file():
         raise UserError(f"{str(run_dir)!r} has no config.yaml: give the folder of a run of `mmcorl train`")
     source = load_prompts(load_kept(run_dir).data.train)
     prompts: dict[str, Prompt] = {}
     for row in range(len(source)):
-        try:
-            prompt = source[row]
-        except BadRow:
-            continue
-        if prompt.uid in uids:
-            prompts[prompt.uid] = prompt
-            if len(prompts) == len(uids):
-                break
+        with contextlib.suppress(BadRow):  # Such a row was not trained on.
+            if (prompt := source[row]).uid in uids:
+                prompts[prompt.uid] = prompt
+        if len(prompts) == len(uids):
+            break
     if uids and not prompts:
         raise UserError(
             f"the training data of {str(run_dir)!r} ({source.name}) have none of the prompts in its votes: restore the "

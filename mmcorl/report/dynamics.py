@@ -18,7 +18,6 @@ from mmcorl.analysis.trajectories import (
     measure_paths,
     read_votes,
     training_prompts,
-    voted_uids,
 )
 from mmcorl.answers import Equivalence
 from mmcorl.config import load_kept
@@ -123,7 +122,7 @@ def _runs(options: DynamicsOptions) -> DynamicsReport:
         raise UserError(f"--windows {options.windows} leaves no path: give 2 or more")
     report = DynamicsReport({"runs": []})
     for run_dir, name in zip(options.runs, run_labels([read_run(path) for path in options.runs]), strict=True):
-        prompts = training_prompts(run_dir, voted_uids(run_dir))
+        prompts = training_prompts(run_dir)
         kind = load_kept(run_dir).reward.kind
         if kind in ("entropy", "self_certainty"):
             raise UserError(

@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from mmcorl.analysis import trajectories
 from mmcorl.analysis.dynamics import Dynamics
-from mmcorl.analysis.trajectories import RunVotes, check_path, measure_paths, read_votes
+from mmcorl.analysis.trajectories import RunVotes, check_path, measure_paths, read_votes, training_prompts
 from mmcorl.answers import Equivalence
 from mmcorl.cli.main import main
 from mmcorl.config import dump, load
@@ -63,7 +62,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def graded(pair: Path) -> tuple[RunVotes, dict[str, Prompt]]:
     """Its votes and its prompts."""
-    prompts = trajectories.training_prompts(pair, trajectories.voted_uids(pair))
+    prompts = training_prompts(pair)
     with Equivalence() as relation:
         return read_votes(pair, prompts, relation), prompts
 
