@@ -66,7 +66,7 @@ def rewriting(behaviour: Behaviour) -> Behaviour:
 def options(server: OpenAIServer | str, endpoint: tuple[str, ...] = (), **changes: Any) -> RephraseOptions:
     """Options that give up soon."""
     url = server if isinstance(server, str) else server.url
-    fast = ("timeout=2", "retries=1", "patience=1", "stop_after=40", "concurrency=8", *endpoint)
+    fast = ("timeout=10", "retries=1", "patience=1", "stop_after=40", "concurrency=8", *endpoint)
     return RephraseOptions(**{"model": "m", "url": url, "set": fast, **changes})
 
 
