@@ -6,7 +6,6 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,12 +64,6 @@ class Toy:
 
     def evaluate(self, prompts: Sequence[Prompt]) -> list[Completion]:
         return [RIGHT if self.p(prompt.tag or "") > 0.5 else WRONG for prompt in prompts]
-
-    def save(self, directory: Path) -> None: ...
-
-    def load(self, directory: Path) -> None: ...
-
-    def export(self, directory: Path) -> None: ...
 
 
 reward = Reward(Letters())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,12 +66,6 @@ class Scripted:
 
     def evaluate(self, prompts: Sequence[Prompt]) -> list[Completion]:
         return [Completion("4", "4", 1, "stop")] * len(prompts)
-
-    def save(self, directory: Path) -> None: ...
-
-    def load(self, directory: Path) -> None: ...
-
-    def export(self, directory: Path) -> None: ...
 
 
 def play(workflow: Workflow, agents: int, say: Say = lambda name, prompt: "4") -> Episode:
