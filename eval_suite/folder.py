@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,6 +30,10 @@ PARTS = ("drafts", "sixth")
 """Evaluations inside a folder of the CoMAS protocol."""
 _REDONE = ("versions", "mcq_policy", "aggregations")
 """Entries of a manifest that may change from run to run: grading and scoring are redone from the files."""
+
+
+class _UnchangedError(Exception):
+    """What would replace a file is equal to it."""
 
 
 class EvalFolder(store.Folder):
@@ -99,14 +104,22 @@ class EvalFolder(store.Folder):
             self._delete_results()
             super().append(name, records, sync=sync)
 
-    def replace_rows(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Replace a file of lines atomically, if it has changed."""
-        text = "".join(map(store.json_line, rows))
+    def replace_rows(self, name: str, rows: Iterable[Mapping[str, Any]], *, stale: Sequence[str] = ()) -> None:
+        """Replace a file of lines atomically, if it has changed; `stale` files, made from it, are emptied before.
+
+        `rows` may be read from the file itself while they are written.
+        """
         file = self.path / name
-        if text != (file.read_text(encoding="utf-8") if file.is_file() else ""):
-            with self.writing(name):
-                self._delete_results()
-            self.write(name, text)
+        with self.writing(name), suppress(_UnchangedError), store.replacing(file) as new:
+            new.writelines(store.json_line(row).encode() for row in rows)
+            new.seek(0)
+            with file.open("rb") if file.is_file() else io.BytesIO() as old:
+                blocks = iter(partial(new.read, 1 << 20), b"")
+                if all(old.read(len(block)) == block for block in blocks) and not old.read(1):
+                    raise _UnchangedError
+            for other in stale:
+                self.replace_rows(other, [])
+            self._delete_results()
 
     def write(self, name: str, text: str | bytes) -> None:
         """Replace a small file atomically."""
@@ -171,9 +184,9 @@ class EvalFolder(store.Folder):
         """The items as far as grading and tables need them: without image bytes."""
         return [item_from_row(row) for row in self.lines("items.jsonl")]
 
-    def responses(self) -> list[Response]:
-        """All responses in file order."""
-        return [Response(**row) for row in self.lines("responses.jsonl")]
+    def responses(self) -> Iterator[Response]:
+        """Yield all responses in file order."""
+        return (Response(**row) for row in self.stream("responses.jsonl"))
 
     def benchmarks(self) -> dict[str, Benchmark]:
         """Benchmarks of the items: built-in ones, and a user's own as far as they can be imported."""
@@ -193,9 +206,9 @@ class EvalFolder(store.Folder):
         return outcomes_of(
             self.items(),
             self.responses(),
-            self.lines("rule.jsonl"),
-            self.lines("judge.jsonl"),
-            self.lines("behaviour.jsonl"),
+            self.stream("rule.jsonl"),
+            self.stream("judge.jsonl"),
+            self.stream("behaviour.jsonl"),
             samples=self.manifest.get("samples_by_benchmark"),
         )
 

@@ -11,7 +11,7 @@ import ast
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +19,7 @@ from typing import Any, Literal
 from eval_suite.grading.options import parse_options
 from eval_suite.grading.reference import to_text
 from eval_suite.items import Item, Response
+from eval_suite.metrics.outcomes import Keys
 from eval_suite.reporter import counted
 from eval_suite.row_files import read_rows
 from mmcorl.errors import UserError
@@ -62,49 +63,79 @@ class Imported:
     """Why `gold` is None, and how to fix it."""
 
 
-def read_responses(path: Path, *, golds: bool = True) -> tuple[list[Imported], list[str]]:
-    """Return all responses of a file, and caveats; without `golds`, known answers that cannot be used are ignored.
+class ResponseFile:
+    """The responses of a file, read anew in every pass over them: there may be more than memory holds.
 
     Raises:
-        UserError: nothing in the file is a response, what should be a text, a number or options is not, or some
-            problems have more responses than others and nothing numbers them; names the row and the columns found.
+        UserError: while iterating, for what `read_responses` refuses of one row.
     """
-    rows = read_rows(path)
-    if not rows:
-        raise UserError(f"{path} holds no rows: give a file with one response per row")
-    notes = []
-    # Sample logs repeat every response for each filter that read it; we read responses ourselves.
-    filters = list(dict.fromkeys(str(row["filter"]) for row in rows if "filter" in row and "resps" in row))
-    if len(filters) > 1:
-        rows = [row for row in rows if str(row.get("filter", filters[0])) == filters[0]]
-        notes.append(f"every response stands once per filter ({', '.join(filters)}); it is read once, unfiltered")
-    numbers = _sample_numbers(rows, path)
-    drawn: dict[str, int] = {}
-    imported: list[Imported] = []
-    for place, row in enumerate(rows):
-        where = f"{path}, row {place}"
-        doc = row.get("doc") if isinstance(row.get("doc"), dict) else {}
-        merged = {**{key: value for key, value in (doc or {}).items() if key not in row}, **row}
-        texts = _texts(merged, where)
-        names = {column: to_text(merged[column]) for column in ID_COLUMNS if _is_plain(merged.get(column))}
-        identity = next(iter(names.values()), str(place))
-        if len(texts) > 1 and numbers is not None:
-            raise UserError(f"{where} holds {len(texts)} responses and a sample number: give one of them")
-        if "doc_hash" in row and numbers is None and identity in drawn:
-            raise UserError(
-                f"{where} answers {identity!r} a second time: keep one filter of a sample log, or number the rows of "
-                "several runs in a column 'sample'"
-            )
-        first = drawn.get(identity, 0) if numbers is None else numbers[place]
-        drawn[identity] = drawn.get(identity, 0) + len(texts)
-        question = _first(merged, QUESTION_COLUMNS)
-        choices, unread = _choices(merged)
-        gold, trouble = _gold(merged, choices)
-        if golds and (unread or trouble):
-            raise UserError(f"{where} {unread or trouble}")
-        for number, text in enumerate(texts):
-            imported.append(
-                Imported(
+
+    def __init__(self, path: Path, golds: bool) -> None:
+        self.path, self._golds = path, golds
+        self.rows = 0
+        """Rows of the file."""
+        self.filters: dict[str, None] = {}
+        given: dict[str | None, int] = {}
+        for row in read_rows(path):
+            self.rows += 1
+            if "filter" in row and "resps" in row:
+                self.filters[str(row["filter"])] = None
+            if self._is_read(row):
+                number = row.get("sample")
+                given.setdefault(to_text(number) if _is_plain(number) else None, self.rows - 1)
+        if not self.rows:
+            raise UserError(f"{path} holds no rows: give a file with one response per row")
+        self._numbers = _sample_numbers(given, path)
+        held: Counter[str] = Counter()
+        keys = Keys()
+        self.samples = 0
+        """Largest number of responses to one problem."""
+        self.count = 0
+        """Responses, without those that never came."""
+        self.absent = 0
+        """Responses that never came."""
+        for one in self:
+            held[one.id] += 1
+            if not keys.add(("", one.id, one.sample)):
+                raise UserError(f"id {one.id!r}, sample {one.sample} stands twice: number the samples of one problem")
+            self.samples = max(self.samples, one.sample + 1)
+            self.count += one.text is not None
+            self.absent += one.text is None
+        if self._numbers is None:
+            _check_even(held, path)
+
+    def _is_read(self, row: Mapping[str, Any]) -> bool:
+        """Sample logs repeat every response for each filter that read it; we read responses ourselves."""
+        first = next(iter(self.filters), "")
+        return len(self.filters) < 2 or str(row.get("filter", first)) == first
+
+    def __iter__(self) -> Iterator[Imported]:
+        """Yield the responses in file order."""
+        drawn: dict[str, int] = {}
+        for place, row in enumerate(filter(self._is_read, read_rows(self.path))):
+            where = f"{self.path}, row {place}"
+            doc = row.get("doc") if isinstance(row.get("doc"), dict) else {}
+            merged = {**{key: value for key, value in (doc or {}).items() if key not in row}, **row}
+            texts = _texts(merged, where)
+            names = {column: to_text(merged[column]) for column in ID_COLUMNS if _is_plain(merged.get(column))}
+            identity = next(iter(names.values()), str(place))
+            numbered = self._numbers is not None
+            if len(texts) > 1 and numbered:
+                raise UserError(f"{where} holds {len(texts)} responses and a sample number: give one of them")
+            if "doc_hash" in row and not numbered and identity in drawn:
+                raise UserError(
+                    f"{where} answers {identity!r} a second time: keep one filter of a sample log, or number the rows "
+                    "of several runs in a column 'sample'"
+                )
+            first = drawn.get(identity, 0) if self._numbers is None else self._numbers[to_text(row["sample"])]
+            drawn[identity] = drawn.get(identity, 0) + len(texts)
+            question = _first(merged, QUESTION_COLUMNS)
+            choices, unread = _choices(merged)
+            gold, trouble = _gold(merged, choices)
+            if self._golds and (unread or trouble):
+                raise UserError(f"{where} {unread or trouble}")
+            for number, text in enumerate(texts):
+                yield Imported(
                     id=identity,
                     sample=first + number,
                     text=text,
@@ -116,19 +147,30 @@ def read_responses(path: Path, *, golds: bool = True) -> tuple[list[Imported], l
                     benchmark=merged["benchmark"] if isinstance(merged.get("benchmark"), str) else None,
                     no_gold="" if gold is not None else _no_gold(merged),
                 )
-            )
-    if numbers is None:
-        _check_even(imported, path)
-    absent = sum(row.text is None for row in imported)
-    if absent == len(imported):
-        raise UserError(f"{path} holds no response in any of its {len(rows)} rows: every call seems to have failed")
-    if absent:
-        hold = "hold no response, or a failed call; they count" if absent > 1 else "holds no response; it counts"
-        notes.append(f"{absent} of {len(imported)} rows {hold} as missing")
-    return imported, notes
 
 
-def as_items(rows: Sequence[Imported], name: str, *, golds: bool = True) -> list[Item]:
+def read_responses(path: Path, *, golds: bool = True) -> tuple[ResponseFile, list[str]]:
+    """Return all responses of a file, and caveats; without `golds`, known answers that cannot be used are ignored.
+
+    Raises:
+        UserError: nothing in the file is a response, what should be a text, a number or options is not, a problem and
+            sample stand twice, or some problems have more responses than others and nothing numbers them; names the
+            row and the columns found.
+    """
+    file = ResponseFile(path, golds)
+    notes = []
+    if len(file.filters) > 1:
+        filters = ", ".join(file.filters)
+        notes.append(f"every response stands once per filter ({filters}); it is read once, unfiltered")
+    if not file.count:
+        raise UserError(f"{path} holds no response in any of its {file.rows} rows: every call seems to have failed")
+    if file.absent:
+        hold = "hold no response, or a failed call; they count" if file.absent > 1 else "holds no response; it counts"
+        notes.append(f"{file.absent} of {file.count + file.absent} rows {hold} as missing")
+    return file, notes
+
+
+def as_items(rows: Iterable[Imported], name: str, *, golds: bool = True) -> list[Item]:
     """Make the items of a file; rows of the same id are samples of one item.
 
     With `golds`, raises UserError for a row without a gold, and where samples of one id disagree about it.
@@ -148,29 +190,18 @@ def as_items(rows: Sequence[Imported], name: str, *, golds: bool = True) -> list
     return list(items.values())
 
 
-def as_responses(rows: Sequence[Imported], benchmark: str, ids: Mapping[str, str] | None = None) -> list[Response]:
-    """Return the responses of a file, without those that never came; `ids` maps row ids to problems.
-
-    Raises UserError where a problem and sample stand twice.
-    """
-    seen: set[tuple[str, int]] = set()
-    responses = []
+def as_responses(rows: Iterable[Imported], benchmark: str, ids: Mapping[str, str] | None = None) -> Iterator[Response]:
+    """Yield the responses of a file, without those that never came; `ids` maps row ids to problems."""
     for row in rows:
-        key = (row.id if ids is None else ids[row.id], row.sample)
-        if key in seen:
-            raise UserError(f"id {row.id!r}, sample {row.sample} stands twice: number the samples of one problem")
-        seen.add(key)
         if row.text is not None:
-            responses.append(Response(benchmark, *key, row.text, row.finish_reason))
-    return responses
+            yield Response(benchmark, row.id if ids is None else ids[row.id], row.sample, row.text, row.finish_reason)
 
 
-def _check_even(rows: Sequence[Imported], path: Path) -> None:
+def _check_even(held: Mapping[str, int], path: Path) -> None:
     """Refuse a file in which an id stands more often than others: repeated by mistake, or some responses are lost.
 
     A score over the largest number of samples would count what the others lack as wrong.
     """
-    held = Counter(row.id for row in rows)
     usual, others = Counter(held.values()).most_common(1)[0]
     odd = next(((id, count) for id, count in held.items() if count != usual), None)
     if odd is not None:
@@ -182,19 +213,16 @@ def _check_even(rows: Sequence[Imported], path: Path) -> None:
         )
 
 
-def _sample_numbers(rows: Sequence[Mapping[str, Any]], path: Path) -> list[int] | None:
-    """0-based numbers from a column `sample` of any numbers or names, such as seeds; None without the column."""
-    given = [row.get("sample") for row in rows]
-    if all(value is None for value in given):
-        return None
-    lacking = next((place for place, value in enumerate(given) if not _is_plain(value)), None)
-    if lacking is not None:
-        raise UserError(f"{path}, row {lacking} has no sample number, but other rows have: number all or none")
-    names = [to_text(value) for value in given]
-    known = set(names)
-    order = sorted(known, key=float) if all(map(_is_number, known)) else sorted(known)
-    places = {name: place for place, name in enumerate(order)}
-    return [places[name] for name in names]
+def _sample_numbers(given: Mapping[str | None, int], path: Path) -> dict[str, int] | None:
+    """0-based numbers for a column `sample` of any numbers or names, such as seeds; None without the column.
+
+    `given`: its values, None where it has none, and the row of each that came first.
+    """
+    if None in given and len(given) > 1:
+        raise UserError(f"{path}, row {given[None]} has no sample number, but other rows have: number all or none")
+    names = [name for name in given if name is not None]
+    order = sorted(names, key=float) if all(map(_is_number, names)) else sorted(names)
+    return {name: place for place, name in enumerate(order)} or None
 
 
 def _texts(row: Mapping[str, Any], where: str) -> list[str | None]:

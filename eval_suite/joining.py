@@ -6,13 +6,13 @@ would score every response against another problem's answer, so where a file hol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from eval_suite.grading import Grader
-from eval_suite.imports import ID_COLUMNS, Imported, as_items, as_responses, read_responses
+from eval_suite.imports import ID_COLUMNS, Imported, ResponseFile, as_items, as_responses, read_responses
 from eval_suite.items import Item, Response
 from eval_suite.reporter import counted
 from eval_suite.tasks import BENCHMARKS, parse_benchmarks
@@ -30,10 +30,14 @@ class AnsweredProblems:
 
     name: str
     items: list[Item]
-    responses: list[Response]
-    samples: int
-    """Largest number of responses to one problem."""
+    file: ResponseFile
+    ids: Mapping[str, str] | None
+    """The problem by the id of a row, where they differ."""
     notes: list[str]
+
+    def responses(self) -> Iterator[Response]:
+        """Yield the responses in the order of the file."""
+        return as_responses(self.file, self.name, self.ids)
 
 
 def read_answers(path: Path, benchmark: str | None, *, golds: bool = True, own_name: bool = False) -> AnsweredProblems:
@@ -51,12 +55,12 @@ def read_answers(path: Path, benchmark: str | None, *, golds: bool = True, own_n
         answered = set(ids.values())
         items = [item for item in whole if item.id in answered]
     else:
-        name, ids = (rows[0].benchmark if own_name else None) or path.stem, None
+        name, ids = (next(iter(rows)).benchmark if own_name else None) or path.stem, None
         items = as_items(rows, name, golds=golds)
-    return AnsweredProblems(name, items, as_responses(rows, name, ids), 1 + max(row.sample for row in rows), notes)
+    return AnsweredProblems(name, items, rows, ids, notes)
 
 
-def join(rows: Sequence[Imported], items: Sequence[Item], name: str, where: str) -> tuple[dict[str, str], str]:
+def join(rows: Iterable[Imported], items: Sequence[Item], name: str, where: str) -> tuple[dict[str, str], str]:
     """Return the item id for the id of each row, and a description of how rows were matched.
 
     Args:
@@ -67,6 +71,9 @@ def join(rows: Sequence[Imported], items: Sequence[Item], name: str, where: str)
     Raises:
         UserError: no column names problems of the benchmark, or their known answers are not the benchmark's.
     """
+    # Samples of one problem name it alike, and only its names matter here.
+    named = {(row.id, row.gold, row.benchmark, *row.names.items()): replace(row, text=None) for row in rows}
+    rows = list(named.values())
     other = next((row.benchmark for row in rows if row.benchmark not in (None, name)), None)
     if other is not None:
         raise UserError(

@@ -119,8 +119,8 @@ def grade_file(
     answers = read_answers(path, options.benchmark)
     for note in answers.notes:
         reporter.note(f"{path}: {note}")
-    name, fresh = answers.name, [vars(response) for response in answers.responses]
-    samples = {name: answers.samples}
+    name = answers.name
+    samples = {name: answers.file.samples}
     manifest = {
         "responses": path.name,
         "mcq_policy": options.mcq_policy or DEFAULT_POLICY,
@@ -133,10 +133,7 @@ def grade_file(
     sandbox = open_sandbox(options, answers.items, reporter)
     with EvalFolder(options.out or path.with_suffix(".graded"), manifest) as folder:
         folder.renew_items(answers.items)
-        if folder.lines("responses.jsonl") != fresh:
-            folder.replace_rows("responses.jsonl", fresh)
-            for file in steps.GRADINGS:
-                folder.replace_rows(file, [])
+        folder.replace_rows("responses.jsonl", map(vars, answers.responses()), stale=steps.GRADINGS)
         return _finish(folder, options, sandbox, judge, reporter)
 
 

@@ -357,14 +357,14 @@ def _read_file(source: Source, options: DiversityOptions, labels: bool, reporter
     given = read_answers(Path(source.where), options.benchmark, golds=labels, own_name=True)
     known = {item.id: item for item in given.items}
     answers: dict[tuple[str, int], tuple[str | None, bool]] = {}
-    with Grader() as grader, reporter.task(f"grading {source.label}", len(given.responses)) as bar:
-        for response in given.responses:
+    with Grader() as grader, reporter.task(f"grading {source.label}", given.file.count) as bar:
+        for response in given.responses():
             result = grader.rule(known[response.id], response)
             answers[response.id, response.sample] = (result.answer, result.rule)
             bar.advance()
     notes = [f"{source.label}: {note}" for note in given.notes] + _repeated(given.items)
     facts = {"name": GRADER[0], "version": GRADER[1], "mcq_policy": DEFAULT_POLICY}
-    return GradedSource(source, known, answers, given.samples, facts, notes=notes)
+    return GradedSource(source, known, answers, given.file.samples, facts, notes=notes)
 
 
 # --- joined -----------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from eval_suite.folder import EvalFolder
-from eval_suite.metrics.outcomes import key_of
+from eval_suite.metrics.outcomes import Keys, key_of
 from eval_suite.metrics.paired import Scored, scored_benchmarks
 from eval_suite.tables import csv_text, score_tables, sub_score_tables, title
 from mmcorl.errors import UserError
@@ -115,7 +115,7 @@ def unfinished(folder: EvalFolder) -> str | None:
     unasked = {(row["benchmark"], row["id"]) for row in folder.lines("unasked.jsonl")}
     items = {(row["benchmark"], row["id"]) for row in folder.lines("items.jsonl")}
     due = sum(samples[benchmark] for benchmark, _ in items - unasked)
-    answered = len({key_of(row) for row in folder.lines("responses.jsonl")})
+    answered = len(Keys(map(key_of, folder.stream("responses.jsonl"))))
     waiting = [name for name in samples if name not in {benchmark for benchmark, _ in items}]
     if answered >= due and not waiting:
         return None

@@ -6,7 +6,7 @@ import csv
 import json
 import re
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,8 @@ _LISTS = ("logs", "samples", "rows", "data")
 _ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """All rows of a file by its ending, a byte order mark skipped.
+def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield all rows of a file by its ending, a byte order mark skipped; JSON and Excel are read as a whole.
 
     Raises:
         UserError: there is no such file, another ending, or content that does not fit it; names the line or the row.
@@ -31,7 +31,12 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         *others, last = _READERS
         raise UserError(f"{path} has the ending {kind!r}: give {', '.join(others)} or {last}")
     try:
-        rows = _READERS[kind](path)
+        for number, row in enumerate(_READERS[kind](path)):
+            if isinstance(row, UnreadableRowError):
+                raise UserError(f"{path} cannot be read: {row}; repair or remove the line")
+            if not isinstance(row, dict):
+                raise UserError(f"{path}, row {number} is not an object: give one object per response")
+            yield row
     except (UnicodeDecodeError, RecursionError, csv.Error) as error:
         reason = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
         raise UserError(
@@ -41,12 +46,6 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         raise UserError(
             f"{path} cannot be read ({error.strerror or error}): repair the file or its permissions"
         ) from error
-    for number, row in enumerate(rows):
-        if isinstance(row, UnreadableRowError):
-            raise UserError(f"{path} cannot be read: {row}; repair or remove the line")
-        if not isinstance(row, dict):
-            raise UserError(f"{path}, row {number} is not an object: give one object per response")
-    return rows
 
 
 def _json(path: Path) -> list[Any]:
@@ -68,7 +67,7 @@ def _json(path: Path) -> list[Any]:
     return content
 
 
-def _separated(path: Path) -> list[Any]:
+def _separated(path: Path) -> Iterator[Any]:
     csv.field_size_limit(2**31 - 1)
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
@@ -76,23 +75,23 @@ def _separated(path: Path) -> list[Any]:
         twice = next((name for name in head if head.count(name) > 1), None)
         if twice is not None:
             raise UserError(f"{path} has two columns {twice!r}: give every column a name of its own")
-        rows = []
         for row in reader:
             if None in row or None in row.values():
                 raise UserError(
                     f"{path}, line {reader.line_num} has more or fewer cells than the head: put texts that hold "
                     "separators or line ends into quotes"
                 )
-            rows.append(row)
-    return rows
+            yield row
 
 
-def _parquet(path: Path) -> list[Any]:
+def _parquet(path: Path) -> Iterator[Any]:
     import pyarrow
     import pyarrow.parquet
 
     try:
-        return list(pyarrow.parquet.read_table(path).to_pylist())
+        with pyarrow.parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(1024):
+                yield from batch.to_pylist()
     except pyarrow.ArrowException as error:
         raise UserError(f"{path} cannot be read as parquet ({str(error).splitlines()[0]}): save it anew") from error
 
@@ -122,7 +121,7 @@ def _cell(cell: Any) -> Any:
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-_READERS: Mapping[str, Callable[[Path], list[Any]]] = {
+_READERS: Mapping[str, Callable[[Path], Iterable[Any]]] = {
     ".jsonl": json_lines,
     ".json": _json,
     ".csv": _separated,

@@ -17,7 +17,7 @@ from eval_suite.grading import Grader
 from eval_suite.grading.gold import clean_gold
 from eval_suite.grading.verdict import GRADER, McqPolicy
 from eval_suite.items import Item, Response
-from eval_suite.metrics.outcomes import Outcome, key_of
+from eval_suite.metrics.outcomes import Keys, Outcome, key_of
 from eval_suite.metrics.summary import one_judge, summarise
 from eval_suite.reporter import SILENT, Reporter, counted
 from eval_suite.results import Evaluation, facts
@@ -54,13 +54,13 @@ def generate(
     have written. Errors of `produce` propagate.
     """
     name, chunk, samples = items[0].benchmark, settings.chunk, settings.samples
-    have = {key_of(row) for row in folder.lines("responses.jsonl")}
+    have = Keys(map(key_of, folder.stream("responses.jsonl")))
     chunks = [items[start : start + chunk] for start in range(0, len(items), chunk)]
     whole = [all((item.benchmark, item.id, k) in have for item in part for k in range(samples)) for part in chunks]
     kept = {(item.benchmark, item.id) for part, done in zip(chunks, whole, strict=True) if done for item in part}
     again = {(item.benchmark, item.id) for item in items} - kept
     for file in ("responses.jsonl", *GRADINGS):
-        folder.replace_rows(file, [row for row in folder.lines(file) if (row["benchmark"], row["id"]) not in again])
+        folder.replace_rows(file, (row for row in folder.stream(file) if (row["benchmark"], row["id"]) not in again))
     with reporter.task(f"{name}: {doing}", len(items)) as bar:
         for number, (part, done) in enumerate(zip(chunks, whole, strict=True)):
             if not done:
@@ -80,7 +80,7 @@ def askable(
         UserError: no item fits the model.
     """
     name = items[0].benchmark
-    answered = {(row["benchmark"], row["id"]) for row in folder.lines("responses.jsonl")}
+    answered = {(row["benchmark"], row["id"]) for row in folder.stream("responses.jsonl")}
     unasked = {(row["benchmark"], row["id"]) for row in folder.lines("unasked.jsonl")}
     if not any((item.benchmark, item.id) in answered or (item.benchmark, item.id) in unasked for item in items):
         rejected = []
@@ -123,16 +123,19 @@ def grade(
             folder.replace_rows(name, [])
         folder.write("rule.json", json.dumps(facts) + "\n")
     items = {(item.benchmark, item.id): item for item in folder.items()}
-    done = {key_of(row) for row in folder.lines("rule.jsonl")}
+    done = Keys(map(key_of, folder.stream("rule.jsonl")))
     tasks = folder.benchmarks()
     not_run = 0
-    waiting = [row for row in folder.responses() if (row.benchmark, row.id, row.sample) not in done]
-    if sandbox is not None and any(items[row.benchmark, row.id].kind == "code" for row in waiting):
+    # Responses are read one at a time, as there may be millions.
+    waiting = Keys(key for row in folder.stream("responses.jsonl") if (key := key_of(row)) not in done)
+    if sandbox is not None and any(items[place].kind == "code" for place in waiting.items()):
         _record_sandbox(folder, sandbox)
     rows: list[dict[str, Any]] = []
     with Grader(policy) as grader, reporter.task(f"grading {what}".strip(), len(waiting)) as bar:
         try:
-            for response in waiting:
+            for response in folder.responses():
+                if (response.benchmark, response.id, response.sample) not in waiting:
+                    continue
                 item = items[response.benchmark, response.id]
                 row = _rule_row(item, response, grader, sandbox, tasks)
                 if row is None:
@@ -195,7 +198,7 @@ def judge(
     items = {(item.benchmark, item.id): item for item in folder.items()}
     requests = {
         key_of(row): JudgeRequest(item.for_judge, item.choices, item.gold, row["answer"])
-        for row in folder.lines("rule.jsonl")
+        for row in folder.stream("rule.jsonl")
         if row["committed"] and not row["cut_off"] and not row["rule"]
         if (item := items[row["benchmark"], row["id"]]).kind != "code" and clean_gold(item.gold)
     }
@@ -206,7 +209,7 @@ def judge(
     stale = {"failed", "unclear"} if again == "unclear" else {"failed"}
     kept = [
         row
-        for row in folder.lines("judge.jsonl")
+        for row in folder.stream("judge.jsonl")
         if key_of(row) in requests and row.items() >= name.items() and row["verdict"] not in stale and again != "all"
     ]
     with VerdictCache(folder.path / "verdicts.sqlite") as cache:
@@ -274,18 +277,18 @@ def observe(
     from eval_suite.sandbox.behaviour import program_votes
     from eval_suite.sandbox.process import HarnessError
 
-    done = {key_of(row) for row in folder.lines("behaviour.jsonl")}
+    done = Keys(map(key_of, folder.stream("behaviour.jsonl")))
     waiting: dict[tuple[str, str], list[Response]] = {}
-    for response in folder.responses():
-        if (response.benchmark, response.id, response.sample) not in done:
-            waiting.setdefault((response.benchmark, response.id), []).append(response)
-    items = [
-        item
+    code = {
+        (item.benchmark, item.id)
         for item in folder.items()
-        if item.kind == "code"
-        and (benchmarks is None or item.benchmark in benchmarks)
-        and (item.benchmark, item.id) in waiting
-    ]
+        if item.kind == "code" and (benchmarks is None or item.benchmark in benchmarks)
+    }
+    for response in folder.responses():
+        place = response.benchmark, response.id
+        if place in code and (*place, response.sample) not in done:
+            waiting.setdefault((response.benchmark, response.id), []).append(response)
+    items = [item for item in folder.items() if (item.benchmark, item.id) in waiting]
     if not items:
         return False
     _record_sandbox(folder, sandbox)
@@ -332,7 +335,8 @@ def _record_sandbox(folder: EvalFolder, sandbox: Sandbox) -> None:
 def sum_up(folder: EvalFolder, title: str | None = None) -> Evaluation:
     """Write summary.json, its tables and samples.html from the files."""
     unasked = folder.lines("unasked.jsonl")
-    summary = summary_of(folder, folder.outcomes(), folder.manifest.get("aggregations"), unasked=unasked)
+    outcomes = folder.outcomes()
+    summary = summary_of(folder, outcomes, folder.manifest.get("aggregations"), unasked=unasked)
     folder.write("summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
     evaluation = Evaluation(folder.title if title is None else title, folder, summary)
     evaluation.write()
@@ -341,9 +345,9 @@ def sum_up(folder: EvalFolder, title: str | None = None) -> Evaluation:
             folder.path / "samples.html",
             title=evaluation.label,
             item_rows=folder.lines("items.jsonl"),
-            responses=folder.responses(),
-            rule_rows=folder.lines("rule.jsonl"),
-            judge_rows=folder.lines("judge.jsonl"),
+            outcomes=outcomes,
+            responses=folder.responses,
+            judge_rows=folder.stream("judge.jsonl"),
             facts=facts(folder),
         )
     return evaluation
@@ -358,7 +362,7 @@ def summary_of(
         outcomes,
         folder.document("rule.json") or {},
         benchmarks=folder.benchmarks(),
-        judge=one_judge(folder.lines("judge.jsonl"), folder.document("judge.json")),
+        judge=one_judge(folder.stream("judge.jsonl"), folder.document("judge.json")),
         fingerprints=folder.fingerprints(),
         aggregations=aggregations,
         sandbox=(folder.document("sandbox.json") or {"used": []})["used"],

@@ -5,6 +5,7 @@ The one place where `final = rule or (committed and not cut_off and judge)` is c
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -23,7 +24,35 @@ def key_of(row: Mapping[str, Any]) -> Key:
     return row["benchmark"], row["id"], row["sample"]
 
 
-@dataclass(frozen=True)
+class Keys:
+    """A set of keys, at a byte for each sample of an item."""
+
+    def __init__(self, keys: Iterable[Key] = ()) -> None:
+        self._samples: dict[tuple[str, str], bytearray] = {}
+        for key in keys:
+            self.add(key)
+
+    def add(self, key: Key) -> bool:
+        """Add a key; return whether it is new."""
+        if new := key not in self:
+            held = self._samples.setdefault(key[:2], bytearray())
+            held.extend(bytes(max(0, key[2] + 1 - len(held))))
+            held[key[2]] = 1
+        return new
+
+    def __contains__(self, key: Key) -> bool:
+        held = self._samples.get(key[:2], b"")
+        return key[2] < len(held) and held[key[2]] == 1
+
+    def items(self) -> Iterable[tuple[str, str]]:
+        """Return (benchmark, item id) of every key, each once."""
+        return self._samples.keys()
+
+    def __len__(self) -> int:
+        return sum(map(sum, self._samples.values()))
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """One response, or the place where one is missing."""
 
@@ -76,35 +105,58 @@ def outcomes_of(
             rule.jsonl.
     """
     items = list(items)
-    known = {(item.benchmark, item.id) for item in items}
-    given: set[Key] = set()
+    known = {(item.benchmark, item.id): item for item in items}
+    given = Keys()
     most: dict[str, int] = {}
     for response in responses:
-        key = benchmark, id, sample = response.benchmark, response.id, response.sample
+        benchmark, id, sample = response.benchmark, response.id, response.sample
         if (benchmark, id) not in known:
             raise UserError(
                 f"a response answers item {id!r} of {benchmark}, which is not among the items: "
                 "score the responses with the items they were made for"
             )
-        if key in given:
+        if not given.add((benchmark, id, sample)):
             raise UserError(f"sample {sample} of item {id!r} of {benchmark} appears twice: number samples 0, 1, 2, ...")
-        given.add(key)
         most[benchmark] = max(most.get(benchmark, 1), sample + 1)
     due = most if samples is None else samples
-    rules = {key_of(row): row for row in rule_rows}
-    judges = {key_of(row): row for row in judge_rows}
     programs = {key_of(row): ProgramVote(row["outputs"], row["tree"]) for row in behaviour_rows}
-    ungraded = sum(key not in rules for key in given)
+    words: dict[tuple[str, str], dict[int, JudgeWord]] = {}
+    for row in judge_rows:
+        words.setdefault((row["benchmark"], row["id"]), {})[row["sample"]] = row["verdict"]
+    # There may be millions: outcomes share what they can.
+    graded: dict[tuple[str, str], list[Outcome | None]] = {place: [] for place in known}
+    for row in rule_rows:
+        key = key_of(row)
+        if key not in given:
+            continue
+        item, held = known[key[:2]], graded[key[:2]]
+        held.extend([None] * (key[2] + 1 - len(held)))
+        committed, cut_off, by_rule = bool(row["committed"]), bool(row["cut_off"]), bool(row["rule"])
+        word = words.get(key[:2], {}).get(key[2])
+        held[key[2]] = Outcome(
+            item.benchmark,
+            item.id,
+            key[2],
+            correct=by_rule or (committed and not cut_off and word == "yes"),
+            rule=by_rule,
+            committed=committed,
+            cut_off=cut_off,
+            answer=row["answer"],
+            judge=word,
+            reason=sys.intern(str(row.get("reason", ""))),
+            program=programs.get(key),
+        )
+    ungraded = len(given) - sum(outcome is not None for held in graded.values() for outcome in held)
     if ungraded:
         raise UserError(f"{ungraded} of {len(given)} responses have not been graded: run `mmcorl grade` on the folder")
     outcomes = []
     for item in items:
+        held = graded[item.benchmark, item.id]
         for sample in range(due.get(item.benchmark, 1)):
-            key = (item.benchmark, item.id, sample)
-            if key in given:
-                outcomes.append(_outcome(key, rules[key], judges.get(key), programs.get(key)))
-            else:
-                outcomes.append(Outcome(*key, False, False, False, False, None, missing=True))
+            outcome = held[sample] if sample < len(held) else None
+            if outcome is None:
+                outcome = Outcome(item.benchmark, item.id, sample, False, False, False, False, None, missing=True)
+            outcomes.append(outcome)
     return outcomes
 
 
@@ -138,21 +190,3 @@ def pool(runs: Sequence[Sequence[Outcome]]) -> list[Outcome]:
                 outcome = run_outcomes[(key[0], key[1], sample)]
                 pooled.append(replace(outcome, sample=number * size + sample))
     return pooled
-
-
-def _outcome(
-    key: Key, rule: Mapping[str, Any], judge: Mapping[str, Any] | None, program: ProgramVote | None
-) -> Outcome:
-    committed, cut_off, by_rule = bool(rule["committed"]), bool(rule["cut_off"]), bool(rule["rule"])
-    word = None if judge is None else judge["verdict"]
-    return Outcome(
-        *key,
-        correct=by_rule or (committed and not cut_off and word == "yes"),
-        rule=by_rule,
-        committed=committed,
-        cut_off=cut_off,
-        answer=rule["answer"],
-        judge=word,
-        reason=str(rule.get("reason", "")),
-        program=program,
-    )

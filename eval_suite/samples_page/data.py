@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from eval_suite.items import Item, Response
@@ -29,14 +30,15 @@ class Texts:
     """Texts of responses: whole while all fit the budget, else without the middle of the longest.
 
     Args:
-        texts: all responses of the page.
+        lengths: of all responses of the page.
         budget: characters in all.
     """
 
-    def __init__(self, texts: Sequence[str], budget: int) -> None:
-        self.limit = _limit(sorted(map(len, texts)), budget)
+    def __init__(self, lengths: Iterable[int], budget: int) -> None:
+        held = Counter(lengths)
+        self.limit = _limit(held, budget)
         """Longest text shown whole; None if all are."""
-        self.shortened = 0 if self.limit is None else sum(len(text) > self.limit for text in texts)
+        self.shortened = 0 if self.limit is None else sum(held[length] for length in held if length > self.limit)
 
     def shown(self, text: str) -> list[str | int]:
         """Return [text], or [start, characters left out, end]; the end, where answers are, gets a third."""
@@ -122,12 +124,12 @@ def _natural(text: str) -> tuple[int, int, str]:
     return (0, int(text), text) if text.isascii() and text.isdigit() and len(text) < 20 else (1, 0, text)
 
 
-def _limit(lengths: Sequence[int], budget: int) -> int | None:
-    """Return the longest length (of `lengths`, ascending) such that all texts cut to it fit the budget."""
-    left = budget
-    for number, length in enumerate(lengths):
-        remaining = len(lengths) - number
+def _limit(held: Mapping[int, int], budget: int) -> int | None:
+    """Return the longest length such that all texts cut to it fit the budget; `held`: texts by length."""
+    left, remaining = budget, sum(held.values())
+    for length in sorted(held):
         if length * remaining > left:
             return left // remaining
-        left -= length
+        left -= length * held[length]
+        remaining -= held[length]
     return None

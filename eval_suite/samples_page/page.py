@@ -9,7 +9,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import secrets
+import sys
+import tempfile
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -19,12 +23,12 @@ from markupsafe import Markup
 
 from eval_suite.folder import item_from_row
 from eval_suite.items import Response
-from eval_suite.metrics.outcomes import Outcome, outcomes_of
+from eval_suite.metrics.outcomes import Key, Outcome, key_of
 from eval_suite.samples_page.data import Texts, filters, item_data, row_data
 from eval_suite.samples_page.images import collect_images
 from eval_suite.tables import title as benchmark_title
 from mmcorl.report.page import render
-from mmcorl.run.folder import atomic_write
+from mmcorl.run.folder import replacing
 
 IMAGE_BUDGET = 24 * 2**20
 """Bytes of thumbnails up to which they stand in the page itself: MathVista's fit, MathVision's do not."""
@@ -49,8 +53,8 @@ def write_view(
     *,
     title: str,
     item_rows: Sequence[Mapping[str, Any]],
-    responses: Iterable[Response],
-    rule_rows: Iterable[Mapping[str, Any]],
+    outcomes: Sequence[Outcome],
+    responses: Callable[[], Iterable[Response]],
     judge_rows: Iterable[Mapping[str, Any]] = (),
     facts: Sequence[tuple[str, str]] = (),
     image_budget: int = IMAGE_BUDGET,
@@ -60,31 +64,37 @@ def write_view(
 
     Args:
         target: the page; thumbnails are looked up relative to its folder, so it belongs into the eval folder.
-        item_rows, responses, rule_rows, judge_rows: lines of the files of these names; the last line of a key holds.
+        title: what the evaluation is called, such as its model.
+        item_rows: lines of items.jsonl, whose `images` name thumbnails.
+        outcomes: by item and sample, as `outcomes_of` returns them; in this order they are shown.
+        responses: begins a pass over responses.jsonl, which may be larger than memory.
+        judge_rows: lines of judge.jsonl; the last line of a key holds.
         facts: (name, value) pairs for the head of the page: model, prompt style, grader, judge, ...
         image_budget: bytes of thumbnails up to which all are put into the page; else all are read from their files.
         text_budget: characters of responses in the page; above it the longest lose their middle, marked.
-
-    Raises:
-        UserError: responses that do not fit the items or are not graded.
     """
-    responses, judge_rows = list(responses), list(judge_rows)
     items = [item_from_row(row) for row in item_rows]
-    outcomes = outcomes_of(items, responses, rule_rows, judge_rows)
-    raw = {(row["benchmark"], row["id"], row["sample"]): row.get("raw") for row in judge_rows}
-    given = {(one.benchmark, one.id, one.sample): one for one in responses}
-    place = {(item.benchmark, item.id): number for number, item in enumerate(items)}
     images = collect_images(target.parent, [row.get("images") or () for row in item_rows], image_budget)
-    texts = Texts([one.text for one in responses], text_budget)
-    data = {
-        "items": [item_data(item, shown) for item, shown in zip(items, images.by_item, strict=True)],
-        "rows": [
-            row_data(place[outcome.benchmark, outcome.id], outcome, given.get(outcome.key), raw.get(outcome.key), texts)
-            for outcome in outcomes
-        ],
-        "images": images.sources,
-        "filters": filters(items),
-    }
+    texts = Texts((len(one.text) for one in responses()), text_budget)
+    place = {(item.benchmark, item.id): number for number, item in enumerate(items)}
+    first: dict[tuple[str, str], int] = {}
+    for number, outcome in enumerate(outcomes):
+        first.setdefault((outcome.benchmark, outcome.id), number)
+
+    def number_of(key: Key) -> int | None:
+        """Return where a response stands among the outcomes."""
+        number = first.get(key[:2], len(outcomes)) + key[2]
+        return number if number < len(outcomes) and outcomes[number].key == key else None
+
+    raw: list[str | None] = [None] * len(outcomes)
+    for row in judge_rows:
+        if (judged := number_of(key_of(row))) is not None and row.get("raw") is not None:
+            raw[judged] = sys.intern(str(row["raw"]))
+
+    def row_of(number: int, response: Response | None) -> bytes:
+        one = outcomes[number]
+        return _json(row_data(place[one.benchmark, one.id], one, response, raw[number], texts)).encode()
+
     theme = resources.files("mmcorl.report") / "templates" / "theme.css"
     folder = resources.files("eval_suite.samples_page") / "templates"
     style, script = ((folder / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
@@ -94,7 +104,8 @@ def write_view(
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src {pictures}; "
         "base-uri 'none'; form-action 'none'"
     )
-    page = render(
+    mark = secrets.token_hex(16)
+    around = render(
         "samples.html",
         package="eval_suite.samples_page",
         title=title,
@@ -103,13 +114,39 @@ def write_view(
         policy=policy,
         style=Markup(style),
         script=Markup(script),
-        data=Markup(_json(data)),
+        data=mark,
         images=images,
         texts=texts,
         rows=len(outcomes),
     )
-    atomic_write(target, page)
+    start, _, end = around.partition(mark)
+    with replacing(target) as page:
+        shown = [item_data(*both) for both in zip(items, images.by_item, strict=True)]
+        page.write(f'{start}{{"items":{_json(shown)},"rows":['.encode())
+        page.writelines(_rows(responses(), len(outcomes), number_of, row_of, target.parent))
+        page.write(f'],"images":{_json(images.sources)},"filters":{_json(filters(items))}}}{end}'.encode())
     return View(target, len(outcomes), images.kind, texts.shortened)
+
+
+def _rows(
+    responses: Iterable[Response],
+    count: int,
+    number_of: Callable[[Key], int | None],
+    row_of: Callable[[int, Response | None], bytes],
+    folder: Path,
+) -> Iterator[bytes]:
+    """Yield the rows by number, with commas between; responses come in another order, so they pass through a file."""
+    with tempfile.TemporaryFile(dir=folder) as drawn:
+        places = array("Q", bytes(8 * count))
+        drawn.write(b"\n")  # a place of 0 is that of no response
+        for response in responses:
+            if (number := number_of((response.benchmark, response.id, response.sample))) is not None:
+                places[number] = drawn.tell()
+                drawn.write(row_of(number, response) + b"\n")
+        for number, place in enumerate(places):
+            drawn.seek(place)
+            row = drawn.readline()[:-1] if place else row_of(number, None)
+            yield b"," + row if number else row
 
 
 def _json(data: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -144,9 +144,8 @@ def _open_files(source: str, path: Path, split: str | None, config: str | None) 
     )
 
 
-def json_lines(file: Path) -> list[Mapping[str, Any] | UnreadableRowError]:
-    """Return the objects of a JSON Lines file; a line that holds none is an error in its place."""
-    rows: list[Mapping[str, Any] | UnreadableRowError] = []
+def json_lines(file: Path) -> Iterator[Mapping[str, Any] | UnreadableRowError]:
+    """Yield the objects of a JSON Lines file; a line that holds none is an error in its place."""
     with file.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
@@ -154,10 +153,9 @@ def json_lines(file: Path) -> list[Mapping[str, Any] | UnreadableRowError]:
             try:
                 value = json.loads(line)
             except (ValueError, RecursionError) as error:
-                rows.append(UnreadableRowError(f"line {number} of {file.name} is not JSON ({_first_line(error)})"))
+                yield UnreadableRowError(f"line {number} of {file.name} is not JSON ({_first_line(error)})")
                 continue
-            rows.append(_as_row(value, f"line {number} of {file.name}"))
-    return rows
+            yield _as_row(value, f"line {number} of {file.name}")
 
 
 def _json_list(file: Path) -> list[Mapping[str, Any] | UnreadableRowError]:

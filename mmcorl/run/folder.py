@@ -9,9 +9,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, ClassVar, Self
+from typing import IO, Any, BinaryIO, ClassVar, Self
 
 from mmcorl.errors import UserError
 
@@ -118,6 +119,10 @@ class Folder:
         """Return the whole records of a log; none where it does not exist yet. Refuses a damaged line."""
         return read_jsonl(self.path / name, self.REPAIR)[0]
 
+    def stream(self, name: str) -> Iterator[dict[str, Any]]:
+        """Yield what `lines` returns one at a time: there may be millions."""
+        return stream_jsonl(self.path / name, self.REPAIR)
+
     def document(self, name: str) -> dict[str, Any] | None:
         """Return a small JSON file; None where it does not exist."""
         return read_json(self.path / name, self.REPAIR)
@@ -128,11 +133,18 @@ class Folder:
 
 def atomic_write(path: Path, content: str | bytes, *, sync: bool = True) -> None:
     """Replace a file in one piece: whoever reads it sees the old content or the new, with `sync` also after a crash."""
+    with replacing(path, sync=sync) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def replacing(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
+    """Open what will replace a file in one piece at the end of the block; an exception leaves the file as it was."""
     # Of this process alone: two that write the same page must not write into each other's file.
     partial = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
-        with partial.open("wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+        with partial.open("w+b") as file:
+            yield file
             if sync:
                 file.flush()
                 os.fsync(file.fileno())
@@ -171,6 +183,24 @@ def read_jsonl(path: Path, repair: str = REPAIR) -> tuple[list[dict[str, Any]], 
         return records, True
 
 
+def stream_jsonl(path: Path, repair: str = REPAIR) -> Iterator[dict[str, Any]]:
+    """Yield what `read_jsonl` returns, one object at a time."""
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            text = line.decode("utf-8", errors="replace")
+            if line.endswith(b"\n"):
+                if text.strip():
+                    yield _object(text, f"line {number} of {str(path)!r}", repair)
+            elif text.strip():
+                try:
+                    record = _object(text, "", "")
+                except UserError:
+                    return
+                yield record
+
+
 def read_json(path: Path, repair: str = REPAIR) -> dict[str, Any] | None:
     """Return the JSON object in a file, None where there is no file; refuse anything else in it."""
     if not path.is_file():
@@ -181,9 +211,16 @@ def read_json(path: Path, repair: str = REPAIR) -> dict[str, Any] | None:
 def cut_torn_line(path: Path) -> None:
     """Remove a last line that has no end, which a killed process left."""
     if path.is_file():
-        content = path.read_bytes()
-        if content and not content.endswith(b"\n"):
-            os.truncate(path, content.rfind(b"\n") + 1)
+        with path.open("rb+") as file:
+            size = start = file.seek(0, os.SEEK_END)
+            kept = 0
+            while start > 0 and not kept:
+                stop, start = start, max(0, start - (1 << 16))
+                file.seek(start)
+                newline = file.read(stop - start).rfind(b"\n")
+                kept = start + newline + 1 if newline >= 0 else 0
+            if kept < size:
+                file.truncate(kept)
 
 
 def _object(text: str, place: str, repair: str) -> dict[str, Any]:

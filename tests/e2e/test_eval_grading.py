@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -159,3 +161,26 @@ def test_what_may_not_stand_side_by_side_is_refused(cli: Cli, tmp_path: Path) ->
         assert "is given twice" in cli.refused(name, a, a)
     assert "have no benchmark in common" in cli.refused("compare", a, other)
     assert "differ in items" in cli.refused("ensemble", a, other)
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_rows(tmp_path: Path) -> None:
+    # In a process of its own, whose peak is the job's. 100,000 rows once took 614 MB.
+    script = (
+        "import re, sys; from eval_suite import grade_file; grade_file(sys.argv[1], aggregation='maj@8'); "
+        "print(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1])"
+    )
+
+    def peak(problems: int) -> int:
+        file = tmp_path / f"{problems}.jsonl"
+        rows = (
+            {"id": str(n), "sample": k, "gold": str(n), "response": "so " * 200 + f"\\boxed{{{n + k % 3}}}"}
+            for n in range(problems)
+            for k in range(100)
+        )
+        write_rows(file, rows)
+        return int(subprocess.run([sys.executable, "-c", script, file], capture_output=True, check=True).stdout)
+
+    few, many = peak(10), peak(500)
+    # 49,000 rows more: at most 500 bytes each, of some 1,800 that each has on disk.
+    assert many - few < 49_000 * 500 >> 10

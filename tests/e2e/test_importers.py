@@ -23,7 +23,7 @@ def row(**more: Any) -> dict[str, Any]:
 
 
 def read(tmp_path: Path, *rows: Any, **options: Any) -> Any:
-    return read_responses(write_rows(tmp_path / "a.jsonl", rows), **options)[0]
+    return list(read_responses(write_rows(tmp_path / "a.jsonl", rows), **options)[0])
 
 
 def test_line_separators_and_byte_order_marks_do_not_split_or_spoil_lines(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_json_by_id_in_lists_and_alone(tmp_path: Path) -> None:
         ((one,), _) = read_responses(file)
         assert (one.id, one.gold) == ("a", "2")
     file.write_text(json.dumps({"7": {"response": "x", "answer": "2"}}))  # MathVista's own outputs
-    assert read_responses(file)[0][0].id == "7"
+    assert next(iter(read_responses(file)[0])).id == "7"
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_a_log_of_lm_eval_is_read_once_and_unfiltered(tmp_path: Path) -> None:
     ]
     rows, (note,) = read_responses(write_rows(tmp_path / "samples_gsm8k.jsonl", both))
     assert [(row.id, row.sample, row.text) for row in rows] == [("0", 0, "so \\boxed{2}"), ("0", 1, "\\boxed{3}")]
-    assert rows[0].gold == doc["answer"]
+    assert next(iter(rows)).gold == doc["answer"]
     assert "strict-match, flexible-extract" in note
     # The target counts: MMLU's documents hold the place of the right option, its tasks compare with the letter.
     doc = {"question": "?", "choices": ["w", "x", "y", "z"], "answer": 1}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from PIL import Image
 
 import chromium
 from chromium import Page
+from eval_suite.folder import item_from_row
 from eval_suite.items import Item, Response
+from eval_suite.metrics.outcomes import outcomes_of
 from eval_suite.samples_page import View, write_view
 from eval_suite.samples_page.data import Texts
 from fabricated_runs import write_run
@@ -65,7 +68,8 @@ def evaluation(root: Path, count: int, images: int = 3) -> dict[str, Any]:
         if number % 10 in (4, 5, 6):
             raw = HOSTILE if number == 4 else "CORRECT"
             judges.append({**key, "verdict": "no" if number % 10 == 6 else "yes", "raw": raw, "model": "judge"})
-    return {"item_rows": item_rows, "responses": responses, "rule_rows": rules, "judge_rows": judges}
+    outcomes = outcomes_of(map(item_from_row, item_rows), responses, rules, judges)
+    return {"item_rows": item_rows, "outcomes": outcomes, "responses": lambda: responses, "judge_rows": judges}
 
 
 def data_of(view: View) -> dict[str, Any]:
@@ -93,7 +97,8 @@ def test_the_file_has_all_rows_and_no_markup_of_theirs(tmp_path: Path) -> None:
     assert len(data["images"]) == 3, "every picture once"
     assert data["filters"]["mathvision"] == {"level": ["1", "2", "3", "4", "5"], "subject": sorted(SUBJECTS)}
     assert data["filters"]["wemath"]["knowledge concept"] == ["angles", "area 0", "area 1"]
-    rows["responses"] = rows["responses"][1:]
+    lost = replace(rows["outcomes"][0], missing=True, correct=False, answer=None)
+    rows |= {"outcomes": [lost, *rows["outcomes"][1:]], "responses": partial(iter, rows["responses"]()[1:])}
     assert data_of(write_view(tmp_path / "a.html", title="t", **rows))["rows"][0][2:5] == [8, 0, None]
 
 
@@ -113,11 +118,11 @@ def test_thumbnails_are_embedded_linked_or_left_out(tmp_path: Path) -> None:
 
 def test_long_responses_lose_their_middle(tmp_path: Path) -> None:
     # Budget 100 for lengths 10, 20, 200, 300: the short ones stay, 70 are left for two: 35 each.
-    texts = Texts(["a" * 10, "b" * 20, "c" * 200, "s" * 250 + "e" * 50], 100)
+    texts = Texts([10, 20, 200, 300], 100)
     assert (texts.limit, texts.shortened) == (35, 2)
     assert texts.shown("b" * 20) == ["b" * 20]
     assert texts.shown("s" * 250 + "e" * 50) == ["s" * 24, 265, "e" * 11]
-    assert Texts(["a" * 10] * 10, 100).limit is None
+    assert Texts([10] * 10, 100).limit is None
     view = write_view(tmp_path / "a.html", title="t", text_budget=3000, **evaluation(tmp_path, 6))
     assert view.shortened == 5, "all but the hostile one, which is short"
     assert sum(len(p) for row in data_of(view)["rows"] for p in row[-1] if isinstance(p, str)) <= 3000
@@ -282,7 +287,8 @@ def test_samples_of_an_item_stand_together_and_fit_a_telephone(page: Page, tmp_p
     facts = {"benchmark": "amc", "id": "1", "answer": "4", "committed": True, "cut_off": False, "reason": ""}
     rules = [{**facts, "sample": sample, "rule": sample < 3} for sample in range(8)]
     row = {**asdict(item), "images": [], "fingerprint": item.fingerprint}
-    view = write_view(tmp_path / "a.html", title="A long name " * 9, item_rows=[row], responses=given, rule_rows=rules)
+    graded = {"outcomes": outcomes_of([item], given, rules), "responses": lambda: given}
+    view = write_view(tmp_path / "a.html", title="A long name " * 9, item_rows=[row], **graded)
     page.open(view.path, READY)
     page.run("document.querySelectorAll('.row')[0].click()")
     assert page.run("document.querySelector('.samples').textContent").endswith("0 ✓1 ✓2 ✓3 ✗4 ✗5 ✗6 ✗7 ✗")
