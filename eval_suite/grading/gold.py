@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from mmcorl.answers.cleanup import strip_noise
 from mmcorl.answers.extract import extract
-from mmcorl.answers.parse import parse
+from mmcorl.answers.parse import parse_value
 
 # UTF-8 decoded as GBK or Latin-1 when the file was made. A single Chinese character is only repaired after something it
 # could be the degree sign or the exponent of.
@@ -28,8 +28,6 @@ _MOJIBAKE = (
 )
 # `{8}{5} \pi` has lost its \frac; two adjacent braced groups mean nothing else.
 _LOST_FRACTION = re.compile(r"((?:\\[A-Za-z]+|[\\A-Za-z}\])^_])\s*)?\{(\d{1,9})\}\s*\{(\d{1,9})\}")
-# `8\sqrt{3}{squareinches}`: words in braces are a unit.
-_BRACED_UNIT = re.compile(r"(?<=[}\d)i])\s*\{([A-Za-z][A-Za-z. ]{3,20})\}\s*$")
 _DISPLAY_DOT = re.compile(r"(\\\]|\\\)|\$)\s*\.\s*$")
 _GSM8K = "####"
 MAX_GOLD = 4096
@@ -54,9 +52,6 @@ def clean_gold(gold: str) -> str:
     text = _DISPLAY_DOT.sub(r"\1", text)
     text = _LOST_FRACTION.sub(lambda m: m.group() if m.group(1) else rf"\frac{{{m.group(2)}}}{{{m.group(3)}}}", text)
     text = _without_dollars(text)
-    braced = _BRACED_UNIT.search(text)
-    if braced is not None and parse(f"1 {braced.group(1)}").unit is not None:
-        text = f"{text[: braced.start()]} {braced.group(1)}"
     # `=\frac{7}{4}`: the left-hand side is in the question.
     text = re.sub(r"^=\s*(?=\S)", "", text)
     return " ".join(line.strip() for line in text.splitlines()) if not _is_several(text) else text
@@ -76,8 +71,10 @@ def _listed(text: str) -> str:
 def _unboxed(text: str) -> str:
     if "boxed" not in text and "fbox" not in text:
         return text
-    # Inside tags `extract` replaces every box by its content.
+    # Inside tags what stands around a box counts, unless it is a worked solution.
     inner = extract(f"<answer>{text}</answer>").answer if "answer>" not in text.lower() else None
+    if inner is None or parse_value(inner).kind in ("words", "opaque"):
+        inner = extract(text).answer
     return inner or text
 
 

@@ -174,7 +174,7 @@ class Equivalence:
         if max(len(a), len(b)) > MAX_EXPRESSION:
             return False, 0.0
         a, b = sorted(_DEGREES.sub(r"\\frac{\1\\pi}{180}", text) for text in (a, b))
-        if not (admissible(a) and admissible(b)) or _differ_in_case(a, b):
+        if not (admissible(a) and admissible(b)) or _mix_cases(a, b):
             return False, 0.0
         known = self._pairs.get(("symbolic", a, b))
         if known is not None:
@@ -232,7 +232,7 @@ def _same_digits(a: str, b: str) -> bool:
     )
 
 
-def _differ_in_case(a: str, b: str) -> bool:
-    """Whether a letter of one is a capital in the other, which math-verify does not see."""
-    left, right = ({char for char in _COMMAND.sub("", text) if char.isalpha()} for text in (a, b))
-    return bool({char.swapcase() for char in left - right} & (right - left))
+def _mix_cases(a: str, b: str) -> bool:
+    """Whether a letter occurs as a capital and small, which math-verify does not tell apart."""
+    letters = {char for text in (a, b) for char in _COMMAND.sub("", text) if char.isalpha()}
+    return any(char.isupper() and char.lower() in letters for char in letters)

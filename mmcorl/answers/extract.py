@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from mmcorl.answers.cleanup import strip_noise, strip_special_tokens
 from mmcorl.answers.latex import clean
+from mmcorl.answers.units import UNIT_WORDS, split_unit
 
 Source = Literal["answer_tags", "boxed", "none", "cut_off"]
 
@@ -29,18 +31,21 @@ _JOINT = re.compile(
     rf"{_SPACE}{{0,16}}(?:(?:,|;|&|\\text\s?\{{\s{{0,4}}(?:and|or)\s{{0,4}}\}}|and\b|or\b){_SPACE}{{0,16}}){{0,2}}"
     rf"(?:[A-Za-z](?:_\w|_\{{\w{{1,4}}\}})?{_SPACE}{{0,4}}={_SPACE}{{0,4}})?\\?"
 )
-_GLUED_BEFORE = re.compile(r"(?<![\w-])(?:[-−–][\d.]{0,8}|\d[\d.]{0,7})$")
+_GLUED_BEFORE = re.compile(r"(?<![\w-])(?:[-−–][\d.]{0,8}|\d[\d.]{0,7})\Z")
 _GLUED_BEHIND = re.compile(r"\s?\^\s?(?!\{?\s?\\circ)(?:\{[^{}]{1,16}\}|\w)")
-_FACTOR = re.compile(r"[\w})\]]$")
+_FACTOR = re.compile(r"[\w})\]]\Z")
 _POWER = re.compile(r"\s{0,4}[\^!]")
 # `The area is \boxed{7}.`, `x = \boxed{7}`: words, and nothing that denies or computes.
+_DENIAL = r"(?i:\b(?:not|never|neither|nor|or|wrong|incorrect|false|maybe|perhaps|if)\b|n't\b|[?？]|不|或)"
 _LEAD = re.compile(
-    rf"(?:(?!.*(?i:\b(?:not|never|neither|nor|or)\b|n't\b)).*(?:[:=]|(?<![\\A-Za-z])[A-Za-z]{{2,24}}))?"
-    rf"(?:{_SPACE}|[*_\\]){{0,16}}",
-    re.DOTALL,
+    rf"(?:(?!.*{_DENIAL}).*(?:[:=.!。：\n]|(?<![\\A-Za-z])[A-Za-z]{{2,24}}))?(?:{_SPACE}|[*_\\]){{0,16}}", re.DOTALL
 )
-_REASON = re.compile(
-    rf"(?:{_SPACE}|[*_.,;:]){{0,16}}(?:(?:because|since|因为)\b(?!.*(?i:\b(?:not|or|maybe)\b|n't\b)).*)?", re.DOTALL
+_REASON = re.compile(rf"(?:{_SPACE}|[*_.,;:]){{0,16}}(?:(?:because|since|因为)\b(?!.*{_DENIAL}).*)?", re.DOTALL)
+# `\boxed{5} pairs of socks`: words that count the answer; those that name a unit or a multiple belong to it.
+_COUNTED = re.compile(
+    rf"(?!.*{_DENIAL})(?!.*\b(?:and|plus|minus|times|tens?|hundreds?|thousands?|millions?|billions?|dozens?|more|less|than"
+    rf"|half)\b){_SPACE}{{0,16}}(?:([A-Za-z]+)(?:[.°]|\b))?(?:[A-Za-z\s,.'$]){{0,400}}",
+    re.DOTALL,
 )
 _MAX_JOINED = 64
 
@@ -149,7 +154,7 @@ def _answer_in_boxes(text: str, boxes: list[tuple[int, int]]) -> str:
         ):
             break
         joined.append(box)
-    contents = {text[start:end].strip() for start, end in joined}
+    contents = {clean(text[start:end]) for start, end in joined}
     first, (start, last) = joined[-1] if len(contents) > 1 else joined[0], joined[0]
     opening = _opening(text, first, 0)
     sign, power = _GLUED_BEFORE.search(text, max(0, opening - 16), opening), _GLUED_BEHIND.match(text, last + 1)
@@ -174,6 +179,11 @@ def _unwrap_boxes(content: str) -> str:
     innermost = [span for span, after in zip(spans, [*spans[1:], None], strict=True) if not _holds(span, after)]
     pieces: list[str] = []
     position, enclosing = 0, len(spans) - len(innermost)
+    if 1 < len(innermost) <= _MAX_JOINED and len({content[start:end].strip() for start, end in innermost}) == 1:
+        # Said twice: what stands between is no list.
+        gaps = pairwise(innermost)
+        if all(_BLANK.fullmatch(content, end + 1, _opening(content, box, end)) for (_, end), box in gaps):
+            position, innermost = innermost[-2][1] + 1, innermost[-1:]
     for start, end in innermost:
         before, inner = content[position : _opening(content, (start, end), position)], content[start:end]
         before = _without_boxes(before) if enclosing else before
@@ -183,9 +193,18 @@ def _unwrap_boxes(content: str) -> str:
     behind = _without_boxes(content[position:]) if enclosing else content[position:]
     if len(innermost) == 1:
         pieces[0] = "" if _LEAD.fullmatch(pieces[0]) else pieces[0]
-        behind = "" if _REASON.fullmatch(behind) else behind
+        behind = "" if _REASON.fullmatch(behind) else _unit_of(behind)
         pieces[1] = f"({inner})" if _POWER.match(behind) else pieces[1]
     return "".join([*pieces, behind])
+
+
+def _unit_of(behind: str) -> str:
+    """Return the unit of words behind a box, none where they only say what is counted; other text stays."""
+    counted = _COUNTED.fullmatch(behind)
+    if counted is None or split_unit(f"1 {clean(behind)}")[1] is not None:
+        return behind
+    word = counted.group(1) or ""
+    return f" {word}" if word in UNIT_WORDS else ""
 
 
 def _without_boxes(text: str) -> str:

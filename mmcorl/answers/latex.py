@@ -45,9 +45,9 @@ _CHARACTERS = str.maketrans(
 
 _SPACING = re.compile(r"(?<!\\)\\(?:[;: >]|q?quad)|~")
 _SIZING = re.compile(r"\\(?:left|right|middle|[Bb]igg?[lr]?)(?![A-Za-z])\.?(?=\s*(?:[\[\](){}|.]|\\[{}|]|\\[lr]))")
-_STYLE = re.compile(r"\\(?:displaystyle|textstyle|limits|nolimits|rm|bf|it)(?![A-Za-z])|\\!\s*")
+_STYLE = re.compile(r"\\(?:displaystyle|textstyle|limits|nolimits|rm|bf|it)(?![A-Za-z])|(?:\s|\\ ){0,4}\\!\s{0,4}")
 # `160~cm`; a tilde before a number means `about`.
-_TIE = re.compile(r"(?<=[\d})\]])~(?=\s{0,4}(?:[A-Za-z\\]|$))")
+_TIE = re.compile(r"(?<=[\d})\]])~(?=\s{0,4}(?:[A-Za-z\\]|$))|(?<=\([A-H]\))~")
 _THIN_DIGITS = re.compile(r"(?<=\d)(?:\\,|\\ |~)(?=\d{3}(?!\d))")
 _SPACED_THOUSANDS = re.compile(r"-?[1-9]\d{0,2}(?: \d{3})+(?:\.\d+)?")
 _ROMAN = re.compile(
@@ -86,7 +86,9 @@ _COMMAND_NAMES = (
     "angle triangle overline ldots dots cdots"
 )
 _COMMANDS = FUNCTIONS | frozenset(_COMMAND_NAMES.split())
-_DOUBLED = re.compile(r"\\\\(?=[A-Za-z]{2,}|[{}%])")
+_COMMAND = re.compile(r"(?<!\\)\\[A-Za-z]")
+_DOUBLED_COMMAND = re.compile(r"\\\\[A-Za-z]{2,}")
+_DOUBLED = re.compile(r"\\\\(?=[A-Za-z]{2,}|[{}%!,;:]|\$\s*\d)")
 # `x = 1 \quad y = 2` and `x=1\\y=2`: equations beside each other are several, though TeX shows no comma.
 _NAME_AND_SIGN = (
     r"(?=(?:[A-Za-z]{1,2}(?:_\w|_\{\w+\})?'?|\\(?:alpha|beta|gamma|theta|lambda|mu|angle [A-Z]{1,3}))\s{0,4}=(?!=))"
@@ -97,6 +99,9 @@ _BESIDE = re.compile(
 )
 _CASES = re.compile(r"\\begin\{cases\}([^&]*)\\end\{cases\}")
 _UNION = re.compile(r"(?<=[)\]])\s*U\s*(?=[(\[])")
+_BRACED_COMMA = re.compile(r"\s{0,4}\{\s{0,4},\s{0,4}\}\s{0,4}")
+# `8\sqrt{3}{squareinches}`: words in braces that are no argument.
+_BRACED_WORDS = re.compile(r"(\\frac\s?\{[^{}]*\})?(?<=[}\d)i])\s{0,4}\{([A-Za-z][A-Za-z. ]{3,20})\}\s{0,4}$")
 _COMMAND_SYNONYMS = (
     (re.compile(r"\\leq(?:slant)?(?![A-Za-z])"), r"\\le "),
     (re.compile(r"\\geq(?:slant)?(?![A-Za-z])"), r"\\ge "),
@@ -120,7 +125,6 @@ _SIGN_SYNONYMS = (
     ("<=", r"\le "),
     (">=", r"\ge "),
     ("!=", r"\ne "),
-    ("{,}", ","),
     ("...", r"\ldots "),
     ("**", "^"),
     ("*", r"\cdot "),
@@ -148,6 +152,7 @@ _TIMES_TEN = re.compile(r"(?<=\d)\s{0,4}[xX]\s{0,4}(?=10\s{0,4}\^)")
 _CHINESE_AND = re.compile(r"(?<=[\d)\]}])\s{0,4}([和与或])\s{0,4}(?=[\d(\[\\-])")
 _PLAIN_NUMBER = re.compile(r"-?[0-9]{1,64}(?:\.[0-9]{1,64})?")
 _TOKEN = re.compile(r"\\[A-Za-z]+|\\.|\d+(?:\.\d+)?|\.\d+|[A-Za-z]+|\s+|.", re.DOTALL)
+_BREAK_BEFORE_DOLLAR = re.compile(r"\\\\\s{0,4}\$\s{0,4}\Z")
 _QUOTES = (("**", "**"), ("*", "*"), ("__", "__"), ("```", "```"), ("`", "`"), ('"', '"'), ("'", "'"))
 
 
@@ -191,7 +196,7 @@ def _single_backslashes(text: str) -> str:
     """Undo LaTeX escaped once too often (JSON in JSON); in a matrix two backslashes end a row."""
     if "\\\\" not in text:
         return text
-    if "\\\\begin" in text:
+    if _DOUBLED_COMMAND.search(text) and not _COMMAND.search(text):
         return text.replace("\\\\", "\\")
     return text if r"\begin" in text else _DOUBLED.sub(r"\\", text)
 
@@ -219,6 +224,7 @@ def _unwrap(text: str) -> str:
     for mark, replacement in ((r"\(", ""), (r"\)", ""), (r"\[", ""), (r"\]", "")):
         if mark in text and r"\\[" not in text:
             text = text.replace(mark, replacement)
+    text = _BREAK_BEFORE_DOLLAR.sub("$", text) if r"\\" in text else text
     # A single dollar sign before a digit is money, a pair delimits mathematics.
     bare = text.replace(r"\$", "")
     if bare.count("$") == 1 and re.match(r"-?\s*\$\s*\d", bare):
@@ -259,6 +265,9 @@ def _latex(text: str) -> str:
         text = _THIN_DIGITS.sub("", _SPACING.sub(" ", text))
         for pattern, replacement in _COMMAND_SYNONYMS:
             text = pattern.sub(replacement, text)
+    if "{" in text:
+        text = _BRACED_COMMA.sub(",", text)
+        text = _BRACED_WORDS.sub(lambda m: m.group() if m.group(1) else f" {m.group(2)}", text)
     for sign, replacement in _SIGN_SYNONYMS:
         if sign in text:
             text = text.replace(sign, replacement)
@@ -406,3 +415,4 @@ def _drop_braces(tokens: list[str]) -> list[str]:
 
 
 _TAKE_NO_ARGUMENT = frozenset({r"\cdot", r"\times", r"\pi", r"\pm", r"\div", r"\infty", r"\le", r"\ge", r"\cup"})
+_TAKE_NO_ARGUMENT |= {r"\angle", r"\triangle", r"\in", r"\to", r"\cap", r"\approx", r"\circ"}

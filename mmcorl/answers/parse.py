@@ -71,7 +71,7 @@ def parse(answer: str) -> ParsedAnswer:
     if (letter := option_letter(text)) is not None:
         return ParsedAnswer("expression", letter, letter)
     labelled = labelled_option(text)
-    if labelled is not None and not offers_more(labelled[1]):
+    if labelled is not None and not offers_more(labelled[1]) and not _LISTED_LETTER.match(text):
         letter, rest = labelled
         inner = _parse(rest, 1)
         return ParsedAnswer("labelled", f"{letter}: {inner.text}", name=letter, parts=(inner,))
@@ -104,10 +104,13 @@ _OPTION_PREFIX = (
     r"|(?:故|应|因此|所以)?(?:正确)?(?:答案|选项|选择|选)(?:应)?(?:是|为|选)?:? ?)?"
 )
 _LETTER = re.compile(rf"(?i:{_OPTION_PREFIX})[(\[【<]? ?([A-Z]) ?[)\]】>]? ?[.:!]?(?:选项|项)?")
+_LISTED_LETTER = re.compile(r"[(\[]?[A-Z][)\]]?,")
 _SMALL_LETTER = re.compile(rf"(?i:{_OPTION_PREFIX})[(\[【<]? ?([a-z]) ?[)\]】>]? ?[.:!]?")
 _PREFIX = re.compile(rf"(?i:{_OPTION_PREFIX})")
 _WITH_TEXT = re.compile(
-    rf"(?i:{_OPTION_PREFIX})(?:[(\[【<] ?([A-Z]) ?[)\]】>] ?[.:,]?|([A-Z]) ?[.:)]) ?(?=\S)(.+)", re.DOTALL
+    rf"(?i:{_OPTION_PREFIX})(?:[(\[【<] ?([A-Z]) ?[)\]】>] ?[.:,]?|([A-Z]) ?[.:)]) ?(?=\S)"
+    r"(?![+*/^=>_)\],]|<(?!image)|\\(?:approx|le|ge|ne|to)(?![A-Za-z]))(.+)",
+    re.DOTALL,
 )
 
 
@@ -273,7 +276,9 @@ def _equation(text: str, depth: int) -> ParsedAnswer | None:
         if not all(_is_constant(side) for side in sides):
             return None
     inner = _parse(sides[-1], depth + 1)
-    before = [side for side in sides[:-1] if _is_constant(side)]
+    # In `A = bh = 6` the formula says nothing about the value; in `y = 2(x+1) = 2x+2` both are values.
+    valued = _is_constant(sides[-1])
+    before = [side for side in sides[:-1] if not valued or _is_constant(side)]
     if sides[-1].endswith("°"):
         # `2160°/2 = 1080°`: degrees as a unit are no factor.
         before = [side.replace("°", "") for side in before]

@@ -34,7 +34,8 @@ def is_cased_as_word(word: str) -> bool:
 
 def number_in_words(text: str) -> int | None:
     """Return 21 for `twenty-one` and 5000 for `five thousand`; None for other text."""
-    return _number(" ".join(text.casefold().replace("-", " ").split()), _SCALES) if len(text) <= 80 else None
+    words = text.casefold() if len(text) <= 80 and text[:1].isalpha() else ""
+    return _number(" ".join(words.replace("-", " ").split()), _SCALES)
 
 
 def _number(words: str, scales: tuple[tuple[str, int], ...]) -> int | None:

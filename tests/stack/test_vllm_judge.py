@@ -31,7 +31,7 @@ ROWS = [
     ("cut off", "<answer>6", "6", "3+3?"),  # cut off, never judged
 ]
 # A digit is a token, so this question alone is longer than the judge's context.
-LONG = ("long", "<answer>seven</answer>", "7", "1" * 3000)
+LONG = ("long", "<answer>half of fourteen</answer>", "7", "1" * 3000)
 
 
 @pytest.fixture(autouse=True)
