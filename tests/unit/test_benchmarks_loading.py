@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from eval_suite.benchmark import by_field, cell, labels_of, schema_hash, with_options
+from eval_suite.benchmark import by_field, cell, schema_hash
 from eval_suite.items import Item
 from eval_suite.tasks import BENCHMARKS
 from evaluations import write_rows
-from mmcorl.data.row_parsing import RowError
 from mmcorl.errors import UserError
 from paths import CASES, FIXTURES
 
@@ -194,17 +193,6 @@ def test_further_columns_are_noted_unless_the_benchmark_has_many_that_nobody_rea
     assert many.notes == ("partial: 2 of 198 rows",)
     assert many.schema_hash == BENCHMARKS["gpqa_diamond"].schema_hash
     assert schema_hash(["a", "b"]) == schema_hash(["b", "a"]) != schema_hash(["a", "c"])
-
-
-def test_labels_come_from_letters_then_from_texts():
-    options = ("D", "45°", "None of  these", "A")
-    # D is the fourth letter, though the first option reads D.
-    for answer, label in {"B": "B", "(D)": "D", "D": "D", "A\nC": "A, C", "None of these": "C"}.items():
-        assert labels_of(answer, options) == label
-    with pytest.raises(RowError, match="the answer 'E' is none of the options"):
-        labels_of("E", options)
-    # A letter that is left out stays out.
-    assert with_options("Why?", ("x", "", "z")) == "Why?\nChoices:\n(A) x\n(C) z"
 
 
 def test_sub_scores_count_lists_once_per_entry_and_leave_unscored_items_out():
