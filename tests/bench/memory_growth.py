@@ -19,7 +19,6 @@ from typing import Any
 
 import psutil
 import torch
-from rich.progress import ProgressSample
 
 from mmcorl.training import train
 from model_adapters.testing.tiny import build_tiny
@@ -48,8 +47,7 @@ def note() -> dict[str, int]:
     gc.collect()
     if platform.system() == "Linux":
         ctypes.CDLL("libc.so.6").malloc_trim(0)
-    # A progress bar remembers its last 1,000 steps to estimate the time that is left.
-    objects = [item for item in gc.get_objects() if type(item) is not ProgressSample]
+    objects = gc.get_objects()
     tensors = [item for item in objects if issubclass(type(item), torch.Tensor)]
     storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
     resident = psutil.Process().memory_info().rss
