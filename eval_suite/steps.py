@@ -194,7 +194,7 @@ def judge(
     from eval_suite.grading.judge import JudgeRequest, JudgeSettings, VerdictCache, judge_all, prompt_version
     from eval_suite.grading.judge import key as cache_key
 
-    name = judge.facts() | {"prompt_version": prompt_version(end)}
+    name = {"model": judge.name, "prompt_version": prompt_version(end)}
     items = {(item.benchmark, item.id): item for item in folder.items()}
     requests = {
         key_of(row): JudgeRequest(item.for_judge, item.choices, item.gold, row["answer"])

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Literal
 
 from eval_suite.items import Item, Response
 from eval_suite.sandbox.code_task import CodeTask
+from eval_suite.sandbox.extract import parsed
 from eval_suite.sandbox.process import Sandbox
 
 ComparedBy = Literal["behaviour", "syntax", "nothing"]
@@ -72,11 +72,10 @@ def compared_by(problems: Iterable[Iterable[ProgramVote]]) -> dict[ComparedBy, i
 
 
 def _tree(source: str) -> str | None:
+    tree = parsed(source)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return _digest(ast.dump(ast.parse(source)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None if tree is None else _digest(ast.dump(tree))
+    except (RecursionError, MemoryError):
         return None
 
 

@@ -40,7 +40,10 @@ def extract_code(response: str, finish_reason: Literal["stop", "length", "unknow
     block whose fence never closes counts only when the model is known to have stopped there by itself.
     """
     text, thinking = _without_thoughts(response)
-    text = _inside_answer(text)
+    close = text.rfind(_CLOSE_ANSWER)
+    start = text.rfind(_OPEN_ANSWER, 0, close) if close >= 0 else -1
+    if start >= 0:
+        text = text[start + len(_OPEN_ANSWER) : close]
     blocks, open_block = _blocks(text)
     for marks in (_PYTHON, frozenset({""})):
         if open_block is not None and open_block[0] in marks and finish_reason == "stop":
@@ -67,13 +70,6 @@ def _without_thoughts(text: str) -> tuple[str, bool]:
         text, lower = text[close + len("</think>") :], lower[close + len("</think>") :]
     opening = lower.find("<think>")
     return (text, False) if opening < 0 else (text[:opening], True)
-
-
-def _inside_answer(text: str) -> str:
-    """Return the content of the last complete answer tag, or the whole text without one."""
-    close = text.rfind(_CLOSE_ANSWER)
-    start = text.rfind(_OPEN_ANSWER, 0, close) if close >= 0 else -1
-    return text[start + len(_OPEN_ANSWER) : close] if start >= 0 else text
 
 
 def _blocks(text: str) -> tuple[list[tuple[str, str]], tuple[str, str] | None]:
@@ -120,7 +116,7 @@ def _is_body(code: str) -> bool:
 
     Read from the tree: compiling hostile text can crash the interpreter, parsing it cannot.
     """
-    todo: list[ast.AST] = list(_statements(code))
+    todo: list[ast.AST] = [tree] if (tree := parsed(code)) else []
     while todo:
         node = todo.pop()
         if isinstance(node, ast.Return | ast.Yield | ast.YieldFrom):
@@ -130,37 +126,33 @@ def _is_body(code: str) -> bool:
     return False
 
 
-def _statements(code: str) -> list[ast.stmt]:
+def parsed(code: str) -> ast.Module | None:
+    """Return the tree of a text that is Python of acceptable length, else None; nothing is run."""
+    if len(code) > MAX_PROGRAM:
+        return None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return ast.parse(code).body
+            return ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
+        return None
 
 
 def parses(code: str) -> bool:
-    """Return whether a text is Python of acceptable length; nothing is run."""
-    if len(code) > MAX_PROGRAM:
-        return False
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return True
+    """Return whether a text is Python of acceptable length."""
+    return parsed(code) is not None
 
 
 def is_program(text: str) -> bool:
     """Return whether a text is Python that does something: `Yes` and `42` are Python too, but answers in prose."""
-    if not text.strip() or not parses(text):
-        return False
+    tree = parsed(text)
     idle = (ast.Name, ast.Constant, ast.Attribute, ast.Tuple, ast.UnaryOp)
-    return any(not (isinstance(node, ast.Expr) and isinstance(node.value, idle)) for node in _statements(text))
+    nodes = tree.body if tree else []
+    return any(not (isinstance(node, ast.Expr) and isinstance(node.value, idle)) for node in nodes)
 
 
 def definitions(code: str) -> list[str]:
     """Return the functions and classes a program defines at its top level, in order; empty when it does not parse."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    return list(dict.fromkeys(node.name for node in _statements(code) if isinstance(node, kinds)))
+    tree = parsed(code)
+    return list(dict.fromkeys(node.name for node in tree.body if isinstance(node, kinds))) if tree else []

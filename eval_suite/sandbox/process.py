@@ -118,21 +118,17 @@ def open_sandbox(*, run_code: bool = False, limits: Limits | None = None) -> San
         raise UserError(f"model-written code is isolated on Linux only, not on {sys.platform}: grade in a container")
     layers = detect()
     if not layers:
-        _require_start()
+        # Where not even a process without layers starts, missing layers are not the problem.
+        try:
+            with Sandbox(()).start({"kind": "serve", "prelude": "", "source": ""}, 10):
+                pass
+        except HarnessError as problem:
+            raise UserError(
+                f"model-written code cannot run here, as the sandbox does not start ({problem}): correct that, or "
+                "grade on another machine"
+            ) from problem
     require_isolation(layers)
     return Sandbox(layers, limits or Limits())
-
-
-def _require_start() -> None:
-    """Refuse a machine on which not even a process without layers starts: missing layers are not its problem."""
-    try:
-        with Sandbox(()).start({"kind": "serve", "prelude": "", "source": ""}, 10):
-            pass
-    except HarnessError as problem:
-        raise UserError(
-            f"model-written code cannot run here, as the sandbox does not start ({problem}): correct that, or grade on "
-            "another machine"
-        ) from problem
 
 
 def require_isolation(layers: Sequence[Layer]) -> None:
@@ -179,11 +175,6 @@ def detect() -> tuple[Layer, ...]:
 _numbers = itertools.count()
 
 
-def _unused_uid() -> int:
-    # The range systemd keeps for users that exist only while a service runs; below 65536, so containers have it.
-    return 61184 + (os.getpid() * 31 + next(_numbers)) % 4000
-
-
 class ConfinedProcess:
     """One confined process; leaving the `with` block kills it and its descendants, and removes its folder."""
 
@@ -194,7 +185,8 @@ class ConfinedProcess:
             self._box = tempfile.mkdtemp(prefix="mmcorl-code-")
         except OSError as problem:
             raise HarnessError(f"no folder could be made for a program: {problem}") from problem
-        uid = _unused_uid() if "uid" in sandbox.layers else None
+        # The range systemd keeps for users that exist only while a service runs; below 65536, so containers have it.
+        uid = 61184 + (os.getpid() * 31 + next(_numbers)) % 4000 if "uid" in sandbox.layers else None
         limits = {**asdict(sandbox.limits), "cpu_seconds": math.ceil(cpu_seconds)}
         config = {"layers": sandbox.layers, "box": self._box, "uid": uid, "limits": limits}
         try:
@@ -308,8 +300,9 @@ class ConfinedProcess:
             # Without namespaces programs write here, and may lock their folders or nest them deeper than Python's own
             # functions can recurse.
             for command in (["rm", "-rf"], ["chmod", "-R", "u+rwx"], ["rm", "-rf"]):
-                if os.path.exists(self._box):
-                    subprocess.run([*command, self._box], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                with contextlib.suppress(OSError):
+                    if os.path.exists(self._box):
+                        subprocess.run([*command, self._box], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def _kill(self) -> None:
         if self._process.returncode is None:

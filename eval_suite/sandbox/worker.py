@@ -107,7 +107,9 @@ def main() -> None:
 def _confine_self(config: dict[str, Any], line: JsonPipe) -> str:
     layers, box, uid = config["layers"], config["box"], config["uid"]
     isolation.die_with_parent()
-    _prefer_as_oom_victim()
+    # If memory runs out all the same, the kernel should kill this process rather than the grader.
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
     gid = os.getegid() if uid is None else uid
     if "namespaces" in layers:
         isolation.enter_namespaces()
@@ -130,15 +132,6 @@ def _confine_self(config: dict[str, Any], line: JsonPipe) -> str:
     if "landlock" in layers:
         isolation.landlock(box)
     return box
-
-
-def _prefer_as_oom_victim() -> None:
-    # If memory runs out all the same, the kernel should kill this process rather than the grader.
-    try:
-        with open("/proc/self/oom_score_adj", "w") as file:
-            file.write("1000")
-    except OSError:
-        return
 
 
 def _confine_child(config: dict[str, Any]) -> None:
@@ -349,19 +342,13 @@ def _collect(child: int, source: int, most: int) -> tuple[bytes, bool, int]:
     if status is None:
         _, status = os.waitpid(child, 0)
     if os.getpid() == 1:
-        _kill_descendants()
+        # Kill and reap every other process of this namespace.
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(-1, signal.SIGKILL)
+                os.waitpid(-1, 0)
     return b"".join(chunks), size > most, _exit_code(status)
-
-
-def _kill_descendants() -> None:
-    """Kill and reap every other process of this namespace."""
-    while True:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(-1, signal.SIGKILL)
-        try:
-            os.waitpid(-1, 0)
-        except ChildProcessError:
-            return
 
 
 # -- check ------------------------------------------------------------------------------------------------------
@@ -375,9 +362,8 @@ class _Proxy:
         object.__setattr__(self, "_address", address)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        encode = _encode_argument
-        named = {key: encode(item) for key, item in kwargs.items()}
-        return self._ask({"do": "call", **self._address, "args": [encode(item) for item in args], "kwargs": named})
+        named = {key: _encode_argument(item) for key, item in kwargs.items()}
+        return self._ask({"do": "call", **self._address, "args": [*map(_encode_argument, args)], "kwargs": named})
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -392,13 +378,12 @@ class _Proxy:
 
 
 def _encode_argument(value: Any) -> Any:
-    return values.encode(value, _proxy_address)
+    def address(other: Any) -> dict[str, Any]:
+        if isinstance(other, _Proxy) and "handle" in other._address:
+            return {"handle": other._address["handle"]}
+        raise values.ValueProblem(f"a test passes a {type(other).__name__}, which has no plain form")
 
-
-def _proxy_address(value: Any) -> dict[str, Any]:
-    if isinstance(value, _Proxy) and "handle" in value._address:
-        return {"handle": value._address["handle"]}
-    raise values.ValueProblem(f"a test passes a {type(value).__name__}, which has no plain form")
+    return values.encode(value, address)
 
 
 class _SolutionError(Exception):

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from eval_suite.grading.judge import (
-    PROMPT_VERSION,
     JudgeCounts,
     JudgeRequest,
     JudgeSettings,
@@ -52,8 +51,7 @@ def test_each_request_gets_its_verdict_from_the_papers_judge_at_temperature_0(se
     assert verdicts == ["yes" if n % 2 else "no" for n in range(60)]
     expected = {"model": "Qwen/Qwen2.5-32B-Instruct", "temperature": 0, "max_tokens": 8}
     assert all(expected.items() <= call.body.items() for call in server.calls)
-    facts = {"model": 'm {"seed": 3}', "prompt_version": PROMPT_VERSION}
-    assert settings(server, model="m", extra={"seed": 3}).facts() == facts
+    assert settings(server, model="m", extra={"seed": 3}).name == 'm {"seed": 3}'
 
 
 def test_what_is_not_one_of_the_two_words_is_unclear_and_asked_once(serve):

@@ -16,6 +16,7 @@ from eval_suite.metrics.aggregate import aggregate
 from eval_suite.metrics.outcomes import Outcome
 from eval_suite.sandbox import Sandbox, grade_code, open_sandbox
 from eval_suite.sandbox.behaviour import compared_by, program_votes, vote_labels
+from eval_suite.sandbox.code_task import CodeGrade
 from eval_suite.tasks import humaneval, mbpp
 from evaluations import Cli, block, cli, write_rows
 from evaluations import humaneval as humaneval_copy
@@ -120,8 +121,21 @@ def test_a_file_of_programs_is_scored_by_their_vote(
     rows = [json.loads(line) for line in (folder / "rule.jsonl").read_text().splitlines()]
     assert [(row["rule"], bool(row["tests"])) for row in rows] == [(False, True), (True, True), (True, True)]
     assert json.loads((folder / "sandbox.json").read_text()) == {"used": [sandbox.record]}
-    # Killed while the examples ran: a torn last line; the same command ends with the same summary.
     whole, behaviour = (folder / "summary.json").read_bytes(), (folder / "behaviour.jsonl").read_text()
+    # Ended at the third program: the verdicts on the others stay.
+    text = (folder / "rule.jsonl").read_text()
+    (folder / "rule.jsonl").unlink()
+
+    def grade_all_but_the_last(*graded: Any) -> CodeGrade:
+        if graded[2].sample == 2:
+            raise RuntimeError
+        return grade_code(*graded)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("eval_suite.sandbox.code_task.grade_code", grade_all_but_the_last)
+        cli(*argv, status=1)
+    assert (folder / "rule.jsonl").read_text().splitlines() == text.splitlines()[:2]
+    # Killed while the examples ran: a torn last line; the same command ends with the same summary.
     (folder / "behaviour.jsonl").write_text(behaviour[: len(behaviour) // 2])
     cli(*argv)
     assert (folder / "summary.json").read_bytes() == whole

@@ -6,9 +6,15 @@ uncommitted or cut off has no answer to judge and is never sent.
 
 from eval_suite.grading.judge.choice import choose
 from eval_suite.grading.judge.in_process import VllmJudge
-from eval_suite.grading.judge.judging import JudgeCounts, JudgeVerdict, VerdictCache, as_callable, judge_all
+from eval_suite.grading.judge.judging import (
+    JudgeCounts,
+    JudgeSettings,
+    JudgeVerdict,
+    VerdictCache,
+    as_callable,
+    judge_all,
+)
 from eval_suite.grading.judge.prompt import PROMPT_VERSION, JudgeRequest, key, prompt_version
-from eval_suite.grading.judge.settings import JudgeSettings
 from mmcorl.llm_client import Reply, Unanswered, with_options
 
 __all__ = [

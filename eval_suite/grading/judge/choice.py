@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from eval_suite.grading.judge.in_process import VllmJudge
-from eval_suite.grading.judge.settings import JudgeSettings
+from eval_suite.grading.judge.judging import JudgeSettings
 from mmcorl.errors import UserError
 
 _HERE = "vllm"

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import patches
-from eval_suite.grading.judge.prompt import PROMPT_VERSION
-from eval_suite.grading.judge.settings import JudgeSettings
+from eval_suite.grading.judge.judging import JudgeSettings
 from mmcorl.errors import RunError, UserError
 from mmcorl.llm_client import Reply, Unanswered
 from mmcorl.system.install_hints import install_vllm
@@ -66,10 +65,6 @@ class VllmJudge:
         self.gpus = gpus
         self.max_tokens = max_tokens
         self._engine: LLM | None = None
-
-    def facts(self) -> dict[str, str]:
-        """Return what is recorded beside every verdict; the same as for an endpoint that serves this model."""
-        return {"model": self.name, "prompt_version": PROMPT_VERSION}
 
     def ask(self, prompts: Sequence[str]) -> list[Reply | Unanswered]:
         """Return a reply to each prompt, greedily decoded; `Unanswered` for one that is too long for the judge.

@@ -8,9 +8,18 @@ from functools import partial
 from typing import ClassVar, Literal
 
 from eval_suite.grading.judge.prompt import JudgeRequest, key, prompt, read_reply
-from eval_suite.grading.judge.settings import JudgeSettings
 from mmcorl.errors import RunError
-from mmcorl.llm_client import BatchModel, MapSummary, Outcome, Prompt, Reply, ReplyCache, Unanswered, map_prompts
+from mmcorl.llm_client import (
+    BatchModel,
+    EndpointSettings,
+    MapSummary,
+    Outcome,
+    Prompt,
+    Reply,
+    ReplyCache,
+    Unanswered,
+    map_prompts,
+)
 
 JudgeVerdict = Literal["yes", "no", "unclear", "failed"]
 """`unclear`: a reply other than the two words asked for. `failed`: no reply, which says nothing about the answer."""
@@ -19,6 +28,23 @@ OnVerdict = Callable[[int, JudgeVerdict, str], None]
 
 RAW_LIMIT = 500
 """Characters kept of an unclear reply."""
+
+
+@dataclass(frozen=True)
+class JudgeSettings(EndpointSettings):
+    """An endpoint that serves a judge; the defaults are the paper's judge on vLLM.
+
+    Raises:
+        UserError: a setting that cannot work.
+    """
+
+    ROLE: ClassVar[str] = "judge"
+    KEY_OPTION: ClassVar[str] = "--judge-key-env, or api_key_env in Python"
+
+    model: str = "Qwen/Qwen2.5-32B-Instruct"
+    """Name under which the endpoint serves the judge."""
+    max_tokens: int = 8
+    """Maximum length of the reply. A reasoning judge needs more, and its reply must still be one word."""
 
 
 class VerdictCache(ReplyCache):
@@ -67,8 +93,11 @@ def judge_all(
         if on_verdict:
             on_verdict(index, verdict, words)
 
+    def kept(reply: Reply) -> str | None:
+        return None if reply.cut_off or read_reply(reply.text) is None else reply.text.strip()
+
     prompts = [Prompt(key(request, judge.name), partial(prompt, request)) for request in requests]
-    counts = JudgeCounts(**vars(map_prompts(prompts, judge, report, cache=cache, keep=_verdict_text)))
+    counts = JudgeCounts(**vars(map_prompts(prompts, judge, report, cache=cache, keep=kept)))
     for verdict in verdicts:
         setattr(counts, verdict, getattr(counts, verdict) + 1)
     return counts
@@ -103,11 +132,6 @@ def as_callable(
         return {"yes": True, "no": False}.get(verdict)
 
     return ask
-
-
-def _verdict_text(reply: Reply) -> str | None:
-    """Return the text to cache of a reply that is a verdict."""
-    return None if reply.cut_off or read_reply(reply.text) is None else reply.text.strip()
 
 
 def _verdict(outcome: Outcome) -> tuple[JudgeVerdict, str]:

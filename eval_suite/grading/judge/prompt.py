@@ -78,7 +78,10 @@ def prompt(request: JudgeRequest) -> str:
     if question:
         parts += ["\nQuestion:\n", _quoted(question)]
     if options:
-        parts += ["\nOptions:\n", *(_quoted(f"{_label(k)}. {value}") for k, value in enumerate(options))]
+        parts += [
+            "\nOptions:\n",
+            *(_quoted(f"{LETTERS[k] if k < len(LETTERS) else k + 1}. {value}") for k, value in enumerate(options)),
+        ]
     parts += ["\nKnown answer:\n", _quoted(gold)]
     named = sorted(match_options(gold, tuple(options[: len(LETTERS)])).labels) if options else []
     if named:
@@ -111,10 +114,6 @@ def _shown(request: JudgeRequest) -> tuple[str, list[str], str, str, int]:
         answer = answer[: ANSWER_LIMIT // 2] + "\n" + answer[-(ANSWER_LIMIT // 2) :]
     options = [_clean(option) for option in request.options or ()]
     return _clean(request.question), options, _clean(request.gold), _clean(answer), max(0, left_out)
-
-
-def _label(number: int) -> str:
-    return LETTERS[number] if number < len(LETTERS) else str(number + 1)
 
 
 def _quoted(text: str) -> str:
