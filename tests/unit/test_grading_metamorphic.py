@@ -69,7 +69,7 @@ def test_golds_of_the_tables_in_every_spelling(relation: Equivalence) -> None:
 @pytest.mark.skipif(not DATA.is_dir(), reason="the shared data folder is absent")
 @pytest.mark.parametrize("step", [10, pytest.param(1, marks=pytest.mark.slow)])
 def test_thousands_of_real_golds_in_every_spelling(relation: Equivalence, step: int) -> None:
-    """Before: 9,504 of 123,616 missed and 5 of 11,472 credited; now none of either."""
+    """Version 1.3 missed 7,897 of 113,468 and credited 22 of 20,604; 1.4 does neither."""
     golds = list(dict.fromkeys(gold for gold in golds_of_data() if gold))[::step]
     missed, credited = rates(relation, golds)
     assert missed < 1 / 1000
