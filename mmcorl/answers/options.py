@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 
 from mmcorl.answers.latex import clean
 from mmcorl.answers.parse import (
@@ -27,7 +28,8 @@ _LETTER_THEN_VALUE = re.compile(r"([A-Z])(?: ?[,;-] ?| ?(?=\()| )(.+)", re.DOTAL
 _VALUE_THEN_LETTER = re.compile(r"(.+?) ?[(\[]([A-Z])[)\]]", re.DOTALL)
 _LONGEST_LIST = 256
 _COMMA = re.compile(r"(?<=\S)[,，]\s{0,4}")
-_REASON = re.compile(r"\b(?:because|since|as|due to)\b|因为|由于", re.IGNORECASE)
+_BECAUSE = re.compile(r"\b(?:because|since|as|due to)\b|因为|由于", re.IGNORECASE)
+_BREAK = re.compile(r"[.,;:](?=\s)|\n|。|，")
 
 SameValue = Callable[[ParsedAnswer, ParsedAnswer], bool]
 """Decides whether two values are the same answer."""
@@ -102,16 +104,26 @@ def _is_option_or_reason(text: str, label: str, choices: tuple[str, ...], same_v
     """
     if label in _by_value(text, choices, same_value):
         return True
-    value, reason = text, ""
-    if (found := _REASON.search(text)) is not None:
-        value, reason = text[: found.start()].strip(" ,.;:-("), text[found.end() :]
-    if not reason or offers_more(reason, label):
+    because = _BECAUSE.search(text)
+    if because is not None and offers_more(text[because.end() :], label):
         return False
-    if value:
-        return label in _by_value(value, choices, same_value)
+    # `(B) No. The graph falls`: a sentence behind the value is a reason, too, unless it names another option.
+    for found in [because, *islice(_BREAK.finditer(text), 3)]:
+        if found is None:
+            continue
+        value, reason = text[: found.start()].strip(" ,.;:-("), text[found.end() :]
+        named = value and label in _by_value(value, choices, same_value)
+        if named and found is because:
+            return True
+        if (named or (not value and found is because)) and not offers_more(reason, label):
+            return not _holds_another_value(reason, label, choices)
+    return False
+
+
+def _holds_another_value(text: str, label: str, choices: tuple[str, ...]) -> bool:
     first = _first_labels(choices)
     others = [clean(choice) for letter, choice in zip(LETTERS, choices, strict=False) if first[letter] != label]
-    return not any(re.search(rf"(?<![\w.]){re.escape(other)}(?![\w.])", reason, re.I) for other in others if other)
+    return any(re.search(rf"(?<![\w.]){re.escape(other)}(?![\w.])", text, re.IGNORECASE) for other in others if other)
 
 
 def _letter_beside_value(text: str) -> tuple[str, str] | None:
