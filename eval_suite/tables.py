@@ -319,6 +319,12 @@ def _caveats(name: str, scores: Mapping[str, Any], of: str) -> Iterator[str]:
     if missing:
         words = "response is missing and counts", "responses are missing and count"
         yield f"{name}{of}: {counted(missing, *words)} as wrong."
+    if late := scores.get("out_of_time"):  # absent from summaries of earlier versions
+        words = (
+            "comparison was not finished in its time and counts",
+            "comparisons were not finished in their time and count",
+        )
+        yield f"{name}{of}: {counted(late, *words)} as not equal."
     if waiting := scores["judge_failed"] + scores["judge_pending"]:
         words = "response waits", "responses wait"
         yield f"{name}{of}: {counted(waiting, *words)} for a judge; judge again for a final score."

@@ -24,6 +24,9 @@ _LETTER = re.compile(r"[A-Z]")
 _EITHER = re.compile(r"\bor\b|或")
 _POWER_OF_TEN = re.compile(r"\\?(?:times|cdot)?\s*10\s*\^\s*\{?\s*(-?\d{1,3})\s*\}?")
 
+OUT_OF_TIME = "not shown to be equal in time"
+"""The reason of a response whose comparison ran out of processor time; summaries count it."""
+
 
 @dataclass(frozen=True)
 class RuleResult:
@@ -124,7 +127,8 @@ def _compare_option(
     if letters_only and labels and not by_letter:
         return False, "an option's value, and letter_only credits letters"
     if not labels:
-        return False, "names no option for certain"
+        late = relation.out_of_time(answer, answer, choices)
+        return False, OUT_OF_TIME if late else "names no option for certain"
     shown = "".join(sorted(labels))
     if labels == correct:
         return True, f"option {shown}" if by_letter else f"value of option {shown}"
@@ -152,7 +156,7 @@ def _compare_free_form(answer: str, gold: str, reference: Reference, relation: E
         return _in_order(left, right, relation), "in the order asked for"
     if relation.same(answer, gold) or (right.kind == "ratio" and relation.same_value(answer, gold)):
         return True, "equal"
-    return False, "not shown to be equal"
+    return False, OUT_OF_TIME if relation.out_of_time(answer, gold) else "not shown to be equal"
 
 
 _LEAST, _GREATEST = "(?:least|smallest|lowest|shortest|lightest)", "(?:greatest|largest|highest|longest|heaviest)"

@@ -6,6 +6,7 @@ Per benchmark: `n` items, `samples` per item, `aggregation`, `correct`, `total`,
 `correct` and `total` as if all answers were independent; pass@k takes n items as its total); `clustered` (by group, or
 by item when an item has several samples; null when all answers are independent); `rule_correct`, `rule_accuracy` under
 the same aggregation; per response `responses`, `missing`, `committed`, `format_rate`, `cut_off`, `cut_off_rate`,
+`out_of_time` (not credited by rules because the comparison took too long),
 `judge_recovered`, `judge_refused`, `judge_failed`, `judge_unclear`, `judge_pending` (could be judged, were not);
 `unasked` (items that could not be put to the model), `sub_scores`, `caveats` (why official ones are left out),
 `grader`, `judge`, `full_n`, `items` (hash of ids and fingerprints), for votes `tie_rule`, `ties`, for code `sandbox`.
@@ -20,6 +21,7 @@ from typing import Any
 
 from eval_suite.benchmark import Benchmark
 from eval_suite.grading.gold import clean_gold
+from eval_suite.grading.rules import OUT_OF_TIME
 from eval_suite.items import Item
 from eval_suite.metrics.aggregate import Score, aggregate, default_aggregation
 from eval_suite.metrics.intervals import Cluster, clustered_interval, wilson
@@ -155,6 +157,7 @@ def _counts(items: Sequence[Item], outcomes: Sequence[Outcome], judge: Mapping[s
         "format_rate": committed / len(given) if given else None,
         "cut_off": cut_off,
         "cut_off_rate": cut_off / len(given) if given else None,
+        "out_of_time": sum(o.reason == OUT_OF_TIME for o in given),
         "judge_recovered": words["yes"],
         "judge_refused": words["no"],
         "judge_failed": words["failed"],

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 from mmcorl.answers.comparison import Comparison
 from mmcorl.answers.options import NamedOptions, match_options
 from mmcorl.answers.parse import canonical_text, parse_value
-from mmcorl.answers.symbolic import MAX_EXPRESSION, SymbolicPool, admissible
+from mmcorl.answers.symbolic import MAX_EXPRESSION, Outcome, SymbolicPool, admissible
 from mmcorl.errors import UserError
 
 _DEGREES = re.compile(r"(?<![\d.])(\d{1,16}(?:\.\d{1,16})?)°")
@@ -83,6 +83,8 @@ class Equivalence:
         """Of those, pairs that ran out of time or memory and counted as not the same."""
         self._pool = SymbolicPool(workers, timeout, memory_mb)
         self._pairs: _Memory[bool] = _Memory()
+        self._proofs: _Memory[Outcome] = _Memory()
+        self._late: _Memory[bool] = _Memory()
         self._options: _Memory[NamedOptions] = _Memory()
         self._lock = threading.Lock()
 
@@ -124,14 +126,19 @@ class Equivalence:
         known = self._pairs.get(pair)
         if known is not None:
             return known
-        comparison = self._comparison()
+        comparison = self._comparison(pair)
         result = self._same_option(a, b, options, comparison) if options else comparison.same_text(a, b)
         self._pairs.put(pair, result, len(a) + len(b))
         return result
 
+    def out_of_time(self, a: str, b: str, choices: Sequence[str] | None = None) -> bool:
+        """Return whether the comparison of `a` with `b`, or with each of `choices`, ran out of processor time."""
+        options = tuple(choices) if choices else ()
+        return bool(self._late.get((*sorted((a, b)), options)) or (options and self._late.get((a, options))))
+
     def same_value(self, answer: str, gold: str) -> bool:
         """Return whether an answer has the value of a gold; unlike `same`, 5/12 answers the ratio 5:12."""
-        return self._comparison().same_value(parse_value(answer), parse_value(gold))
+        return self._comparison((answer, gold, ())).same_value(parse_value(answer), parse_value(gold))
 
     def classes(self, answers: Sequence[str | None], choices: Sequence[str] | None = None) -> list[int | None]:
         """Return the class of each answer; see `partition`."""
@@ -139,52 +146,54 @@ class Equivalence:
 
     def options(self, answer: str, choices: Sequence[str]) -> NamedOptions:
         """Return the options that an answer names by letter or value; `choices` as in `same`."""
-        return self._named_options(answer, tuple(choices), self._comparison())
+        return self._named_options(answer, tuple(choices))
 
     def _same_option(self, a: str, b: str, choices: tuple[str, ...], comparison: Comparison) -> bool:
-        named_a = self._named_options(a, choices, comparison)
-        named_b = self._named_options(b, choices, comparison)
+        named_a = self._named_options(a, choices)
+        named_b = self._named_options(b, choices)
         if named_a.labels or named_b.labels:
             return named_a.labels == named_b.labels
         if named_a.conflict or named_b.conflict:
             return canonical_text(a) == canonical_text(b)
         return comparison.same_text(a, b)
 
-    def _named_options(self, answer: str, choices: tuple[str, ...], comparison: Comparison) -> NamedOptions:
+    def _named_options(self, answer: str, choices: tuple[str, ...]) -> NamedOptions:
         named = self._options.get((answer, choices))
         if named is None:
-            named = match_options(answer, choices, comparison.same_value)
+            named = match_options(answer, choices, self._comparison((answer, choices)).same_value)
             self._options.put((answer, choices), named, len(answer))
         return named
 
-    def _comparison(self) -> Comparison:
-        """Return the comparison of one pair, whose symbolic parts share `timeout` seconds; starts are not counted."""
+    def _comparison(self, asked: Hashable) -> Comparison:
+        """Return the comparison of one pair, whose symbolic parts share `timeout` seconds of processor time."""
         remaining = self.timeout
 
         def prove(a: str, b: str) -> bool:
             nonlocal remaining
-            equal, seconds = self._prove(a, b, remaining)
+            outcome, seconds = self._prove(a, b, remaining)
             remaining -= seconds
-            return equal
+            if outcome == "timeout":
+                self._late.put(asked, True, len(str(asked)))
+            return outcome == "same"
 
         return Comparison(prove)
 
-    def _prove(self, a: str, b: str, seconds: float) -> tuple[bool, float]:
-        """Return whether math-verify finds two expressions equal, and the seconds that took."""
+    def _prove(self, a: str, b: str, seconds: float) -> tuple[Outcome, float]:
+        """Return what math-verify finds of two expressions, and the processor seconds that took."""
         if max(len(a), len(b)) > MAX_EXPRESSION:
-            return False, 0.0
+            return "different", 0.0
         a, b = sorted(_DEGREES.sub(r"\\frac{\1\\pi}{180}", text) for text in (a, b))
         if not (admissible(a) and admissible(b)) or _mix_cases(a, b):
-            return False, 0.0
-        known = self._pairs.get(("symbolic", a, b))
+            return "different", 0.0
+        known = self._proofs.get((a, b))
         if known is not None:
             return known, 0.0
         outcome, spent = self._pool.compare(a, b, seconds) if seconds > 0 else ("timeout", 0.0)
         with self._lock:
             self.symbolic += 1
             self.timeouts += outcome == "timeout"
-        self._pairs.put(("symbolic", a, b), outcome == "same", len(a) + len(b))
-        return outcome == "same", spent
+        self._proofs.put((a, b), outcome, len(a) + len(b))
+        return outcome, spent
 
 
 class _Memory(Generic[V]):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from eval_suite.grading import GRADER, Grader, clean_gold, grade, parse_options
 from eval_suite.grading.options import plain_options
+from eval_suite.grading.rules import OUT_OF_TIME
 from eval_suite.items import Item, Response
 from mmcorl.answers import RELATION, Equivalence
 from mmcorl.errors import UserError
@@ -204,6 +205,15 @@ def test_an_unknown_policy_is_refused() -> None:
 def test_the_version_of_the_relation_is_part_of_the_graders() -> None:
     assert GRADER[0] == "mmcorl-grader"
     assert GRADER[1].endswith(f".{RELATION[1]}")
+
+
+def test_a_comparison_out_of_time_is_named() -> None:
+    with Equivalence(timeout=0.05) as short:
+        for choices in (None, [r"$(2,\infty)$", "5"]):
+            gold = "A" if choices else r"(2,\infty)"
+            verdict = grade(r"\boxed{x^{199}+x^{101}+x^3+x>2}", gold, choices=choices, relation=short)
+            assert (verdict.correct, verdict.reason) == (False, OUT_OF_TIME), choices
+        assert grade(r"\boxed{7}", "5", relation=short).reason == "not shown to be equal"
 
 
 def test_threads_share_one_relation(relation: Equivalence) -> None:
