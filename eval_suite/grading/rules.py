@@ -152,6 +152,9 @@ def _compare_free_form(answer: str, gold: str, reference: Reference, relation: E
     if right.sides and not left.sides and "=" not in answer:
         # Where the gold is an equation, one of its sides is not the answer.
         return False, "not the equation asked for"
+    if right.kind in ("list", "union") and left.kind == "relation" and r"\{" not in answer and "=" not in left.body:
+        # The inequality may be the one to be solved; the set is its solution either way round.
+        return False, "an inequality where a set is asked for"
     if _asks_for_order(reference.question) and left.kind == right.kind == "list":
         return _in_order(left, right, relation), "in the order asked for"
     if relation.same(answer, gold) or (right.kind == "ratio" and relation.same_value(answer, gold)):
@@ -161,12 +164,13 @@ def _compare_free_form(answer: str, gold: str, reference: Reference, relation: E
 
 _LEAST, _GREATEST = "(?:least|smallest|lowest|shortest|lightest)", "(?:greatest|largest|highest|longest|heaviest)"
 _ORDERED = re.compile(
-    r"\b(?:in (?:the )?(?:\w+ ){0,2}order|order (?:them|these|those|the)|arrange[ds]?|sort(?:ed)?|rank(?:ed)?"
+    r"\b(?:in (?:the )?(?:\w+ ){0,2}order|(?:order|arrange|sort|rank|list) (?:them|these|those|the \w+ (?:from|by|so))"
     rf"|ascending|descending|respectively|{_LEAST} to (?:the )?{_GREATEST}|{_GREATEST} to (?:the )?{_LEAST})\b",
     re.IGNORECASE,
 )
 _ANY_ORDER = re.compile(
-    r"\b(?:any|no particular|whatever|irrespective of|regardless of)(?: the)? order\b|\bin order to\b", re.IGNORECASE
+    r"\b(?:any|no particular|whatever|irrespective of|regardless of)(?: the)? order\b|\bin order (?:to|for|that)\b",
+    re.IGNORECASE,
 )
 
 

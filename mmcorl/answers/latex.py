@@ -10,6 +10,7 @@ import unicodedata
 from functools import lru_cache
 
 from mmcorl.answers.cleanup import strip_noise
+from mmcorl.answers.numbers import GREEK
 
 MAX_LENGTH = 4096
 """Longer answers are compared as plain text."""
@@ -202,8 +203,10 @@ def _single_backslashes(text: str) -> str:
 
 
 def _lower_command(match: re.Match[str]) -> str:
-    lower = match.group(1).lower()
-    return f"\\{lower}" if lower in _COMMANDS else match.group()
+    name, lower = match.group(1), match.group(1).lower()
+    # `\Pi` is another letter than `\pi`, and `\PI` is none.
+    known = lower in _COMMANDS or (name.isupper() and len(name) > 1 and f"\\{lower}" in GREEK | {r"\pi"})
+    return f"\\{lower}" if known else match.group()
 
 
 def _characters(text: str) -> str:

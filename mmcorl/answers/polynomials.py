@@ -9,6 +9,7 @@ tell from the truth. Functions, symbolic exponents and roots of variables are le
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -51,9 +52,11 @@ def equal_equations(a: str, b: str) -> bool | None:
         if left.below.keys() != {_ONE} or right.below.keys() != {_ONE}:
             return None
         if not _unknowns(left) or not _unknowns(right):
-            # `0x=5` and `0x=7` have no solution; they are not the same for that.
+            # `0x=5` and `0x=7` have no solution, and are not the same for that; constants are compared side by side.
             swapped = ((first_left, first_right), (first_right, first_left))
-            return any(not (x - second_left).above and not (y - second_right).above for x, y in swapped)
+            return _letters(a) == _letters(b) and any(
+                not (x - second_left).above and not (y - second_right).above for x, y in swapped
+            )
         if not left.above or not right.above or left.above.keys() != right.above.keys():
             # Polynomials without common factors have different zero sets; computer algebra decides the rest.
             return None
@@ -63,6 +66,10 @@ def equal_equations(a: str, b: str) -> bool | None:
         )
     except TooLargeError:
         return None
+
+
+def _letters(text: str) -> set[str]:
+    return {char for char in re.sub(r"\\[A-Za-z]+", "", text) if char.isalpha()}
 
 
 def _unknowns(value: RationalFunction) -> set[str]:

@@ -123,6 +123,18 @@ def test_neither_wrong_credit_nor_a_right_answer_missed(relation: Equivalence) -
     assert [(gold, answer) for gold, answer in missed if not credited(relation, answer, gold)] == []
 
 
+def test_lists_have_the_order_that_the_question_asks_for(relation: Equivalence) -> None:
+    for question in (
+        "Arrange these in ascending order.",
+        "Find a and b, respectively.",
+        "List them from least to greatest.",
+    ):
+        assert credited(relation, "1, 2, 3", "1, 2, 3", question=question)
+        assert not credited(relation, "1, 3, 2", "1, 2, 3", question=question), question
+    for question in ("Find all solutions.", "In order to win, which?", "List the roots in any order.", None):
+        assert credited(relation, "1, 3, 2", "1, 2, 3", question=question), question
+
+
 def test_mathvista_types(relation: Equivalence) -> None:
     for answer, gold, kind, precision, expected in cases("grading", "mathvista_types"):
         assert credited(relation, answer, gold, answer_type=kind, precision=precision) is expected, (answer, gold)
@@ -208,10 +220,10 @@ def test_the_version_of_the_relation_is_part_of_the_graders() -> None:
 
 
 def test_a_comparison_out_of_time_is_named() -> None:
+    slow = r"x^{199}+x^{101}+x^3+x>2"
     with Equivalence(timeout=0.05) as short:
-        for choices in (None, [r"$(2,\infty)$", "5"]):
-            gold = "A" if choices else r"(2,\infty)"
-            verdict = grade(r"\boxed{x^{199}+x^{101}+x^3+x>2}", gold, choices=choices, relation=short)
+        for choices in (None, [slow, "5"]):
+            verdict = grade(r"\boxed{(2,\infty)}", "A" if choices else slow, choices=choices, relation=short)
             assert (verdict.correct, verdict.reason) == (False, OUT_OF_TIME), choices
         assert grade(r"\boxed{7}", "5", relation=short).reason == "not shown to be equal"
 
