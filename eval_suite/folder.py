@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
@@ -146,7 +147,7 @@ class EvalFolder(store.Folder):
 
         Items of more benchmarks may be added; an item that changed is refused.
         """
-        known = {(row["benchmark"], row["id"]): row["fingerprint"] for row in self.lines("items.jsonl")}
+        known = {(row["benchmark"], row["id"]): row["fingerprint"] for row in self.stream("items.jsonl")}
         fresh = []
         for item in items:
             fingerprint = known.get((item.benchmark, item.id))
@@ -157,12 +158,12 @@ class EvalFolder(store.Folder):
                     f"item {item.id!r} of {item.benchmark} is not the one {str(self.path)!r} was begun with: "
                     "restore the data, or choose another folder"
                 )
-        if fresh:
+        for start in range(0, len(fresh), 1024):
             self.append("items.jsonl", [
                 asdict(replace(item, images=()))
                 | {"images": [self._thumbnail(item, number) for number in range(len(item.images))]}
                 | {"fingerprint": item.fingerprint}
-                for item in fresh
+                for item in fresh[start : start + 1024]
             ])  # fmt: skip
 
     def renew_items(self, items: Sequence[Item]) -> None:
@@ -178,11 +179,11 @@ class EvalFolder(store.Folder):
 
     def fingerprints(self) -> dict[tuple[str, str], str]:
         """Fingerprint of every item by (benchmark, id), as it was with its images."""
-        return {(row["benchmark"], row["id"]): row["fingerprint"] for row in self.lines("items.jsonl")}
+        return {(row["benchmark"], row["id"]): row["fingerprint"] for row in self.stream("items.jsonl")}
 
     def items(self) -> list[Item]:
         """The items as far as grading and tables need them: without image bytes."""
-        return [item_from_row(row) for row in self.lines("items.jsonl")]
+        return [item_from_row(row) for row in self.stream("items.jsonl")]
 
     def responses(self) -> Iterator[Response]:
         """Yield all responses in file order."""
@@ -191,7 +192,7 @@ class EvalFolder(store.Folder):
     def benchmarks(self) -> dict[str, Benchmark]:
         """Benchmarks of the items: built-in ones, and a user's own as far as they can be imported."""
         self.import_benchmarks()
-        names = dict.fromkeys(row["benchmark"] for row in self.lines("items.jsonl"))
+        names = dict.fromkeys(row["benchmark"] for row in self.stream("items.jsonl"))
         return {name: BENCHMARKS[name] for name in names if name in BENCHMARKS}
 
     def import_benchmarks(self) -> None:
@@ -229,6 +230,7 @@ class EvalFolder(store.Folder):
 def item_from_row(row: Mapping[str, Any]) -> Item:
     """An item of items.jsonl; its images are left out."""
     fields = {key: value for key, value in row.items() if key not in ("images", "fingerprint")}
+    fields["benchmark"] = sys.intern(fields["benchmark"])
     if fields["choices"] is not None:
         fields["choices"] = tuple(fields["choices"])
     return Item(**fields)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 Kind = Literal["math", "code"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Item:
     """One problem of one benchmark."""
 

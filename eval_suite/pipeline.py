@@ -134,6 +134,7 @@ def grade_file(
     with EvalFolder(options.out or path.with_suffix(".graded"), manifest) as folder:
         folder.renew_items(answers.items)
         folder.replace_rows("responses.jsonl", map(vars, answers.responses()), stale=steps.GRADINGS)
+        del answers  # what follows reads the folder
         return _finish(folder, options, sandbox, judge, reporter)
 
 

@@ -7,8 +7,10 @@ a judge model; a folder of responses is graded on any machine.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 from eval_suite.folder import EvalFolder
@@ -17,7 +19,7 @@ from eval_suite.grading import Grader
 from eval_suite.grading.gold import clean_gold
 from eval_suite.grading.verdict import GRADER, McqPolicy
 from eval_suite.items import Item, Response
-from eval_suite.metrics.outcomes import Keys, Outcome, key_of
+from eval_suite.metrics.outcomes import Key, Keys, Outcome, key_of
 from eval_suite.metrics.summary import one_judge, summarise
 from eval_suite.reporter import SILENT, Reporter, counted
 from eval_suite.results import Evaluation, facts
@@ -26,11 +28,12 @@ from eval_suite.tasks import BENCHMARKS, Benchmark
 from mmcorl.errors import RunError, UserError
 
 if TYPE_CHECKING:
-    from eval_suite.grading.judge import JudgeSettings, VllmJudge
+    from eval_suite.grading.judge import JudgeRequest, JudgeSettings, VllmJudge
     from eval_suite.sandbox.code_task import CodeTask
     from eval_suite.sandbox.process import Sandbox
 
 GRADED_AT_ONCE = 512
+JUDGED_AT_ONCE = 1 << 14
 GRADINGS = ("rule.jsonl", "behaviour.jsonl", "judge.jsonl")
 """Files of grades, stale once responses are generated again."""
 UNCLEAR_SHARE = 0.2
@@ -128,7 +131,7 @@ def grade(
     not_run = 0
     # Responses are read one at a time, as there may be millions.
     waiting = Keys(key for row in folder.stream("responses.jsonl") if (key := key_of(row)) not in done)
-    if sandbox is not None and any(items[place].kind == "code" for place in waiting.items()):
+    if sandbox is not None and any(items[key[:2]].kind == "code" for key in waiting):
         _record_sandbox(folder, sandbox)
     rows: list[dict[str, Any]] = []
     with Grader(policy) as grader, reporter.task(f"grading {what}".strip(), len(waiting)) as bar:
@@ -191,59 +194,59 @@ def judge(
     unclear ones, or all. `end`: characters of a response's end that the judge reads, too. `what` labels the progress
     bar. Returns a sentence if the judge answered no request at all, else nothing.
     """
-    from eval_suite.grading.judge import JudgeRequest, JudgeSettings, VerdictCache, judge_all, prompt_version
+    from eval_suite.grading.judge import JudgeSettings, VerdictCache, judge_all, prompt_version
     from eval_suite.grading.judge import key as cache_key
 
     name = {"model": judge.name, "prompt_version": prompt_version(end)}
     items = {(item.benchmark, item.id): item for item in folder.items()}
-    requests = {
-        key_of(row): JudgeRequest(item.for_judge, item.choices, item.gold, row["answer"])
+    judged = Keys(
+        key
         for row in folder.stream("rule.jsonl")
         if row["committed"] and not row["cut_off"] and not row["rule"]
-        if (item := items[row["benchmark"], row["id"]]).kind != "code" and clean_gold(item.gold)
-    }
-    if end:
-        for response in folder.responses():
-            if (key := (response.benchmark, response.id, response.sample)) in requests:
-                requests[key] = replace(requests[key], ending=response.text[-end:])
+        if (item := items[(key := key_of(row))[:2]]).kind != "code" and clean_gold(item.gold)
+    )
     stale = {"failed", "unclear"} if again == "unclear" else {"failed"}
-    kept = [
+    kept = (
         row
         for row in folder.stream("judge.jsonl")
-        if key_of(row) in requests and row.items() >= name.items() and row["verdict"] not in stale and again != "all"
-    ]
+        if key_of(row) in judged and row.items() >= name.items() and row["verdict"] not in stale and again != "all"
+    )
+    failed, stopped = 0, ""
+    sentences: dict[str | None, None] = {}
     with VerdictCache(folder.path / "verdicts.sqlite") as cache:
-        if again == "all":
-            cache.forget([cache_key(request, name["model"]) for request in requests.values()])
         folder.replace_rows("judge.jsonl", kept)
         folder.write("judge.json", json.dumps(name) + "\n")
-        done = {key_of(row) for row in kept}
-        waiting = [row for row in requests if row not in done]
-        failed = 0
+        done = Keys(map(key_of, folder.stream("judge.jsonl")))
+        waiting = Keys(key for key in judged if key not in done)
         with reporter.task(f"judging {what}".strip(), len(waiting)) as bar:
 
-            def keep(number: int, verdict: str, raw: str) -> None:
-                benchmark, identity, sample = waiting[number]
-                row = {"benchmark": benchmark, "id": identity, "sample": sample, "verdict": verdict, "raw": raw}
-                folder.append("judge.jsonl", [row | name])
+            def keep(keys: Iterable[Key], verdict: str, raw: str) -> None:
+                rows = [dict(zip(("benchmark", "id", "sample"), key, strict=True)) for key in keys]
+                folder.append("judge.jsonl", [row | {"verdict": verdict, "raw": raw} | name for row in rows])
                 nonlocal failed
                 if verdict == "failed":
-                    failed += 1
+                    failed += len(rows)
                     bar.update(f"{failed:,} without a reply")
                 else:
                     bar.advance()
 
-            counts = judge_all([requests[row] for row in waiting], judge, keep, cache=cache)
-    for sentence in dict.fromkeys([counts.stopped, *(failure.sentence for failure in counts.failures.values())]):
-        if sentence:
-            reporter.warn(f"judge: {sentence}")
-    verdicts = folder.lines("judge.jsonl")
-    if sentence := _mostly_unclear(verdicts, endpoint=isinstance(judge, JudgeSettings)):
+            for requests in _requests(folder, items, waiting if again == "all" else Keys(), end):
+                cache.forget([cache_key(request, name["model"]) for request in requests.values()])
+            for requests in _requests(folder, items, waiting, end):
+                if stopped:
+                    keep(requests, "failed", stopped)
+                    continue
+                keys = list(requests)
+                counts = judge_all(
+                    list(requests.values()), judge, lambda n, *report, keys=keys: keep([keys[n]], *report), cache=cache
+                )
+                stopped = counts.stopped or ""
+                sentences |= dict.fromkeys([stopped, *(failure.sentence for failure in counts.failures.values())])
+    sentences[_mostly_unclear(folder, endpoint=isinstance(judge, JudgeSettings))] = None
+    for sentence in filter(None, sentences):
         reporter.warn(f"judge: {sentence}")
-    # In the order of the responses, whatever order the replies came in.
-    place = {key: number for number, key in enumerate(requests)}
-    folder.replace_rows("judge.jsonl", sorted(verdicts, key=lambda row: place[key_of(row)]))
-    if not waiting or counts.failed < len(waiting):
+    _sort_verdicts(folder, name)
+    if not waiting or failed < len(waiting):
         return ""
     return (
         f"the judge answered none of {counted(len(waiting), 'request', 'requests')}, so only what the rules credit "
@@ -251,15 +254,50 @@ def judge(
     )
 
 
-def _mostly_unclear(rows: Sequence[Mapping[str, Any]], *, endpoint: bool) -> str:
+def _sort_verdicts(folder: EvalFolder, name: Mapping[str, str]) -> None:
+    """Put judge.jsonl into the order of the responses, whatever order the replies came in."""
+    verdicts: dict[tuple[str, str], dict[int, tuple[str, str]]] = {}
+    for row in folder.stream("judge.jsonl"):
+        words = sys.intern(row["verdict"]), sys.intern(row["raw"])
+        verdicts.setdefault((row["benchmark"], row["id"]), {})[row["sample"]] = words
+    folder.replace_rows("judge.jsonl", (
+        {"benchmark": key[0], "id": key[1], "sample": key[2], "verdict": given[0], "raw": given[1], **name}
+        for key in map(key_of, folder.stream("rule.jsonl"))
+        if (given := verdicts.get(key[:2], {}).get(key[2]))
+    ))  # fmt: skip
+
+
+def _requests(
+    folder: EvalFolder, items: Mapping[tuple[str, str], Item], waiting: Keys, end: int
+) -> Iterator[dict[Key, JudgeRequest]]:
+    """Yield what a judge is asked in parts that fit into memory."""
+    from eval_suite.grading.judge import JudgeRequest
+
+    rows = (row for row in folder.stream("rule.jsonl") if key_of(row) in waiting)
+    while part := list(islice(rows, JUDGED_AT_ONCE)):
+        requests = {}
+        for row in part:
+            item = items[row["benchmark"], row["id"]]
+            requests[key_of(row)] = JudgeRequest(item.for_judge, item.choices, item.gold, row["answer"])
+        if end:
+            for response in folder.responses():
+                if (key := (response.benchmark, response.id, response.sample)) in requests:
+                    requests[key] = replace(requests[key], ending=response.text[-end:])
+        yield requests
+
+
+def _mostly_unclear(folder: EvalFolder, *, endpoint: bool) -> str:
     """Return a warning about a judge that ignores its menu of replies; empty for one that keeps to it."""
-    replies = [row for row in rows if row["verdict"] != "failed"]
-    unclear = [row["raw"] for row in replies if row["verdict"] == "unclear"]
-    if len(unclear) <= UNCLEAR_SHARE * len(replies):
+    replies, unclear, first = 0, 0, ""
+    for row in folder.stream("judge.jsonl"):
+        replies += row["verdict"] != "failed"
+        unclear += row["verdict"] == "unclear"
+        first = row["raw"] if row["verdict"] == "unclear" and unclear == 1 else first
+    if unclear <= UNCLEAR_SHARE * replies:
         return ""
     more = "give one that thinks first more room (--judge-set max_tokens=512), or " if endpoint else ""
     return (
-        f"{len(unclear):,} of {counted(len(replies), 'reply', 'replies')} unclear, the first {unclear[0][:80]!r}: it "
+        f"{unclear:,} of {counted(replies, 'reply', 'replies')} unclear, the first {first[:80]!r}: it "
         f"must be the one word `correct` or `incorrect`; {more}take another judge, and ask with --judge-again unclear"
     )
 
@@ -344,7 +382,7 @@ def sum_up(folder: EvalFolder, title: str | None = None) -> Evaluation:
         write_view(
             folder.path / "samples.html",
             title=evaluation.label,
-            item_rows=folder.lines("items.jsonl"),
+            item_rows=folder.stream("items.jsonl"),
             outcomes=outcomes,
             responses=folder.responses,
             judge_rows=folder.stream("judge.jsonl"),

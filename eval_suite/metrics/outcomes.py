@@ -6,7 +6,7 @@ The one place where `final = rule or (committed and not cut_off and judge)` is c
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -44,9 +44,8 @@ class Keys:
         held = self._samples.get(key[:2], b"")
         return key[2] < len(held) and held[key[2]] == 1
 
-    def items(self) -> Iterable[tuple[str, str]]:
-        """Return (benchmark, item id) of every key, each once."""
-        return self._samples.keys()
+    def __iter__(self) -> Iterator[Key]:
+        return ((*place, n) for place, held in self._samples.items() for n, has in enumerate(held) if has)
 
     def __len__(self) -> int:
         return sum(map(sum, self._samples.values()))

@@ -25,7 +25,7 @@ from eval_suite.folder import item_from_row
 from eval_suite.items import Response
 from eval_suite.metrics.outcomes import Key, Outcome, key_of
 from eval_suite.samples_page.data import Texts, filters, item_data, row_data
-from eval_suite.samples_page.images import collect_images
+from eval_suite.samples_page.images import Images, collect_images
 from eval_suite.tables import title as benchmark_title
 from mmcorl.report.page import render
 from mmcorl.run.folder import replacing
@@ -52,7 +52,7 @@ def write_view(
     target: Path,
     *,
     title: str,
-    item_rows: Sequence[Mapping[str, Any]],
+    item_rows: Iterable[Mapping[str, Any]],
     outcomes: Sequence[Outcome],
     responses: Callable[[], Iterable[Response]],
     judge_rows: Iterable[Mapping[str, Any]] = (),
@@ -73,8 +73,11 @@ def write_view(
         image_budget: bytes of thumbnails up to which all are put into the page; else all are read from their files.
         text_budget: characters of responses in the page; above it the longest lose their middle, marked.
     """
-    items = [item_from_row(row) for row in item_rows]
-    images = collect_images(target.parent, [row.get("images") or () for row in item_rows], image_budget)
+    items, pictures = [], []
+    for row in item_rows:
+        items.append(item_from_row(row))
+        pictures.append(tuple(row.get("images") or ()))
+    images = collect_images(target.parent, pictures, image_budget)
     texts = Texts((len(one.text) for one in responses()), text_budget)
     place = {(item.benchmark, item.id): number for number, item in enumerate(items)}
     first: dict[tuple[str, str], int] = {}
@@ -95,13 +98,27 @@ def write_view(
         one = outcomes[number]
         return _json(row_data(place[one.benchmark, one.id], one, response, raw[number], texts)).encode()
 
+    start, end = _around(title, facts, outcomes, images, texts)
+    with replacing(target) as page:
+        page.write(f'{start}{{"items":['.encode())
+        page.writelines(_joined(_json(item_data(*both)).encode() for both in zip(items, images.by_item, strict=True)))
+        page.write(b'],"rows":[')
+        page.writelines(_joined(_rows(responses(), len(outcomes), number_of, row_of, target.parent)))
+        page.write(f'],"images":{_json(images.sources)},"filters":{_json(filters(items))}}}{end}'.encode())
+    return View(target, len(outcomes), images.kind, texts.shortened)
+
+
+def _around(
+    title: str, facts: Sequence[tuple[str, str]], outcomes: Sequence[Outcome], images: Images, texts: Texts
+) -> tuple[str, str]:
+    """Return the page before and after its data."""
     theme = resources.files("mmcorl.report") / "templates" / "theme.css"
     folder = resources.files("eval_suite.samples_page") / "templates"
     style, script = ((folder / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     style = theme.read_text(encoding="utf-8") + style
-    pictures = {"none": "'none'", "embedded": "data:", "linked": "'self' file:"}[images.kind]
+    sources = {"none": "'none'", "embedded": "data:", "linked": "'self' file:"}[images.kind]
     policy = (
-        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src {pictures}; "
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src {sources}; "
         "base-uri 'none'; form-action 'none'"
     )
     mark = secrets.token_hex(16)
@@ -120,12 +137,7 @@ def write_view(
         rows=len(outcomes),
     )
     start, _, end = around.partition(mark)
-    with replacing(target) as page:
-        shown = [item_data(*both) for both in zip(items, images.by_item, strict=True)]
-        page.write(f'{start}{{"items":{_json(shown)},"rows":['.encode())
-        page.writelines(_rows(responses(), len(outcomes), number_of, row_of, target.parent))
-        page.write(f'],"images":{_json(images.sources)},"filters":{_json(filters(items))}}}{end}'.encode())
-    return View(target, len(outcomes), images.kind, texts.shortened)
+    return start, end
 
 
 def _rows(
@@ -135,7 +147,7 @@ def _rows(
     row_of: Callable[[int, Response | None], bytes],
     folder: Path,
 ) -> Iterator[bytes]:
-    """Yield the rows by number, with commas between; responses come in another order, so they pass through a file."""
+    """Yield the rows by number; responses come in another order, so they pass through a file."""
     with tempfile.TemporaryFile(dir=folder) as drawn:
         places = array("Q", bytes(8 * count))
         drawn.write(b"\n")  # a place of 0 is that of no response
@@ -145,8 +157,12 @@ def _rows(
                 drawn.write(row_of(number, response) + b"\n")
         for number, place in enumerate(places):
             drawn.seek(place)
-            row = drawn.readline()[:-1] if place else row_of(number, None)
-            yield b"," + row if number else row
+            yield drawn.readline()[:-1] if place else row_of(number, None)
+
+
+def _joined(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Put commas between parts."""
+    return (b"," + part if number else part for number, part in enumerate(parts))
 
 
 def _json(data: Any) -> str:
