@@ -1,0 +1,164 @@
+"""Configs that contradict themselves, cost for nothing or mean harm: refused in one sentence, in little memory.
+
+What is refused has to name the setting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import yaml
+
+from tests.drills.lab import Lab, Verdict, drills, problem, refused
+from tests.runs import changed
+
+
+def bomb(levels: int) -> str:
+    """A list that names the list before it nine times, so many levels deep."""
+    start = "a0: &a0 [x,x,x,x,x,x,x,x,x]\n"
+    return start + "".join(f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, levels))
+
+
+def nested_bomb(levels: int) -> str:
+    """The same in a single value."""
+    value = "&a0 [x,x,x,x,x,x,x,x,x]"
+    for n in range(1, levels):
+        value = f"&a{n} [{value},{','.join([f'*a{n - 1}'] * 8)}]"
+    return value
+
+
+def text(change: Callable[[str], str | bytes], *words: str) -> Callable[[Lab], Verdict]:
+    """A config file as `change` makes it of a good one."""
+
+    def body(lab: Lab) -> Verdict:
+        folder = lab.folder()
+        made = change(yaml.safe_dump(lab.settings(), sort_keys=False))
+        (folder / "config.yaml").write_bytes(made if isinstance(made, bytes) else made.encode())
+        return refused(lab.run("train", folder / "config.yaml", "--run-dir", folder / "run", seconds=30), *words)
+
+    return body
+
+
+def value(key: str, written: str) -> Callable[[str], str]:
+    """The config with the text of one setting at the top replaced."""
+
+    def change(good: str) -> str:
+        return f"{key}: {written}\n" + yaml.safe_dump(
+            {name: value for name, value in yaml.safe_load(good).items() if name != key}, sort_keys=False
+        )
+
+    return change
+
+
+def override(*overrides: str, words: tuple[str, ...] = ()) -> Callable[[Lab], Verdict]:
+    """A run of six steps with other settings on the command line."""
+
+    def body(lab: Lab) -> Verdict:
+        run = lab.folder() / "run"
+        words_ = words or (overrides[0].partition("=")[0],)
+        return refused(lab.run("train", lab.config, *overrides, "--run-dir", run, seconds=30), *words_)
+
+    return body
+
+
+def harmless(change: Callable[[str], str]) -> Callable[[Lab], Verdict]:
+    """A config that may be trained or refused, but neither hangs nor fills the memory."""
+
+    def body(lab: Lab) -> Verdict:
+        folder = lab.folder()
+        (folder / "config.yaml").write_text(change(yaml.safe_dump(lab.settings(steps=1), sort_keys=False)))
+        ended = lab.run("train", folder / "config.yaml", "--run-dir", folder / "run", seconds=30)
+        return (problem(ended) or Verdict("survived")) if ended.code == 0 else refused(ended)
+
+    return body
+
+
+def adapter(source: str, *words: str) -> Callable[[Lab], Verdict]:
+    """An adapter module of a user that fails as it is imported."""
+
+    def body(lab: Lab) -> Verdict:
+        folder = lab.folder()
+        (folder / "mine.py").write_text(source)
+        settings = changed(lab.settings(), agents__0__adapter="mine:Mine")
+        (folder / "config.yaml").write_text(yaml.safe_dump(settings))
+        return refused(lab.run("train", folder / "config.yaml", "--run-dir", folder / "run", seconds=30), *words)
+
+    return body
+
+
+def resumed_with(*overrides: str) -> Callable[[Lab], Verdict]:
+    """Other settings than those that the run was started with."""
+
+    def body(lab: Lab) -> Verdict:
+        run = lab.stopped()
+        told = refused(lab.run("train", lab.config, *overrides, "--run-dir", run), overrides[0].partition("=")[0])
+        return told if told.outcome != "survived" else lab.resumed(run)
+
+    return body
+
+
+FILES = {
+    "a bomb of nine levels as steps": text(value("steps", nested_bomb(9)), "steps"),
+    "a bomb of nine levels as the seed": text(value("seed", nested_bomb(9)), "seed"),
+    "a bomb of nine levels as the agents": text(value("agents", nested_bomb(9)), "agents"),
+    "a bomb of thirty levels as steps": text(value("steps", nested_bomb(30)), "steps"),
+    "a bomb of nine levels as an unknown key": text(lambda good: good + f"nobody: {nested_bomb(9)}\n", "nobody"),
+    "3,000 nested brackets": text(value("steps", "[" * 3000 + "]" * 3000)),
+    "100,000 nested brackets": text(value("steps", "[" * 100_000 + "]" * 100_000)),
+    "3,000 nested mappings": text(lambda good: good + "deep: " + "{a: " * 3000 + "1" + "}" * 3000 + "\n"),
+    "a Python tag": text(value("steps", "!!python/object/apply:os.getpid []")),
+    "a tag of its own": text(value("steps", "!mine 3")),
+    "a key twice": text(lambda good: good + "steps: 7\n", "steps"),
+    "two documents": text(lambda good: good + "---\nsteps: 7\n"),
+    "UTF-16": text(lambda good: good.encode("utf-16")),
+    "a NUL": text(lambda good: good + "notes: ['\0']\n"),
+    "10 MB of one word": text(value("steps", "x" * 10_000_000), "steps"),
+    "10 MB of zeros": text(lambda good: b"\0" * 10_000_000),
+    "steps: 010": text(value("steps", "010"), "steps"),
+    "steps: 1:30": text(value("steps", "1:30"), "steps"),
+    "steps: 0x10": text(value("steps", "0x10"), "steps"),
+    "steps: 1e30": text(value("steps", "1e30"), "steps"),
+    "steps: .inf": text(value("steps", ".inf"), "steps"),
+    "steps: of 5,000 digits": text(value("steps", "9" * 5000), "steps"),
+    "steps: 10^23": text(value("steps", "1" + "0" * 23), "steps"),
+    "a recursive alias": text(value("steps", "&a [*a]"), "steps"),
+    "a name of a folder above": text(value("name", "../../x"), "name"),
+    "a name of 10,000 letters": text(value("name", "x" * 10_000), "name"),
+    "a merge key": text(lambda good: good + "<<: {steps: 7}\n"),
+}
+CONTRADICTIONS = {
+    "gold with votes": override("supervision.kind=gold", "supervision.votes=16", words=("supervision.votes",)),
+    "gold with voter=ema": override("supervision.kind=gold", "supervision.voter=ema", words=("voter",)),
+    "gold with tie": override("supervision.kind=gold", "supervision.tie=skip", words=("tie",)),
+    "gold with min_share": override("supervision.kind=gold", "supervision.min_share=0.7", words=("min_share",)),
+    "gold with reward=entropy": override("supervision.kind=gold", "reward=entropy", words=("entropy",)),
+    "kl_reference without kl_coef": override("objective.kl_reference=ema", words=("kl_reference",)),
+    "ema that nobody uses": override("supervision.ema={start: 0.5, end: 0.1}", words=("ema",)),
+    "learning_rate at the top": override("learning_rate=1e-4", words=("optimizer.lr",)),
+    "optimizer.learning_rate": override("optimizer.learning_rate=1e-4", words=("lr",)),
+    "agents that differ by case": override("agents.other.name=QWEN", words=("QWEN",)),
+    "lr=nan": override("optimizer.lr=.nan"),
+    "lr=1e6": override("optimizer.lr=1e6", "training.max_grad_norm=1e9", words=()),
+    "temperature=1e-300": override("sampling.temperature=1e-300", words=("temperature",)),
+    "steps=-1": override("steps=-1"),
+    "prompts=10^12": override("batch.prompts=1000000000000", words=("prompts",)),
+    "completions=10^9": override("batch.completions=1000000000", words=("completions",)),
+    "max_new_tokens=10^12": override("sampling.max_new_tokens=1000000000000", words=("max_new_tokens",)),
+    "size=10^13 of synthetic data": override("data.train.size=10000000000000", words=("size",)),
+    "threads=10^6": override("threads=1000000"),
+}
+OTHERS = {
+    "a bomb in notes": harmless(lambda good: good + f"notes: [{nested_bomb(9)}]\n"),
+    "a bomb of keys": harmless(lambda good: bomb(9) + good),
+    "an environment variable": harmless(lambda good: good + "notes: ['${HOME}']\n"),
+    "an adapter that leaves": adapter("import sys\nsys.exit(0)\n", "mine"),
+    "an adapter with a syntax error": adapter("def (:\n", "mine"),
+    "an adapter that fails": adapter("1 / 0\n", "mine"),
+    "an adapter without its class": adapter("x = 1\n", "Mine"),
+    "an adapter that recurses": adapter("def f(): return f()\nf()\n", "mine"),
+    **{
+        f"a resume with {change}": resumed_with(change)
+        for change in ("seed=7", "optimizer.lr=0.5", "steps=3", "batch.prompts=2", "sampling.temperature=0.5")
+    },
+}
+DRILLS = drills("configs", [*FILES.items(), *CONTRADICTIONS.items(), *OTHERS.items()])
