@@ -16,7 +16,7 @@ from mmcorl.answers.latex import FUNCTIONS, MAX_LENGTH, clean
 from mmcorl.answers.matrices import matrix_rows
 from mmcorl.answers.numbers import GREEK, Exact, TooLargeError, constant_value, exact, is_rounding
 from mmcorl.answers.units import UNIT_WORDS, split_unit
-from mmcorl.answers.words import SHORT_WORDS, is_cased_as_word, number_in_words
+from mmcorl.answers.words import SHORT_WORDS, fold_case, number_in_words
 
 Kind = Literal["number", "expression", "relation", "list", "union", "matrix", "ratio", "labelled", "words", "opaque"]
 
@@ -428,8 +428,7 @@ _MATRIX_WORDS = frozenset({"matrix", "bmatrix", "pmatrix", "vmatrix", "cases", "
 def _words(text: str) -> ParsedAnswer:
     if (count := number_in_words(text)) is not None:
         return ParsedAnswer("number", str(count), str(count), number=Exact(Fraction(count)))
-    folded = [word.casefold() if is_cased_as_word(word) else word for word in text.replace('"', "").split()]
-    folded_text = " ".join(folded).rstrip(".!,;: ")
+    folded_text = fold_case(text.replace('"', "")).rstrip(".!,;: ")
     # `SIN` is a word and `sin` a function: fold case only where that keeps the meaning.
     stable = len(text) > 1 and clean(folded_text) == folded_text and _is_words(folded_text)
     return ParsedAnswer("words", folded_text if stable else text)

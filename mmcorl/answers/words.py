@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 SHORT_WORDS = frozenset({"am", "pm", "no", "is", "of", "the", "not", "for", "but", "yes", "odd"})
 """Short words that are words even next to numbers (`5 am`)."""
 _SHORT_NOUNS = (
     "all and any are art bag bar bed big box boy bus car cat cow cup day dog dry ear east egg eye far few fox fun gas "
     "girl hat her hot ice its key leg low man map max men min mix new now nut off old one our out own pen pie pig red "
     "rod run sad sea see set she six sky sum sun tan ten top toy two van war way west wet who why yet in on at by do "
-    "go he if it me my so tea to up us we a i or be as an true both none"
+    "go he if it me my so tea to up us we or be as an true both none"
 )
 _FOLDED = SHORT_WORDS | frozenset(_SHORT_NOUNS.split())
 _ONES_TEXT = (
@@ -23,8 +25,20 @@ _BELOW_HUNDRED |= {f"{ten} {_ONES[one]}": 20 + 10 * k + one for k, ten in enumer
 _SCALES = (("million", 10**6), ("thousand", 1000), ("hundred", 100))
 
 
-def is_cased_as_word(word: str) -> bool:
+_MATHEMATICS = re.compile(r"[\\_^=<>+*/{}|]")
+_ARTICLE = re.compile(r"A(?= [a-z]{3})")
+
+
+def fold_case(text: str) -> str:
+    """Return words without the case that means nothing."""
+    words = _ARTICLE.sub("a", text, count=1) if text.startswith("A ") else text
+    return " ".join(word.casefold() if _is_cased_as_word(word) else word for word in words.split())
+
+
+def _is_cased_as_word(word: str) -> bool:
     """Return whether the case of a word means nothing: in `Yes`, `TRUE` and `MuBERT`, not in `abC`, `Abc` and `SAS`."""
+    if len(word) == 1 or _MATHEMATICS.search(word):
+        return False
     if len(word) > 5:
         return True
     if len(word) > 3 or word.casefold() in _FOLDED:
