@@ -62,6 +62,11 @@ def interrupt(*_: Any, **__: Any) -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
+def hang_up(*_: Any, **__: Any) -> None:
+    """The terminal is gone."""
+    os.kill(os.getpid(), signal.SIGHUP)
+
+
 def kill_in_line(folder: Any, name: str, records: Any) -> None:
     """Die with half a line of a log on disk."""
     with (folder.path / name).open("a") as log:

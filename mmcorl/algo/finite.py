@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mmcorl.errors import RunError
 
-class NotFiniteError(ArithmeticError):
+
+class NotFiniteError(RunError):
     """A log-probability or reward is NaN or infinite: something upstream is broken."""
 
 

@@ -7,7 +7,7 @@ Results go to stdout, progress and errors to stderr. Exit status: 0 done, 1 fail
 from __future__ import annotations
 
 import argparse
-import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from mmcorl import __version__
 from mmcorl.cli import analysis, eval, rephrase, tools, train
 from mmcorl.cli.arguments import COMMANDS, add_arguments
+from mmcorl.cli.output import enduring
 from mmcorl.errors import RunError, UserError
 
 GROUPS = (train, eval, analysis, rephrase, tools)
@@ -53,20 +54,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     if rest:
         arguments.overrides = [*arguments.overrides, *rest]
     try:
+        with enduring():
+            return _run(arguments)
+    except KeyboardInterrupt:  # One more, while the first was told.
+        return 130
+    finally:
+        if argv is None:
+            # The process ends: another Ctrl-C would only add a trace of Python's own clearing up.
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.SIG_IGN)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    """Run a command and tell its errors; returns the exit status."""
+    try:
         return int(arguments.run(arguments))
     except KeyboardInterrupt:
         print(f"mmcorl: interrupted{arguments.after_interrupt}", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        # `mmcorl ... | head` leaves stdout without a reader, and nothing is written to it then.
-        try:
-            print(flush=True)
-            traceback.print_exc()
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     except RunError as error:
         print(f"mmcorl: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        if error.filename is None:  # Such as a connection, whose sentence is its own module's.
+            traceback.print_exc()
+        else:
+            print(f"mmcorl: {str(error.filename)!r}: {error.strerror}", file=sys.stderr)
         return 1
     except Exception as error:
         # The module of AdapterError imports torch.

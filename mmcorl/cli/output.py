@@ -3,9 +3,57 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+
+class _Enduring:
+    """A standard stream that prints nowhere once nobody reads it: `| head` has ended, or the terminal is gone."""
+
+    def __init__(self, stream: Any):
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        try:
+            self._stream.write(text)
+        except OSError:
+            self._give_up()
+        return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        # What is still buffered, and what other code writes to the descriptor itself, goes there as well.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+
+
+@contextmanager
+def enduring() -> Iterator[None]:
+    """Let no command end because its stdout or stderr is closed, be it from the start."""
+    streams = sys.stdout, sys.stderr
+    if None in streams:
+        # Or the next files that are opened would take their descriptors, and get what is printed.
+        while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:
+            os.set_inheritable(handle, True)
+    nowhere: Any = [_Enduring(open(os.devnull, "w") if stream is None else stream) for stream in streams]  # noqa: SIM115
+    sys.stdout, sys.stderr = nowhere
+    try:
+        yield
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        sys.stdout, sys.stderr = streams
 
 
 def show(result: Any, *, as_json: bool = False, form: str | None = None, tables: Any = None) -> int:

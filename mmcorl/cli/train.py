@@ -110,7 +110,7 @@ def sweep(plan: SweepArguments, progress: Progress, output: Output) -> int:
         sweep_page.print_table(rows)
         print(f"table: {out / 'sweep.md'}, {out / 'sweep.csv'}, {out / 'sweep.json'}\npage: {page}")
     if failed:
-        reasons = "; ".join(f"{run.method} seed {run.seed} ({tool.last_words(run)})" for run in failed)
+        reasons = "; ".join(f"{run.method} seed {run.seed} ({why})" for run, why in failed.items())
         raise RunError(f"{len(failed)} of {len(planned)} runs failed: {reasons}")
     return 0
 

@@ -6,7 +6,6 @@ run's process, which asks it for one thing at a time.
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import multiprocessing
 import os
@@ -24,9 +23,7 @@ import torch
 from mmcorl.agent import Agent
 from mmcorl.launch.health import RankError
 from mmcorl.launch.remote_agent import RemoteAgent
-
-PR_SET_PDEATHSIG = 1
-"""Option of prctl: die with the parent."""
+from mmcorl.system.lifetime import die_with_parent, how_it_ended
 
 
 def may_fork(agents: int, threads: int | None, device: torch.device) -> bool:
@@ -71,10 +68,8 @@ class ForkedAgent(RemoteAgent):
             result, errors = self._pipe.recv()
         except (EOFError, ConnectionResetError):
             self._process.join()
-            code = self._process.exitcode or 0
-            how = f"{signal.Signals(-code).name} ended it" if code < 0 else f"it left with exit code {code}"
-            more = ", as happens where memory runs out" if code == -signal.SIGKILL else ""
-            raise RankError(f"the process of agent {self.name!r} died during {during}: {how}{more}") from None
+            how = how_it_ended(self._process.exitcode or 0)
+            raise RankError(f"the process of agent {self.name!r} died during {during}: {how}") from None
         for error, cause in itertools.pairwise(errors):
             error.__cause__ = cause
         if errors:
@@ -83,10 +78,10 @@ class ForkedAgent(RemoteAgent):
 
     def _serve(self, pipe: Connection, build: Callable[[], Agent]) -> None:
         """The forked process: build the worker, then answer calls until the pipe closes."""
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        die_with_parent()
         self._pipe.close()
         # A Ctrl-C reaches all processes of a terminal: the run's own decides what comes of it.
-        for stop in (signal.SIGINT, signal.SIGTERM):
+        for stop in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(stop, signal.SIG_IGN)
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # A fork lacks its threads, and it would warn.
         worker: Agent | None = None

@@ -58,7 +58,7 @@ class RayLauncher:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         # The clean-up takes a few seconds, which another Ctrl-C must not cut short.
-        with _on_signals(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM):
+        with _on_signals(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             self._health.close()
             if self._threads is not None:
                 self._threads.close()

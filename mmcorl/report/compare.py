@@ -72,7 +72,7 @@ def is_within_noise(start: float, end: float, items: int | None) -> bool:
     """
     if not items:
         return False
-    variance = start * (1 - start) / items + end * (1 - end) / items
+    variance = max(0.0, start * (1 - start)) / items + max(0.0, end * (1 - end)) / items
     return abs(end - start) <= 1.96 * math.sqrt(variance)
 
 

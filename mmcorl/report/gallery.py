@@ -53,12 +53,15 @@ def picture(run_dir: Path, name: str) -> dict[str, Any]:
 
     A `tiny` image is to be enlarged, pixel by pixel.
     """
-    path = (run_dir / name).resolve()
-    if not path.is_relative_to(run_dir.resolve()):
-        return {"uri": None, "problem": f"{name} lies outside the run folder"}
-    if not path.is_file():
-        return {"uri": None, "problem": f"{name} is missing"}
-    data = path.read_bytes()
+    try:
+        path = (run_dir / name).resolve()
+        if not path.is_relative_to(run_dir.resolve()):
+            return {"uri": None, "problem": f"{name} lies outside the run folder"}
+        if not path.is_file():
+            return {"uri": None, "problem": f"{name} is missing"}
+        data = path.read_bytes()
+    except (OSError, ValueError) as error:
+        return {"uri": None, "problem": f"{name!r} cannot be read ({error})"}
     try:
         with Image.open(io.BytesIO(data)) as image:
             kind, (width, height) = image.format, image.size

@@ -1,109 +1,190 @@
 """Checkpoints of a whole cohort: all agents at one step, or nothing.
 
 A checkpoint is a folder that gets its final name only when every agent has written its part and the COMMIT file, with
-the sizes of its files and of the logs at that moment, is on disk. A kill or a full disk at any point leaves the last
-committed checkpoint untouched, and only committed checkpoints are ever read.
+sizes and hashes of its files and of the logs at that moment, is on disk. A kill or a full disk at any point leaves the
+last committed checkpoint untouched, and only committed checkpoints are ever read.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
 from mmcorl.errors import UserError
 
 COMMIT = "COMMIT"
+DAMAGED = "damaged_"
+"""How the name of a checkpoint begins that has been set aside."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+READERS = 4
+"""Files that are hashed at the same time."""
+
+
+class DamagedError(UserError):
+    """Something in the folder of a run is not what was written there."""
+
+
+class Record(BaseModel):
+    """The content of COMMIT. Hashes are SHA-256; older versions wrote none."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    step: NonNegativeInt
+    files: dict[str, NonNegativeInt]
+    """Bytes of each file, by its path within the checkpoint."""
+    sha256: dict[str, str] = {}
+    logs: dict[str, NonNegativeInt]
+    """Bytes of each log at that moment; what follows belongs to later steps."""
+    logs_sha256: dict[str, str] = {}
+    """Of that many bytes."""
+    scores: dict[str, float | None] = {}
+    """Of this step's evaluation, higher is better; None where unknown."""
 
 
 @dataclass(frozen=True)
 class Committed:
     path: Path
-    step: int
-    files: dict[str, int]
-    """Bytes of each file, by its path within the checkpoint."""
-    meta: dict[str, Any]
-    """Log sizes and scores, as given to `commit`."""
+    record: Record
+
+    @property
+    def step(self) -> int:
+        return self.record.step
 
     def verify(self) -> None:
-        """Refuse a checkpoint whose files are not those that were committed: damage from outside."""
-        for name, size in self.files.items():
+        """Raise DamagedError for files that are not those that were committed."""
+        for name, size in self.record.files.items():
             file = self.path / name
             present = file.stat().st_size if file.is_file() else None
             if present != size:
                 state = "is missing" if present is None else f"has {present} bytes instead of {size}"
-                raise UserError(
-                    f"checkpoint {str(self.path)!r} is damaged ({name} {state}): restore it, or remove that folder "
-                    "to go on from the checkpoint before it"
-                )
+                raise DamagedError(f"{str(self.path)!r} is damaged ({name} {state})")
+        for name, digest in _hashes(self.path, self.record.sha256.keys() & self.record.files.keys()).items():
+            if digest != self.record.sha256[name]:
+                raise DamagedError(f"{str(self.path)!r} is damaged (the content of {name} has changed)")
 
 
-def commit(directory: Path, step: int, write: Callable[[Path], None], meta: dict[str, Any]) -> Committed:
+def commit(
+    directory: Path,
+    step: int,
+    write: Callable[[Path], None],
+    logs: Mapping[str, tuple[int, str]],
+    scores: Mapping[str, float | None],
+) -> Committed:
     """Write one checkpoint under `directory` and make it visible at once.
 
-    `write` fills the folder it is given; when it raises, what was written is removed.
+    `write` fills the folder it is given; when it raises, what was written is removed. `logs` are size and hash of each.
     """
+    directory.mkdir(exist_ok=True)
     final = directory / f"step_{step:06d}"
     partial = directory / f".partial_{step:06d}"
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    partial.mkdir()
     try:
         write(partial)
-        files = {}
-        for file in sorted(path for path in partial.rglob("*") if path.is_file()):
-            _sync(file)
-            files[str(file.relative_to(partial))] = file.stat().st_size
-        record = partial / COMMIT
-        record.write_text(json.dumps({"step": step, "files": files, **meta}, indent=1) + "\n")
-        _sync(record)
-        for folder in (partial, *(path for path in partial.rglob("*") if path.is_dir())):
-            _sync(folder)
-        shutil.rmtree(final, ignore_errors=True)  # Left of a checkpoint that was being removed.
-        partial.rename(final)
-        _sync(directory)
+        record = seal(partial, step, logs, scores)
+        publish(partial, final)  # In place of what is left of a checkpoint that was being removed.
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    return Committed(final, step, files, meta)
+    return Committed(final, record)
+
+
+def seal(
+    folder: Path,
+    step: int,
+    logs: Mapping[str, tuple[int, str]] | None = None,
+    scores: Mapping[str, float | None] | None = None,
+) -> Record:
+    """Hash all files of a folder, write its COMMIT, and wait until everything is on disk."""
+    files = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    # What was just written is in memory still: it is hashed from there while the disk takes it.
+    with ThreadPoolExecutor(1) as aside:
+        hashes = aside.submit(_hashes, folder, files)
+        for file in files.values():
+            _sync(file)
+        record = Record(
+            step=step,
+            files={name: file.stat().st_size for name, file in files.items()},
+            sha256=hashes.result(),
+            logs={name: size for name, (size, _) in (logs or {}).items()},
+            logs_sha256={name: digest for name, (_, digest) in (logs or {}).items()},
+            scores=dict(scores or {}),
+        )
+    (folder / COMMIT).write_text(record.model_dump_json(indent=1) + "\n")
+    _sync(folder / COMMIT)
+    for place in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
+        _sync(place)
+    return record
+
+
+def publish(folder: Path, final: Path) -> None:
+    """Give a sealed folder its name, in place of what has it, and wait until that is on disk."""
+    shutil.rmtree(final, ignore_errors=True)
+    folder.rename(final)
+    _sync(final.parent)
+
+
+def read(path: Path) -> Committed:
+    """Return the committed set in a folder; DamagedError where its COMMIT says no such thing."""
+    file = path / COMMIT
+    try:
+        record = Record.model_validate(json.loads(file.read_bytes()))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "its content"
+        raise DamagedError(f"{str(file)!r} is damaged ({place}: {first['msg'].lower()})") from error
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{str(file)!r} is damaged ({error})") from error
+    if path.name.startswith("step_") and record.step != _step(path):
+        raise DamagedError(f"{str(file)!r} is damaged (it says step {record.step})")
+    return Committed(path, record)
+
+
+def folders(directory: Path) -> list[Path]:
+    """Return the folders of all committed checkpoints, oldest first, damaged ones included."""
+    return [path for path in _steps(directory) if (path / COMMIT).is_file()]
 
 
 def committed(directory: Path) -> list[Committed]:
     """Return all committed checkpoints, oldest first; anything else in the folder is ignored."""
     sets = []
-    for path in sorted(directory.glob("step_*")):
-        record = path / COMMIT
-        if not record.is_file():
-            continue
+    for path in folders(directory):
         try:
-            meta = json.loads(record.read_text())
-            sets.append(Committed(path, meta.pop("step"), meta.pop("files"), meta))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(
-                f"{str(record)!r} is damaged ({error}): restore it, or remove its folder to go on from the "
-                "checkpoint before it"
-            ) from error
+            sets.append(read(path))
+        except DamagedError:
+            continue
     return sets
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a damaged checkpoint so that nothing takes it for one; `prune` removes it once its step is regained."""
+    aside = path.with_name(DAMAGED + path.name)
+    shutil.rmtree(aside, ignore_errors=True)
+    path.rename(aside)
+    return aside
 
 
 def prune(directory: Path, keep_last: int) -> None:
     """Remove all but the newest checkpoints and the best by each score; link the best as `best-by-SCORE`.
 
-    Scores are in `meta["scores"]`: name to number, higher is better, None where unknown. The earliest of equals is the
-    best. Whatever a kill left half-written or half-removed goes too.
+    The earliest of equals is the best. Whatever a kill left half-written or half-removed goes too.
     """
     sets = committed(directory)
     keep = {checkpoint.step for checkpoint in sets[-keep_last:]}
-    for score in sorted({name for checkpoint in sets for name in checkpoint.meta.get("scores", {})}):
-        scored = [checkpoint for checkpoint in sets if checkpoint.meta.get("scores", {}).get(score) is not None]
+    for score in sorted({name for checkpoint in sets for name in checkpoint.record.scores}):
+        scored = [(value, -one.step, one) for one in sets if (value := one.record.scores.get(score)) is not None]
         if scored:
-            best = max(scored, key=lambda checkpoint: (checkpoint.meta["scores"][score], -checkpoint.step))
+            best = max(scored, key=lambda entry: entry[:2])[2]
             keep.add(best.step)
             fresh = directory / f".best-by-{score}"
             fresh.unlink(missing_ok=True)
@@ -111,7 +192,23 @@ def prune(directory: Path, keep_last: int) -> None:
             os.replace(fresh, directory / f"best-by-{score}")
     _remove(checkpoint.path for checkpoint in sets if checkpoint.step not in keep)
     _remove(directory.glob(".partial_*"))
-    _remove(path for path in directory.glob("step_*") if not (path / COMMIT).is_file())
+    _remove(path for path in _steps(directory) if not (path / COMMIT).is_file())
+    newest = sets[-1].step if sets else -1
+    _remove(path for path in _steps(directory, DAMAGED) if _step(path) <= newest)
+
+
+def system_error(error: BaseException) -> OSError | None:
+    """Return the system's error behind one that a writer of files raised; None for any other error."""
+    if isinstance(error, OSError):
+        return error
+    # safetensors keeps the system's number in its text; torch's writer knows only that the file is too short.
+    if number := re.search(r"\(os error (\d+)\)", str(error)):
+        return OSError(int(number[1]), os.strerror(int(number[1])))
+    if isinstance(error, RuntimeError) and "inline_container" in str(error):
+        return OSError(errno.ENOSPC, "a file could not be written in full")
+    if isinstance(error, RuntimeError) and "Parent directory" in str(error):
+        return OSError(errno.ENOENT, str(error).rstrip("."))
+    return None
 
 
 def no_room(error: BaseException) -> str | None:
@@ -119,16 +216,33 @@ def no_room(error: BaseException) -> str | None:
     seen: list[BaseException] = []
     while error not in seen:
         seen.append(error)
-        if isinstance(error, OSError) and error.errno in NO_ROOM:
-            return os.strerror(error.errno)
-        # safetensors keeps the system's number in its text; torch's writer knows only that the file is too short.
-        number = re.search(r"\(os error (\d+)\)", str(error))
-        if number and int(number[1]) in NO_ROOM:
-            return os.strerror(int(number[1]))
-        if isinstance(error, RuntimeError) and "inline_container" in str(error):
-            return "a file could not be written in full"
+        found = system_error(error)
+        if found is not None and found.errno in NO_ROOM:
+            return found.strerror if not isinstance(error, OSError) else os.strerror(found.errno)
         error = error.__cause__ or error.__context__ or error
     return None
+
+
+def _steps(directory: Path, prefix: str = "") -> list[Path]:
+    """Return the folders called `prefix` and then step_ and a number, in the order of their steps."""
+    paths = [path for path in directory.glob(f"{prefix}step_*") if path.name.rpartition("_")[2].isdecimal()]
+    return sorted((path for path in paths if path.is_dir()), key=_step)
+
+
+def _step(path: Path) -> int:
+    return int(path.name.rpartition("_")[2])
+
+
+def _hashes(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """Return the SHA-256 of files by their paths within a folder."""
+
+    def digest(name: str) -> str:
+        with (folder / name).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    names = list(names)
+    with ThreadPoolExecutor(READERS) as pool:
+        return dict(zip(names, pool.map(digest, names), strict=True))
 
 
 def _remove(paths: Iterable[Path]) -> None:

@@ -6,6 +6,7 @@ at most the last line of a log without its end, and a hidden file that was about
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -18,6 +19,7 @@ from mmcorl.errors import UserError
 
 LOCK = ".lock"
 REPAIR = "restore or delete it"
+NOT_A_FOLDER = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
 
 
 class Folder:
@@ -102,8 +104,9 @@ class Folder:
 
     def unwritable(self, error: OSError) -> UserError:
         """Return the refusal of a folder into which the system cannot write."""
+        way_out = "move it away" if error.errno in NOT_A_FOLDER else "correct its permissions"
         return UserError(
-            f"{str(self.path)!r} cannot be written ({error.strerror}): {self.ELSEWHERE}, or correct its permissions"
+            f"{str(error.filename or self.path)!r} cannot be written ({error.strerror}): {self.ELSEWHERE}, or {way_out}"
         )
 
     def append(self, name: str, records: Iterable[Mapping[str, Any]], *, sync: bool = False) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import transformers
+from pydantic import TypeAdapter
 
 from mmcorl.config import BenchmarkSet, Config
 from mmcorl.data import check_cache
@@ -123,7 +125,10 @@ def _check(
         config.model_dump(mode="json", include={"agents", "prompt", "vision"}) | {"pair": pair},
         [__version__, transformers.__version__],
     )
-    checked = check_cache.from_record(earlier or {}, source, key)
+    with _readable_record():
+        checked = check_cache.from_record(earlier or {}, source, key)
+        if checked is not None:
+            TypeAdapter(DataCheck).validate_python(vars(checked))
     if checked is None:
         with task(f"checking {name} data", len(source), quiet=quiet) as bar:
             try:
@@ -136,7 +141,9 @@ def _check(
                     raise
                 setting = f"engine.max_model_len is {limited.config.engine.max_model_len}: raise it, or leave it out"
                 raise DataError(f"{error}; {setting}", error.report) from error
-        if earlier is not None and check_cache.differs(earlier, checked, source):
+        with _readable_record():
+            differs = earlier is not None and check_cache.differs(earlier, checked, source)
+        if differs:
             raise UserError(
                 f"the {name} data ({source.name}) are not those this run began with: restore them, or choose "
                 "another --run-dir"
@@ -144,6 +151,20 @@ def _check(
     if not quiet:
         print(checked.summary(), file=sys.stderr)
     return checked, check_cache.to_record(checked, source, key)
+
+
+@contextmanager
+def _readable_record() -> Iterator[None]:
+    """Refuse a record of the run's first check that is not what such a check writes."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UserError(
+            f"the run's data_check.json is damaged ({type(error).__name__}): restore it, or remove it to have the data "
+            "checked again"
+        ) from error
 
 
 def _length(encoder: PromptEncoder, pair: str | None, prompt: Prompt) -> int:

@@ -6,6 +6,7 @@ bytes as one that was not.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import time
@@ -109,8 +110,10 @@ class Recorder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.trackers.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # Where the run's folder is gone its trackers cannot be closed either: what ended the run comes first.
+        with contextlib.suppress(Exception) if kind else contextlib.nullcontext():
+            self.trackers.close()
 
     # -- Journal --------------------------------------------------------------------------------------------------
 
@@ -164,8 +167,8 @@ class Recorder:
         def save(directory: Path) -> None:
             results(self.parallel(partial(agent.save, directory / agent.name) for agent in agents))
 
-        meta = {"logs": self.folder.log_sizes(), "scores": scores(self.folder.lines("validation.jsonl"), step)}
-        checkpoints.commit(self.folder.checkpoints, step, save, meta)
+        measured = scores(self.folder.lines("validation.jsonl"), step)
+        checkpoints.commit(self.folder.checkpoints, step, save, self.folder.log_sizes(), measured)
         checkpoints.prune(self.folder.checkpoints, self.config.checkpoint.keep_last)
         self._clock.stop()
         if self.stop_requested and step < self.steps:
@@ -177,9 +180,10 @@ class Recorder:
         """Write the final weights of every agent to final/, all or nothing."""
         final, unfinished = self.folder.path / FINAL, self.folder.path / ".partial_final"
         shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir()
         results(self.parallel(partial(agent.export, unfinished / agent.name) for agent in agents))
-        shutil.rmtree(final, ignore_errors=True)
-        unfinished.rename(final)
+        checkpoints.seal(unfinished, self.step)
+        checkpoints.publish(unfinished, final)
 
     def write_summary(self, agents: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """Write summary.json from the logs and the facts of each agent; return its content."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import os
+import shutil
+import sys
 from collections.abc import Mapping
 from itertools import zip_longest
 from pathlib import Path
@@ -11,7 +15,7 @@ from typing import Any
 
 from mmcorl import config as settings
 from mmcorl.config import Config
-from mmcorl.errors import UserError
+from mmcorl.errors import RunError, UserError
 from mmcorl.registry import KEPT, user_files
 from mmcorl.run import checkpoints
 from mmcorl.run.folder import Folder, atomic_write, read_json
@@ -26,6 +30,10 @@ LOGS = (
     "timings.jsonl",
 )
 CONFIG, DATA_CHECK, SUMMARY, FINAL, PROFILE = "config.yaml", "data_check.json", "summary.json", "final", "profile"
+SETS = "checkpoints"
+Damaged = list[tuple[Path, checkpoints.DamagedError]]
+FOLDERS = (SETS, FINAL, PROFILE, KEPT, "gallery", "logs", "tensorboard")
+"""What in a run's folder is a folder; everything else that the run writes is a file."""
 
 
 class RunFolder(Folder):
@@ -43,7 +51,11 @@ class RunFolder(Folder):
     def __init__(self, path: Path, config: Config):
         super().__init__(path)
         self.config = config
-        self.checkpoints = path / "checkpoints"
+        self.checkpoints = path / SETS
+        self._last: tuple[checkpoints.Committed | None, Damaged] | None = None
+        """What `_last_checkpoint` found while the folder is locked: it reads every byte of a checkpoint."""
+        self._hashed: dict[str, tuple[Any, int]] = {}
+        """Hash so far of each log, and of how many bytes."""
         named = [config.reward.kind, config.supervision.kind, config.answers.relation, config.objective.kind or ""]
         named += [config.engine.kind, *(agent.adapter or "" for agent in config.agents)]
         named += [benchmark.name for benchmark in config.validation.benchmarks]
@@ -51,6 +63,16 @@ class RunFolder(Folder):
         self._check()
 
     def _check(self) -> None:
+        for name in (*FOLDERS, *LOGS, CONFIG, DATA_CHECK, SUMMARY):
+            place = self.path / name
+            if place.exists() and place.is_dir() != (name in FOLDERS):
+                found, due = ("a folder", "a file") if place.is_dir() else ("a file", "a folder")
+                raise UserError(f"{str(place)!r} is {found}, but a run has {due} of that name: move it away")
+        if not self.begun and checkpoints.folders(self.checkpoints):
+            raise UserError(
+                f"{str(self.path)!r} holds checkpoints but not {CONFIG}, the settings of their run: restore it (the "
+                f"settings that the run was started with will do), or {self.ELSEWHERE}"
+            )
         if self.path.is_dir() and self.begun:
             self.lock()
             try:
@@ -74,20 +96,38 @@ class RunFolder(Folder):
     def begin(self, data_check: Mapping[str, Any]) -> checkpoints.Committed | None:
         """Create the folder, or take it over; return the last committed checkpoint, None where there is none.
 
-        Logs are cut back to what that checkpoint has seen; without one they are emptied.
+        Logs are cut back to what that checkpoint has seen; without one they are emptied. Damaged checkpoints after it
+        are set aside, with the logs as they were.
         """
         try:
-            self.lock()
-            self._check()  # Another process may have begun a run here since.
-            start = self._last_checkpoint()
+            if self._lock is None:
+                self.lock()
+                self._last = None
+                self._check()  # Another process may have begun a run here since.
+            start, damaged = self._last or self._last_checkpoint()
+            if start is None and ((self.path / SUMMARY).exists() or (self.path / FINAL).exists()):
+                raise UserError(
+                    f"the run in {str(self.path)!r} was finished and has no checkpoint any more to go on from: restore "
+                    f"{str(self.checkpoints)!r}, or {self.ELSEWHERE}"
+                )
             self.write(CONFIG, settings.dump(self.config))
             for name, content in self.user_files.items():
                 (self.path / KEPT / name).parent.mkdir(parents=True, exist_ok=True)
                 atomic_write(self.path / KEPT / name, content)
             self.write(DATA_CHECK, json.dumps(data_check, indent=1) + "\n")
+            for path, fault in damaged:
+                for name in LOGS:
+                    if (self.path / name).exists():
+                        shutil.copy2(self.path / name, path / name)
+                aside = checkpoints.set_aside(path)
+                print(
+                    f"{fault}: going on from the checkpoint before it; {str(aside)!r} holds it and the logs as they "
+                    "were until the run has come as far again",
+                    file=sys.stderr,
+                )
             for name in LOGS:
                 if (self.path / name).exists():
-                    os.truncate(self.path / name, start.meta["logs"].get(name, 0) if start else 0)
+                    os.truncate(self.path / name, start.record.logs.get(name, 0) if start else 0)
             if start:
                 checkpoints.prune(self.checkpoints, self.config.checkpoint.keep_last)
         except OSError as error:
@@ -95,56 +135,125 @@ class RunFolder(Folder):
         return start
 
     def finished(self, steps: int) -> dict[str, Any] | None:
-        """Return the summary of a run that did all its steps and exported its weights; None when work is left."""
-        last = self._last_checkpoint()
-        if last is None or last.step < steps or not (self.path / FINAL).is_dir():
+        """Return the summary of a run that did all its steps and exported its weights; None when work is left.
+
+        Damaged weights or a damaged summary are work that is left, where a checkpoint is there to make them from.
+        """
+        try:
+            summary = self._summary(steps)
+        except checkpoints.DamagedError as error:
+            if not checkpoints.folders(self.checkpoints):
+                raise UserError(
+                    f"{error}, and no checkpoint is left to make it from: restore it, or {self.ELSEWHERE}"
+                ) from error
+            print(f"{error}: it is made again from the last checkpoint", file=sys.stderr)
+            summary = None
+        if summary is None and self._lock is not None:
+            self._last = self._last_checkpoint()
+        return summary
+
+    def _summary(self, steps: int) -> dict[str, Any] | None:
+        """The same, but raises DamagedError."""
+        try:
+            summary = self.document(SUMMARY)
+        except UserError as error:
+            raise checkpoints.DamagedError(str(error).removesuffix(f": {self.REPAIR}")) from error
+        if summary is None:
             return None
-        return self.document(SUMMARY)
+        done, agents = summary.get("steps"), summary.get("agents")
+        if not isinstance(done, int) or not isinstance(agents, dict):
+            raise checkpoints.DamagedError(f"{str(self.path / SUMMARY)!r} is damaged (without steps and agents)")
+        if done < steps:
+            return None
+        final = self.path / FINAL
+        for folder in (final / name for name in agents):
+            if not folder.is_dir():
+                raise checkpoints.DamagedError(f"{str(folder)!r} is missing")
+        if (final / checkpoints.COMMIT).exists():  # Older versions wrote none.
+            checkpoints.read(final).verify()
+        for last in checkpoints.committed(self.checkpoints)[-1:]:
+            for name in last.record.logs:
+                self._require_intact(name, last.record)
+        return summary
 
     def data_check(self) -> dict[str, Any]:
         """Return the record of the run's first data check; empty before there was one."""
         return read_json(self.path / DATA_CHECK, "remove it to have the data checked again") or {}
 
-    def log_sizes(self) -> dict[str, int]:
-        """Return the bytes of each log, all of them on disk, for the COMMIT file."""
-        sizes = {}
+    def log_sizes(self) -> dict[str, tuple[int, str]]:
+        """Return size and SHA-256 of each log, all of them on disk, for the COMMIT file."""
         for name in LOGS:
-            if (self.path / name).exists():
-                with (self.path / name).open("rb") as file:
+            log = self.path / name
+            digest, size = self._hashed.get(name, (hashlib.sha256(), 0))
+            if (log.stat().st_size if log.exists() else 0) < size:
+                raise RunError(f"{str(log)!r} has lost lines that were written")
+            if log.exists():
+                with log.open("rb") as file:
                     os.fsync(file.fileno())
-                    sizes[name] = os.fstat(file.fileno()).st_size
-        return sizes
+                self._hashed[name] = digest, size + _add(digest, log, size)
+        return {name: (size, digest.hexdigest()) for name, (digest, size) in self._hashed.items()}
 
-    def _last_checkpoint(self) -> checkpoints.Committed | None:
-        """The newest committed checkpoint, verified, with the logs that belong to it."""
-        committed = checkpoints.committed(self.checkpoints)
-        if not committed:
-            return None
-        last = committed[-1]
-        last.verify()
-        for name, size in last.meta["logs"].items():
-            self._require_intact(self.path / name, size, last.step)
-        return last
+    def _last_checkpoint(self) -> tuple[checkpoints.Committed | None, Damaged]:
+        """The newest checkpoint that is whole, with the logs that belong to it, and the damaged ones after it.
 
-    def _require_intact(self, log: Path, size: int, step: int) -> None:
-        """Refuse a log that lost lines its checkpoint has seen, or in which one of them is not JSON."""
-        way_out = f"restore it, or {self.ELSEWHERE}"
+        Raises UserError where there are only damaged ones: nothing is thrown away that somebody may restore.
+        """
+        damaged: Damaged = []
+        for path in reversed(checkpoints.folders(self.checkpoints)):
+            try:
+                found = checkpoints.read(path)
+                for name in found.record.logs:
+                    self._require_intact(name, found.record)
+                found.verify()
+            except checkpoints.DamagedError as error:
+                damaged.append((path, error))
+                continue
+            return found, damaged
+        if damaged:
+            raise UserError(
+                f"{damaged[0][1]}, and no checkpoint before it can be gone on from: restore it, or {self.ELSEWHERE}"
+            ) from damaged[0][1]
+        return None, []
+
+    def _require_intact(self, name: str, record: checkpoints.Record) -> None:
+        """Raise DamagedError for a log whose beginning is not what the checkpoint has seen."""
+        log, size, digest = self.path / name, record.logs[name], record.logs_sha256.get(name)
         present = log.stat().st_size if log.is_file() else 0
         if present < size:
-            raise UserError(
-                f"{str(log)!r} has {present} bytes, fewer than the {size} it had at the checkpoint of step {step}: "
-                f"{way_out}"
+            raise checkpoints.DamagedError(
+                f"{str(log)!r} has {present} bytes, fewer than the {size} it had at the checkpoint of step "
+                f"{record.step}"
             )
-        read = 0
+        seen, read = hashlib.sha256(), 0
+        if present:
+            _add(seen, log, 0, size)
+        if not present or digest == seen.hexdigest():
+            return
         with log.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
                 read += len(line)
                 if read > size:
-                    return
+                    break
                 try:
-                    json.loads(line)
-                except ValueError as error:
-                    raise UserError(f"line {number} of {str(log)!r} is damaged ({error}): {way_out}") from error
+                    whole = isinstance(json.loads(line), dict)
+                except (ValueError, RecursionError):
+                    whole = False
+                if not whole:
+                    raise checkpoints.DamagedError(f"line {number} of {str(log)!r} is damaged (not a JSON object)")
+        if digest is not None:  # Older versions wrote none.
+            raise checkpoints.DamagedError(
+                f"{str(log)!r} is damaged (it is not what it was at the checkpoint of step {record.step})"
+            )
+
+
+def _add(digest: Any, log: Path, start: int, end: float = math.inf) -> int:
+    """Add the bytes of a log from `start` to `end` to a hash; return how many there were."""
+    with log.open("rb") as file:
+        place = file.seek(start)
+        while place < end and (part := file.read(int(min(1 << 20, end - place)))):
+            digest.update(part)
+            place += len(part)
+    return place - start
 
 
 def _change(old: bytes, new: bytes) -> str:

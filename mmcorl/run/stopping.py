@@ -8,14 +8,17 @@ from contextlib import contextmanager
 
 from mmcorl.errors import RunError
 from mmcorl.launch.health import RankError
-from mmcorl.run.checkpoints import committed, no_room
+from mmcorl.run.checkpoints import committed, no_room, system_error
 from mmcorl.run.recorder import Recorder
 from mmcorl.run.run_folder import RunFolder
 
 
 @contextmanager
 def stop_on_signals(recorder: Recorder) -> Iterator[None]:
-    """On Ctrl-C or a scheduler's SIGTERM finish the step, checkpoint and leave; on a second one leave at once."""
+    """On Ctrl-C, a scheduler's SIGTERM or the loss of the terminal finish the step, checkpoint and leave.
+
+    On a second signal leave at once. SIGHUP stays ignored where it was, as under nohup.
+    """
 
     def stop(*_: object) -> None:
         if recorder.stop_requested:
@@ -23,7 +26,10 @@ def stop_on_signals(recorder: Recorder) -> Iterator[None]:
         recorder.stop_requested = True
         recorder.progress.message("stopping after this step (Ctrl-C again to stop at once)")
 
-    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    stopping = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        stopping.append(signal.SIGHUP)
+    previous = {number: signal.signal(number, stop) for number in stopping}
     try:
         yield
     finally:
@@ -33,18 +39,33 @@ def stop_on_signals(recorder: Recorder) -> Iterator[None]:
 
 @contextmanager
 def resumable_errors(folder: RunFolder) -> Iterator[None]:
-    """Raise RunError for a full disk or a dead worker: what was kept, and what the same command will do."""
+    """Raise RunError for what stops a run from outside, such as a full disk or a dead worker, and for broken numbers.
+
+    It says what was kept, and what the same command will do.
+    """
     try:
         yield
     except Exception as error:
-        reason = no_room(error)
-        if reason is None and not isinstance(error, RankError):
+        reason, system = no_room(error), system_error(error)
+        if reason is None and system is None and not isinstance(error, RunError):
             raise
         safe = committed(folder.checkpoints)
         kept = f"the run is safe up to step {safe[-1].step}" if safe else "nothing was committed yet"
         onward = "the same command goes on from there" if safe else "the same command starts over"
-        if reason is None:
+        if not folder.begun:
+            raise RunError(
+                f"the run stopped, because its folder {str(folder.path)!r} is gone: put it back and the same command "
+                "goes on from its last checkpoint; without it the same command starts over"
+            ) from error
+        if reason is not None:
+            raise RunError(
+                f"no room is left to write into {str(folder.path)!r} ({reason}): {kept}, make room and {onward}"
+            ) from error
+        if system is not None:
+            where = f"{str(system.filename)!r}: " if system.filename else ""
+            raise RunError(
+                f"the run stopped, {kept}, {onward} once this is mended: {where}{system.strerror or system}"
+            ) from error
+        if isinstance(error, RankError):
             raise RunError(f"the run stopped, {kept}, {onward}: {error}") from error
-        raise RunError(
-            f"no room is left to write into {str(folder.path)!r} ({reason}): {kept}, make room and {onward}"
-        ) from error
+        raise RunError(f"the run stopped, {kept}: {error}") from error

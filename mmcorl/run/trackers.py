@@ -8,9 +8,12 @@ import json
 import os
 import secrets
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
+
+from pydantic import BaseModel, ValidationError
 
 from mmcorl.errors import UserError
 from mmcorl.run.folder import atomic_write
@@ -53,6 +56,13 @@ Tracker = tuple[Callable[[int, Mapping[str, float]], object], Callable[[], objec
 """What logs the values of a step, and what closes the tracker."""
 
 
+class _State(BaseModel):
+    """The content of trackers.json."""
+
+    ids: dict[str, str] = {}
+    sent: dict[str, int] = {}
+
+
 class Trackers:
     """All trackers of a run; opened once per session, also when the run is resumed.
 
@@ -73,19 +83,27 @@ class Trackers:
     ) -> None:
         require_trackers(names)
         self._start_step, self._state_file = start_step, run_dir / STATE_FILE
-        resumed = start_step and self._state_file.exists()
-        state = json.loads(self._state_file.read_text()) if resumed else {}
-        self._ids: dict[str, str] = state.get("ids", {})
-        self._sent: dict[str, int] = state.get("sent", {})
+        others = [name for name in dict.fromkeys(names) if name != "tensorboard"]
+        state = _State()
+        try:
+            if start_step and self._state_file.exists():
+                state = _State.model_validate_json(self._state_file.read_bytes())
+        except ValidationError:  # TensorBoard needs nothing of it.
+            if others:
+                print(
+                    f"{str(self._state_file)!r} is damaged: {' and '.join(others)} cannot go on with the run begun "
+                    "there and begin another",
+                    file=sys.stderr,
+                )
+        self._ids, self._sent = state.ids, state.sent
         """The last step sent of each kind of record."""
         self._tensorboard = _tensorboard(run_dir / "tensorboard", start_step)
         self._others: list[Tracker] = []
         try:
-            for name in dict.fromkeys(names):
-                if name != "tensorboard":
-                    self._ids.setdefault(name, secrets.token_hex(4))
-                    start = _wandb if name == "wandb" else _trackio
-                    self._others.append(start(run_dir, dict(config or {}), self._ids[name]))
+            for name in others:
+                self._ids.setdefault(name, secrets.token_hex(4))
+                start = _wandb if name == "wandb" else _trackio
+                self._others.append(start(run_dir, dict(config or {}), self._ids[name]))
         except BaseException:
             self.close()
             raise
@@ -116,7 +134,8 @@ class Trackers:
                 stack.callback(close)
 
     def _save_state(self) -> None:
-        atomic_write(self._state_file, json.dumps({"ids": self._ids, "sent": self._sent}), sync=False)
+        content = json.dumps({"ids": self._ids, "sent": self._sent})
+        atomic_write(self._state_file, content, sync=bool(self._others))
 
 
 def _tensorboard(folder: Path, start_step: int) -> Tracker:
@@ -125,12 +144,25 @@ def _tensorboard(folder: Path, start_step: int) -> Tracker:
     # Readers drop what earlier files hold from this step on: all of it when no step is done.
     writer = SummaryWriter(str(folder), purge_step=start_step + 1 if start_step else 0)
 
+    before = threading.excepthook
+
+    def hook(arguments: Any) -> None:
+        # The error of TensorBoard's thread is raised again by the next `log`, and told there.
+        if type(arguments.thread).__name__ != "_AsyncWriterThread":
+            before(arguments)
+
+    def close() -> None:
+        threading.excepthook = before
+        writer.close()
+
+    threading.excepthook = hook
+
     def log(step: int, values: Mapping[str, float]) -> None:
         for tag, value in values.items():
             writer.add_scalar(tag, value, step)
         writer.flush()  # A killed run loses nothing its checkpoint has seen.
 
-    return log, writer.close
+    return log, close
 
 
 def _wandb(run_dir: Path, config: dict[str, Any], identity: str) -> Tracker:

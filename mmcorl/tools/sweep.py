@@ -22,6 +22,7 @@ from mmcorl.config import Config
 from mmcorl.errors import UserError
 from mmcorl.run.progress import task
 from mmcorl.run.reader import RunFiles, dig, mapping, number, read_run
+from mmcorl.system.lifetime import how_it_ended, owned
 from mmcorl.tools.zoo import parse, resolve
 
 LAST = 10
@@ -101,20 +102,24 @@ def plan(
     return planned
 
 
-def run(planned: Sequence[Planned], jobs: int, quiet: bool = False) -> list[Planned]:
-    """Run what is not finished, `jobs` processes at a time, behind a progress bar; returns those that failed.
+def run(planned: Sequence[Planned], jobs: int, quiet: bool = False) -> dict[Planned, str]:
+    """Run what is not finished, `jobs` processes at a time, behind a progress bar; returns why some failed.
 
-    What a run prints goes to OUT/METHOD/seed_S.log. A failure does not stop the others; an interrupt reaches all, which
-    then save and leave, and a second one makes them leave at once.
+    What a run prints is added to OUT/METHOD/seed_S.log. A failure does not stop the others; an interrupt reaches all,
+    which then save and leave, and a second one makes them leave at once. They do not outlive this process.
     """
-    waiting, failed = [one for one in planned if not one.done], []
+    waiting = [one for one in planned if not one.done]
+    failed: dict[Planned, str] = {}
     # Build what the zoo lacks once, before several runs would each build it.
     for model in dict.fromkeys(agent.model for one in waiting for agent in one.config.agents):
         if parse(model) is not None:
             resolve(model, quiet=quiet)
     running: dict[Planned, subprocess.Popen[bytes]] = {}
-    # A scheduler's SIGTERM is a Ctrl-C that nobody typed.
-    before = signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    printed: dict[Planned, int] = {}
+    """Bytes of each log before this session."""
+    # A scheduler's SIGTERM and the loss of the terminal are a Ctrl-C that nobody typed; nohup ignores the latter.
+    numbers = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, signal.getsignal(signal.SIGINT)) for number in numbers}
     try:
         with task("sweep", len(planned), quiet=quiet) as bar:
             bar.advance(len(planned) - len(waiting))
@@ -122,22 +127,30 @@ def run(planned: Sequence[Planned], jobs: int, quiet: bool = False) -> list[Plan
                 while waiting and len(running) < jobs:
                     one = waiting.pop(0)
                     command = one.command()
-                    with one.path.with_suffix(".log").open("w") as log:
+                    with one.path.with_suffix(".log").open("a") as log:
+                        printed[one] = log.tell()
                         # In a process group of its own: a terminal's Ctrl-C would come on top of the one that `_stop`
                         # sends, and two of them end a run at once.
                         running[one] = subprocess.Popen(
-                            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, process_group=0
+                            command,
+                            stdin=subprocess.DEVNULL,
+                            stdout=log,
+                            stderr=subprocess.STDOUT,
+                            process_group=0,
+                            env=owned(),
                         )
                     bar.update(f"{one.method} seed {one.seed} begins")
                 time.sleep(0.2)
                 for one, process in list(running.items()):
                     if process.poll() is not None:
                         del running[one]
-                        failed += [one] if process.returncode else []
+                        if process.returncode:
+                            failed[one] = _why(one, process.returncode, printed[one])
                         bar.update(f"{one.method} seed {one.seed} {'failed' if process.returncode else 'done'}", 1)
     finally:
         _stop(list(running.values()))
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     return failed
 
 
@@ -153,9 +166,10 @@ def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
             continue
 
 
-def last_words(one: Planned) -> str:
-    lines = one.path.with_suffix(".log").read_text(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "it printed nothing"
+def _why(one: Planned, code: int, printed: int) -> str:
+    """Return why a run failed: the signal that ended it, or the last line that it added to its log."""
+    lines = one.path.with_suffix(".log").read_bytes()[printed:].decode(errors="replace").strip().splitlines()
+    return how_it_ended(code) if code < 0 or not lines else lines[-1]
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from mmcorl.algo.finite import NotFiniteError
+from mmcorl.errors import RunError
 from mmcorl.sharding.base import Shards
 from mmcorl.types import Prompt
 
@@ -25,9 +26,9 @@ def require_finite_logprobs(agent: str, prompt: Prompt, logprobs: Tensor, during
 
 
 def require_gradient(agent: str, step: int, metrics: Mapping[str, float], signal: bool) -> None:
-    """Raise RuntimeError where advantages are not zero but no parameter received a gradient."""
+    """Raise RunError where advantages are not zero but no parameter received a gradient."""
     if signal and metrics["grad_norm"] == 0.0:
-        raise RuntimeError(
+        raise RunError(
             f"agent {agent!r}, step {step}: advantages are not zero but no trainable parameter received a "
             "gradient; check training.freeze_vision and training.lora.target_modules"
         )
@@ -57,13 +58,13 @@ class MovementCheck:
         return values
 
     def require(self, before: Mapping[str, Tensor], step: int) -> None:
-        """Raise RuntimeError unless a third of the tensors differ from their `values` before the update; all ranks."""
+        """Raise RunError unless a third of the tensors differ from their `values` before the update; all ranks."""
         after = self.values()
         by_rank = self.shards.ranks.gather([not after[name].equal(value) for name, value in before.items()])
         moved = [any(ranks) for ranks in zip(*by_rank, strict=True)]
         if 3 * sum(moved) < len(moved):
             still = next(name for name, has in zip(before, moved, strict=True) if not has)
-            raise RuntimeError(
+            raise RunError(
                 f"agent {self.agent!r}, step {step}: the first update changed only {sum(moved)} of {len(moved)} "
                 f"trained tensors of the language model (not {still}, for one), so gradients are lost on their way: "
                 "use another training.sharding"

@@ -346,13 +346,13 @@ def test_another_config_in_the_same_folder(
 
 # (file, its size after the damage or its text, words of the sentence)
 DAMAGE: list[tuple[str, int | str | None, list[str]]] = [
-    ("checkpoints/step_000002/COMMIT", "{", ["step_000002/COMMIT' is damaged", "remove its folder to go on from"]),
-    ("checkpoints/step_000002/qwen/model.safetensors", 1000, ["has 1000 bytes instead of", "remove that folder"]),
-    ("checkpoints/step_000002/llama/optimizer.pt", None, ["llama/optimizer.pt is missing"]),
     ("metrics.jsonl", 100, ["metrics.jsonl' has 100 bytes, fewer than the", "step 2"]),
     ("metrics.jsonl", "<" + " " * 99_999 + "\n", ["line 1 of", "metrics.jsonl' is damaged"]),
     ("config.yaml", "steps: [\n", ["config.yaml', the settings of the run in this folder, cannot be read"]),
     ("data_check.json", "{", ["data_check.json' is damaged", "remove it to have the data checked again"]),
+    ("data_check.json", '{"train": [1]}', ["data_check.json is damaged", "remove it to have the data checked again"]),
+    ("metrics.jsonl", "3\n" * 99_999, ["line 1 of", "metrics.jsonl' is damaged (not a JSON object)"]),
+    ("config.yaml", None, ["holds checkpoints but not config.yaml", "restore it"]),
 ]
 
 
@@ -361,6 +361,7 @@ def test_a_damaged_run_is_not_gone_on_with(
 ) -> None:
     for number, (name, damage, words) in enumerate(DAMAGE):
         run = Path(shutil.copytree(finished[1], tmp_path / str(number), symlinks=True))
+        (run / "summary.json").unlink()
         if damage is None:
             (run / name).unlink()
         elif isinstance(damage, int):

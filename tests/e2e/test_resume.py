@@ -139,13 +139,13 @@ def test_two_families_on_images_resume_too(cache: Path, server: ForkServer, tmp_
     assert_same_run(tmp_path / "run", tmp_path / "alone")
 
 
-def test_ctrl_c_finishes_the_step_saves_and_goes_on_later(
+def test_ctrl_c_and_a_lost_terminal_finish_the_step_save_and_go_on_later(
     config: Path, reference: Path, server: ForkServer, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
     # The third rollout of a session is in its second step.
-    for moment, step in (("rollout", 2), ("update", 4)):
-        sabotage = f"at_call('mmcorl.trainer.worker:Worker.{moment}', 3, interrupt)"
+    for moment, step, signalled in (("rollout", 2, "interrupt"), ("update", 4, "hang_up")):
+        sabotage = f"at_call('mmcorl.trainer.worker:Worker.{moment}', 3, {signalled})"
         ended = server.run("train", config, "--run-dir", run, sabotage=sabotage)
         assert ended.code == 130, ended.output
         assert ended.output.splitlines()[-1].startswith("mmcorl: interrupted: ")

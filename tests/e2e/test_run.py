@@ -71,7 +71,7 @@ def test_logs_are_cut_back_to_the_last_checkpoint(config: Config, tmp_path: Path
         assert [folder.lines(name) for name in LOGS] == [[]] * len(LOGS), "without a checkpoint they start again"
         folder.append("metrics.jsonl", [{"step": 1}])
         folder.append("votes.jsonl", [{"step": 1}, {"step": 1}])
-        checkpoints.commit(folder.checkpoints, 1, lambda _: None, {"logs": folder.log_sizes(), "scores": {}})
+        checkpoints.commit(folder.checkpoints, 1, lambda _: None, folder.log_sizes(), {})
         folder.append("metrics.jsonl", [{"step": 2}])
         folder.append("validation.jsonl", [{"step": 2}])
         with (folder.path / "votes.jsonl").open("a") as log:

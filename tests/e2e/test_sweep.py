@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 
@@ -256,6 +257,31 @@ def test_ctrl_c_reaches_every_run_as_often_as_it_is_typed(config: Path, tmp_path
     assert process.returncode == 130, said
     assert "the same command continues where it stopped" in said
     assert marks.read_text().count("told") == 4
+
+
+def test_runs_die_with_their_sweep_and_a_killed_run_is_told_by_its_signal(config: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    line = command("sweep", config, "steps=100000", "--methods", "co_rl", "--out", out, "--quiet")
+    metrics, log = out / "co_rl" / "seed_0" / "metrics.jsonl", out / "co_rl" / "seed_0.log"
+
+    def started() -> tuple[subprocess.Popen[str], psutil.Process]:
+        """A sweep and its run, which trains."""
+        metrics.unlink(missing_ok=True)
+        process = subprocess.Popen(line, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        _wait_for(lambda: metrics.is_file() and metrics.stat().st_size > 0)
+        (run,) = psutil.Process(process.pid).children()
+        return process, run
+
+    process, run = started()
+    process.kill()
+    run.wait(10)
+    process.communicate()
+    log.write_text("what it said before\n")
+    process, run = started()
+    run.kill()
+    said = process.communicate(timeout=60)[1]
+    assert "1 of 1 runs failed: co_rl seed 0 (SIGKILL ended it" in said
+    assert log.read_text() == "what it said before\n"
 
 
 def _wait_for(what: Callable[[], bool]) -> None:

@@ -150,10 +150,9 @@ DRILLS = (
     ),
     Drill(
         "the newest checkpoint is damaged",
-        before=_truncate_newest,
-        after=lambda run: shutil.rmtree(_newest(run)),
-        code=2,
-        last_line=("is damaged", "or remove that folder to go on from the checkpoint before it"),
+        before=_truncate_newest,  # The run goes on from the one before, to its end.
+        code=0,
+        last_line=("weights: ",),
     ),
 )
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 from pathlib import Path
 
 import pytest
 
-from mmcorl.errors import UserError
 from mmcorl.run import checkpoints
 
 
@@ -18,20 +18,29 @@ def write(folder: Path) -> None:
 
 
 def commit(folder: Path, step: int, **scores: float | None) -> checkpoints.Committed:
-    return checkpoints.commit(folder, step, write, {"logs": {}, "scores": scores})
+    return checkpoints.commit(folder, step, write, {}, scores)
 
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_set_appears_whole_with_its_meta(tmp_path: Path) -> None:
-    made = checkpoints.commit(tmp_path, 4, write, {"logs": {"metrics.jsonl": 12}})
+def test_a_set_appears_whole_with_its_record(tmp_path: Path) -> None:
+    digest = hashlib.sha256(b"weights").hexdigest()
+    made = checkpoints.commit(tmp_path, 4, write, {"metrics.jsonl": (12, "abc")}, {"validation": 1})
     assert checkpoints.committed(tmp_path) == [made]
-    assert (made.step, made.meta) == (4, {"logs": {"metrics.jsonl": 12}})
-    assert made.files == {"a/weights.bin": 7}
-    assert json.loads((tmp_path / "step_000004" / "COMMIT").read_text())["step"] == 4
+    assert json.loads((tmp_path / "step_000004" / "COMMIT").read_text()) == {
+        "step": 4,
+        "files": {"a/weights.bin": 7},
+        "sha256": {"a/weights.bin": digest},
+        "logs": {"metrics.jsonl": 12},
+        "logs_sha256": {"metrics.jsonl": "abc"},
+        "scores": {"validation": 1.0},
+    }
     made.verify()
+    (made.path / "a" / "weights.bin").write_text("weighty")
+    with pytest.raises(checkpoints.DamagedError, match=r"the content of a/weights.bin has changed"):
+        made.verify()
 
 
 def test_nothing_appears_when_writing_fails(tmp_path: Path) -> None:
@@ -42,7 +51,7 @@ def test_nothing_appears_when_writing_fails(tmp_path: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(OSError, match="No space left"):
-        checkpoints.commit(tmp_path, 2, full, {})
+        checkpoints.commit(tmp_path, 2, full, {}, {})
     assert names(tmp_path) == ["step_000001"]
     assert checkpoints.committed(tmp_path) == [first]
 
@@ -74,12 +83,37 @@ def test_the_newest_and_the_best_by_each_score_are_kept(keep_last: int, left: li
     assert not (tmp_path / "best-by-validation").readlink().is_absolute()  # the run folder can be moved
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"step": 1}'])
-def test_a_damaged_commit_is_refused(content: str, tmp_path: Path) -> None:
-    commit(tmp_path, 1)
-    (tmp_path / "step_000001" / "COMMIT").write_text(content)
-    with pytest.raises(UserError, match=r"is damaged .* remove its folder to go on from the checkpoint before it"):
-        checkpoints.committed(tmp_path)
+DAMAGED = r"""
+
+{
+[]
+{}
+{"step": 2, "files": {}}
+{"step": "2", "files": {}, "logs": {}}
+{"step": 1000000000, "files": {}, "logs": {}}
+{"step": 2, "files": {"a": -1}, "logs": {}}
+{"step": 2, "files": {}, "logs": 3}
+"""
+
+
+@pytest.mark.parametrize("content", [*DAMAGED.splitlines()[1:], "[" * 100_000])
+def test_a_damaged_commit_is_no_checkpoint_and_stays(content: str, tmp_path: Path) -> None:
+    first = commit(tmp_path, 1)
+    commit(tmp_path, 2)
+    (tmp_path / "step_zzz").write_text("not ours")
+    (tmp_path / "step_000002" / "COMMIT").write_text(content)
+    with pytest.raises(checkpoints.DamagedError, match=r"step_000002/COMMIT' is damaged \("):
+        checkpoints.read(tmp_path / "step_000002")
+    assert checkpoints.committed(tmp_path) == [first]
+    checkpoints.prune(tmp_path, keep_last=1)
+    assert names(tmp_path) == ["step_000001", "step_000002", "step_zzz"]
+    # Set aside it stays until its step has been reached again.
+    checkpoints.set_aside(tmp_path / "step_000002")
+    checkpoints.prune(tmp_path, keep_last=1)
+    assert names(tmp_path) == ["damaged_step_000002", "step_000001", "step_zzz"]
+    commit(tmp_path, 2)
+    checkpoints.prune(tmp_path, keep_last=1)
+    assert names(tmp_path) == ["step_000002", "step_zzz"]
 
 
 def caused(error: Exception, cause: Exception) -> Exception:

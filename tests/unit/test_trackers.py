@@ -88,6 +88,14 @@ def test_an_evaluation_repeated_at_the_resumed_step_is_one_point(tmp_path: Path)
     assert points(tmp_path, "validation/other/qwen/accuracy") == [(2, 0.75)]
 
 
+@pytest.mark.parametrize("content", ["", "{", "3", '{"ids": 3}', '{"sent": {"step": "x"}}'])
+def test_a_damaged_state_does_not_keep_tensorboard_from_going_on(content: str, tmp_path: Path) -> None:
+    (tmp_path / "trackers.json").write_text(content)
+    with Trackers(tmp_path, start_step=2) as trackers:
+        trackers.log({"step": 3, "agents": {"qwen": {"reward_mean": 0.5}}})
+    assert json.loads((tmp_path / "trackers.json").read_text()) == {"ids": {}, "sent": {"step": 3}}
+
+
 @pytest.mark.parametrize("name", ["wandb", "trackio"])
 def test_other_trackers_run_or_are_refused(name: str, tmp_path: Path) -> None:
     """Where the package is installed it takes the numbers offline, twice opened; elsewhere it is refused."""
