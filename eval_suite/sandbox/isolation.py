@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 
-_PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 1, 22, 38
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 1, 4, 22, 38
 _NEWNS, _NEWUTS, _NEWIPC, _NEWUSER, _NEWPID, _NEWNET = (
     0x20000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000,
 )  # fmt: skip
@@ -56,6 +56,11 @@ def die_with_parent() -> None:
 def no_new_privs() -> None:
     """Forbid gaining rights through setuid programs. Required by Landlock and seccomp."""
     _prctl(_PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1))
+
+
+def not_traceable() -> None:
+    """Keep other processes of the same user from tracing this one or writing its memory."""
+    _prctl(_PR_SET_DUMPABLE, ctypes.c_ulong(0))
 
 
 def readable_paths() -> list[str]:

@@ -129,6 +129,7 @@ def _confine_self(config: dict[str, Any], line: JsonPipe) -> str:
         isolation.drop_capabilities()
     isolation.die_with_parent()
     isolation.no_new_privs()
+    isolation.not_traceable()  # the verdict on what a program printed comes from its parent
     if "landlock" in layers:
         isolation.landlock(box)
     return box

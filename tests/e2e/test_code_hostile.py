@@ -446,6 +446,10 @@ STDIN = {
     "exit 3": ("import os\nprint(1, flush=True)\nos._exit(3)", {"error"}),
     "raises after the answer": ("print(1)\nraise ValueError('x')", {"error"}),
     "asleep": ("import time\ntime.sleep(60)", {"timeout"}),
+    "traces its parent": (
+        "import ctypes, os\nprint(int(ctypes.CDLL(None).ptrace(16, os.getppid(), None, None) == 0))",
+        {"wrong"},
+    ),
     "busy": ("while True: pass", {"timeout"}),
     "closes its output and stays": ("import os, time\nos.close(1)\ntime.sleep(60)", {"timeout"}),
     "kills itself": ("import ctypes\nctypes.string_at(0)", {"killed"}),
