@@ -17,7 +17,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from model_adapters.base import DEFAULT_VISION, AdapterError, Encoded, ModelAdapter, VisionSettings
-from model_adapters.loading import load_pretrained, stop_ids, unwrap
+from model_adapters.loading import load_pretrained, read_pretrained, stop_ids, unwrap
 from model_adapters.templates import NO_ARGUMENTS, refuse_control_tokens, render
 
 
@@ -38,7 +38,7 @@ class ImageTextAdapter(ModelAdapter):
         self.apply_patches()
         from transformers import AutoProcessor
 
-        processor = AutoProcessor.from_pretrained(path)
+        processor = read_pretrained(AutoProcessor, path)
         if not processor.chat_template:
             raise AdapterError(
                 f"{path} has no chat template: use an instruction-tuned checkpoint or add chat_template.jinja"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
@@ -19,9 +19,17 @@ import numpy as np
 from PIL import Image, ImageFile
 
 from model_adapters.base import AdapterError
+from model_adapters.user_files import open_regular
 
-MAX_PIXELS = 100_000_000
-"""Maximum number of declared pixels; a larger file is refused before decoding."""
+MAX_PIXELS = 2**26
+"""Maximum number of declared pixels; a larger file is refused before decoding. Decoding takes 8 bytes a pixel, of which
+formats such as WebP and AVIF need as much again."""
+MAX_BYTES = 2**28
+"""Maximum size of a file."""
+_LARGE_PIXELS = 2**22
+"""Images of more pixels are decoded one at a time, whatever the number of threads."""
+_BAND_PIXELS = 2**22
+"""Pixels converted at once, where a conversion needs several copies."""
 MAX_RATIO = 200
 """Maximum ratio of long to short side, the limit of Qwen's `smart_resize`."""
 MIN_SIDE = 28
@@ -44,6 +52,7 @@ _UPRIGHT = {
 }
 _ORIENTATION = 0x0112
 _OPENING = threading.Lock()
+_LARGE = threading.Lock()
 
 
 class ImageError(AdapterError):
@@ -74,11 +83,11 @@ def load_image(
     name = _name(source)
     with _opened(source, name, max_pixels) as image:
         _check_shape(image, name, max_pixels)
-        upright = _first_frame(image, name)
-    rgb = _rgb(upright, name)
-    size = _size(rgb.size, max_side)
-    if size != rgb.size:
-        rgb = rgb.resize(size, Image.Resampling.BICUBIC)
+        with _LARGE if image.width * image.height > _LARGE_PIXELS else nullcontext():
+            rgb = _rgb(_first_frame(image, name, ours=image is not source), name)
+            size = _size(rgb.size, max_side)
+            # A copy, because an image as opened keeps its file.
+            rgb = rgb.copy() if size == rgb.size else rgb.resize(size, Image.Resampling.BICUBIC)
     rgb.info.clear()  # a remaining orientation or transparent colour would be applied twice
     return rgb
 
@@ -104,7 +113,7 @@ def _opened(source: bytes | str | Path | Image.Image, name: str, max_pixels: int
         if str(source).startswith(("http://", "https://", "data:")):
             raise ImageError(f"{name} is a URL, not a file; download it first and pass its path.")
         try:
-            stream: Any = Path(source).open("rb")  # noqa: SIM115  (closed below)
+            stream: Any = open_regular(source, MAX_BYTES)
         except (OSError, ValueError) as error:  # ValueError: a null byte in the path
             reason = getattr(error, "strerror", None) or str(error)
             raise ImageError(f"{name} cannot be read ({reason}); correct the path.") from error
@@ -157,8 +166,8 @@ def _check_shape(image: Image.Image, name: str, max_pixels: int) -> None:
         raise ImageError(f"{name} is {width}x{height} pixels, thinner than the allowed 1:{MAX_RATIO}; crop it first.")
 
 
-def _first_frame(image: Image.Image, name: str) -> Image.Image:
-    """Decode the first frame and turn it upright; the source image keeps its current frame."""
+def _first_frame(image: Image.Image, name: str, *, ours: bool) -> Image.Image:
+    """Decode the first frame and turn it upright; an image that is not ours is copied and keeps its current frame."""
     frame = image.tell()
     try:
         if frame:
@@ -166,7 +175,7 @@ def _first_frame(image: Image.Image, name: str) -> Image.Image:
         image.load()
         # After loading, because PNG stores EXIF after the pixels and TIFF turns upright while loading.
         turn = _UPRIGHT.get(_orientation(image))
-        first = image.copy() if turn is None else image.transpose(turn)
+        first = image.transpose(turn) if turn is not None else image if ours else image.copy()
         if frame:
             image.seek(frame)
     except Exception as error:  # plugins raise anything on malformed bytes
@@ -193,12 +202,23 @@ def _rgb(image: Image.Image, name: str) -> Image.Image:
         transparent = True
     try:
         if not transparent:
-            return image.convert("RGB")
-        layer = image.convert("RGBA")
+            return image if image.mode == "RGB" else image.convert("RGB")
+        rgb = Image.new("RGB", image.size)
+        for top, bottom in _bands(image.size):
+            layer = image.crop((0, top, image.width, bottom)).convert("RGBA")
+            white = Image.new("RGBA", layer.size, "white")
+            rgb.paste(Image.alpha_composite(white, layer).convert("RGB"), (0, top))
+        return rgb
     except ValueError as error:
         raise ImageError(f"{name} has colours that cannot be converted to RGB ({error}); convert it.") from error
-    white = Image.new("RGBA", layer.size, "white")
-    return Image.alpha_composite(white, layer).convert("RGB")
+
+
+def _bands(size: tuple[int, int]) -> Iterator[tuple[int, int]]:
+    """Yield the first row and the row after the last of bands of at most `_BAND_PIXELS`."""
+    width, height = size
+    rows = max(1, _BAND_PIXELS // width)
+    for top in range(0, height, rows):
+        yield top, min(top + rows, height)
 
 
 def _grey(image: Image.Image, name: str) -> Image.Image:
@@ -207,21 +227,24 @@ def _grey(image: Image.Image, name: str) -> Image.Image:
     16-bit values, also as mode `I`: 0..65535 to 0..255. Floats: 0..1 to 0..255, or 0..255 unchanged. Other ranges are
     unknown, so the minimum becomes 0 and the maximum 255.
     """
-    values = np.asarray(image, dtype=np.float64)
-    if not np.isfinite(values).all():
+    values = np.asarray(image)
+    bands = [values[top:bottom] for top, bottom in _bands(image.size)]
+    if not all(np.isfinite(band).all() for band in bands):
         raise ImageError(f"{name} has values that are not finite; replace them or drop the row.")
     low, high = float(values.min()), float(values.max())
-    if image.mode == "F" and low >= 0 and high <= 255:
-        top = 1.0 if high <= 1 else 255.0
-        grey = values * (255.0 / top)
-    elif image.mode != "F" and low >= 0 and high <= 65535:
-        grey = values / 257.0
-    else:
-        grey = (values - low) * (255.0 / (high - low)) if high > low else np.zeros_like(values)
-    grey = np.floor(grey + 0.5).astype(np.uint8)
     transparent = image.info.get("transparency")
-    if isinstance(transparent, int):  # a PNG can declare one grey transparent
-        grey[values == transparent] = 255
+    grey = np.empty(values.shape, np.uint8)
+    for band, (top, bottom) in zip(bands, _bands(image.size), strict=True):
+        wide = band.astype(np.float64)
+        if image.mode == "F" and low >= 0 and high <= 255:
+            wide *= 255.0 / (1.0 if high <= 1 else 255.0)
+        elif image.mode != "F" and low >= 0 and high <= 65535:
+            wide /= 257.0
+        else:
+            wide = (wide - low) * (255.0 / (high - low)) if high > low else np.zeros_like(wide)
+        grey[top:bottom] = np.floor(wide + 0.5).astype(np.uint8)
+        if isinstance(transparent, int):  # a PNG can declare one grey transparent
+            grey[top:bottom][band == transparent] = 255
     return Image.fromarray(grey).convert("RGB")
 
 

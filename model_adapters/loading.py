@@ -12,6 +12,30 @@ from torch import nn
 from model_adapters.base import AdapterError
 
 
+def read_pretrained(auto_class: Any, path: str | Path, **options: Any) -> Any:
+    """Call `from_pretrained` of a class of transformers, never running code that the checkpoint brings along.
+
+    Raises AdapterError for files that are missing, damaged, pickled objects or need such code.
+    """
+    from transformers import AutoConfig
+
+    try:
+        return auto_class.from_pretrained(path, trust_remote_code=False, **options)
+    except Exception as error:  # damaged files raise anything
+        text = " ".join(str(error).split())
+        reason, way_out = text[:200].rstrip("."), "load a complete, undamaged checkpoint"
+        if "trust_remote_code" in text:
+            reason = "its auto_map names code of its own, which is never run here"
+            way_out = "use a checkpoint that transformers has a class for, such as one whose name ends in -hf"
+        elif "weights_only" in text:
+            reason = "its weights are pickled objects, which could run code"
+            way_out = "use a checkpoint in .safetensors"
+        elif not isinstance(error, OSError | ValueError):
+            reason = f"{type(error).__name__}: {reason}"
+        what = "config" if auto_class is AutoConfig else auto_class.__name__.removeprefix("Auto")
+        raise AdapterError(f"{path} cannot be loaded as {what} ({reason}): {way_out}") from error
+
+
 def load_pretrained(auto_class: Any, path: str | Path, dtype: torch.dtype, attention: str) -> nn.Module:
     """Load a model in eval mode on the CPU with every dropout rate at 0.
 
@@ -19,10 +43,10 @@ def load_pretrained(auto_class: Any, path: str | Path, dtype: torch.dtype, atten
     """
     from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(path)
+    config = read_pretrained(AutoConfig, path)
     _no_dropout(config)
-    model, info = auto_class.from_pretrained(
-        path, config=config, dtype=dtype, attn_implementation=attention, output_loading_info=True
+    model, info = read_pretrained(
+        auto_class, path, config=config, dtype=dtype, attn_implementation=attention, output_loading_info=True
     )
     missing = sorted(info["missing_keys"])
     if missing:

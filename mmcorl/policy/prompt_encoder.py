@@ -19,6 +19,7 @@ from mmcorl.policy.prompt_styles import prompt_text
 from mmcorl.types import Prompt
 from model_adapters.base import Encoded, VisionSettings
 from model_adapters.images import load_image
+from model_adapters.loading import read_pretrained
 from model_adapters.registry import adapter_for
 from model_adapters.templates import arguments, without_control_tokens
 
@@ -139,7 +140,7 @@ class PromptEncoder:
         return self.longest_prompt() < self.config.data.max_prompt_tokens
 
     def _context(self) -> int | None:
-        config: Any = AutoConfig.from_pretrained(self.path).get_text_config()
+        config: Any = read_pretrained(AutoConfig, self.path).get_text_config()
         return getattr(config, "max_position_embeddings", None)
 
     def _engine_length(self) -> int | None:

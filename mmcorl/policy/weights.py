@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig
 
 from model_adapters.base import ModelAdapter
-from model_adapters.loading import unwrap
+from model_adapters.loading import read_pretrained, unwrap
 
 MULTIPLIED = (nn.Linear, nn.modules.conv._ConvNd)
 
@@ -88,7 +88,7 @@ def _name_on_hub(model: Any, name: str) -> str:
 
 def checkpoint_dtype(path: str | Path) -> torch.dtype:
     """The dtype a checkpoint says its weights have; fp32 where it says none."""
-    config: Any = AutoConfig.from_pretrained(path)
+    config: Any = read_pretrained(AutoConfig, path)
     dtype = getattr(config, "dtype", None) or getattr(config.get_text_config(), "dtype", None) or torch.float32
     return getattr(torch, dtype) if isinstance(dtype, str) else dtype
 

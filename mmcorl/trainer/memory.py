@@ -26,6 +26,7 @@ from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.policy.weights import MULTIPLIED
 from mmcorl.trainer.activations import Stack, Work, ends, ends_of_tower, kept, stack_of, working
 from mmcorl.types import Prompt
+from model_adapters.loading import read_pretrained
 
 GIB = 2**30
 RESERVE_ON_CPU = GIB // 2
@@ -80,7 +81,7 @@ class Prompts:
 
 def prompts_of(encoder: PromptEncoder, longest: int, examples: Sequence[Prompt]) -> Prompts:
     """The longest prompt of the data, of `longest` tokens, with at least as much text as the shortest example."""
-    token: Any = encoder.adapter.image_token_id(AutoConfig.from_pretrained(encoder.path))
+    token: Any = encoder.adapter.image_token_id(read_pretrained(AutoConfig, encoder.path))
     if token is None:
         return Prompts(longest, 0)
     ids = [encoder.encode(prompt).input_ids for prompt in examples]
@@ -91,7 +92,7 @@ def prompts_of(encoder: PromptEncoder, longest: int, examples: Sequence[Prompt])
 
 def shape_of(encoder: PromptEncoder) -> Shape | None:
     """The shape of an agent's model, built on the meta device; None where transformers lacks the class."""
-    config: Any = AutoConfig.from_pretrained(encoder.path)
+    config: Any = read_pretrained(AutoConfig, encoder.path)
     kind = getattr(transformers, (config.architectures or [""])[0], None)
     if kind is None:
         return None

@@ -1,0 +1,99 @@
+"""Checkpoints of strangers: code that they bring along is never run nor offered, and damage is one sentence."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoConfig
+
+from model_adapters.base import DEFAULT_VISION, AdapterError
+from model_adapters.loading import read_pretrained
+from model_adapters.registry import adapter_for
+
+MARKER = "import pathlib\npathlib.Path(__file__).with_name('ran').touch()\nclass Mine: ...\n"
+SETTINGS = ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json", "config.json")
+
+
+@pytest.fixture
+def checkpoint(tiny_checkpoints, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_checkpoints["qwen2_5_vl"], tmp_path / "model"))
+
+
+def load(folder: Path) -> None:
+    adapter = adapter_for(folder)
+    adapter.load_processor(folder, DEFAULT_VISION)
+    adapter.load_model(folder)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_code_of_a_checkpoint_is_not_run(checkpoint, name, monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    classes = ("AutoProcessor", "AutoTokenizer", "AutoImageProcessor", "AutoConfig", "AutoModelForImageTextToText")
+    file = checkpoint / name
+    stored = json.loads(file.read_text()) if file.is_file() else {}
+    stored["auto_map"] = {one: "mine.Mine" if one != "AutoTokenizer" else ["mine.Mine", None] for one in classes}
+    for key in ("processor_class", "tokenizer_class", "image_processor_type"):
+        stored.pop(key, None)
+    file.write_text(json.dumps(stored))
+    (checkpoint / "mine.py").write_text(MARKER)
+    load(checkpoint)  # by the classes that transformers has
+    assert not [*checkpoint.rglob("ran")]
+
+
+def test_a_checkpoint_that_needs_its_code_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    (tmp_path / "config.json").write_text('{"model_type": "mine", "auto_map": {"AutoConfig": "mine.Mine"}}')
+    (tmp_path / "mine.py").write_text(MARKER)
+    with pytest.raises(AdapterError, match=r"auto_map names code of its own, which is never run here\): use"):
+        read_pretrained(AutoConfig, tmp_path)
+    assert not [*tmp_path.rglob("ran")]
+
+
+class Touch:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def damage(folder: Path, what: str) -> None:
+    weights = folder / "model.safetensors"
+    if what == "pickle":
+        weights.unlink()
+        torch.save({"a": Touch(folder / "ran")}, folder / "pytorch_model.bin")
+    elif what == "header":
+        data = bytearray(weights.read_bytes())
+        data[9] ^= 0x40
+        weights.write_bytes(data)
+    elif what == "weights":
+        weights.write_bytes(weights.read_bytes()[:-1000])
+    elif what == "no weights":
+        weights.unlink()
+    else:
+        file = folder / what
+        file.write_text(file.read_text()[:-40])
+
+
+@pytest.mark.parametrize(
+    "what", ["pickle", "header", "weights", "no weights", "tokenizer.json", "tokenizer_config.json"]
+)
+def test_a_damaged_checkpoint_is_one_sentence(checkpoint, what):
+    damage(checkpoint, what)
+    with pytest.raises(AdapterError, match="cannot be loaded as") as refused:
+        load(checkpoint)
+    assert "\n" not in str(refused.value)
+    assert "Re-running" not in str(refused.value)
+    assert not [*checkpoint.rglob("ran")]
+
+
+@pytest.mark.parametrize("code", ["raise SystemExit", "class A(:", "1 / 0", "import no_such_module"])
+def test_an_adapter_module_that_fails_is_one_sentence(checkpoint, code, tmp_path, monkeypatch):
+    (tmp_path / "broken_adapter.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(AdapterError, match="`broken_adapter:A` cannot be imported"):
+        adapter_for(checkpoint, "broken_adapter:A")
