@@ -23,13 +23,17 @@ LISTED = 20
 """Listed findings per kind; all are counted."""
 
 _CHUNK = 64
+_CHARACTERS_PER_TOKEN = 64
+"""A text with more of them per token of an agent's limit is too long without being tokenized: real text has 1 to 6."""
 _DUPLICATES = ("duplicate_row", "duplicate_id")
 _WORDS = {
     "unreadable_row": ("row that is no JSON object", "rows that are no JSON object"),
+    "huge_text": ("row with a text too long to read", "rows with a text too long to read"),
     "broken_text": ("row of broken text", "rows of broken text"),
     "missing_id": ("row without an id", "rows without an id"),
     "empty_question": ("empty question", "empty questions"),
     "bad_choices": ("row with unreadable choices", "rows with unreadable choices"),
+    "outside_image": ("image outside of the data's folder", "images outside of the data's folder"),
     "missing_image": ("missing image", "missing images"),
     "corrupt_image": ("corrupt image", "corrupt images"),
     "missing_answer": ("row without an answer", "rows without an answer"),
@@ -192,7 +196,11 @@ def _fault(
     from model_adapters.base import AdapterError
 
     over: BadRow | None = None
+    characters = max(map(len, (prompt.text, *prompt.views.values())))
     for agent, (length_of, limit) in lengths.items():
+        if characters > _CHARACTERS_PER_TOKEN * limit:
+            reason = f"{characters:,} characters, more than {_CHARACTERS_PER_TOKEN} per token of"
+            return BadRow("too_long", f"{reason} the limit {limit} of agent {agent}", prompt.row_id)
         try:
             length = length_of(prompt)
         except AdapterError as error:

@@ -10,10 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from mmcorl.errors import UserError
+from model_adapters.user_files import leads_out, read_regular
+
+MOST_CHARACTERS = 1_000_000
+"""Of one text of a row: no agent reads as much, and parsing it takes time."""
+MOST_CHOICES = 20_000
+"""Characters of options in one text, whose letters are searched for."""
+IMAGE_BYTES = 2**28
+"""Of the image files of one row, together."""
 
 _MARKER_LINE = re.compile(r"(?m)^[ \t]*(?:<image\d*>[ \t]*)+(?:\n|\Z)")
-_MARKER = re.compile(r"[ \t]*<image\d*>")
-_BARE_MARKER = re.compile(r"[ \t]*<image>")
+# The lookbehind changes no match and keeps a long run of blanks from being tried from each of them.
+_MARKER = re.compile(r"(?<![ \t])[ \t]*<image\d*>")
+_BARE_MARKER = re.compile(r"(?<![ \t])[ \t]*<image>")
 _NUMBERED_MARKER = re.compile(r"<image\d+>")
 _OPTION_END = r"\s*[.．:：、)](?!\s*;)\s*"
 
@@ -47,9 +56,10 @@ def prompt_uid(text: str, choices: Sequence[str] | None, images: Sequence[bytes]
     return digest.hexdigest()[:16]
 
 
-def require_unicode(texts: Iterable[str | None]) -> None:
-    """Raise RowError where a text holds half of a surrogate pair, which no tokenizer and no file takes."""
+def require_text(texts: Iterable[str | None]) -> None:
+    """Raise RowError where a text is too long or holds half of a surrogate pair, which no tokenizer and file takes."""
     for text in texts:
+        _require_short(text or "", MOST_CHARACTERS)
         try:
             (text or "").encode()
         except UnicodeEncodeError as error:
@@ -57,6 +67,12 @@ def require_unicode(texts: Iterable[str | None]) -> None:
             around = error.object[max(0, error.start - 20) : error.start + 20]
             reason = f"the character {broken!r} in {around!r} is half of a surrogate pair; write the row as UTF-8 again"
             raise RowError("broken_text", reason) from error
+
+
+def _require_short(text: str, most: int) -> None:
+    if len(text) > most:
+        reason = f"a text of {len(text):,} characters, more than {most:,}, begins {text[:40]!r}; shorten it"
+        raise RowError("huge_text", reason)
 
 
 def lookup(row: Mapping[str, Any], column: str) -> Any:
@@ -93,6 +109,7 @@ def strip_markers(value: Any, pictures_named: bool = False) -> str:
         return ""
     if not isinstance(value, str):
         raise RowError("empty_question", f"the question is {type(value).__name__}, not text")
+    _require_short(value, MOST_CHARACTERS)
     if pictures_named:
         return _BARE_MARKER.sub("", value).strip()
     return _MARKER.sub("", _MARKER_LINE.sub("", value)).strip()
@@ -121,10 +138,10 @@ def _last_user_turn(turns: list[Any]) -> Any:
 
 
 def answer_text(value: Any) -> str | None:
-    """Return the known answer as text: 142.0 becomes `142`, a list of accepted forms its first, blanks None."""
+    """Return the known answer as text: 142.0 becomes `142`, a list of accepted forms its first, blanks and NaN None."""
     if isinstance(value, list):
         value = value[0] if value else None
-    if value is None:
+    if value is None or value != value:
         return None
     if isinstance(value, float) and value.is_integer():
         value = int(value)
@@ -145,13 +162,14 @@ def choice_values(value: Any) -> tuple[str, ...] | None:
         return None
     if not isinstance(value, list) or len(value) > len(string.ascii_uppercase):
         raise RowError("bad_choices", f"the choices {str(value)[:80]!r} are not a list of at most 26 options")
-    if any(option is None for option in value):
+    if any(option is None or option != option for option in value):
         raise RowError("bad_choices", f"the choices {str(value)[:80]!r} have an empty place among them")
     return tuple(str(option).strip() for option in value)
 
 
 def _lettered_values(text: str) -> list[str]:
     """Values out of `A. 45°;B. 60°; C. 72°`; letters must come in order, so other letters do no harm."""
+    _require_short(text, MOST_CHOICES)
     starts: list[tuple[int, int]] = []
     for letter in string.ascii_uppercase:
         lead = r"\s*\(?" if not starts else r"[;；\n]\s*\(?"
@@ -189,15 +207,22 @@ def _shown_in_image(choices: Sequence[str]) -> bool:
     return not any(names) or names == list(string.ascii_uppercase[: len(names)])
 
 
-def image_bytes(value: Any, root: Path) -> tuple[bytes, ...]:
-    """Return the encoded image files of a value or a list of values; RowError where one cannot be read."""
+def image_bytes(value: Any, root: Path, homes: Sequence[Path] | None = None) -> tuple[bytes, ...]:
+    """Return the encoded image files of a value or a list of values; RowError where one cannot be read.
+
+    Relative paths start at `root`; a file outside of the real folders `homes`, unless None, is refused.
+    """
     if value is None:
         return ()
     if isinstance(value, list):
-        return tuple(image for item in value for image in image_bytes(item, root))
+        images: tuple[bytes, ...] = ()
+        for item in value:
+            images += image_bytes(item, root, homes)
+            if sum(map(len, images)) > IMAGE_BYTES:
+                raise RowError("corrupt_image", f"the images have more than {IMAGE_BYTES:,} bytes; shrink them")
+        return images
     if isinstance(value, Mapping):
-        data = value.get("bytes")
-        return (bytes(data),) if data else image_bytes(value.get("path"), root)
+        return image_bytes(value.get("bytes") or value.get("path"), root, homes)
     if isinstance(value, bytes):
         return (value,)
     if not isinstance(value, str) or not value.strip():
@@ -205,7 +230,12 @@ def image_bytes(value: Any, root: Path) -> tuple[bytes, ...]:
     if "://" in value:
         raise RowError("missing_image", f"the image is the address {value[:80]!r}; download it and name the file")
     try:
-        return ((root / value).read_bytes(),)
+        if homes is not None and leads_out(root / value, homes):
+            way_out = "name a folder that holds it in image_root, or set outside_files: allow"
+            raise RowError("outside_image", f"image file {value!r} lies outside of {homes[0]}; {way_out}")
+        return (read_regular(root / value, IMAGE_BYTES),)
     except (OSError, ValueError) as error:
+        if isinstance(error, RowError):
+            raise
         cause = getattr(error, "strerror", None) or str(error)
         raise RowError("missing_image", f"image file {value!r} cannot be read ({cause})") from error

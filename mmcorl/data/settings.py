@@ -13,7 +13,7 @@ RefuseOrSkip = Literal["refuse", "skip"]
 RecipeName = Literal["math_level345", "mmr1_math", "open_r1", "mathvision", "wemath"]
 
 _SYNTHETIC_ONLY = ("skills", "seed", "size")
-_FILES_ONLY = ("split", "config", "columns", "recipe", "image_root", "images")
+_FILES_ONLY = ("split", "config", "columns", "recipe", "image_root", "outside_files", "images")
 
 
 class _Settings(BaseModel):
@@ -105,6 +105,9 @@ class DataSettings(_Settings):
     """Column names of the source."""
     image_root: Path | None = None
     """Folder that relative image paths start from; None is the folder of the source file."""
+    outside_files: Literal["refuse", "allow"] = "refuse"
+    """What a path in the data does that leads out of their folder or `image_root`: an absolute one, `..`, a link, and
+    in the README.md of a folder also an address."""
     images: Literal["required", "optional"] = "required"
     """Whether a row without an image is bad once an image column is named."""
     answers: Literal["required", "optional"] = "optional"

@@ -18,6 +18,7 @@ from mmcorl.data.tables import SyntheticTable, Table, UnreadableRowError, open_t
 from mmcorl.data.views import ViewTexts
 from mmcorl.errors import UserError
 from mmcorl.types import Prompt
+from model_adapters.user_files import home_of
 
 
 class PromptSource(Sequence[Prompt]):
@@ -42,6 +43,8 @@ class PromptSource(Sequence[Prompt]):
         self._views = views
         self._indices = indices
         self._root = settings.image_root.expanduser() if settings.image_root else table.folder
+        refuse = settings.outside_files == "refuse"
+        self._homes = (home_of(self._root), *table.homes) if refuse else None
         named = [columns.question, columns.answer, columns.id, columns.choices, columns.tag]
         named += [view.columns.question for view in settings.views.values() if view.source is None]
         if recipe and recipe.answer_fallback in table.columns:
@@ -82,6 +85,8 @@ class PromptSource(Sequence[Prompt]):
             return self._prompt(row, row_id)
         except RowError as fault:
             raise BadRow(fault.kind, str(fault), row_id) from fault
+        except RecursionError as error:
+            raise BadRow("unreadable_row", "its values are nested too deeply", row_id) from error
 
     @property
     def fingerprint(self) -> str:
@@ -110,10 +115,10 @@ class PromptSource(Sequence[Prompt]):
         if self._columns.id is None:
             return str(number)
         value = row_parsing.lookup(row, self._columns.id)
-        if value is None or not str(value).strip():
+        if value is None or value != value or not str(value).strip():
             raise BadRow("missing_id", f"column {self._columns.id!r} is empty", f"number {number}")
         try:
-            row_parsing.require_unicode([str(value)])
+            row_parsing.require_text([str(value)])
         except RowError as fault:
             raise BadRow(fault.kind, f"in the id {fault}", f"number {number}") from fault
         return str(value)
@@ -136,7 +141,7 @@ class PromptSource(Sequence[Prompt]):
         if gold is None and self.settings.answers == "required":
             raise RowError("missing_answer", "the row has no answer")
         tag = self._optional(row, columns.tag)
-        row_parsing.require_unicode([question, *(choices or ()), gold, None if tag is None else str(tag)])
+        row_parsing.require_text([question, *(choices or ()), gold, None if tag is None else str(tag)])
         uid = row_parsing.prompt_uid(question, choices, images)
         views = {
             name: row_parsing.with_choices(
@@ -144,7 +149,7 @@ class PromptSource(Sequence[Prompt]):
             )
             for name in self.settings.views
         }
-        row_parsing.require_unicode(views.values())
+        row_parsing.require_text(views.values())
         prompt = Prompt(
             uid=uid,
             row_id=row_id,
@@ -172,7 +177,7 @@ class PromptSource(Sequence[Prompt]):
     def _images(self, row: Mapping[str, Any]) -> tuple[tuple[bytes, ...], tuple[str, ...]]:
         if self._columns.image is None:
             return (), ()
-        images = row_parsing.image_bytes(row_parsing.lookup(row, self._columns.image), self._root)
+        images = row_parsing.image_bytes(row_parsing.lookup(row, self._columns.image), self._root, self._homes)
         if not images and self.settings.images == "required":
             raise RowError("missing_image", f"column {self._columns.image!r} holds no image")
         if len(images) > 1 and self._recipe is not None and self._recipe.first_image_only:
@@ -192,7 +197,7 @@ def load_prompts(settings: DataSettings) -> PromptSource:
         table: Table = SyntheticTable(kind, settings.seed, settings.size, settings.skills)
         columns = Columns(image="image" if kind == "visual" else None, answer="answer", id="id", tag="tag")
     else:
-        table = open_table(settings.source, settings.split, settings.config)
+        table = open_table(settings.source, settings.split, settings.config, settings.outside_files)
         if len(table) == 0:
             raise UserError(f"data source {settings.source!r} has no rows; give a source that has some")
         columns = _columns(settings, recipe, table)
@@ -201,7 +206,7 @@ def load_prompts(settings: DataSettings) -> PromptSource:
         if view.source is None:  # a column of the data, which must exist
             require_columns(table, {"question": view.columns.question}, f"view {name!r} of {settings.source!r}")
         else:
-            texts[name] = ViewTexts(name, view, view.source, ids=columns.id is not None)
+            texts[name] = ViewTexts(name, view, settings, ids=columns.id is not None)
     rows: Sequence[int] = range(len(table))
     if settings.hold_out is not None:
         rows = _part(settings.hold_out, len(table))

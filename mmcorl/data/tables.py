@@ -7,12 +7,17 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from mmcorl.data import row_parsing, synthetic
 from mmcorl.errors import UserError
+from model_adapters.user_files import home_of, leads_out, open_regular, read_regular
 
 _FILE_SUFFIXES = (".jsonl", ".json", ".parquet")
+_JSON_BYTES = 2**31
+"""Of one file of JSON: its rows are kept in memory."""
+_LINE_BYTES = 2**24
+"""Of one row of a JSON Lines file."""
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
@@ -26,6 +31,8 @@ class Table(Protocol):
     columns: tuple[str, ...]
     folder: Path
     """Where relative image paths start."""
+    homes: tuple[Path, ...]
+    """Other real folders that image paths may lead into: caches in which `datasets` keeps images of its own."""
 
     def __len__(self) -> int: ...
 
@@ -36,6 +43,8 @@ class Table(Protocol):
 
 class JsonTable:
     """Objects of JSON Lines files or JSON lists, in memory, with the types they were written with."""
+
+    homes: tuple[Path, ...] = ()
 
     def __init__(self, rows: Sequence[Mapping[str, Any] | UnreadableRowError], folder: Path) -> None:
         self._rows, self.folder = rows, folder
@@ -54,7 +63,8 @@ class JsonTable:
 class ArrowTable:
     """A `datasets` data set, read row by row in its stored form: encoded image bytes pass through unchanged."""
 
-    def __init__(self, dataset: Any, folder: Path) -> None:
+    def __init__(self, dataset: Any, folder: Path, homes: Sequence[str] = ()) -> None:
+        self.homes = tuple(Path(home).resolve() for home in homes)
         self._dataset = dataset.with_format("arrow")
         self._selected: dict[tuple[str, ...], Any] = {}
         self.columns = tuple(dataset.column_names)
@@ -72,6 +82,8 @@ class ArrowTable:
 
 class SyntheticTable:
     """Rows of a synthetic task under the default column names."""
+
+    homes: tuple[Path, ...] = ()
 
     def __init__(self, kind: synthetic.Kind, seed: int, size: int, skills: Sequence[str] | None) -> None:
         self._kind, self._seed, self._size, self._skills = kind, seed, size, skills
@@ -93,18 +105,23 @@ class SyntheticTable:
         }
 
 
-def open_table(source: str, split: str | None = None, config: str | None = None) -> Table:
-    """Open a file, a glob, a folder or a hub id; UserError for anything that cannot be opened."""
+def open_table(
+    source: str, split: str | None = None, config: str | None = None, outside: Literal["refuse", "allow"] = "refuse"
+) -> Table:
+    """Open a file, a glob, a folder or a hub id; UserError for anything that cannot be opened.
+
+    `outside`: whether the README.md of a folder may name addresses and files outside of it.
+    """
     path = Path(source).expanduser()
     if path.is_dir():
-        return ArrowTable(_load_folder(path, split, config), path)
+        return _open_folder(path, split, config, outside == "allow")
     if path.suffix in _FILE_SUFFIXES or glob.has_magic(source):
         return _open_files(source, path, split, config)
     if path.exists():
         raise UserError(f"{source} is neither {', '.join(_FILE_SUFFIXES)} nor a folder; convert it to one of these")
     if not _HUB_ID.fullmatch(source):
         raise UserError(f"data source {source!r} does not exist; check the path (relative to {Path.cwd()})")
-    return ArrowTable(_load_hub(source, split, config), Path())
+    return _open_hub(source, split, config)
 
 
 def require_columns(table: Table, wanted: Mapping[str, str | None], where: str) -> None:
@@ -137,36 +154,63 @@ def _open_files(source: str, path: Path, split: str | None, config: str | None) 
     if suffixes == {".parquet"}:
         return ArrowTable(_load_parquet(source, files), files[0].parent)
     if suffixes <= {".json", ".jsonl"}:
-        parts = (json_lines(file) if file.suffix == ".jsonl" else _json_list(file) for file in files)
-        return JsonTable([row for part in parts for row in part], files[0].parent)
+        rows = [row for file in files for row in _json_rows(file)]
+        if rows and all(isinstance(row, UnreadableRowError) for row in rows):
+            raise UserError(f"{source!r} has no readable row: {rows[0]}; write one JSON object per line, in UTF-8")
+        return JsonTable(rows, files[0].parent)
     raise UserError(
         f"{source!r} matches files of kinds {sorted(suffixes)}; name only .parquet, or only .json and .jsonl"
     )
 
 
+def _json_rows(file: Path) -> Sequence[Mapping[str, Any] | UnreadableRowError]:
+    try:
+        with open_regular(file, _JSON_BYTES):
+            pass
+        return list(json_lines(file)) if file.suffix == ".jsonl" else _json_list(file)
+    except OSError as error:
+        raise UserError(f"{file} cannot be read ({error.strerror}); correct it, or convert it to .parquet") from error
+
+
 def json_lines(file: Path) -> Iterator[Mapping[str, Any] | UnreadableRowError]:
     """Yield the objects of a JSON Lines file; a line that holds none is an error in its place."""
-    with file.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
+    with open_regular(file) as lines:
+        number = 0
+        while line := lines.readline(_LINE_BYTES + 1):
+            number += 1
+            where = f"line {number} of {file.name}"
+            if len(line) > _LINE_BYTES:
+                yield UnreadableRowError(f"{where} has more than {_LINE_BYTES:,} bytes")
+                while line and not line.endswith(b"\n"):
+                    line = lines.readline(_LINE_BYTES)
+                continue
             if not line.strip():
                 continue
             try:
-                value = json.loads(line)
+                value = json.loads(line, object_pairs_hook=_object)
             except (ValueError, RecursionError) as error:
-                yield UnreadableRowError(f"line {number} of {file.name} is not JSON ({_first_line(error)})")
+                yield UnreadableRowError(f"{where} is not JSON ({_first_line(error)})")
                 continue
-            yield _as_row(value, f"line {number} of {file.name}")
+            yield _as_row(value, where)
 
 
 def _json_list(file: Path) -> list[Mapping[str, Any] | UnreadableRowError]:
     try:
-        values = json.loads(file.read_bytes())
+        values = json.loads(read_regular(file, _JSON_BYTES), object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         way_out = "rename it to .jsonl if it holds one object per line, else repair it"
         raise UserError(f"{file} is not JSON ({_first_line(error)}); {way_out}") from error
     if not isinstance(values, list):
         raise UserError(f"{file} holds a JSON {type(values).__name__}; it must be a list of objects, one per row")
     return [_as_row(value, f"entry {number} of {file.name}") for number, value in enumerate(values)]
+
+
+def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        twice = next(key for place, (key, _) in enumerate(pairs) if key in dict(pairs[:place]))
+        raise ValueError(f"the key {twice!r} appears twice in one object")
+    return row
 
 
 def _as_row(value: Any, where: str) -> Mapping[str, Any] | UnreadableRowError:
@@ -180,7 +224,7 @@ def _load_parquet(source: str, files: Sequence[Path]) -> Any:
     try:
         datasets.disable_progress_bars()  # a local file takes a moment, and `--quiet` means quiet
         return datasets.load_dataset("parquet", data_files=[str(file) for file in files], split="train")
-    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+    except Exception as error:  # pyarrow raises anything on damaged bytes
         cause = _first_line(error.__cause__ or error)
         raise UserError(f"{source!r} cannot be read as parquet ({cause}); replace the damaged file") from error
     finally:
@@ -188,16 +232,27 @@ def _load_parquet(source: str, files: Sequence[Path]) -> Any:
             datasets.enable_progress_bars()
 
 
-def _load_folder(path: Path, split: str | None, config: str | None) -> Any:
+def _open_folder(path: Path, split: str | None, config: str | None, outside: bool) -> Table:
     import datasets
 
     saved = (path / "state.json").is_file() or (path / "dataset_dict.json").is_file()
     try:
         if saved:
             loaded = datasets.load_from_disk(str(path))
+            parts = loaded.values() if isinstance(loaded, datasets.DatasetDict) else [loaded]
+            named = [file["filename"] for part in parts for file in part.cache_files]
         else:
+            if not outside:  # before `datasets` follows them
+                _refuse_outside(path, _files_of_card(path))
+            builder = datasets.load_dataset_builder(str(path), name=config)
+            named = [file for files in (builder.config.data_files or {}).values() for file in files]
+        if not outside:
+            _refuse_outside(path, named)
+        if not saved:
             loaded = datasets.load_dataset(str(path), name=config, split=split)
-    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+    except UserError:
+        raise
+    except Exception as error:  # a README.md, a state.json or a damaged file may raise anything
         cause = _first_line(error.__cause__ or error)
         way_out = "name the file inside it, or save it with Dataset.save_to_disk"
         raise UserError(f"folder {path} cannot be read as a data set ({cause}); {way_out}") from error
@@ -205,21 +260,56 @@ def _load_folder(path: Path, split: str | None, config: str | None) -> Any:
         raise UserError(f"{path} was saved by datasets and has no configurations; remove config {config!r}")
     if saved and split is not None and not isinstance(loaded, datasets.DatasetDict):
         raise UserError(f"{path} holds a single data set without splits; remove split {split!r}")
-    return _pick_split(loaded, str(path), split)
+    return ArrowTable(_pick_split(loaded, str(path), split), path, [datasets.config.EXTRACTED_DATASETS_PATH])
 
 
-def _load_hub(name: str, split: str | None, config: str | None) -> Any:
+def _files_of_card(folder: Path) -> list[str]:
+    """Return the files and folders that the settings of a folder name for `datasets`."""
     import datasets
+    import yaml
+    from huggingface_hub import DatasetCard
+
+    named: list[str] = []
+
+    def collect(value: Any) -> None:
+        if isinstance(value, str):
+            named.append(value)
+        for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+            collect(part)
+
+    for name in (datasets.config.REPOCARD_FILENAME, datasets.config.REPOYAML_FILENAME):
+        if (folder / name).exists():
+            text = read_regular(folder / name, _LINE_BYTES).decode("utf-8-sig")
+            card = name == datasets.config.REPOCARD_FILENAME
+            settings = DatasetCard(text).data.to_dict() if card else yaml.safe_load(text) or {}
+            for configuration in settings.get("configs") or ():
+                collect([configuration.get("data_files"), configuration.get("data_dir")])
+    return named
+
+
+def _refuse_outside(folder: Path, named: Sequence[str]) -> None:
+    home = [home_of(folder)]
+    for name in named:
+        if "://" in name or "::" in name or leads_out(folder / name, home):
+            raise UserError(
+                f"folder {folder} names {name!r}, which lies outside of it; copy the file into the folder, or set "
+                "outside_files: allow"
+            )
+
+
+def _open_hub(name: str, split: str | None, config: str | None) -> Table:
+    import datasets
+    from huggingface_hub.constants import HF_HUB_CACHE
 
     try:
-        return _pick_split(datasets.load_dataset(name, name=config, split=split), name, split)
-    except UserError:
-        raise
-    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+        loaded = datasets.load_dataset(name, name=config, split=split)
+    except Exception as error:  # the network, the hub and the files on it
         raise UserError(
             f"data source {name!r} is no file or folder here and cannot be loaded from the hub "
             f"({_first_line(error)}); check its name, split and the network, or give the path of a local copy"
         ) from error
+    caches = [str(datasets.config.HF_DATASETS_CACHE), HF_HUB_CACHE]
+    return ArrowTable(_pick_split(loaded, name, split), Path(), caches)
 
 
 def _pick_split(loaded: Any, name: str, split: str | None) -> Any:
@@ -235,4 +325,6 @@ def _pick_split(loaded: Any, name: str, split: str | None) -> Any:
 
 def _first_line(error: BaseException) -> str:
     text = str(error).strip() or type(error).__name__
+    if not isinstance(error, OSError | ValueError):
+        text = f"{type(error).__name__}: {text}"
     return text.splitlines()[0].rstrip(".")[:200]

@@ -7,7 +7,7 @@ from typing import Any
 
 from mmcorl.data import row_parsing
 from mmcorl.data.row_parsing import RowError
-from mmcorl.data.settings import View
+from mmcorl.data.settings import DataSettings, View
 from mmcorl.data.tables import UnreadableRowError, open_table, require_columns, stored_columns
 from mmcorl.errors import UserError
 
@@ -20,11 +20,11 @@ REASON = "reason"
 class ViewTexts:
     """Wordings of one view by row id."""
 
-    def __init__(self, name: str, view: View, source: str, ids: bool) -> None:
-        """Read a view's rows; `ids`: whether the data have an id column. UserError where the two cannot be joined."""
-        self._name, self._view = name, view
+    def __init__(self, name: str, view: View, data: DataSettings, ids: bool) -> None:
+        """Read the rows of a view; `ids`: whether the data have an id column. UserError where they cannot be joined."""
+        self._name, self._view, source = name, view, view.source or ""
         try:
-            table = open_table(source, view.split, view.config)
+            table = open_table(source, view.split, view.config, data.outside_files)
         except UserError as error:
             raise UserError(f"view {name!r}: {error}; `mmcorl rephrase` writes views") from error
         columns = view.columns

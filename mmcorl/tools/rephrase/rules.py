@@ -85,7 +85,7 @@ def split_options(question: str) -> tuple[str, str]:
 
 def _unicode(_: str, reworded: str) -> str | None:
     try:
-        row_parsing.require_unicode([reworded])
+        row_parsing.require_text([reworded])
     except row_parsing.RowError as fault:
         return str(fault)
     controls = [char for char in reworded if unicodedata.category(char) == "Cc" and char not in "\n\t"]
