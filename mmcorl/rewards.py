@@ -48,6 +48,12 @@ class RewardRow(Row):
         return tuple(name for name in SETTINGS if name in parameters(self.function)[0])
 
     @property
+    def uses_labels(self) -> bool:
+        """Whether it reads the pseudo-labels, which are only recorded otherwise."""
+        names, others = parameters(self.function)
+        return others or not {"label", "pseudo_labels"}.isdisjoint(names)
+
+    @property
     def needs_gold(self) -> bool:
         """Whether it reads the known answers, so that every training row must have one."""
         return "golds" in parameters(self.function)[0]

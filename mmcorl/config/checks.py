@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
-from mmcorl.config.schema import CHECKS, Config, RaySettings, RewardSettings
+from mmcorl.config.schema import CHECKS, COUNTING, SAMPLING, Config, EmaSettings, RaySettings, RewardSettings
 from mmcorl.labels.rules import RULES
 from mmcorl.registry import make_importable
+from mmcorl.rewards import REWARDS
 
 RESERVED_NAMES = ("gold", "commit")
 """Not for agents: `gold` is the teacher in votes.jsonl, COMMIT a file beside the agents' folders."""
@@ -30,8 +31,9 @@ def _repeated(names: Iterable[str]) -> list[str]:
 
 @check
 def agents(config: Config) -> Iterator[str]:
-    for name in _repeated(agent.name for agent in config.agents):
-        yield f"two agents are called {name!r}: names must be unique, rename one"
+    for name in _repeated(agent.name.lower() for agent in config.agents):
+        called = " and ".join(repr(agent.name) for agent in config.agents if agent.name.lower() == name)
+        yield f"two agents are called {called}: names must be unique, in lower case too, rename one"
     for agent in config.agents:
         if agent.name.lower() in RESERVED_NAMES:
             yield f"no agent may be called {agent.name!r}, a name that run files use: rename it"
@@ -99,6 +101,7 @@ def supervision(config: Config) -> Iterator[str]:
                 f"agent {agent.name!r} reads view {agent.view!r}, but with supervision.kind 'paired' every agent "
                 "reads both wordings: leave its view out"
             )
+    yield from _idle_votes(config)
     trained = config.batch.completions
     votes = supervision.votes or trained
     if votes < trained and supervision.voter == "policy":
@@ -111,6 +114,33 @@ def supervision(config: Config) -> Iterator[str]:
             f"supervision.min_votes is {supervision.min_votes}, but only {votes} completions vote, so no group could "
             "get a label: lower it"
         )
+
+
+def _idle_votes(config: Config) -> Iterator[str]:
+    supervision, reward = config.supervision, REWARDS.find(config.reward.kind)
+    rule = RULES.find(supervision.kind)
+    ema = supervision.ema != EmaSettings()
+    if ema and supervision.voter != "ema" and config.objective.kl_reference != "ema":
+        yield (
+            "supervision.ema has settings, but no average is kept: use supervision.voter=ema or "
+            "objective.kl_reference=ema, or leave it out"
+        )
+    if config.episode is not None:
+        return
+    if rule.needs_gold and not (reward.uses_labels or reward.needs_gold):
+        yield (
+            f"supervision.kind is {supervision.kind!r} with reward.kind {config.reward.kind!r}, which uses no labels: "
+            "use reward.kind=match, or supervision.kind=self"
+        )
+    keys: tuple[str, ...] = ()
+    what = ""
+    if not rule.by_votes:
+        keys, what = (*SAMPLING, *COUNTING), f"supervision.kind {supervision.kind!r}, whose labels are not voted on"
+    elif not reward.uses_labels:
+        keys, what = SAMPLING, f"reward.kind {config.reward.kind!r}, which uses no labels"
+    for key in keys:
+        if (held := getattr(supervision, key)) != type(supervision).model_fields[key].default:
+            yield f"supervision.{key} is {held!r} with {what}: leave it out"
 
 
 @check

@@ -20,6 +20,7 @@ RULES = {
     "int_type": "a whole number",
     "int_parsing": "a whole number",
     "int_from_float": "a whole number",
+    "int_parsing_size": "a whole number of a sensible size",
     "float_type": "a number",
     "float_parsing": "a number",
     "bool_type": "true or false",
@@ -36,6 +37,18 @@ RULES = {
     "model_type": "a group of settings",
 }
 """By pydantic's type of error: what the value must be."""
+
+ELSEWHERE = {
+    "learning_rate": "lr",
+    "num_generations": "completions",
+    "max_steps": "steps",
+    "num_train_epochs": "epochs",
+    "per_device_train_batch_size": "prompts",
+    "max_completion_length": "max_new_tokens",
+    "max_prompt_length": "max_prompt_tokens",
+    "beta": "kl_coef",
+}
+"""Names that TRL and transformers have for a setting, by which it is asked for."""
 
 REMOVED: dict[str, tuple[Any, str]] = {
     "engine.separate": (
@@ -128,11 +141,12 @@ def _sentence(error: Any, raw: Mapping[str, Any], model: type[BaseModel]) -> str
 def _way_out(location: Sequence[int | str], where: str, model: type[BaseModel]) -> str:
     """Suggest a key: a similar one in the same section, or the same one elsewhere."""
     wrong = str(location[-1])
+    meant = ELSEWHERE.get(wrong, wrong)
     known = list(_section_at(location[:-1], model).model_fields)
-    close = difflib.get_close_matches(wrong, known, n=1)
+    close = difflib.get_close_matches(meant, known, n=1)
     if close:
         return f"did you mean {where.removesuffix(wrong) + close[0]!r}?"
-    elsewhere = [path for path in _paths(model) if path.rpartition(".")[2] == wrong]
+    elsewhere = [path for path in _paths(model) if path.rpartition(".")[2] == meant]
     if elsewhere:
         return f"did you mean {' or '.join(repr(path) for path in elsewhere[:3])}?"
     return f"{where.rpartition('.')[0] or 'a config'} has {', '.join(known)}"

@@ -15,9 +15,10 @@ from pydantic import BaseModel, ValidationError
 from mmcorl.config import methods
 from mmcorl.config.errors import models_in, sentence, without_removed
 from mmcorl.config.schema import Config, MayChangeOnResume
-from mmcorl.config.yaml_loader import Loader, complaint
+from mmcorl.config.yaml_loader import MOST_BYTES, Loader, complaint
 from mmcorl.errors import UserError
 from mmcorl.registry import KEPT, look_in, modules_from
+from model_adapters.user_files import read_regular
 
 
 def load(path: str | Path, overrides: Sequence[str] = (), method: str | None = None) -> Config:
@@ -34,7 +35,7 @@ def load(path: str | Path, overrides: Sequence[str] = (), method: str | None = N
     if not path.is_file():
         raise UserError(f"there is no config file {str(path)!r}: see configs/ for examples to start from")
     try:
-        raw = yaml.load(path.read_text(encoding="utf-8-sig"), Loader)
+        raw = yaml.load(read_regular(path, MOST_BYTES).decode("utf-8-sig"), Loader)
     except yaml.YAMLError as error:
         raise UserError(f"{path} is not valid YAML: {complaint(error)}") from error
     except UnicodeDecodeError as error:
@@ -42,7 +43,7 @@ def load(path: str | Path, overrides: Sequence[str] = (), method: str | None = N
             f"{path} is not text in UTF-8 ({error.reason} at byte {error.start}): save it as UTF-8"
         ) from error
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}): check its permissions") from error
+        raise UserError(f"{path} cannot be read ({error.strerror}): check its permissions and size") from error
     if not isinstance(raw, dict):
         holds = "nothing" if raw is None else f"a {type(raw).__name__}"
         raise UserError(f"{path} holds {holds} where `key: value` settings are needed: see configs/ for examples")

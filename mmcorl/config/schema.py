@@ -6,7 +6,7 @@ several sections are in `mmcorl.config.checks`. No torch here: `mmcorl --help` a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
@@ -62,6 +62,10 @@ ObjectiveName = Annotated[str, _row_of(OBJECTIVES)]
 EngineName = Annotated[str, _row_of(ENGINES)]
 
 
+MOST = 2**53
+"""Of a whole number; larger ones overflow in arithmetic."""
+
+
 class Section(BaseModel):
     """Base of all sections: unknown keys are errors, values do not change, docstrings are descriptions."""
 
@@ -69,11 +73,13 @@ class Section(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _no_truth_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+    def _sensible_number(cls, value: Any, info: ValidationInfo) -> Any:
         # pydantic reads true as 1.
         annotation = cls.model_fields[str(info.field_name)].annotation
         if isinstance(value, bool) and {int, float} & {annotation, *get_args(annotation)}:
             raise ValueError(f"{str(value).lower()} is not a number: write one")
+        if isinstance(value, int) and abs(value) > MOST:
+            raise ValueError(f"{value:.3g} is too large: write a number of at most {MOST}")
         return value
 
 
@@ -168,6 +174,12 @@ class SupervisionSettings(Section):
     """Fewest votes a winner needs; below it the group has no pseudo-label and earns nothing."""
     min_share: float = Field(default=0.0, ge=0, le=1)
     """Smallest share of the parsed votes a winner needs."""
+
+
+SAMPLING = ("votes", "voter")
+"""Settings of `supervision` that say what is sampled for a vote."""
+COUNTING = ("tie", "min_votes", "min_share")
+"""Those that say how it is counted."""
 
 
 class RewardSettings(Section):
@@ -272,6 +284,10 @@ class ObjectiveSettings(Section):
                 raise ValueError(
                     f"kind is {self.kind!r}, which means {key} {must!r}, but {key} is {held!r}: leave one of them out"
                 )
+        if self.kl_reference == "ema" and not self.kl_coef:
+            raise ValueError(
+                "kl_reference is 'ema' with kl_coef 0, so that no penalty refers to it: raise kl_coef, or use start"
+            )
         if self.kl_coef and self.kl_in == "loss" and self.kl_estimator == "k1":
             raise ValueError(
                 f"kl_coef is {self.kl_coef:g} with kl_estimator 'k1', whose gradient is zero on average, so that it "
@@ -317,6 +333,15 @@ class OptimizerSettings(Section):
     """Gradients are scaled down to this global norm."""
 
 
+def _refuse_idle(section: Any, keys: Iterable[str], by: str = "kind") -> None:
+    """Raise ValueError where one of `keys` is set, which mean nothing with the section's value of `by`."""
+    for key in keys:
+        if (held := getattr(section, key)) != type(section).model_fields[key].default:
+            shown = held.kind if isinstance(held, VerifierSettings) else held
+            chosen = getattr(section, by)
+            raise ValueError(f"{key} is {shown!r} but {by} is {chosen!r}, which has no use for it: leave it out")
+
+
 class VerifierSettings(Section):
     kind: Literal["majority", "gold", "served"] = "majority"
     """What scores an answer, in [0, 1]: whether it is what most answers to the problem say, of all agents, turns and
@@ -340,6 +365,7 @@ class VerifierSettings(Section):
                 f"kind is {self.kind!r} {'without' if self.kind == 'served' else 'with'} a model, which is for "
                 "'served': give both or neither"
             )
+        _refuse_idle(self, ("base_url", "api_key_env", "concurrency", "max_tokens") if self.kind != "served" else ())
         return self
 
 
@@ -373,10 +399,8 @@ class EpisodeSettings(Section):
 
     @model_validator(mode="after")
     def _used(self) -> Self:
-        for key in OF_DEBATES if self.kind == "comas" else ():
-            if (held := getattr(self, key)) != type(self).model_fields[key].default:
-                shown = held.kind if isinstance(held, VerifierSettings) else held
-                raise ValueError(f"{key} is {shown!r} but kind is 'comas', which has no use for it: leave it out")
+        _refuse_idle(self, OF_DEBATES if self.kind == "comas" else ())
+        _refuse_idle(self, ("shaping" if self.mix == "discounted" else "gamma",), "mix")
         return self
 
 

@@ -70,6 +70,8 @@ class RuleRow(Row):
     min_agents: int = 1
     needs_gold: bool = False
     """Whether every training row needs a known answer."""
+    by_votes: bool = True
+    """Whether labels come from votes, so that the settings of a vote mean something."""
     needs_twins: bool = False
     """Whether every prompt needs the same problem in another wording in its batch."""
     keeps_agreement: bool = False
@@ -147,6 +149,7 @@ def own(rollouts: CohortRollouts, agent: int, b: int) -> PseudoLabel:
     "the known answers are the labels: the supervised upper bound (GT-Reward)",
     title="gold labels: known answers",
     needs_gold=True,
+    by_votes=False,
     method="gt",
 )
 @_each

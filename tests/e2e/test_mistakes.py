@@ -130,6 +130,21 @@ IN_THE_CONFIG: list[tuple[dict[str, Any], list[str]]] = [
     ({"agents__0__ranks": 2}, ["agent 'qwen' has ranks: 2", "launcher=ray"]),
     ({"agents__0__ranks": 5, "launcher": "ray"}, ["ranks: 5", "4 prompts", "raise batch.prompts"]),
     ({"ray": {"startup": 5.0}}, ["ray.startup is 5.0", "launcher is 'local'"]),
+    ({"learning_rate": 1e-5}, ["'learning_rate': did you mean 'optimizer.lr'?"]),
+    ({"optimizer__learning_rate": 1e-5}, ["did you mean 'optimizer.lr'?"]),
+    ({"steps": 10**23}, ["steps: 1e+23 is too large", "at most"]),
+    ({"agents__1__name": "QWEN"}, ["'qwen' and 'QWEN'", "rename one"]),
+    *(
+        ({"supervision": {"kind": "gold", key: value}}, [f"supervision.{key} is {value!r}", "'gold'", "leave it out"])
+        for key, value in (("votes", 16), ("voter", "ema"), ("tie", "drop"), ("min_share", 0.5), ("min_votes", 2))
+    ),
+    ({"supervision__kind": "gold", "reward": "entropy"}, ["'gold' with reward.kind 'entropy'", "kind=match"]),
+    ({"supervision__votes": 16, "reward": "entropy"}, ["supervision.votes is 16", "uses no labels", "leave it out"]),
+    ({"objective__kl_reference": "ema"}, ["kl_reference is 'ema' with kl_coef 0", "raise kl_coef"]),
+    ({"supervision__ema": {"start": 0.5}}, ["no average is kept", "supervision.voter=ema"]),
+    ({**TALK, "episode": {"kind": "debate", "shaping": 0.7}}, ["shaping is 0.7 but mix is 'discounted'"]),
+    ({**TALK, "episode": {"kind": "debate", "mix": "margin", "gamma": 0.7}}, ["gamma is 0.7 but mix is 'margin'"]),
+    ({**TALK, "episode": {"kind": "debate", "verifier": {"max_tokens": 9}}}, ["max_tokens is 9 but kind is 'maj"]),
     ({"launcher": "ray", "device": "cuda:1"}, ["device is 'cuda:1'", "use device=cuda"]),
 ]
 
@@ -150,12 +165,19 @@ OVERRIDES = {
     "agents.qwen.lr=-1": "agents.qwen.lr is -1, but must be above 0",
     "batch.prompts=[1": "the value of 'batch.prompts=[1' is not valid YAML",
     "steps.more=1": "steps is {'more': 1}, but must be a whole number",
+    "steps=1e30": "steps is 1e+30, but must be a whole number of a sensible size",
+    "steps=010": "010 would be a number in base 8: write it in base 10, or in quotes",
+    "steps=1:30": "1:30 would be a number in base 60",
 }
+BOMB = "a0: &a0 [1]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 20)}]\n" for i in range(1, 10))
 AS_A_FILE = {
     "steps: [1, 2\nname: x\n": "config.yaml is not valid YAML: expected ',' or ']', but got ':' in line 2",
     "batch:\n\tprompts: 3\n": "character '\\t' that cannot start any token in line 2, column 1",
     "steps: 3\nseed: 1\nsteps: 4\n": "the key 'steps' appears twice in line 3, column 1, correct that line",
     "[a, b]: 3\n": "a list cannot be a key in line 1",
+    "steps: " + "[" * 3000: "more than 50 levels of nesting in line 1",
+    "a: &a [*a]\n": "recursive node in line 1",
+    BOMB: "its aliases stand for more than 100,000 values in line 5",
     "# nothing yet\n": "holds nothing where `key: value` settings are needed",
     "- a\n- b\n": "holds a list where `key: value` settings are needed",
 }

@@ -15,10 +15,12 @@ from typing import Any
 import yaml
 
 from mmcorl.algo.objectives import GRPO, OBJECTIVES
-from mmcorl.config.yaml_loader import Loader, complaint
+from mmcorl.config.schema import COUNTING, SAMPLING, EmaSettings, EpisodeSettings, SupervisionSettings
+from mmcorl.config.yaml_loader import MOST_BYTES, Loader, complaint
 from mmcorl.errors import UserError
 from mmcorl.labels.rules import RULES
 from mmcorl.rewards import REWARDS
+from model_adapters.user_files import read_regular
 
 FOLDER = Path(__file__).parent
 FORBIDDEN = ("name", "agents", "data", "validation", "seed", "data_seed", "steps", "epochs")
@@ -26,10 +28,15 @@ FORBIDDEN = ("name", "agents", "data", "validation", "seed", "data_seed", "steps
 PLAIN: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("supervision", "kind"): {"supervision": {"voter": "policy", "teachers": None, "pair": None}, "episode": None},
     ("reward", "kind"): {"reward": {"unanswered_entropy": None}},
-    ("episode", "kind"): {"reward": {"kind": "match", "unanswered_entropy": None}},
+    ("episode", "kind"): {
+        "reward": {"kind": "match", "unanswered_entropy": None},
+        "episode": {key: EpisodeSettings.model_fields[key].default for key in ("mix", "gamma", "shaping")},
+    },
     ("objective", "kl_coef"): {"objective": {"kl_reference": "start"}},
 }
 """What a method that sets a key also resets, unless it sets that too: no part of another method is left over."""
+NO_SAMPLING = {key: SupervisionSettings.model_fields[key].default for key in SAMPLING}
+NO_VOTING = NO_SAMPLING | {key: SupervisionSettings.model_fields[key].default for key in COUNTING}
 
 
 def _rows() -> dict[str, tuple[str, dict[str, Any]]]:
@@ -37,13 +44,17 @@ def _rows() -> dict[str, tuple[str, dict[str, Any]]]:
     rows: dict[str, tuple[str, dict[str, Any]]] = {}
     for rule in RULES.values():
         if rule.setting is None:
-            fragment = {
-                "supervision": {"kind": rule.name},
+            fragment: dict[str, Any] = {
+                "supervision": {"kind": rule.name, "ema": EmaSettings().model_dump()},
                 "reward": {"kind": "match"},
                 "objective": {"kl_coef": 0.0},
             }
+            if not rule.by_votes:
+                fragment["supervision"] |= NO_VOTING
             rows |= {name: (rule.help, fragment) for name in (rule.name, rule.method) if name}
-    rows |= {row.name: (row.help, {"reward": {"kind": row.name}}) for row in REWARDS.values()}
+    for reward in REWARDS.values():
+        unused = {} if reward.uses_labels else {"supervision": NO_SAMPLING}
+        rows[reward.name] = reward.help, {"reward": {"kind": reward.name}, **unused}
     for row in OBJECTIVES.values():
         settings = {"kind": row.name, **GRPO, **row.starting, **row.defining, **row.method}
         rows[row.name] = (row.help, {"objective": settings})
@@ -96,11 +107,13 @@ def _read(name: str) -> dict[str, Any]:
             f"there is no method {name!r}: {hint}use {', '.join(names())}, a file.yaml, or several joined by +"
         )
     try:
-        found = yaml.load(path.read_text(encoding="utf-8"), Loader)
+        found = yaml.load(read_regular(path, MOST_BYTES).decode("utf-8-sig"), Loader)
     except yaml.YAMLError as error:
         raise UserError(f"the method {name!r} is not valid YAML: {complaint(error)}") from error
     except UnicodeDecodeError as error:
         raise UserError(f"the method {name!r} is not text in UTF-8: save it as UTF-8") from error
+    except OSError as error:
+        raise UserError(f"the method {name!r} cannot be read ({error.strerror}): check the file") from error
     if not isinstance(found, dict):
         raise UserError(f"the method {name!r} holds no settings: write `key: value` lines, as in a config")
     for key in found:
