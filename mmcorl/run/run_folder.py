@@ -231,9 +231,9 @@ class RunFolder(Folder):
             return
         with log.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
-                read += len(line)
-                if read > size:
+                if read >= size:
                     break
+                read += len(line)
                 try:
                     whole = isinstance(json.loads(line), dict)
                 except (ValueError, RecursionError):
