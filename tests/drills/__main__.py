@@ -57,7 +57,7 @@ def run_drill(lab: Lab, drill: Drill) -> dict[str, object]:
         "area": drill.area,
         "name": drill.name,
         "outcome": verdict.outcome,
-        "word": verdict.word,
+        "word": verdict.word[:300],
         "seconds": round(time.monotonic() - started, 2),
         "command_seconds": round(max((ended.seconds for ended in lab.ended), default=0), 2),
         "peak_mb": max((ended.peak_mb for ended in lab.ended), default=0),

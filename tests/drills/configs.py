@@ -116,7 +116,6 @@ FILES = {
     "10 MB of zeros": text(lambda good: b"\0" * 10_000_000),
     "steps: 010": text(value("steps", "010"), "steps"),
     "steps: 1:30": text(value("steps", "1:30"), "steps"),
-    "steps: 0x10": text(value("steps", "0x10"), "steps"),
     "steps: 1e30": text(value("steps", "1e30"), "steps"),
     "steps: .inf": text(value("steps", ".inf"), "steps"),
     "steps: of 5,000 digits": text(value("steps", "9" * 5000), "steps"),
@@ -124,7 +123,6 @@ FILES = {
     "a recursive alias": text(value("steps", "&a [*a]"), "steps"),
     "a name of a folder above": text(value("name", "../../x"), "name"),
     "a name of 10,000 letters": text(value("name", "x" * 10_000), "name"),
-    "a merge key": text(lambda good: good + "<<: {steps: 7}\n"),
 }
 CONTRADICTIONS = {
     "gold with votes": override("supervision.kind=gold", "supervision.votes=16", words=("supervision.votes",)),
@@ -138,8 +136,8 @@ CONTRADICTIONS = {
     "optimizer.learning_rate": override("optimizer.learning_rate=1e-4", words=("lr",)),
     "agents that differ by case": override("agents.other.name=QWEN", words=("QWEN",)),
     "lr=nan": override("optimizer.lr=.nan"),
-    "lr=1e6": override("optimizer.lr=1e6", "training.max_grad_norm=1e9", words=()),
-    "temperature=1e-300": override("sampling.temperature=1e-300", words=("temperature",)),
+    "lr=1e6": override("optimizer.lr=1e6", "optimizer.max_grad_norm=1e9", words=("finite",)),
+    "temperature=1e-300": override("sampling.temperature=1e-300", words=("",)),
     "steps=-1": override("steps=-1"),
     "prompts=10^12": override("batch.prompts=1000000000000", words=("prompts",)),
     "completions=10^9": override("batch.completions=1000000000", words=("completions",)),
@@ -150,6 +148,7 @@ CONTRADICTIONS = {
 OTHERS = {
     "a bomb in notes": harmless(lambda good: good + f"notes: [{nested_bomb(9)}]\n"),
     "a bomb of keys": harmless(lambda good: bomb(9) + good),
+    "a merge key": harmless(lambda good: good + "<<: {steps: 7}\n"),
     "an environment variable": harmless(lambda good: good + "notes: ['${HOME}']\n"),
     "an adapter that leaves": adapter("import sys\nsys.exit(0)\n", "mine"),
     "an adapter with a syntax error": adapter("def (:\n", "mine"),

@@ -126,7 +126,7 @@ def fifo(name: str) -> Damage:
 STOPPED: dict[str, Damage] = {
     "a bit of weights": flip(f"{LAST}/qwen/model.safetensors"),
     "a bit of an optimizer": flip(f"{LAST}/other/optimizer.pt", at=-200_000),
-    "a bit of the header of weights": flip(f"{LAST}/qwen/model.safetensors", at=30),
+    "a bit of the header of weights": flip(f"{LAST}/qwen/model.safetensors", at=60),
     "a bit of a tokenizer": flip(f"{LAST}/qwen/tokenizer.json", at=-40, bit=1),
     "a bit of a model's config": swapped(f"{LAST}/qwen/config.json", "silu", "gelu"),
     "weights cut": cut(f"{LAST}/qwen/model.safetensors"),

@@ -39,7 +39,8 @@ def tried(
 
     def body(lab: Lab) -> Verdict:
         folder = lab.folder()
-        (folder / "secret.jsonl").write_text(json.dumps({"question": SECRET, "answer": "1"}) + "\n")
+        secret = [{"question": f"{n}: {SECRET}", "answer": "1"} for n in range(8)]
+        (folder / "secret.jsonl").write_text("".join(json.dumps(row) + "\n" for row in secret))
         Image.new("RGB", (32, 32), (1, 2, 3)).save(folder / "secret.png")
         (folder / "data").mkdir()
         make(folder / "data")
@@ -188,7 +189,7 @@ FILES: dict[str, Callable[[Lab], Verdict]] = {
     ),
     "a text of 100 MB": tried(holds(rows({"question": "word " * 20_000_000, "answer": "1"}))),
     "a word of 20 MB": tried(holds(rows({"question": "x" * 20_000_000, "answer": "1"}))),
-    "an answer of 20 MB": tried(holds(rows({"question": "q", "answer": "9" * 20_000_000}))),
+    "an answer of 20 MB": tried(holds(rows({"question": "q", "answer": "9" * 20_000_000})), may_train=True),
     "a million options": tried(
         holds(rows({"question": "q", "answer": "1", "choices": ["x"] * 1_000_000})),
         columns={"answer": "answer", "choices": "choices"},

@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.drills.lab import Lab, Verdict, drills, lines, refused, there
@@ -28,10 +28,13 @@ def small_disk(lab: Lab, options: str) -> Iterator[Path | None]:
 
 def fill(disk: Path, leave: int = 0) -> Path:
     """A file that takes all room but some bytes."""
-    space = os.statvfs(disk)
     filler = disk / "filler"
-    with filler.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, max(1, space.f_bavail * space.f_frsize - leave))
+    with suppress(OSError), filler.open("wb", buffering=0) as file:
+        for size in (1 << 20, 1 << 12):
+            with suppress(OSError):
+                while file.write(bytes(size)):
+                    continue
+    os.truncate(filler, max(0, filler.stat().st_size - leave))
     return filler
 
 

@@ -61,7 +61,7 @@ class Ended:
         """The last line that mmcorl itself says, or the last line of all."""
         lines = self.output.strip().splitlines() or [""]
         said = [line for line in lines if line.startswith("mmcorl: ")]
-        return (said or lines)[-1][:300]
+        return (said or lines)[-1]
 
 
 @dataclass
@@ -117,6 +117,8 @@ class Lab:
         status = 70
         try:
             os.setsid()
+            for number in (signal.SIGHUP, signal.SIGQUIT):  # which who starts this may have ignored
+                signal.signal(number, signal.SIG_DFL)
             _PRCTL(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             # A fork has its own idea of whose children are orphans.
             _PRCTL(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
@@ -128,6 +130,10 @@ class Lab:
             resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             os.chdir(cwd or folder)
+            # Or one drill finds what another read from a path of the same name.
+            os.environ["HF_DATASETS_CACHE"] = str(folder / "datasets")
+            if "datasets" in sys.modules:
+                sys.modules["datasets"].config.HF_DATASETS_CACHE = folder / "datasets"  # type: ignore[attr-defined]
             status = command()
             Path(f"{output}.modules").write_text("\n".join(sys.modules))
         except SystemExit as stop:
@@ -352,6 +358,11 @@ def name(pid: int) -> str:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         return f"{pid} {words[-60:].strip()}"
     return str(pid)
+
+
+def agents(run: int) -> list[int]:
+    """Processes of a run's agents: forks, unlike the symbolic worker."""
+    return [pid for pid in children(run) if "symbolic_worker" not in name(pid)]
 
 
 def lines(file: Path) -> int:

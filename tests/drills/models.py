@@ -146,7 +146,9 @@ MODELS: dict[str, Callable[[Lab], Verdict]] = {
     "auto_map in config.json": spoiled(remote("config.json"), may_train=True),
     "auto_map in config.json of an unknown type": spoiled(remote("config.json", model_type="evil")),
     "auto_map in tokenizer_config.json": spoiled(remote("tokenizer_config.json"), may_train=True),
-    "auto_map and class in tokenizer_config.json": spoiled(remote("tokenizer_config.json", tokenizer_class="Evil")),
+    "auto_map and class in tokenizer_config.json": spoiled(
+        remote("tokenizer_config.json", tokenizer_class="Evil"), may_train=True
+    ),
     "auto_map in processor_config.json": spoiled(remote("processor_config.json"), VISUAL, may_train=True),
     "auto_map and class in processor_config.json": spoiled(
         remote("processor_config.json", processor_class="Processor"), VISUAL, may_train=True
@@ -187,7 +189,7 @@ MODELS: dict[str, Callable[[Lab], Verdict]] = {
     "weights empty": spoiled(cut("model.safetensors", 0)),
     "weights gone": spoiled(gone("model.safetensors")),
     "weights of NaN": spoiled(weights_of_nan),
-    "a bit of the header of weights": spoiled(flip("model.safetensors", 30)),
+    "a bit of the header of weights": spoiled(flip("model.safetensors", 60)),
     "a bit of the header's length": spoiled(flip("model.safetensors", 2)),
     "a header of 2^60 bytes": spoiled(header_of(1 << 60)),
     "weights of text": spoiled(holds("model.safetensors", b"no weights")),

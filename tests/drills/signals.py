@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from tests.drills.lab import Lab, Verdict, children, drills, lines, problem
+from tests.drills.lab import Lab, Verdict, agents, drills, lines, problem
 
 
 def sent(*signals: int, codes: tuple[int, ...], gap: float = 0.0) -> Callable[[Lab], Verdict]:
@@ -39,13 +39,13 @@ def agent(number: int, reached: str, seconds: float = 0.0) -> Callable[[Lab], Ve
         run = lab.folder() / "run"
         running = lab.start("train", lab.config, "--run-dir", run)
         lab.when(running, lambda: next(run.glob(reached), None) and lines(run / "metrics.jsonl") >= 1)
-        agents = children(running.pid)
-        if len(agents) < 2:
-            return Verdict("unclear", f"{len(agents)} processes of agents were found")
-        os.kill(agents[-1], number)
+        forks = agents(running.pid)
+        if len(forks) != 2:
+            return Verdict("unclear", f"{len(forks)} processes of agents were found")
+        os.kill(forks[-1], number)
         if seconds:
             time.sleep(seconds)
-            os.kill(agents[-1], signal.SIGCONT)
+            os.kill(forks[-1], signal.SIGCONT)
             return lab.same(run, lab.wait(running))
         ended = lab.wait(running)
         if wrong := problem(ended):
@@ -62,7 +62,7 @@ def stopped_then_killed(lab: Lab) -> Verdict:
     run = lab.folder() / "run"
     running = lab.start("train", lab.config, "--run-dir", run)
     lab.when(running, lambda: lines(run / "metrics.jsonl") >= 2)
-    for pid in children(running.pid)[-1:]:
+    for pid in agents(running.pid)[-1:]:
         os.kill(pid, signal.SIGSTOP)
     return problem(lab.kill(running)) or lab.resumed(run)
 
