@@ -208,7 +208,7 @@ MODELS: dict[str, Callable[[Lab], Verdict]] = {
     "a template that includes a file": spoiled(template("{% include '/etc/passwd' %}")),
     "a template that says nothing": spoiled(template("")),
     "generation_config.json is a list": spoiled(holds("generation_config.json", b"[]")),
-    "a preprocessor of text": spoiled(holds("preprocessor_config.json", b"no JSON"), VISUAL),
+    "a preprocessor of text": spoiled(holds("preprocessor_config.json", b"no JSON"), VISUAL, may_train=True),
     "a folder of nothing": spoiled(lambda model, _: [file.unlink() for file in model.iterdir()]),
     "config.json is a FIFO": spoiled(
         lambda model, _: [(model / "config.json").unlink(), os.mkfifo(model / "config.json")]

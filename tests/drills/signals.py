@@ -50,6 +50,8 @@ def agent(number: int, reached: str, seconds: float = 0.0) -> Callable[[Lab], Ve
         ended = lab.wait(running)
         if wrong := problem(ended):
             return wrong
+        if ended.code == 0:  # agents leave SIGTERM to the run
+            return lab.same(run, ended)
         if ended.code != 1 or not ended.sentence.startswith("mmcorl: ") or "other" not in ended.output:
             return Verdict("lost", f"exit {ended.code}, the agent is not named: {ended.sentence}")
         return lab.resumed(run)
