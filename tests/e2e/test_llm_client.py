@@ -6,12 +6,14 @@ import asyncio
 import gzip
 import json
 import logging
+import re
 import socket
 import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from email.utils import formatdate
 from itertools import pairwise
 from typing import Any
 
@@ -166,15 +168,25 @@ def test_a_date_or_nonsense_in_retry_after_is_no_long_wait(serve):
 
 
 def test_patience_bounds_the_wait_and_ends_the_run(serve):
-    server = serve(in_turn(YES, fail(429, "come back tomorrow", retry_after="3600")))
     began = time.monotonic()
-    words, _, summary = mapped(texts(50), settings(server, concurrency=1))
-    # One answered, three in a row failed (stop_after), no retries.
-    assert (words, len(server.calls)) == (["yes", *["!429"] * 3, *["!stopped"] * 46], 4)
-    assert "asking for 3600 s" in (summary.stopped or "")
+    for asked in ("3600", formatdate(time.time() + 3600, usegmt=True)):
+        server = serve(in_turn(YES, fail(429, "come back tomorrow", retry_after=asked)))
+        words, _, summary = mapped(texts(50), settings(server, concurrency=1))
+        # One answered, three in a row failed (stop_after), no retries.
+        assert (words, len(server.calls)) == (["yes", *["!429"] * 3, *["!stopped"] * 46], 4)
+        assert re.search(r"asking for (3600|35\d\d(\.\d+)?) s", summary.stopped or ""), summary.stopped
     # A limit that never ends, without a time.
     assert mapped(texts(1), settings(serve(fail(429)), patience=0.5, retries=0))[0] == ["!429"]
     assert time.monotonic() - began < 10
+
+
+def test_a_wait_longer_than_the_openai_client_accepts_is_obeyed(serve, monkeypatch):
+    monkeypatch.setattr("openai._base_client.MAX_RETRY_AFTER_DELAY", 0.1)
+    monkeypatch.setattr("mmcorl.llm_client.client._SDK_LIMIT", 0.1)
+    for status in (429, 503):
+        server = serve(in_turn(fail(status, retry_after="0.3"), YES))
+        assert mapped(texts(1), settings(server))[0] == ["yes"]
+        assert server.calls[1].time - server.calls[0].time >= 0.29
 
 
 QUOTA = json.dumps({"error": {"message": "You exceeded your quota", "code": "insufficient_quota"}}).encode()

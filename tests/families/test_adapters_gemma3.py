@@ -75,8 +75,9 @@ def test_the_contract_holds_past_the_window(narrow: Path) -> None:
     assert [f"{check.name}: {check.detail}" for check in check_adapter(narrow) if not check.passed] == []
 
 
-def test_eager_training_past_the_window_equals_a_plain_forward(narrow: Path) -> None:
-    gemma = load("gemma3", narrow, attention="eager")
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_training_past_the_window_equals_a_plain_forward(narrow: Path, attention: str) -> None:
+    gemma = load("gemma3", narrow, attention=attention)
     samples = [*rows("gemma3"), ("Is the triangle left of the square? " * 4, ())]
     prompts = encode_all(gemma, samples)
     assert max(len(prompt.input_ids) for prompt in prompts[:3]) > 2 * WINDOW

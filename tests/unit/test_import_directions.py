@@ -139,10 +139,18 @@ def test_the_pure_modules_load_no_framework():
     # What they import of others (standard library, math-verify) is not visible to the source check above.
     statement = (
         "import mmcorl.answers, mmcorl.labels.supervision, mmcorl.rewards, mmcorl.run.metrics, mmcorl.cli.rephrase\n"
-        "from mmcorl.data import *\n"
-        "load_prompts(DataSettings(source='synthetic:visual'))[0]"
     )
     assert not loaded_after(statement) & FRAMEWORKS
+
+
+def test_reading_data_loads_no_framework(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"question": "1+1"}\n')
+    statement = (
+        "from mmcorl.data import *\n"
+        f"for source in ({str(tmp_path / 'rows.jsonl')!r}, 'synthetic:visual'):\n"
+        "    load_prompts(DataSettings(source=source))[0]"
+    )
+    assert not loaded_after(statement) & {*FRAMEWORKS, "datasets"}
 
 
 def test_the_command_line_answers_help_without_torch():
@@ -153,7 +161,7 @@ def test_the_command_line_answers_help_without_torch():
         "except SystemExit as done:\n"
         "    assert not done.code, done.code"
     )
-    assert not loaded_after(statement) & FRAMEWORKS
+    assert not loaded_after(statement) & {*FRAMEWORKS, "datasets", "openai"}
 
 
 def test_the_checks_above_see_what_they_should():
