@@ -25,7 +25,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -42,8 +42,6 @@ OURS = ("mmcorl", "eval_suite", "model_adapters", "patches")
 _SPEC = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _folders = [Path(folder) for folder in os.environ.get(INHERITED, "").split(os.pathsep) if folder]
 """Where files of users may lie: the folders of the configs that were loaded, the latest last."""
-_only: Path | None = None
-"""The folder of `modules_from`."""
 
 sys.path += [str(folder) for folder in _folders if str(folder) not in sys.path]
 
@@ -104,7 +102,7 @@ class Table(Mapping[str, R], Generic[R]):
                 f"there is no {self.what} {name!r}: {hint}use {', '.join(self._rows)}, or your own as "
                 "package.module:name"
             )
-        place: tuple[str | Path, ...] = (name, _only) if _only else (name, *_folders[-1:])
+        place: tuple[str | Path, ...] = (name, *_folders[-1:])
         if place not in self._outside:
             self._outside[place] = self._from_outside(name)
         return self._outside[place]
@@ -210,29 +208,6 @@ def make_importable(spec: str) -> None:
             importlib.invalidate_caches()
             os.environ[INHERITED] = os.pathsep.join(filter(None, [os.environ.get(INHERITED), str(folder)]))
             return
-
-
-@contextmanager
-def modules_from(folder: Path) -> Iterator[None]:
-    """Import the users' modules that a folder holds from there, whatever else Python knows by their names.
-
-    Nothing of them stays behind, so that the files of a run can be read beside later versions of the same.
-    """
-    global _only
-    held = {path.stem for path in folder.glob("*")}
-    before = _folders[:], _only, sys.dont_write_bytecode
-    others = {name: sys.modules.pop(name) for name in [*sys.modules] if name.partition(".")[0] in held}
-    sys.path.insert(0, str(folder))
-    importlib.invalidate_caches()
-    _only, sys.dont_write_bytecode = folder, True
-    try:
-        yield
-    finally:
-        sys.path.remove(str(folder))
-        for name in [name for name in sys.modules if name.partition(".")[0] in held]:
-            del sys.modules[name]
-        sys.modules.update(others)
-        _folders[:], _only, sys.dont_write_bytecode = before
 
 
 def user_files(specs: Iterable[str]) -> dict[str, Path]:

@@ -17,7 +17,7 @@ from mmcorl.config.errors import models_in, sentence, without_removed
 from mmcorl.config.schema import Config, MayChangeOnResume
 from mmcorl.config.yaml_loader import MOST_BYTES, Loader, complaint
 from mmcorl.errors import UserError
-from mmcorl.registry import KEPT, look_in, modules_from
+from mmcorl.registry import KEPT, look_in
 from model_adapters.user_files import read_regular
 
 
@@ -30,6 +30,15 @@ def load(path: str | Path, overrides: Sequence[str] = (), method: str | None = N
     if (path.parent / KEPT).is_dir():
         look_in(path.parent / KEPT)
     look_in(path.parent)
+    return _changed(_read(path), method, overrides)
+
+
+def load_kept(run: Path) -> Config:
+    """Return the config of a run as it began. The users' code that it names is neither imported nor needed."""
+    return parse(_read(run / "config.yaml"), kept=True)
+
+
+def _read(path: Path) -> dict[str, Any]:
     if path.is_dir():
         raise UserError(f"{str(path)!r} is a folder: give the config file in it, such as {str(path / 'config.yaml')!r}")
     if not path.is_file():
@@ -47,13 +56,7 @@ def load(path: str | Path, overrides: Sequence[str] = (), method: str | None = N
     if not isinstance(raw, dict):
         holds = "nothing" if raw is None else f"a {type(raw).__name__}"
         raise UserError(f"{path} holds {holds} where `key: value` settings are needed: see configs/ for examples")
-    return _changed(raw, method, overrides)
-
-
-def load_kept(run: Path) -> Config:
-    """Return the config of a run, users' modules being those that the run began with."""
-    with modules_from(run / KEPT):
-        return load(run / "config.yaml")
+    return raw
 
 
 def resolve(
@@ -82,11 +85,14 @@ def _changed(raw: dict[str, Any], method: str | None, overrides: Sequence[str]) 
     return parse(raw)
 
 
-def parse(raw: dict[str, Any]) -> Config:
-    """Validate a mapping. Raises UserError with one sentence about the first mistake."""
+def parse(raw: dict[str, Any], kept: bool = False) -> Config:
+    """Validate a mapping. Raises UserError with one sentence about the first mistake.
+
+    With `kept`, that of a run, which was checked when it began: what needs users' rows is left out.
+    """
     raw = without_removed(raw)
     try:
-        return Config.model_validate(raw)
+        return Config.model_validate(raw, context={"kept": True} if kept else None)
     except ValidationError as error:
         raise UserError(sentence(error, raw, Config)) from error
 

@@ -47,9 +47,15 @@ class TableName(AfterValidator):
     names: tuple[str, ...] = ()
 
 
+def _unasked(name: str | None, info: ValidationInfo) -> bool:
+    """Whether a name is that of a user's row in the config of a run that is only read: its code is not imported."""
+    return bool(info.context and name and ":" in name)
+
+
 def _row_of(table: Table[Any]) -> AfterValidator:
-    def find(name: str) -> str:
-        table.find(name)
+    def find(name: str, info: ValidationInfo) -> str:
+        if not _unasked(name, info):
+            table.find(name)
         return name
 
     return TableName(find, tuple(table))
@@ -198,8 +204,8 @@ class RewardSettings(Section):
         return {"kind": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
-    def _measured(self) -> Self:
-        for key in SETTINGS:
+    def _measured(self, info: ValidationInfo) -> Self:
+        for key in SETTINGS if not _unasked(self.kind, info) else ():
             if getattr(self, key) is not None and key not in REWARDS.find(self.kind).settings:
                 raise ValueError(
                     f"{key} is {getattr(self, key):g} but kind is {self.kind!r}, which does not use it: leave it out"
@@ -278,8 +284,9 @@ class ObjectiveSettings(Section):
         return {**OBJECTIVES[kind].starting, **OBJECTIVES[kind].defining, **value}
 
     @model_validator(mode="after")
-    def _possible(self) -> Self:
-        for key, must in OBJECTIVES.find(self.kind).defining.items() if self.kind else ():
+    def _possible(self, info: ValidationInfo) -> Self:
+        known = self.kind and not _unasked(self.kind, info)
+        for key, must in OBJECTIVES.find(str(self.kind)).defining.items() if known else ():
             if (held := getattr(self, key)) != must:
                 raise ValueError(
                     f"kind is {self.kind!r}, which means {key} {must!r}, but {key} is {held!r}: leave one of them out"
@@ -609,7 +616,9 @@ class Config(Section):
         return {} if value is True else None if value is False else value
 
     @model_validator(mode="after")
-    def _checked(self) -> Self:
-        for mistake in (mistake for check in CHECKS for mistake in check(self)):
+    def _checked(self, info: ValidationInfo) -> Self:
+        named = [self.supervision.kind, self.reward.kind, *(agent.adapter for agent in self.agents)]
+        checks = () if any(_unasked(name, info) for name in named) else CHECKS
+        for mistake in (mistake for check in checks for mistake in check(self)):
             raise ValueError(mistake)
         return self

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -87,9 +86,23 @@ def test_a_run_is_resumed_and_read_with_the_files_it_began_with(config: Path) ->
     RunFolder(Path("run"), loaded)
     for file in (mine, helper):
         file.unlink()
-    later = sys.modules["mine"] = ModuleType("mine")  # Python knows another version by now
+    del sys.modules["mine"], sys.modules["helper"]
     assert load_run("run").config == loaded
-    assert sys.modules.pop("mine") is later
+    assert "mine" not in sys.modules
+
+
+def test_a_file_that_reads_another_beside_itself_is_resumed_and_its_run_read(config: Path) -> None:
+    mine = config.parent / "mine.py"
+    (config.parent / "penalty.txt").write_text("0.01")
+    line = "from pathlib import Path\nPENALTY = float((Path(__file__).parent / 'penalty.txt').read_text())\n"
+    mine.write_text(line + mine.read_text())
+    loaded = load(config, OVERRIDES)
+    for _ in range(2):
+        with RunFolder(Path("run"), loaded) as folder:
+            folder.begin({})
+    mine.unlink()
+    del sys.modules["mine"]
+    assert load_run("run").config == loaded
 
 
 def test_an_error_of_a_users_function_names_the_setting_and_the_line(config: Path) -> None:
