@@ -188,7 +188,7 @@ class PartnerRanking(Result):
 
 
 def diversity(
-    *sources: str, options: DiversityOptions | None = None, reporter: Reporter = SILENT, **changes: Any
+    *sources: str | Path, options: DiversityOptions | None = None, reporter: Reporter = SILENT, **changes: Any
 ) -> ErrorOverlap:
     """Measure how far the errors of every pair of models overlap, and those of one model's draws.
 

@@ -109,8 +109,9 @@ def gather(texts: Sequence[str], options: DiversityOptions, *, labels: bool, rep
     return _joined([sheets[source] for source in sources], families, shared=options.shared, labels=labels)
 
 
-def parse_source(text: str) -> Source:
+def parse_source(text: str | Path) -> Source:
     """`[NAME=]SOURCE[@seedN]`, of which NAME may also carry the seed."""
+    text = str(text)
     name, equals, where = text.partition("=")
     if Path(text).exists() or not equals:
         name, equals, where = "", "", text

@@ -63,7 +63,8 @@ class Progress:
         self._live: Live | None = None
         self._last_plain = -math.inf
         self._agents, self._steps, self._step = list(agents), steps, start_step
-        self._begin = time.monotonic(), start_step
+        self._begin: tuple[float, int] | None = None
+        """When the first step of this session ended, and which: loading and the first evaluation tell no pace."""
         self._left = ""
         self._latest: dict[str, Record] = {}
         self._sampled: dict[str, list[float]] = defaultdict(list)
@@ -126,9 +127,9 @@ class Progress:
     def step(self, record: Record) -> None:
         with self._lock:
             self._add_step(record)
-            began, first = self._begin
+            began, first = self._begin = self._begin or (time.monotonic(), self._step)
             if self._step > first:
-                # The mean pace of the session, evaluations and checkpoints included.
+                # The mean pace since then, evaluations and checkpoints included.
                 seconds = round((time.monotonic() - began) / (self._step - first) * max(0, self._steps - self._step))
                 self._left = f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d} left"
             self._bar.update(self._task, completed=self._step, left=self._left)

@@ -170,12 +170,17 @@ def ends_of_tower(stack: Stack, patches: int, pixels: int, low: int) -> int:
     return patches * (projector + (low * pixels if stack.trained else 0))
 
 
-def stack_of(layers: Sequence[nn.Module], config: Any, within: Sequence[nn.Module] = (), blocks: bool = False) -> Stack:
+def stack_of(
+    layers: Sequence[nn.Module], config: Any, within: Sequence[nn.Module] = (), blocks: bool = False
+) -> Stack | None:
     """The widths of some layers, from a (sub-)config of transformers and the modules of the first layer, if known.
 
-    `within` are the modules of the vision tower they are of, none for a decoder; with `blocks` images attend both ways.
+    None where the config does not name its widths, as that of a timm tower does not. `within` are the modules of the
+    vision tower they are of, none for a decoder; with `blocks` images attend both ways.
     """
-    heads = getattr(config, "num_attention_heads", None) or config.num_heads
+    heads = getattr(config, "num_attention_heads", None) or getattr(config, "num_heads", None)
+    if not (heads and hasattr(config, "hidden_size") and hasattr(config, "intermediate_size")):
+        return None
     head = getattr(config, "head_dim", None) or config.hidden_size // heads
     plain = Stack(
         number=len(layers) or config.num_hidden_layers,

@@ -19,6 +19,7 @@ import transformers
 from torch import nn
 from transformers import AutoConfig
 
+import patches
 from mmcorl.algo.logprobs import chunk_of
 from mmcorl.config import Config
 from mmcorl.engines import ENGINES
@@ -91,7 +92,10 @@ def prompts_of(encoder: PromptEncoder, longest: int, examples: Sequence[Prompt])
 
 
 def shape_of(encoder: PromptEncoder) -> Shape | None:
-    """The shape of an agent's model, built on the meta device; None where transformers lacks the class."""
+    """The shape of an agent's model, built on the meta device.
+
+    None where transformers lacks the class or the config does not name the decoder's widths.
+    """
     config: Any = read_pretrained(AutoConfig, encoder.path)
     kind = getattr(transformers, (config.architectures or [""])[0], None)
     if kind is None:
@@ -111,6 +115,9 @@ def shape_of(encoder: PromptEncoder) -> Shape | None:
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear) and module is not model.get_output_embeddings()
     }
+    stacks = _stacks(encoder, model, config, seeing)
+    if stacks["decoder"] is None:
+        return None
     return Shape(
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         vision=sum(vision.values()),
@@ -120,7 +127,7 @@ def shape_of(encoder: PromptEncoder) -> Shape | None:
         multiplied_vision=sum(size for key, size in multiplied.items() if key in vision),
         linear={name: module.in_features + module.out_features for name, module in linear.items()},
         linear_vision=[name for name, module in linear.items() if id(module.weight) in vision],
-        **_stacks(encoder, model, config, seeing),
+        **stacks,
     )
 
 
@@ -133,8 +140,9 @@ def _stacks(encoder: PromptEncoder, model: Any, config: Any, seeing: Sequence[nn
     inside = [module for part in seeing for module in part.modules()]
     towers = [module for module in inside if isinstance(module, nn.ModuleList) and len(module)]
     cuts = [module for module in inside if isinstance(module, nn.modules.conv._ConvNd)]
-    if towers and cuts and "pixel_values" in (small := encoder.dummy(image=True)).vision:
-        stacks["tower"] = stack_of(list(towers[0]), config.vision_config, within=seeing)
+    tower = stack_of(list(towers[0]), config.vision_config, within=seeing) if towers and cuts else None
+    if tower and "pixel_values" in (small := encoder.dummy(image=True)).vision:
+        stacks["tower"] = tower
         pixels, sides = small.vision["pixel_values"], cuts[0].kernel_size[-2:]
         flat = pixels.ndim == 2  # patches in a row, of whatever image; or images
         count = len(pixels) if flat else len(pixels) * (pixels.shape[-2] // sides[0]) * (pixels.shape[-1] // sides[1])
@@ -161,6 +169,8 @@ class Budget:
     sampling: dict[str, int]
     reserve: int = RESERVE
     """Libraries, kernels and fragmentation."""
+    tower_missing: bool = False
+    """Whether activations of a vision tower are not counted, because its config does not name its widths."""
 
     @property
     def tensors(self) -> int:
@@ -177,7 +187,8 @@ class Budget:
         parts = {**self.resident, **self.updating, **{f"{name} (sampling)": n for name, n in self.sampling.items()}}
         parts["torch itself"] = self.reserve
         sizes = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items() if size >= 0.05 * GIB)
-        return f"about {self.peak / GIB:.1f} GiB per {place} at the peak ({sizes})"
+        missing = ", without the activations of the vision tower, whose config does not name its widths"
+        return f"about {self.peak / GIB:.1f} GiB per {place} at the peak ({sizes}){missing * self.tower_missing}"
 
 
 def budget(
@@ -231,8 +242,8 @@ def budget(
     sampling = _sampling(config, ranks, shape, gpu_bytes, prompts)
     reserve = RESERVE_ON_CPU if cpu else RESERVE
     if engine.own_weights and not config.engine.sleep:
-        return Budget(resident | sampling, updating, {}, reserve=reserve)
-    return Budget(resident, updating, sampling, reserve=reserve)
+        resident, sampling = resident | sampling, {}
+    return Budget(resident, updating, sampling, reserve, tower_missing=shape.vision > 0 and shape.tower is None)
 
 
 def _updating(
@@ -327,6 +338,7 @@ def _adapters(shape: Shape, config: Config) -> int:
     """Parameters of the low-rank adapters that are trained."""
     lora = config.training.lora
     assert lora is not None
+    patches.apply(*patches.BEFORE_TRANSFORMERS)  # peft imports models of transformers.
     from peft import LoraConfig
     from peft.tuners.tuners_utils import check_target_module_exists
 

@@ -63,6 +63,19 @@ def test_plain_lines_hold_validations_the_first_and_the_last_step(encoding: str)
     ]
 
 
+def test_the_time_left_is_the_pace_of_steps_not_of_loading(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    console = console_of(live=False)
+    with Progress("resumed", ["qwen"], 100, start_step=50, console=console) as progress:
+        for step, seconds in ((51, 600.0), (52, 610.0), (53, 630.0), (100, 10_000.0)):
+            now = seconds
+            progress.step(metrics(step, ("qwen",)))
+    times = [re.search(r"\S+ left", line) for line in written(console).splitlines()]
+    # 48 steps of 10 s, 47 of 15 s.
+    assert [match and match[0] for match in times] == [None, "0:08:00 left", "0:11:45 left", None]
+
+
 def test_the_panel_shows_start_now_and_trend_also_after_ctrl_c() -> None:
     console = console_of()
 

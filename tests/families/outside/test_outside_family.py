@@ -12,9 +12,11 @@ import pytest
 from PIL import Image
 
 import patches
+from mmcorl.training import train
 from model_adapters.base import AdapterError, VisionSettings
 from model_adapters.contract import CHECKS, check_adapter
 from model_adapters.registry import adapter_for, families
+from runs import changed, small_config
 
 HERE = Path(__file__).parent
 MODULE = "mmcorl_perception_lm"
@@ -166,3 +168,13 @@ def test_an_image_is_one_view_whatever_its_shape(checkpoint: Path) -> None:
     assert int((encoded.input_ids == token).sum()) == 4
     with pytest.raises(AdapterError, match="takes one view"):
         adapter.encode(processor, "?", [Image.new("RGB", (300, 60))], vision=VisionSettings(tiles=4))
+
+
+@pytest.mark.usefixtures("on_path")
+def test_it_trains_and_what_its_tower_takes_is_not_guessed(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = changed(small_config({"a": checkpoint, "b": checkpoint}), steps=1, agents__0__adapter=SPEC)
+    train(changed(config, agents__1__adapter=SPEC), tmp_path / "run", quiet=False)
+    assert (tmp_path / "run/final/a/model.safetensors").exists()
+    assert "without the activations of the vision tower" in capsys.readouterr().err
