@@ -92,7 +92,9 @@ class GatheredResponses:
     """Caveats for a reader of the numbers."""
 
 
-def gather(texts: Sequence[str], options: DiversityOptions, *, labels: bool, reporter: Reporter) -> GatheredResponses:
+def gather(
+    texts: Sequence[str | Path], options: DiversityOptions, *, labels: bool, reporter: Reporter
+) -> GatheredResponses:
     """Sample or read every source, `[NAME=]SOURCE[@seedN]`, and join their problems; `labels` needs known answers.
 
     Raises UserError for sources that cannot be compared.
