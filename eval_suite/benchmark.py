@@ -17,8 +17,9 @@ from eval_suite.benchmark_copy import IMAGE_COLUMNS, Copy, open_copy
 from eval_suite.items import Item
 from eval_suite.sandbox.code_task import CodeTask
 from mmcorl.data.row_parsing import RowError, image_bytes, lookup
-from mmcorl.errors import UserError
+from mmcorl.errors import RunError, UserError
 from mmcorl.policy.prompt_styles import PromptStyle
+from mmcorl.registry import raised
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -266,6 +267,10 @@ class Benchmark:
             return list(self.arrange(rows))
         except RowError as error:
             raise UserError(f"{copy.where} is no whole copy of {self.name}: {error}") from error
+        except (UserError, RunError):
+            raise
+        except Exception as error:
+            raise raised(f"benchmark {self.name!r}, arranging {copy.where},", self.arrange, error) from error
 
     def _item(self, row: Row, where: str) -> Item:
         try:
@@ -274,6 +279,10 @@ class Benchmark:
             raise UserError(
                 f"row {row.number} of {where} cannot be read as {self.name}: {error}; repair or replace the copy"
             ) from error
+        except (UserError, RunError):
+            raise
+        except Exception as error:  # a user's function may raise anything
+            raise raised(f"benchmark {self.name!r}, reading row {row.number} of {where},", self.read, error) from error
         if not isinstance(item, Item):
             raise UserError(f"benchmark {self.name!r} read {item!r} from row {row.number} of {where}: return an Item")
         return item

@@ -143,15 +143,18 @@ def _named(function: Callable[..., Any] | None, name: str) -> Any:
         except (UserError, RunError):
             raise
         except Exception as error:
-            frames = traceback.extract_tb(error.__traceback__)
-            file = getattr(getattr(function, "__code__", None), "co_filename", None)
-            last = ([frame for frame in frames if frame.filename == file] or frames)[-1]
-            reason = " ".join(str(error).split())[:300]
-            raise RunError(
-                f"{name} raised {type(error).__name__}: {reason} ({last.filename}:{last.lineno}): correct it"
-            ) from error
+            raise raised(name, function, error) from error
 
     return call
+
+
+def raised(name: str, function: Callable[..., Any], error: Exception) -> RunError:
+    """The sentence on an error of a user's function: the setting, the error, where it was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    file = getattr(getattr(inspect.unwrap(function), "__code__", None), "co_filename", None)
+    last = ([frame for frame in frames if frame.filename == file] or frames)[-1]
+    reason = " ".join(str(error).split())[:300]
+    return RunError(f"{name} raised {type(error).__name__}: {reason} ({last.filename}:{last.lineno}): correct it")
 
 
 def load_object(spec: str, what: str = "object") -> Any:
@@ -164,12 +167,20 @@ def load_object(spec: str, what: str = "object") -> Any:
     make_importable(spec)
     module_name, name = spec.split(":")
     top = module_name.partition(".")[0]
+    if top == "__main__":
+        raise UserError(
+            f"{what} {spec!r} is in the script itself, which no other process can import: put it into a file of its "
+            f"own beside the config and name it my_file:{name}"
+        )
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # a user's module may raise anything
         missing = isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}.")
         reason = str(error) if isinstance(error, ModuleNotFoundError) else f"{type(error).__name__}: {error}"
-        way_out = f"put {top}.py beside the config, or its folder on PYTHONPATH" if missing else "correct the module"
+        way_out = "correct the module"
+        if missing:
+            way_out = f"put {top}.py beside the config, or its folder on PYTHONPATH"
+            way_out += f"; the config.yaml of a run finds the files that the run keeps in {KEPT}/"
         raise UserError(f"{what} {spec!r} cannot be imported ({reason}): {way_out}") from error
     if not hasattr(module, name):
         public = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]

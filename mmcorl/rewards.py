@@ -15,16 +15,16 @@ Naming `entropy` or `self_certainty` as a parameter makes the workers measure it
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mmcorl.answers.cleanup import strip_special_tokens
 from mmcorl.answers.extract import extract
-from mmcorl.errors import RunError
+from mmcorl.errors import RunError, UserError
 from mmcorl.labels.supervision import MismatchError
 from mmcorl.labels.voting import Choices, Relation
-from mmcorl.registry import Row, Table, check_keywords, parameters
+from mmcorl.registry import Row, Table, check_keywords, parameters, raised
 from mmcorl.types import Group, Prompt, PseudoLabel
 
 Rewards = dict[str, tuple[float, ...]]
@@ -158,6 +158,13 @@ class Reward:
         wanted = {name: value for name, value in given.items() if others or name in named}
         wanted |= {name: [one.confidence[name] for one in each] for name in MEASURED if name in named}
         result = row.function(**wanted)
+        if isinstance(result, Iterator):
+            try:
+                result = list(result)
+            except (UserError, RunError):
+                raise
+            except Exception as error:  # its code runs only here
+                raise raised(f"reward {self.kind!r}", row.function, error) from error
         values = _numbers(self.kind, result, group)
         if not self.format:
             return values
@@ -171,7 +178,7 @@ def _numbers(kind: str, result: Any, group: Group) -> tuple[float, ...]:
     """Check what a reward returned: K finite numbers."""
     try:
         values = tuple(float(value) for value in result)
-    except Exception as error:  # a generator runs only here, and may raise anything
+    except Exception as error:
         raise RunError(f"reward {kind!r} returned {result!r}, not a list of numbers ({error}): correct it") from error
     if len(values) != len(group.completions):
         raise RunError(

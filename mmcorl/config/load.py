@@ -69,8 +69,6 @@ def resolve(
     lines = [f"{key.replace('__', '.')}={json.dumps(value, default=str)}" for key, value in overrides.items()]
     if isinstance(config, str | Path):
         return load(config, lines, method)
-    if isinstance(config, Config) and not lines and method is None:
-        return config
     if not isinstance(config, Config | Mapping):
         raise UserError(f"the config is of type {type(config).__name__}: give a path, a mapping or a Config")
     raw = config.model_dump(mode="json") if isinstance(config, Config) else copy.deepcopy(dict(config))

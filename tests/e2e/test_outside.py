@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from mmcorl import load_run
+from eval_suite.tasks import BENCHMARKS
+from mmcorl import load_run, train
 from mmcorl.answers.relations import RELATIONS, PairwiseRelation, RelationRow
 from mmcorl.cli.main import main
 from mmcorl.config import load
@@ -72,7 +73,7 @@ def test_one_file_brings_reward_rule_relation_objective_benchmark_and_family(con
     assert sets == {"held_out", "tiny"}
 
 
-def test_a_run_is_resumed_and_read_with_the_files_it_began_with(config: Path) -> None:
+def test_a_run_is_resumed_and_read_with_the_files_it_began_with(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine, helper = config.parent / "mine.py", config.parent / "helper.py"
     mine.write_text("import helper\n" + mine.read_text())
     helper.write_text("PENALTY = 0.01\n")
@@ -87,8 +88,16 @@ def test_a_run_is_resumed_and_read_with_the_files_it_began_with(config: Path) ->
     for file in (mine, helper):
         file.unlink()
     del sys.modules["mine"], sys.modules["helper"]
-    assert load_run("run").config == loaded
+    kept = load_run("run").config
+    assert kept == loaded
     assert "mine" not in sys.modules
+    monkeypatch.setattr("mmcorl.registry._folders", [])  # as in a process of its own
+    with pytest.raises(
+        UserError, match=r"cannot be imported .*No module named 'mine'.* the config\.yaml of a run finds"
+    ):
+        train(kept, "second")
+    assert load("run/config.yaml") == loaded
+    del sys.modules["mine"], sys.modules["helper"]
 
 
 def test_a_file_that_reads_another_beside_itself_is_resumed_and_its_run_read(config: Path) -> None:
@@ -105,8 +114,25 @@ def test_a_file_that_reads_another_beside_itself_is_resumed_and_its_run_read(con
     assert load_run("run").config == loaded
 
 
-def test_an_error_of_a_users_function_names_the_setting_and_the_line(config: Path) -> None:
-    (config.parent / "odd.py").write_text("def reward(answers):\n    return [1 / 0 for _ in answers]\n")
+def test_an_error_of_a_users_benchmark_names_it_the_row_and_the_line(config: Path) -> None:
+    mine = config.parent / "mine.py"
+    mine.write_text(mine.read_text() + "\n\ndef read(row):\n    return row.values['nothing']\n")
+    line = len(mine.read_text().splitlines())
+    mine.write_text(mine.read_text() + "\n\nTINY = replace(TINY, read=read)\n")
+    mine.write_text(mine.read_text().replace("import torch", "import torch; from dataclasses import replace", 1))
+    load(config)
+    match = rf"^benchmark 'tiny', reading row 0 of .*, raised KeyError: 'nothing' \(.*mine\.py:{line}\): "
+    with pytest.raises(RunError, match=match) as stopped:
+        BENCHMARKS.find("mine:TINY").load(config.parent / "tiny.jsonl")
+    assert isinstance(stopped.value.__cause__, KeyError)
+
+
+@pytest.mark.parametrize("returns", ["return [1 / 0 for _ in answers]", "yield 1 / 0"])
+def test_an_error_of_a_users_function_names_the_setting_and_the_line(
+    returns: str, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (config.parent / "odd.py").write_text(f"def reward(answers):\n    {returns}\n")
+    monkeypatch.delitem(sys.modules, "odd", raising=False)
     load(config, ["reward=odd:reward"])
     group = Group("u", (Completion("1", "1", 1, "stop"),))
     with pytest.raises(RunError, match=r"^reward 'odd:reward' raised ZeroDivisionError: .*odd\.py:2\): ") as stopped:
@@ -134,7 +160,7 @@ def test_the_page_on_python_runs(config: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("override", "parts"),
     [
-        ("reward=nowhere:short", ("reward 'nowhere:short'", "No module named", "beside the config")),
+        ("reward=nowhere:short", ("reward 'nowhere:short'", "No module named", "beside the config", "of a run")),
         ("reward=mine:shrot", ("has no 'shrot'", "did you mean 'short'?")),
         ("reward=mine:TINY", ("not a function but of type Benchmark",)),
         ("reward=mine:read", ("takes 'row'", "completions")),
@@ -143,7 +169,7 @@ def test_the_page_on_python_runs(config: Path, monkeypatch: pytest.MonkeyPatch) 
         ("reward=exits:f", ("cannot be imported", "SystemExit", "correct the module")),
         ("reward=random:f", ("another module 'random'", "rename the file")),
         ("reward=builtins:max", ("has no signature",)),
-        ("reward=__main__:short", ("module '__main__' has no 'short'",)),
+        ("reward=__main__:short", ("in the script itself", "file of its own", "my_file:short")),
         ("supervision.kind=mine:same", ("supervision rule 'mine:same'", "rule(rollouts)")),
         ("answers.relation=mine:read", ("answer relation 'mine:read'", "same(a, b, choices)")),
         ("objective.kind=mine:same", ("objective 'mine:same' takes 'a'", "ratio")),
