@@ -46,13 +46,12 @@ MEASURED = ("configs", "data", "models", "sandbox")
 
 def run_drill(lab: Lab, drill: Drill) -> dict[str, object]:
     """The record of one drill."""
-    started, first = time.monotonic(), lab.root / "work"
+    started = time.monotonic()
     lab.ended.clear()
     try:
         verdict = drill.body(lab)
     except Exception as error:
         verdict = Verdict("unclear", f"the drill itself: {type(error).__name__}: {error}"[:300])
-    shutil.rmtree(first, ignore_errors=True)
     return {
         "area": drill.area,
         "name": drill.name,
@@ -102,6 +101,8 @@ def main() -> int:
         for drill in chosen:
             record = run_drill(lab, drill)
             records.append(record)
+            if not options.keep:
+                shutil.rmtree(root / "drill", ignore_errors=True)
             if record["outcome"] != "survived" or sys.stderr.isatty():
                 print(f"{drill.area}/{drill.name}: {record['outcome']}: {record['word']}", file=sys.stderr, flush=True)
             if options.json:

@@ -84,10 +84,10 @@ class Lab:
         with Path("/proc/self/statm").open() as file:
             self._base_mb = int(file.read().split()[0]) * resource.getpagesize() >> 20
 
-    def folder(self) -> Path:
-        """A fresh folder."""
+    def folder(self, lasting: bool = False) -> Path:
+        """A fresh folder; one that is not `lasting` may be removed after the drill."""
         self._count += 1
-        folder = self.root / f"{self._count:03d}"
+        folder = self.root / ("lasting" if lasting else "drill") / f"{self._count:03d}"
         folder.mkdir(parents=True)
         return folder
 
@@ -250,24 +250,24 @@ class Lab:
 
     @cached_property
     def config(self) -> Path:
-        return write_config(self.folder(), self.settings())
+        return write_config(self.folder(lasting=True), self.settings())
 
     @cached_property
     def reference(self) -> Path:
         """A run of `config` left alone."""
-        run = self.folder() / "run"
+        run = self.folder(lasting=True) / "run"
         ended = self.run("train", self.config, "--run-dir", run, seconds=120)
         if ended.code:
             raise RuntimeError(ended.output)
         # What one fork had to import, the next ones find here.
-        for module in max(self.root.glob("*/output.txt.modules")).read_text().splitlines():
+        for module in max(self.root.glob("drill/*/output.txt.modules")).read_text().splitlines():
             with suppress(Exception):
                 importlib.import_module(module)
         return run
 
     @cached_property
     def _stopped(self) -> Path:
-        run = self.folder() / "run"
+        run = self.folder(lasting=True) / "run"
         running = self.start("train", self.config, "--run-dir", run)
         reached = self.when(running, lambda: lines(run / "metrics.jsonl") >= 5)
         self.kill(running)
@@ -319,7 +319,13 @@ def problem(ended: Ended, seconds: float = SECONDS, peak_mb: int = PEAK_MB) -> V
     if "Traceback (most recent call last)" in ended.output:
         errors = re.findall(r"^[\w.]*(?:Error|Exception|Exit|Interrupt|Warning|Timeout)\b.*$", ended.output, re.M)
         return Verdict("traceback", f"exit {ended.code}, {ended.peak_mb} MB: {(errors or [ended.sentence])[-1][:200]}")
-    if ended.code < 0 and ended.code not in (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP, -signal.SIGINT):
+    if ended.code < 0 and ended.code not in (
+        -signal.SIGKILL,
+        -signal.SIGTERM,
+        -signal.SIGHUP,
+        -signal.SIGINT,
+        -signal.SIGQUIT,
+    ):
         return Verdict("lost", f"ended by {signal.Signals(-ended.code).name}, {ended.peak_mb} MB")
     if ended.left:
         return Verdict("lost", f"left processes behind: {', '.join(ended.left)[:200]}")
