@@ -391,6 +391,17 @@ class _SolutionError(Exception):
     """The solution raised an exception that is not a builtin one."""
 
 
+def _error_of(name: str, message: str) -> Exception:
+    """Return the solution's error as an exception that the tests can catch."""
+    kind: Any = getattr(builtins, name, None)
+    # Only what a test could mean to catch: an exit of the solution must not end the tests, and StopIteration would end
+    # a loop over its answers as if they were complete.
+    if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, StopIteration):
+        with contextlib.suppress(TypeError):  # Some builtin exceptions (UnicodeDecodeError) need more than a message.
+            return kind(message)
+    return _SolutionError(f"{name}: {message}")
+
+
 def _check(job: dict[str, Any], line: JsonPipe) -> None:
     """Run each test and report its outcome with the nonce, which the solution's process does not hold.
 
@@ -418,15 +429,7 @@ def _check(job: dict[str, Any], line: JsonPipe) -> None:
         if not (isinstance(reply, dict) and isinstance(reply.get("error"), list) and len(reply["error"]) == 2):
             raise values.ValueProblem("the solution's process answered with no value")
         name, message = map(str, reply["error"])
-        kind: Any = getattr(builtins, name, None)
-        # Only what a test could mean to catch: an exit of the solution must not end the tests, and StopIteration would
-        # end a loop over its answers as if they were complete.
-        known = isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, StopIteration)
-        try:
-            problem: BaseException = kind(message) if known else _SolutionError(f"{name}: {message}")
-        except TypeError:
-            # Some builtin exceptions (UnicodeDecodeError) need more than a message.
-            problem = _SolutionError(f"{name}: {message}")
+        problem = _error_of(name, message)
         raised.append((problem, f"{name}: {message}" if message else name))
         raise problem
 
