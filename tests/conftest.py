@@ -25,9 +25,12 @@ from runs import ForkServer, TrainedRun, train_small
 if TYPE_CHECKING:
     from mmcorl.answers import Equivalence
 
-# A shell starts what it puts in the background with SIGINT ignored, and every process under test would inherit that.
+# A shell starts what it puts in the background with SIGINT ignored, nohup ignores SIGHUP, and every process under test
+# would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 class TinyCheckpoints(Mapping[str, Path]):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from transformers import AutoConfig
 
 from model_adapters.base import DEFAULT_VISION, AdapterError
@@ -40,7 +41,11 @@ def test_code_of_a_checkpoint_is_not_run(checkpoint, name, monkeypatch):
         stored.pop(key, None)
     file.write_text(json.dumps(stored))
     (checkpoint / "mine.py").write_text(MARKER)
-    load(checkpoint)  # by the classes that transformers has
+    try:
+        load(checkpoint)  # by the classes that transformers has
+    except AdapterError as refusal:
+        # transformers 4.57 knows an image processor by its file alone.
+        assert transformers.__version__ < "5" and "never run here" in str(refusal)
     assert not [*checkpoint.rglob("ran")]
 
 
