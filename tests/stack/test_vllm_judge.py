@@ -105,7 +105,7 @@ def test_it_only_adds_and_what_it_cannot_read_counts_as_failed(
 
     # Asked again is what failed; a judge that can read it would settle it. The rest stands.
     sooner = (tmp_path / "mine.graded" / "judge.jsonl").read_bytes()
-    graded(capsys, file, *judge)
+    assert main(["grade", str(file), *judge, "--quiet"]) == 1, "the one request of this run has no answer"
     assert (tmp_path / "mine.graded" / "judge.jsonl").read_bytes() == sooner
 
     # Without its weights no engine could start: what is known comes from the cache alone.
