@@ -78,7 +78,7 @@ def train(
     with (
         RunFolder(path, config) as folder,
         launcher(config) as launch,
-        open_relation(config.answers.relation) as relation,
+        open_relation(config.answers.relation, config.answers.vote_by) as relation,
     ):
         inputs = check_inputs(config, folder.data_check(), suite, quiet)
         if folder.finished(inputs.steps) is None:

@@ -1,7 +1,8 @@
 """Extract the answer a response commits to.
 
-One pass each over tags, braces and think blocks, so the time is linear in the length of the response. Nothing is
-guessed from prose ("the last number"), because a draft is not a commitment.
+One pass each over tags, braces and think blocks, so the time is linear in the length of the response. By default
+nothing is guessed from prose ("the last number"), because a draft is not a commitment; two other modes read responses
+as the authors' trainers do.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from mmcorl.answers.cleanup import strip_noise, strip_special_tokens
 from mmcorl.answers.latex import clean
 from mmcorl.answers.units import UNIT_WORDS, split_unit
 
-Source = Literal["answer_tags", "boxed", "none", "cut_off"]
+Mode = Literal["commit", "last_number", "answer_tags"]
+Source = Literal["answer_tags", "boxed", "phrase", "last_number", "none", "cut_off"]
 
 _OPEN_ANSWER = re.compile(r"<answer>", re.IGNORECASE)
 _CLOSE_ANSWER = re.compile(r"</answer>", re.IGNORECASE)
@@ -48,6 +50,8 @@ _COUNTED = re.compile(
     re.DOTALL,
 )
 _MAX_JOINED = 64
+_PHRASES = ("he answer is", "final answer is", "答案是")
+_NUMBER = re.compile(r"-?\d*\.?\d+")
 
 
 @dataclass(frozen=True)
@@ -57,30 +61,64 @@ class Extraction:
     answer: str | None
     """The committed answer, stripped; None without one."""
     source: Source
-    """`answer_tags` or `boxed`; without an answer `cut_off` when the response was still being written
-    (an unclosed tag, box or think block, or the length limit), else `none`."""
+    """`answer_tags` or `boxed`, or with mode `last_number` `phrase` or `last_number`; without an answer `cut_off` when
+    the response was still being written (an unclosed tag, box or think block, or the length limit), else `none`."""
 
 
-def extract(response: str, finish_reason: Literal["stop", "length"] = "stop") -> Extraction:
+def extract(response: str, finish_reason: Literal["stop", "length"] = "stop", mode: Mode = "commit") -> Extraction:
     """Extract the answer of one response; never raises, whatever the text.
 
-    Order: drop everything up to the last `</think>`, and everything from a think block that never closes unless the
+    `commit`: drop everything up to the last `</think>`, and everything from a think block that never closes unless the
     text ends with a complete answer tag; then take the last complete `<answer>...</answer>`, unwrapping a box inside;
     else the last balanced `\\boxed{}`, `\\fbox{}` or `boxed{}`, or the last ones joined by `and`. Blank content is no
     answer. A complete answer counts even when the text is cut off after it.
+
+    `answer_tags` (the authors' VLM training): the last complete `<answer>...</answer>` alone, in a think block, too.
+
+    `last_number` (their text training): what follows the last word `boxed`, up to the brace or `$` that closes it; else
+    all that follows `the answer is`; else the last number. So drafts and cut-off responses have answers, too.
     """
     text = strip_special_tokens(strip_noise(response))
-    text, drafting = _without_drafts(text)
+    if mode == "last_number":
+        content, source = _as_said(text)
+        if (found := _committed(content, source)).answer is not None:
+            return found
+        return Extraction(None, "cut_off" if finish_reason == "length" else "none")
+    text, drafting = _without_drafts(text) if mode == "commit" else (text, False)
 
     tag = _last_tag(text)
     if tag is not None:
         return _committed(_unwrap_boxes(tag), "answer_tags")
-    boxes, open_box = _boxes(text)
+    boxes, open_box = _boxes(text) if mode == "commit" else ([], False)
     if boxes:
         return _committed(_answer_in_boxes(text, boxes), "boxed")
 
     unfinished = drafting or open_box or _OPEN_ANSWER.search(text) is not None or finish_reason == "length"
     return Extraction(None, "cut_off" if unfinished else "none")
+
+
+def _as_said(text: str) -> tuple[str, Source]:
+    """Return what stands last in a box, behind a phrase or as a number, without punctuation at its ends."""
+    _, box, behind = text.rpartition("boxed")
+    source: Source = "boxed"
+    if box:
+        content = _braced(behind) if behind.startswith("{") else behind.partition("$")[0]
+    elif phrase := next((phrase for phrase in _PHRASES if phrase in text), None):
+        content, source = text.rpartition(phrase)[2].strip(), "phrase"
+    else:
+        numbers = _NUMBER.findall(text.replace(",", ""))
+        content, source = numbers[-1] if numbers else "", "last_number"
+    return content.removeprefix(":").removesuffix(".").removesuffix("/"), source
+
+
+def _braced(text: str) -> str:
+    """Return the content of the brace that opens a text; all of it where that never closes."""
+    depth = 0
+    for match in _BRACE.finditer(text):
+        depth += {"{": 1, "}": -1}.get(match.group(), 0)
+        if depth == 0:
+            return text[1 : match.start()]
+    return text[1:]
 
 
 def _committed(content: str, source: Source) -> Extraction:

@@ -1,4 +1,5 @@
-"""Answer relations: when two answers are the same. One relation serves voting, reward and diagnostics of a run.
+"""Answer relations: when two answers are the same. One relation serves voting, reward and diagnostics of a run, unless
+`answers.vote_by: strings` counts votes as the authors do.
 
 `answers.relation` names a row of `RELATIONS`, or a user's `package.module:function`, called for two different extracted
 answers and, if it takes a third argument, the option values of the question (None for an open one):
@@ -11,13 +12,14 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 from mmcorl.answers.equivalence import Equivalence, partition
+from mmcorl.answers.strings import string_key
 from mmcorl.errors import UserError
 from mmcorl.registry import Row, Table, check_call
 
@@ -100,7 +102,25 @@ class PairwiseRelation:
         return partition(answers, lambda a, b: self.same(a, b, choices))
 
 
-def open_relation(name: str = "math") -> AbstractContextManager[Any]:
-    """Open a relation of `RELATIONS` or a user's own, as a context manager; UserError for one that does not fit."""
+class StringVotes:
+    """A relation whose classes, the votes, are equal strings; `same`, which pays rewards, stays that of values."""
+
+    def __init__(self, relation: Any) -> None:
+        self.relation, self.same = relation, relation.same
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.relation, name)
+
+    def classes(self, answers: Sequence[str | None], choices: Sequence[str] | None = None) -> list[int | None]:
+        """Return the class of each answer, numbered in first-seen order; None for no answer and for a blank string."""
+        keys = [None if answer is None else string_key(answer) for answer in answers]
+        number = {key: place for place, key in enumerate(dict.fromkeys(key for key in keys if key is not None))}
+        return [None if key is None else number[key] for key in keys]
+
+
+@contextmanager
+def open_relation(name: str = "math", vote_by: Literal["values", "strings"] = "values") -> Iterator[Any]:
+    """Open a relation of `RELATIONS` or a user's own; UserError for one that does not fit."""
     row = RELATIONS.find(name)
-    return row.open() if row.open is not None else nullcontext(PairwiseRelation(row))
+    with row.open() if row.open is not None else nullcontext(PairwiseRelation(row)) as relation:
+        yield StringVotes(relation) if vote_by == "strings" else relation

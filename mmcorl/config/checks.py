@@ -164,6 +164,20 @@ def episodes(config: Config) -> Iterator[str]:
 
 
 @check
+def answers(config: Config) -> Iterator[str]:
+    asked, read = config.prompt.style, config.answers.extraction
+    for style, mode, cannot in (
+        ("boxed", "answer_tags", "reads no boxes"),
+        ("answer_tags", "last_number", "reads boxes and numbers, not tags"),
+    ):
+        if (asked, read) == (style, mode):
+            yield (
+                f"answers.extraction is {mode!r}, which {cannot}, but prompt.style {style!r} asks for them: use "
+                "commit, or another style"
+            )
+
+
+@check
 def steps_and_batches(config: Config) -> Iterator[str]:
     if config.steps is None and config.epochs is None:
         yield "neither steps nor epochs says how long the run is: give one, for example steps: 100"

@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from mmcorl.algo.objectives import OBJECTIVES
+from mmcorl.answers.extract import Mode
 from mmcorl.answers.relations import RELATIONS
 from mmcorl.data.settings import DataSettings
 from mmcorl.engines import ENGINES
@@ -156,6 +157,15 @@ class AnswerSettings(Section):
     relation: RelationName = "math"
     """When two answers are the same, for votes, rewards and validation sets: a relation of `mmcorl.answers.relations`,
     or `package.module:function` for your own. Benchmarks keep their graders."""
+    extraction: Mode = "commit"
+    """What the answer of a response is, for votes, rewards and validation sets: what it commits to in answer tags or a
+    box outside of drafts (`commit`); a box, else what follows `the answer is`, else the last number (`last_number`, the
+    authors' text training); or what stands in closed answer tags and nothing else (`answer_tags`, their VLM training).
+    What has no answer casts no vote and earns 0."""
+    vote_by: Literal["values", "strings"] = "values"
+    """What makes two answers one vote: the relation (`values`), so that labels reward whom they count; or equal strings
+    after normalising LaTeX (`strings`, the authors'), where 0.25 and 1/4 split a vote and the label then rewards
+    both."""
 
 
 class SupervisionSettings(Section):

@@ -82,7 +82,7 @@ class Sampler:
     def completion(self, sample: Sample) -> Completion:
         """Decode a sample and extract its answer."""
         text = self.encoder.adapter.decode(self.shards.policy.processor, sample.ids.tolist())
-        answer = extract(text, sample.finish_reason).answer
+        answer = extract(text, sample.finish_reason, self.config.answers.extraction).answer
         return Completion(text, answer, len(sample.ids), sample.finish_reason)
 
     def evaluate(self, prompts: Sequence[Prompt]) -> list[Completion]:

@@ -117,6 +117,8 @@ IN_THE_CONFIG: list[tuple[dict[str, Any], list[str]]] = [
     ({"reward": "gold"}, ["'gold'", "match", "self_certainty"]),
     ({"reward": {"unanswered_entropy": 7.0}}, ["unanswered_entropy is 7"]),
     ({"reward": {"format": 0.1}}, ["reward.format is 0.1", "'plain'", "format=0"]),
+    ({"prompt__style": "boxed", "answers": {"extraction": "answer_tags"}}, ["'answer_tags'", "no boxes", "commit"]),
+    ({"prompt__style": "answer_tags", "answers": {"extraction": "last_number"}}, ["'last_number'", "not tags"]),
     ({"training": {"offload": "all"}}, ["'all'", "'none'"]),
     ({"training": {"sharding": "zero2", "offload": "all"}}, ["'zero2'", "optimizer"]),
     ({"training": {"sharding": "fsdp2", "offload": "optimizer"}}, ["'fsdp2'", "all"]),

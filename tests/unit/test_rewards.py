@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from doubles import ByOption, CaseFold
+from mmcorl.answers import open_relation
 from mmcorl.errors import RunError
 from mmcorl.labels.supervision import MismatchError
+from mmcorl.labels.voting import majority
 from mmcorl.rewards import REWARDS, Reward, RewardRow, has_form, match
 from mmcorl.types import Completion, Group, Prompt, PseudoLabel
 
@@ -46,6 +48,22 @@ def test_labels_and_groups_are_joined_by_uid_and_compared_under_the_options_of_t
     groups = [group("A", "60", None), group("A", "60", uid="q")]
     labels = [label("60", uid="q"), label("30")]
     assert Reward(ByOption())(groups, labels, prompts) == {"p": (1.0, 0.0, 0.0), "q": (1.0, 1.0)}
+
+
+def test_votes_by_strings_split_where_rewards_by_values_do_not():
+    answers = [r"\frac{1}{4}", "0.25", "0.25", "1/4", "3", None]
+    with open_relation("math", "strings") as relation:
+        # 1/4 and \frac{1}{4} are one string, 0.25 another; both have the label's value.
+        vote = majority(answers, relation)
+        assert (vote.answer, vote.counts, vote.tie) == (answers[0], ((answers[0], 2), ("0.25", 2), ("3", 1)), True)
+        assert match(answers, label(vote.answer), relation) == (1.0, 1.0, 1.0, 1.0, 0.0, 0.0)
+        assert match(answers, label(None), relation) == (0.0,) * 6
+        assert match(["5", "5 m", "5 cm"], label("5"), relation) == (1.0, 1.0, 1.0)
+        assert (relation.symbolic, relation.timeouts) == (0, 0)
+    with open_relation() as relation:
+        assert majority(answers, relation).counts == ((answers[0], 4), ("3", 1))
+        # In classes `5` may mean either and stays alone.
+        assert match(["5", "5 m", "5 cm"], label("5"), relation) == (1.0, 0.0, 0.0)
 
 
 # -- confidence --------------------------------------------------------------------------------------------------

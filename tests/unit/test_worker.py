@@ -274,6 +274,21 @@ def test_gradients_have_a_largest_norm_and_entropy_is_minus_the_mean_log_probabi
     assert float(torch.stack([g.norm() for g in gradients(agent).values()]).norm()) == pytest.approx(0.01, rel=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("mode", "answers"),
+    [("commit", ["4", "3", None]), ("last_number", ["2", "3", "7"]), ("answer_tags", ["4", None, None])],
+)
+def test_answers_are_extracted_as_the_run_says(
+    mode: str, answers: list[str | None], tiny_checkpoints: Mapping[str, Path]
+) -> None:
+    agent = worker(tiny_checkpoints["qwen2"], answers={"extraction": mode})
+    texts = ["<answer>4</answer> 2", r"so \boxed{3} of 4", "about 7"]
+    ids = [torch.tensor(agent.policy.processor(text)["input_ids"]) for text in texts]
+    samples = [Sample(one, torch.zeros(len(one)), "stop") for one in ids]
+    assert [agent.sampler.completion(sample).text for sample in samples] == texts
+    assert [agent.sampler.completion(sample).answer for sample in samples] == answers
+
+
 def test_evaluation_is_greedy_and_has_a_length_of_its_own(tiny_checkpoints: Mapping[str, Path]) -> None:
     """Nothing stops these completions but the limit: 3 in evaluation, 6 in rollouts and, without it, in both."""
     prompts = mixed_prompts("qwen2")
