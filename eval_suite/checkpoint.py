@@ -22,7 +22,7 @@ from mmcorl.config import EngineSettings
 from mmcorl.engines import ENGINES, EngineRequest, Sampling
 from mmcorl.errors import UserError
 from mmcorl.policy.policy import Policy
-from mmcorl.policy.prompt_styles import INSTRUCTIONS
+from mmcorl.policy.prompt_styles import instruction_of, system_of
 from mmcorl.tools.zoo import resolve
 from model_adapters.base import AdapterError, Encoded, VisionSettings
 from model_adapters.images import load_image
@@ -139,5 +139,5 @@ class Checkpoint:
 
     def _prompt(self, settings: Generation, item: Item) -> tuple[str, list[Image.Image], dict[str, Any]]:
         images = [load_image(image, self.vision.max_side) for image in item.images]
-        options = {"system": settings.system, "vision": self.vision, "template": settings.template}
-        return item.question + INSTRUCTIONS[settings.style], images, options
+        options = {"system": system_of(settings), "vision": self.vision, "template": settings.template}
+        return item.question + instruction_of(settings), images, options

@@ -35,7 +35,7 @@ from mmcorl.algo.seeds import noise_seed
 from mmcorl.answers import Equivalence
 from mmcorl.errors import RunError, UserError
 from mmcorl.labels.voting import TieRule
-from mmcorl.policy.prompt_styles import INSTRUCTIONS
+from mmcorl.policy.prompt_styles import instruction_of, system_of
 from mmcorl.report.table import Align, Cell, Table, latex, markdown
 from mmcorl.run.folder import atomic_write, read_json
 
@@ -87,7 +87,14 @@ def evaluate_comas(
         # Another seed: the sixth call must not draw with the noise of the first draft. Its prompt already holds the
         # drafts' instruction.
         generation={
-            name: replace(how, samples=1, style="plain", seed=noise_seed(how.seed, SIXTH_CALL, 0, 0))
+            name: replace(
+                how,
+                samples=1,
+                style="plain",
+                instruction=None,
+                system=system_of(how),
+                seed=noise_seed(how.seed, SIXTH_CALL, 0, 0),
+            )
             for name, how in job.generation.items()
         },
         aggregations=dict.fromkeys(loaded, SIXTH_CALL),
@@ -199,7 +206,7 @@ class SixthCalls:
 
     def with_drafts(self, item: Item) -> Item:
         """Return the item as the sixth call reads it."""
-        question = item.question + INSTRUCTIONS[self.drafting[item.benchmark].style]
+        question = item.question + instruction_of(self.drafting[item.benchmark])
         return replace(item, question=sixth_prompt(question, self.texts[item.benchmark, item.id]))
 
 

@@ -1,31 +1,38 @@
-"""How responses are sampled: the settings, and what the training run of a checkpoint says about them."""
+"""How a checkpoint is asked and sampled: the settings, and where each comes from.
+
+A trained checkpoint and its base are asked alike: the instruction is the benchmark's, whatever a checkpoint was trained
+with, unless `--style as-trained` asks for the training run's. What belongs to the model and not to the question, image
+settings and arguments of the chat template, comes from the training run; `like` names it for a base model.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
-
-import yaml
 
 from eval_suite.options import CheckpointOptions
 from mmcorl.engines import ENGINES
 from mmcorl.errors import UserError
-from mmcorl.types import PromptStyle
+from mmcorl.policy.prompt_styles import PromptStyle
+from mmcorl.policy.trained_with import TrainedWith, trained_with
+from model_adapters.templates import Template
 
-TRAINED = ("style", "system", "vision", "template")
-"""Fields of `Generation` that a trained checkpoint brings along."""
+OWN_PROMPT: PromptStyle = "plain"
+"""Style of benchmarks whose questions ask for the form of the answer themselves: no other is ever laid over it."""
 
 
 @dataclass(frozen=True)
 class Generation:
     """How responses are sampled; part of an evaluation's manifest."""
 
-    style: PromptStyle = "answer_tags"
-    """Instruction after the question."""
+    style: PromptStyle = "boxed"
+    """Instruction after the question, and system message."""
+    instruction: str | None = None
+    """One's own instruction in place of the style's."""
     system: str | None = None
+    """One's own system message in place of the style's."""
     samples: int = 1
     """Responses per item: 1 for pass@1, more for avg@k, maj@k and pass@k."""
     temperature: float = 0.0
@@ -35,8 +42,8 @@ class Generation:
     """Budget of a response; the context must hold it beside the prompt."""
     vision: Mapping[str, Any] = field(default_factory=dict)
     """Fields of `VisionSettings` that differ from its defaults: how images reach the model."""
-    template: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of the chat template."""
+    template: Template = field(default_factory=dict)
+    """Arguments of the chat template; False: no template."""
     seed: int = 0
     dtype: Literal["fp32", "bf16"] = "fp32"
     engine: str = "transformers"
@@ -55,35 +62,60 @@ class Generation:
                 raise UserError(f"{option} {value} cannot be: it must be {rule}")
 
 
-def trained_with(model: str) -> dict[str, Any]:
-    """Return how the run that a checkpoint comes from prompts it; empty for other checkpoints.
+def generation_for(
+    model: str, options: CheckpointOptions, benchmark_style: PromptStyle, trained: TrainedWith | None, **settings: Any
+) -> Generation:
+    """Return how a checkpoint is asked.
 
-    Fields of `Generation` (style, system, vision, template) and `adapter`. A checkpoint of a run lies in
-    RUN/final/AGENT or RUN/checkpoints/STEP/AGENT, with RUN/config.yaml.
+    Args:
+        model: the checkpoint, for sentences.
+        options: win over everything else, but for a benchmark whose questions ask for a form themselves.
+        benchmark_style: the instruction of the problems.
+        trained: the training run that image settings and arguments of the template come from, see `training_of`.
+        settings: how responses are sampled.
+
+    Raises:
+        UserError: `as-trained` for a checkpoint of which that is not known, or a style beside one's own instruction.
     """
-    path = Path(model)
-    for run in list(path.resolve().parents)[:3] if path.is_dir() else []:
-        config = run / "config.yaml"
-        if config.is_file() and (run / "metrics.jsonl").is_file():
-            settings = yaml.safe_load(config.read_text(encoding="utf-8"))
-            prompting = {**settings.get("prompt", {}), "vision": settings.get("vision", {})}
-            for agent in settings.get("agents", ()):
-                if agent.get("name") == path.resolve().name:
-                    prompting |= agent
-            return {name: prompting[name] for name in (*TRAINED, "adapter") if prompting.get(name) is not None}
-    return {}
-
-
-def generation_for(model: str, options: CheckpointOptions, default_style: PromptStyle, **settings: Any) -> Generation:
-    """Return how a checkpoint is asked: the options' value, else the training run's, else the default."""
-    trained = trained_with(model)
+    asked: dict[str, Any] = {"style": benchmark_style}
+    if options.instruction is not None and options.style is not None:
+        raise UserError(
+            f"--style {options.style} and --instruction both say what follows a question: leave one of them out"
+        )
+    if options.style == "as-trained":
+        if trained is None:
+            raise UserError(
+                f"--style as-trained: {model!r} does not say how it was trained (there is no mmcorl.json beside its "
+                "weights): name a style, or a checkpoint of the training run with --like"
+            )
+        given = trained.prompt.model_dump()
+    else:
+        given = {"style": options.style or benchmark_style, "instruction": options.instruction}
+    if benchmark_style != OWN_PROMPT:
+        asked = given
+    if options.system is not None:
+        asked["system"] = options.system
+    template: Template = trained.template if trained is not None else {}
+    if options.chat_template is not None:
+        template = (template or {}) if options.chat_template == "on" else False
     return Generation(
-        style=options.style or trained.get("style") or default_style,
-        system=trained.get("system"),
-        vision=trained.get("vision", {}),
-        template=trained.get("template", {}),
+        **asked,
+        vision=trained.image_settings if trained is not None else {},
+        template=template,
         dtype=options.dtype,
         engine=options.engine,
         chunk=256 if ENGINES.find(options.engine).own_weights else 32,
         **settings,
     )
+
+
+def training_of(model: str, options: CheckpointOptions) -> TrainedWith | None:
+    """Return what is known of the training of a checkpoint, or of the one that `--like` names; None if nothing is."""
+    if options.like is None:
+        return trained_with(model)
+    if (trained := trained_with(options.like)) is None:
+        raise UserError(
+            f"--like {options.like} does not say how it was trained (there is no mmcorl.json): give RUN/final/AGENT of "
+            "a run"
+        )
+    return trained

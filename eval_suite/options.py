@@ -77,8 +77,18 @@ class GradingOptions(CodeOptions):
 class CheckpointOptions(Options):
     """How a checkpoint is loaded and prompted."""
 
-    style: PromptStyle | None = None
-    """answer format requested in the prompt (default: as trained, else boxed)"""
+    style: Literal[PromptStyle, "as-trained"] | None = None
+    """instruction after each question; as-trained: the training run's (default: the benchmark's, for trained and other
+    checkpoints alike; benchmarks that ask for a form themselves, such as programs, keep theirs)"""
+    instruction: str | None = None
+    """TEXT: one's own instruction in place of a style, spaces and line breaks as given"""
+    system: str | None = None
+    """TEXT: system message, "" for none (default: the style's)"""
+    chat_template: Literal["on", "off"] | None = None
+    """off: the question alone, for base models (default: as trained, else on)"""
+    like: str | None = None
+    """DIR: checkpoint whose training run image settings, template arguments and as-trained come from (default: MODEL);
+    asks a base model as what was trained from it"""
     seed: int = 0
     """seed of the sampling noise"""
     adapter: str | None = None

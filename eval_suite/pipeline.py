@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from eval_suite import steps, subset
 from eval_suite.folder import EvalFolder, refuse_early
-from eval_suite.generation import Generation, generation_for, trained_with
+from eval_suite.generation import Generation, generation_for, training_of
 from eval_suite.grading.verdict import McqPolicy
 from eval_suite.items import Item
 from eval_suite.joining import read_answers
@@ -161,12 +161,13 @@ class EvalJob:
 
     @classmethod
     def plan(cls, model: str, out: Path, benchmarks: Iterable[str], options: EvalOptions) -> Self:
-        """Settle every setting: the options' value, else the training run's, else the benchmark's.
+        """Settle every setting.
 
         Raises:
             UserError: several samples at temperature 0, or an aggregation that needs more samples.
         """
         generation = {}
+        trained = training_of(model, options)
         for name in benchmarks:
             benchmark = BENCHMARKS[name]
             samples = benchmark.samples if options.samples is None else options.samples
@@ -177,6 +178,7 @@ class EvalJob:
                 model,
                 options,
                 benchmark.prompt_style,
+                trained,
                 samples=samples,
                 temperature=temperature,
                 top_p=1.0 if options.top_p is None else options.top_p,
@@ -187,7 +189,7 @@ class EvalJob:
                 raise UserError(f"{name} asks for {samples} samples, all alike at temperature 0: raise --temperature")
         aggregations = aggregations_of(options.aggregation, {name: how.samples for name, how in generation.items()})
         policy = options.mcq_policy or DEFAULT_POLICY
-        adapter = options.adapter or trained_with(model).get("adapter")
+        adapter = options.adapter or (trained.adapter if trained is not None else None)
         return cls(model, out, generation, aggregations, policy, adapter, options.device)
 
     def check(self) -> None:

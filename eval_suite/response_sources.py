@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from eval_suite import steps, subset
 from eval_suite.folder import EvalFolder
-from eval_suite.generation import generation_for, trained_with
+from eval_suite.generation import generation_for, training_of
 from eval_suite.grading import GRADER, Grader
 from eval_suite.items import Item
 from eval_suite.joining import read_answers
@@ -237,10 +237,12 @@ def _answer(job: EvalJob, loaded: Loaded, label: str, labels: bool, reporter: Re
 def _job(source: Source, name: str, options: DiversityOptions) -> EvalJob:
     """The evaluation of one checkpoint on the problems called `name`."""
     seed = options.seed if source.seed is None else source.seed
+    trained = training_of(source.where, options)
     settings = generation_for(
         source.where,
         options,
         "boxed",
+        trained,
         samples=options.repeat,
         temperature=options.temperature,
         top_p=options.top_p,
@@ -252,7 +254,7 @@ def _job(source: Source, name: str, options: DiversityOptions) -> EvalJob:
     assert options.out is not None  # _check_sources
     out = options.out / "samples" / slug
     aggregations = aggregations_of(None, {name: options.repeat})
-    adapter = options.adapter or trained_with(source.where).get("adapter")
+    adapter = options.adapter or (trained.adapter if trained is not None else None)
     return EvalJob(source.where, out, {name: settings}, aggregations, DEFAULT_POLICY, adapter, options.device)
 
 

@@ -127,14 +127,14 @@ def certainty(self_certainty: Sequence[float]) -> tuple[float, ...]:
 class Reward:
     """The reward of a run: from one agent's groups, its labels and the prompts to K rewards per prompt uid.
 
-    The fields are those of the `reward` section, the relation of the vote and `prompt.style`.
+    The fields are those of the `reward` section, the relation of the vote and the form that `prompt.style` asks for.
     """
 
     relation: Relation
     kind: str = "match"
     unanswered_entropy: float | None = None
     format: float = 0.0
-    style: str = "answer_tags"
+    form: str = "answer_tags"
 
     def __call__(self, groups: Sequence[Group], labels: Sequence[PseudoLabel], batch: Sequence[Prompt]) -> Rewards:
         """Reward every group; MismatchError unless groups, labels and prompts have the same uids."""
@@ -176,7 +176,7 @@ class Reward:
         if not self.format:
             return values
         return tuple(
-            value + self.format * has_form(completion.text, self.style)
+            value + self.format * has_form(completion.text, self.form)
             for value, completion in zip(values, group.completions, strict=True)
         )
 
@@ -197,15 +197,15 @@ def _numbers(kind: str, result: Any, group: Group) -> tuple[float, ...]:
     return values
 
 
-def has_form(text: str, style: str) -> bool:
+def has_form(text: str, form: str) -> bool:
     """Return whether a response has the form that `prompt.style` asks for.
 
     `answer_tags`: a think block and an answer, each once, neither blank, and nothing around them. `boxed`: the last
     commitment is a box that closes and is not blank. `plain` asks for nothing.
     """
-    if style == "boxed":
+    if form == "boxed":
         return extract(text).source == "boxed"
-    if style == "plain":
+    if form == "plain":
         return True
     text = strip_special_tokens(text).strip()
     if any(text.count(tag) != 1 for tag in ("<think>", "</think>", "<answer>", "</answer>")):

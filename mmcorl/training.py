@@ -26,6 +26,7 @@ from mmcorl.interactions.verifiers import Served, by_label
 from mmcorl.labels.supervision import Supervision
 from mmcorl.launch import launcher
 from mmcorl.launch.process_setup import prepare_process
+from mmcorl.policy.prompt_styles import STYLES
 from mmcorl.report.run_page import build_report
 from mmcorl.rewards import Reward
 from mmcorl.run import memory
@@ -124,7 +125,7 @@ def _run(
     if start:
         results(cohort.parallel(partial(agent.load, start.path / agent.name) for agent in agents))
     facts = {agent.name: agent.facts() | {"memory": predicted.get(agent.name, {})} for agent in agents}
-    reward = Reward(relation, **config.reward.model_dump(), style=config.prompt.style)
+    reward = Reward(relation, **config.reward.model_dump(), form=STYLES[config.prompt.style].form)
     interplay = _interaction(config, relation, folder.path)
     with Progress(config.name, list(facts), steps, done, quiet=quiet) as progress:
         for name, fact in facts.items():

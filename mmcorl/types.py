@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 FinishReason = Literal["stop", "length"]
-PromptStyle = Literal["answer_tags", "boxed", "plain"]
+PromptStyle = Literal["answer_tags", "boxed", "plain", "paper_text", "paper_tags", "paper_boxed"]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import patches
 from model_adapters.errors import AdapterError
-from model_adapters.templates import NO_ARGUMENTS, arguments
+from model_adapters.templates import NO_ARGUMENTS, Template, arguments
 
 
 @dataclass(frozen=True)
@@ -132,13 +132,13 @@ class ModelAdapter(ABC):
         *,
         system: str | None = None,
         vision: VisionSettings = DEFAULT_VISION,
-        template: Mapping[str, Any] = NO_ARGUMENTS,
+        template: Template = NO_ARGUMENTS,
     ) -> Encoded:
         """Encode one prompt: images first, then the text, as one user turn with the generation prompt.
 
         The ids equal those of the chat template and processor alone. `images` come from `load_image`. `template` sets
-        arguments of the chat template, such as Qwen3's `enable_thinking`. Raises AdapterError for a prompt that cannot
-        be encoded or contains turn markers.
+        arguments of the chat template, such as Qwen3's `enable_thinking`; with False the text alone is encoded. Raises
+        AdapterError for a prompt that cannot be encoded or contains turn markers.
         """
 
     def prompt_length(
@@ -149,7 +149,7 @@ class ModelAdapter(ABC):
         *,
         system: str | None = None,
         vision: VisionSettings = DEFAULT_VISION,
-        template: Mapping[str, Any] = NO_ARGUMENTS,
+        template: Template = NO_ARGUMENTS,
     ) -> int:
         """Return the number of tokens `encode` would produce; raises what it raises.
 
@@ -189,7 +189,7 @@ class ModelAdapter(ABC):
         text: str,
         images: Sequence[Image.Image],
         vision: VisionSettings,
-        template: Mapping[str, Any] = NO_ARGUMENTS,
+        template: Template = NO_ARGUMENTS,
     ) -> dict[str, Any]:
         """Return the inputs that transformers alone makes of the prompt, the reference of the contract test.
 

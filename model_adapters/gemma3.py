@@ -24,6 +24,12 @@ class Gemma3Adapter(ImageTextAdapter):
     media_tokens = ("<start_of_image>", "<end_of_image>", "<image_soft_token>")
     end_of_turn = ("<end_of_turn>",)
 
+    def load_processor(self, path: str | Path, vision: VisionSettings) -> Any:
+        """Load the processor; its files, where it is saved again, state that pan-and-scan is off."""
+        processor = super().load_processor(path, vision)
+        processor.image_processor.do_pan_and_scan = False
+        return processor
+
     def load_model(self, path: str | Path, dtype: torch.dtype = torch.float32, attention: str = "sdpa") -> nn.Module:
         """Load the full model; raises AdapterError for an attention kernel without mask support."""
         if attention not in ("sdpa", "eager"):

@@ -7,7 +7,7 @@ vision tensor per image.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from model_adapters.base import DEFAULT_VISION, AdapterError, Encoded, ModelAdapter, VisionSettings
 from model_adapters.loading import load_pretrained, read_pretrained, stop_ids, unwrap
-from model_adapters.templates import NO_ARGUMENTS, refuse_control_tokens, render
+from model_adapters.templates import NO_ARGUMENTS, Template, refuse_control_tokens, render
 
 
 class ImageTextAdapter(ModelAdapter):
@@ -34,16 +34,11 @@ class ImageTextAdapter(ModelAdapter):
     # -- loading ---------------------------------------------------------------------------------------
 
     def load_processor(self, path: str | Path, vision: VisionSettings) -> Any:
-        """Load the processor of a checkpoint; raises AdapterError without a chat template."""
+        """Load the processor of a checkpoint."""
         self.apply_patches()
         from transformers import AutoProcessor
 
-        processor = read_pretrained(AutoProcessor, path)
-        if not processor.chat_template:
-            raise AdapterError(
-                f"{path} has no chat template: use an instruction-tuned checkpoint or add chat_template.jinja"
-            )
-        return processor
+        return read_pretrained(AutoProcessor, path)
 
     def load_model(self, path: str | Path, dtype: torch.dtype = torch.float32, attention: str = "sdpa") -> nn.Module:
         self.apply_patches()
@@ -61,7 +56,7 @@ class ImageTextAdapter(ModelAdapter):
         *,
         system: str | None = None,
         vision: VisionSettings = DEFAULT_VISION,
-        template: Mapping[str, Any] = NO_ARGUMENTS,
+        template: Template = NO_ARGUMENTS,
     ) -> Encoded:
         """Encode one prompt with the checkpoint's chat template and processor."""
         for part in (text, system or ""):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -19,6 +20,13 @@ class InternVL35Adapter(ImageTextAdapter):
     notes = "One tile per image unless `tiles` is above 1; use the -HF checkpoints."
     media_tokens = ("<img>", "</img>", "<IMG_CONTEXT>", "<video>")
     end_of_turn = ("<|im_end|>", "<|endoftext|>")
+
+    def load_processor(self, path: str | Path, vision: VisionSettings) -> Any:
+        """Load the processor; its files, where it is saved again, state the tiling."""
+        processor = super().load_processor(path, vision)
+        for name, value in _tiling(vision).items():
+            setattr(processor.image_processor, name, value)
+        return processor
 
     def processor_options(self, processor: Any, vision: VisionSettings) -> dict[str, Any]:
         """Set tiling explicitly: the processor tiles by default, whatever its image processor's config."""

@@ -10,10 +10,13 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 from model_adapters.errors import AdapterError
+
+Template = Mapping[str, Any] | Literal[False]
+"""Arguments of the chat template; False: no template, the model reads the text alone."""
 
 NO_ARGUMENTS: Mapping[str, Any] = MappingProxyType({})
 """No arguments: the template's defaults."""
@@ -27,11 +30,13 @@ _TURNS = ("system", "user", "assistant", "user")
 _control: WeakKeyDictionary[Any, tuple[str, tuple[str, ...]]] = WeakKeyDictionary()
 
 
-def render(processor: Any, messages: Sequence[Mapping[str, Any]], given: Mapping[str, Any], **options: Any) -> Any:
+def render(processor: Any, messages: Sequence[Mapping[str, Any]], given: Template, **options: Any) -> Any:
     """Call `apply_chat_template` with the generation prompt and the checked arguments `given`.
 
     Raises AdapterError when the template refuses the messages, such as a system turn it does not support.
     """
+    if given is False:
+        return _without_template(processor, messages, **options)
     from jinja2.exceptions import TemplateError
 
     try:
@@ -50,12 +55,34 @@ def render(processor: Any, messages: Sequence[Mapping[str, Any]], given: Mapping
         ) from error
 
 
-def arguments(processor: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+def _without_template(processor: Any, messages: Sequence[Mapping[str, Any]], **options: Any) -> Any:
+    """Return the text of the only turn, or its ids with the start token that the tokenizer adds, if any."""
+    content = messages[-1]["content"]
+    parts = [content] if isinstance(content, str) else [part.get("text") for part in content]
+    for what, found in (("a system message", len(messages) > 1), ("images", None in parts)):
+        if found:
+            raise AdapterError(
+                f"{_name(processor)} is asked without its chat template, which alone has a place for {what}: "
+                "leave them out, or ask with the template"
+            )
+    text = "".join(parts)
+    return text if options.get("tokenize") is False else processor(text, return_tensors=options.get("return_tensors"))
+
+
+def arguments(processor: Any, given: Template) -> dict[str, Any]:
     """Return the arguments of the chat template, checked, after fixing its date to `TODAY`.
 
-    Raises AdapterError for a name the template does not use, which would be silently ignored.
+    Raises AdapterError for a name the template does not use, which would be silently ignored, and where there is no
+    template, unless none is wanted.
     """
     source = _source(processor)
+    if given is False:
+        return {}
+    if not source:
+        raise AdapterError(
+            f"{_name(processor)} has no chat template: use an instruction-tuned checkpoint, add chat_template.jinja, "
+            "or ask without one (`template: off` of the agent in a config, --chat-template off of a command)"
+        )
     _fix_date(source)
     known = sorted(_variables(source) - {*_OURS, *_tokenizer(processor).special_tokens_map})
     unknown = [name for name in given if name not in known]
@@ -113,7 +140,7 @@ def _turns(processor: Any) -> str:
     """
     from jinja2.exceptions import TemplateError
 
-    for first in (0, 1, 3):
+    for first in (0, 1, 3) if _source(processor) else ():
         messages = [{"role": role, "content": _content(processor, "?")} for role in _TURNS[first:]]
         try:
             return str(processor.apply_chat_template(messages, tokenize=False, **arguments(processor, {})))

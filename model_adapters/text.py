@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from model_adapters.base import DEFAULT_VISION, AdapterError, Encoded, ModelAdapter, VisionSettings
 from model_adapters.loading import load_pretrained, read_pretrained, stop_ids, unwrap
-from model_adapters.templates import NO_ARGUMENTS, refuse_control_tokens, render
+from model_adapters.templates import NO_ARGUMENTS, Template, refuse_control_tokens, render
 
 
 class TextAdapter(ModelAdapter):
@@ -26,18 +26,14 @@ class TextAdapter(ModelAdapter):
     patches = ("torchvision_cpu", "torchaudio_cpu", "gemma3_zero3")
     # From the common chat formats; several checkpoints declare only some of their stop tokens.
     end_of_turn = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|endoftext|>")
-    notes = "Any causal language model with a chat template."
+    notes = "Any causal language model; `template: off` for one without a chat template."
 
     def load_processor(self, path: str | Path, vision: VisionSettings) -> Any:
-        """Load the tokenizer, eos as pad if there is none; raises AdapterError without a chat template."""
+        """Load the tokenizer, eos as pad if there is none."""
         self.apply_patches()
         from transformers import AutoTokenizer
 
         tokenizer = read_pretrained(AutoTokenizer, path)
-        if not tokenizer.chat_template:
-            raise AdapterError(
-                f"{path} has no chat template: use an instruction-tuned checkpoint or add chat_template.jinja"
-            )
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
         return tokenizer
@@ -57,7 +53,7 @@ class TextAdapter(ModelAdapter):
         *,
         system: str | None = None,
         vision: VisionSettings = DEFAULT_VISION,
-        template: Mapping[str, Any] = NO_ARGUMENTS,
+        template: Template = NO_ARGUMENTS,
     ) -> Encoded:
         """Encode one prompt with the tokenizer's chat template.
 

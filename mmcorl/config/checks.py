@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from mmcorl.config.schema import CHECKS, COUNTING, SAMPLING, Config, EmaSettings, RaySettings, RewardSettings
 from mmcorl.labels.rules import RULES
+from mmcorl.policy.prompt_styles import STYLES
 from mmcorl.registry import make_importable
 from mmcorl.rewards import REWARDS
 
@@ -205,7 +206,7 @@ def steps_and_batches(config: Config) -> Iterator[str]:
             f"sampling.top_p={sampling.top_p}, top_k={sampling.top_k} truncate the distribution, which makes "
             "importance ratios meaningless: use top_p=1 and top_k=0, or objective.importance_correction=off"
         )
-    if config.reward.format and config.prompt.style == "plain":
+    if config.reward.format and STYLES[config.prompt.style].form == "plain":
         yield (
             f"reward.format is {config.reward.format:g}, but prompt.style 'plain' asks for no format: use format=0, or "
             "style answer_tags or boxed"

@@ -28,6 +28,7 @@ from mmcorl.engines import ENGINES
 from mmcorl.labels.rules import RULES
 from mmcorl.registry import Table
 from mmcorl.rewards import REWARDS, SETTINGS
+from mmcorl.types import PromptStyle
 
 T = TypeVar("T")
 
@@ -100,8 +101,10 @@ class AgentSettings(Section):
     view: str = "original"
     """Which wording of the questions this agent reads: `original` or a view of the training data. Data without
     views, such as a validation set, are read in their original wording."""
-    template: dict[str, Any] = Field(default_factory=dict)
-    """Arguments of this agent's chat template, such as {enable_thinking: false} for Qwen3; unknown ones are refused."""
+    template: dict[str, Any] | Literal[False] = Field(default_factory=dict)
+    """Arguments of this agent's chat template, such as {enable_thinking: false} for Qwen3; unknown ones are refused.
+    `off` does without a template: the model reads the question and its instruction alone, as a base model continues
+    a text. It then takes neither images nor a system message."""
     lr: float | None = Field(default=None, gt=0)
     """Learning rate of this agent; by default `optimizer.lr`."""
     ranks: Resumable[int] = Field(default=1, ge=1)
@@ -129,10 +132,15 @@ class SamplingSettings(Section):
 
 
 class PromptSettings(Section):
-    style: Literal["answer_tags", "boxed", "plain"] = "answer_tags"
-    """Instruction after the question: think/answer tags, a LaTeX box, or none."""
+    style: PromptStyle = "answer_tags"
+    """Instruction after the question: think/answer tags (`answer_tags`), a LaTeX box (`boxed`) or none (`plain`); or
+    the authors' strings, for text agents (`paper_text`), for vision-language agents (`paper_tags`) and for
+    vision-language models before training (`paper_boxed`, which has a system message)."""
+    instruction: str | None = None
+    """Text after every question, as it is written, spaces and line breaks included, in place of that of `style`;
+    `style` then only says which form of an answer `reward.format` rewards."""
     system: str | None = None
-    """System message; by default none."""
+    """System message; by default that of `style`, which only `paper_boxed` has. "" sends none."""
 
 
 class VisionConfig(Section):

@@ -15,7 +15,7 @@ from transformers import AutoConfig
 from mmcorl.config import AgentSettings, Config
 from mmcorl.engines import ENGINES
 from mmcorl.errors import UserError
-from mmcorl.policy.prompt_styles import prompt_text
+from mmcorl.policy.prompt_styles import prompt_text, system_of
 from mmcorl.types import Prompt
 from model_adapters.base import Encoded, VisionSettings
 from model_adapters.images import load_image
@@ -99,7 +99,8 @@ class PromptEncoder:
 
     def dummy(self, image: bool) -> Encoded:
         """A short meaningless prompt, with a small image or without: for ranks that have no work left."""
-        images = [Image.new("RGB", DUMMY_SIDES)] if image else []
+        # Without a chat template no batch has images.
+        images = [Image.new("RGB", DUMMY_SIDES)] if image and self.settings.template is not False else []
         return self.adapter.encode(self.processor, "?", images, **self._how())
 
     def length(self, prompt: Prompt) -> int:
@@ -114,14 +115,14 @@ class PromptEncoder:
                 f"agent {self.name!r} reads view {view!r} but the data of row {prompt.row_id!r} have only "
                 f"{', '.join(sorted(prompt.views))}: add that view under `views` of these data"
             )
-        text = prompt_text(prompt, self.config.prompt.style, view)
+        text = prompt_text(prompt, self.config.prompt, view)
         return without_control_tokens(self.processor, text) if prompt.quotes else text
 
     def _images(self, prompt: Prompt) -> list[Image.Image]:
         return [load_image(image, self.vision.max_side) for image in prompt.images]
 
     def _how(self) -> dict[str, Any]:
-        return {"system": self.config.prompt.system, "vision": self.vision, "template": self.settings.template}
+        return {"system": system_of(self.config.prompt), "vision": self.vision, "template": self.settings.template}
 
     def longest_prompt(self) -> int:
         """Most prompt tokens this agent takes: the setting, or what context or engine leave for a prompt."""

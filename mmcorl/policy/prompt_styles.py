@@ -2,19 +2,70 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
 from mmcorl.types import Prompt, PromptStyle
 
-__all__ = ["INSTRUCTIONS", "PromptStyle", "prompt_text"]
+__all__ = ["STYLES", "Asked", "PromptStyle", "Style", "instruction_of", "prompt_text", "system_of"]
 
-INSTRUCTIONS: dict[PromptStyle, str] = {
-    "answer_tags": "\nThink it through inside <think> </think> tags, then give only the final answer inside "
-    "<answer> </answer> tags.",
-    "boxed": "\nReason step by step and put your final answer within \\boxed{}.",
-    "plain": "",
+
+@dataclass(frozen=True)
+class Style:
+    """One way to ask for an answer."""
+
+    instruction: str
+    """What follows the question, byte for byte."""
+    form: Literal["answer_tags", "boxed", "plain"]
+    """The form of an answer that it asks for, which `reward.format` rewards."""
+    system: str | None = None
+    """System message where none is set."""
+
+
+STYLES: dict[PromptStyle, Style] = {
+    "answer_tags": Style(
+        "\nThink it through inside <think> </think> tags, then give only the final answer inside <answer> </answer> "
+        "tags.",
+        "answer_tags",
+    ),
+    "boxed": Style("\nReason step by step and put your final answer within \\boxed{}.", "boxed"),
+    "plain": Style("", "plain"),
+    "paper_text": Style("\n Please reason step by step, and put your final answer within \\boxed{}.", "boxed"),
+    "paper_tags": Style(
+        " Output the thinking process in <think> </think> and final answer in <answer> </answer> tags.", "answer_tags"
+    ),
+    "paper_boxed": Style(
+        " Please reason step by step, and put your final answer within \\boxed{}.",
+        "boxed",
+        "You are a helpful assistant.",
+    ),
 }
-"""Instruction by style; `answer_tags` is the form vision-language agents are trained with, `boxed` the text agents."""
+"""By name. `paper_text`, `paper_tags` and `paper_boxed` are the strings of the authors' release, for text agents, for
+vision-language agents, and for vision-language models that were not trained."""
 
 
-def prompt_text(prompt: Prompt, style: PromptStyle, view: str = "original") -> str:
-    """Question in one view followed by the instruction of the run's style, or of the prompt's own."""
-    return prompt.question(view) + INSTRUCTIONS[prompt.style or style]
+class Asked(Protocol):
+    """What a prompt is made with: the `prompt` section of a config, or how an evaluation asks."""
+
+    @property
+    def style(self) -> PromptStyle: ...
+    @property
+    def instruction(self) -> str | None: ...
+    @property
+    def system(self) -> str | None: ...
+
+
+def instruction_of(asked: Asked) -> str:
+    """Return the text after every question: one's own, else the style's."""
+    return STYLES[asked.style].instruction if asked.instruction is None else asked.instruction
+
+
+def system_of(asked: Asked) -> str | None:
+    """Return the system message: one's own, of which an empty one is none, else the style's."""
+    return (STYLES[asked.style].system if asked.system is None else asked.system) or None
+
+
+def prompt_text(prompt: Prompt, asked: Asked, view: str = "original") -> str:
+    """Question in one view followed by the run's instruction, or by that of the prompt's own style."""
+    instruction = instruction_of(asked) if prompt.style is None else STYLES[prompt.style].instruction
+    return prompt.question(view) + instruction

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from mmcorl.policy.lora import LORA
+from mmcorl.policy.trained_with import TrainedWith
 from mmcorl.policy.weights import checkpoint_dtype, write
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def save(worker: Worker, directory: Path) -> None:
         else:
             write(shards.policy.model, directory, torch.float32, state)
         shards.policy.processor.save_pretrained(directory)
+        _trained_with(worker).write(directory)
         torch.save({"optimizer": optimizer, "schedule": worker.schedule.state_dict()}, directory / "optimizer.pt")
         if worker.ema:
             worker.ema.save(directory)
@@ -51,7 +53,7 @@ def load(worker: Worker, directory: Path) -> None:
 
 
 def export(worker: Worker, directory: Path) -> None:
-    """Write weights and processor in Hugging Face format, in the dtype of the starting checkpoint.
+    """Write weights and processor in Hugging Face format, in the dtype of the starting checkpoint, and mmcorl.json.
 
     Rounded to bf16 like most published checkpoints; `save` keeps the fp32 weights. Low-rank adapters are merged in fp32
     first, and also written to `directory`/adapter.
@@ -66,4 +68,9 @@ def export(worker: Worker, directory: Path) -> None:
             base = worker.adapter.load_model(start, torch.float32, worker.config.training.attention)
             write(lora.merged_into(base, directory / "adapter", state), directory, checkpoint_dtype(start))
         policy.processor.save_pretrained(directory)
+        _trained_with(worker).write(directory)
     worker.ranks.barrier()
+
+
+def _trained_with(worker: Worker) -> TrainedWith:
+    return TrainedWith.of(worker.config, worker.encoder.settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,17 @@ import pytest
 
 from eval_suite import evaluate
 from eval_suite.folder import EvalFolder
-from eval_suite.generation import trained_with
+from eval_suite.generation import Generation
 from eval_suite.items import Item, Response
+from eval_suite.options import EvalOptions
+from eval_suite.pipeline import EvalJob
 from eval_suite.results import unfinished
 from evaluations import Cli, cli, evaluation, gsm8k, kill, math500
 from mmcorl.cli.main import main
 from mmcorl.errors import UserError
+from mmcorl.policy.trained_with import TrainedWith
 from paths import FIXTURES
+from worker_parts import settings
 
 __all__ = ["cli"]
 SETTINGS = {"temperature": 0, "max_new_tokens": 8, "style": "plain", "dtype": "fp32"}
@@ -47,21 +52,47 @@ def test_an_evaluation_ends_the_same_wherever_it_was_killed(
         assert (tmp_path / "part" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
 
 
-def test_a_trained_checkpoint_is_asked_as_it_was_trained(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    (run / "final" / "qwen").mkdir(parents=True)
-    (run / "metrics.jsonl").write_text("")
-    (run / "config.yaml").write_text(
-        "prompt: {style: plain, system: Be brief.}\nvision: {max_side: 512, tiles: 4, max_pixels: 90000}\n"
-        "agents: [{name: other}, {name: qwen, model: x, template: {enable_thinking: false}}]\n"
-    )
-    assert trained_with(str(run / "final" / "qwen")) == {
-        "style": "plain",
-        "system": "Be brief.",
-        "vision": {"max_side": 512, "tiles": 4, "max_pixels": 90000},
-        "template": {"enable_thinking": False},
-    }
-    assert trained_with("Qwen/Qwen2.5-VL-3B-Instruct") == {}
+def trained_copy(checkpoint: Path, folder: Path, **sections: Any) -> str:
+    """A checkpoint that says it comes from a run with these sections."""
+    path = shutil.copytree(checkpoint, folder)
+    config = settings(**sections)
+    TrainedWith.of(config, config.agents[0]).write(path)
+    return str(path)
+
+
+def planned(model: str, *names: str, **options: Any) -> dict[str, Generation]:
+    return dict(EvalJob.plan(model, Path("out"), names, EvalOptions(**options)).generation)
+
+
+def test_a_trained_checkpoint_and_its_base_are_asked_alike(
+    tiny_checkpoints: Mapping[str, Path], tmp_path: Path
+) -> None:
+    """The benchmark's question for both; the training run's on request; image settings are the model's."""
+    agent = {"name": "a", "model": "m", "template": {"enable_thinking": False}}
+    prompt = {"style": "paper_tags", "system": "Be brief."}
+    base = str(tiny_checkpoints["qwen2"])
+    trained = trained_copy(Path(base), tmp_path / "t", agents=[agent], prompt=prompt, vision={"max_pixels": 90000})
+    names = "math500", "humaneval", "mbpp", "livecodebench"
+    for model in (base, trained):
+        asked = planned(model, *names)
+        assert [(asked[name].style, asked[name].system) for name in names] == [("boxed", None)] + 3 * [("plain", None)]
+    assert (asked["math500"].vision, asked["math500"].template) == ({"max_pixels": 90000}, {"enable_thinking": False})
+    assert planned(base, *names, like=trained) == planned(trained, *names)
+    for model, more in ((trained, {}), (base, {"like": trained})):
+        asked = planned(model, *names, style="as-trained", **more)
+        assert [(asked[name].style, asked[name].system) for name in names] == [("paper_tags", "Be brief.")] + 3 * [
+            ("plain", None)
+        ]
+    assert planned(trained, "math500", chat_template="off")["math500"].template is False
+    own = planned(trained, "math500", "mbpp", instruction=" Solve it.", system="")
+    assert [(how.instruction, how.system) for how in own.values()] == [(" Solve it.", ""), (None, "")]
+    for options, says in (
+        ({"style": "as-trained"}, "does not say how it was trained"),
+        ({"like": base}, "--like .* does not say how it was trained"),
+        ({"style": "boxed", "instruction": "?"}, "leave one of them out"),
+    ):
+        with pytest.raises(UserError, match=says):
+            planned(base, "math500", **options)
 
 
 def test_a_problem_that_would_end_its_own_turn_counts_as_wrong(

@@ -15,6 +15,7 @@ from mmcorl.answers import Equivalence
 from mmcorl.cli.main import main
 from mmcorl.config import Config
 from mmcorl.errors import UserError
+from mmcorl.policy.trained_with import TrainedWith
 from mmcorl.run import checkpoints, inputs
 from mmcorl.run.evaluation import is_best
 from mmcorl.run.recorder import Recorder
@@ -142,6 +143,16 @@ def test_a_run_is_read_as_tables(trained_run: TrainedRun) -> None:
     assert all((folder / "config.json").is_file() for folder in run.weights.values())
     with pytest.raises(UserError, match="holds no run"):
         load_run(trained_run.path / "final")
+
+
+def test_every_folder_of_weights_says_how_it_was_trained(trained_run: TrainedRun) -> None:
+    folders = [trained_run.path / "final", *(trained_run.path / "checkpoints").glob("step_*")]
+    assert len(folders) > 2
+    for folder in folders:
+        for name in AGENTS:
+            known = TrainedWith.model_validate_json((folder / name / "mmcorl.json").read_bytes())
+            assert (known.run, known.agent, known.prompt.style) == ("small", name, "plain")
+            assert f"{name}/mmcorl.json" in checkpoints.read(folder).record.sha256
 
 
 def test_train_takes_settings_by_name_and_resumes(trained_run: TrainedRun, tmp_path: Path) -> None:

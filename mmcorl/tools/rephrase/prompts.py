@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mmcorl.answers import extract
 from mmcorl.llm_client import Reply
-from mmcorl.policy.prompt_styles import INSTRUCTIONS
+from mmcorl.policy.prompt_styles import STYLES
 
 PROMPT_VERSION = "1"
 """Part of every cache key and of the report; changes whenever the words below or the reading of replies change."""
@@ -75,7 +75,7 @@ def read_comparison(reply: Reply) -> bool | None:
 
 
 def solve_prompt(question: str) -> str:
-    return question + INSTRUCTIONS["boxed"]
+    return question + STYLES["boxed"].instruction
 
 
 def read_solution(reply: Reply) -> str | None:

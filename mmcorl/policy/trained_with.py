@@ -1,0 +1,115 @@
+"""How a checkpoint was prompted in training, kept beside its weights so that it survives copying and upload."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from mmcorl.config import AgentSettings, Config
+from mmcorl.config.errors import sentence
+from mmcorl.config.schema import PromptSettings, VisionConfig
+from mmcorl.errors import UserError
+from mmcorl.system.version import __version__
+from model_adapters.templates import Template
+
+FILE = "mmcorl.json"
+
+
+class TrainedWith(BaseModel):
+    """The settings of a training run that decide what one of its agents reads."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    run: str | None = None
+    """Name of the run."""
+    agent: str | None = None
+    model: str | None = None
+    """The checkpoint that training started from."""
+    prompt: PromptSettings = PromptSettings()
+    vision: VisionConfig = VisionConfig()
+    template: Template = {}
+    adapter: str | None = None
+    mmcorl: str | None = None
+    """Version of this package."""
+
+    @classmethod
+    def of(cls, config: Config, agent: AgentSettings) -> Self:
+        """What a run with this config does with one agent."""
+        return cls(
+            run=config.name,
+            agent=agent.name,
+            model=agent.model,
+            prompt=config.prompt,
+            vision=config.vision,
+            template=agent.template,
+            adapter=agent.adapter,
+            mmcorl=__version__,
+        )
+
+    @property
+    def image_settings(self) -> dict[str, Any]:
+        """Fields of `VisionSettings` that differ from its defaults."""
+        return self.vision.model_dump(exclude_defaults=True)
+
+    def write(self, folder: Path) -> None:
+        """Write the file into a folder of weights."""
+        text = json.dumps(self.model_dump(mode="json"), indent=1, ensure_ascii=False)
+        (folder / FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def trained_with(model: str) -> TrainedWith | None:
+    """Return how the run that a checkpoint comes from prompts it; None for other checkpoints.
+
+    Read from mmcorl.json beside its weights, on the hub too, or else from RUN/config.yaml of the run that it lies in,
+    as RUN/final/AGENT or RUN/checkpoints/STEP/AGENT. Raises UserError for a file that is damaged.
+    """
+    folder = Path(model)
+    if not folder.is_dir():
+        file = _on_hub(model)
+        # An adapter is code of this machine, which a file from elsewhere may not name.
+        return _read(file, json.loads).model_copy(update={"adapter": None}) if file is not None else None
+    if (folder / FILE).is_file():
+        return _read(folder / FILE, json.loads)
+    for run in list(folder.resolve().parents)[:3]:
+        if (run / "config.yaml").is_file() and (run / "metrics.jsonl").is_file():
+            return _read(run / "config.yaml", lambda text: _agent(yaml.safe_load(text), folder.resolve().name))
+    return None
+
+
+def _agent(config: dict[str, Any], name: str) -> dict[str, Any]:
+    """The entries of a config that are about one agent."""
+    own: dict[str, Any] = {"name": name}
+    own |= next((agent for agent in config.get("agents", ()) if agent.get("name") == name), {})
+    found: dict[str, Any] = {"run": config.get("name"), "agent": name}
+    for section, keys in ((config, ("prompt", "vision")), (own, ("model", "template", "adapter"))):
+        found |= {key: section[key] for key in keys if section.get(key) is not None}
+    return found
+
+
+def _read(file: Path, parse: Any) -> TrainedWith:
+    try:
+        content = parse(file.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError("it holds no settings")
+        return TrainedWith.model_validate(content)
+    except ValidationError as error:
+        reason = sentence(error, content, TrainedWith)
+    except (ValueError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+    raise UserError(f"{str(file)!r} does not say how the checkpoint was trained ({reason}): restore or remove it")
+
+
+def _on_hub(model: str) -> Path | None:
+    from transformers.utils import cached_file
+
+    if ":" in model:  # zoo:NAME
+        return None
+    try:
+        found = cached_file(model, FILE)
+    except (OSError, ValueError):  # no such file, no such model, or no network: loading the model says which
+        return None
+    return None if found is None else Path(found)

@@ -1,0 +1,146 @@
+"""What a model is asked, character by character: the strings of the authors' release, one's own, no chat template."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapter_passes import each_family, noise
+from mmcorl.config import AgentSettings
+from mmcorl.errors import UserError
+from mmcorl.policy.prompt_encoder import PromptEncoder
+from mmcorl.policy.prompt_styles import STYLES
+from mmcorl.policy.trained_with import TrainedWith, trained_with
+from model_adapters.base import AdapterError
+from worker_parts import prompt, settings
+
+# DrStranded/Co-RL ff476f0: llm/trainers/co_rl/dataset.py `_make_prompt`; mllm/trainers/dataset.py `_make_prompt`;
+# mllm/eval/eval_mllm.py `BOXED_SUFFIX` and the system turn beside it.
+TEXT = "What is 1+1?\n Please reason step by step, and put your final answer within \\boxed{}."
+TAGS = "What is 1+1? Output the thinking process in <think> </think> and final answer in <answer> </answer> tags."
+BOXED = "What is 1+1? Please reason step by step, and put your final answer within \\boxed{}."
+HELPFUL = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
+
+
+def rendered(path: Path, *images: Any, template: Any = None, **section: Any) -> str:
+    """The prompt as the model reads it, placeholders of images left out."""
+    agent = {"name": "a", "model": str(path)} | ({} if template is None else {"template": template})
+    config = settings(agents=[agent], prompt=section)
+    encoder = PromptEncoder(config, config.agents[0], str(path))
+    ids = encoder.encode(prompt("What is 1+1?", *images)).input_ids.tolist()
+    return str(getattr(encoder.processor, "tokenizer", encoder.processor).decode(ids)).replace("<|image_pad|>", "")
+
+
+@pytest.mark.parametrize(
+    ("family", "style", "system", "asked"),
+    [
+        ("qwen2", "paper_text", "", TEXT),
+        ("qwen2_5_vl", "paper_tags", "", TAGS),
+        ("qwen2_5_vl", "paper_boxed", HELPFUL, BOXED),
+    ],
+)
+def test_prompts_are_those_of_the_release(
+    family: str, style: str, system: str, asked: str, tiny_checkpoints: Mapping[str, Path]
+) -> None:
+    pictures = [noise(56, 56)] if family == "qwen2_5_vl" else []
+    place = "<|vision_start|><|vision_end|>" if pictures else ""
+    expected = f"{system}<|im_start|>user\n{place}{asked}<|im_end|>\n<|im_start|>assistant\n"
+    assert rendered(tiny_checkpoints[family], *pictures, style=style) == expected
+
+
+def test_styles_of_earlier_versions_keep_their_bytes() -> None:
+    assert {name: STYLES[name].instruction for name in ("answer_tags", "boxed", "plain")} == {
+        "answer_tags": "\nThink it through inside <think> </think> tags, then give only the final answer inside "
+        "<answer> </answer> tags.",
+        "boxed": "\nReason step by step and put your final answer within \\boxed{}.",
+        "plain": "",
+    }
+
+
+def test_an_instruction_of_ones_own_and_a_system_message_win(tiny_checkpoints: Mapping[str, Path]) -> None:
+    path = tiny_checkpoints["qwen2"]
+    own = rendered(path, style="paper_boxed", instruction=" \n Solve it: ")
+    assert own == f"{HELPFUL}<|im_start|>user\nWhat is 1+1? \n Solve it: <|im_end|>\n<|im_start|>assistant\n"
+    assert "system" not in rendered(path, style="paper_boxed", system="")
+    assert "Be brief." in rendered(path, style="paper_boxed", system="Be brief.")
+    assert rendered(path, style="boxed", instruction="").startswith("<|im_start|>user\nWhat is 1+1?<|im_end|>")
+
+
+@each_family("qwen2", "llama", "qwen2_5_vl")
+def test_without_a_chat_template_the_text_alone_is_read(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
+    start = "<|begin_of_text|>" if family == "llama" else ""
+    text = rendered(tiny_checkpoints[family], template=False, style="paper_text")
+    assert text == start + TEXT
+    with pytest.raises(AdapterError, match="which alone has a place for a system message"):
+        rendered(tiny_checkpoints[family], template=False, system="Be brief.")
+    if family == "qwen2_5_vl":
+        with pytest.raises(AdapterError, match="which alone has a place for images"):
+            rendered(tiny_checkpoints[family], noise(56, 56), template=False)
+
+
+def test_a_checkpoint_that_has_none_is_asked_without_or_refused(
+    tiny_checkpoints: Mapping[str, Path], tmp_path: Path
+) -> None:
+    path = shutil.copytree(tiny_checkpoints["qwen2"], tmp_path / "base")
+    (path / "chat_template.jinja").unlink()
+    assert rendered(path, template=False, style="paper_text") == TEXT
+    with pytest.raises(AdapterError, match=r"has no chat template: .*or ask without one \(`template: off`"):
+        rendered(path)
+
+
+def test_what_a_checkpoint_was_trained_with_is_read_where_it_lies(tmp_path: Path) -> None:
+    """Beside the weights; for runs of earlier versions from the run's config; elsewhere nothing is known."""
+    final = tmp_path / "run" / "final" / "qwen"
+    final.mkdir(parents=True)
+    assert trained_with(str(final)) is None
+    (tmp_path / "run" / "metrics.jsonl").write_text("")
+    (tmp_path / "run" / "config.yaml").write_text(
+        "name: r\nprompt: {style: plain, system: Be brief.}\nvision: {max_side: 512, tiles: 4, max_pixels: 90000}\n"
+        "agents: [{name: other}, {name: qwen, model: x, template: {enable_thinking: false}}]\n"
+    )
+    old = trained_with(str(final))
+    assert old is not None
+    assert (old.prompt.style, old.prompt.system, old.template) == ("plain", "Be brief.", {"enable_thinking": False})
+    assert old.image_settings == {"max_side": 512, "tiles": 4, "max_pixels": 90000}
+    config = settings(prompt={"style": "paper_tags", "instruction": "\n?"}, vision={"max_pixels": 90000})
+    agent = AgentSettings(name="qwen", model="m", template=False)
+    TrainedWith.of(config, agent).write(final)
+    known = trained_with(str(final))
+    assert known is not None
+    assert (known.prompt, known.template, known.image_settings) == (config.prompt, False, {"max_pixels": 90000})
+    moved = shutil.copytree(final, tmp_path / "elsewhere")
+    assert trained_with(str(moved)) == known
+    assert trained_with("Qwen/Qwen2.5-VL-3B-Instruct") is None
+    for text in ("{", "[]", '{"prompt": {"style": "sonnet"}}'):
+        (final / "mmcorl.json").write_text(text)
+        with pytest.raises(UserError, match=r"mmcorl.json' does not say how the checkpoint was trained \(.*restore"):
+            trained_with(str(final))
+
+
+@pytest.mark.parametrize(
+    ("family", "vision", "held"),
+    [
+        ("internvl3_5", {}, {"crop_to_patches": False}),
+        ("internvl3_5", {"tiles": 4}, {"crop_to_patches": True, "max_patches": 4}),
+        ("qwen2_5_vl", {"max_pixels": 90000}, {"size": {"shortest_edge": 3136, "longest_edge": 90000}}),
+        ("gemma3", {}, {"do_pan_and_scan": False}),
+    ],
+)
+def test_files_of_a_processor_say_what_images_were_trained_with(
+    family: str, vision: Any, held: Any, tiny_checkpoints: Mapping[str, Path], tmp_path: Path
+) -> None:
+    path = tiny_checkpoints[family]
+    config = settings(agents=[{"name": "a", "model": str(path)}], vision=vision)
+    PromptEncoder(config, config.agents[0], str(path)).processor.save_pretrained(tmp_path)
+    saved = type_of_processor(tmp_path).image_processor.to_dict()
+    assert {name: saved[name] for name in held} == held
+
+
+def type_of_processor(path: Path) -> Any:
+    from transformers import AutoProcessor
+
+    return AutoProcessor.from_pretrained(path)
