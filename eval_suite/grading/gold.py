@@ -30,6 +30,8 @@ _MOJIBAKE = (
 _LOST_FRACTION = re.compile(r"((?:\\[A-Za-z]+|[\\A-Za-z}\])^_])\s*)?\{(\d{1,9})\}\s*\{(\d{1,9})\}")
 _DISPLAY_DOT = re.compile(r"(\\\]|\\\)|\$)\s*\.\s*$")
 _GSM8K = "####"
+# The end that Minerva's prompt gives a worked solution.
+_MINERVA = re.compile(r"the final answer is (.{1,400}?)\.? I hope it is correct", re.IGNORECASE)
 MAX_GOLD = 4096
 
 
@@ -39,15 +41,16 @@ def clean_gold(gold: str) -> str:
 
     Called by loaders (once per row) and by the rule stage for any gold. Idempotent; never raises; blank stays blank.
     """
-    text = strip_noise(gold).strip()
+    listed = len(gold) <= MAX_GOLD and gold.strip().startswith("['") and gold.strip().endswith("']")
+    text = strip_noise(_listed(gold.strip()) if listed else gold).strip()
     if len(text) > MAX_GOLD:
         return text
-    if text.startswith("['") and text.endswith("']"):
-        text = _listed(text)
     for broken, repaired in _MOJIBAKE:
         text = broken.sub(repaired, text)
     if _GSM8K in text:
         text = text.rpartition(_GSM8K)[2].strip() or text
+    if "I hope it is correct" in text and (given := _MINERVA.findall(text)):
+        text = given[-1]
     text = _unboxed(text)
     text = _DISPLAY_DOT.sub(r"\1", text)
     text = _LOST_FRACTION.sub(lambda m: m.group() if m.group(1) else rf"\frac{{{m.group(2)}}}{{{m.group(3)}}}", text)

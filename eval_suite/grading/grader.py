@@ -15,8 +15,6 @@ from mmcorl.answers import Equivalence
 from mmcorl.errors import UserError
 
 MCQ_POLICIES: tuple[McqPolicy, ...] = ("letter_or_value", "letter_only")
-TIMEOUT = 0.75
-"""Processor seconds of one symbolic comparison, so that no response takes a second."""
 
 Judge = Callable[[str | None, Sequence[str] | None, str, str], bool | None]
 """Maps (question, options, gold, extracted answer) to whether they agree, None without a clear answer.
@@ -39,7 +37,7 @@ class Grader:
         if mcq_policy not in MCQ_POLICIES:
             raise UserError(f"mcq_policy {mcq_policy!r} is not known; use one of {', '.join(MCQ_POLICIES)}.")
         self.mcq_policy: McqPolicy = mcq_policy
-        self.relation = Equivalence(timeout=TIMEOUT) if relation is None else relation
+        self.relation = Equivalence() if relation is None else relation
         self._owns_relation = relation is None
 
     def __enter__(self) -> Grader:
@@ -130,6 +128,6 @@ _lock = threading.Lock()
 def _shared_relation() -> Equivalence:
     with _lock:
         if not _shared:
-            _shared.append(Equivalence(timeout=TIMEOUT))
+            _shared.append(Equivalence())
             _shared[0].warm_up()
         return _shared[0]

@@ -157,7 +157,7 @@ def _compare_free_form(answer: str, gold: str, reference: Reference, relation: E
         return False, "an inequality where a set is asked for"
     if _asks_for_order(reference.question) and left.kind == right.kind == "list":
         return _in_order(left, right, relation), "in the order asked for"
-    if relation.same(answer, gold) or (right.kind == "ratio" and relation.same_value(answer, gold)):
+    if relation.same(answer, gold) or ("ratio" in (left.kind, right.kind) and relation.same_value(answer, gold)):
         return True, "equal"
     return False, OUT_OF_TIME if relation.out_of_time(answer, gold) else "not shown to be equal"
 

@@ -26,11 +26,14 @@ _SPECIAL_TOKEN = re.compile(
     r"<\|[A-Za-z0-9_ ]{1,40}\|>|</?s>|<(?:bos|eos|pad|unk|end_of_turn|start_of_turn)>|<｜[^<>｜]{1,40}｜>"
 )
 _KEEP = frozenset("\n\t\r")
+# A line end that was escaped once too often; `\\n` in a matrix is a row's end and an n.
+_ESCAPED_LINE_END = re.compile(r"(?<!\\)\\n(?![A-Za-z])")
 _CLEAN = re.compile(r"[\x20-\x7e\n\t\r]*")
 
 
 def strip_noise(text: str) -> str:
     """Return `text` without byte-order marks, control characters, zero-width characters and lone surrogates."""
+    text = _ESCAPED_LINE_END.sub("\n", text) if r"\n" in text else text
     if _CLEAN.fullmatch(text) and "\t" not in text and "\r" not in text:
         return text
     for swallowed, command in _SWALLOWED:

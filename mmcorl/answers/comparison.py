@@ -9,7 +9,7 @@ from dataclasses import replace
 from mmcorl.answers.intervals import Interval, interval
 from mmcorl.answers.numbers import approximate
 from mmcorl.answers.options import LETTERS, same_spelling
-from mmcorl.answers.parse import ParsedAnswer, canonical_text, parse
+from mmcorl.answers.parse import ParsedAnswer, canonical_text, parse, split_top_level
 from mmcorl.answers.polynomials import equal_equations, equal_expressions
 from mmcorl.answers.rounding import rounds_to, same_number
 
@@ -20,6 +20,7 @@ _PLAIN_UNION = {"", "()", "{}"}
 _WRITTEN_FRACTION = re.compile(r"\\frac|\d/\d")
 _INEQUALITY = re.compile(r"(<|>|\\le(?![A-Za-z])|\\ge(?![A-Za-z]))")
 _MIRRORED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le"}
+_SUM = re.compile(r"\\(?:sum|prod)_(?:\{[^{}]*\}|\w)\^(?:\{[^{}]*\}|\w|\\infty(?![A-Za-z]))")
 _SYMBOLS = {
     "slope": ("m", "k"),
     "area": ("s",),
@@ -48,9 +49,10 @@ class Comparison:
         """Return whether a value is that of an option, or of a gold answer."""
         if same_spelling(value, option):
             return True
-        if (fraction := quotient(option)) is not None and _WRITTEN_FRACTION.search(value.body):
-            # 5/12 answers 5:12; the decimal does not, and 5:12 does not answer 5/12.
-            return self.same(value, fraction)
+        for ratio, other in ((option, value), (value, option)):
+            # 5/12 answers 5:12, and 5:12 answers 5/12; the decimal does not.
+            if (fraction := quotient(ratio)) is not None and _WRITTEN_FRACTION.search(other.body):
+                return self.same(other, fraction)
         # A single letter that is no label names nothing by value: the variable a is not the option "A".
         if len(value.body) == 1 and value.body in LETTERS:
             return False
@@ -185,6 +187,12 @@ class Comparison:
         # `\\infty+1` is no number, and an algebra system says it equals `\\infty`.
         if r"\infty" in a.body or r"\infty" in b.body:
             return False
+        left, right = _SUM.match(a.body), _SUM.match(b.body)
+        if left is not None and right is not None and left.group() == right.group():
+            # Both run over the same terms; a product is wholly under the sign.
+            terms = parse(a.body[left.end() :]), parse(b.body[right.end() :])
+            if all(term.kind == "expression" and _is_product(term.body) for term in terms):
+                return self._same_scalar(*terms)
         decided = rounds_to(a, b)
         if decided is None:
             decided = equal_expressions(a.body, b.body)
@@ -196,6 +204,10 @@ class Comparison:
             if left is not None and right is not None and abs(left - right) > 1e-9 * max(abs(left), abs(right)):
                 return False
         return self._prove(a.body, b.body)
+
+
+def _is_product(text: str) -> bool:
+    return len(split_top_level(text, frozenset("+-"))) == 1
 
 
 def _mirrored(sides: list[str]) -> list[str]:

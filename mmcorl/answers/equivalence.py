@@ -23,6 +23,8 @@ _PLAIN = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{1,5})?")
 """Numbers that need no parsing: with fewer than `ROUNDED_PLACES` places they are equal when their values are."""
 _DECIMAL_COMMA = re.compile(r"-?(?:0,[0-9]{1,18}|[0-9]{3,18},[0-9]{1,2}|[0-9]{1,18},(?:[0-9]{2}|[0-9]{4,18}))")
 _DECIMAL_POINT = re.compile(r"-?[0-9]{1,18}\.[0-9]{1,18}")
+_FIRST = 0.15
+"""The first share of `timeout`. With the start of a worker, about 1 s, it stays below 1.5 s of processor time."""
 _MEMORY_ENTRIES = 1 << 16
 _MEMORY_CHARACTERS = 1024
 """Longer pairs are compared again rather than remembered, which bounds the memory whatever the answers are."""
@@ -60,7 +62,8 @@ class Equivalence:
     `classes` is stricter: answers share a class when they equal the same answers.
 
     Args:
-        timeout: processor seconds of one comparison; a longer one counts as not the same.
+        timeout: processor seconds of one comparison; a longer one counts as not the same. A seventh of
+            it decides nearly all; what runs out of that is asked again.
         memory_mb: address space of one worker process, in MiB.
         workers: number of worker processes; several only help when several threads compare at once.
 
@@ -83,7 +86,7 @@ class Equivalence:
         """Of those, pairs that ran out of time or memory and counted as not the same."""
         self._pool = SymbolicPool(workers, timeout, memory_mb)
         self._pairs: _Memory[bool] = _Memory()
-        self._proofs: _Memory[Outcome] = _Memory()
+        self._proofs: _Memory[tuple[Outcome, float]] = _Memory()
         self._late: _Memory[bool] = _Memory()
         self._options: _Memory[NamedOptions] = _Memory()
         self._lock = threading.Lock()
@@ -165,15 +168,23 @@ class Equivalence:
         return named
 
     def _comparison(self, asked: Hashable) -> Comparison:
-        """Return the comparison of one pair, whose symbolic parts share `timeout` seconds of processor time."""
-        remaining = self.timeout
+        """Return the comparison of one pair, whose symbolic parts share their seconds of processor time.
+
+        A part that runs out of the first share is asked again, in a fresh fork and with all of `timeout`.
+        """
+        remaining, again = self.timeout * _FIRST, False
 
         def prove(a: str, b: str) -> bool:
-            nonlocal remaining
+            nonlocal remaining, again
             outcome, seconds = self._prove(a, b, remaining)
+            if outcome == "timeout" and not again:
+                remaining, again = self.timeout, True
+                outcome, seconds = self._prove(a, b, remaining)
             remaining -= seconds
             if outcome == "timeout":
                 self._late.put(asked, True, len(str(asked)))
+                with self._lock:
+                    self.timeouts += 1
             return outcome == "same"
 
         return Comparison(prove)
@@ -187,13 +198,14 @@ class Equivalence:
             return "different", 0.0
         known = self._proofs.get((a, b))
         if known is not None:
-            return known, 0.0
-        outcome, spent = self._pool.compare(a, b, seconds) if seconds > 0 else ("timeout", 0.0)
+            # What is remembered costs what it cost, so that no verdict depends on what was asked before.
+            return known
+        found: tuple[Outcome, float] = self._pool.compare(a, b, seconds) if seconds > 0 else ("timeout", 0.0)
         with self._lock:
-            self.symbolic += 1
-            self.timeouts += outcome == "timeout"
-        self._proofs.put((a, b), outcome, len(a) + len(b))
-        return outcome, spent
+            self.symbolic += seconds != self.timeout
+        if found[0] != "timeout" or seconds == self.timeout:
+            self._proofs.put((a, b), found, len(a) + len(b))
+        return found
 
 
 class _Memory(Generic[V]):

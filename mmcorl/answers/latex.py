@@ -54,11 +54,18 @@ _SPACED_THOUSANDS = re.compile(r"-?[1-9]\d{0,2}(?: \d{3})+(?:\.\d+)?")
 _ROMAN = re.compile(
     r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mathit|mathsf|operatorname|mbox|hbox|rm|bf|emph"
     r"|boldsymbol|bm|underline)"
-    r"\s*\{([^{}]{0,512})\}"
+    r"\s*\{((?:[^{}]|\^\{-?[1-4]\}){0,512})\}"
 )
 _ROMAN_UNITS = {"s": "sec", "h": "hr", "t": "tonne", "l": "L", "N": "newton", "J": "joule", "W": "watt"}
-_ROMAN_UNITS |= {"V": "volt", "A": "ampere", "m": "metre", "g": "gram", "L": "litre"}
-_SPACED_UNIT = re.compile(r"(10\s*\^\s*\{-?\d{1,3}\}|\d)\s+([shNJWVA])\s*\.?\s*$")
+_ROMAN_UNITS |= {"V": "volt", "A": "ampere", "m": "metre", "g": "gram", "L": "litre", "K": "kelvin"}
+_SPACED_UNIT = re.compile(r"(10\s*\^\s*\{-?\d{1,3}\}|\d)\s+([shNJWVAK])\s*\.?\s*$")
+_MICROMETERS = re.compile(r"(?<=[\d}])(?:\s|\\,|~){0,4}\\mu\s{0,4}(?:m|\\(?:text|mathrm)\s?\{\s?m\s?\})\s*\.?\s*$")
+# `3 m s^{-1}`: units side by side are a product where one has a negative power.
+_GAP = r"(?:\s|\\,|~){1,4}"
+_UNIT = r"(?:k?g|[kcm]?m|mol|[sJNWVAK])(?:\s{0,4}\^\s?(?:\{\s?-?[1-4]\s?\}|[1-4]))?"
+_UNIT_PRODUCT = re.compile(rf"(?<=\d){_GAP}({_UNIT}(?:{_GAP}{_UNIT}){{1,4}})\s*\.?\s*$")
+_BETWEEN_UNITS = re.compile(rf"{_GAP}(?=[A-Za-z])")
+_SPACED_EXPONENT = re.compile(r"-?\d+(?:\.\d+)?[eE] \d{1,3}")
 _DEGREES = re.compile(
     r"\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?:(?![A-Za-z])|(?=[TNSEWC](?![A-Za-z])))|\\degrees?(?![A-Za-z])|\^\s*°|\^\s*\{\s*°\s*\}"
 )
@@ -88,6 +95,7 @@ _COMMAND_NAMES = (
 )
 _COMMANDS = FUNCTIONS | frozenset(_COMMAND_NAMES.split())
 _COMMAND = re.compile(r"(?<!\\)\\[A-Za-z]")
+_ENDS_COMMAND = re.compile(r"\\[A-Za-z]+\Z")
 _DOUBLED_COMMAND = re.compile(r"\\\\[A-Za-z]{2,}")
 _DOUBLED = re.compile(r"\\\\(?=[A-Za-z]{2,}|[{}%!,;:]|\$\s*\d)")
 # `x = 1 \quad y = 2` and `x=1\\y=2`: equations beside each other are several, though TeX shows no comma.
@@ -185,6 +193,10 @@ def _once(text: str) -> str:
     text = _unwrap(_single_backslashes(_characters(text)))
     if (time := _TIME.fullmatch(text)) is not None:
         text = f"{time.group(1)}:{time.group(2) or '00'} {time.group(3).lower()}m"
+    if _SPACED_EXPONENT.fullmatch(text):
+        text = text.replace(" ", "")
+    elif text[:1] == "{" and not text[1:-1].strip() and text[-1] == "}":
+        text = r"\emptyset"
     text = _PREFIX.sub("", text, count=1) if _PREFIX.match(text) else text
     # `= 7/4` continues a line of the question.
     text = text[1:].lstrip() if text.startswith("=") and not text.startswith("==") and len(text) > 1 else text
@@ -248,6 +260,7 @@ def _unwrap(text: str) -> str:
 
 
 def _latex(text: str) -> str:
+    text = _MICROMETERS.sub(" micrometer", text) if r"\mu" in text else text
     text = _SPACED_UNIT.sub(lambda m: f"{m.group(1)} {_ROMAN_UNITS[m.group(2)]}", text)
     text = _TIE.sub(" ", text) if "~" in text else text
     if (cases := _CASES.fullmatch(text.strip())) is not None:
@@ -268,6 +281,8 @@ def _latex(text: str) -> str:
         text = _THIN_DIGITS.sub("", _SPACING.sub(" ", text))
         for pattern, replacement in _COMMAND_SYNONYMS:
             text = pattern.sub(replacement, text)
+    if "-" in text and (product := _UNIT_PRODUCT.search(text)) is not None and "-" in product.group(1):
+        text = f"{text[: product.start()]} " + _BETWEEN_UNITS.sub(r" \\cdot ", product.group(1))
     if "{" in text:
         text = _BRACED_COMMA.sub(",", text)
         text = _BRACED_WORDS.sub(lambda m: m.group() if m.group(1) else f" {m.group(2)}", text)
@@ -301,7 +316,8 @@ def _roman(match: re.Match[str]) -> str:
     after_value = before[-1:] in ("}", ")") or before[-1:].isdigit() or before.endswith(r"\pi")
     if after_value and bare in _ROMAN_UNITS:
         return f" {_ROMAN_UNITS[bare]} "
-    return f" {content} " if len(bare) > 1 else bare
+    # `\pi\text{r}` must not become another command.
+    return f" {content} " if len(bare) > 1 else f" {bare}" if _ENDS_COMMAND.search(before) else bare
 
 
 def _braced_fraction(match: re.Match[str]) -> str:

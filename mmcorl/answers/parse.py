@@ -202,8 +202,8 @@ def _parse(text: str, depth: int) -> ParsedAnswer:
         return member
     if r"\approx" in text:
         return _approximation(text, depth)
-    pieces = _split_top_level(text, _SEPARATORS)
-    equations = [len(_split_top_level(piece, frozenset("="))) > 1 for piece in pieces]
+    pieces = split_top_level(text, _SEPARATORS)
+    equations = [len(split_top_level(piece, frozenset("="))) > 1 for piece in pieces]
     if any(equations) and not (len(pieces) > 1 and sum(equations) > 1):
         equation = _equation(text, depth)
         if equation is not None:
@@ -230,7 +230,7 @@ def _member(text: str, depth: int) -> ParsedAnswer | None:
 
 def _approximation(text: str, depth: int) -> ParsedAnswer:
     """Parse `16\\pi \\approx 50.27`: what follows the sign must be the rounding of the value before it."""
-    sides = [side.strip() for side in _split_top_level(text, frozenset({r"\approx"}))]
+    sides = [side.strip() for side in split_top_level(text, frozenset({r"\approx"}))]
     if len(sides) == 2 and not sides[0]:
         return _parse(sides[1], depth + 1)
     if len(sides) != 2 or not all(sides):
@@ -256,7 +256,7 @@ def _is_name(text: str) -> bool:
 
 def _equation(text: str, depth: int) -> ParsedAnswer | None:
     """Parse `x = 5` or `k = 2+3 = 5`, a name and its last value, and equal constants such as `24*24 = 576`."""
-    sides = [side.strip() for side in _split_top_level(text, frozenset("="))]
+    sides = [side.strip() for side in split_top_level(text, frozenset("="))]
     if len(sides) < 2 or not all(sides):
         return None
     name: str | None = sides[0]
@@ -269,7 +269,7 @@ def _equation(text: str, depth: int) -> ParsedAnswer | None:
         if (len(name) > 2 and " " in name) or re.fullmatch(r"[A-Za-z]{4,}", name):
             name = name.casefold()
         # `a = 3b = 4` may be two equations that have lost their comma, and `x = 1 < y` is an inequality.
-        if any(_TERM.fullmatch(side) for side in sides[:-1]) or len(_split_top_level(sides[-1], _RELATIONS)) > 1:
+        if any(_TERM.fullmatch(side) for side in sides[:-1]) or len(split_top_level(sides[-1], _RELATIONS)) > 1:
             return None
     else:
         name = None
@@ -319,12 +319,12 @@ def _mathematics(text: str, pieces: list[str], depth: int) -> ParsedAnswer:
         inner = _parse(point.group(2), depth + 1)
         if inner.kind == "list" and inner.brackets == "()":
             return replace(inner, text=f"{point.group(1)}={inner.text}", name=point.group(1))
-    ratio = _split_top_level(text, frozenset(":"))
+    ratio = split_top_level(text, frozenset(":"))
     if len(ratio) > 1:
         if all(_RATIO_PART.fullmatch(part) for part in ratio):
             return ParsedAnswer("ratio", text, text, parts=tuple(_parse(part, depth + 1) for part in ratio))
         return ParsedAnswer("opaque", text)
-    union = _split_top_level(text, frozenset({r"\cup"}))
+    union = split_top_level(text, frozenset({r"\cup"}))
     if len(union) > 1:
         parts = tuple(_parse(part, depth + 1) for part in union)
         return ParsedAnswer("union", text, text, parts=parts)
@@ -333,14 +333,14 @@ def _mathematics(text: str, pieces: list[str], depth: int) -> ParsedAnswer:
     bracketed = _bracketed(text)
     if bracketed is not None:
         brackets, content = bracketed
-        inside = _split_top_level(content, frozenset(",;"))
+        inside = split_top_level(content, frozenset(",;"))
         nested = [_bracketed(row.strip()) for row in inside] if brackets == "[]" else []
         if nested and all(row is not None and row[0] == "[]" for row in nested):
             # `[[1, 2], [3, 4]]` is a matrix in a programming language.
-            return _matrix(text, [_split_top_level(row[1], frozenset(",")) for row in nested if row], depth)
+            return _matrix(text, [split_top_level(row[1], frozenset(",")) for row in nested if row], depth)
         if len(inside) > 1 or brackets in ("{}", "[]"):
             return _list(text, inside, brackets, depth)
-    if len(_split_top_level(text, _RELATIONS)) > 1:
+    if len(split_top_level(text, _RELATIONS)) > 1:
         return ParsedAnswer("relation", text, text)
     return _scalar(text)
 
@@ -376,6 +376,15 @@ def _list(text: str, pieces: list[str], brackets: str, depth: int) -> ParsedAnsw
     # A list with an opaque part is opaque.
     if any(part.kind == "opaque" for part in parts):
         return ParsedAnswer("opaque", text)
+    names = list(dict.fromkeys(part.name for part in parts))
+    if (
+        None not in names
+        and 1 < len(names) < len(parts)
+        and names * (len(parts) // len(names)) == [p.name for p in parts]
+    ):
+        # `x=1, y=2; x=3, y=4` are two points.
+        pieces = [", ".join(pieces[start : start + len(names)]) for start in range(0, len(pieces), len(names))]
+        parts = tuple(_parse(piece, depth + 1) for piece in pieces)
     if brackets == "->":
         return ParsedAnswer("list", r"\to ".join(part.text for part in parts), text, brackets=brackets, parts=parts)
     opening, closing = brackets[:1], brackets[1:]
@@ -395,7 +404,7 @@ def _matrix(text: str, rows: Sequence[Sequence[str]], depth: int) -> ParsedAnswe
 
 def _plus_minus(text: str) -> tuple[str, str] | None:
     """Return the two values of `a \\pm b`; None without the sign or with several."""
-    if text.count(r"\pm") != 1 or len(_split_top_level(text, _SEPARATORS | {"=", ":"})) > 1:
+    if text.count(r"\pm") != 1 or len(split_top_level(text, _SEPARATORS | {"=", ":"})) > 1:
         return None
     before, _, after = text.partition(r"\pm")
     return f"{before}+{after}" if before.strip() else after, f"{before}-{after}"
@@ -437,7 +446,7 @@ def _words(text: str) -> ParsedAnswer:
 # --- splitting ----------------------------------------------------------------------------------------------
 
 
-def _split_top_level(text: str, separators: frozenset[str]) -> list[str]:
+def split_top_level(text: str, separators: frozenset[str]) -> list[str]:
     """Split `text` at separators outside brackets; the whole text when brackets do not balance."""
     if not any(separator in text for separator in separators):
         return [text]
@@ -485,7 +494,7 @@ def _without_outer_round(text: str) -> str:
         if not text.startswith("("):
             break
         bracketed = _bracketed(text)
-        if bracketed is None or bracketed[0] != "()" or len(_split_top_level(bracketed[1], frozenset(",;"))) > 1:
+        if bracketed is None or bracketed[0] != "()" or len(split_top_level(bracketed[1], frozenset(",;"))) > 1:
             break
         inner = bracketed[1].strip()
         if not inner:

@@ -28,6 +28,7 @@ _SCRIPT = Path(__file__).with_name("symbolic_worker.py")
 _START_SECONDS = 120.0
 _WALL_SECONDS = 60.0
 """Wall-clock limit of one comparison, beyond any processor time, on the busiest of machines."""
+_WAKE_SECONDS = 1.0
 _ATTEMPTS = 3
 
 MAX_EXPRESSION = 1024
@@ -241,8 +242,13 @@ def _read_line(process: subprocess.Popen[bytes], deadline: float) -> dict[str, A
     with selectors.DefaultSelector() as selector:
         selector.register(descriptor, selectors.EVENT_READ)
         while not received.endswith(b"\n"):
-            if not selector.select(max(0.0, deadline - time.monotonic())):
-                raise _DeadlineError
+            if not selector.select(min(_WAKE_SECONDS, max(0.0, deadline - time.monotonic()))):
+                if time.monotonic() >= deadline:
+                    raise _DeadlineError
+                # Continues a worker or its fork that something has stopped, and is nothing to one that runs.
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGCONT)
+                continue
             chunk = os.read(descriptor, 1 << 12)
             if not chunk:
                 raise _WorkerExitedError

@@ -33,6 +33,8 @@ for _prefix, _word in (("", ""), ("k", "kilo"), ("m", "milli"), ("M", "mega")):
     _add(f"{_prefix}hertz", f"{_word}hertz", f"{_prefix}Hz")
     _add(f"{_prefix}pascal", f"{_word}pascals", f"{_prefix}Pa")
 _ALIASES["kgs"] = "kg"
+_add("micrometer", "micrometers", "micrometre", "micrometres", "micron", "microns")
+_add("kelvin", "kelvins")
 _add("L", "l", "liter", "litre", "liters", "litres", "Liter", "Litre")
 _add("mL", "ml", "milliliter", "millilitre", "milliliters", "millilitres", "cc")
 _add("cL", "cl", "centiliters", "centilitres")
@@ -47,7 +49,7 @@ _add("quart", "quarts")
 _add("pint", "pints")
 _add("mi", "mile", "miles")
 _add("mph")
-_add("kmh", "kmph", "kph")
+_add("kmh", "kmph", "kph", "KM/H", "Km/H", "KM/h")
 _add("sec", "s", "secs", "second", "seconds")
 _add("min", "mins", "minute", "minutes")
 _add("hr", "h", "hrs", "hour", "hours")
@@ -138,7 +140,10 @@ _AFTER_SYMBOL = _pattern(UNIT_WORDS - _NUMBER_ONLY - _COUNTED)
 _TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
 _ENDS_VALUE = re.compile(r"(?:[\d})\]!]|(?<![A-Za-z\\])[A-Za-z]|\\(?:pi|theta|alpha|beta|infty))$")
 _ENDS_NO_UNIT = frozenset("0123456789)]}")
-_PLAIN_NUMBER = re.compile(r"[-+]?[\d.,/{}() ]*(?:\\frac[\d.,{} ]+)?")
+# The second form is `3e8` and `3\\times10^8`.
+_PLAIN_NUMBER = re.compile(
+    r"[-+]?[\d.,/{}() ]*(?:\\frac[\d.,{} ]+)?|-?[\d.]+(?:[eE][-+]?\d+|\\(?:times|cdot) ?10\^(?:\{-?\d+\}|\d))"
+)
 _CONSTANT = re.compile(r"(?:[-+\d.,/{}() ]|\\cdot|\\frac|\\sqrt|\\pi)*")
 _ATOM = re.compile(rf"({_alternatives(UNIT_WORDS)})\.?(?:\^\{{?(-?[1-3])\}}?)?(?![A-Za-z])")
 

@@ -167,12 +167,12 @@ def test_the_worker_starts_when_needed_survives_a_fork_and_ends_on_close() -> No
 
 
 def test_a_comparison_that_takes_too_much_processor_time_is_ended_and_counted() -> None:
-    with Equivalence(timeout=0.3) as relation:
+    with Equivalence(timeout=0.6) as relation:
         relation.warm_up()
         (worker,) = relation._pool.pids
         assert not relation.same(*SLOW)
         assert (relation.symbolic, relation.timeouts) == (1, 1)
-        # Remembered: no second comparison.
+        # Remembered: no other comparison.
         assert not relation.same(*reversed(SLOW))
         assert relation.timeouts == 1
         # The worker that has loaded stays; only its fork has gone.
@@ -181,15 +181,30 @@ def test_a_comparison_that_takes_too_much_processor_time_is_ended_and_counted() 
         assert relation.timeouts == 1
 
 
-def test_a_lost_or_stopped_worker_is_replaced_and_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mmcorl.answers.symbolic._WALL_SECONDS", 1.0)
-    with Equivalence(timeout=0.3) as relation:
+def test_a_pair_that_runs_out_of_its_first_share_is_asked_again() -> None:
+    # It takes some 0.5 s.
+    pair = r"\frac{x^{40}-1}{x-1}", "+".join(["1", "x", *(f"x^{{{k}}}" for k in range(2, 40))])
+    with Equivalence(timeout=1.8) as relation:
+        relation.same(r"\ln x+1", r"1+\ln x")
+        assert relation._pool.compare(*pair, 0.27) == ("timeout", 0.27)
+        assert relation.same(*pair)
+        assert (relation.symbolic, relation.timeouts) == (2, 0)
+        assert not relation.out_of_time(*pair)
+
+
+def test_a_lost_worker_is_replaced_and_asked_again_and_a_stopped_one_goes_on() -> None:
+    with Equivalence() as relation:
         assert relation.same(r"\ln x+1", r"1+\ln x")
-        for k, end in enumerate((signal.SIGKILL, signal.SIGSTOP), 2):
-            (pid,) = relation._pool.pids
-            os.killpg(pid, end)
-            assert relation.same(rf"\ln x+{k}", rf"{k}+\ln x")
-            assert not _alive(pid)
+        (pid,) = relation._pool.pids
+        os.killpg(pid, signal.SIGKILL)
+        assert relation.same(r"\ln x+2", r"2+\ln x")
+        assert not _alive(pid)
+        (pid,) = relation._pool.pids
+        os.killpg(pid, signal.SIGSTOP)
+        started = time.monotonic()
+        assert relation.same(r"\ln x+3", r"3+\ln x")
+        assert time.monotonic() - started < 20
+        assert relation._pool.pids == [pid]
         # Lost while it loads.
         relation.close()
         relation.warm_up()

@@ -275,18 +275,19 @@ def test_answers_by_the_hundred(relation: Equivalence, file: str) -> None:
 
 
 def test_agreement_with_the_equality_tests_of_math_verify(relation: Equivalence) -> None:
-    """Its authors and we decided independently on these 163 pairs: nine in ten agree, two are credited against them."""
+    """Its authors and we decided independently on these 163 pairs: 147 agree, one is credited against them."""
     pairs = json.loads((CASES / "grading_equality_cases.json").read_text(encoding="utf-8"))["cases"]
     assert len(pairs) == 163
     # As harnesses do: the gold in dollars, the answer in the format the model was asked for.
     for form in (r"\boxed{%s}", "<answer>%s</answer>", "<answer>$%s$</answer>"):
         verdicts = [grade(form % case["pred"], f"${case['gold']}$", relation=relation).correct for case in pairs]
         agreed = [verdict == case["expected"] for verdict, case in zip(verdicts, pairs, strict=True)]
-        # It takes the last side of `x = 5+5+1 = 7 = 11`, whose sides differ, and the first of `x = 1/3 \\approx 1.3`.
-        assert sum(agreed) / 163 >= 0.88
-        # `x \\in [-2,7]` for `-2 \\le x \\le 7`, which math-verify takes in the other direction only, and a \\text
-        # whose backslash and t were swallowed, which we repair.
-        assert sum(verdict and not same for verdict, same in zip(verdicts, agreed, strict=True)) <= 2, form
+        # math-verify takes the last side of `x = 5+5+1 = 7 = 11`, whose sides differ, and the first of `x=1/3\\approx1.3`:
+        # seven of the 16 others. Two are roundings to fewer than six places, two are boxes with other things between
+        # them, and one each takes 1+1/e for 1-1/e, f(y) for f(x), a real interval for |z| and an inequality for a set.
+        assert sum(agreed) >= 147
+        # A \\text whose backslash and t were swallowed, which we repair.
+        assert sum(verdict and not same for verdict, same in zip(verdicts, agreed, strict=True)) <= 1, form
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="the shared data folder is absent")
