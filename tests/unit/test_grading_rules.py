@@ -282,9 +282,9 @@ def test_agreement_with_the_equality_tests_of_math_verify(relation: Equivalence)
     for form in (r"\boxed{%s}", "<answer>%s</answer>", "<answer>$%s$</answer>"):
         verdicts = [grade(form % case["pred"], f"${case['gold']}$", relation=relation).correct for case in pairs]
         agreed = [verdict == case["expected"] for verdict, case in zip(verdicts, pairs, strict=True)]
-        # math-verify takes the last side of `x = 5+5+1 = 7 = 11`, whose sides differ, and the first of `x=1/3\\approx1.3`:
-        # seven of the 16 others. Two are roundings to fewer than six places, two are boxes with other things between
-        # them, and one each takes 1+1/e for 1-1/e, f(y) for f(x), a real interval for |z| and an inequality for a set.
+        # math-verify takes the last side of `x = 5+5+1 = 7 = 11`, whose sides differ, as in seven of the 16 others. Two
+        # are roundings to fewer than six places, two are boxes with other things between them, and one each takes 1+1/e
+        # for 1-1/e, f(y) for f(x), a real interval for |z| and an inequality for a set.
         assert sum(agreed) >= 147
         # A \\text whose backslash and t were swallowed, which we repair.
         assert sum(verdict and not same for verdict, same in zip(verdicts, agreed, strict=True)) <= 1, form
