@@ -187,10 +187,10 @@ class Comparison:
         # `\\infty+1` is no number, and an algebra system says it equals `\\infty`.
         if r"\infty" in a.body or r"\infty" in b.body:
             return False
-        left, right = _SUM.match(a.body), _SUM.match(b.body)
-        if left is not None and right is not None and left.group() == right.group():
+        sums = _SUM.match(a.body), _SUM.match(b.body)
+        if sums[0] is not None and sums[1] is not None and sums[0].group() == sums[1].group():
             # Both run over the same terms; a product is wholly under the sign.
-            terms = parse(a.body[left.end() :]), parse(b.body[right.end() :])
+            terms = parse(a.body[sums[0].end() :]), parse(b.body[sums[1].end() :])
             if all(term.kind == "expression" and _is_product(term.body) for term in terms):
                 return self._same_scalar(*terms)
         decided = rounds_to(a, b)
