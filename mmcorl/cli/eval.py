@@ -102,6 +102,18 @@ TEAMS = """matched budgets, as in the paper: two agents trained alone against tw
 """
 
 
+def evaluation_of(text: str, where: str) -> tuple[tuple[str, ...], EvalOptions, Any]:
+    """Read benchmarks and options of `eval` out of one argument: names, options and a reporter."""
+    import eval_suite
+
+    parser = argparse.ArgumentParser(prog=f"mmcorl {where}")
+    for model in (EvalProblems, EvalOptions, Progress):
+        add_arguments(parser, model)
+    namespace = parser.parse_args(shlex.split(text))
+    reporter = eval_suite.Reporter(quiet=build(Progress, namespace).quiet)
+    return build(EvalProblems, namespace).benchmarks, build(EvalOptions, namespace), reporter
+
+
 class EnsembleArguments(Arguments):
     folders: Folders = ()
     """evaluations of the same problems, or a run: its agents"""
@@ -123,15 +135,8 @@ def ensemble(teams: EnsembleArguments, options: PoolOptions, output: Output) -> 
         raise UserError("give the folders of one pool, or teams to compare: --table NAME=DIR,DIR NAME=DIR,DIR")
     more: dict[str, Any] = {"options": options, "reporter": eval_suite.Reporter(quiet=True)}
     if teams.evaluate:
-        parser = argparse.ArgumentParser(prog="mmcorl ensemble --evaluate")
-        for model in (EvalProblems, EvalOptions, Progress):
-            add_arguments(parser, model)
-        namespace = parser.parse_args(shlex.split(teams.evaluate))
-        more |= {
-            "benchmarks": build(EvalProblems, namespace).benchmarks,
-            "evaluation": build(EvalOptions, namespace),
-            "reporter": eval_suite.Reporter(quiet=build(Progress, namespace).quiet),
-        }
+        names, evaluation, reporter = evaluation_of(teams.evaluate, "ensemble --evaluate")
+        more |= {"benchmarks": names, "evaluation": evaluation, "reporter": reporter}
     if teams.table:
         return show(eval_suite.match_teams(parse_teams(teams.table), **more), as_json=output.as_json, form=teams.format)
     if teams.format:

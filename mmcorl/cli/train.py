@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -70,6 +71,8 @@ class SweepArguments(Arguments):
     """folder of the runs and the table (default: sweeps/NAME)"""
     jobs: Annotated[int, Flag(metavar="N")] = 1
     """runs at a time"""
+    evaluate: Annotated[str | None, Flag(metavar="'NAME ...'")] = None
+    """benchmarks and options of `eval`, for every model before and after training"""
 
 
 def _methods() -> str:
@@ -101,18 +104,37 @@ def sweep(plan: SweepArguments, progress: Progress, output: Output) -> int:
 
     from mmcorl.report import sweep_page
 
+    scoring = _scoring(plan.evaluate) if plan.evaluate else None
+    # The models at the start come first: benchmarks that cannot be run are refused before training.
+    bases = tool.evaluate(planned, out, scoring, trained=False) if scoring else {}
     failed = tool.run(planned, plan.jobs, quiet=progress.quiet)
-    rows = tool.rows(planned)
+    ends = tool.evaluate(planned, out, scoring, trained=True) if scoring else {}
+    rows = tool.rows(planned, bases, ends)
     page = sweep_page.write(out, planned, rows)
     if output.as_json:
         print(json.dumps(tool.record(rows)))
     else:
-        sweep_page.print_table(rows)
-        print(f"table: {out / 'sweep.md'}, {out / 'sweep.csv'}, {out / 'sweep.json'}\npage: {page}")
+        sweep_page.print_tables(planned, rows)
+        files = ", ".join(str(out / f"sweep.{form}") for form in ("md", "tex", "csv", "json"))
+        print(f"tables: {files}\npage: {page}")
     if failed:
         reasons = "; ".join(f"{run.method} seed {run.seed} ({why})" for run, why in failed.items())
         raise RunError(f"{len(failed)} of {len(planned)} runs failed: {reasons}")
     return 0
+
+
+def _scoring(text: str) -> Callable[[str, Path], dict[str, float]]:
+    """Return what evaluates a checkpoint as one argument of benchmarks and options asks."""
+    import eval_suite
+    from mmcorl.cli.eval import evaluation_of
+
+    names, options, reporter = evaluation_of(text, "sweep --evaluate")
+
+    def score(model: str, folder: Path) -> dict[str, float]:
+        scores = eval_suite.evaluate(model, names, folder, options, reporter=reporter).scores
+        return {name: score["accuracy"] for name, score in scores.items()}
+
+    return score
 
 
 class ReportArguments(Arguments):

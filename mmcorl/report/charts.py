@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,6 +47,8 @@ class Series:
     """Whether to mark each point: for evaluations, which are few."""
     smooth: bool = True
     """Whether to draw a long line as its moving average over a pale line of its steps."""
+    band: Sequence[tuple[int, float, float]] = ()
+    """(step, low, high) of a pale band behind the line, such as its spread over seeds."""
 
     @property
     def label(self) -> str:
@@ -111,9 +114,12 @@ def line_chart(
         note = f"{note} Long series are averaged in buckets of steps.".strip()
     points = [[(b[-1][0], sum(v for _, v in b) / len(b)) for b in _buckets(s.points, MAX_POINTS)] for s in series]
     steps, values = zip(*(point for line in points for point in line), strict=True)
+    bands = [[tuple(map(fmean, zip(*b, strict=True))) for b in _buckets(s.band, MAX_POINTS)] for s in series]
+    values += tuple(value for band in bands for _, *edges in band for value in edges)
     ticks = [0.0, 0.25, 0.5, 0.75, 1.0] if shares else nice_ticks(min(values), max(values))
     axes = _Axes(size, (min(0, *steps), max(1, *steps)), ticks)
-    parts = [axes.grid(), *(_line(line, own, axes) for line, own in zip(series, points, strict=True))]
+    parts = [axes.grid(), *(_band(line, band, axes) for line, band in zip(series, bands, strict=True) if band)]
+    parts += [_line(line, own, axes) for line, own in zip(series, points, strict=True)]
     shown = [bucket[-1] for bucket in _buckets(sorted(set(steps)), MAX_HOVER)]
     edges = [LEFT, *(axes.x((a + b) / 2) for a, b in pairwise(shown)), axes.right]
     known = sorted(zip(series, map(dict, points), strict=True), key=lambda pair: pair[0].dash)
@@ -255,6 +261,12 @@ class _Axes:
             tip += _text(x + 17, y, text, "start", "")
         hit = _tag("rect", "hit", x=left, y=TOP, width=max(0.1, right - left), height=self.base - TOP)
         return _tag("g", "h", hit + marks + _tag("g", "t tip", tip))
+
+
+def _band(line: Series, band: Sequence[Sequence[float]], axes: _Axes) -> str:
+    upper = [(axes.x(step), axes.y(high)) for step, _, high in band]
+    lower = [(axes.x(step), axes.y(low)) for step, low, _ in band]
+    return _tag("path", f"band f{line.colour % COLOURS}", d=f"{_d([*upper, *reversed(lower)])}Z")
 
 
 def _line(line: Series, points: Points, axes: _Axes) -> str:

@@ -80,10 +80,10 @@ def comparison_table(rows: Sequence[dict[str, Any]]) -> Table:
     """Return the rows of `comparison` as a table, a group per run and validation set; a wide terminal adds a scale."""
     several_sets = len({row["set"] for row in rows}) > 1
     body: list[list[Cell]] = []
-    groups = []
+    groups: dict[int, str] = {}
     for _, of_run in groupby(rows, key=lambda row: (row["run"], row["set"])):
         members = list(of_run)
-        groups.append(len(body))
+        groups[len(body)] = ""
         lines = [_line(row["agent"], row["start"], row["end"], row["items"], row["supervision"]) for row in members]
         first = members[0]
         if first["agreement_start"] is not None:

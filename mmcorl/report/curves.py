@@ -24,6 +24,10 @@ GROUP_METRICS = (
     ("tie_share", "Ties between answers", ""),
     ("unlabelled_share", "Prompts without a label", ""),
 )
+UNANSWERED_METRICS = (
+    ("unparsed_share", "Unparsed completions", "No answer found, so no vote and no reward."),
+    ("cut_off_share", "Cut-off completions", "Ended by the length limit."),
+)
 OPTIMIZER_METRICS = (
     ("entropy", "Entropy per token", ""),
     ("loss", "Loss", ""),
@@ -90,53 +94,67 @@ def validation_charts(
 def training_charts(
     runs: Sequence[RunFiles], labels: Sequence[str], colours: Mapping[str, int]
 ) -> tuple[list[Chart], list[str]]:
-    """Return charts of the training prompts, and sentences on metrics that never changed."""
-    run, constant, charts = runs[0], list[str](), []
-    order = list(reversed(list(enumerate(zip(runs, labels, strict=True)))))
+    """Return charts of the training prompts, and sentences on metrics that never changed; all runs are in every one."""
+    constant, charts = list[str](), []
     for key, title, note in LABEL_METRICS:
-        series = [
-            Series(agent, other.agent_series(agent, key), colours[agent], n, label, strong=n == 0)
-            for n, (other, label) in order
-            for agent in other.agents
-        ]
-        charts.append(line_chart(title, series, shares=True, note=note))
+        charts.append(line_chart(title, _series(key, runs, labels, colours), shares=True, note=note))
     series = [
-        Series("agreement", other.cohort_series(), len(colours) + n, n, label, strong=n == 0)
-        for n, (other, label) in order
+        Series("agreement", run.cohort_series(), len(colours) + n, n, label, strong=n == 0)
+        for n, (run, label) in _first_on_top(runs, labels)
     ]
     note = "On training prompts, between majority answers."
     charts.append(line_chart("Agreement of the votes", series, shares=True, note=note))
-    for key, title, note in GROUP_METRICS:
-        charts.append(_one_metric(run, colours, key, title, note, constant))
-    charts.append(_one_metric(run, colours, "completion_length", "Completion length", "Tokens.", constant))
-    keys = ("unparsed_share", "unparsed"), ("cut_off_share", "cut off")
-    series = [
-        Series(f"{agent} {word}", run.agent_series(agent, key), colours[agent], dash, strong=dash == 0)
-        for agent in run.agents
-        for dash, (key, word) in enumerate(keys)
-    ]
-    note = "Unparsed: no answer found, so no vote and no reward. Cut off: ended by the length limit."
-    charts.append(line_chart("Unparsed and cut-off completions", series, note=note))
-    charts.append(_step_time(run))
+    for key, title, note in (*GROUP_METRICS, ("completion_length", "Completion length", "Tokens.")):
+        charts.append(_metric_chart(key, title, note, runs, labels, colours, constant))
+    for key, title, note in UNANSWERED_METRICS:
+        charts.append(line_chart(title, _series(key, runs, labels, colours), note=note))
+    charts.append(_step_time(runs[0]))
     return [chart for chart in charts if chart], constant
 
 
-def optimizer_charts(run: RunFiles, colours: Mapping[str, int]) -> tuple[list[Chart], list[str]]:
+def optimizer_charts(
+    runs: Sequence[RunFiles], labels: Sequence[str], colours: Mapping[str, int]
+) -> tuple[list[Chart], list[str]]:
     """Return charts of the optimizer and of memory, and sentences on metrics that never changed."""
-    constant: list[str] = []
-    charts = [_one_metric(run, colours, key, title, note, constant) for key, title, note in OPTIMIZER_METRICS]
-    memory = [(r["step"], number(r.get("peak_rss_gb"))) for r in run.timings]
-    points = [(step, value) for step, value in memory if value is not None]
-    charts.append(line_chart("Peak memory of the process", [Series("GB", points, len(colours))], note="GB."))
+    constant, charts = list[str](), []
+    for key, title, note in OPTIMIZER_METRICS:
+        charts.append(_metric_chart(key, title, note, runs, labels, colours, constant))
+    series = []
+    for n, (run, label) in _first_on_top(runs, labels):
+        memory = [(record["step"], number(record.get("peak_rss_gb"))) for record in run.timings]
+        points = [(step, value) for step, value in memory if value is not None]
+        series.append(Series("GB", points, len(colours) + n, n, label))
+    charts.append(line_chart("Peak memory of the process", series, note="GB."))
     return [chart for chart in charts if chart], constant
 
 
-def _one_metric(
-    run: RunFiles, colours: Mapping[str, int], key: str, title: str, note: str, constant: list[str]
+def _first_on_top(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[tuple[int, tuple[RunFiles, str]]]:
+    """Return places, runs and labels in drawing order: the page's own run last."""
+    return list(reversed(list(enumerate(zip(runs, labels, strict=True)))))
+
+
+def _series(
+    key: str, runs: Sequence[RunFiles], labels: Sequence[str], colours: Mapping[str, int], smooth: bool = True
+) -> list[Series]:
+    """Return one metric of every agent in every run."""
+    return [
+        Series(agent, run.agent_series(agent, key), colours[agent], n, label, strong=n == 0, smooth=smooth)
+        for n, (run, label) in _first_on_top(runs, labels)
+        for agent in run.agents
+    ]
+
+
+def _metric_chart(
+    key: str,
+    title: str,
+    note: str,
+    runs: Sequence[RunFiles],
+    labels: Sequence[str],
+    colours: Mapping[str, int],
+    constant: list[str],
 ) -> Chart | None:
-    """Return the chart of one metric of this run; a constant metric becomes a sentence instead."""
-    smooth = key != "learning_rate"
-    series = [Series(agent, run.agent_series(agent, key), colours[agent], smooth=smooth) for agent in run.agents]
+    """Return the chart of one metric; one that is the same throughout all runs becomes a sentence instead."""
+    series = _series(key, runs, labels, colours, smooth=key != "learning_rate")
     values = {value for line in series for _, value in line.points}
     if len(values) == 1 and any(len(line.points) > 1 for line in series):
         constant.append(f"{title}: {values.pop():.4g} throughout.")

@@ -36,7 +36,7 @@ def _context(runs: Sequence[RunFiles]) -> dict[str, Any]:
     labels = run_labels(runs)
     colours = agent_colours(runs)
     training, constant = training_charts(runs, labels, colours)
-    optimizer, constant_too = optimizer_charts(run, colours)
+    optimizer, constant_too = optimizer_charts(runs, labels, colours)
     agents = []
     for name in run.agents:
         known = mapping(dig(run.summary, "agents", name))

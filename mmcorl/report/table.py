@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv as csv_format
 import io
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 import rich.table
@@ -34,11 +34,16 @@ _LATEX = {
     "±": r"$\pm$",
     "−": "$-$",
 }
+_MARKDOWN = {"bold": "**{}**", "underline": "<u>{}</u>"}
+_TEX_STYLES = {"bold": r"\textbf", "underline": r"\underline"}
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A value and, in smaller type behind it, its interval or a remark; `style` is a rich style for the terminal."""
+    """A value and, in smaller type behind it, its interval or a remark; `style` is a rich style for the terminal.
+
+    `bold` and `underline` are styles of markdown and LaTeX, too.
+    """
 
     text: str
     small: str = ""
@@ -55,8 +60,8 @@ class Table:
     notes: Sequence[str] = ()
     optional: int = 0
     """Number of last columns that only a wide terminal shows."""
-    groups: Sequence[int] = ()
-    """Rows that a rule is drawn above, in the terminal."""
+    groups: Mapping[int, str] = field(default_factory=dict)
+    """Rows that a rule is drawn above, with the heading of the rows from there on, which may be empty."""
 
 
 def cells(*values: object) -> list[Cell]:
@@ -82,9 +87,13 @@ def markdown(tables: Sequence[Table]) -> str:
         lines = [f"**{_escaped(table.title)}**", ""]
         lines.append("| " + " | ".join(_escaped(head) for head, _ in table.columns) + " |")
         lines.append("|" + "|".join("---:" if align == "right" else ":---" for _, align in table.columns) + "|")
-        for row in table.rows:
+        for number, row in enumerate(table.rows):
+            if heading := table.groups.get(number):
+                lines.append("| " + " | ".join([f"*{_escaped(heading)}*", *[""] * (len(table.columns) - 1)]) + " |")
             shown = (
-                _escaped(cell.text) + (f" <sub>{_escaped(cell.small)}</sub>" if cell.small else "") for cell in row
+                _MARKDOWN.get(cell.style, "{}").format(_escaped(cell.text))
+                + (f" <sub>{_escaped(cell.small)}</sub>" if cell.small else "")
+                for cell in row
             )
             lines.append("| " + " | ".join(shown) + " |")
         if table.notes:
@@ -100,10 +109,16 @@ def latex(tables: Sequence[Table]) -> str:
         layout = "".join("r" if align == "right" else "l" for _, align in table.columns)
         lines = [r"\begin{table}[t]", r"\centering\small", rf"\begin{{tabular}}{{{layout}}}", r"\toprule"]
         lines += [" & ".join(_tex(head) for head, _ in table.columns) + r" \\", r"\midrule"]
-        for row in table.rows:
+        for number, row in enumerate(table.rows):
+            if number in table.groups:
+                lines += [r"\midrule"] * bool(number)
+                heading = _tex(table.groups[number])
+                lines += [rf"\multicolumn{{{len(layout)}}}{{c}}{{\textit{{{heading}}}}} \\"] if heading else []
             shown = []
             for cell in row:
                 text = _tex(cell.text)
+                if cell.style in _TEX_STYLES:
+                    text = rf"{_TEX_STYLES[cell.style]}{{{text}}}"
                 # A bracket at the start of a row would be read as an argument of the `\\` before it.
                 bare = "{}" * text.startswith("[") + text
                 shown.append(rf"{text} {{\scriptsize {_tex(cell.small)}}}" if cell.small else bare)
@@ -147,7 +162,9 @@ class _Fitting:
         else:
             # Numbers are never cropped or broken.
             yield Text(_plain(self.table.title, ascii_only), style="bold")
-            for row in self.table.rows:
+            for number, row in enumerate(self.table.rows):
+                if heading := self.table.groups.get(number):
+                    yield Text(_plain(heading, ascii_only), style="italic")
                 yield _rich(row[0], " ", ascii_only).append(":", style="dim")
                 for (head, _), cell in list(zip(self.table.columns, row, strict=True))[1:least]:
                     if cell.text:
@@ -168,6 +185,7 @@ class _Fitting:
         for place, (head, align) in enumerate(self.table.columns[:columns]):
             text = Text(_plain(head, ascii_only).replace(" ", separator))
             texts = [text, *(_rich(row[place], separator, ascii_only) for row in self.table.rows)]
+            texts += [Text(heading) for heading in self.table.groups.values() if place == 0]
             longest = max(line.cell_len for shown in texts for line in shown.split("\n"))
             wrapping = wraps and align == "left"
             least = min(16, longest) if wrapping else longest
@@ -175,6 +193,8 @@ class _Fitting:
         for number, row in enumerate(self.table.rows):
             if number in self.table.groups:
                 drawn.add_section()
+                if heading := self.table.groups[number]:
+                    drawn.add_row(Text(_plain(heading, ascii_only), style="italic"))
             drawn.add_row(*(_rich(cell, separator, ascii_only) for cell in row[:columns]))
         return drawn
 

@@ -1,7 +1,8 @@
 """A list of methods from the same starting weights: plan the runs, run them, put their numbers side by side.
 
 Each method and seed is an ordinary run in a folder of its own, OUT/METHOD/seed_S, made by `mmcorl train` in a process
-of its own; the same command goes on where it was interrupted and leaves finished runs alone.
+of its own; the same command goes on where it was interrupted and leaves finished runs alone. Benchmarks may be run on
+all checkpoints before and after.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
@@ -189,18 +190,52 @@ class Spread:
 
 
 Row = dict[str, Any]
+Scoring = Callable[[str, Path], Mapping[str, float]]
+"""From a checkpoint and a folder for its evaluation to its accuracy by benchmark."""
+Benchmarked = dict[tuple[Planned, str, str], float]
+"""Accuracy by run, benchmark and agent."""
 
 
-def rows(planned: Sequence[Planned]) -> list[Row]:
+def evaluate(planned: Sequence[Planned], out: Path, score: Scoring, *, trained: bool) -> Benchmarked:
+    """Score the checkpoints that finished runs end with, or those that all runs start from, each once.
+
+    Evaluations are in OUT/METHOD/seed_S.eval/AGENT and OUT/base/MODEL, where work goes on after an interrupt.
+    """
+    known: dict[str, Mapping[str, float]] = {}
+    found: Benchmarked = {}
+    for one in planned:
+        for agent in one.config.agents if one.done or not trained else ():
+            model = str(one.path / "final" / agent.name) if trained else agent.model
+            own = Path(f"{one.path}.eval") / agent.name
+            folder = own if trained else out / "base" / re.sub(r"[^A-Za-z0-9_.@-]+", "_", model)
+            if model not in known:
+                known[model] = score(model, folder)
+            for benchmark, accuracy in known[model].items():
+                found[one, benchmark, agent.name] = accuracy
+    return found
+
+
+def rows(planned: Sequence[Planned], bases: Benchmarked | None = None, ends: Benchmarked | None = None) -> list[Row]:
     """One row per method: `Spread` of every column over its finished seeds.
 
-    Columns: `accuracy/SET`, `start/SET` and `agreement/SET` (means over agents), `accuracy/SET/AGENT`, the training
-    metrics of `TRAINED` (means over agents and the last steps), and `AMOUNTS`. None where nothing is on record.
+    Columns: `accuracy/SET`, `start/SET` and `agreement/SET` (means over agents), `accuracy/SET/AGENT` and
+    `start/SET/AGENT`, the training metrics of `TRAINED` (means over agents and the last steps), and `AMOUNTS`. None
+    where nothing is on record. Benchmarks that `evaluate` scored at the start and at the end are sets like any other.
     """
     table = []
     for method in dict.fromkeys(one.method for one in planned):
         own = [one for one in planned if one.method == method]
-        numbers = [numbers_of(read_run(one.path)) for one in own if one.done]
+        numbers = []
+        for one in own:
+            if one.done:
+                accuracies = {"start": bases or {}, "accuracy": ends or {}}
+                scores = {
+                    (what, benchmark, agent): score
+                    for what, benchmarked in accuracies.items()
+                    for (scored, benchmark, agent), score in benchmarked.items()
+                    if scored is one
+                }
+                numbers.append(numbers_of(read_run(one.path)) | _benchmark_columns(scores))
         columns = dict.fromkeys(name for found in numbers for name in found)
         table.append(
             {
@@ -212,6 +247,14 @@ def rows(planned: Sequence[Planned]) -> list[Row]:
     return table
 
 
+def _benchmark_columns(scores: Mapping[tuple[str, str, str], float]) -> dict[str, float | None]:
+    """The columns of `start` and `accuracy` by (which, benchmark, agent): each agent's, and their mean."""
+    columns: dict[str, float | None] = {"/".join(key): score for key, score in scores.items()}
+    for what, benchmark in dict.fromkeys(key[:2] for key in scores):
+        columns[f"{what}/{benchmark}"] = fmean(score for key, score in scores.items() if key[:2] == (what, benchmark))
+    return columns
+
+
 def numbers_of(run: RunFiles) -> dict[str, float | None]:
     """The columns of one run; see `rows`."""
     found: dict[str, float | None] = {}
@@ -219,6 +262,7 @@ def numbers_of(run: RunFiles) -> dict[str, float | None]:
         ends = {agent: run.accuracy(name, agent) for agent in run.agents}
         found[f"start/{name}"] = _mean([one.start for one in ends.values()])
         found[f"accuracy/{name}"] = _mean([one.end for one in ends.values()])
+        found |= {f"start/{name}/{agent}": one.start for agent, one in ends.items()}
         found |= {f"accuracy/{name}/{agent}": one.end for agent, one in ends.items()}
         found[f"agreement/{name}"] = run.agreement(name).end
     for key in TRAINED:

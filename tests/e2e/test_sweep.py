@@ -16,6 +16,7 @@ import psutil
 import pytest
 import yaml
 
+from evaluations import gsm8k
 from mmcorl.algo.objectives import OBJECTIVES
 from mmcorl.cli.main import main
 from mmcorl.config import load, methods
@@ -212,7 +213,7 @@ def test_a_sweep_tells_what_its_runs_hold_and_goes_on_after_a_failure(config: Pa
     assert float(lines[0]["accuracy/held_out"]) == pytest.approx(table["co_rl"]["accuracy/held_out"]["mean"])
     assert "| co\\_rl | 1 |" in (out / "sweep.md").read_text()
     page = (out / "sweep.html").read_text()
-    assert "Accuracy on held_out" in page
+    assert "Accuracy of llama on held_out" in page
     assert "<b>co_rl</b>: " in page
 
     # The same command again leaves what is finished alone, also where it checkpoints otherwise.
@@ -220,10 +221,19 @@ def test_a_sweep_tells_what_its_runs_hold_and_goes_on_after_a_failure(config: Pa
     before = summary.stat().st_mtime_ns
     assert main([*command, "data.train.source=synthetic:text", "data.train.size=8"]) == 2
     again = ["sweep", str(config), "--methods", "co_rl", *sweep_of]
+    benchmark = f"gsm8k={gsm8k(tmp_path / 'gsm8k.jsonl', 4)} --max-new-tokens 4 --quiet"
+    assert main([*again, "--evaluate", benchmark.replace("gsm8k=", "gms8k=")]) == 2
     capsys.readouterr()
-    assert main([*again, "checkpoint.every=1"]) == 0
-    assert [row["seeds"] for row in json.loads(capsys.readouterr().out)] == [[0]]
+    # Benchmarks become columns, with the models as they were before as `start`.
+    assert main([*again, "checkpoint.every=1", "--evaluate", benchmark]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["seeds"] == [0]
     assert summary.stat().st_mtime_ns == before
+    of_llama = json.loads((out / "co_rl" / "seed_0.eval" / "llama" / "summary.json").read_text())["benchmarks"]["gsm8k"]
+    assert row["accuracy/gsm8k/llama"]["mean"] == of_llama["accuracy"]
+    assert {"start/gsm8k", "start/gsm8k/llama", "accuracy/gsm8k", "accuracy/gsm8k/qwen2"} < row.keys()
+    assert len(list((out / "base").iterdir())) == 2
+    assert "| Method | held\\_out | gsm8k | Avg |" in (out / "sweep.md").read_text()
     # A run of another length is another run, and the old numbers are in no table then.
     assert sweep.rows(sweep.plan(config, ["co_rl"], [0], ["steps=3"], out)) == [{"method": "co_rl", "seeds": []}]
 

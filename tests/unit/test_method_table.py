@@ -1,0 +1,85 @@
+"""Methods by backbone: the marks of the paper's first table from its numbers, and the forms of the table."""
+
+from __future__ import annotations
+
+from mmcorl.report.charts import Series, line_chart
+from mmcorl.report.method_table import method_table
+from mmcorl.report.sweep_page import spread
+from mmcorl.report.table import latex, markdown, plain
+from mmcorl.tools.sweep import Spread
+
+SETS = ("GSM8K", "MATH500", "AMC", "HEval", "GPQA", "MBPP", "LCB")
+# Llama-3.2-3B-Instruct in the paper's Table 1, with its marks: * for bold, _ for underlined.
+LLAMA = """
+Base             73.6  43.8  18.1  51.2  21.2  50.8  12.0  38.7
+GT-Reward        78.8  53.8  25.3  60.4  20.7  50.2  12.1  43.0
+TTRL             77.9  50.2  26.5  59.2* 24.8* 51.2_ 12.0  43.1
+RENT             75.4  45.2  12.0  59.2* 17.7  49.4  11.5  38.6
+Intuitor         75.8  40.8  21.7  54.3  21.7  51.4* 12.0  39.7
+Co-rewarding-II  75.4  53.4  24.1  54.9  23.7_ 49.2  12.1_ 41.8
+Same-family      78.4_ 52.4  26.5  57.9_ 21.7  49.6  12.4* 42.7
+Different-family 80.5* 56.2* 27.7_ 59.2* 21.2  50.4  11.0  43.7_
+Family+          78.4_ 55.2_ 30.1* 59.2* 22.2  50.4  12.0  43.9*
+"""
+STYLES = {"*": "bold", "_": "underline"}
+
+
+def llama() -> tuple[list[dict[str, object]], list[list[str]]]:
+    """The printed rows, and their cells with marks."""
+    printed = [line.split() for line in LLAMA.strip().splitlines()]
+    base = {
+        f"start/{name}/llama": Spread(float(value) / 100, None, 1)
+        for name, value in zip(SETS, printed[0][1:8], strict=True)
+    }
+    rows = []
+    for name, *values, _ in printed[1:]:
+        numbers = [float(value.rstrip("*_")) / 100 for value in values]
+        own = {f"accuracy/{key}/llama": Spread(value, 0.012, 3) for key, value in zip(SETS, numbers, strict=True)}
+        means = {f"accuracy/{key}": Spread(value, None, 1) for key, value in zip(SETS, numbers, strict=True)}
+        rows.append({"method": name, "seeds": [0], **base, **own, **means})
+    return rows, printed
+
+
+def test_the_marks_of_the_papers_first_table():
+    rows, printed = llama()
+    table = method_table(rows, {"llama": "Llama-3.2-3B-Instruct"}, {"GT-Reward"})
+    assert [head for head, _ in table.columns] == ["Method", *SETS, "Avg"]
+    assert dict(table.groups) == {0: "Llama-3.2-3B-Instruct"}
+    for line, (name, *expected) in zip(table.rows, printed, strict=True):
+        assert line[0].text == name
+        assert [cell.text for cell in line[1:]] == [value.rstrip("*_") for value in expected]
+        assert [cell.style for cell in line[1:]] == [STYLES.get(value[-1], "") for value in expected], name
+    assert table.rows[1][1].small == "±1.2"
+
+
+def test_blocks_and_marks_in_every_form():
+    rows, _ = llama()
+    both = [{**row, **{f"{key}x": one for key, one in row.items() if key.endswith("/llama")}} for row in rows]
+    table = method_table(both, {"llama": "the first", "llamax": "the second"}, ())
+    assert dict(table.groups) == {0: "the first", len(rows) + 1: "the second"}
+    text = plain([table], width=160)
+    assert text.index("the first") < text.index("TTRL") < text.index("the second")
+    assert "| *the second* |  |" in markdown([table])
+    assert "**80.5** <sub>±1.2</sub>" in markdown([table])
+    assert r"\multicolumn{9}{c}{\textit{the second}}" in latex([table])
+    assert r"\textbf{80.5}" in latex([table])
+    assert r"\underline{" in latex([table])
+
+
+def test_a_benchmark_that_a_method_lacks_has_no_mean():
+    row = {"method": "a", "seeds": [0], "accuracy/x": None, "accuracy/y": None, "accuracy/x/q": Spread(0.5, None, 1)}
+    base, only = method_table([row], {"q": "q"}, ()).rows
+    assert [cell.text for cell in base] == ["Base", "–", "–", "–"]
+    assert [cell.text for cell in only] == ["a", "50.0", "–", "–"]
+
+
+def test_bands_are_one_deviation_over_the_seeds_that_have_a_step():
+    # 0.4 and 0.6 at step 1: mean 0.5, deviation sqrt(2 * 0.1^2 / 1) = 0.1414; step 2 has one seed.
+    ((step, low, high),) = spread([[(1, 0.4), (2, 0.9)], [(1, 0.6)]])
+    assert (step, round(low, 4), round(high, 4)) == (1, 0.3586, 0.6414)
+    chart = line_chart("t", [Series("a", [(1, 0.5), (2, 0.9)], 3, band=[(1, -2.0, 4.0), (2, 0.8, 1.0)])])
+    assert chart is not None
+    # The axis covers the band.
+    assert 'class="band f3"' in chart.svg
+    assert ">-2<" in chart.svg
+    assert ">4<" in chart.svg
