@@ -170,11 +170,12 @@ def reference_step(
     old: Mapping[tuple[int, int], Tensor] | None = None,
     start: Any = None,
     weights: Mapping[tuple[int, int], Tensor] | None = None,
+    batches: Sequence[int] = (),
 ) -> Tensor:
     """One optimizer step on some groups, one row after the other; no group is skipped. Returns the loss.
 
     `old`: log-probabilities the ratio is taken to (None: the current ones); `start`: the reference model of the
-    KL term; `weights`: importance weights.
+    KL term; `weights`: importance weights; `batches`: TRL's micro-batch of each row.
     """
     objective, temperature = config.objective, config.sampling.temperature
     groups = range(len(rewards)) if groups is None else groups
@@ -199,6 +200,10 @@ def reference_step(
             loss = loss + token_loss.mean() / len(rows)
         elif objective.aggregation == "token":
             loss = loss + token_loss.sum() / tokens
+        elif objective.aggregation == "bnpo":
+            beside = [one for one, batch in zip(rows, batches, strict=True) if batch == batches[rows.index((g, k))]]
+            around = sum(len(reference.samples[one][other].ids) for one, other in beside)
+            loss = loss + token_loss.sum() / around / len(set(batches))
         else:
             loss = loss + token_loss.sum() / (len(rows) * config.sampling.max_new_tokens)
     optimizer.zero_grad(set_to_none=False)

@@ -6,7 +6,8 @@ completions as well as a padded (R, T).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import random
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -16,7 +17,7 @@ from torch import Tensor
 from mmcorl.errors import RunError
 from mmcorl.registry import parameters
 
-Aggregation = Literal["sequence", "token", "dr_grpo"]
+Aggregation = Literal["sequence", "token", "bnpo", "dr_grpo"]
 KLKind = Literal["k1", "k2", "k3"]
 RatioKind = Literal["token", "sequence"]
 ClipKind = Literal["ppo", "cispo"]
@@ -30,6 +31,7 @@ def token_weights(
     total_rows: int,
     total_tokens: int,
     max_length: int,
+    batches: Sequence[int] = (),
 ) -> Tensor:
     """Weight of each row's tokens, (R,) lengths to (R,) float32: the loss is the sum of weight * token loss.
 
@@ -38,7 +40,9 @@ def token_weights(
     however the batch is cut. (Where a framework averages gradients over W ranks, multiply the loss by W.)
 
     `sequence`: mean over completions of the mean over their tokens (the paper; TRL `grpo`).
-    `token`: mean over all tokens (what TRL's `bnpo` is for one micro-batch; `dapo`).
+    `token`: mean over all tokens (TRL `dapo`).
+    `bnpo`: mean over TRL's micro-batches of the mean over the tokens of each. It needs all rows, and in `batches` the
+    micro-batch of each of them; see `shuffled_batches`.
     `dr_grpo`: sum over tokens / (completions * `max_length`), with `max_length` the completion budget.
     """
     counts = lengths.to(torch.float32)
@@ -46,9 +50,21 @@ def token_weights(
         return 1.0 / (total_rows * counts.clamp(min=1.0))
     if aggregation == "token":
         return torch.full_like(counts, 1.0 / max(total_tokens, 1))
+    if aggregation == "bnpo":
+        members = torch.tensor(batches)
+        tokens = torch.zeros(max(batches) + 1).index_add(0, members, counts).clamp(min=1.0)
+        return 1.0 / (len(tokens) * tokens[members])
     if aggregation == "dr_grpo":
         return torch.full_like(counts, 1.0 / (total_rows * max_length))
     raise ValueError(f"aggregation {aggregation!r} is unknown: use one of {', '.join(get_args(Aggregation))}")
+
+
+def shuffled_batches(rows: int, size: int, seed: int) -> list[int]:
+    """Return the micro-batch of each of some rows, drawn like TRL's: a shuffle, cut into batches of `size`."""
+    order = list(range(rows))
+    random.Random(seed).shuffle(order)
+    place = {row: number // size for number, row in enumerate(order)}
+    return [place[row] for row in range(rows)]
 
 
 # d = log pi - log pi_ref at tokens sampled from pi. All three have the expectation KL(pi || pi_ref) or its

@@ -194,6 +194,7 @@ def steps_and_batches(config: Config) -> Iterator[str]:
             f"objective.minibatches is {config.objective.minibatches}, but a batch has {config.batch.prompts} prompts: "
             "use at most one minibatch per prompt"
         )
+    yield from _uneven_batches(config)
     views = {"original", *config.data.train.views}
     for agent in (agent for agent in config.agents if agent.view not in views):
         yield (
@@ -216,6 +217,24 @@ def steps_and_batches(config: Config) -> Iterator[str]:
             "batch.completions is 1, but must be at least 2, so that completions can be compared: raise it, or use "
             "objective.advantage=reinforce_pp"
         )
+
+
+def _uneven_batches(config: Config) -> Iterator[str]:
+    objective, size = config.objective, config.objective.bnpo_completions
+    if size is None:
+        return
+    if config.episode is not None:
+        yield (
+            "objective.aggregation is 'bnpo' with an episode, whose replies are as many as the conversations need: use "
+            "objective.aggregation=token"
+        )
+    prompts = config.batch.prompts * (2 if config.supervision.pair else 1)
+    for share in {prompts // objective.minibatches, -(-prompts // objective.minibatches)}:
+        if (completions := share * config.batch.completions) % size:
+            yield (
+                f"objective.bnpo_completions is {size}, but an optimizer step has {completions} completions, which do "
+                "not divide into micro-batches of that size: use a divisor"
+            )
 
 
 @check

@@ -247,9 +247,14 @@ class ObjectiveSettings(Section):
     clip: Literal["ppo", "cispo"] = "ppo"
     """Beyond the bounds a token has no gradient (`ppo`), or keeps it with a weight of at most 1 + clip_high, without
     a lower bound (`cispo`)."""
-    aggregation: Literal["sequence", "token", "dr_grpo"] = "sequence"
-    """Loss over the whole optimizer batch: mean of per-completion means (the paper's equation), mean over
-    tokens (what TRL's `bnpo` intends), or sum over a constant length (Dr. GRPO)."""
+    aggregation: Literal["sequence", "token", "bnpo", "dr_grpo"] = "sequence"
+    """Loss over the whole optimizer batch: mean of per-completion means (`sequence`, the paper's Eq. 5), mean over
+    tokens (`token`), mean over TRL's micro-batches of the means over their tokens (`bnpo`, the authors' runs), or sum
+    over a constant length (`dr_grpo`)."""
+    bnpo_completions: int | None = Field(default=None, ge=1)
+    """With `aggregation: bnpo`: completions per micro-batch of TRL (`per_device_train_batch_size`), drawn from the
+    optimizer batch at random. 1 is `sequence`, and all of them `token`. What this program computes at a time is another
+    matter and changes nothing: see `training.tokens_per_microbatch`."""
     advantage_std: Literal["unbiased", "population", "none"] = "unbiased"
     """Divisor of the centred rewards: K-1 standard deviation (TRL), K (the theory), or none (Dr. GRPO). So it is where
     the tokens of a batch are whitened: n-1 (verl), n (OpenRLHF), or none."""
@@ -309,6 +314,12 @@ class ObjectiveSettings(Section):
                 raise ValueError(
                     f"kind is {self.kind!r}, which means {key} {must!r}, but {key} is {held!r}: leave one of them out"
                 )
+        if (self.aggregation == "bnpo") != (self.bnpo_completions is not None):
+            raise ValueError(
+                f"aggregation is {self.aggregation!r} {'with' if self.bnpo_completions else 'without'} "
+                "bnpo_completions, which is the size of the micro-batches of 'bnpo' (the authors' pairs: 2): give both "
+                "or neither"
+            )
         if self.kl_reference == "ema" and not self.kl_coef:
             raise ValueError(
                 "kl_reference is 'ema' with kl_coef 0, so that no penalty refers to it: raise kl_coef, or use start"

@@ -129,17 +129,23 @@ class RolloutBatch:
                 scores.update(zip(micro.rows, logp.split(lengths), strict=True))
         return scores
 
-    def token_weights(self, part: Sequence[int]) -> dict[Row, Tensor]:
-        """Weight in the loss of each token of a row; the whole part counts, with the groups that are skipped."""
+    def token_weights(self, part: Sequence[int], noise: int) -> dict[Row, Tensor]:
+        """Weight in the loss of each token of a row; the whole part counts, with the groups that are skipped.
+
+        `noise` is the seed of TRL's micro-batches, whose composition counts with `aggregation: bnpo`.
+        """
+        objective = self.config.objective
         rows = [(group, k) for group in part for k in range(len(self.groups[group].lengths))]
         lengths = torch.tensor([self._length(row) for row in rows])
         counted = torch.tensor([self.groups[group].counted[k] for group, k in rows], dtype=torch.bool)
+        size = objective.bnpo_completions
         weights = loss.token_weights(
-            lengths,
-            self.config.objective.aggregation,
+            lengths * counted if size else lengths,
+            objective.aggregation,
             total_rows=len(rows),
             total_tokens=int(lengths[counted].sum()),
             max_length=self.config.sampling.max_new_tokens,
+            batches=loss.shuffled_batches(len(rows), size, noise) if size else (),
         )
         return dict(zip(rows, weights, strict=True))
 

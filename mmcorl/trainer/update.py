@@ -20,6 +20,7 @@ from torch import Tensor
 from mmcorl.algo import loss
 from mmcorl.algo.advantages import token_advantages
 from mmcorl.algo.importance import Correction, importance_stats, importance_weights
+from mmcorl.algo.seeds import noise_seed
 from mmcorl.sharding.base import LogProbs
 from mmcorl.system.timing import span
 from mmcorl.trainer.microbatches import MicroBatch, RolloutBatch, Row, minibatches
@@ -79,15 +80,20 @@ class Update:
         """All optimizer steps of step `number` of the run."""
         config = self.batch.config
         return [
-            self.optimizer_step(part)
+            self.optimizer_step(part, noise_seed(config.seed, f"{self.agent}/bnpo/{turn}", number, place))
             for turn in range(config.objective.passes)
-            for part in minibatches(len(self.batch.groups), config.objective.minibatches, config.seed, number, turn)
+            for place, part in enumerate(
+                minibatches(len(self.batch.groups), config.objective.minibatches, config.seed, number, turn)
+            )
         ]
 
-    def optimizer_step(self, part: Sequence[int]) -> OptimizerStep:
-        """Accumulate gradients over the micro-batches of the groups in `part`, clip, step."""
+    def optimizer_step(self, part: Sequence[int], noise: int) -> OptimizerStep:
+        """Accumulate gradients over the micro-batches of the groups in `part`, clip, step.
+
+        `noise`: see `RolloutBatch.token_weights`.
+        """
         batch, shards, config = self.batch, self.batch.shards, self.batch.config
-        weights = batch.token_weights(part)
+        weights = batch.token_weights(part, noise)
         beta = config.objective.kl_coef if config.objective.kl_in == "loss" else 0.0
         # A group whose advantages are all zero adds nothing to the gradient, so it is left out of the passes;
         # its tokens stay in the denominators above. With a KL term every group counts.

@@ -119,6 +119,17 @@ IN_THE_CONFIG: list[tuple[dict[str, Any], list[str]]] = [
     ({"reward": {"format": 0.1}}, ["reward.format is 0.1", "'plain'", "format=0"]),
     ({"prompt__style": "boxed", "answers": {"extraction": "answer_tags"}}, ["'answer_tags'", "no boxes", "commit"]),
     ({"prompt__style": "answer_tags", "answers": {"extraction": "last_number"}}, ["'last_number'", "not tags"]),
+    ({"objective": {"aggregation": "bnpo"}}, ["'bnpo' without bnpo_completions", "both or neither"]),
+    ({"objective": {"bnpo_completions": 2}}, ["'sequence' with bnpo_completions", "both or neither"]),
+    ({"objective": {"aggregation": "bnpo", "bnpo_completions": 3}}, ["is 3, but an", "16 completions", "divisor"]),
+    (
+        {"objective": {"aggregation": "bnpo", "bnpo_completions": 6, "minibatches": 3}},
+        ["bnpo_completions is 6", "4 completions"],
+    ),
+    (
+        {**TALK, "objective": {"kind": "reinforce_pp", "aggregation": "bnpo", "bnpo_completions": 2}},
+        ["'bnpo' with an episode", "aggregation=token"],
+    ),
     ({"training": {"offload": "all"}}, ["'all'", "'none'"]),
     ({"training": {"sharding": "zero2", "offload": "all"}}, ["'zero2'", "optimizer"]),
     ({"training": {"sharding": "fsdp2", "offload": "optimizer"}}, ["'fsdp2'", "all"]),

@@ -40,6 +40,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "kl to an average": {"objective": {"kl_coef": 0.3, "kl_reference": "ema"}},
     "kl in the reward, whitened": {"objective": {"kind": "reinforce_pp", "kl_coef": 0.3}},
     "kl of lora": {"objective": {"kl_coef": 0.3}, "training": {"lora": LORA, "freeze_vision": True}},
+    "bnpo": {"objective": {"aggregation": "bnpo", "bnpo_completions": 2}, "training": {"tokens_per_microbatch": 60}},
     "token": {"objective": {"aggregation": "token", "importance_correction": "token_truncate", "importance_cap": 1.0}},
 }
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mmcorl.algo.advantages import Spread, group_advantages, leave_one_out_advantages, returns, whitened
 from mmcorl.algo.finite import NotFiniteError
 from mmcorl.algo.importance import importance_stats, importance_weights
-from mmcorl.algo.loss import kl_estimate, policy_loss, token_weights
+from mmcorl.algo.loss import kl_estimate, policy_loss, shuffled_batches, token_weights
 
 # -- advantages ----------------------------------------------------------------------------------------------
 
@@ -196,6 +196,30 @@ def test_token_weights_by_hand(aggregation, expected):
     assert torch.allclose(weights, torch.tensor(expected))
 
 
+def test_bnpo_weights_by_hand():
+    # Micro-batches {1, 3} and {8, 2}: each row 1 / (2 micro-batches * tokens of its own), 4 and 10 of them.
+    lengths, given = torch.tensor([1, 8, 3, 2]), {"total_rows": 4, "total_tokens": 14, "max_length": 8}
+    weights = token_weights(lengths, "bnpo", **given, batches=[0, 1, 0, 1])
+    assert torch.allclose(weights, torch.tensor([1 / 8, 1 / 20, 1 / 8, 1 / 20]))
+    # One completion each is `sequence`, all in one is `token`.
+    for batches, same in (([3, 1, 0, 2], "sequence"), ([0, 0, 0, 0], "token")):
+        assert torch.allclose(
+            token_weights(lengths, "bnpo", **given, batches=batches), token_weights(lengths, same, **given)
+        )
+    assert torch.allclose(
+        token_weights(torch.tensor([0, 4]), "bnpo", **given, batches=[0, 1]), torch.tensor([1 / 2, 1 / 8])
+    )
+
+
+def test_micro_batches_are_drawn_from_all_rows():
+    drawn = shuffled_batches(12, 3, seed=5)
+    assert sorted(drawn) == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
+    assert drawn == shuffled_batches(12, 3, seed=5) != shuffled_batches(12, 3, seed=6)
+    # Every row is as likely as any other beside row 0: 400 draws, expected 400 * 2 / 11 = 73, deviation 7.7.
+    beside = [sum((one := shuffled_batches(12, 3, seed))[0] == one[row] for seed in range(400)) for row in range(1, 12)]
+    assert all(40 < count < 110 for count in beside)
+
+
 LENGTHS = torch.tensor([5, 1, 8, 3, 2, 7, 4, 6])
 CUTS = {
     "one of eight": [[0, 1, 2, 3, 4, 5, 6, 7]],
@@ -245,8 +269,8 @@ def test_a_row_without_tokens_has_a_finite_weight():
 
 
 def test_an_unknown_aggregation_is_named():
-    with pytest.raises(ValueError, match="aggregation 'bnpo' is unknown: use one of sequence, token, dr_grpo"):
-        token_weights(torch.tensor([1]), "bnpo", total_rows=1, total_tokens=1, max_length=1)
+    with pytest.raises(ValueError, match="aggregation 'grpo' is unknown: use one of sequence, token, bnpo, dr_grpo"):
+        token_weights(torch.tensor([1]), "grpo", total_rows=1, total_tokens=1, max_length=1)
 
 
 # -- importance correction -----------------------------------------------------------------------------------

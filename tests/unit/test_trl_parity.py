@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import patches
 from mmcorl.algo.advantages import group_advantages
 from mmcorl.algo.importance import importance_weights
-from mmcorl.algo.loss import policy_loss, token_weights
+from mmcorl.algo.loss import policy_loss, shuffled_batches, token_weights
 
 patches.apply(*patches.BEFORE_TRANSFORMERS)  # TRL imports torchvision through transformers
 grpo_trainer = import_module("trl.trainer.grpo_trainer")
@@ -56,6 +56,7 @@ class GivenRollouts(grpo_trainer.GRPOTrainer):
             setattr(self, name, getattr(args, name))
         self.args = args
         self.rollouts = rollouts
+        self.rows = torch.arange(B * K)  # of the present micro-batch
         self.epsilon_low = args.epsilon
         self.epsilon_high = args.epsilon if args.epsilon_high is None else args.epsilon_high
         self.current_gradient_accumulation_steps = 1
@@ -89,7 +90,7 @@ class GivenRollouts(grpo_trainer.GRPOTrainer):
     def _get_per_token_logps_and_entropies(self, model, *args, **kwargs):
         given = self.rollouts
         logp = given.ref if model is self.ref_model else given.logp if torch.is_grad_enabled() else given.old
-        return logp, torch.zeros_like(logp), None
+        return logp[self.rows], torch.zeros_like(logp[self.rows]), None
 
     def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
         """TRL's loss of the whole batch, and the tensors it was made of."""
@@ -113,7 +114,7 @@ class Rollouts:
         self.ref = self.logp.detach() + drift(0.5)
 
 
-def ours(rollouts: Rollouts, loss_type: str, one_pass: bool, beta: float, correct: str, **clip):
+def ours(rollouts: Rollouts, loss_type: str, one_pass: bool, beta: float, correct: str, batches=(), **clip):
     """The same loss by our functions, over flat ragged tokens as the worker has them."""
     lengths = torch.tensor(LENGTHS)
     valid = torch.arange(BUDGET) < lengths.unsqueeze(1)
@@ -131,10 +132,11 @@ def ours(rollouts: Rollouts, loss_type: str, one_pass: bool, beta: float, correc
     )
     per_row = token_weights(
         lengths,
-        AGGREGATION[loss_type],
+        "bnpo" if batches else AGGREGATION[loss_type],
         total_rows=B * K,
         total_tokens=sum(LENGTHS),
         max_length=BUDGET,
+        batches=batches,
     )
     loss = (per_row.repeat_interleave(lengths) * terms.loss).sum()
     return loss, advantages, weights, terms, valid
@@ -199,6 +201,39 @@ def check(rollouts: Rollouts, loss_type: str, *, one_pass: bool, beta: float, co
 def test_first_pass_over_a_batch(loss_type, beta, correct):
     terms = check(Rollouts(old_is_current=True), loss_type, one_pass=True, beta=beta, correct=correct)
     assert not terms.clipped.any()
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.04])
+@pytest.mark.parametrize("size", [1, 2, 3, 12])
+def test_bnpo_over_the_micro_batches_of_a_step(size, beta):
+    """TRL's loss of each micro-batch, added up as its trainer accumulates them."""
+    rollouts = Rollouts(old_is_current=True)
+    trainer = GivenRollouts(
+        rollouts,
+        loss_type="bnpo",
+        beta=beta,
+        use_bias_correction_kl=False,
+        use_vllm=True,
+        vllm_importance_sampling_mode="token_truncate",
+        steps_per_generation=1,
+        gradient_accumulation_steps=1,
+    )
+    batch = trainer._generate_and_score_completions([{"prompt": "?"}] * (B * K))
+    batches = shuffled_batches(B * K, size, seed=1)
+    trainer.current_gradient_accumulation_steps = max(batches) + 1
+    theirs = torch.zeros(())
+    for number in range(max(batches) + 1):
+        trainer.rows = torch.tensor([row for row in range(B * K) if batches[row] == number])
+        rows_of = {
+            name: value[trainer.rows] if isinstance(value, Tensor) and value.shape[:1] == (B * K,) else value
+            for name, value in batch.items()
+        }
+        theirs = theirs + trainer._compute_loss(trainer.model, rows_of)
+    loss, *_ = ours(rollouts, "bnpo", True, beta, "token_truncate", batches)
+    assert loss.item() == pytest.approx(theirs.item(), abs=1e-6)
+    (mine,) = torch.autograd.grad(loss, rollouts.logp)
+    (their_gradient,) = torch.autograd.grad(theirs, rollouts.logp)
+    assert torch.allclose(mine, their_gradient, atol=1e-6)
 
 
 @pytest.mark.parametrize("correct", ["off", "token_truncate"])

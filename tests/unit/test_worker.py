@@ -13,6 +13,7 @@ import torch
 
 from adapter_passes import TEXT_FAMILIES, VISION_FAMILIES, each_family, load, noise
 from mmcorl.algo.finite import NotFiniteError
+from mmcorl.algo.loss import shuffled_batches
 from mmcorl.algo.seeds import noise_seed
 from mmcorl.data.row_parsing import BadRow
 from mmcorl.data.sources import load_prompts
@@ -42,7 +43,7 @@ from worker_parts import (
 )
 
 FAMILIES = (*VISION_FAMILIES, *TEXT_FAMILIES)
-AGGREGATIONS = ("sequence", "token", "dr_grpo")
+AGGREGATIONS = ("sequence", "token", "bnpo", "dr_grpo")
 REWARDS = ((1.0, 0.0, 0.0, 1.0), (0.0, 0.0, 1.0, 0.0), (1.0, 1.0, 0.0, 1.0))
 FLAT = (REWARDS[0], (1.0,) * 4, (0.0,) * 4)  # only the first group has a gradient
 
@@ -61,12 +62,15 @@ def test_the_step_is_that_of_plain_transformers_row_by_row(
 ) -> None:
     """No batching, no padding, no shared vision pass, no skipped group in the reference; temperature 0.7."""
     path, prompts = tiny_checkpoints[family], mixed_prompts(family)
-    agent = worker(path, objective={"aggregation": aggregation}, sampling={"temperature": 0.7})
+    size = {"bnpo_completions": 3} if aggregation == "bnpo" else {}
+    # Twelve rows, so four micro-batches of TRL whatever ours are.
+    batches = shuffled_batches(12, 3, noise_seed(0, "a/bnpo/0", 1, 0)) if size else ()
+    agent = worker(path, objective={"aggregation": aggregation, **size}, sampling={"temperature": 0.7})
     rollout(agent, prompts)
     reference = reference_of(agent, family, path, prompts)
     optimizer = adamw(reference.loaded.model, agent.config)
     rewards = REWARDS if aggregation == "sequence" else FLAT
-    loss = reference_step(reference, rewards, optimizer, agent.config)
+    loss = reference_step(reference, rewards, optimizer, agent.config, batches=batches)
     metrics = agent.update(rewards_of(agent, rewards), 1)
     assert metrics["loss"] == pytest.approx(float(loss), abs=1e-6)
     expected = {n: optimizer.state[p]["exp_avg"] for n, p in reference.loaded.model.named_parameters()}

@@ -32,6 +32,7 @@ PLAIN: Mapping[tuple[str, str], Mapping[str, Any]] = {
         "reward": {"kind": "match", "unanswered_entropy": None},
         "episode": {key: EpisodeSettings.model_fields[key].default for key in ("mix", "gamma", "shaping")},
     },
+    ("objective", "aggregation"): {"objective": {"bnpo_completions": None}},
     ("objective", "kl_coef"): {"objective": {"kl_reference": "start"}},
 }
 """What a method that sets a key also resets, unless it sets that too: no part of another method is left over."""
