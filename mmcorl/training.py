@@ -181,7 +181,10 @@ def _compare_engines(config: Config, cohort: Cohort, inputs: Inputs, folder: Run
     progress.phase("compare engines")
     prompts = inputs.prompts
     rows = [prompts.source[row] for row in prompts.kept[: parity.PROMPTS]]
-    measured = [parity.measure(agent, rows, config) for agent in cohort.agents]
+    measured = [
+        parity.measure(agent, rows, config, encoder.adapter.needs_importance_correction)
+        for agent, encoder in zip(cohort.agents, inputs.encoders, strict=True)
+    ]
     folder.write("engines.json", json.dumps([comparison.record() for comparison in measured], indent=1) + "\n")
     for comparison in measured:
         if comparison.fault and config.engine.parity == "stop":

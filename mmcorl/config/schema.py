@@ -605,7 +605,8 @@ class Config(Section):
     epochs: float | None = Field(default=None, gt=0, le=10_000)
     """Passes over the training rows; give this or `steps`."""
     agents: tuple[AgentSettings, ...] = Field(min_length=1)
-    """The cohort. With `supervision.kind: ring`, each agent is taught by the next and the last by the first."""
+    """The cohort. With `supervision.kind: ring`, each agent is taught by the next and the last by the first; with
+    `ring_previous` each by the one before it and the first by the last."""
     data: DataSection
     validation: ValidationSettings = ValidationSettings()
     supervision: SupervisionSettings = SupervisionSettings()

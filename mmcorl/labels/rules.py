@@ -130,8 +130,20 @@ def _vote_of(teacher: int, rollouts: CohortRollouts, b: int) -> PseudoLabel:
 )
 @_each
 def ring(rollouts: CohortRollouts, agent: int, b: int) -> PseudoLabel:
-    """A by B, B by C, C by A."""
+    """A by B, B by C, C by A, as the authors launch three agents."""
     return _vote_of((agent + 1) % len(rollouts.agents), rollouts, b)
+
+
+@RULES.add(
+    "ring_previous",
+    "each agent learns from the previous agent's majority vote: the ring of the paper's Eq. 3 (with two agents: co_rl)",
+    title="Co-RL: the previous agent's votes",
+    min_agents=2,
+)
+@_each
+def ring_previous(rollouts: CohortRollouts, agent: int, b: int) -> PseudoLabel:
+    """A by C, B by A, C by B."""
+    return _vote_of((agent - 1) % len(rollouts.agents), rollouts, b)
 
 
 @RULES.add(

@@ -140,8 +140,8 @@ def examine(config: Config, *, quiet: bool = False) -> Iterator[Finding]:
             cohort = launch.cohort(readers, 1)
             for place in cohort.places:
                 yield Finding("ok", "places", place)
-            for agent in cohort.agents:
-                found = parity.measure(agent, rows, config)
+            for agent, reader in zip(cohort.agents, readers, strict=True):
+                found = parity.measure(agent, rows, config, reader.adapter.needs_importance_correction)
                 yield Finding("problem" if found.fault else "ok", "engines", found.fault or found.sentence())
     except (UserError, RunError, AdapterError, NotFiniteError) as error:
         yield Finding("problem", "engines", str(error))

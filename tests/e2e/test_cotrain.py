@@ -174,6 +174,14 @@ def test_the_ring_of_three_teaches_the_next_to_the_one_before() -> None:
     assert agents[2].p("x") > 0.2
 
 
+def test_the_ring_of_the_papers_equation_teaches_the_previous_to_the_one_after() -> None:
+    """A is taught by C, which is nearly always wrong, B by A and C by B, which are nearly always right."""
+    agents, notes = train([{"x": 0.8}, {"x": 0.8}, {"x": 0.2}], "ring_previous", 1, each=50)
+    assert [[label.teacher for label in row[:1]] for row in notes.records[0].labels.labels] == [["C"], ["A"], ["B"]]
+    assert agents[0].p("x") < 0.8
+    assert min(agents[1].p("x") - 0.8, agents[2].p("x") - 0.2) > 0
+
+
 class Meddler(Toy):
     """Empties the groups of every agent it knows when it is updated."""
 

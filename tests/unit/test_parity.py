@@ -17,11 +17,11 @@ def test_drift_by_hand():
     assert drift([]) == Drift(0, 0.0, 0.0, 0.0)
 
 
-def measured(text: float, image: float | None, dtype: str):
+def measured(text: float, image: float | None, dtype: str, **family):
     differences = {"text": [torch.full((10,), text)]}
     if image is not None:
         differences["image"] = [torch.full((10,), -image)]
-    return parity("a", dtype, differences)
+    return parity("a", dtype, differences, **family)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,39 @@ def test_what_passes_and_what_is_stopped_and_why(text, image, dtype, words):
         assert "engine and trainer agree" in found.sentence()
     else:
         assert words in found.fault
+
+
+GEMMA = {"expected": True, "correction": "token_truncate"}
+
+
+@pytest.mark.parametrize(
+    ("text", "image", "dtype", "family", "words"),
+    [
+        # The paper's 0.13 nats, on all prompts or on images alone.
+        (0.13, 0.13, "bf16", GEMMA, None),
+        (0.02, 0.13, "bf16", GEMMA, None),
+        (0.31, None, "bf16", GEMMA, "only up to 0.3 nats"),
+        (0.02, 0.9, "bf16", GEMMA, "processes images differently"),
+        (0.13, 0.13, "bf16", GEMMA | {"correction": "off"}, "importance_correction=auto, which is off"),
+        # Weighting tokens covers no other model's or program's mistake.
+        (0.13, 0.13, "bf16", {"expected": False, "correction": "token_truncate"}, "other weights"),
+        (1e-6, 8e-3, "fp32", GEMMA, "processes images differently"),
+    ],
+)
+def test_an_expected_drift_is_no_fault_where_the_correction_covers_it(text, image, dtype, family, words):
+    found = measured(text, image, dtype, **family)
+    if words is None:
+        assert found.fault is None
+        assert found.record()["fault"] is None
+        assert "expected of this family, and importance correction token_truncate weights" in found.sentence()
+    else:
+        assert words in found.fault
+
+
+def test_a_covered_drift_that_is_no_number_is_a_fault():
+    found = parity("a", "bf16", {"text": [torch.zeros(2)], "image": [torch.tensor([float("nan")])]}, **GEMMA)
+    assert "not finite" in found.fault
+    assert "engine and trainer agree" in measured(0.02, 0.02, "bf16", **GEMMA).sentence()
 
 
 @pytest.mark.parametrize("differences", [{"text": [torch.tensor([0.0, float("nan")])]}, {"text": [torch.zeros(2)]}])
