@@ -105,7 +105,8 @@ def train(
                 _run(config, folder, start, inputs, cohort, supervision, relation, predicted, quiet)
         elif not quiet:
             print(f"{path} is finished: nothing to train", file=sys.stderr)
-        build_report(path)
+        with resumable_errors(folder):
+            build_report(path)
     return Run(path)
 
 

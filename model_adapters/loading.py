@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,20 @@ def read_pretrained(auto_class: Any, path: str | Path, **options: Any) -> Any:
     """
     from transformers import AutoConfig
 
+    what = "config" if auto_class is AutoConfig else auto_class.__name__.removeprefix("Auto")
+    with refusing_damage(path, what):
+        loaded = auto_class.from_pretrained(path, trust_remote_code=False, **options)
+    tokenizer = getattr(loaded, "tokenizer", loaded)
+    if hasattr(tokenizer, "added_tokens_decoder"):
+        _require_vocabulary(tokenizer, path)
+    return loaded
+
+
+@contextmanager
+def refusing_damage(path: str | Path, what: str) -> Iterator[None]:
+    """Raise AdapterError for anything that transformers raises over the files of a checkpoint."""
     try:
-        return auto_class.from_pretrained(path, trust_remote_code=False, **options)
+        yield
     except Exception as error:  # damaged files raise anything
         text = " ".join(str(error).split())
         reason, way_out = text[:200].rstrip("."), "load a complete, undamaged checkpoint"
@@ -32,8 +45,21 @@ def read_pretrained(auto_class: Any, path: str | Path, **options: Any) -> Any:
             way_out = "use a checkpoint in .safetensors"
         elif not isinstance(error, OSError | ValueError):
             reason = f"{type(error).__name__}: {reason}"
-        what = "config" if auto_class is AutoConfig else auto_class.__name__.removeprefix("Auto")
         raise AdapterError(f"{path} cannot be loaded as {what} ({reason}): {way_out}") from error
+
+
+def _require_vocabulary(tokenizer: Any, path: str | Path) -> None:
+    """Raise AdapterError for a tokenizer without a vocabulary.
+
+    transformers 5 makes one of the special tokens alone, with only a log line, where the files are missing.
+    """
+    added = {token.content for token in tokenizer.added_tokens_decoder.values()} | set(tokenizer.all_special_tokens)
+    if tokenizer.get_vocab().keys() <= added:
+        others = " and ".join(sorted({*type(tokenizer).vocab_files_names.values()} - {"tokenizer.json"}))
+        raise AdapterError(
+            f"{path} has no vocabulary that its tokenizer can read (it is in tokenizer.json{others and ', or in '}"
+            f"{others}): load a complete checkpoint, or copy these files from the model that it was made from"
+        )
 
 
 def load_pretrained(auto_class: Any, path: str | Path, dtype: torch.dtype, attention: str) -> nn.Module:

@@ -155,7 +155,7 @@ def _config(path_or_id: str | Path) -> dict[str, Any]:
         raise AdapterError(f"There is no folder `{path_or_id}`; give an existing one or a hub id such as org/name.")
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:  # of which JSON and Unicode errors are two kinds
+    except (ValueError, RecursionError) as error:  # JSON and Unicode errors are two kinds of the first
         raise AdapterError(f"`{file}` is not valid JSON ({error}); fetch the checkpoint again.") from error
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise AdapterError(f"`{file}` names no model_type, by which the family is chosen; add it.")

@@ -6,9 +6,14 @@ A template is a program from the checkpoint. Some read the date (Llama 3.2, Smol
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import resource
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
@@ -27,6 +32,15 @@ TODAY = datetime(2024, 7, 26)
 _OURS = ("messages", "tools", "documents", "add_generation_prompt", "continue_final_message")
 _TURNS = ("system", "user", "assistant", "user")
 
+SECONDS = 3
+"""Processor time in which a template has to render a few short conversations; the known ones take milliseconds."""
+ROOM = 2**28
+"""Bytes of memory that it may take for that."""
+CHARACTERS = 2**20
+"""Longest text that it may make of one of them."""
+
+_bounded: set[str] = set()
+"""Templates that were tried and ended."""
 _control: WeakKeyDictionary[Any, tuple[str, tuple[str, ...]]] = WeakKeyDictionary()
 
 
@@ -37,13 +51,10 @@ def render(processor: Any, messages: Sequence[Mapping[str, Any]], given: Templat
     """
     if given is False:
         return _without_template(processor, messages, **options)
-    from jinja2.exceptions import TemplateError
-
+    options |= arguments(processor, given)
     try:
-        return processor.apply_chat_template(
-            list(messages), add_generation_prompt=True, **arguments(processor, given), **options
-        )
-    except TemplateError as error:
+        return processor.apply_chat_template(list(messages), add_generation_prompt=True, **options)
+    except Exception as error:  # a template is a program: it may raise anything
         if messages[0]["role"] != "system":
             raise AdapterError(
                 f"the chat template of {_name(processor)} refuses this prompt ({error}): "
@@ -72,8 +83,8 @@ def _without_template(processor: Any, messages: Sequence[Mapping[str, Any]], **o
 def arguments(processor: Any, given: Template) -> dict[str, Any]:
     """Return the arguments of the chat template, checked, after fixing its date to `TODAY`.
 
-    Raises AdapterError for a name the template does not use, which would be silently ignored, and where there is no
-    template, unless none is wanted.
+    Raises AdapterError for a name the template does not use, which would be silently ignored, for a template that is
+    none or does not end, and where there is no template, unless none is wanted.
     """
     source = _source(processor)
     if given is False:
@@ -83,8 +94,17 @@ def arguments(processor: Any, given: Template) -> dict[str, Any]:
             f"{_name(processor)} has no chat template: use an instruction-tuned checkpoint, add chat_template.jinja, "
             "or ask without one (`template: off` of the agent in a config, --chat-template off of a command)"
         )
-    _fix_date(source)
-    known = sorted(_variables(source) - {*_OURS, *_tokenizer(processor).special_tokens_map})
+    if source not in _bounded:
+        _require_end(processor)
+    try:
+        _fix_date(source)
+        variables = _variables(source)
+    except Exception as error:  # it may be folded into constants as it is compiled, with errors of any kind
+        raise AdapterError(
+            f"the chat template of {_name(processor)} cannot be used ({error}): correct chat_template.jinja or "
+            "tokenizer_config.json, or use another checkpoint"
+        ) from error
+    known = sorted(variables - {*_OURS, *_tokenizer(processor).special_tokens_map})
     unknown = [name for name in given if name not in known]
     if unknown:
         takes = f"it takes {', '.join(known)}" if known else "it takes none"
@@ -92,6 +112,49 @@ def arguments(processor: Any, given: Template) -> dict[str, Any]:
             f"the chat template of {_name(processor)} has no argument {unknown[0]!r} ({takes}): correct or remove it"
         )
     return dict(given)
+
+
+def _require_end(processor: Any) -> None:
+    """Raise AdapterError for a template that does not end or makes huge texts; tried in a process with limits.
+
+    What a template raises there is left to its use here.
+    """
+    # Imported before the fork, where another thread might hold the lock of an import.
+    from transformers.utils.chat_template_utils import _compile_jinja_template  # noqa: F401
+
+    if sys.platform == "linux" and (child := os.fork()):
+        if os.waitpid(child, 0)[1]:
+            raise AdapterError(
+                f"the chat template of {_name(processor)} does not render a short conversation within {SECONDS} s, "
+                f"{ROOM >> 20} MiB and {CHARACTERS:,} characters: correct chat_template.jinja or "
+                "tokenizer_config.json, or use another checkpoint"
+            )
+    elif sys.platform == "linux":
+        status = 1
+        try:
+            signal.alarm(20 * SECONDS)
+            held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+            for kind, most in ((resource.RLIMIT_AS, held + ROOM), (resource.RLIMIT_CPU, SECONDS)):
+                soft, hard = resource.getrlimit(kind)
+                resource.setrlimit(kind, (most if soft == resource.RLIM_INFINITY else min(soft, most), hard))
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            status = int(any(len(text) > CHARACTERS for text in _conversations(processor)))
+        finally:
+            os._exit(status)
+    _bounded.add(_source(processor))
+
+
+def _conversations(processor: Any, prompted: Sequence[bool] = (True, False), **given: Any) -> Iterator[str]:
+    """Render a long conversation, then those without its first turns, where the template supports their roles."""
+    for first in (0, 1, 3):
+        messages = [{"role": role, "content": _content(processor, "?")} for role in _TURNS[first:]]
+        for add in prompted:
+            try:
+                yield str(processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=add, **given))
+            except MemoryError:
+                raise
+            except Exception:  # such as a role that this template does not support
+                continue
 
 
 def refuse_control_tokens(processor: Any, text: str, system: str | None) -> None:
@@ -138,15 +201,8 @@ def _turns(processor: Any) -> str:
     The system turn is explicit, because a default one may mention tags such as `<think>`; the last answer and its
     prefix are left out, because some templates begin it with such a tag.
     """
-    from jinja2.exceptions import TemplateError
-
-    for first in (0, 1, 3) if _source(processor) else ():
-        messages = [{"role": role, "content": _content(processor, "?")} for role in _TURNS[first:]]
-        try:
-            return str(processor.apply_chat_template(messages, tokenize=False, **arguments(processor, {})))
-        except (TemplateError, TypeError):  # a role or content type that this template does not support
-            continue
-    return ""
+    given = arguments(processor, {}) if _source(processor) else {}
+    return next(_conversations(processor, (False,), **given), "")
 
 
 def _content(processor: Any, text: str) -> Any:

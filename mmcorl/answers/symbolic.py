@@ -22,6 +22,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
+from mmcorl.errors import RunError
+
 Outcome = Literal["same", "different", "timeout"]
 
 _SCRIPT = Path(__file__).with_name("symbolic_worker.py")
@@ -212,12 +214,13 @@ class _Worker:
                 continue
             if not reply["ready"]:
                 self.stop()
-                raise RuntimeError(f"the symbolic comparison process cannot import math-verify: {reply['error']}")
+                raise RunError(f"the symbolic comparison process cannot import math-verify: {reply['error']}")
             self._ready = True
             return process
-        raise RuntimeError(
+        raise RunError(
             f"the symbolic comparison process did not start in {_START_SECONDS:.0f} s and {self._memory_mb} MB, "
-            f"{_ATTEMPTS} times; try it alone: {sys.executable} -P {_SCRIPT} {self._memory_mb}"
+            f"{_ATTEMPTS} times: give the same command again, or see what it says alone: "
+            f"{sys.executable} -P {_SCRIPT} {self._memory_mb}"
         )
 
 

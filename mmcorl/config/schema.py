@@ -6,6 +6,8 @@ several sections are in `mmcorl.config.checks`. No torch here: `mmcorl --help` a
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
@@ -72,6 +74,11 @@ EngineName = Annotated[str, _row_of(ENGINES)]
 
 MOST = 2**53
 """Of a whole number; larger ones overflow in arithmetic."""
+MOST_FLOAT = 1e30
+"""Of any other number; arithmetic in 32 bits has no room for much more."""
+
+MOST_SAMPLES = 2**16
+"""Of one prompt by one agent; the published recipes take 4 to 64, and far more only fill the memory."""
 
 
 class Section(BaseModel):
@@ -87,7 +94,10 @@ class Section(BaseModel):
         if isinstance(value, bool) and {int, float} & {annotation, *get_args(annotation)}:
             raise ValueError(f"{str(value).lower()} is not a number: write one")
         if isinstance(value, int) and abs(value) > MOST:
-            raise ValueError(f"{value:.3g} is too large: write a number of at most {MOST}")
+            shown = f"{value:.3g}" if abs(value) < 10**300 else "that number"
+            raise ValueError(f"{shown} is too large: write a number of at most {MOST}")
+        if isinstance(value, float) and math.isfinite(value) and abs(value) > MOST_FLOAT:
+            raise ValueError(f"{value:.3g} is too large: write a number of at most {MOST_FLOAT:g}")
         return value
 
 
@@ -115,7 +125,7 @@ class AgentSettings(Section):
 class BatchSettings(Section):
     prompts: int = Field(default=8, ge=1)
     """B: prompts per step, the same rows for every agent."""
-    completions: int = Field(default=8, ge=1)
+    completions: int = Field(default=8, ge=1, le=MOST_SAMPLES)
     """K: completions per prompt and agent, or with an `episode` conversations about each problem; at least 2 where
     completions are compared with each other, which `objective.advantage: reinforce_pp` alone does not."""
 
@@ -185,7 +195,7 @@ class SupervisionSettings(Section):
     pair: str | None = None
     """With `kind: paired`: the view of the training data with the other wording. Both wordings are sampled and
     trained, so a step has twice `batch.prompts` prompts."""
-    votes: int | None = Field(default=None, ge=1)
+    votes: int | None = Field(default=None, ge=1, le=MOST_SAMPLES)
     """M: samples that vote. More than `batch.completions` of them: the first K are trained as well, the others only
     vote (TTRL: 64 and 32). By default as many as are trained."""
     voter: Literal["policy", "ema"] = "policy"
@@ -441,12 +451,21 @@ class EpisodeSettings(Section):
 
 
 class LoraSettings(Section):
-    rank: int = Field(default=16, ge=1)
-    """Rank of the adapters."""
+    rank: int = Field(default=16, ge=1, le=2**14)
+    """Rank of the adapters; one as large as a layer is wide saves nothing."""
     alpha: int = Field(default=32, gt=0)
     """Scale: the update is multiplied by alpha / rank."""
     target_modules: str | tuple[str, ...] = "all-linear"
-    """Layers that get an adapter, as peft names them."""
+    """Layers that get an adapter, as peft names them: a list, or a regular expression of whole names."""
+
+    @field_validator("target_modules")
+    @classmethod
+    def _expression(cls, value: Any) -> Any:
+        try:
+            re.compile(value if isinstance(value, str) else "")
+        except (re.error, RecursionError, OverflowError) as error:
+            raise ValueError(f"{value[:80]!r} is no regular expression ({error}): correct it, or list names") from error
+        return value
 
 
 class TrainingSettings(Section):
@@ -637,7 +656,7 @@ class Config(Section):
     """Agents take turns on the same GPUs: between its calls an agent's weights and optimizer rest in CPU memory."""
     device: Resumable[str] = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """`auto` (a GPU when there is one), `cpu`, `cuda` or `cuda:N`."""
-    threads: Resumable[int | None] = Field(default=None, ge=1)
+    threads: Resumable[int | None] = Field(default=None, ge=1, le=1024)
     """Torch threads on the CPU, of each agent; 1 is fastest for tiny models, by default torch decides."""
 
     @field_validator("profile", mode="before")

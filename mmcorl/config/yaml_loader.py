@@ -15,6 +15,9 @@ DEEPEST = 50
 MOST_VALUES = 100_000
 """Values in a file, those behind every alias counted again: a few lines can stand for billions."""
 
+MOST_DIGITS = 300
+"""Of a number; Python refuses to read very long ones, and a float has no room for more."""
+
 
 class Loader(yaml.SafeLoader):
     """Strict YAML.
@@ -63,12 +66,14 @@ def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     }
 
 
-def _number(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int | float:
+def _number(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int | float | str:
     digits = node.value.lstrip("+-")
     if ":" in digits or re.fullmatch(r"0[0-9_]+", digits):
         base = "base 60" if ":" in digits else "base 8"
         problem = f"{node.value} would be a number in {base}: write it in base 10, or in quotes where text is meant,"
         raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+    if len(digits) > MOST_DIGITS:
+        return node.value  # The setting that gets it says so.
     read = loader.construct_yaml_int if node.tag.endswith(":int") else loader.construct_yaml_float
     return read(node)
 

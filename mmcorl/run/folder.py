@@ -10,15 +10,20 @@ import errno
 import fcntl
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, BinaryIO, ClassVar, Self
 
+import psutil
+
 from mmcorl.errors import UserError
 
 LOCK = ".lock"
 REPAIR = "restore or delete it"
+PARTIAL = re.compile(r"\..+\.(\d{1,9})\.new", re.DOTALL)
+"""Name of a file that is about to replace another, with the id of the process that writes it."""
 NOT_A_FOLDER = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
 
 
@@ -75,7 +80,10 @@ class Folder:
             raise UserError(f"{str(path)!r} is not writable: {self.ELSEWHERE}, or correct its permissions")
 
     def lock(self) -> None:
-        """Create the folder and lock it for as long as it is open; refuse it where another process holds the lock."""
+        """Create the folder and lock it for as long as it is open; refuse it where another process holds the lock.
+
+        What killed processes were about to put in place of files is removed, here and in the folders within.
+        """
         if self._lock is not None:
             return
         try:
@@ -91,6 +99,11 @@ class Folder:
                 f"another process is working in {str(self.path)!r}: wait for it, or {self.ELSEWHERE}"
             ) from None
         self._lock = lock
+        for partial in (*self.path.glob(".*.new"), *self.path.glob("*/.*.new")):
+            writer = PARTIAL.fullmatch(partial.name)
+            # In containers a process often has the id of the one before it.
+            if writer and (int(writer[1]) == os.getpid() or not psutil.pid_exists(int(writer[1]))):
+                partial.unlink(missing_ok=True)
 
     def require_same_settings(self, changes: Sequence[str]) -> None:
         """Refuse `changes`, each as `key: old -> new`, between the settings of the folder and those given."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from mmcorl.config.yaml_loader import Loader
 from mmcorl.errors import UserError
 from mmcorl.labels.rules import RULES
 from mmcorl.rewards import REWARDS
@@ -183,11 +184,11 @@ def read_run(run_dir: Path) -> RunFiles:
     lines = {name: records for name, (records, _) in logs.items()}
     config_text, config = None, {}
     if (path := run_dir / "config.yaml").exists():
-        config_text = path.read_text(encoding="utf-8")
+        config_text = path.read_bytes().decode("utf-8", errors="replace")
         try:
-            config = yaml.safe_load(config_text)
+            config = yaml.load(config_text, Loader)
         except yaml.YAMLError as error:
-            raise UserError(f"{path} is not YAML ({' '.join(str(error).split())}); restore it.") from error
+            raise UserError(f"{path} is not valid YAML ({' '.join(str(error).split())}); restore it.") from error
         if not isinstance(config, dict):
             raise UserError(f"{path} is not a mapping of settings; restore it.")
     return RunFiles(

@@ -27,7 +27,7 @@ from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.policy.weights import MULTIPLIED
 from mmcorl.trainer.activations import Stack, Work, ends, ends_of_tower, kept, stack_of, working
 from mmcorl.types import Prompt
-from model_adapters.loading import read_pretrained
+from model_adapters.loading import read_pretrained, refusing_damage
 
 GIB = 2**30
 RESERVE_ON_CPU = GIB // 2
@@ -100,7 +100,7 @@ def shape_of(encoder: PromptEncoder) -> Shape | None:
     kind = getattr(transformers, (config.architectures or [""])[0], None)
     if kind is None:
         return None
-    with torch.device("meta"):
+    with refusing_damage(encoder.path, "a model"), torch.device("meta"):
         model = kind(config)
     seeing = encoder.adapter.vision_modules(model)
     vision = {id(p): p.numel() for module in seeing for p in module.parameters()}

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from mmcorl.algo import loss
 from mmcorl.algo.advantages import token_advantages
+from mmcorl.algo.finite import NotFiniteError
 from mmcorl.algo.importance import Correction, importance_stats, importance_weights
 from mmcorl.algo.seeds import noise_seed
 from mmcorl.sharding.base import LogProbs
@@ -125,7 +126,7 @@ class Update:
         with span("optimizer"):
             norm = shards.step()
         if not math.isfinite(norm):
-            raise RuntimeError(
+            raise NotFiniteError(
                 f"agent {self.agent!r}: the norm of the gradient is not finite; lower optimizer.lr or use "
                 "training.dtype=fp32"
             )

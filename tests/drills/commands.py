@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from tests.drills.lab import Lab, Verdict, children, drills, lines, name, problem, there
+from tests.drills.lab import Lab, Verdict, children, drills, lines, name, problem, refused, there
 from tests.openai_server import Call, OpenAIServer, Reply
 from tests.runs import write_config
 
@@ -104,7 +104,10 @@ def workers(pid: int) -> list[int]:
 
 
 def worker_met(number: int, times: int, first: bool, then: float | None = None) -> Callable[[Lab], Verdict]:
-    """A signal to the worker as it starts (`first`) or compares, some times over; a stopped one goes on `then`."""
+    """A signal to the worker as it starts (`first`) or compares, some times over; a stopped one goes on `then`.
+
+    Where it never gets to start, the command says so, and given again it ends with the same verdicts.
+    """
 
     def body(lab: Lab) -> Verdict:
         file = write_rows(lab.folder() / "r.jsonl", sums(200))
@@ -130,7 +133,10 @@ def worker_met(number: int, times: int, first: bool, then: float | None = None) 
                         os.kill(pid, signal.SIGCONT)
         ended = lab.wait(running, 400)
         if ended.code:
-            return problem(ended, 400) or Verdict("lost", ended.sentence)
+            told_so = refused(ended, "did not start", seconds=400, otherwise="lost")
+            again = lab.run(*argv, out, seconds=400)
+            if told_so.outcome != "survived" or again.code:
+                return told_so if again.code == 0 else Verdict("lost", again.sentence)
         if results(out) != results(alone):
             return Verdict("silent", "other verdicts")
         if wrong := problem(ended, 400):

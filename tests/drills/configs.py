@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import yaml
+from safetensors.torch import load_file
 
 from tests.drills.lab import Lab, Verdict, drills, problem, refused
 from tests.runs import changed
@@ -57,6 +58,29 @@ def override(*overrides: str, words: tuple[str, ...] = ()) -> Callable[[Lab], Ve
         run = lab.folder() / "run"
         words_ = words or (overrides[0].partition("=")[0],)
         return refused(lab.run("train", lab.config, *overrides, "--run-dir", run, seconds=30), *words_)
+
+    return body
+
+
+def finite(*overrides: str) -> Callable[[Lab], Verdict]:
+    """A run whose weights are flung far away: told where numbers are not finite, or every exported weight is finite."""
+
+    def body(lab: Lab) -> Verdict:
+        run = lab.folder() / "run"
+        ended = lab.run("train", lab.config, *overrides, "--run-dir", run, seconds=30)
+        if ended.code:
+            return refused(ended, "finite")
+        bad = [
+            file
+            for file in run.glob("final/*/*.safetensors")
+            for w in load_file(file).values()
+            if not w.isfinite().all()
+        ]
+        return problem(ended) or (
+            Verdict("silent", f"exit 0 with weights that are not finite: {bad[0]}")
+            if bad
+            else Verdict("survived", "all weights are finite")
+        )
 
     return body
 
@@ -119,6 +143,8 @@ FILES = {
     "steps: 1e30": text(value("steps", "1e30"), "steps"),
     "steps: .inf": text(value("steps", ".inf"), "steps"),
     "steps: of 5,000 digits": text(value("steps", "9" * 5000), "steps"),
+    "steps: of 400 digits": text(value("steps", "9" * 400), "steps"),
+    "steps: of 299 digits": text(value("steps", "9" * 299), "steps"),
     "steps: 10^23": text(value("steps", "1" + "0" * 23), "steps"),
     "a recursive alias": text(value("steps", "&a [*a]")),
     "a name of a folder above": text(value("name", "../../x"), "name"),
@@ -136,7 +162,13 @@ CONTRADICTIONS = {
     "optimizer.learning_rate": override("optimizer.learning_rate=1e-4", words=("lr",)),
     "agents that differ by case": override("agents.other.name=QWEN", words=("QWEN",)),
     "lr=nan": override("optimizer.lr=.nan"),
-    "lr=1e6": override("optimizer.lr=1e6", "optimizer.max_grad_norm=1e9", words=("finite",)),
+    "lr=1e6": finite("optimizer.lr=1e6", "optimizer.max_grad_norm=1e9"),
+    "lr=1e30": finite("optimizer.lr=1e30", "optimizer.max_grad_norm=1e9"),
+    "lr=1e30, never evaluated": finite("optimizer.lr=1e30", "validation.sets=[]", "steps=1", "checkpoint.every=1"),
+    "clip_high=1e308": override("objective.clip_high=1e308", words=("clip_high",)),
+    "target_modules=(": override('training.lora={target_modules: "("}', words=("target_modules",)),
+    "rank=10^9": override("training.lora={rank: 1000000000}", words=("rank",)),
+    "votes=10^9": override("supervision.votes=1000000000", words=("votes",)),
     "temperature=1e-300": override("sampling.temperature=1e-300", words=("",)),
     "steps=-1": override("steps=-1"),
     "prompts=10^12": override("batch.prompts=1000000000000", words=("prompts",)),

@@ -146,6 +146,13 @@ IN_THE_CONFIG: list[tuple[dict[str, Any], list[str]]] = [
     ({"learning_rate": 1e-5}, ["'learning_rate': did you mean 'optimizer.lr'?"]),
     ({"optimizer__learning_rate": 1e-5}, ["did you mean 'optimizer.lr'?"]),
     ({"steps": 10**23}, ["steps: 1e+23 is too large", "at most"]),
+    ({"steps": 10**400}, ["steps", "too large", "at most"]),
+    ({"objective__clip_high": 1e31}, ["objective.clip_high: 1e+31 is too large", "at most 1e+30"]),
+    ({"batch__completions": 10**9}, ["batch.completions is 1000000000", "at most 65536"]),
+    ({"supervision__votes": 10**9}, ["supervision.votes is 1000000000", "at most 65536"]),
+    ({"threads": 10**6}, ["threads is 1000000", "at most 1024"]),
+    ({"training__lora": {"rank": 10**9}}, ["training.lora.rank is 1000000000", "at most 16384"]),
+    ({"training__lora": {"target_modules": "("}}, ["training.lora.target_modules: '('", "no regular expression"]),
     ({"agents__1__name": "QWEN"}, ["'qwen' and 'QWEN'", "rename one"]),
     *(
         ({"supervision": {"kind": "gold", key: value}}, [f"supervision.{key} is {value!r}", "'gold'", "leave it out"])

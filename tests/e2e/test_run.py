@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +20,7 @@ from mmcorl.errors import UserError
 from mmcorl.policy.trained_with import TrainedWith
 from mmcorl.run import checkpoints, inputs
 from mmcorl.run.evaluation import is_best
+from mmcorl.run.reader import read_run
 from mmcorl.run.recorder import Recorder
 from mmcorl.run.result import load_run
 from mmcorl.run.run_folder import RunFolder
@@ -51,6 +54,29 @@ def test_begin_writes_the_resolved_config_and_the_data_check(config: Config, tmp
     assert settings.load(tmp_path / "run" / "config.yaml") == config
     with RunFolder(tmp_path / "run", config) as folder:
         assert folder.data_check() == {"train": {"rows": 3}}
+
+
+def test_what_killed_processes_left_is_removed_and_what_others_write_is_not(config: Config, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with RunFolder(run, config) as folder:
+        folder.begin({})
+    (run / "user").mkdir()
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    litter = [run / f".config.yaml.{gone.pid}.new", run / "user" / f".mine.py.{gone.pid}.new"]
+    others = [run / f".report.html.{os.getppid()}.new", run / ".notes.new", run / "a.1.new"]
+    for file in (*litter, *others):
+        file.write_text("x")
+    with RunFolder(run, config) as folder:
+        folder.begin({})
+    assert [file for file in (*litter, *others) if file.exists()] == others
+
+
+def test_a_damaged_config_is_refused_by_the_report(config: Config, tmp_path: Path) -> None:
+    for damage in (b"\x00\xff\xfe[{", b"[" * 3000, b"a: &a [*a]\n- b"):
+        (tmp_path / "config.yaml").write_bytes(damage)
+        with pytest.raises(UserError, match=r"config\.yaml is not valid YAML"):
+            read_run(tmp_path)
 
 
 def test_one_process_at_a_time_also_when_both_start_at_once(config: Config, tmp_path: Path) -> None:

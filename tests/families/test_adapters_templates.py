@@ -11,6 +11,7 @@ import pytest
 from tokenizers import AddedToken
 
 from adapter_passes import VISION_FAMILIES, Loaded, adapter_of, each_family, noise
+from model_adapters import templates
 from model_adapters.base import AdapterError, VisionSettings
 from model_adapters.templates import TODAY, arguments, control_tokens, refuse_control_tokens
 
@@ -141,6 +142,30 @@ def test_an_argument_that_the_template_does_not_take_is_refused(tiny_checkpoints
             loaded.adapter.encode(loaded.processor, "Sum?", template={name: False})
         with pytest.raises(AdapterError, match=r"\(it takes none\)"):
             arguments(bare.processor, {name: 1})
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for a in range(99999) %}" * 3 + "{% endfor %}" * 3,
+        "{{ 'x' * 2000000000 }}",
+        "{% set n = namespace(t='x') %}{% for i in range(31) %}{% set n.t = n.t + n.t %}{% endfor %}{{ n.t }}",
+        "{% if add_generation_prompt %}{{ 'x' * 3000000 }}{% endif %}",
+    ],
+)
+def test_a_template_without_bounds_is_refused(
+    template: str, tiny_checkpoints: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(templates, "SECONDS", 1)
+    with pytest.raises(AdapterError, match="does not render a short conversation within 1 s"):
+        arguments(load("qwen3", tiny_checkpoints, template).processor, {})
+
+
+@pytest.mark.parametrize("template", ["{% for %}", "{% include '/etc/passwd' %}", "{{ 1 / 0 }}", "{{ messages[9].x }}"])
+def test_a_template_that_fails_is_an_adapter_error(template: str, tiny_checkpoints: Mapping[str, Path]) -> None:
+    loaded = load("qwen3", tiny_checkpoints, template)
+    with pytest.raises(AdapterError, match=r"^the chat template of [^\n]*$"):
+        loaded.adapter.encode(loaded.processor, "Sum?")
 
 
 def test_a_template_that_refuses_the_user_turn_is_an_adapter_error(tiny_checkpoints: Mapping[str, Path]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoTokenizer
 
 from model_adapters.base import DEFAULT_VISION, AdapterError
 from model_adapters.loading import read_pretrained
@@ -95,6 +95,33 @@ def test_a_damaged_checkpoint_is_one_sentence(checkpoint, what):
     assert "\n" not in str(refused.value)
     assert "Re-running" not in str(refused.value)
     assert not [*checkpoint.rglob("ran")]
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "gemma3"])
+def test_a_tokenizer_without_vocabulary_is_refused(tiny_checkpoints, family, tmp_path):
+    folder = Path(shutil.copytree(tiny_checkpoints[family], tmp_path / "model"))
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(AdapterError, match=r"tokenizer\.json|cannot be loaded as"):
+        adapter_for(folder).load_processor(folder, DEFAULT_VISION)
+
+
+def test_a_tokenizer_in_files_of_its_own_is_read(checkpoint):
+    def ids(folder: Path) -> list[int]:
+        return read_pretrained(AutoTokenizer, folder)("How many red shapes?")["input_ids"]
+
+    expected, file = ids(checkpoint), checkpoint / "tokenizer.json"
+    model = json.loads(file.read_text())["model"]
+    (checkpoint / "vocab.json").write_text(json.dumps(model["vocab"]))
+    merges = (merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"])
+    (checkpoint / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges) + "\n")
+    file.unlink()
+    assert ids(checkpoint) == expected
+
+
+def test_a_config_without_bottom_is_one_sentence(checkpoint):
+    (checkpoint / "config.json").write_text('{"a":' * 3000 + "1" + "}" * 3000)
+    with pytest.raises(AdapterError, match="is not valid JSON"):
+        adapter_for(checkpoint)
 
 
 @pytest.mark.parametrize("code", ["raise SystemExit", "class A(:", "1 / 0", "import no_such_module"])
