@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from eval_suite import comas, matched, steps
+from eval_suite.asked import asked_differences
 from eval_suite.metrics.outcomes import pool as pool_outcomes
-from eval_suite.metrics.paired import Paired, check_alike
+from eval_suite.metrics.paired import Paired, check_alike, refuse_differently_asked
 from eval_suite.metrics.paired import compare as compare_scored
 from eval_suite.options import CodeOptions, EvalOptions, PoolOptions
 from eval_suite.pipeline import evaluate, open_sandbox
@@ -68,11 +69,15 @@ class Pooled(ScoreTable):
         return self.summary
 
 
-def compare(a: Folder, b: Folder) -> Comparison:
+def compare(a: Folder, b: Folder, *, asked_differently: bool = False) -> Comparison:
     """Compare two evaluations, item by item, on every benchmark they share.
 
+    Args:
+        a, b: evaluations, or their folders.
+        asked_differently: compare also where other prompts or another sampling contribute to the difference.
+
     Raises:
-        UserError: no benchmark in common, or other items, grader, judge or aggregation.
+        UserError: no benchmark in common, or other items, grader, judge or aggregation, or asked differently.
     """
     with Equivalence() as relation:
         first, second = (evaluation.scored(relation) for evaluation in _opened([a, b]))
@@ -82,7 +87,9 @@ def compare(a: Folder, b: Folder) -> Comparison:
         raise UserError(
             f"{names[0]} and {names[1]} have no benchmark in common: they hold {list(first)} and {list(second)}"
         )
-    return Comparison(tuple(compare_scored(first[name], second[name]) for name in shared))
+    return Comparison(
+        tuple(compare_scored(first[name], second[name], asked_differently=asked_differently) for name in shared)
+    )
 
 
 def table(*folders: Folder) -> ScoreTable | comas.ComasResults:
@@ -128,6 +135,9 @@ def pool(
         for name in first:
             if name in other:
                 check_alike(first[name], other[name])
+                if not options.asked_differently:
+                    differing = asked_differences(first[name].asked, other[name].asked, families=True)
+                    refuse_differently_asked(first[name], other[name], differing)
     pooled = pool_outcomes([member.folder.outcomes() for member in evaluations])
     votes: dict[str, int] = {}
     for outcome in pooled:
@@ -158,7 +168,7 @@ def match_teams(
     opened = matched.open_teams(_evaluated(pairs, benchmarks, evaluation, options.out, reporter))
     _observe_voters([member for _, members in opened for member in members], options, None, reporter)
     with Equivalence() as relation:
-        return matched.matched(opened, relation, options.votes)
+        return matched.matched(opened, relation, options.votes, options.asked_differently)
 
 
 def parse_teams(texts: Sequence[str]) -> list[tuple[str, list[Path]]]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from eval_suite.asked import asked_differences, asked_of
 from eval_suite.folder import EvalFolder
 from eval_suite.metrics.aggregate import aggregate
 from eval_suite.metrics.outcomes import Outcome, pool
@@ -26,7 +27,7 @@ from mmcorl.labels.voting import Relation
 from mmcorl.report.table import Align, Cell, Table
 
 SAMPLED = ("temperature", "top_p", "max_new_tokens")
-"""Settings of sampling in which responses that are compared must agree."""
+"""Settings in which responses of one budget must agree whatever they were asked."""
 
 
 Team = tuple[str, Sequence[Evaluation]]
@@ -140,22 +141,24 @@ def open_teams(teams: Sequence[tuple[str, Sequence[Path]]]) -> list[Team]:
     return [(name, [next(opened) for _ in members]) for name, members in teams]
 
 
-def matched(teams: Sequence[Team], relation: Relation, votes: int | None = None) -> Matched:
+def matched(
+    teams: Sequence[Team], relation: Relation, votes: int | None = None, asked_differently: bool = False
+) -> Matched:
     """Score every agent alone (mean and vote) and every team pooled.
 
     `votes`: responses per problem that each agent puts into the pool; all by default. Where an agent has as many
     responses as the whole pool, it also votes alone with that many: the same cost at inference.
 
     Raises:
-        UserError: pools of different sizes, responses sampled differently or too few, other problems or graders, runs
-            with other training budgets.
+        UserError: pools of different sizes, responses sampled (or, unless allowed, asked) differently or too few,
+            other problems or graders, runs with other training budgets.
     """
     agents = [member for _, members in teams for member in members]
     check_one_table([(agent.label, agent.summary) for agent in agents])
     names = _benchmarks(agents)
     each, given = _responses(agents, names, votes)
     _same_size(teams, each)
-    _same_sampling(agents, names)
+    _same_sampling(agents, names, asked_differently)
     training = {agent.label: _training(agent.folder) for agent in agents}
     _same_training(training)
     rows: list[Row] = []
@@ -180,7 +183,9 @@ def matched(teams: Sequence[Team], relation: Relation, votes: int | None = None)
                     strict = aggregate(scored.items, cast, row.score, relation=relation, tie="drop")
                     votes_of = {"team": team, "benchmark": name, "ties": scored.score.ties}
                     tied.append(votes_of | {"n": len(scored.items), "correct": strict.correct})
-    against = tuple(tuple(compare(pools[0][name], scored[name]) for name in names) for scored in pools[1:])
+    against = tuple(
+        tuple(compare(pools[0][name], scored[name], asked_differently=True) for name in names) for scored in pools[1:]
+    )
     return Matched(tuple(rows), against, training, tuple(tied))
 
 
@@ -220,20 +225,19 @@ def _same_size(teams: Sequence[Team], each: int) -> None:
             )
 
 
-def _same_sampling(agents: Sequence[Evaluation], names: Sequence[str]) -> None:
+def _same_sampling(agents: Sequence[Evaluation], names: Sequence[str], asked_differently: bool) -> None:
     for name in names:
-        known: tuple[str, Mapping[str, Any]] | None = None
-        for agent in agents:
-            how = agent.folder.manifest.get("generation", {}).get(name)
-            if how is None:
-                continue  # a graded file of responses does not say how they were sampled
-            known = known or (agent.label, how)
-            for key in SAMPLED:
-                if how[key] != known[1][key]:
-                    raise UserError(
-                        f"{key} of {name} is {known[1][key]} in {known[0]!r} and {how[key]} in {agent.label!r}: "
-                        "budgets match only where all responses are sampled alike"
-                    )
+        # A graded file of responses does not say how they were sampled.
+        known = [(agent.label, how) for agent in agents if (how := asked_of(agent.folder.manifest, name)) is not None]
+        for label, how in known[1:]:
+            differing = asked_differences(known[0][1], how, families=True)
+            if asked_differently:
+                differing = [one for one in differing if one.partition(":")[0] in SAMPLED]
+            if differing:
+                raise UserError(
+                    f"{name} was asked differently in {known[0][0]!r} and {label!r} ({'; '.join(differing)}): budgets "
+                    "match only where all responses are sampled alike, and --asked-differently allows other prompts"
+                )
 
 
 def _same_training(training: Mapping[str, Training | None]) -> None:

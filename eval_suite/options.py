@@ -136,6 +136,8 @@ class PoolOptions(CodeOptions):
     """folder in which checkpoints are evaluated first: OUT/TEAM/AGENT"""
     aggregation: str | None = None
     """maj@K or pass@K (default: maj over all pooled samples); `pool` only"""
+    asked_differently: bool = False
+    """pool or compare also what was asked or sampled differently"""
     votes: int | None = None
     """responses that each agent puts into a pool (default: all); `match_teams` only"""
 

@@ -20,6 +20,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from eval_suite import steps, subset
+from eval_suite.asked import ASKED, asked_of, shown
 from eval_suite.folder import EvalFolder
 from eval_suite.generation import generation_for, training_of
 from eval_suite.grading import GRADER, Grader
@@ -41,8 +42,6 @@ from mmcorl.tools import zoo
 
 ALIKE = 0.9
 """Share of known answers that must agree between sources, whose spellings may differ."""
-SAMPLING = ("temperature", "top_p", "style", "max_new_tokens")
-"""Settings of sampling that are noted where sources differ in them."""
 _SEED = re.compile(r"@seed(\d+)\Z")
 
 
@@ -342,7 +341,7 @@ def _read_evaluation(source: Source, path: Path | None = None) -> GradedSource:
     several = len(names) > 1
     key = {(item.benchmark, item.id): f"{item.benchmark}/{item.id}" if several else item.id for item in items}
     generation = folder.manifest.get("generation", {})
-    asked: Mapping[str, Any] = next((generation[name] for name in names if name in generation), {})
+    asked = next((asked_of(folder.manifest, name) for name in names if name in generation), None) or {}
     outcomes = [outcome for outcome in folder.outcomes() if (outcome.benchmark, outcome.id) in key]
     return GradedSource(
         source,
@@ -351,7 +350,7 @@ def _read_evaluation(source: Source, path: Path | None = None) -> GradedSource:
         1 + min(max(o.sample for o in outcomes if o.benchmark == name) for name in names),
         folder.document("rule.json") or {},
         folder.document("judge.json"),
-        {name: asked[name] for name in SAMPLING if name in asked},
+        asked,
         folder.manifest.get("model"),
         ([f"{source.label}: {counted(left_out, 'program is', 'programs are')} left out"] if left_out else [])
         + _repeated(item for item in items if (item.benchmark, item.id) not in pictured),
@@ -438,8 +437,8 @@ def _check_alike(sheets: Sequence[GradedSource], notes: list[str]) -> None:
         if all(known) and known[0] != known[1]:
             names = [", ".join(sorted(benchmarks)) for benchmarks in known]
             raise UserError(f"{where} are about {names[0]} and {names[1]}: let both answer the same problems")
-    for key in SAMPLING:
-        values = {sheet.source.label: sheet.sampling[key] for sheet in sheets if key in sheet.sampling}
+    for key in ASKED:
+        values = {sheet.source.label: shown(key, sheet.sampling[key]) for sheet in sheets if key in sheet.sampling}
         if len(set(values.values())) > 1:
             notes.append(f"asked differently: {key} {', '.join(f'{v} for {name}' for name, v in values.items())}")
 

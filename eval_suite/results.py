@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from eval_suite import asked
 from eval_suite.folder import EvalFolder
 from eval_suite.metrics.outcomes import Keys, key_of
 from eval_suite.metrics.paired import Scored, scored_benchmarks
@@ -170,13 +171,9 @@ def facts(folder: EvalFolder) -> list[tuple[str, str]]:
     manifest, grader, judge = folder.manifest, folder.document("rule.json") or {}, folder.document("judge.json")
     rows: list[tuple[str, str]] = [(name, str(manifest[name])) for name in ("model", "responses") if name in manifest]
     for name, how in manifest.get("generation", {}).items():
-        sampling = "greedy"
-        if how["temperature"]:
-            sampling = f"temperature {how['temperature']:g}, top-p {how['top_p']:g}, seed {how['seed']}"
         revision = manifest.get("benchmarks", {}).get(name, {}).get("revision")
         copy = "a local copy" if revision is None else f"hub revision {revision}"
-        budget = f"up to {how['max_new_tokens']:,} tokens"
-        rows.append((title(name), f"{how['style']} prompt, {sampling}, {budget}, {how['dtype']}; rows from {copy}"))
+        rows.append((title(name), f"{asked.sentence(how)}, {how['dtype']}; rows from {copy}"))
     rows.append(("grader", f"{grader.get('name')} {grader.get('version')}, multiple choice {grader.get('mcq_policy')}"))
     rows.append(("judge", "none" if judge is None else f"{judge['model']}, prompt {judge['prompt_version']}"))
     versions = ", ".join(f"{name} {version}" for name, version in manifest.get("versions", {}).items())

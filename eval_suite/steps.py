@@ -13,6 +13,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
+from eval_suite.asked import asked_of
 from eval_suite.folder import EvalFolder
 from eval_suite.generation import Generation
 from eval_suite.grading import Grader
@@ -395,6 +396,7 @@ def summary_of(
     folder: EvalFolder, outcomes: Sequence[Outcome], aggregations: Mapping[str, str] | None, **more: Any
 ) -> dict[str, Any]:
     """Summarise outcomes, of one checkpoint or pooled, over the items of `folder`; `aggregations` by benchmark."""
+    manifest = folder.manifest
     return summarise(
         folder.items(),
         outcomes,
@@ -404,5 +406,6 @@ def summary_of(
         fingerprints=folder.fingerprints(),
         aggregations=aggregations,
         sandbox=(folder.document("sandbox.json") or {"used": []})["used"],
+        asked={name: asked_of(manifest, name) for name in manifest.get("generation", {})},
         **more,
     )

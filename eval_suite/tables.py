@@ -1,7 +1,7 @@
 """Tables of one or several summaries and of a comparison.
 
 A table that would mix graders, multiple-choice policies, judges or item sets is refused: its numbers would not be
-comparable.
+comparable. Columns whose evaluations were asked differently are marked.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
+from eval_suite.asked import ASKED, asked_differences, shown
 from eval_suite.metrics.intervals import wilson
 from eval_suite.metrics.paired import Paired, facts_difference
 from eval_suite.reporter import counted
@@ -95,6 +96,12 @@ def comparison_table(compared: Sequence[Paired]) -> Table:
         for label, count in ((paired.a, paired.unsettled_a), (paired.b, paired.unsettled_b))
         if count
     ]
+    notes += [
+        f"{title(paired.benchmark)}: asked differently ({'; '.join(paired.asked_differently)}), so the difference is "
+        "not the models' alone."
+        for paired in compared
+        if paired.asked_differently
+    ]
     if len(compared) > 1:
         notes.append(f"{len(compared)} tests in one table: p is not corrected for their number.")
     return Table(f"{b} against {a}", columns, rows, notes)
@@ -112,6 +119,7 @@ def csv_text(summaries: Summaries) -> str:
     judged = ["judge_recovered", "judge_refused", "judge_failed", "judge_unclear", "judge_pending"]
     head = ["run", "benchmark", *counts, "wilson_low", "wilson_high", "clustered_low", "clustered_high", "clusters"]
     head += [*rates, *judged, "grader", "grader_version", "mcq_policy", "judge_model", "judge_prompt_version", "items"]
+    head += ["protocol", *ASKED]
     rows = []
     for label, summary in summaries:
         for name, scores in summary["benchmarks"].items():
@@ -121,6 +129,8 @@ def csv_text(summaries: Summaries) -> str:
             values += [*clustered["interval"], clustered["clusters"], *(scores[key] for key in [*rates, *judged])]
             values += [grader.get(key) for key in ("name", "version", "mcq_policy")]
             values += [*(judge.get(key) for key in ("model", "prompt_version")), scores["items"]]
+            asked = scores.get("asked") or {}
+            values += [asked.get("protocol"), *(shown(key, asked[key]) if key in asked else "" for key in ASKED)]
             rows.append(cells(*("" if value is None else value for value in values)))
     return csv(Table("", [(name, "left") for name in head], rows))
 
@@ -246,13 +256,35 @@ def _one(
 
 
 def _several(summaries: Summaries, columns: Sequence[Column], means: Mapping[str, Sequence[str]]) -> Table:
-    names = [*(f"{title(name)} {aggregation}" for name, aggregation in columns), *means]
+    marks = _asked_differently(summaries)
+    names = [f"{title(name)} {aggregation}{' *' if name in marks else ''}" for name, aggregation in columns]
+    names += [f"{suite}{' *' if marks.keys() & set(members) else ''}" for suite, members in means.items()]
     rows = []
     for label, summary in summaries:
         scores = [score_cell(_scores_of(summary, column)) for column in columns]
         scores += [mean_cell([summary["benchmarks"].get(name) for name in members]) for members in means.values()]
         rows.append([Cell(label), *scores])
-    return Table("Accuracy %", [("", "left"), *((name, "right") for name in names)], rows, _notes(summaries))
+    notes = [*_notes(summaries), *(f"* {title(name)}: asked differently, {text}." for name, text in marks.items())]
+    return Table("Accuracy %", [("", "left"), *((name, "right") for name in names)], rows, notes)
+
+
+def _asked_differently(summaries: Summaries) -> dict[str, str]:
+    """Return, by benchmark, in what its evaluations were asked differently: `style boxed (a, b), plain (c)`."""
+    marks = {}
+    for name in dict.fromkeys(name for _, summary in summaries for name in summary["benchmarks"]):
+        each = {label: summary["benchmarks"][name] for label, summary in summaries if name in summary["benchmarks"]}
+        known = {label: scores["asked"] for label, scores in each.items() if scores.get("asked") is not None}
+        first = next(iter(known.values()), None)
+        differing = {line.partition(":")[0] for how in known.values() for line in asked_differences(first, how)}
+        parts = []
+        for key in (key for key in ASKED if key in differing):
+            labels: dict[str, list[str]] = {}
+            for label, how in known.items():
+                labels.setdefault(shown(key, how.get(key)), []).append(label)
+            parts.append(f"{key} " + ", ".join(f"{value} ({', '.join(who)})" for value, who in labels.items()))
+        if parts:
+            marks[name] = "; ".join(parts)
+    return marks
 
 
 def _origins(summaries: Summaries, columns: Sequence[Column]) -> Table:

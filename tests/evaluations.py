@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 from eval_suite import grade_file
 from eval_suite.folder import EvalFolder
 from mmcorl.cli.main import main
+from mmcorl.policy.trained_with import TrainedWith
+from worker_parts import settings
 
 
 class Cli:
@@ -87,6 +90,14 @@ def humaneval(path: Path, problems: Sequence[tuple[str, str]]) -> Path:
         for n, (prompt, claim) in enumerate(problems)
     ]  # fmt: skip
     return write_rows(path, rows)
+
+
+def trained_copy(checkpoint: Path, folder: Path, **sections: Any) -> str:
+    """A checkpoint that says it comes from a run with these sections."""
+    path = shutil.copytree(checkpoint, folder)
+    config = settings(**sections)
+    TrainedWith.of(config, config.agents[0]).write(path)
+    return str(path)
 
 
 def block(code: str) -> str:

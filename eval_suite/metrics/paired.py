@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from eval_suite.asked import Asked, asked_differences, asked_of
 from eval_suite.folder import EvalFolder
 from eval_suite.items import Item
 from eval_suite.metrics.aggregate import Score, aggregate
@@ -37,6 +38,8 @@ class Scored:
     judge: Mapping[str, Any] | None = None
     unsettled: int = 0
     """Responses that are missing or wait for a judge; they count as wrong until they come."""
+    asked: Asked | None = None
+    """How the items were asked; None where only responses are known."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,8 @@ class Paired:
     unsettled_a: int
     unsettled_b: int
     """Responses that are missing or wait for a judge, and count as wrong."""
+    asked_differently: tuple[str, ...] = ()
+    """In what the two were asked differently, each as `style: boxed, plain`."""
     seed: int = 0
     resamples: int = RESAMPLES
 
@@ -108,11 +113,14 @@ def scored_benchmarks(
         )
         marks = {item.id: fingerprints[name, item.id] for item in members}
         unsettled = scores["missing"] + scores["judge_failed"] + scores["judge_pending"]
-        scored[name] = Scored(label, name, score, members, marks, scores["grader"], scores["judge"], unsettled)
+        scored[name] = Scored(
+            *(label, name, score, members, marks, scores["grader"], scores["judge"], unsettled),
+            asked=asked_of(folder.manifest, name),
+        )
     return scored
 
 
-def compare(a: Scored, b: Scored) -> Paired:
+def compare(a: Scored, b: Scored, *, asked_differently: bool = False) -> Paired:
     """Compare two evaluations of one benchmark, item by item.
 
     The test asks whether swapping A and B in every unit at random would often give a difference as large
@@ -120,7 +128,8 @@ def compare(a: Scored, b: Scored) -> Paired:
     groups where the benchmark has them, since five versions of one problem are not five independent items.
 
     Raises:
-        UserError: the two differ in items, aggregation, grader, multiple-choice policy or judge.
+        UserError: the two differ in items, aggregation, grader, multiple-choice policy or judge, or, unless
+            `asked_differently`, in how the items were asked.
     """
     if a.benchmark != b.benchmark:
         raise UserError(
@@ -132,6 +141,9 @@ def compare(a: Scored, b: Scored) -> Paired:
             "score both with one aggregation"
         )
     check_alike(a, b)
+    differing = asked_differences(a.asked, b.asked)
+    if not asked_differently:
+        refuse_differently_asked(a, b, differing)
     ids = list(a.score.by_item)
     shares = [(a.score.by_item[id], b.score.by_item[id]) for id in ids]
     group = {item.id: item.group for item in a.items}
@@ -164,6 +176,7 @@ def compare(a: Scored, b: Scored) -> Paired:
         by_group=units(list(grouped.values())) if len(grouped) < len(ids) else None,
         unsettled_a=a.unsettled,
         unsettled_b=b.unsettled,
+        asked_differently=tuple(differing),
     )
 
 
@@ -227,6 +240,15 @@ def check_alike(a: Scored, b: Scored) -> None:
                 f"{part} of {a.benchmark} differs between {where} ({difference}): "
                 "grade the responses of both again with the same one"
             )
+
+
+def refuse_differently_asked(a: Scored, b: Scored, differing: Sequence[str]) -> None:
+    """Refuse two evaluations whose scores differ by the question, too, and not by the models alone."""
+    if differing:
+        raise UserError(
+            f"{a.benchmark} was asked differently in {a.label!r} and {b.label!r} ({'; '.join(differing)}): evaluate "
+            "both by one command (--like asks a base model as what was trained from it), or give --asked-differently"
+        )
 
 
 def facts_difference(a: Mapping[str, Any] | None, b: Mapping[str, Any] | None) -> str | None:

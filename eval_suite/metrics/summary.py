@@ -8,8 +8,9 @@ by item when an item has several samples; null when all answers are independent)
 the same aggregation; per response `responses`, `missing`, `committed`, `format_rate`, `cut_off`, `cut_off_rate`,
 `out_of_time` (not credited by rules because the comparison took too long),
 `judge_recovered`, `judge_refused`, `judge_failed`, `judge_unclear`, `judge_pending` (could be judged, were not);
-`unasked` (items that could not be put to the model), `sub_scores`, `caveats` (why official ones are left out),
-`grader`, `judge`, `full_n`, `items` (hash of ids and fingerprints), for votes `tie_rule`, `ties`, for code `sandbox`.
+`unasked` (items that could not be put to the model), `sub_scores`, `caveats` (why official ones are left out), `asked`
+(prompt and sampling; null for responses from elsewhere), `grader`, `judge`, `full_n`, `items` (hash of ids and
+fingerprints), for votes `tie_rule`, `ties`, for code `sandbox`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from eval_suite.asked import Asked
 from eval_suite.benchmark import Benchmark
 from eval_suite.grading.gold import clean_gold
 from eval_suite.grading.rules import OUT_OF_TIME
@@ -46,6 +48,7 @@ def summarise(
     relation: Relation | None = None,
     sandbox: Sequence[Mapping[str, Any]] = (),
     unasked: Iterable[Mapping[str, Any]] = (),
+    asked: Mapping[str, Asked | None] | None = None,
 ) -> dict[str, Any]:
     """The content of summary.json, `{"benchmarks": {name: scores}}`, of one checkpoint or several (`outcomes.pool`).
 
@@ -60,6 +63,7 @@ def summarise(
         relation: when two answers are one vote in maj@k; by default the project's own.
         sandbox: what confined the programs that were run (`Sandbox.record`).
         unasked: lines of unasked.jsonl.
+        asked: by benchmark, how its items were asked, as far as that is known.
 
     Raises:
         UserError: an item that appears twice, or responses too few for the aggregation.
@@ -98,6 +102,7 @@ def summarise(
                 "sub_scores": benchmark.sub_scores(members, shares) if benchmark else {},
                 "caveats": list(benchmark.caveats(members, shares)) if benchmark else [],
                 **_counts(members, graded, judge),
+                "asked": (asked or {}).get(name),
                 "grader": dict(grader),
                 "sandbox": list(sandbox) if members[0].kind == "code" else None,
                 "unasked": unasked_items[name],

@@ -149,13 +149,17 @@ class CompareArguments(Arguments):
     """evaluation folder"""
     b: Folder
     """evaluation folder"""
+    asked_differently: bool = False
+    """compare although other prompts or another sampling contribute to the difference"""
 
 
 @command("compare", "paired comparison of two evaluations")
 def compare(folders: CompareArguments, output: Output) -> int:
     import eval_suite
 
-    return show(eval_suite.compare(folders.a, folders.b), as_json=output.as_json)
+    return show(
+        eval_suite.compare(folders.a, folders.b, asked_differently=folders.asked_differently), as_json=output.as_json
+    )
 
 
 class TableArguments(Arguments):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,10 @@ from eval_suite.items import Item, Response
 from eval_suite.options import EvalOptions
 from eval_suite.pipeline import EvalJob
 from eval_suite.results import unfinished
-from evaluations import Cli, cli, evaluation, gsm8k, kill, math500
+from evaluations import Cli, cli, evaluation, gsm8k, kill, math500, trained_copy
 from mmcorl.cli.main import main
 from mmcorl.errors import UserError
-from mmcorl.policy.trained_with import TrainedWith
 from paths import FIXTURES
-from worker_parts import settings
 
 __all__ = ["cli"]
 SETTINGS = {"temperature": 0, "max_new_tokens": 8, "style": "plain", "dtype": "fp32"}
@@ -50,14 +47,6 @@ def test_an_evaluation_ends_the_same_wherever_it_was_killed(
     run("part")
     for name in ("summary.json", "responses.jsonl", "rule.jsonl", "items.jsonl"):
         assert (tmp_path / "part" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
-
-
-def trained_copy(checkpoint: Path, folder: Path, **sections: Any) -> str:
-    """A checkpoint that says it comes from a run with these sections."""
-    path = shutil.copytree(checkpoint, folder)
-    config = settings(**sections)
-    TrainedWith.of(config, config.agents[0]).write(path)
-    return str(path)
 
 
 def planned(model: str, *names: str, **options: Any) -> dict[str, Generation]:

@@ -111,7 +111,7 @@ def test_budgets_that_do_not_match_are_refused(tmp_path: Path, cli: Cli) -> None
         ((own, f"x={more},{third}"), "'own_0' has 2 responses per problem of sums and 'more' 3 of sums"),
         ((own, peer, "--votes", "3"), "--votes 3 cannot be put in"),
         ((own, f"{peer},{third}"), "'own' pools 2 models × 2 responses and 'peer' 3 × 2"),
-        ((f"x={hot},{cold}",), "temperature of sums is 0.6 in 'at0.6' and 1.0 in 'at1.0'"),
+        ((f"x={hot},{cold}",), "sums was asked differently in 'at0.6' and 'at1.0' (temperature: 0.6, 1)"),
         ((f"x={runs[0]},{runs[1]}",), "16 prompts × 8 completions per agent and 'trained120' for 120 steps"),
         ((own, f"own={third}"), "names the team 'own' twice"),
         (("x",), "write NAME=DIR,DIR"),
