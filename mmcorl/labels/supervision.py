@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from mmcorl.errors import UserError
 from mmcorl.labels.adaptive import Agreements
-from mmcorl.labels.rules import RULES, CohortRollouts, LabelTable, apply_rule
+from mmcorl.labels.rules import RULES, CohortRollouts, LabelTable, RuleRow, apply_rule
 from mmcorl.labels.voting import Relation, TieRule, Vote, majority, pairwise_agreement
 from mmcorl.types import Group, Prompt, PseudoLabel
 
@@ -38,7 +38,7 @@ class Supervision:
 
     `kind` names a row of `mmcorl.labels.rules.RULES`, `agents` the names in cohort order, `relation` the run's one
     equivalence of answers; `tie`, `min_votes` and `min_share` are the voting rule (see `majority`), `teachers` is the
-    map of `kind` `map`, `seed` that of `random_peer`; `mmcorl.config.checks` has checked them.
+    map of `kind` `map`, `seed` that of `random_peer`. Raises UserError for agents or values that do not fit.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class Supervision:
         seed: int = 0,
     ) -> None:
         self.rule = RULES.find(kind)
+        _require_fitting(self.rule, agents, teachers, min_votes, min_share)
         self.kind = kind
         self.agents = tuple(agents)
         self.relation = relation
@@ -120,6 +121,24 @@ class Supervision:
             min_votes=self.min_votes,
             min_share=self.min_share,
         )
+
+
+def _require_fitting(
+    rule: RuleRow, agents: Sequence[str], teachers: Mapping[str, str] | None, min_votes: int, min_share: float
+) -> None:
+    """Raise UserError for what no vote or rule could use; a config has been checked by then, calls from Python not."""
+    if len(set(agents)) < len(agents) or len(agents) < rule.min_agents:
+        raise UserError(
+            f"the agents of supervision {rule.name!r} are {list(agents)}: give {rule.min_agents} or more, each once"
+        )
+    if min_votes < 1 or not 0 <= min_share <= 1:
+        raise UserError(
+            f"min_votes is {min_votes} and min_share {min_share}: give at least one vote and a share from 0 to 1"
+        )
+    if (rule.setting == "teachers") != (teachers is not None):
+        raise UserError(f"supervision {rule.name!r} with teachers {teachers}: give them with 'map' and only there")
+    if teachers is not None and not ({*agents} <= {*teachers} and {*teachers, *teachers.values()} <= {*agents}):
+        raise UserError(f"teachers is {dict(teachers)}: name one of {', '.join(agents)} for each of them")
 
 
 def join(who: str, items: Sequence[T], uids: Sequence[str], step: int | None = None) -> list[T]:

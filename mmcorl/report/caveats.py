@@ -16,6 +16,11 @@ def caveats(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[str]:
     """Return sentences, most important first: the runs' notes, then what their files show."""
     run = runs[0]
     notes = [str(note) for each in runs for note in (each.summary or {}).get("notes") or ()]
+    notes += [
+        f"{label} went on with other code of its user: {change}."
+        for each, label in zip(runs, labels, strict=True)
+        for change in (each.summary or {}).get("changed_files") or ()
+    ]
     notes += _progress(runs, labels)
     notes += _comparability(runs, labels)
     for each, label in zip(runs, labels, strict=True):

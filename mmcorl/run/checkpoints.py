@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
@@ -49,6 +50,10 @@ class Record(BaseModel):
     """Of that many bytes."""
     scores: dict[str, float | None] = {}
     """Of this step's evaluation, higher is better; None where unknown."""
+    code: dict[str, str] = {}
+    """SHA-256 of each of the user's files that the run used up to here."""
+    changed: list[str] = []
+    """In words, where the run went on with other files of the user's than before."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +84,12 @@ def commit(
     write: Callable[[Path], None],
     logs: Mapping[str, tuple[int, str]],
     scores: Mapping[str, float | None],
+    **facts: Any,
 ) -> Committed:
     """Write one checkpoint under `directory` and make it visible at once.
 
-    `write` fills the folder it is given; when it raises, what was written is removed. `logs` are size and hash of each.
+    `write` fills the folder it is given; when it raises, what was written is removed. `logs` are size and hash of each,
+    `facts` further fields of the record.
     """
     directory.mkdir(exist_ok=True)
     final = directory / f"step_{step:06d}"
@@ -91,7 +98,7 @@ def commit(
     partial.mkdir()
     try:
         write(partial)
-        record = seal(partial, step, logs, scores)
+        record = seal(partial, step, logs, scores, **facts)
         publish(partial, final)  # In place of what is left of a checkpoint that was being removed.
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
@@ -104,6 +111,7 @@ def seal(
     step: int,
     logs: Mapping[str, tuple[int, str]] | None = None,
     scores: Mapping[str, float | None] | None = None,
+    **facts: Any,
 ) -> Record:
     """Hash all files of a folder, write its COMMIT, and wait until everything is on disk."""
     files = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}
@@ -119,8 +127,9 @@ def seal(
             logs={name: size for name, (size, _) in (logs or {}).items()},
             logs_sha256={name: digest for name, (_, digest) in (logs or {}).items()},
             scores=dict(scores or {}),
+            **facts,
         )
-    (folder / COMMIT).write_text(record.model_dump_json(indent=1) + "\n")
+    (folder / COMMIT).write_text(record.model_dump_json(indent=1, exclude_defaults=True) + "\n")
     _sync(folder / COMMIT)
     for place in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
         _sync(place)

@@ -168,7 +168,8 @@ class Recorder:
             results(self.parallel(partial(agent.save, directory / agent.name) for agent in agents))
 
         measured = scores(self.folder.lines("validation.jsonl"), step)
-        checkpoints.commit(self.folder.checkpoints, step, save, self.folder.log_sizes(), measured)
+        code = {"code": self.folder.code, "changed": self.folder.changed}
+        checkpoints.commit(self.folder.checkpoints, step, save, self.folder.log_sizes(), measured, **code)
         checkpoints.prune(self.folder.checkpoints, self.config.checkpoint.keep_last)
         self._clock.stop()
         if self.stop_requested and step < self.steps:
@@ -193,6 +194,8 @@ class Recorder:
         seconds = sum([line["seconds"]["total"] for line in timings] + [*self._clock.seconds.values()])
         validation = self.folder.lines("validation.jsonl")
         summary = summarize(self.config, self.step, seconds, agents, validation, timings)
+        if self.folder.changed:
+            summary["changed_files"] = self.folder.changed
         self.folder.write(SUMMARY, json.dumps(summary, indent=1) + "\n")
         return summary
 

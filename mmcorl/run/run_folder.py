@@ -60,6 +60,9 @@ class RunFolder(Folder):
         named += [config.engine.kind, *(agent.adapter or "" for agent in config.agents)]
         named += [benchmark.name for benchmark in config.validation.benchmarks]
         self.user_files = {name: file.read_bytes() for name, file in user_files(named).items()}
+        self.code = {name: hashlib.sha256(content).hexdigest() for name, content in self.user_files.items()}
+        """SHA-256 of each of the user's files, and below, in words, where other ones took their place."""
+        self.changed: list[str] = []
         self._check()
 
     def _check(self) -> None:
@@ -129,10 +132,19 @@ class RunFolder(Folder):
                 if (self.path / name).exists():
                     os.truncate(self.path / name, start.record.logs.get(name, 0) if start else 0)
             if start:
+                self._note_other_code(start.record)
                 checkpoints.prune(self.checkpoints, self.config.checkpoint.keep_last)
         except OSError as error:
             raise self.unwritable(error) from error
         return start
+
+    def _note_other_code(self, before: checkpoints.Record) -> None:
+        """Note, and say, with which other files of the user's than before the run goes on; older versions kept none."""
+        self.changed = [*before.changed]
+        other = [name for name in sorted({*before.code, *self.code}) if before.code.get(name) != self.code.get(name)]
+        if before.code and other:
+            self.changed.append(f"{', '.join(other)} changed after step {before.step}")
+            print(f"{str(self.path)!r}: {self.changed[-1]}; its summary and its page say so", file=sys.stderr)
 
     def finished(self, steps: int) -> dict[str, Any] | None:
         """Return the summary of a run that did all its steps and exported its weights; None when work is left.

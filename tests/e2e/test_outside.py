@@ -21,6 +21,7 @@ from mmcorl.errors import RunError, UserError
 from mmcorl.labels.rules import RULES, CohortRollouts, RuleRow, apply_rule
 from mmcorl.registry import INHERITED
 from mmcorl.rewards import Reward
+from mmcorl.run import checkpoints
 from mmcorl.run.run_folder import RunFolder
 from mmcorl.types import Completion, Group, Prompt, PseudoLabel
 from paths import ROOT
@@ -98,6 +99,29 @@ def test_a_run_is_resumed_and_read_with_the_files_it_began_with(config: Path, mo
         train(kept, "second")
     assert load("run/config.yaml") == loaded
     del sys.modules["mine"], sys.modules["helper"]
+
+
+def test_a_run_that_goes_on_with_other_files_says_so_to_its_end(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def start(step: int) -> list[str]:
+        """Resume, write the checkpoint of a step as a run does, and return what has changed so far."""
+        with RunFolder(Path("run"), load(config, OVERRIDES)) as folder:
+            folder.begin({})
+            facts = {"code": folder.code, "changed": folder.changed}
+            checkpoints.commit(folder.checkpoints, step, lambda _: None, folder.log_sizes(), {}, **facts)
+            return folder.changed
+
+    mine, helper = config.parent / "mine.py", config.parent / "helper.py"
+    assert start(1) == start(2) == []
+    mine.write_text(mine.read_text() + "# another\n")
+    shutil.copy(mine, "run/user/mine.py")
+    assert start(3) == ["mine.py changed after step 2"]
+    helper.write_text("")
+    mine.write_text("import helper\n" + mine.read_text())
+    shutil.copy(mine, "run/user/mine.py")
+    assert start(4) == start(5) == ["mine.py changed after step 2", "helper.py, mine.py changed after step 3"]
+    assert capsys.readouterr().err.count("changed after step 3; its summary and its page say so") == 1
 
 
 def test_a_file_that_reads_another_beside_itself_is_resumed_and_its_run_read(config: Path) -> None:

@@ -56,6 +56,17 @@ def test_nothing_appears_when_writing_fails(tmp_path: Path) -> None:
     assert checkpoints.committed(tmp_path) == [first]
 
 
+def test_stray_files_change_nothing_and_stay(tmp_path: Path) -> None:
+    strays = [tmp_path / name for name in ("step_zzz", "step_000009", "notes.txt", "damaged_step_000001")]
+    for file in strays:
+        file.write_text("mine")
+    for step in (1, 2, 3):
+        commit(tmp_path, step)
+    checkpoints.prune(tmp_path, 2)
+    assert [checkpoint.step for checkpoint in checkpoints.committed(tmp_path)] == [2, 3]
+    assert [file.read_text() for file in strays] == ["mine"] * 4
+
+
 def test_what_has_no_commit_is_not_looked_at_and_swept(tmp_path: Path) -> None:
     commit(tmp_path, 1)
     (tmp_path / "step_000002" / "a").mkdir(parents=True)  # half removed

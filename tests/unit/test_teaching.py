@@ -85,6 +85,25 @@ def test_a_prompt_without_answer_is_refused_by_gold_naming_the_row():
         Supervision("gold", ["A"], relation=SAME).labels([[group("q", "1")]], [prompt("q")])
 
 
+@pytest.mark.parametrize(
+    ("kind", "agents", "how"),
+    [
+        ("ring", ["A"], {}),
+        ("ring", ["A", "A"], {}),
+        ("self", ["A"], {"min_votes": 0}),
+        ("self", ["A"], {"min_share": 1.5}),
+        ("self", ["A"], {"min_share": float("nan")}),
+        ("map", ["A", "B"], {}),
+        ("ring", ["A", "B"], {"teachers": {"A": "B", "B": "A"}}),
+        ("map", ["A", "B"], {"teachers": {"A": "B"}}),
+        ("map", ["A", "B"], {"teachers": {"A": "B", "B": "C"}}),
+    ],
+)
+def test_what_does_not_fit_is_refused_when_it_is_made(kind, agents, how):
+    with pytest.raises(UserError):
+        Supervision(kind, agents, relation=SAME, **how)
+
+
 def test_the_voting_rule_and_the_options_reach_the_vote():
     groups = [[group("p", "A", "60")], [group("p", "30", "A")]]
     # With options 30, 60: agent 1 votes 30 and 60, a tie; agent 2 votes 30 twice ("30" was written first).
