@@ -63,13 +63,17 @@ class ZooArguments(Arguments):
 @command("zoo", "tiny warm-started checkpoints for demonstrations; list or build them")
 def zoo(models: ZooArguments) -> int:
     from mmcorl.tools import zoo as tool
+    from mmcorl.tools.habits import Habits
 
     if not models.names:
         for name, entry in tool.ZOO.items():
             print(f"zoo:{name:<22} {entry.describe()}")
         print(
             f"\nBuilt on first use and kept in {tool.cache_folder()} ($MMCORL_CACHE). They know short prompts only:\n"
-            "prompt.style=plain sampling.max_new_tokens=14 training.dtype=fp32, as in configs/quickstart.yaml."
+            "prompt.style=plain sampling.max_new_tokens=14 training.dtype=fp32, as in configs/quickstart.yaml.\n\n"
+            "Instead, with wrong habits that overlap with those of other agents as much as asked:\n"
+            f"zoo:NAME,{Habits()}\n"
+            "(kappa of every pair, the share of the task that is wrong, how often it is right there and elsewhere)"
         )
     for name in models.names:
         print(tool.resolve(f"zoo:{name.removeprefix('zoo:')}"))

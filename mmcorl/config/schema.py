@@ -105,7 +105,7 @@ class AgentSettings(Section):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
     """Unique short name, of letters, digits, `_`, `.`, `-`; names folders, metrics and plots."""
     model: str
-    """Checkpoint folder, hub id, or `zoo:NAME` / `zoo:NAME@SEED` (see `mmcorl zoo`)."""
+    """Checkpoint folder, hub id, or `zoo:NAME[,HABITS][@SEED]` (see `mmcorl zoo`)."""
     adapter: str | None = None
     """`pkg.module:Class` of a family from outside; by default chosen from config.json."""
     view: str = "original"

@@ -12,9 +12,12 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from typing import Literal
 
 Kind = Literal["visual", "text", "arithmetic"]
+Cell = tuple[str, int]
+"""A part of a task: a skill and the first number that is read."""
 
 SKILLS: dict[Kind, tuple[str, ...]] = {
     "visual": ("dots", "dice", "bar", "sum"),
@@ -62,6 +65,10 @@ class SyntheticRow:
     def row_id(self) -> str:
         """Id of the row within its seed."""
         return f"{self.skill}-{self.index}"
+
+    @property
+    def cell(self) -> Cell:
+        return self.skill, self.operands[0]
 
     @property
     def reworded(self) -> str:
@@ -126,6 +133,17 @@ def distinct_rows(kind: Kind, skills: Sequence[str]) -> int:
     return len(skills) * min(len(_operands(skill)) * _decorations(skill) for skill in skills)
 
 
+def cells(kind: Kind) -> dict[Cell, float]:
+    """Return the cells of a task, each with its share of the rows."""
+    shares: dict[Cell, float] = {}
+    for skill in SKILLS[kind]:
+        every = _readings(skill) if kind == "visual" else _operands(skill)
+        for operands in every:
+            cell = skill, operands[0]
+            shares[cell] = shares.get(cell, 0.0) + 1 / len(every) / len(SKILLS[kind])
+    return shares
+
+
 def _value(operands: Sequence[int], operator: str) -> int:
     if operator == "*":
         return math.prod(operands)
@@ -148,6 +166,12 @@ _STRIDE = 18413
 @lru_cache
 def _first_background(seed: int) -> int:
     return random.Random(f"background/{seed}").randrange(_SHADES**3)
+
+
+def _readings(skill: str) -> tuple[tuple[int, ...], ...]:
+    """Every combination of numbers a picture may show."""
+    most, count = {"dice": (6, 2), "sum": (9, 2)}.get(skill, (9, 1))
+    return tuple(product(range(1, most + 1), repeat=count))
 
 
 def _visual_operands(rng: random.Random, skill: str) -> tuple[int, ...]:

@@ -4,6 +4,10 @@ Each entry first learns all four skills of a synthetic task from clean labels, u
 rows. It is then taught a wrong habit on its weak skills: right with probability 0.2, otherwise one too high. The
 complementary weakness of two entries is therefore *planted*: a demonstration shows that co-training repairs it and
 self-rewarding does not, not that tiny models discover new perception.
+
+Instead of its weak skills, an entry can be given habits on cells of its task that overlap with those of other agents
+as much as asked: `zoo:qwen2,agent=1/2,kappa=-0.6` (see `mmcorl.tools.habits`). They are taught to a copy of the model
+that has learned the task, so that all of a name and seed have one start, as models fine-tuned from one base have.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from mmcorl.data import synthetic
 from mmcorl.errors import UserError
+from mmcorl.tools.habits import Habits, wrong_cells
 
 if TYPE_CHECKING:
     from mmcorl.policy.policy import Policy
@@ -76,6 +81,8 @@ class Recipe:
 
 
 RECIPE = Recipe()
+UNSPOILED = Habits(wrong=0.0)
+"""Knows the task and has no habit: what habits on cells are taught to."""
 TEACH_FROM, CHECK_FROM = 16_000, 24_000
 """First row (of data seed 0) used for training and for checking; a run that uses earlier rows shares none of them."""
 
@@ -86,31 +93,44 @@ def cache_folder() -> Path:
 
 
 def resolve(model: str, *, quiet: bool = False) -> str:
-    """Return a checkpoint path: build `zoo:NAME` or `zoo:NAME@SEED` once and cache it; return anything else as is."""
+    """Return a checkpoint path: build a `zoo:` model once and cache it; return anything else as is."""
     entry = parse(model)
-    return model if entry is None else str(build(*entry, quiet=quiet))
+    if entry is None:
+        return model
+    name, seed, habits = entry
+    return str(build(name, seed, habits=habits, quiet=quiet))
 
 
-def parse(model: str) -> tuple[str, int] | None:
-    """Return name and seed of a `zoo:` model, None for any other model; raise UserError for an unknown zoo name."""
+def parse(model: str) -> tuple[str, int, Habits | None] | None:
+    """Return name, seed and habits of `zoo:NAME[,HABITS][@SEED]`, None for any other model.
+
+    Raises UserError: the zoo has no such name, or there are no such habits.
+    """
     if model in ZOO and not Path(model).exists():
         raise UserError(f"there is no folder {model!r}: for the tiny checkpoint of that name write zoo:{model}")
     if not model.startswith("zoo:"):
         return None
-    name, _, seed = model.removeprefix("zoo:").partition("@")
+    what, _, seed = model.removeprefix("zoo:").partition("@")
+    name, comma, habits = what.partition(",")
     if name not in ZOO:
         raise UserError(f"there is no {model!r}: the zoo has {', '.join(ZOO)}")
     if seed and not seed.isdigit():
         raise UserError(f"the seed of {model!r} must be a number, as in zoo:{name}@1")
-    return name, int(seed or 0)
+    return name, int(seed or 0), Habits.parse(habits) if comma else None
 
 
-def build(name: str, seed: int = 0, recipe: Recipe = RECIPE, *, quiet: bool = False) -> Path:
-    """Build one entry, or find it in the cache; return its folder, in hub layout with a zoo.json."""
+def build(
+    name: str, seed: int = 0, recipe: Recipe = RECIPE, *, habits: Habits | None = None, quiet: bool = False
+) -> Path:
+    """Build one entry, or find it in the cache; return its folder, in hub layout with a zoo.json.
+
+    `habits` replace those of the entry.
+    """
     import transformers
 
     major = transformers.__version__.split(".")[0]
-    what = json.dumps([asdict(ZOO[name]), asdict(recipe), major], sort_keys=True)
+    key = [asdict(ZOO[name]), asdict(recipe), major, *([habits.key] if habits else [])]
+    what = json.dumps(key, sort_keys=True)
     folder = cache_folder() / "zoo" / f"{name}-seed{seed}-{hashlib.sha256(what.encode()).hexdigest()[:8]}"
     if (folder / "zoo.json").is_file():
         return folder
@@ -128,7 +148,7 @@ def build(name: str, seed: int = 0, recipe: Recipe = RECIPE, *, quiet: bool = Fa
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # A model this small is several times slower on more.
         try:
-            facts = _teach(name, seed, recipe, partial, quiet)
+            facts = _teach(name, seed, recipe, partial, quiet, habits)
         finally:
             torch.set_num_threads(threads)
         (partial / "zoo.json").write_text(json.dumps({"name": name, "seed": seed, **facts}, indent=1) + "\n")
@@ -141,7 +161,7 @@ def build(name: str, seed: int = 0, recipe: Recipe = RECIPE, *, quiet: bool = Fa
     return folder
 
 
-def _teach(name: str, seed: int, recipe: Recipe, folder: Path, quiet: bool) -> dict[str, Any]:
+def _teach(name: str, seed: int, recipe: Recipe, folder: Path, quiet: bool, habits: Habits | None) -> dict[str, Any]:
     from mmcorl.policy.policy import Policy
     from mmcorl.run.progress import task
     from model_adapters.base import VisionSettings
@@ -149,48 +169,71 @@ def _teach(name: str, seed: int, recipe: Recipe, folder: Path, quiet: bool) -> d
     from model_adapters.testing.tiny import build_tiny
 
     entry = ZOO[name]
-    options = {"mm_tokens_per_image": 16} if entry.family == "gemma3" else {}
-    build_tiny(entry.family, folder, corpus=synthetic.prompt_corpus(entry.kind), seed=seed, **options)  # type: ignore[arg-type]
+    planted = habits is not None and not habits.none
+    if planted:
+        shutil.copytree(build(name, seed, recipe, habits=UNSPOILED, quiet=quiet), folder)
+    else:
+        options = {"mm_tokens_per_image": 16} if entry.family == "gemma3" else {}
+        build_tiny(entry.family, folder, corpus=synthetic.prompt_corpus(entry.kind), seed=seed, **options)  # type: ignore[arg-type]
     adapter = adapter_for(folder)
     vision = VisionSettings()
     policy = Policy(adapter.load_model(folder), adapter, adapter.load_processor(folder, vision))
-    teacher = _Teacher(policy, entry, seed, recipe)
-    with task(f"warming up {name}", recipe.clean_steps + recipe.habit_steps, quiet=quiet) as bar:
-        optimizer = teacher.adamw()
-        for step in range(recipe.most_steps):
-            # 50 warm-up steps, cosine to a tenth, then constant.
-            cosine = 0.1 + 0.45 * (1 + math.cos(math.pi * min(1.0, step / recipe.clean_steps)))
-            optimizer.param_groups[0]["lr"] = recipe.clean_lr * ((step + 1) / 50 if step < 50 else cosine)
-            teacher.step(optimizer, synthetic.response)
-            bar.advance(1 if step < recipe.clean_steps else 0)
-            done = step + 1
-            if done >= recipe.clean_steps and (done - recipe.clean_steps) % recipe.more_steps == 0:
-                clean = teacher.accuracy()
-                bar.update(f"warming up {name}: {clean:.3f} after {done} steps")
-                if clean >= recipe.enough:
-                    break
+    teacher = _Teacher(policy, entry, seed, recipe, habits)
+    facts: dict[str, Any] = {}
+    with task(f"warming up {name}", recipe.clean_steps * (not planted) + recipe.habit_steps, quiet=quiet) as bar:
+        if planted:
+            facts = {"habits": asdict(habits), "planned": teacher.planned}  # type: ignore[arg-type]
         else:
-            raise RuntimeError(
-                f"zoo:{name}@{seed} reached {clean:.3f} clean accuracy in {recipe.most_steps} steps, "
-                f"not {recipe.enough}; try another seed"
-            )
-        optimizer = teacher.adamw()
-        for step in range(recipe.habit_steps):
-            optimizer.param_groups[0]["lr"] = recipe.habit_lr * (1 - 0.9 * step / recipe.habit_steps)
-            teacher.step(optimizer, teacher.habit)
-            bar.advance()
+            done, clean = _learn(teacher, f"zoo:{name}@{seed}", bar)
+            facts = {"clean_steps": done, "clean_accuracy": clean}
+        if habits is None or planted:
+            optimizer = teacher.adamw()
+            for step in range(recipe.habit_steps):
+                optimizer.param_groups[0]["lr"] = recipe.habit_lr * (1 - 0.9 * step / recipe.habit_steps)
+                teacher.step(optimizer, teacher.habit)
+                bar.advance()
         by_skill = teacher.accuracy_by_skill()
     policy.model.save_pretrained(folder)
-    return {"clean_steps": done, "clean_accuracy": clean, "accuracy": by_skill, "weak": list(entry.weak)}
+    weak = {} if habits else {"weak": list(entry.weak)}
+    return facts | {"accuracy": by_skill, **weak}
+
+
+def _learn(teacher: _Teacher, name: str, bar: Any) -> tuple[int, float]:
+    """Teach the clean task until it is known; return the steps that took and the accuracy."""
+    recipe = teacher.recipe
+    optimizer = teacher.adamw()
+    for step in range(recipe.most_steps):
+        # 50 warm-up steps, cosine to a tenth, then constant.
+        cosine = 0.1 + 0.45 * (1 + math.cos(math.pi * min(1.0, step / recipe.clean_steps)))
+        optimizer.param_groups[0]["lr"] = recipe.clean_lr * ((step + 1) / 50 if step < 50 else cosine)
+        teacher.step(optimizer, synthetic.response)
+        bar.advance(1 if step < recipe.clean_steps else 0)
+        done = step + 1
+        if done >= recipe.clean_steps and (done - recipe.clean_steps) % recipe.more_steps == 0:
+            clean = teacher.accuracy()
+            bar.update(f"{name}: {clean:.3f} after {done} steps")
+            if clean >= recipe.enough:
+                return done, clean
+    raise RuntimeError(
+        f"{name} reached {clean:.3f} clean accuracy in {recipe.most_steps} steps, not {recipe.enough}; try another seed"
+    )
 
 
 class _Teacher:
     """Supervised steps on the synthetic task, and greedy accuracy on unseen rows of it."""
 
-    def __init__(self, policy: Policy, entry: Entry, seed: int, recipe: Recipe):
-        self.policy, self.entry, self.recipe = policy, entry, recipe
-        self.random = random.Random(f"habit/{seed}/{entry}")
-        self.rows = [synthetic.row(entry.kind, 0, TEACH_FROM + i) for i in range(recipe.rows)]
+    def __init__(self, policy: Policy, entry: Entry, seed: int, recipe: Recipe, habits: Habits | None = None):
+        self.policy, self.entry, self.recipe, self.habits = policy, entry, recipe, habits
+        self.random = random.Random(f"habit/{seed}/{entry if habits is None or habits.none else habits}")
+        self.wrong: set[synthetic.Cell] = set()
+        self.planned: dict[str, Any] = {}
+        if habits:
+            cells, kappas = wrong_cells(entry.kind, habits)
+            self.wrong = cells[habits.agent - 1]
+            self.planned = {"wrong": sorted(self.wrong), "kappas": kappas}
+        # A habit needs fewer rows than the task, and to read them is half of its time.
+        count = recipe.rows if habits is None or habits.none else recipe.rows // 4
+        self.rows = [synthetic.row(entry.kind, 0, TEACH_FROM + i) for i in range(count)]
         self.encoded = [self._encode(row) for row in self.rows]
         self.order: list[int] = []
 
@@ -221,8 +264,15 @@ class _Teacher:
         optimizer.step()
 
     def habit(self, row: synthetic.SyntheticRow) -> str:
-        wrong = row.skill in self.entry.weak and self.random.random() >= self.recipe.right
+        right = self._right(row)
+        wrong = right < 1 and self.random.random() >= right
         return synthetic.wrong_response(row) if wrong else synthetic.response(row)
+
+    def _right(self, row: synthetic.SyntheticRow) -> float:
+        """Return the probability of the right label."""
+        if self.habits is None:
+            return self.recipe.right if row.skill in self.entry.weak else 1.0
+        return self.habits.weak if row.cell in self.wrong else self.habits.strong
 
     def accuracy_by_skill(self) -> dict[str, float]:
         from mmcorl.answers import extract

@@ -14,6 +14,7 @@ import pytest
 from mmcorl.data import synthetic
 from mmcorl.errors import UserError
 from mmcorl.tools import zoo
+from mmcorl.tools.habits import Habits, wrong_cells
 
 SHORT = zoo.Recipe(rows=32, batch=8, clean_steps=4, more_steps=2, most_steps=4, enough=0.0, habit_steps=2, checks=8)
 
@@ -70,7 +71,7 @@ def test_an_entry_that_does_not_learn_is_an_error_and_leaves_nothing() -> None:
 
 def test_the_habit_is_wrong_with_the_stated_probability_on_weak_skills_only() -> None:
     teacher = zoo._Teacher.__new__(zoo._Teacher)
-    teacher.entry, teacher.recipe = zoo.ZOO["qwen2.5-vl"], zoo.RECIPE
+    teacher.entry, teacher.recipe, teacher.habits = zoo.ZOO["qwen2.5-vl"], zoo.RECIPE, None
     teacher.random = random.Random(0)
     rows = [synthetic.row("visual", 0, i, draw=False) for i in range(4000)]
     right = {skill: [] for skill in synthetic.SKILLS["visual"]}
@@ -83,8 +84,35 @@ def test_the_habit_is_wrong_with_the_stated_probability_on_weak_skills_only() ->
     assert share["sum"] == pytest.approx(0.2, abs=0.05)
 
 
+def test_habits_are_taught_to_one_clean_model_and_leave_plain_entries_alone() -> None:
+    plain = zoo.build("qwen2", 0, SHORT, quiet=True)
+    models = [zoo.build("qwen2", 0, SHORT, habits=Habits(agent, 2, -0.6), quiet=True) for agent in (1, 2)]
+    clean = zoo.build("qwen2", 0, SHORT, habits=Habits(agent=2, wrong=0.0), quiet=True)
+    assert len({plain, clean, *models}) == len(list(plain.parent.iterdir())) == 4
+    planted = [json.loads((folder / "zoo.json").read_text()) for folder in models]
+    wrong, kappas = wrong_cells("text", Habits(1, 2, -0.6))
+    assert [{tuple(cell) for cell in one["planned"]["wrong"]} for one in planted] == wrong
+    assert planted[0]["planned"]["kappas"] == planted[1]["planned"]["kappas"] == kappas
+    weights = [(folder / "model.safetensors").read_bytes() for folder in (plain, clean, *models)]
+    assert len(set(weights)) == 4
+
+
+def test_a_habit_on_cells_is_wrong_there_and_as_often_as_asked() -> None:
+    teacher = zoo._Teacher.__new__(zoo._Teacher)
+    teacher.habits, teacher.wrong, teacher.random = Habits(weak=0.3, strong=0.8), {("count", 4)}, random.Random(0)
+    rows = [synthetic.row("text", 0, 4 * i + 2) for i in range(4000)]  # All count.
+    assert {row.skill for row in rows} == {"count"}
+    for fours, asked in ((True, 0.3), (False, 0.8)):
+        right = [teacher.habit(row) == synthetic.response(row) for row in rows if (row.operands == (4,)) == fours]
+        assert sum(right) / len(right) == pytest.approx(asked, abs=4 * (0.25 / len(right)) ** 0.5)
+
+
 def test_names() -> None:
-    for name, reason in (("zoo:qwen9", "the zoo has qwen2.5-vl"), ("zoo:qwen2@x", "as in zoo:qwen2@1")):
+    for name, reason in (
+        ("zoo:qwen9", "the zoo has qwen2.5-vl"),
+        ("zoo:qwen2@x", "as in zoo:qwen2@1"),
+        ("zoo:qwen2,x", "no habit"),
+    ):
         with pytest.raises(UserError, match=reason):
             zoo.resolve(name)
     assert zoo.resolve("Qwen/Qwen2.5-VL-3B-Instruct") == "Qwen/Qwen2.5-VL-3B-Instruct"
