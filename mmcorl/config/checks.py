@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from mmcorl.config.schema import CHECKS, COUNTING, SAMPLING, Config, EmaSettings, RaySettings, RewardSettings
+from mmcorl.interactions.prompts import room
 from mmcorl.labels.rules import RULES
 from mmcorl.policy.prompt_styles import STYLES
 from mmcorl.registry import make_importable
@@ -156,6 +157,14 @@ def episodes(config: Config) -> Iterator[str]:
         )
     if config.reward != RewardSettings():
         yield f"episode.kind is {kind!r}, which defines its own rewards, but reward has settings: leave them out"
+    texts, tokens = room(config.episode, len(config.agents), config.sampling.max_new_tokens)
+    limit = config.data.max_prompt_tokens
+    if limit <= tokens:
+        yield (
+            f"data.max_prompt_tokens is {limit}, but with episode.kind {kind!r} a prompt shows up to {texts} texts of "
+            f"agents, which take up to {tokens} tokens beside the question: use data.max_prompt_tokens="
+            f"{limit + tokens}, or lower episode.shown_characters, episode.references or sampling.max_new_tokens"
+        )
     for key, unused in (("voter", "policy"), ("votes", None), ("pair", None)):
         if (held := getattr(supervision, key)) != unused:
             yield (

@@ -14,11 +14,10 @@ from typing import Literal, Protocol
 
 from mmcorl.agent import Agent, Parallel, in_turn, results
 from mmcorl.algo.seeds import noise_seed
+from mmcorl.interactions.prompts import CUT
 from mmcorl.types import Completion, Group, Prompt, PromptStyle
 
 Role = Literal["solver", "evaluator", "scorer"]
-CUT = "\n[...]\n"
-"""Marks where the middle of a text was left out."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,6 +20,7 @@ from mmcorl.data.row_parsing import BadRow
 from mmcorl.data.sources import PromptSource, load_prompts
 from mmcorl.data.training_prompts import TrainingPrompts
 from mmcorl.errors import UserError
+from mmcorl.interactions.prompts import room
 from mmcorl.labels.rules import RULES
 from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.rewards import REWARDS
@@ -117,7 +118,8 @@ def _check(
 ) -> tuple[DataCheck, dict[str, Any]]:
     """Check every row of a data set, or take over the run's first check; return it with its record."""
     pair = config.supervision.pair
-    limits = {encoder.name: encoder.longest_prompt() for encoder in encoders}
+    taken = _shown_by_episodes(config) if name == "train" else 0
+    limits = {encoder.name: _limit(encoder, taken) for encoder in encoders}
     lengths = {encoder.name: (partial(_length, encoder, pair), limits[encoder.name]) for encoder in encoders}
     key = check_cache.cache_key(
         source,
@@ -137,9 +139,14 @@ def _check(
                 )
             except DataError as error:
                 limited = next((encoder for encoder in encoders if encoder.limited_by_engine()), None)
-                if limited is None or "too_long" not in error.report.counts:
+                if (limited is None and not taken) or "too_long" not in error.report.counts:
                     raise
-                setting = f"engine.max_model_len is {limited.config.engine.max_model_len}: raise it, or leave it out"
+                setting = (
+                    f"engine.max_model_len is {limited.config.engine.max_model_len}: raise it, or leave it out"
+                    if limited
+                    else f"of data.max_prompt_tokens {config.data.max_prompt_tokens}, {taken} are for what an episode "
+                    "shows beside the question: raise it, or lower episode.shown_characters"
+                )
                 raise DataError(f"{error}; {setting}", error.report) from error
         with _readable_record():
             differs = earlier is not None and check_cache.differs(earlier, checked, source)
@@ -151,6 +158,24 @@ def _check(
     if not quiet:
         print(checked.summary(), file=sys.stderr)
     return checked, check_cache.to_record(checked, source, key)
+
+
+def _shown_by_episodes(config: Config) -> int:
+    """Tokens of a prompt that what agents said before may need."""
+    if config.episode is None:
+        return 0
+    return room(config.episode, len(config.agents), config.sampling.max_new_tokens)[1]
+
+
+def _limit(encoder: PromptEncoder, taken: int) -> int:
+    """Tokens that a row may have, of which a prompt needs `taken` for other things."""
+    if (longest := encoder.longest_prompt()) <= taken:
+        raise UserError(
+            f"agent {encoder.name!r} takes prompts of up to {longest} tokens, but what an episode shows beside a "
+            f"question takes up to {taken}: lower episode.shown_characters, episode.references or "
+            "sampling.max_new_tokens, or use a model with a longer context"
+        )
+    return longest - taken
 
 
 @contextmanager

@@ -105,6 +105,20 @@ def test_the_loop_gives_every_reply_its_reward_and_the_record_its_solutions(over
     assert [record.episode.rewards(number) for number in range(3)] == record.rewards
 
 
+@pytest.mark.parametrize("rounds", [1, 2])
+@pytest.mark.parametrize(("kind", "agents", "references"), [("comas", 2, 3), ("comas", 3, 1), ("debate", 3, 2)])
+def test_the_room_that_replies_take_is_that_of_the_longest_prompt(
+    kind: str, agents: int, references: int, rounds: int
+) -> None:
+    # Every reply has 300 characters, of which 50 are shown, and CUT.
+    sizes = {"rounds": rounds, "references": references, "shown_characters": 50}
+    episode = play(conversation(kind, PROBLEMS[:1], agents, **sizes), agents, lambda name, prompt: "4" * 300)
+    heard = [reply.request for reply in episode.replies]
+    texts, tokens = prompts.room(EpisodeSettings.model_validate({"kind": kind, **sizes}), agents, 300)
+    assert max(len(each.shown) for each in heard) == texts
+    assert max(len(each.prompt.text) - len("p?") for each in heard) == tokens
+
+
 # -- CoMAS -------------------------------------------------------------------------------------------------------
 
 

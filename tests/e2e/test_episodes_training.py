@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -13,8 +14,9 @@ import pytest
 import torch
 
 from adapter_passes import each_family, noise
-from mmcorl.config import VerifierSettings
-from mmcorl.errors import RunError
+from mmcorl.config import VerifierSettings, load
+from mmcorl.data.checks import DataError
+from mmcorl.errors import RunError, UserError
 from mmcorl.interactions import prompts
 from mmcorl.interactions.base import Conversation, Outcome, Workflow, converse, request, start_conversations
 from mmcorl.interactions.base import Reply as AgentReply
@@ -23,6 +25,7 @@ from mmcorl.interactions.verifiers import Served
 from mmcorl.launch.remote_agent import RemoteAgent
 from mmcorl.sharding.ranks import ALONE
 from mmcorl.trainer.worker import Worker
+from mmcorl.training import train as train_run
 from mmcorl.types import Completion, Group
 from model_adapters.templates import control_tokens, without_control_tokens
 from openai_server import Call, OpenAIServer, Reply
@@ -79,18 +82,35 @@ def test_calls_of_a_step_draw_noise_of_their_own_and_the_first_that_of_a_group(
 def test_a_prompt_that_grew_too_long_stops_the_run_with_the_settings_to_change(
     tiny_checkpoints: Mapping[str, Path],
 ) -> None:
-    data = {"train": {"source": "synthetic:text", "size": 8}, "max_prompt_tokens": 40}
+    data = {"train": {"source": "synthetic:text", "size": 8}, "max_prompt_tokens": 500}
     agent = worker(tiny_checkpoints["qwen2"], data=data, **CONVERSING)
     agent.rollout([prompt("How many?")], 1)
     (talk,) = start_conversations([prompt("How many?")], 1)
     made = converse([agent], _once(talk), 2)
     long = request(
-        talk, 2, "evaluator", 0, lambda *texts: prompts.evaluate(*texts) * 4, made.replies, limit=100, style="plain"
+        talk, 2, "evaluator", 0, lambda *texts: prompts.evaluate(*texts) * 40, made.replies, limit=100, style="plain"
     ).prompt
     with pytest.raises(
-        RunError, match=r"prompt \w+/0/2/evaluator/0 .* tokens .* limit 40: lower episode.shown_characters"
+        RunError, match=r"prompt \w+/0/2/evaluator/0 .* tokens .* limit 500: lower episode.shown_characters"
     ):
         agent.rollout([long], 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["comas", "maporl", "marti"])
+def test_a_limit_without_room_for_replies_is_refused_with_one_that_works(
+    method: str, tiny_checkpoints: Mapping[str, Path], tmp_path: Path
+) -> None:
+    models = {family: tiny_checkpoints[family] for family in ("qwen2", "llama")}
+    file = write_config(tmp_path, changed(small_config(models, "text"), data__max_prompt_tokens=60, steps=1))
+    with pytest.raises(UserError, match=r"60, but with episode.kind .* use data.max_prompt_tokens=\d+") as refused:
+        load(file, method=method)
+    (way,) = re.findall(r"data.max_prompt_tokens=(\d+)", str(refused.value))
+    run = train_run(file, tmp_path / "run", method=method, quiet=True, data__max_prompt_tokens=int(way))
+    assert run.summary["steps"] == 1
+    # A number in between leaves questions less room than the rows need, and says so.
+    with pytest.raises(DataError, match=rf"{int(way) - 40}, \d+ are for what an episode shows"):
+        train_run(file, tmp_path / "no", method=method, quiet=True, data__max_prompt_tokens=int(way) - 40)
 
 
 def _once(talk: Conversation) -> Workflow:

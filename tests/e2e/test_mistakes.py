@@ -134,6 +134,7 @@ IN_THE_CONFIG: list[tuple[dict[str, Any], list[str]]] = [
     ({"training": {"sharding": "zero2", "offload": "all"}}, ["'zero2'", "optimizer"]),
     ({"training": {"sharding": "fsdp2", "offload": "optimizer"}}, ["'fsdp2'", "all"]),
     ({"episode": COMAS}, ["objective.advantage 'group'", "use objective.kind=reinforce_pp"]),
+    ({**TALK, "data__max_prompt_tokens": 48}, ["max_prompt_tokens is 48", "4 texts", "use data.max_prompt_tokens="]),
     ({**TALK, "reward": "entropy"}, ["its own rewards"]),
     ({**TALK, "supervision__votes": 8}, ["supervision.votes is 8"]),
     ({**TALK, "episode": {**COMAS, "gamma": 0.5}}, ["gamma is 0.5 but kind is 'comas'"]),
