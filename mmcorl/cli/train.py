@@ -30,7 +30,7 @@ class TrainArguments(RunArguments):
     run_dir: Path | None = None
     """folder of the run (default: runs/NAME)"""
     method: Annotated[str | None, Flag(metavar="NAME[+NAME]")] = None
-    """a named method laid over the config, such as ttrl or rent+kl0; see sweep"""
+    """a named method laid over the config, such as ttrl, rent+kl0 or ttrl@original; see sweep"""
 
 
 @command(
@@ -77,7 +77,8 @@ class SweepArguments(Arguments):
 
 def _methods() -> str:
     listed = "".join(f"  {name:<22}{line}\n" for name, line in methods.names().items())
-    return f"""methods (a name, your own FILE.yaml, or several joined by +; later ones win):
+    return f"""methods (a name, your own FILE.yaml, or several joined by +; later ones win; NAME@original adds what
+the method's own script sets besides, such as batch, lengths and learning rate, where its file says so):
 {listed}
 example, the toy cohort from three different starts:
   mmcorl sweep configs/quickstart.yaml --methods co_rl ttrl gt rent+kl0 --seeds 0 1 2 \\

@@ -433,6 +433,9 @@ class EpisodeSettings(Section):
     shown_characters: int = Field(default=4000, ge=1)
     """Most characters of each text of an agent that stands in another prompt; of a longer one the middle is left out.
     Prompts must stay within `data.max_prompt_tokens`."""
+    evaluators: Literal["others", "anyone"] = "others"
+    """With `comas`: whose solution an agent evaluates, in each round one: another's, or its own as well (`anyone`, the
+    code of CoMAS)."""
     verifier: VerifierSettings = VerifierSettings()
     """With `debate`."""
     mix: Literal["discounted", "margin"] = "discounted"
@@ -445,7 +448,7 @@ class EpisodeSettings(Section):
 
     @model_validator(mode="after")
     def _used(self) -> Self:
-        _refuse_idle(self, OF_DEBATES if self.kind == "comas" else ())
+        _refuse_idle(self, OF_DEBATES if self.kind == "comas" else ("evaluators",))
         _refuse_idle(self, ("shaping" if self.mix == "discounted" else "gamma",), "mix")
         return self
 

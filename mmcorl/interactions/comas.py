@@ -1,9 +1,10 @@
 """CoMAS: agents solve, evaluate each other's solutions and score them; rewards come out of the conversation alone.
 
-Xue et al., "CoMAS: Co-evolving multi-agent systems via interaction rewards", 2025. In every round each agent solves the
-problem, another one evaluates the solution, and one scores it from 1 to 3. With tau = (score - 1) / 2 the solver earns
-tau and the evaluator 1 - tau, a constant sum; the scorer earns 0. Where no score can be read, the scorer earns -1 and
-the others 0. Agents have their own weights and are trained by REINFORCE++ without KL.
+Xue et al., "CoMAS: Co-evolving multi-agent systems via interaction rewards", 2025. In every round each agent solves
+the problem, another one evaluates the solution (or any, see `EpisodeSettings.evaluators`), and one scores it from 1 to
+3. With tau = (score - 1) / 2 the solver earns tau and the evaluator 1 - tau, a constant sum; the scorer earns 0. Where
+no score can be read, the scorer earns -1 and the others 0. Agents have their own weights and are trained by
+REINFORCE++ without KL.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def comas(
             for shown in [[reply for pair in references[talk] for reply in pair]]
             for agent in range(agents)
         ]
-        evaluator = {talk: derangement(talk.random(seed, step, turn, "evaluator"), agents) for talk in conversations}
+        draw = derangement if settings.evaluators == "others" else permutation
+        evaluator = {talk: draw(talk.random(seed, step, turn, "evaluator"), agents) for talk in conversations}
         evaluations = yield judged("evaluator", turn, prompts.evaluate, [[each] for each in solutions], evaluator)
         scorer = {talk: permutation(talk.random(seed, step, turn, "scorer"), agents) for talk in conversations}
         pairs = list(zip(solutions, evaluations, strict=True))

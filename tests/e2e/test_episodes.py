@@ -122,6 +122,21 @@ def test_the_room_that_replies_take_is_that_of_the_longest_prompt(
 # -- CoMAS -------------------------------------------------------------------------------------------------------
 
 
+def test_evaluators_are_others_or_anyone() -> None:
+    def own(evaluators: str) -> list[bool]:
+        """Whether each evaluation is the author's."""
+        episode = play(conversation("comas", PROBLEMS, evaluators=evaluators, rounds=4), 3)
+        asked = [reply.request for reply in episode.replies if reply.request.role == "evaluator"]
+        for talk in {(one.conversation.uid, one.turn) for one in asked}:
+            judges = [one.agent for one in asked if (one.conversation.uid, one.turn) == talk]
+            assert sorted(judges) == [0, 1, 2]  # everyone once
+        return [one.agent == one.author for one in asked]
+
+    # Of 36 random permutation entries 12 are expected to be fixed points, with a deviation of 3.5.
+    assert sum(own("others")) == 0
+    assert 3 <= sum(own("anyone")) <= 22
+
+
 def test_comas_by_hand() -> None:
     """Two agents, one problem, two rounds: of four solutions one is not scored, the others get 3, 2 and 1."""
     given = {

@@ -138,6 +138,7 @@ IN_THE_CONFIG: list[tuple[dict[str, Any], list[str]]] = [
     ({**TALK, "reward": "entropy"}, ["its own rewards"]),
     ({**TALK, "supervision__votes": 8}, ["supervision.votes is 8"]),
     ({**TALK, "episode": {**COMAS, "gamma": 0.5}}, ["gamma is 0.5 but kind is 'comas'"]),
+    ({**TALK, "episode": {"kind": "debate", "evaluators": "anyone"}}, ["evaluators is 'anyone' but kind is 'debate'"]),
     ({**TALK, "episode": {**COMAS, "verifier": {"kind": "gold"}}}, ["verifier is 'gold' but kind is 'comas'"]),
     ({**TALK, "episode": {"kind": "debate", "verifier": {"kind": "served"}}}, ["'served' without a model"]),
     ({**TALK, "episode": {"kind": "debate", "verifier": {"model": "x"}}}, ["'majority' with a model"]),

@@ -54,16 +54,35 @@ rent: {reward.kind: entropy, objective.kl_coef: 0.001}
 intuitor: {reward.kind: self_certainty, objective.kl_coef: 0.005}
 co_rewarding_2: {supervision.voter: ema, objective.kl_reference: ema, objective.kl_coef: 0.001}
 co_rl+gspo: {supervision.kind: ring, objective.ratio: sequence, objective.minibatches: 4}
+ttrl@original: {supervision.votes: 64, batch.completions: 32, objective.minibatches: 8, optimizer.lr: 5.0e-7}
+ttrl@original+kl0: {objective.kl_coef: 0.0, optimizer.schedule: cosine, optimizer.min_lr_ratio: 0.0}
+mm_upt@original: {batch.prompts: 512, batch.completions: 10, objective.minibatches: 4, optimizer.schedule: constant}
+rent@original: {batch.completions: 5, reward.kind: entropy, optimizer.schedule: constant}
+intuitor@original: {batch.completions: 7, optimizer.warmup_ratio: 0.1}
+co_rewarding_2@original: {optimizer.warmup_ratio: 0.1, optimizer.min_lr_ratio: 0.0, batch.completions: 8}
+comas@original: {batch.completions: 4, episode.evaluators: anyone, sampling.max_new_tokens: 4096}
+marti@original: {batch.completions: 2, objective.importance_cap: 2.0, objective.kl_coef: 0.001, batch.prompts: 16}
+maporl@original: {objective.passes: 4, optimizer.lr: 1.0e-5}
+comas@original+comas: {batch.completions: 1, episode.evaluators: others}
 kl0+rent: {objective.kl_coef: 0.001}  # the later one wins
 """
 
 
 def test_methods_set_what_their_originals_do():
     for method, expected in yaml.safe_load(METHODS).items():
-        config = load(QUICKSTART, method=method)
+        # What agents are shown of each other needs room.
+        config = load(QUICKSTART, ["data.max_prompt_tokens=28672"] if "@" in method else [], method)
         for key, value in expected.items():
             section, field = key.split(".")
             assert getattr(getattr(config, section), field) == value, (method, key)
+    for method, sentence in (
+        ("gt@original", "'gt' has no variant 'original': it has no variants"),
+        ("ttrl@paper", "'ttrl' has no variant 'paper': its variant is ttrl@original"),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            load(QUICKSTART, method=method)
+    assert "original" not in methods.fragment("ttrl")
+    assert methods.describe("ttrl@original+kl0") == methods.describe("ttrl+kl0")
     # Overrides win over the method and the method over the file.
     assert load(QUICKSTART, ["supervision.kind=self"], "gt").supervision.kind == "self"
 

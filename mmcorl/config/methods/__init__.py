@@ -3,6 +3,9 @@
 A method is a row of a table (rules, rewards, objectives), a YAML file in this folder, or a user's YAML file. `+`
 combines several, the later ones winning: `rent+kl0` is RENT without its KL penalty, `co_rl+gspo` is Co-RL with
 another objective. Data, models, steps and batch of the config stay.
+
+The section `original` of a file is what the method's own script sets besides: batch, lengths, learning rate and so on.
+`NAME@original` takes it too.
 """
 
 from __future__ import annotations
@@ -30,7 +33,9 @@ PLAIN: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("reward", "kind"): {"reward": {"unanswered_entropy": None}},
     ("episode", "kind"): {
         "reward": {"kind": "match", "unanswered_entropy": None},
-        "episode": {key: EpisodeSettings.model_fields[key].default for key in ("mix", "gamma", "shaping")},
+        "episode": {
+            key: EpisodeSettings.model_fields[key].default for key in ("evaluators", "mix", "gamma", "shaping")
+        },
     },
     ("objective", "aggregation"): {"objective": {"bnpo_completions": None}},
     ("objective", "kl_coef"): {"objective": {"kl_reference": "start"}},
@@ -71,12 +76,12 @@ def names() -> dict[str, str]:
 def describe(method: str) -> str:
     """Return what a method is, in the words of its parts; a user's file has none."""
     known = names()
-    return "; ".join(known[part] for part in method.split("+") if part in known)
+    return "; ".join(known[name] for part in method.split("+") if (name := part.partition("@")[0]) in known)
 
 
 def fragment(method: str) -> dict[str, Any]:
-    """Return the settings of `NAME`, `FILE.yaml` or several joined by `+`; UserError for one that is unknown or sets
-    what belongs to a run."""
+    """Return the settings of `NAME`, `NAME@original`, `FILE.yaml` or several joined by `+`; UserError for one that is
+    unknown or sets what belongs to a run."""
     merged: dict[str, Any] = {}
     for part in method.split("+"):
         merged = merge(merged, _read(part.strip()))
@@ -92,9 +97,22 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     return both
 
 
-def _read(name: str) -> dict[str, Any]:
+def _read(part: str) -> dict[str, Any]:
+    name, _, variant = part.partition("@")
+    settings = _settings(name)
+    original = settings.pop("original", None)
+    if variant and (variant != "original" or not isinstance(original, dict)):
+        known = f"its variant is {name}@original" if original else "it has no variants"
+        raise UserError(f"the method {name!r} has no variant {variant!r}: {known}, or leave @{variant} out")
+    for key in (*settings, *(original or ())):
+        if key in FORBIDDEN:
+            raise UserError(f"the method {name!r} sets {key!r}, which belongs to a run: leave it to the config")
+    return _with_plain(merge(settings, original) if variant else settings)
+
+
+def _settings(name: str) -> dict[str, Any]:
     if name in (rows := _rows()):
-        return _with_plain(rows[name][1])
+        return rows[name][1]
     own = name.endswith((".yaml", ".yml"))
     path = Path(name) if own else FOLDER / f"{name}.yaml"
     if own and not path.is_file():
@@ -117,10 +135,7 @@ def _read(name: str) -> dict[str, Any]:
         raise UserError(f"the method {name!r} cannot be read ({error.strerror}): check the file") from error
     if not isinstance(found, dict):
         raise UserError(f"the method {name!r} holds no settings: write `key: value` lines, as in a config")
-    for key in found:
-        if key in FORBIDDEN:
-            raise UserError(f"the method {name!r} sets {key!r}, which belongs to a run: leave it to the config")
-    return _with_plain(found)
+    return found
 
 
 def _with_plain(settings: dict[str, Any]) -> dict[str, Any]:
