@@ -17,7 +17,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from model_adapters.base import DEFAULT_VISION, AdapterError, Encoded, ModelAdapter, VisionSettings
-from model_adapters.loading import load_pretrained, read_pretrained, stop_ids, unwrap
+from model_adapters.loading import load_pretrained, read_pretrained, refusing_damage, stop_ids, unwrap
 from model_adapters.templates import NO_ARGUMENTS, Template, refuse_control_tokens, render
 
 
@@ -34,11 +34,14 @@ class ImageTextAdapter(ModelAdapter):
     # -- loading ---------------------------------------------------------------------------------------
 
     def load_processor(self, path: str | Path, vision: VisionSettings) -> Any:
-        """Load the processor of a checkpoint."""
+        """Load the processor of a checkpoint; raises AdapterError for one that cannot process an image."""
         self.apply_patches()
         from transformers import AutoProcessor
 
-        return read_pretrained(AutoProcessor, path)
+        processor = read_pretrained(AutoProcessor, path)
+        with refusing_damage(path, "processor of images"):
+            processor.image_processor(Image.new("RGB", (56, 56)), return_tensors="pt")
+        return processor
 
     def load_model(self, path: str | Path, dtype: torch.dtype = torch.float32, attention: str = "sdpa") -> nn.Module:
         self.apply_patches()

@@ -100,7 +100,8 @@ def test_a_damaged_checkpoint_is_one_sentence(checkpoint, what):
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "gemma3"])
 def test_a_tokenizer_without_vocabulary_is_refused(tiny_checkpoints, family, tmp_path):
     folder = Path(shutil.copytree(tiny_checkpoints[family], tmp_path / "model"))
-    (folder / "tokenizer.json").unlink()
+    for name in ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model"):
+        (folder / name).unlink(missing_ok=True)
     with pytest.raises(AdapterError, match=r"tokenizer\.json|cannot be loaded as"):
         adapter_for(folder).load_processor(folder, DEFAULT_VISION)
 
@@ -116,6 +117,15 @@ def test_a_tokenizer_in_files_of_its_own_is_read(checkpoint):
     (checkpoint / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges) + "\n")
     file.unlink()
     assert ids(checkpoint) == expected
+
+
+def test_a_processor_that_cannot_process_images_is_refused(checkpoint):
+    file = next(file for file in sorted(checkpoint.glob("*processor_config.json")) if "image_mean" in file.read_text())
+    stored = json.loads(file.read_text())
+    stored.get("image_processor", stored)["image_mean"] = [None]
+    file.write_text(json.dumps(stored))
+    with pytest.raises(AdapterError, match="cannot be loaded as"):
+        adapter_for(checkpoint).load_processor(checkpoint, DEFAULT_VISION)
 
 
 def test_a_config_without_bottom_is_one_sentence(checkpoint):
