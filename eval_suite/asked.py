@@ -22,7 +22,10 @@ def asked_of(manifest: Mapping[str, Any], benchmark: str) -> dict[str, Any] | No
         return None
     # Entries that an earlier version did not have are those of its only behaviour.
     known = {"instruction": None, "system": None, "template": {}, "vision": {}, "top_p": 1.0, **how}
-    return {name: known[name] for name in ASKED if name in known} | {"protocol": manifest.get("protocol")}
+    return {name: known[name] for name in ASKED if name in known} | {
+        "protocol": manifest.get("protocol"),
+        "departures": list(manifest.get("departures", ())),
+    }
 
 
 def asked_differences(a: Asked | None, b: Asked | None, *, families: bool = False) -> list[str]:
@@ -57,6 +60,14 @@ def shown(name: str, value: Any) -> str:
 
 def settings_text(values: Mapping[str, Any]) -> str:
     return " ".join(f"{key}={value}" for key, value in values.items())
+
+
+def protocol_of(asked: Asked | None) -> str:
+    """Return the protocol by name, with where it was departed from; empty without one."""
+    if not asked or not asked.get("protocol"):
+        return ""
+    departures = "; ".join(asked.get("departures", ()))
+    return asked["protocol"] + (f" (departs from it: {departures})" if departures else "")
 
 
 def sentence(how: Mapping[str, Any]) -> str:

@@ -126,6 +126,8 @@ class Benchmark:
     """Position among the columns of a table; built-in benchmarks follow the paper."""
     suites: tuple[str, ...] = ()
     """Sets of benchmarks it belongs to, whose mean tables print where all members are there."""
+    form_of: str | None = None
+    """The benchmark whose problems it asks in another form, and for which it may stand in a mean."""
     code: CodeTask | None = None
     """How programs are read from responses and run; None for answers that are compared."""
     optional: frozenset[str] = frozenset()

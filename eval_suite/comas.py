@@ -27,6 +27,7 @@ from eval_suite.items import Item, Response
 from eval_suite.metrics.aggregate import SIXTH_CALL
 from eval_suite.options import EvalOptions
 from eval_suite.pipeline import open_judge, prepare
+from eval_suite.protocols import with_judge_end
 from eval_suite.reporter import SILENT, Reporter
 from eval_suite.results import Result, labels_of, unfinished
 from eval_suite.sandbox.behaviour import ComparedBy, ProgramVote, compared_by
@@ -43,16 +44,12 @@ if TYPE_CHECKING:
     from eval_suite.checkpoint import Checkpoint
 
 DRAFTS, SIXTH = PARTS
-DEFAULTS = {"samples": 5, "temperature": 0.7, "top_p": 0.95, "max_new_tokens": 2048}
-"""The protocol's numbers; `top_p` is the paper's (CoMAS names none), `max_new_tokens` bounds a draft and the sixth
-call."""
 SIZES: Mapping[str, int] = {"gsm8k": 500, "math500": 500, "mmlu": 500, "gpqa_main": 448, "scibench": 499} | {
     "humaneval": 164,
-    "mbpp": 500,
     "mbpp_zero_shot": 500,
 }
 """Problems of each set in CoMAS' tables: whole sets, except GSM8K (of 1,319), MMLU (of 14,042) and SciBench (of 692);
-MBPP is asked without examples there (`mbpp_zero_shot`)."""
+MBPP is asked without examples there, whichever form is named."""
 TIES: TieRule = "first_seen"
 """Drafts of one checkpoint come in no order, so the first of a tie is as good as any."""
 FILE = "comas.json"
@@ -77,7 +74,7 @@ def evaluate_comas(
     Raises:
         UserError: a benchmark, checkpoint, option or folder that cannot be used; before work starts.
     """
-    options, out = _with_defaults(EvalOptions.build(options, changes)), Path(out)
+    options, out = _as_comas(with_judge_end(EvalOptions.build(options, {**changes, "protocol": "comas"}))), Path(out)
     _check_out(out)
     judge = open_judge(options)
     job, loaded, sandbox = prepare(str(model), out / DRAFTS, benchmarks, options, reporter, SIZES)
@@ -99,8 +96,8 @@ def evaluate_comas(
         },
         aggregations=dict.fromkeys(loaded, SIXTH_CALL),
     )
-    manifest = job.manifest(loaded) | {"protocol": "comas"}
-    sixth_manifest = sixth_job.manifest(loaded) | {"protocol": "comas", "drafts": manifest["generation"]}
+    manifest = job.manifest(loaded)
+    sixth_manifest = sixth_job.manifest(loaded) | {"drafts": manifest["generation"]}
     with (
         EvalFolder(job.out, manifest) as drafts,
         EvalFolder(sixth_job.out, sixth_manifest) as sixth,
@@ -109,6 +106,8 @@ def evaluate_comas(
         for name, copy in loaded.items():
             for note in copy.notes:
                 reporter.note(f"{name}: {note}")
+        for line in job.opening(options, judge):
+            reporter.note(line)
         if unfinished(drafts):
             for drafting in job.generation.values():
                 warn_of_room(checkpoint, drafting, reporter)
@@ -126,14 +125,14 @@ def evaluate_comas(
                 again, end = options.judge_again, options.judge_end
                 silence = steps.judge(folder, judge, again=again, end=end, what=what, reporter=reporter) or silence
             steps.sum_up(folder, f"{folder.title}, {what.removesuffix('s') if folder is sixth else what}")
-        samples = options.samples or DEFAULTS["samples"]
+        samples = next(iter(job.generation.values())).samples
         content = {
             "protocol": "comas",
             "model": str(model),
             "drafts": samples,
             "tie_rule": TIES,
             "programs_compared_by": program_comparisons(drafts),
-            "columns": columns(drafts, sixth, int(samples)),
+            "columns": columns(drafts, sixth, samples),
         }
         results = ComasResults([(out.name, content)], out)
         results.write(out)
@@ -221,14 +220,12 @@ def warn_of_room(checkpoint: Checkpoint, drafting: Generation, reporter: Reporte
         )
 
 
-def _with_defaults(options: EvalOptions) -> EvalOptions:
+def _as_comas(options: EvalOptions) -> EvalOptions:
     if options.aggregation is not None:
         raise UserError(
             f"--protocol comas reports every aggregation of its drafts and the sixth call, so --aggregation "
             f"{options.aggregation} has no place beside it: leave it out"
         )
-    unset = {name: value for name, value in DEFAULTS.items() if getattr(options, name) is None}
-    options = EvalOptions.build(options, unset)
     if options.samples is not None and options.samples < 2:
         raise UserError(f"--protocol comas votes over several drafts, and --samples {options.samples} leaves no vote")
     return options

@@ -233,6 +233,7 @@ def item_from_row(row: Mapping[str, Any]) -> Item:
     fields["benchmark"] = sys.intern(fields["benchmark"])
     if fields["choices"] is not None:
         fields["choices"] = tuple(fields["choices"])
+    fields["stops"] = tuple(fields.get("stops", ()))
     return Item(**fields)
 
 

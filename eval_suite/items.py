@@ -43,6 +43,10 @@ class Item:
     """Unit asked for, for the prompt."""
     relative_tolerance: float | None = None
     """Relative tolerance of a numeric answer (SciBench: 0.05)."""
+    reading: Literal["commitment", "last_number"] = "commitment"
+    """What the answer of a response is: what it commits to, or its last number."""
+    stops: tuple[str, ...] = ()
+    """Where a response ends for the grader: what a base model goes on to write after its answer."""
     meta: Mapping[str, Any] = field(default_factory=dict)
     """Fields for sub-scores: subject, level, version, task, skills, tests of a coding problem, ..."""
 

@@ -19,6 +19,8 @@ from mmcorl.types import PromptStyle
 
 DEFAULT_POLICY: McqPolicy = "letter_or_value"
 
+ProtocolName = Literal["paper-text", "paper-vlm", "comas"]
+
 
 class Options(BaseModel):
     """Immutable options; an unknown name or a value of the wrong type is refused in one sentence."""
@@ -104,20 +106,26 @@ class CheckpointOptions(Options):
 class EvalOptions(CheckpointOptions, GradingOptions):
     """Options of `evaluate` and `evaluate_comas`."""
 
+    protocol: ProtocolName | None = None
+    """how a paper evaluates: prompts, forms of benchmarks, sampling, averages; options that say otherwise win and are
+    recorded. paper-text, paper-vlm: the Co-RL paper's; comas: five drafts and a sixth call that reads them, on the
+    subsets of CoMAS' tables; reports pass@1, avg@5, maj@5, pass@5 and the sixth call"""
     samples: int | None = None
-    """responses per problem (default: what the benchmark reports; comas: 5)"""
+    """responses per problem (default: the protocol's, else what the benchmark reports)"""
     temperature: float | None = None
-    """0 is greedy (default: 0 for one sample, else 0.6; comas: 0.7)"""
+    """0 is greedy (default: the protocol's, else 0 for one sample and 0.6 for several)"""
     top_p: float | None = None
-    """nucleus mass (default: 1; comas: 0.95)"""
+    """nucleus mass (default: the protocol's, else 1)"""
     max_new_tokens: int | None = None
-    """token budget of a response (default: 16384; comas: 2048)"""
+    """token budget of a response (default: the protocol's, else 16384)"""
     subset: str | None = None
     """N problems of each benchmark, drawn by a seed; `all` (the default but for comas)"""
     subset_seed: int = 0
     """seed of that draw"""
     limit: int | None = None
     """only the first N problems of each benchmark"""
+    data_set: tuple[str, ...] = ()
+    """KEY=VALUE: a setting of rows of your own, as under `data.train` in a config, such as columns.answer=gold"""
 
 
 class GradeOptions(GradingOptions):

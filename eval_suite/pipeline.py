@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from eval_suite import steps, subset
+from eval_suite.asked import grouped, sentence
 from eval_suite.folder import EvalFolder, refuse_early
-from eval_suite.generation import Generation, generation_for, training_of
+from eval_suite.generation import OWN_PROMPT, Generation, generation_for, training_of
 from eval_suite.grading.verdict import McqPolicy
 from eval_suite.items import Item
 from eval_suite.joining import read_answers
 from eval_suite.metrics.aggregate import default_aggregation, parse_aggregation
 from eval_suite.options import DEFAULT_POLICY, CodeOptions, EvalOptions, GradeOptions, GradingOptions
+from eval_suite.own_rows import load_rows, open_rows, require_answers
+from eval_suite.protocols import forms_of, under_protocol, with_judge_end
 from eval_suite.reporter import SILENT, Reporter
 from eval_suite.results import Evaluation, is_evaluation, require_finished
+from eval_suite.tables import title
 from eval_suite.tasks import BENCHMARKS, Loaded, parse_benchmarks
 from mmcorl.errors import RunError, UserError
+from mmcorl.policy.prompt_styles import PromptStyle
+from mmcorl.policy.trained_with import trained_with
 
 if TYPE_CHECKING:
     from eval_suite.checkpoint import Checkpoint
@@ -44,7 +50,7 @@ def evaluate(
 
     Args:
         model: checkpoint folder, hub id, or `zoo:NAME`.
-        benchmarks: `NAME` from the hub, or `NAME=PATH` of a local copy.
+        benchmarks: `NAME` from the hub, `NAME=PATH` of a local copy, or rows of one's own by another name.
         out: folder of the evaluation.
         options: how it is done; `changes` override its fields, as in `samples=8`.
         reporter: where progress goes; nowhere by default.
@@ -52,13 +58,17 @@ def evaluate(
     Raises:
         UserError: a benchmark, checkpoint, option or folder that cannot be used; before work starts.
     """
-    options = EvalOptions.build(options, changes)
+    options = with_judge_end(EvalOptions.build(options, changes))
+    if options.protocol == "comas":
+        raise UserError("the CoMAS protocol asks twice, drafts and a sixth call: use evaluate_comas")
     judge = open_judge(options)
     job, loaded, sandbox = prepare(str(model), Path(out), benchmarks, options, reporter)
     with EvalFolder(job.out, job.manifest(loaded)) as folder:
         for name, copy in loaded.items():
             for note in copy.notes:
                 reporter.note(f"{name}: {note}")
+        for line in job.opening(options, judge):
+            reporter.note(line)
         with job.checkpoint() as checkpoint:
             job.answer(folder, loaded, checkpoint, reporter)
         return _finish(folder, options, sandbox, judge, reporter)
@@ -76,12 +86,18 @@ def prepare(
 
     `sizes`: problems of a benchmark where the options name no subset; all by default.
     """
-    sources = parse_benchmarks(benchmarks)
+    sources = forms_of(options, parse_benchmarks(benchmarks, own_rows=True), trained_with(model) is not None)
+    own = [name for name in sources if name not in BENCHMARKS]
+    if options.data_set and not own:
+        raise UserError(f"--data-set {options.data_set[0]} is for rows of your own, NAME=FILE: leave it out")
     job = EvalJob.plan(model, out, sources, options)
     job.check()
     loaded = {}
     for name, source in sources.items():
         size = subset.parse(options.subset, (sizes or {}).get(name))
+        if name in own:
+            loaded[name] = _own_rows(name, str(source), size, options, reporter)
+            continue
         loaded[name] = subset.load(BENCHMARKS[name], source, size, options.subset_seed, options.limit)
     sandbox = open_sandbox(options, [item for part in loaded.values() for item in part.items], reporter)
     if not is_evaluation(job.out):
@@ -158,6 +174,9 @@ class EvalJob:
     mcq_policy: McqPolicy
     adapter: str | None
     device: str
+    protocol: str | None = None
+    departures: tuple[str, ...] = ()
+    """Where options depart from the protocol, each with both values."""
 
     @classmethod
     def plan(cls, model: str, out: Path, benchmarks: Iterable[str], options: EvalOptions) -> Self:
@@ -167,22 +186,25 @@ class EvalJob:
             UserError: several samples at temperature 0, or an aggregation that needs more samples.
         """
         generation = {}
-        trained = training_of(model, options)
+        departures: dict[str, None] = {}
+        trained, known = training_of(model, options), trained_with(model) is not None
         for name in benchmarks:
-            benchmark = BENCHMARKS[name]
-            samples = benchmark.samples if options.samples is None else options.samples
-            temperature = options.temperature
+            each, departing = under_protocol(options, name, known)
+            departures |= dict.fromkeys(departing)
+            style, usual, greedy = _usual(name)
+            samples = usual if each.samples is None else each.samples
+            temperature = each.temperature
             if temperature is None:
-                temperature = benchmark.temperature if samples == 1 else 0.6
+                temperature = greedy if samples == 1 else 0.6
             generation[name] = generation_for(
                 model,
-                options,
-                benchmark.prompt_style,
+                each,
+                style,
                 trained,
                 samples=samples,
                 temperature=temperature,
-                top_p=1.0 if options.top_p is None else options.top_p,
-                max_new_tokens=16384 if options.max_new_tokens is None else options.max_new_tokens,
+                top_p=1.0 if each.top_p is None else each.top_p,
+                max_new_tokens=16384 if each.max_new_tokens is None else each.max_new_tokens,
                 seed=options.seed,
             )
             if samples > 1 and temperature == 0:
@@ -190,7 +212,28 @@ class EvalJob:
         aggregations = aggregations_of(options.aggregation, {name: how.samples for name, how in generation.items()})
         policy = options.mcq_policy or DEFAULT_POLICY
         adapter = options.adapter or (trained.adapter if trained is not None else None)
-        return cls(model, out, generation, aggregations, policy, adapter, options.device)
+        place = adapter, options.device
+        return cls(model, out, generation, aggregations, policy, *place, options.protocol, tuple(departures))
+
+    def opening(self, options: EvalOptions, judge: JudgeSettings | VllmJudge | None) -> list[str]:
+        """What is asked, how it is sampled and graded, in a few lines."""
+        lines = [
+            f"asked as {names}: {how}"
+            for names, how in grouped([(title(name), sentence(asdict(how))) for name, how in self.generation.items()])
+        ]
+        graded = f"graded by rules, multiple choice by {self.mcq_policy}; judge: "
+        graded += "none" if judge is None else judge.name
+        lines.append(graded + (f", which reads the last {options.judge_end:,} characters" if options.judge_end else ""))
+        if self.protocol is not None:
+            lines.append(f"protocol {self.protocol}: " + ("; ".join(self.departures) or "nothing departs from it"))
+        trained = trained_with(self.model)
+        asked = {how.style for how in self.generation.values()} - {OWN_PROMPT}
+        if trained is not None and asked and trained.prompt.style not in asked:
+            lines.append(
+                f"trained with the {trained.prompt.style} prompt: --style as-trained asks with it, instead of the "
+                "benchmark's"
+            )
+        return lines
 
     def check(self) -> None:
         """Refuse what needs neither data nor a model to be seen: settings, folder, device, the checkpoint's name."""
@@ -257,7 +300,22 @@ class EvalJob:
             "mcq_policy": self.mcq_policy,
             "samples_by_benchmark": {name: how.samples for name, how in self.generation.items()},
             "aggregations": dict(self.aggregations),
-        }
+        } | ({"protocol": self.protocol, "departures": list(self.departures)} if self.protocol else {})
+
+
+def _usual(name: str) -> tuple[PromptStyle, int, float]:
+    """Style, responses per problem and temperature of one response of a benchmark, or of rows of one's own."""
+    if name not in BENCHMARKS:
+        return "boxed", 1, 0.0
+    benchmark = BENCHMARKS[name]
+    return benchmark.prompt_style, benchmark.samples, benchmark.temperature
+
+
+def _own_rows(name: str, source: str, size: int | None, options: EvalOptions, reporter: Reporter) -> Loaded:
+    rows, notes = open_rows(source, options.data_set)
+    loaded = load_rows(rows, name, reporter, size=size, seed=options.subset_seed, limit=options.limit)
+    require_answers(loaded.items, name)
+    return replace(loaded, notes=(f"rows of your own, from {source}", *notes, *loaded.notes))
 
 
 def aggregations_of(requested: str | None, samples: Mapping[str, int]) -> dict[str, str]:

@@ -17,8 +17,6 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ValidationError
-
 from eval_suite import steps, subset
 from eval_suite.asked import ASKED, asked_of, shown
 from eval_suite.folder import EvalFolder
@@ -28,6 +26,7 @@ from eval_suite.items import Item
 from eval_suite.joining import read_answers
 from eval_suite.metrics.paired import facts_difference
 from eval_suite.options import DEFAULT_POLICY, DiversityOptions
+from eval_suite.own_rows import load_rows, open_rows, require_answers
 from eval_suite.pipeline import EvalJob, aggregations_of
 from eval_suite.reporter import Reporter, counted
 from eval_suite.results import is_evaluation, require_finished, unfinished
@@ -266,61 +265,11 @@ def problems_of(options: DiversityOptions, labels: bool, reporter: Reporter) -> 
             raise UserError(f"{name} asks for programs, of which no two are the same wrong answer: take another one")
         return name, loaded
     assert options.data is not None  # _check_sources
-    settings = data_settings(options.data, options.data_set)
-
-    from mmcorl.data.checks import check
-    from mmcorl.data.sources import load_prompts
-    from model_adapters.base import VisionSettings
-
-    whole = load_prompts(settings)
-    name = whole.name
-    # Drawn by place, so that nothing but what is asked is read.
-    places = subset.draw(
-        [Item(name, str(k), "", "") for k in range(len(whole))], options.problems, options.problems_seed
-    )
-    prompts = whole.select([int(place.id) for place in places])
-    with reporter.task(f"reading {name}", len(prompts)) as bar:
-        checked = check(prompts, max_side=VisionSettings().max_side, on_progress=lambda *_: bar.advance())
-    items = [
-        Item(
-            *(name, prompt.row_id, prompt.text, prompt.gold or "", prompt.images, prompt.choices),
-            meta={} if prompt.tag is None else {"tag": prompt.tag},
-        )
-        for prompt in prompts.select(checked.kept)
-    ]
-    unknown = sum(not item.gold for item in items)
-    if labels and unknown:
-        raise UserError(
-            f"{unknown} of {len(items)} problems of {name} have no known answer: name the column that holds them "
-            "(--data-set columns.answer=NAME), or compare without any by `mmcorl pair --label-free`"
-        )
-    notes = []
-    if checked.counts:
-        notes.append(checked.summary())
-    if len(prompts) < len(whole):
-        notes.append(f"{len(prompts)} of {len(whole)} problems, drawn with seed {options.problems_seed}")
-    return name, Loaded(tuple(items), None, checked.fingerprint, len(whole), tuple(notes))
-
-
-def data_settings(source: str, changes: Sequence[str]) -> Any:
-    """Settings of a data source: what a config file trains on, or the source itself; `changes` are KEY=VALUE.
-
-    Repeated rows are left out and counted, unless the settings say otherwise.
-    """
-    from mmcorl.config.errors import sentence
-    from mmcorl.config.load import load, override
-    from mmcorl.data.settings import DataSettings
-
-    raw = {"source": source}
-    if source.endswith((".yaml", ".yml")):
-        raw = load(source).data.train.model_dump(exclude_unset=True, mode="json")
-    raw.setdefault("duplicates", "skip")
-    for change in changes:
-        override(raw, change)
-    try:
-        return DataSettings.model_validate(raw)
-    except ValidationError as error:
-        raise UserError(sentence(error, raw, DataSettings)) from error
+    rows, notes = open_rows(options.data, options.data_set)
+    loaded = load_rows(rows, rows.name, reporter, size=options.problems, seed=options.problems_seed)
+    if labels:
+        require_answers(loaded.items, rows.name, ", or compare without any by `mmcorl pair --label-free`")
+    return rows.name, replace(loaded, notes=(*notes, *loaded.notes))
 
 
 # --- what was answered before -----------------------------------------------------------------------------------

@@ -170,6 +170,8 @@ def facts(folder: EvalFolder) -> list[tuple[str, str]]:
     """What produced the responses and their verdicts, as far as the folder records it."""
     manifest, grader, judge = folder.manifest, folder.document("rule.json") or {}, folder.document("judge.json")
     rows: list[tuple[str, str]] = [(name, str(manifest[name])) for name in ("model", "responses") if name in manifest]
+    if protocol := asked.protocol_of(manifest):
+        rows.append(("protocol", protocol))
     for name, how in manifest.get("generation", {}).items():
         revision = manifest.get("benchmarks", {}).get(name, {}).get("revision")
         copy = "a local copy" if revision is None else f"hub revision {revision}"

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
+from itertools import chain
 from typing import Any
 
-from eval_suite.asked import ASKED, asked_differences, shown
+from eval_suite.asked import ASKED, asked_differences, protocol_of, shown
 from eval_suite.metrics.intervals import wilson
 from eval_suite.metrics.paired import Paired, facts_difference
 from eval_suite.reporter import counted
@@ -130,7 +131,7 @@ def csv_text(summaries: Summaries) -> str:
             values += [grader.get(key) for key in ("name", "version", "mcq_policy")]
             values += [*(judge.get(key) for key in ("model", "prompt_version")), scores["items"]]
             asked = scores.get("asked") or {}
-            values += [asked.get("protocol"), *(shown(key, asked[key]) if key in asked else "" for key in ASKED)]
+            values += [protocol_of(asked), *(shown(key, asked[key]) if key in asked else "" for key in ASKED)]
             rows.append(cells(*("" if value is None else value for value in values)))
     return csv(Table("", [(name, "left") for name in head], rows))
 
@@ -209,15 +210,29 @@ def _columns(summaries: Summaries) -> list[Column]:
     return sorted(present, key=lambda column: order.index(column[0]) if column[0] in order else len(order))
 
 
-def _means(columns: Sequence[Column]) -> dict[str, tuple[str, ...]]:
-    """The suites whose members are all there, each in one aggregation, less those within another."""
+Members = Sequence[Sequence[str]]
+"""Per member of a suite, the benchmarks that are there for it: itself, other forms of it, or both."""
+
+
+def _means(columns: Sequence[Column]) -> dict[str, Members]:
+    """The suites whose members are all there, each form in one aggregation, less those within another."""
     names = [name for name, _ in columns]
-    whole = {suite: members for suite, members in suites().items() if all(names.count(name) == 1 for name in members)}
+    forms: dict[str, list[str]] = {}
+    for name in dict.fromkeys(names):
+        if name in BENCHMARKS and names.count(name) == 1:
+            forms.setdefault(BENCHMARKS[name].form_of or name, []).append(name)
+    whole = {suite: members for suite, members in suites().items() if forms.keys() >= set(members)}
     return {
-        suite: members
+        suite: [forms[name] for name in members]
         for suite, members in whole.items()
         if not any(set(members) < set(others) for others in whole.values())
     }
+
+
+def _of_members(summary: Mapping[str, Any], members: Members) -> list[Mapping[str, Any] | None]:
+    """The score of each member in one evaluation; None where it has none, or two forms."""
+    found = [[summary["benchmarks"][name] for name in names if name in summary["benchmarks"]] for names in members]
+    return [scores[0] if len(scores) == 1 else None for scores in found]
 
 
 def score_cell(scores: Mapping[str, Any] | None) -> Cell:
@@ -238,9 +253,7 @@ def _scores_of(summary: Mapping[str, Any], column: Column) -> Mapping[str, Any] 
     return scores if scores is not None and scores["aggregation"] == column[1] else None
 
 
-def _one(
-    label: str, summary: Mapping[str, Any], columns: Sequence[Column], means: Mapping[str, Sequence[str]]
-) -> Table:
+def _one(label: str, summary: Mapping[str, Any], columns: Sequence[Column], means: Mapping[str, Members]) -> Table:
     heads: list[tuple[str, Align]] = [("", "left"), ("aggregation", "left"), ("accuracy %", "right")]
     heads += [("correct", "right"), ("of", "right")]
     rows = []
@@ -250,19 +263,19 @@ def _one(
         counts = [f"{count:,}" if count < 10**9 else f"{count:.3g}" for count in (scores["correct"], scores["total"])]
         rows.append([Cell(title(name)), Cell(aggregation), score_cell(scores), *cells(*counts)])
     for suite, members in means.items():
-        rows.append([Cell(suite), Cell(""), mean_cell([summary["benchmarks"].get(name) for name in members])])
+        rows.append([Cell(suite), Cell(""), mean_cell(_of_members(summary, members))])
         rows[-1] += cells("", "")
     return Table(label, heads, rows, _notes([(label, summary)]))
 
 
-def _several(summaries: Summaries, columns: Sequence[Column], means: Mapping[str, Sequence[str]]) -> Table:
+def _several(summaries: Summaries, columns: Sequence[Column], means: Mapping[str, Members]) -> Table:
     marks = _asked_differently(summaries)
     names = [f"{title(name)} {aggregation}{' *' if name in marks else ''}" for name, aggregation in columns]
-    names += [f"{suite}{' *' if marks.keys() & set(members) else ''}" for suite, members in means.items()]
+    names += [f"{suite}{' *' if marks.keys() & set(chain(*members)) else ''}" for suite, members in means.items()]
     rows = []
     for label, summary in summaries:
         scores = [score_cell(_scores_of(summary, column)) for column in columns]
-        scores += [mean_cell([summary["benchmarks"].get(name) for name in members]) for members in means.values()]
+        scores += [mean_cell(_of_members(summary, members)) for members in means.values()]
         rows.append([Cell(label), *scores])
     notes = [*_notes(summaries), *(f"* {title(name)}: asked differently, {text}." for name, text in marks.items())]
     return Table("Accuracy %", [("", "left"), *((name, "right") for name in names)], rows, notes)
@@ -328,7 +341,20 @@ def _notes(summaries: Summaries) -> list[str]:
         for facts, benchmarks in users.items():
             which = "" if len(users) == 1 else f" ({', '.join(dict.fromkeys(benchmarks))})"
             notes.append(f"{word}: {facts}{which}.")
-    return [*notes, "In brackets: 95% Wilson interval.", *dict.fromkeys(caveats)]
+    return [*notes, *_protocols(summaries), "In brackets: 95% Wilson interval.", *dict.fromkeys(caveats)]
+
+
+def _protocols(summaries: Summaries) -> list[str]:
+    """Say under which protocol the evaluations were made, if any was under one."""
+    users: dict[str, list[str]] = {}
+    for label, summary in summaries:
+        for text in dict.fromkeys(protocol_of(scores.get("asked")) for scores in summary["benchmarks"].values()):
+            users.setdefault(text, []).append(label)
+    if not any(users):
+        return []
+    if len(users) == 1:
+        return [f"Protocol: {next(iter(users))}."]
+    return ["Protocol: " + "; ".join(f"{text or 'none'} ({', '.join(who)})" for text, who in users.items()) + "."]
 
 
 def _caveats(name: str, scores: Mapping[str, Any], of: str) -> Iterator[str]:

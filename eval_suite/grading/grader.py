@@ -57,7 +57,11 @@ class Grader:
         """Return the rule stage of one response to a benchmark item; ValueError for code, which tests grade."""
         if item.kind == "code":
             raise ValueError(f"{item.benchmark} {item.id} is code, which tests grade and rules do not")
-        return apply_rules(response.text, Reference.of(item), self.relation, self.mcq_policy, response.finish_reason)
+        text, reason = response.text, response.finish_reason
+        for stop in item.stops:
+            text, stopped, _ = text.partition(stop)
+            reason = "stop" if stopped else reason
+        return apply_rules(text, Reference.of(item), self.relation, self.mcq_policy, reason, item.reading)
 
     def grade(
         self, response: str, reference: Reference, judge: Judge | None = None, finish_reason: str = "unknown"

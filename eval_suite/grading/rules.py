@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
 from eval_suite.grading.gold import clean_gold
 from eval_suite.grading.options import LETTERS, parse_options, plain_options
@@ -20,10 +21,13 @@ from mmcorl.answers.numbers import constant_value
 from mmcorl.answers.parse import ParsedAnswer, parse
 
 _CACHED_QUESTION = 8192
+_NUMBERS = re.compile(r"-?[$0-9.,]{2,}|-?[0-9]+")
 _LETTER = re.compile(r"[A-Z]")
 _EITHER = re.compile(r"\bor\b|或")
 _POWER_OF_TEN = re.compile(r"\\?(?:times|cdot)?\s*10\s*\^\s*\{?\s*(-?\d{1,3})\s*\}?")
 
+Reading = Literal["commitment", "last_number"]
+"""What the answer of a response is; see `eval_suite.items.Item`."""
 OUT_OF_TIME = "not shown to be equal in time"
 """The reason of a response whose comparison ran out of processor time; summaries count it."""
 
@@ -44,19 +48,38 @@ class RuleResult:
 
 
 def apply_rules(
-    response: str, reference: Reference, relation: Equivalence, mcq_policy: McqPolicy, finish_reason: str = "unknown"
+    response: str,
+    reference: Reference,
+    relation: Equivalence,
+    mcq_policy: McqPolicy,
+    finish_reason: str = "unknown",
+    reading: Reading = "commitment",
 ) -> RuleResult:
     """Return the result for one response; never raises, whatever its text.
 
-    `finish_reason` is `length` when the token limit ended the response; other values carry no information.
+    `finish_reason` is `length` when the token limit ended the response; other values carry no information. `reading`
+    says what its answer is.
     """
-    extraction = extract(response, "length" if finish_reason == "length" else "stop")
+    if reading == "last_number" and (number := last_number(response)) is not None:
+        credited, reason = _compare(number, reference, relation, mcq_policy)
+        return RuleResult(number, True, False, credited, reason)
+    extraction = extract(response if reading == "commitment" else "", "length" if finish_reason == "length" else "stop")
     if extraction.answer is None:
         cut_off = extraction.source == "cut_off"
         reason = "cut off before an answer" if cut_off else "no answer in a recognised format"
         return RuleResult(None, False, cut_off, False, reason)
     credited, reason = _compare(extraction.answer, reference, relation, mcq_policy)
     return RuleResult(extraction.answer, True, False, credited, reason)
+
+
+def last_number(text: str) -> str | None:
+    """Return the last number of a text, without currency and thousands separators; None without one.
+
+    Read as lm-evaluation-harness's `flexible-extract` of GSM8K reads it.
+    """
+    found = _NUMBERS.findall(text)
+    number = found[-1].replace(",", "").replace("$", "").removesuffix(".") if found else ""
+    return number or None
 
 
 def choices_of(reference: Reference) -> tuple[str, ...] | None:

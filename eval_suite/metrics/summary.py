@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from eval_suite.asked import Asked
-from eval_suite.benchmark import Benchmark
+from eval_suite.benchmark import Benchmark, by_field
 from eval_suite.grading.gold import clean_gold
 from eval_suite.grading.rules import OUT_OF_TIME
 from eval_suite.items import Item
@@ -99,7 +99,9 @@ def summarise(
                 "rule_accuracy": by_rule.accuracy,
                 "tie_rule": score.tie_rule,
                 "ties": score.ties,
-                "sub_scores": benchmark.sub_scores(members, shares) if benchmark else {},
+                "sub_scores": benchmark.sub_scores(members, shares)
+                if benchmark
+                else by_field(members, shares, ("tag",)),
                 "caveats": list(benchmark.caveats(members, shares)) if benchmark else [],
                 **_counts(members, graded, judge),
                 "asked": (asked or {}).get(name),

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import difflib
 import pkgutil
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 
@@ -83,15 +84,24 @@ class Benchmarks(Mapping[str, Benchmark]):
 BENCHMARKS = Benchmarks()
 
 
-def parse_benchmarks(texts: Sequence[str] | str) -> dict[str, str | None]:
+OWN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+"""Names of one's own rows."""
+TOO_NEAR = 0.8
+"""A new name this similar to a benchmark's is taken for a mistake in writing it."""
+
+
+def parse_benchmarks(texts: Sequence[str] | str, *, own_rows: bool = False) -> dict[str, str | None]:
     """Split `NAME` or `NAME=PATH` into names and local copies; None stands for the hub.
 
-    `package.module:NAME` becomes the name of the benchmark it imports.
+    `package.module:NAME` becomes the name of the benchmark it imports. With `own_rows`, a NAME=PATH that is no
+    benchmark's stays: it names one's own rows.
     """
     sources: dict[str, str | None] = {}
     for text in [texts] if isinstance(texts, str) else texts:
         name, equals, path = text.partition("=")
-        name = BENCHMARKS.find(name).name  # refuses an unknown name
+        near = difflib.get_close_matches(name, BENCHMARKS, 1, TOO_NEAR)
+        if not (own_rows and equals and OWN_NAME.fullmatch(name)) or near:
+            name = BENCHMARKS.find(name).name  # refuses an unknown name
         if name in sources:
             raise UserError(f"{name} is named twice: evaluate one copy of it, or two into two folders")
         if equals and not path:
@@ -118,7 +128,9 @@ def listing() -> str:
         groups.setdefault(benchmark.group, []).append(benchmark.name)
     lines = [f"  {group:<8}  {' '.join(names)}" for group, names in groups.items()]
     lines = [f"{line} (with --run-code)" if line.startswith("  code") else line for line in lines]
-    return "\n".join(["benchmarks:", *lines, "  your own  package.module:NAME, see docs/", ""])
+    lines.append("  your own  package.module:NAME, see docs/extending.md")
+    lines.append("  your rows NAME=FILE, of any other name: anything that `mmcorl train` reads, see docs/evaluation.md")
+    return "\n".join(["benchmarks:", *lines, ""])
 
 
 __all__ = ["BENCHMARKS", "Benchmark", "Loaded", "SubScores", "listing", "parse_benchmarks", "suites"]

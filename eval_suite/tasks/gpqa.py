@@ -5,6 +5,8 @@ Columns  Question, Correct Answer, Incorrect Answer 1 to 3, Record ID, High-leve
 Licence  CC BY 4.0; the authors ask not to publish examples in plain text.
 Metric   accuracy of one answer, letter or value; by domain. The paper reports Diamond, CoMAS' table gpqa_main.
 Prompt   question, then `Choices:` and `(A) value` lines.
+Forms    `gpqa_diamond_boxed` is that of the Co-RL release: its words around the question, a request for a letter in a
+         box, and options shuffled by the number of the row, so that a part of the set has other orders than the whole.
 Traps
 - The rows have no option order. An unseeded shuffle makes saved responses worthless, and a seed by row number
   changes with the rows left out: here the order follows from hashes of the question with each option.
@@ -14,7 +16,9 @@ Traps
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from eval_suite.benchmark import LETTERS, Benchmark, Row, content_ids, with_options
@@ -49,6 +53,21 @@ def _reader(name: str) -> Callable[[Row], Item]:
     return read
 
 
+def read_boxed(row: Row) -> Item:
+    """One row in the form of the release; raises RowError."""
+    texts = [row.text(column) for column in (*_WRONG, "Correct Answer")]
+    options = [text.strip().replace(" [title]", ". ").replace("  ", " ") for text in texts]
+    right = options[-1]
+    random.Random(row.number).shuffle(options)
+    shown = "\n".join(f"({letter}) {option}" for letter, option in zip(LETTERS, options, strict=False))
+    question = (
+        f"What is the correct answer to this question: {row.text('Question')}\nChoices:\n{shown}\n"
+        "Please reason step by step, and put the letter of the correct choice within \\boxed{}."
+    )
+    item = _reader("gpqa_diamond_boxed")(row)
+    return replace(item, question=question, gold=LETTERS[options.index(right)], choices=tuple(options))
+
+
 def _benchmark(name: str, rows: int, **facts: Any) -> Benchmark:
     return Benchmark(
         name=name,
@@ -70,3 +89,12 @@ def _benchmark(name: str, rows: int, **facts: Any) -> Benchmark:
 
 GPQA_DIAMOND = _benchmark("gpqa_diamond", 198, title="GPQA Diamond", place=12, suites=("mean of 7",))
 GPQA_MAIN = _benchmark("gpqa_main", 448, title="GPQA", place=13, suites=("CoMAS mean of 7",))
+GPQA_DIAMOND_BOXED = replace(
+    GPQA_DIAMOND,
+    name="gpqa_diamond_boxed",
+    title="GPQA Diamond boxed",
+    suites=(),
+    form_of="gpqa_diamond",
+    read=read_boxed,
+    prompt_style="plain",
+)

@@ -126,5 +126,6 @@ HUMANEVAL_COMPLETION = replace(
     title="HumanEval completion",
     place=11,
     suites=(),
+    form_of="humaneval",
     read=read_completion,
 )

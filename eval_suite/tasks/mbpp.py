@@ -148,5 +148,6 @@ MBPP_ZERO_SHOT = replace(
     title="MBPP zero-shot",
     place=15,
     suites=(),
+    form_of="mbpp",
     read=read_zero_shot,
 )

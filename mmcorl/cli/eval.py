@@ -18,7 +18,8 @@ Folder = Annotated[Path, Flag(positional=True)]
 
 class EvalProblems(Arguments):
     benchmarks: Annotated[tuple[str, ...], Flag(positional=True, metavar="NAME[=PATH]")]
-    """benchmarks from the hub, or from a local copy: mathvision=DIR; the names are listed below"""
+    """benchmarks from the hub, or from a local copy: mathvision=DIR; the names are listed below. Any other name is that
+    of your own rows: mine=rows.jsonl"""
 
 
 class EvalArguments(Arguments):
@@ -29,9 +30,6 @@ class EvalArguments(Arguments):
 class EvalFolder(Arguments):
     out: Path
     """folder of the evaluation; the same command continues in it"""
-    protocol: Literal["comas"] | None = None
-    """comas: five drafts at temperature 0.7 and a sixth call that reads them, on the subsets of CoMAS' tables; reports
-    pass@1, avg@5, maj@5, pass@5 and the sixth call"""
 
 
 def _benchmarks() -> str:
@@ -58,7 +56,7 @@ def evaluate(
     import eval_suite
 
     make_importable(options.adapter or "")
-    run: Any = eval_suite.evaluate_comas if folder.protocol else eval_suite.evaluate
+    run: Any = eval_suite.evaluate_comas if options.protocol == "comas" else eval_suite.evaluate
     reporter = eval_suite.Reporter(quiet=progress.quiet)
     result = run(checkpoint.model, problems.benchmarks, folder.out, options, reporter=reporter)
     return show(result, as_json=output.as_json)

@@ -59,6 +59,11 @@ class PromptSource(Sequence[Prompt]):
             return self.settings.recipe or self.settings.source
         return Path(self.settings.source.rstrip("/")).name
 
+    @property
+    def stored(self) -> Sequence[str]:
+        """The columns that the source has, read or not."""
+        return self._table.columns
+
     def __len__(self) -> int:
         return len(self._indices)
 

@@ -161,6 +161,17 @@ def test_what_is_not_comparable_is_refused(other: dict[str, Any], message: str) 
             table([("a", summary({"amc": (1, 2)})), ("b", summary(**{"counts": {"amc": (1, 2)}, **other}))])
 
 
+def test_a_mean_takes_each_row_in_the_form_it_was_asked_in() -> None:
+    """The paper's Base row continues HumanEval, a trained one writes the whole function: both have a mean of 7."""
+    same = dict.fromkeys(("gsm8k_five_shot", "math500", "amc", "mbpp", "gpqa_diamond_boxed", "livecodebench"), (1, 2))
+    base, trained = ({**same, "humaneval_completion": (1, 1)}, {**same, "humaneval": (0, 1)})
+    table = score_tables([("base", summary(base)), ("trained", summary(trained)), ("half", summary(same))])[0]
+    place = [name for name, _ in table.columns].index("mean of 7")
+    assert [row[place].text for row in table.rows] == ["57.14", "42.86", DASH]
+    both = score_tables([("a", summary({**base, **trained}))])[0]
+    assert [row[2].text for row in both.rows if row[0].text == "mean of 7"] == [DASH]
+
+
 def test_csv_is_unrounded_and_complete() -> None:
     text = csv_text([("a, b", summary({"mathverse": (10, 30), "amc": (1, 3)}))])
     rows = list(csv.DictReader(io.StringIO(text)))

@@ -1,0 +1,107 @@
+"""Problems from one's own data: any source that a config may train on, read by the same column settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from eval_suite import subset
+from eval_suite.benchmark import Loaded
+from eval_suite.items import Item
+from eval_suite.reporter import Reporter
+from mmcorl.errors import UserError
+
+USUAL_COLUMNS = {
+    "answer": ("answer", "gold", "solution", "label"),
+    "image": ("image", "images"),
+    "choices": ("choices", "options"),
+    "id": ("id",),
+}
+"""By setting of `columns`: names that are taken where none is set and the source has one, which is noted."""
+
+
+def data_settings(source: str, changes: Sequence[str]) -> Any:
+    """Settings of a data source: what a config file trains on, or the source itself; `changes` are KEY=VALUE.
+
+    Repeated rows are left out and counted, unless the settings say otherwise.
+    """
+    from mmcorl.config.errors import sentence
+    from mmcorl.config.load import load, override
+    from mmcorl.data.settings import DataSettings
+
+    raw = {"source": source}
+    if source.endswith((".yaml", ".yml")):
+        raw = load(source).data.train.model_dump(exclude_unset=True, mode="json")
+    raw.setdefault("duplicates", "skip")
+    for change in changes:
+        override(raw, change)
+    try:
+        return DataSettings.model_validate(raw)
+    except ValidationError as error:
+        raise UserError(sentence(error, raw, DataSettings)) from error
+
+
+def open_rows(source: str, changes: Sequence[str]) -> tuple[Any, list[str]]:
+    """Open a source, columns by their usual names where none are set; return it and what to note of that."""
+    from mmcorl.data.sources import load_prompts
+
+    settings = data_settings(source, changes)
+    rows = load_prompts(settings)
+    if settings.synthetic or settings.recipe or source.endswith((".yaml", ".yml")):
+        return rows, []
+    found = {
+        role: name
+        for role, names in USUAL_COLUMNS.items()
+        if getattr(settings.columns, role) is None
+        for name in [next((name for name in names if name in rows.stored), None)]
+        if name is not None
+    }
+    if not found:
+        return rows, []
+    columns = settings.columns.model_copy(update=found)
+    taken = ", ".join(f"{role} from column {name!r}" for role, name in found.items())
+    return load_prompts(settings.model_copy(update={"columns": columns})), [f"{taken} (--data-set columns.ROLE=NAME)"]
+
+
+def load_rows(
+    rows: Any, name: str, reporter: Reporter, *, size: int | None = None, seed: int = 0, limit: int | None = None
+) -> Loaded:
+    """Read the rows of a source as items: all, or `size` drawn by a seed; of these the first `limit`."""
+    from mmcorl.data.checks import check
+    from model_adapters.base import VisionSettings
+
+    if limit is not None and limit < 1:
+        raise UserError(f"limit {limit} leaves nothing of {name}; it must be at least 1")
+    # Drawn by place, so that nothing but what is asked is read.
+    places = tuple(Item(name, str(k), "", "") for k in range(len(rows)))
+    places = (places if size is None else subset.draw(places, size, seed))[:limit]
+    prompts = rows.select([int(place.id) for place in places])
+    with reporter.task(f"reading {name}", len(prompts)) as bar:
+        checked = check(prompts, max_side=VisionSettings().max_side, on_progress=lambda *_: bar.advance())
+    items = tuple(
+        Item(
+            *(name, prompt.row_id, prompt.text, prompt.gold or "", prompt.images, prompt.choices),
+            meta={} if prompt.tag is None else {"tag": prompt.tag},
+        )
+        for prompt in prompts.select(checked.kept)
+    )
+    notes = []
+    if checked.counts:
+        notes.append(checked.summary())
+    if size is not None and size < len(rows):
+        notes.append(f"{min(size, len(rows))} of {len(rows)} problems, drawn with seed {seed}")
+    if limit is not None and limit < min(len(rows), size or len(rows)):
+        notes.append(f"limited: the first {limit}")
+    return Loaded(items, None, checked.fingerprint, len(rows), tuple(notes))
+
+
+def require_answers(items: Sequence[Item], name: str, instead: str = "") -> None:
+    """Refuse rows without a known answer; `instead`: another way out."""
+    unknown = sum(not item.gold for item in items)
+    if unknown:
+        raise UserError(
+            f"{unknown} of {len(items)} problems of {name} have no known answer: name the column that holds them "
+            f"(--data-set columns.answer=NAME){instead}"
+        )

@@ -1,0 +1,169 @@
+"""Protocols against the numbers of the paper's appendix on evaluation and of the authors' release."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eval_suite.generation import Generation
+from eval_suite.grading import Grader
+from eval_suite.grading.rules import last_number
+from eval_suite.items import Item, Response
+from eval_suite.options import EvalOptions
+from eval_suite.pipeline import EvalJob
+from eval_suite.protocols import forms_of, with_judge_end
+from eval_suite.tasks import BENCHMARKS
+from evaluations import trained_copy, write_rows
+from mmcorl.errors import UserError
+from mmcorl.policy.prompt_styles import instruction_of, system_of
+
+
+def job(model: str, names: Any, **options: Any) -> EvalJob:
+    return EvalJob.plan(model, Path("out"), names, EvalOptions(**options))
+
+
+def numbers(how: Generation) -> tuple[Any, ...]:
+    return how.samples, how.temperature, how.top_p, how.max_new_tokens, how.template
+
+
+@pytest.fixture
+def models(tiny_checkpoints: Mapping[str, Path], tmp_path: Path) -> tuple[str, str]:
+    """A base model, and one that was trained from it with the tags of the release."""
+    base = tiny_checkpoints["qwen2"]
+    return str(base), trained_copy(base, tmp_path / "t", prompt={"style": "paper_tags"})
+
+
+def test_text_benchmarks_are_asked_as_in_the_paper(models: tuple[str, str]) -> None:
+    """T 0.6, top-p 0.95, 3,072 tokens; AMC 3 x avg@8; LiveCodeBench at its harness's defaults; base: no template."""
+    names = ("gsm8k", "math500", "amc", "humaneval", "mbpp", "gpqa_diamond", "livecodebench")
+    for model, template in zip(models, (False, {}), strict=True):
+        trained = model == models[1]
+        forms = forms_of(EvalOptions(protocol="paper-text"), dict.fromkeys(names), trained)
+        humaneval = "humaneval" if trained else "humaneval_completion"
+        assert list(forms) == [
+            *("gsm8k_five_shot", "math500", "amc", humaneval, "mbpp", "gpqa_diamond_boxed", "livecodebench"),
+        ]
+        planned = job(model, forms, protocol="paper-text")
+        assert planned.departures == ()
+        for name, how in planned.generation.items():
+            expected = {"amc": (24, 0.6, 0.95, 3072), "livecodebench": (1, 0.2, 0.95, 2000)}.get(name)
+            assert numbers(how) == (*(expected or (1, 0.6, 0.95, 3072)), template)
+            own = name not in ("math500", "amc")
+            asked = "" if own else "\n Please reason step by step, and put your final answer within \\boxed{}."
+            assert instruction_of(how) == asked
+            assert system_of(how) is None
+        assert planned.aggregations["amc"] == "avg@24"
+
+
+def test_vision_benchmarks_are_asked_as_in_the_paper(models: tuple[str, str]) -> None:
+    """Greedy, 16,384 tokens; as trained in tags, a base model in a box with a system message."""
+    asked = [job(model, ["mathvista"], protocol="paper-vlm").generation["mathvista"] for model in models]
+    for how in asked:
+        assert numbers(how) == (1, 0.0, 1.0, 16384, {})
+        assert how.vision == {}, "one tile, a long side of 1,024"
+    assert [(how.style, system_of(how)) for how in asked] == [
+        ("paper_boxed", "You are a helpful assistant."),
+        ("paper_tags", None),
+    ]
+    judged = with_judge_end(EvalOptions(protocol="paper-vlm", judge="http://localhost:1/v1"))
+    assert judged.judge_end == 6000
+    assert with_judge_end(EvalOptions(protocol="paper-vlm", judge="http://localhost:1/v1", judge_end=9)).judge_end == 9
+    assert with_judge_end(EvalOptions(protocol="paper-vlm")).judge_end == 0
+
+
+def test_what_departs_from_a_protocol_is_recorded(models: tuple[str, str]) -> None:
+    planned = job(models[0], ["math500"], protocol="paper-text", max_new_tokens=64, chat_template="on", samples=1)
+    assert planned.departures == ("chat_template on instead of off", "max_new_tokens 64 instead of 3072")
+    assert planned.generation["math500"].max_new_tokens == 64
+    manifest = planned.manifest({})
+    assert (manifest["protocol"], manifest["departures"]) == ("paper-text", list(planned.departures))
+    planned = job(models[0], ["math500"], protocol="paper-text", instruction="?", system="Be brief.")
+    assert planned.departures == (
+        "instruction '?' instead of style paper_text",
+        "system message 'Be brief.' instead of the style's",
+    )
+    assert "protocol" not in job(models[0], ["math500"]).manifest({})
+
+
+def test_a_benchmark_of_another_kind_is_refused() -> None:
+    for protocol, name in (("paper-text", "mathvista"), ("paper-vlm", "amc"), ("comas", "wemath")):
+        with pytest.raises(UserError, match=f"--protocol {protocol} is not for {name}"):
+            forms_of(EvalOptions(protocol=protocol), {name: None}, True)
+    twice = {"gsm8k": None, "gsm8k_five_shot": None}
+    with pytest.raises(UserError, match="gsm8k_five_shot is named twice"):
+        forms_of(EvalOptions(protocol="paper-text"), twice, True)
+    assert list(forms_of(EvalOptions(protocol="comas"), {"mbpp": None}, True)) == ["mbpp_zero_shot"]
+    assert forms_of(EvalOptions(protocol="paper-text"), {"mine": "x"}, True) == {"mine": "x"}
+
+
+# -- forms -------------------------------------------------------------------------------------------------------
+
+
+def test_gsm8k_is_asked_behind_five_solved_problems(tmp_path: Path) -> None:
+    rows = write_rows(tmp_path / "g.jsonl", [{"question": "How many?", "answer": "Count.\n#### 1,450"}])
+    (item,) = BENCHMARKS["gsm8k_five_shot"].load(rows).items
+    assert item.question.endswith("pages a year\n#### 624\n\nQuestion: How many?\nAnswer:")
+    assert item.question.startswith("Question: Natalia sold clips to 48 of her friends in April,")
+    shots = re.findall(r"Question: (.*)\nAnswer: ((?:.+\n)+)", item.question)
+    assert [solution.rsplit("#### ")[-1].strip() for _, solution in shots] == ["72", "10", "5", "42", "624"]
+    # Every calculation that the solutions mark is right.
+    marked = re.findall(r"<<([^=]+)=([^>]+)>>", item.question)
+    assert len(marked) == 14
+    for formula, result in marked:
+        assert re.fullmatch(r"[\d+*/. -]+", formula)
+        assert eval(formula) == pytest.approx(float(result))
+    assert (item.gold, item.for_judge) == ("1450", "How many?")
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        (" He counts 12+6 = <<12+6=18>>18.\n#### 18", "18"),
+        ("so \\boxed{1,450} apples.", "1450"),
+        ("It costs $18.00.", "18.00"),
+        ("-7 degrees", "-7"),
+        ("5", "5"),
+        ("none at all", None),
+        ("", None),
+    ],
+)
+def test_the_last_number_is_what_the_harness_extracts(text: str, number: str | None) -> None:
+    """lm-evaluation-harness: `flexible-extract`, group_select -1, then `,`, `$`, `.*#### ` and a last `.` ignored."""
+    assert last_number(text) == number
+    found = re.findall(r"(-?[$0-9.,]{2,})|(-?[0-9]+)", text)
+    harness = next(group for group in found[-1] if group) if found else None
+    assert (harness and re.sub(r",|\$|(?s:.*)#### |\.$", "", harness)) == number
+
+
+def test_a_response_ends_where_the_next_question_begins() -> None:
+    item = Item("gsm8k_five_shot", "0", "?", "18", reading="last_number", stops=("Question:",))
+    texts = [" 18\n#### 18\n\nQuestion: And 5?\nAnswer: 5", "18 or 5", "eighteen", "\\boxed{18}, as 9 + 9", "= 18."]
+    with Grader() as grader:
+        graded = [grader.rule(item, Response(item.benchmark, "0", 0, text, "length")) for text in texts]
+    assert [result.rule for result in graded] == [True, False, False, False, True]
+    assert [result.answer for result in graded] == ["18", "5", None, "9", "18"]
+    assert [result.cut_off for result in graded] == [False, False, True, False, False]
+
+
+def test_gpqa_has_the_words_and_the_order_of_the_release(tmp_path: Path) -> None:
+    def row(n: int) -> dict[str, Any]:
+        wrong = {f"Incorrect Answer {k}": f" wrong{k}  of [title]{n} " for k in (1, 2, 3)}
+        return {"Question": f"Why {n}?", "Correct Answer": f"right {n}", **wrong, "Record ID": str(n)}
+
+    items = BENCHMARKS["gpqa_diamond_boxed"].load(write_rows(tmp_path / "g.jsonl", map(row, range(9)))).items
+    for n, item in enumerate(items):
+        order = [f"wrong1 of. {n}", f"wrong2 of. {n}", f"wrong3 of. {n}", f"right {n}"]
+        random.Random(n).shuffle(order)
+        a, b, c, d = order
+        assert item.question == (
+            f"What is the correct answer to this question: Why {n}?\nChoices:\n(A) {a}\n(B) {b}\n(C) {c}\n(D) {d}\n"
+            "Please reason step by step, and put the letter of the correct choice within \\boxed{}."
+        )
+        assert item.gold == "ABCD"[order.index(f"right {n}")]
+        assert item.choices == tuple(order)
+    assert len({item.gold for item in items}) > 2
