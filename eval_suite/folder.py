@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from eval_suite.items import Item, Response
+from eval_suite.items import NO_META, Item, Response
 from eval_suite.metrics.outcomes import Outcome, outcomes_of
 from eval_suite.tasks import BENCHMARKS, Benchmark
 from mmcorl.config.load import differences
@@ -205,7 +205,7 @@ class EvalFolder(store.Folder):
     def outcomes(self) -> list[Outcome]:
         """The grade of every response of a graded folder; missing responses count as wrong."""
         return outcomes_of(
-            self.items(),
+            map(item_from_row, self.stream("items.jsonl")),
             self.responses(),
             self.stream("rule.jsonl"),
             self.stream("judge.jsonl"),
@@ -227,10 +227,34 @@ class EvalFolder(store.Folder):
         return name
 
 
+class StoredItems:
+    """The items of a folder by (benchmark, id), read when they are asked for."""
+
+    def __init__(self, folder: EvalFolder) -> None:
+        self._path = folder.path / "items.jsonl"
+        self._offsets: dict[str, dict[str, int]] = {}
+        self._last: tuple[tuple[str, str], Item] | None = None
+        offset = 0
+        with self._path.open("rb") if self._path.is_file() else io.BytesIO() as file:
+            for line in file:
+                row = json.loads(line)
+                self._offsets.setdefault(row["benchmark"], {})[row["id"]] = offset
+                offset += len(line)
+
+    def __getitem__(self, key: tuple[str, str]) -> Item:
+        # Samples of one item mostly stand together.
+        if self._last is None or self._last[0] != key:
+            with self._path.open("rb") as file:
+                file.seek(self._offsets[key[0]][key[1]])
+                self._last = key, item_from_row(json.loads(file.readline()))
+        return self._last[1]
+
+
 def item_from_row(row: Mapping[str, Any]) -> Item:
     """An item of items.jsonl; its images are left out."""
     fields = {key: value for key, value in row.items() if key not in ("images", "fingerprint")}
     fields["benchmark"] = sys.intern(fields["benchmark"])
+    fields["meta"] = fields["meta"] or NO_META
     if fields["choices"] is not None:
         fields["choices"] = tuple(fields["choices"])
     fields["stops"] = tuple(fields.get("stops", ()))

@@ -86,7 +86,6 @@ class ResponseFile:
         if not self.rows:
             raise UserError(f"{path} holds no rows: give a file with one response per row")
         self._numbers = _sample_numbers(given, path)
-        held: Counter[str] = Counter()
         keys = Keys()
         self.samples = 0
         """Largest number of responses to one problem."""
@@ -95,14 +94,13 @@ class ResponseFile:
         self.absent = 0
         """Responses that never came."""
         for one in self:
-            held[one.id] += 1
             if not keys.add(("", one.id, one.sample)):
                 raise UserError(f"id {one.id!r}, sample {one.sample} stands twice: number the samples of one problem")
             self.samples = max(self.samples, one.sample + 1)
             self.count += one.text is not None
             self.absent += one.text is None
         if self._numbers is None:
-            _check_even(held, path)
+            _check_even(keys.counts(""), path)
 
     def _is_read(self, row: Mapping[str, Any]) -> bool:
         """Sample logs repeat every response for each filter that read it; we read responses ourselves."""

@@ -14,6 +14,10 @@ from typing import Any, Literal
 Kind = Literal["math", "code"]
 
 
+NO_META: Mapping[str, Any] = {}
+"""Shared by all items without such fields, of which there may be millions."""
+
+
 @dataclass(frozen=True, slots=True)
 class Item:
     """One problem of one benchmark."""
@@ -47,7 +51,7 @@ class Item:
     """What the answer of a response is: what it commits to, or its last number."""
     stops: tuple[str, ...] = ()
     """Where a response ends for the grader: what a base model goes on to write after its answer."""
-    meta: Mapping[str, Any] = field(default_factory=dict)
+    meta: Mapping[str, Any] = field(default_factory=lambda: NO_META)
     """Fields for sub-scores: subject, level, version, task, skills, tests of a coding problem, ..."""
 
     @property

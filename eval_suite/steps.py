@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 from eval_suite.asked import asked_of
-from eval_suite.folder import EvalFolder
+from eval_suite.folder import EvalFolder, StoredItems, item_from_row
 from eval_suite.generation import Generation
 from eval_suite.grading import Grader
 from eval_suite.grading.gold import clean_gold
@@ -126,19 +126,23 @@ def grade(
         for name in GRADINGS:
             folder.replace_rows(name, [])
         folder.write("rule.json", json.dumps(facts) + "\n")
-    items = {(item.benchmark, item.id): item for item in folder.items()}
+    items = StoredItems(folder)
     done = Keys(map(key_of, folder.stream("rule.jsonl")))
     tasks = folder.benchmarks()
     not_run = 0
     # Responses are read one at a time, as there may be millions.
-    waiting = Keys(key for row in folder.stream("responses.jsonl") if (key := key_of(row)) not in done)
-    if sandbox is not None and any(items[key[:2]].kind == "code" for key in waiting):
+    waiting, code = 0, False
+    for key in map(key_of, folder.stream("responses.jsonl")):
+        if key not in done:
+            waiting += 1
+            code = code or (sandbox is not None and items[key[:2]].kind == "code")
+    if sandbox is not None and code:
         _record_sandbox(folder, sandbox)
     rows: list[dict[str, Any]] = []
-    with Grader(policy) as grader, reporter.task(f"grading {what}".strip(), len(waiting)) as bar:
+    with Grader(policy) as grader, reporter.task(f"grading {what}".strip(), waiting) as bar:
         try:
             for response in folder.responses():
-                if (response.benchmark, response.id, response.sample) not in waiting:
+                if (response.benchmark, response.id, response.sample) in done:
                     continue
                 item = items[response.benchmark, response.id]
                 row = _rule_row(item, response, grader, sandbox, tasks)
@@ -199,7 +203,7 @@ def judge(
     from eval_suite.grading.judge import key as cache_key
 
     name = {"model": judge.name, "prompt_version": prompt_version(end)}
-    items = {(item.benchmark, item.id): item for item in folder.items()}
+    items = StoredItems(folder)
     judged = Keys(
         key
         for row in folder.stream("rule.jsonl")
@@ -268,9 +272,7 @@ def _sort_verdicts(folder: EvalFolder, name: Mapping[str, str]) -> None:
     ))  # fmt: skip
 
 
-def _requests(
-    folder: EvalFolder, items: Mapping[tuple[str, str], Item], waiting: Keys, end: int
-) -> Iterator[dict[Key, JudgeRequest]]:
+def _requests(folder: EvalFolder, items: StoredItems, waiting: Keys, end: int) -> Iterator[dict[Key, JudgeRequest]]:
     """Yield what a judge is asked in parts that fit into memory."""
     from eval_suite.grading.judge import JudgeRequest
 
@@ -398,7 +400,7 @@ def summary_of(
     """Summarise outcomes, of one checkpoint or pooled, over the items of `folder`; `aggregations` by benchmark."""
     manifest = folder.manifest
     return summarise(
-        folder.items(),
+        map(item_from_row, folder.stream("items.jsonl")),
         outcomes,
         folder.document("rule.json") or {},
         benchmarks=folder.benchmarks(),

@@ -6,8 +6,10 @@ The one place where `final = rule or (committed and not cut_off and judge)` is c
 from __future__ import annotations
 
 import sys
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any, Literal
 
 from eval_suite.items import Item, Response
@@ -25,30 +27,34 @@ def key_of(row: Mapping[str, Any]) -> Key:
 
 
 class Keys:
-    """A set of keys, at a byte for each sample of an item."""
+    """A set of keys, at a bit for each sample of an item."""
 
     def __init__(self, keys: Iterable[Key] = ()) -> None:
-        self._samples: dict[tuple[str, str], bytearray] = {}
+        self._samples: dict[str, dict[str, int]] = {}
         for key in keys:
             self.add(key)
 
     def add(self, key: Key) -> bool:
         """Add a key; return whether it is new."""
         if new := key not in self:
-            held = self._samples.setdefault(key[:2], bytearray())
-            held.extend(bytes(max(0, key[2] + 1 - len(held))))
-            held[key[2]] = 1
+            held = self._samples.setdefault(key[0], {})
+            held[key[1]] = held.get(key[1], 0) | 1 << key[2]
         return new
 
     def __contains__(self, key: Key) -> bool:
-        held = self._samples.get(key[:2], b"")
-        return key[2] < len(held) and held[key[2]] == 1
+        return self._samples.get(key[0], {}).get(key[1], 0) >> key[2] & 1 == 1
 
     def __iter__(self) -> Iterator[Key]:
-        return ((*place, n) for place, held in self._samples.items() for n, has in enumerate(held) if has)
+        for benchmark, held in self._samples.items():
+            for id, bits in held.items():
+                yield from ((benchmark, id, n) for n, bit in enumerate(bin(bits)[:1:-1]) if bit == "1")
+
+    def counts(self, benchmark: str) -> dict[str, int]:
+        """Return how many samples each item of a benchmark has."""
+        return {id: bits.bit_count() for id, bits in self._samples.get(benchmark, {}).items()}
 
     def __len__(self) -> int:
-        return sum(map(sum, self._samples.values()))
+        return sum(bits.bit_count() for held in self._samples.values() for bits in held.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,39 +109,49 @@ def outcomes_of(
         UserError: a response of an unknown item, two responses under one key, or a response without a line in
             rule.jsonl.
     """
-    items = list(items)
-    known = {(item.benchmark, item.id): item for item in items}
-    given = Keys()
+    # There may be millions: items are numbered, and only their names are kept.
+    names: list[str] = []
+    ids: list[str] = []
+    places: dict[str, dict[str, int]] = {}
+    for item in items:
+        places.setdefault(item.benchmark, {})[item.id] = len(ids)
+        names.append(item.benchmark)
+        ids.append(item.id)
+    given, graded = Keys(), 0
     most: dict[str, int] = {}
     for response in responses:
         benchmark, id, sample = response.benchmark, response.id, response.sample
-        if (benchmark, id) not in known:
+        place = places.get(benchmark, {}).get(id)
+        if place is None:
             raise UserError(
                 f"a response answers item {id!r} of {benchmark}, which is not among the items: "
                 "score the responses with the items they were made for"
             )
-        if not given.add((benchmark, id, sample)):
+        if not given.add((benchmark, ids[place], sample)):
             raise UserError(f"sample {sample} of item {id!r} of {benchmark} appears twice: number samples 0, 1, 2, ...")
         most[benchmark] = max(most.get(benchmark, 1), sample + 1)
     due = most if samples is None else samples
+    starts = array("q", accumulate((due.get(name, 1) for name in names), initial=0))
     programs = {key_of(row): ProgramVote(row["outputs"], row["tree"]) for row in behaviour_rows}
     words: dict[tuple[str, str], dict[int, JudgeWord]] = {}
     for row in judge_rows:
         words.setdefault((row["benchmark"], row["id"]), {})[row["sample"]] = row["verdict"]
-    # There may be millions: outcomes share what they can.
-    graded: dict[tuple[str, str], list[Outcome | None]] = {place: [] for place in known}
+    outcomes: list[Outcome | None] = [None] * starts[-1]
+    seen = Keys()
     for row in rule_rows:
         key = key_of(row)
         if key not in given:
             continue
-        item, held = known[key[:2]], graded[key[:2]]
-        held.extend([None] * (key[2] + 1 - len(held)))
+        place, sample = places[key[0]][key[1]], key[2]
+        graded += seen.add((key[0], ids[place], sample))
+        if sample >= due.get(names[place], 1):
+            continue
         committed, cut_off, by_rule = bool(row["committed"]), bool(row["cut_off"]), bool(row["rule"])
-        word = words.get(key[:2], {}).get(key[2])
-        held[key[2]] = Outcome(
-            item.benchmark,
-            item.id,
-            key[2],
+        word = words.get(key[:2], {}).get(sample)
+        outcomes[starts[place] + sample] = Outcome(
+            names[place],
+            ids[place],
+            sample,
             correct=by_rule or (committed and not cut_off and word == "yes"),
             rule=by_rule,
             committed=committed,
@@ -145,18 +161,17 @@ def outcomes_of(
             reason=sys.intern(str(row.get("reason", ""))),
             program=programs.get(key),
         )
-    ungraded = len(given) - sum(outcome is not None for held in graded.values() for outcome in held)
-    if ungraded:
-        raise UserError(f"{ungraded} of {len(given)} responses have not been graded: run `mmcorl grade` on the folder")
-    outcomes = []
-    for item in items:
-        held = graded[item.benchmark, item.id]
-        for sample in range(due.get(item.benchmark, 1)):
-            outcome = held[sample] if sample < len(held) else None
-            if outcome is None:
-                outcome = Outcome(item.benchmark, item.id, sample, False, False, False, False, None, missing=True)
-            outcomes.append(outcome)
-    return outcomes
+    if graded < len(given):
+        raise UserError(
+            f"{len(given) - graded} of {len(given)} responses have not been graded: run `mmcorl grade` on the folder"
+        )
+    return [
+        Outcome(names[place], ids[place], at - starts[place], False, False, False, False, None, missing=True)
+        if (outcome := outcomes[at]) is None
+        else outcome
+        for place in range(len(ids))
+        for at in range(starts[place], starts[place + 1])
+    ]
 
 
 def pool(runs: Sequence[Sequence[Outcome]]) -> list[Outcome]:

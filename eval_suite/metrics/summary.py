@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from eval_suite.asked import Asked
@@ -71,6 +72,9 @@ def summarise(
     unasked_items = Counter(row["benchmark"] for row in unasked)
     by_benchmark: dict[str, tuple[list[Item], list[Outcome]]] = {}
     for item in items:
+        if fingerprints is not None and item.benchmark not in (benchmarks or {}):
+            # Nobody reads the question of a file's own problem here, and there may be millions.
+            item = replace(item, question="", question_for_eval=None)
         by_benchmark.setdefault(item.benchmark, ([], []))[0].append(item)
     for outcome in outcomes:
         by_benchmark[outcome.benchmark][1].append(outcome)
