@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from eval_suite.benchmark_copy import IMAGE_COLUMNS, Copy, open_copy
+from eval_suite.grading.code_task import CodeTask
 from eval_suite.items import Item
-from eval_suite.sandbox.code_task import CodeTask
 from mmcorl.data.row_parsing import RowError, image_bytes, lookup
 from mmcorl.errors import RunError, UserError
 from mmcorl.policy.prompt_styles import PromptStyle

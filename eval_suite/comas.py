@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from eval_suite import steps
 from eval_suite.folder import PARTS, EvalFolder
 from eval_suite.generation import Generation
+from eval_suite.grading.behaviour import ComparedBy, ProgramVote, compared_by
 from eval_suite.items import Item, Response
 from eval_suite.metrics.aggregate import SIXTH_CALL
 from eval_suite.options import EvalOptions
@@ -30,7 +31,6 @@ from eval_suite.pipeline import open_judge, prepare
 from eval_suite.protocols import with_judge_end
 from eval_suite.reporter import SILENT, Reporter
 from eval_suite.results import Result, labels_of, unfinished
-from eval_suite.sandbox.behaviour import ComparedBy, ProgramVote, compared_by
 from eval_suite.tables import check_one_table, csv_text, mean_cell, score_cell, score_tables, title
 from mmcorl.algo.seeds import noise_seed
 from mmcorl.answers import Equivalence

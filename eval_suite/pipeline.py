@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from eval_suite.checkpoint import Checkpoint
     from eval_suite.comas import SixthCalls
     from eval_suite.grading.judge import JudgeSettings, VllmJudge
-    from eval_suite.sandbox.process import Sandbox
+    from mmcorl.sandbox.process import Sandbox
 
 
 def evaluate(
@@ -352,7 +352,7 @@ def open_sandbox(options: CodeOptions, items: Iterable[Item], reporter: Reporter
     """Return the sandbox if there is code to run; refused unless running code was allowed."""
     if not any(item.kind == "code" for item in items):
         return None
-    from eval_suite.sandbox import process
+    from mmcorl.sandbox import process
 
     sandbox = process.open_sandbox(run_code=options.run_code)
     reporter.note(sandbox.describe())

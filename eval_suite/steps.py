@@ -29,9 +29,9 @@ from eval_suite.tasks import BENCHMARKS, Benchmark
 from mmcorl.errors import RunError, UserError
 
 if TYPE_CHECKING:
+    from eval_suite.grading.code_task import CodeTask
     from eval_suite.grading.judge import JudgeRequest, JudgeSettings, VllmJudge
-    from eval_suite.sandbox.code_task import CodeTask
-    from eval_suite.sandbox.process import Sandbox
+    from mmcorl.sandbox.process import Sandbox
 
 GRADED_AT_ONCE = 512
 JUDGED_AT_ONCE = 1 << 14
@@ -175,7 +175,7 @@ def _rule_row(
     else:
         if sandbox is None:
             raise UserError(f"{item.benchmark} runs code that a model wrote, which is off: allow it with --run-code")
-        from eval_suite.sandbox.code_task import grade_code
+        from eval_suite.grading.code_task import grade_code
 
         code = grade_code(_code_task(item, tasks), item, response, sandbox)
         if code.result is not None and code.result.harness_error:
@@ -315,8 +315,8 @@ def observe(
     Raises:
         RunError: the sandbox itself failed on some problems; the rest is kept, and the same command resumes.
     """
-    from eval_suite.sandbox.behaviour import program_votes
-    from eval_suite.sandbox.process import HarnessError
+    from eval_suite.grading.behaviour import program_votes
+    from mmcorl.sandbox.process import HarnessError
 
     done = Keys(map(key_of, folder.stream("behaviour.jsonl")))
     waiting: dict[tuple[str, str], list[Response]] = {}

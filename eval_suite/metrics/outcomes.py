@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Literal
 
+from eval_suite.grading.behaviour import ProgramVote
 from eval_suite.items import Item, Response
-from eval_suite.sandbox.behaviour import ProgramVote
 from mmcorl.errors import UserError
 
 Key = tuple[str, str, int]

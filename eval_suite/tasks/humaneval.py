@@ -20,11 +20,12 @@ import re
 from dataclasses import replace
 
 from eval_suite.benchmark import Benchmark, Row
+from eval_suite.grading.code_task import CodeTask, ExtractedProgram
 from eval_suite.items import Item, Response
-from eval_suite.sandbox.code_task import CodeTask, ExtractedProgram, literal_call
-from eval_suite.sandbox.extract import CodeAnswer, definitions, extract_code, parses
-from eval_suite.sandbox.process import Sandbox
-from eval_suite.sandbox.run_tests import CodeResult, Observation, Program, observe_calls, run_python_tests
+from mmcorl.sandbox.calls import literal_call
+from mmcorl.sandbox.extract import CodeAnswer, definitions, extract_code, parses
+from mmcorl.sandbox.process import Sandbox
+from mmcorl.sandbox.run_tests import CodeResult, Observation, Program, observe_calls, run_python_tests
 
 SECONDS = 10.0
 STOPS = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")

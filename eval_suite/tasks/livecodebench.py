@@ -32,11 +32,13 @@ from pathlib import Path
 from typing import Any
 
 from eval_suite.benchmark import Benchmark, Loaded, Row, schema_hash
+from eval_suite.grading.code_task import CodeTask, ExtractedProgram
 from eval_suite.items import Item, Response
-from eval_suite.sandbox.code_task import CodeTask, ExtractedProgram
-from eval_suite.sandbox.extract import extract_code
-from eval_suite.sandbox.process import Sandbox
-from eval_suite.sandbox.run_tests import (
+from mmcorl.data.row_parsing import RowError
+from mmcorl.errors import UserError
+from mmcorl.sandbox.extract import extract_code
+from mmcorl.sandbox.process import Sandbox
+from mmcorl.sandbox.run_tests import (
     CallCase,
     CodeResult,
     Observation,
@@ -47,8 +49,6 @@ from eval_suite.sandbox.run_tests import (
     run_calls,
     run_programs,
 )
-from mmcorl.data.row_parsing import RowError
-from mmcorl.errors import UserError
 
 SECONDS = 6.0
 TEMPERATURE = 0.2

@@ -20,12 +20,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from eval_suite.benchmark import Benchmark, Row
+from eval_suite.grading.code_task import CodeTask, ExtractedProgram, texts
 from eval_suite.items import Item, Response
-from eval_suite.sandbox.code_task import CodeTask, ExtractedProgram, calls_of, texts
-from eval_suite.sandbox.extract import definitions, extract_code
-from eval_suite.sandbox.process import Sandbox
-from eval_suite.sandbox.run_tests import CodeResult, Observation, Program, observe_calls, run_python_tests
 from mmcorl.data.row_parsing import RowError
+from mmcorl.sandbox.calls import calls_of
+from mmcorl.sandbox.extract import definitions, extract_code
+from mmcorl.sandbox.process import Sandbox
+from mmcorl.sandbox.run_tests import CodeResult, Observation, Program, observe_calls, run_python_tests
 
 SECONDS = 10.0
 _BEGIN, _DONE = "[BEGIN]", "[DONE]"

@@ -30,8 +30,8 @@ def program(source: str, test: str = "assert f() == 3", may_pass: bool = False) 
         told = folder / "told.json"
 
         def command() -> int:
-            from eval_suite.sandbox.process import Sandbox, detect
-            from eval_suite.sandbox.run_tests import (
+            from mmcorl.sandbox.process import Sandbox, detect
+            from mmcorl.sandbox.run_tests import (
                 CallCase,
                 Program,
                 StdinCase,

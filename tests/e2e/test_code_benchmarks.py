@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from eval_suite.grading.code_task import CodeGrade, grade_code
 from eval_suite.items import Item, Response
-from eval_suite.sandbox import Sandbox, grade_code, open_sandbox
-from eval_suite.sandbox.code_task import CodeGrade
 from eval_suite.tasks import BENCHMARKS, humaneval, livecodebench, mbpp
 from evaluations import block, write_rows
 from mmcorl.data.row_parsing import RowError
 from mmcorl.errors import UserError
+from mmcorl.sandbox.process import Sandbox, open_sandbox
 from paths import CASES
 
 

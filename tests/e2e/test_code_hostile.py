@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from eval_suite.sandbox.process import Limits, Sandbox, detect, open_sandbox
-from eval_suite.sandbox.run_tests import (
+from mmcorl.sandbox.process import Limits, Sandbox, detect, open_sandbox
+from mmcorl.sandbox.run_tests import (
     CallCase,
     Program,
     StdinCase,
@@ -403,8 +403,8 @@ def test_a_grader_that_is_killed_takes_the_programs_with_it(sandbox, unharmed):
     script = f"""
 import sys, tempfile
 sys.path[:0] = {sys.path!r}
-from eval_suite.sandbox.process import Sandbox
-from eval_suite.sandbox.run_tests import Program, run_python_tests
+from mmcorl.sandbox.process import Sandbox
+from mmcorl.sandbox.run_tests import Program, run_python_tests
 tempfile.tempdir = {boxes!r}
 print("ready", flush=True)
 run_python_tests(Sandbox({sandbox.layers!r}), Program("def f():\\n while True: pass"), ["f"], "", ["f()"], 60)

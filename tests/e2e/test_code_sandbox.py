@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval_suite.sandbox.process import LAYERS, HarnessError, Sandbox, detect, missing, open_sandbox, require_isolation
-from eval_suite.sandbox.run_tests import (
+from mmcorl.errors import UserError
+from mmcorl.sandbox.process import LAYERS, HarnessError, Sandbox, detect, missing, open_sandbox, require_isolation
+from mmcorl.sandbox.run_tests import (
     CallCase,
     Program,
     StdinCase,
@@ -24,7 +25,7 @@ from eval_suite.sandbox.run_tests import (
     run_programs,
     run_python_tests,
 )
-from eval_suite.sandbox.values import (
+from mmcorl.sandbox.values import (
     ValueProblem,
     decode,
     encode,
@@ -34,7 +35,6 @@ from eval_suite.sandbox.values import (
     same_output,
     same_value,
 )
-from mmcorl.errors import UserError
 
 
 @pytest.fixture(scope="module")

@@ -19,11 +19,11 @@ from eval_suite.folder import EvalFolder
 from eval_suite.generation import Generation
 from eval_suite.items import Item, Response
 from eval_suite.reporter import Reporter
-from eval_suite.sandbox import open_sandbox
 from eval_suite.subset import draw, load, parse
 from eval_suite.tasks import BENCHMARKS
 from evaluations import Cli, block, cli, gsm8k, humaneval, kill, write_rows
 from mmcorl.errors import UserError
+from mmcorl.sandbox.process import open_sandbox
 
 __all__ = ["cli"]
 

@@ -7,7 +7,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval_suite.sandbox.extract import definitions, extract_code, is_program
+from mmcorl.sandbox.extract import definitions, extract_code, is_program
 
 DOCUMENTED = 'def f():\n    """\n    ```\n    x\n    ```\n    """'
 F = "def f():\n    return 1"

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from eval_suite.sandbox.process import ConfinedProcess, HarnessError, Outcome, Sandbox, Stopped
-from eval_suite.sandbox.values import ValueProblem, encode, loads, no_handle
+from mmcorl.sandbox.process import ConfinedProcess, HarnessError, Outcome, Sandbox, Stopped
+from mmcorl.sandbox.values import ValueProblem, encode, loads, no_handle
 
 PATIENCE = 3.0
 """Wall-clock deadline over CPU time: a busy machine may keep a program waiting, and sleeping uses no CPU time."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from eval_suite.grading.verdict import Verdict
 from eval_suite.items import Item, Response
-from eval_suite.sandbox.extract import CodeAnswer
-from eval_suite.sandbox.process import Sandbox
-from eval_suite.sandbox.run_tests import CodeResult, Observation, Program
+from mmcorl.sandbox.extract import CodeAnswer
+from mmcorl.sandbox.process import Sandbox
+from mmcorl.sandbox.run_tests import CodeResult, Observation, Program
 
 
 @dataclass(frozen=True)
@@ -59,51 +58,6 @@ def grade_code(task: CodeTask, item: Item, response: Response, sandbox: Sandbox)
     passed = result.passed
     verdict = Verdict(passed, "rule", reading.answer.code, result.reason(), passed, True, False)
     return CodeGrade(verdict, result)
-
-
-def calls_of(source: str, names: Sequence[str]) -> list[str]:
-    """Return the outermost calls of these functions in code, as expressions; empty when it does not parse."""
-    try:
-        tree = ast.parse(source.strip())
-    except (SyntaxError, ValueError):
-        return []
-    calls: list[str] = []
-
-    def look(node: ast.AST) -> None:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names:
-            calls.append(ast.unparse(node))
-            return
-        for child in ast.iter_child_nodes(node):
-            look(child)
-
-    look(tree)
-    return calls
-
-
-_MAX_CALL = 2048
-
-
-def literal_call(text: str) -> str | None:
-    """Return the call a text begins with, as an expression, if it has arguments and all are literals."""
-    text = text[:_MAX_CALL]
-    end = text.find(")") + 1
-    while end:
-        try:
-            node = ast.parse(text[:end], mode="eval").body
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            end = text.find(")", end) + 1  # a bracket within the arguments
-            continue
-        arguments = [*node.args, *(word.value for word in node.keywords)] if isinstance(node, ast.Call) else []
-        return ast.unparse(node) if arguments and all(map(_is_literal, arguments)) else None
-    return None
-
-
-def _is_literal(node: ast.expr) -> bool:
-    try:
-        ast.literal_eval(node)
-    except (ValueError, TypeError, RecursionError, MemoryError):
-        return False
-    return True
 
 
 def texts(meta: Mapping[str, object], name: str) -> list[str]:

@@ -25,8 +25,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from eval_suite.sandbox.values import ValueProblem, loads
 from mmcorl.errors import UserError
+from mmcorl.sandbox.values import ValueProblem, loads
 
 Layer = Literal["namespaces", "uid", "landlock", "seccomp"]
 Outcome = Literal["passed", "wrong", "error", "timeout", "killed", "harness_error"]

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from eval_suite.grading.code_task import CodeTask
 from eval_suite.items import Item, Response
-from eval_suite.sandbox.code_task import CodeTask
-from eval_suite.sandbox.extract import parsed
-from eval_suite.sandbox.process import Sandbox
+from mmcorl.sandbox.extract import parsed
+from mmcorl.sandbox.process import Sandbox
 
 ComparedBy = Literal["behaviour", "syntax", "nothing"]
 
