@@ -175,15 +175,15 @@ def episodes(config: Config) -> Iterator[str]:
 
 @check
 def answers(config: Config) -> Iterator[str]:
-    asked, read = config.prompt.style, config.answers.extraction
-    for style, mode, cannot in (
+    asked, read = STYLES[config.prompt.style].form, config.answers.extraction
+    for form, mode, cannot in (
         ("boxed", "answer_tags", "reads no boxes"),
         ("answer_tags", "last_number", "reads boxes and numbers, not tags"),
     ):
-        if (asked, read) == (style, mode):
+        if (asked, read) == (form, mode) and config.prompt.instruction is None:
             yield (
-                f"answers.extraction is {mode!r}, which {cannot}, but prompt.style {style!r} asks for them: use "
-                "commit, or another style"
+                f"answers.extraction is {mode!r}, which {cannot}, but prompt.style {config.prompt.style!r} asks for "
+                "them: use commit, or another style"
             )
 
 

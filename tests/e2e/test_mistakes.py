@@ -118,7 +118,7 @@ IN_THE_CONFIG: list[tuple[dict[str, Any], list[str]]] = [
     ({"reward": {"unanswered_entropy": 7.0}}, ["unanswered_entropy is 7"]),
     ({"reward": {"format": 0.1}}, ["reward.format is 0.1", "'plain'", "format=0"]),
     ({"prompt__style": "boxed", "answers": {"extraction": "answer_tags"}}, ["'answer_tags'", "no boxes", "commit"]),
-    ({"prompt__style": "answer_tags", "answers": {"extraction": "last_number"}}, ["'last_number'", "not tags"]),
+    ({"prompt__style": "paper_tags", "answers": {"extraction": "last_number"}}, ["'last_number'", "not tags"]),
     ({"objective": {"aggregation": "bnpo"}}, ["'bnpo' without bnpo_completions", "both or neither"]),
     ({"objective": {"bnpo_completions": 2}}, ["'sequence' with bnpo_completions", "both or neither"]),
     ({"objective": {"aggregation": "bnpo", "bnpo_completions": 3}}, ["is 3, but an", "16 completions", "divisor"]),
