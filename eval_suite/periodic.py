@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import atexit
 
+from eval_suite.generation import OWN_PROMPT
 from eval_suite.grading import GRADER, Grader
 from eval_suite.items import Item, Response
 from eval_suite.tasks import BENCHMARKS
 from mmcorl.config import BenchmarkSet
 from mmcorl.errors import UserError
 from mmcorl.run.evaluation import HeldOut
-from mmcorl.types import Completion, Prompt
+from mmcorl.types import Completion, Prompt, PromptStyle
 
 
 def held_out(settings: BenchmarkSet) -> HeldOut:
@@ -35,8 +36,10 @@ def held_out(settings: BenchmarkSet) -> HeldOut:
         return grader.rule(item, response).rule
 
     facts = {"name": GRADER[0], "version": GRADER[1]}
-    return HeldOut(benchmark.name, [_prompt(item) for item in items], grade, facts)
+    # A question that asks for a form itself takes no instruction of the run.
+    style: PromptStyle | None = OWN_PROMPT if benchmark.prompt_style == OWN_PROMPT else None
+    return HeldOut(benchmark.name, [_prompt(item, style) for item in items], grade, facts)
 
 
-def _prompt(item: Item) -> Prompt:
-    return Prompt(item.fingerprint, item.id, item.question, item.images, item.gold, item.choices)
+def _prompt(item: Item, style: PromptStyle | None) -> Prompt:
+    return Prompt(item.fingerprint, item.id, item.question, item.images, item.gold, item.choices, style=style)

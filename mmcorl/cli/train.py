@@ -31,6 +31,8 @@ class TrainArguments(RunArguments):
     """folder of the run (default: runs/NAME)"""
     method: Annotated[str | None, Flag(metavar="NAME[+NAME]")] = None
     """a named method laid over the config, such as ttrl, rent+kl0 or ttrl@original; see sweep"""
+    dry: bool = False
+    """train nothing: show the settings beside those of the paper's runs"""
 
 
 @command(
@@ -40,6 +42,8 @@ class TrainArguments(RunArguments):
 )
 def train(run: TrainArguments, progress: Progress, output: Output) -> int:
     config = settings.load(run.config, run.overrides, run.method)
+    if run.dry:
+        return _beside_the_paper(config, as_json=output.as_json)
     run_dir = run.run_dir or Path("runs") / config.name
 
     from mmcorl.training import train as train_config
@@ -55,6 +59,19 @@ def train(run: TrainArguments, progress: Progress, output: Output) -> int:
     else:
         show_comparison([run_dir])
         print(f"report: {run_dir / 'report.html'}\nweights: {run_dir / 'final'}")
+    return 0
+
+
+def _beside_the_paper(config: settings.Config, *, as_json: bool) -> int:
+    from rich.console import Console
+
+    from mmcorl.report.table import terminal
+    from mmcorl.tools import paper_settings
+
+    if as_json:
+        print(json.dumps([asdict(row) | {"equal": row.equal} for row in paper_settings.beside_the_paper(config)]))
+    else:
+        Console().print(terminal(paper_settings.tables(config)))
     return 0
 
 

@@ -1,7 +1,7 @@
 """What a run needs and what this machine has, before hours are spent: `mmcorl doctor CONFIG`.
 
-Packages, upstream bugs, GPUs and memory are looked up; then the agents are placed and loaded as for training, and each
-engine is compared with its trainer.
+What the run asks, samples and rewards is stated, packages, upstream bugs, GPUs and memory are looked up; then the
+agents are placed and loaded as for training, and each engine is compared with its trainer.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from mmcorl.launch import launcher
 from mmcorl.launch.process_setup import prepare_process
 from mmcorl.launch.ray_cluster import require_ray
 from mmcorl.policy.prompt_encoder import PromptEncoder
+from mmcorl.policy.prompt_styles import instruction_of, system_of
 from mmcorl.tools.zoo import resolve
 from mmcorl.trainer import parity
 from mmcorl.trainer.memory import GIB, Budget, budget, ram, shape_of, together
@@ -66,6 +67,28 @@ def packages(config: Config) -> Iterator[Finding]:
             yield Finding("problem", "patches", f"{one.patch.name}: {one.reason}")
         elif one.state != "not needed":
             yield Finding("note", "patches", f"{one.patch.name}: {one.patch.symptom}; {one.reason}")
+
+
+def protocol(config: Config) -> Iterator[Finding]:
+    """What the agents are asked, how they are sampled, and what counts as an answer."""
+    system, bare = system_of(config.prompt), [agent.name for agent in config.agents if agent.template is False]
+    asked = f"each question, then {instruction_of(config.prompt)!r}"
+    asked += f"; system message {system!r}" if system else ""
+    asked += f"; without a chat template: {', '.join(bare)}" if bare else ""
+    yield Finding("ok", "asked", asked)
+    batch, sampling, answers = config.batch, config.sampling, config.answers
+    yield Finding(
+        "ok",
+        "sampled",
+        f"{batch.completions} completions of {batch.prompts} prompts per step and agent, temperature "
+        f"{sampling.temperature:g}, up to {sampling.max_new_tokens:,} tokens",
+    )
+    yield Finding(
+        "ok",
+        "rewarded",
+        f"reward {config.reward.kind}, labels by {config.supervision.kind}; answers read by {answers.extraction}, equal "
+        f"by {answers.relation}, one vote by {answers.vote_by}",
+    )
 
 
 def memory(config: Config, readers: Sequence[PromptEncoder], gpus: Sequence[int], ram: int) -> Iterator[Finding]:
@@ -128,7 +151,7 @@ def examine(config: Config, *, quiet: bool = False) -> Iterator[Finding]:
     readers: list[PromptEncoder] = []
     rows: list[Prompt] = []
     problems = False
-    for finding in itertools.chain(packages(config), _needed(config, quiet, readers, rows)):
+    for finding in itertools.chain(protocol(config), packages(config), _needed(config, quiet, readers, rows)):
         problems |= finding.level == "problem"
         yield finding
     if problems:

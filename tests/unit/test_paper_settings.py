@@ -1,0 +1,51 @@
+"""`mmcorl train CONFIG --dry`: the numbers of the paper's section 6.1, beside those of a config."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mmcorl import config as settings
+from mmcorl.cli.main import main
+from mmcorl.tools.paper_settings import beside_the_paper, kind_of, tables
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+# lr, prompts, responses, tokens, epochs and temperature as section 6.1 prints them; it names no prompts for images.
+SECTION_6_1: dict[str, dict[str, Any]] = {
+    "text": {"optimizer.lr": 3e-6, "batch.prompts": 128, "batch.completions": 12, "sampling.max_new_tokens": 3072,
+             "epochs": 2, "sampling.temperature": 1, "all ranks": 8},
+    "vlm": {"optimizer.lr": 1e-6, "batch.completions": 8, "sampling.max_new_tokens": 1024, "epochs": 1,
+            "sampling.temperature": 1, "all ranks": 8},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in (CONFIGS / "paper").glob("*.yaml")))
+def test_configs_of_the_paper_have_its_numbers(name: str) -> None:
+    config = settings.load(CONFIGS / "paper" / name)
+    kind = kind_of(config)
+    assert kind == name.split("_")[0]
+    stated = {row.setting: row for row in beside_the_paper(config) if row.stands_in == "paper"}
+    assert {setting: stated[setting].theirs for setting in SECTION_6_1[kind]} == SECTION_6_1[kind]
+    assert [setting for setting in SECTION_6_1[kind] if not stated[setting].equal] == []
+
+
+def test_what_differs_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    changed = ["optimizer.lr=1e-5", "prompt.style=paper_text", "supervision.kind=self"]
+    config = settings.load(CONFIGS / "paper" / "text_3b.yaml", changed)
+    assert tables(config)[1].notes[1].startswith("Not equal: supervision.kind,")
+    assert "optimizer.lr" in tables(config)[1].notes[1]
+    assert {row.setting: row.equal for row in beside_the_paper(config)}["prompt.style"]
+    own = settings.load(CONFIGS / "quickstart.yaml", ["prompt.instruction=Solve it."])
+    row = next(row for row in beside_the_paper(own) if row.setting == "prompt.style")
+    assert (row.theirs, row.here, row.equal) == ("paper_tags", "own instruction", False)
+    run = tmp_path / "run"
+    argv = ["train", str(CONFIGS / "quickstart.yaml"), "--run-dir", str(run), "--dry", "--json"]
+    assert main(argv) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert next(row for row in rows if row["setting"] == "batch.completions") == {
+        "setting": "batch.completions", "stands_in": "paper", "theirs": 8, "here": 8, "equal": True
+    }  # fmt: skip
+    assert not run.exists(), "nothing is trained"
