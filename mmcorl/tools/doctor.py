@@ -86,8 +86,8 @@ def protocol(config: Config) -> Iterator[Finding]:
     yield Finding(
         "ok",
         "rewarded",
-        f"reward {config.reward.kind}, labels by {config.supervision.kind}; answers read by {answers.extraction}, equal "
-        f"by {answers.relation}, one vote by {answers.vote_by}",
+        f"reward {config.reward.kind}, labels by {config.supervision.kind}; answers read by {answers.extraction}, "
+        f"equal by {answers.relation}, one vote by {answers.vote_by}",
     )
 
 
