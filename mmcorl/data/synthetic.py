@@ -94,7 +94,7 @@ def row(kind: Kind, seed: int, index: int, skills: Sequence[str] | None = None, 
     if kind == "arithmetic":
         order, sign = _order(seed, skill), _SIGNS[skill]
         terms = _operands(skill)[order[index // len(skills) % len(order)]]
-        return SyntheticRow(index, skill, f"What is {terms[0]} {sign} {terms[1]}?", terms, sign)
+        return SyntheticRow(index, skill, f"{terms[0]} {sign} {terms[1]} =", terms, sign)
     operands = _visual_operands(rng, skill)
     image = None
     if draw:

@@ -1,9 +1,10 @@
 """Tiny checkpoints of real architectures, taught a skill and then a wrong habit, for demonstrations on a CPU.
 
-Each entry first learns all four skills of a synthetic task from clean labels, until it answers at least 98 % of unseen
-rows. It is then taught a wrong habit on its weak skills: right with probability 0.2, otherwise one too high. The
-complementary weakness of two entries is therefore *planted*: a demonstration shows that co-training repairs it and
-self-rewarding does not, not that tiny models discover new perception.
+Beside them stands one pretrained model, which is fetched and not taught (`mmcorl.tools.smollm2`). Every other entry
+first learns all four skills of a synthetic task from clean labels, until it answers at least 98 % of unseen rows. It is
+then taught a wrong habit on its weak skills: right with probability 0.2, otherwise one too high. The complementary
+weakness of two entries is therefore *planted*: a demonstration shows that co-training repairs it and self-rewarding
+does not, not that tiny models discover new perception.
 
 Instead of its weak skills, an entry can be given habits on cells of its task that overlap with those of other agents
 as much as asked: `zoo:qwen2,agent=1/2,kappa=-0.6` (see `mmcorl.tools.habits`). They are taught to a copy of the model
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from mmcorl.data import synthetic
 from mmcorl.errors import UserError
+from mmcorl.tools import smollm2
 from mmcorl.tools.habits import Habits, wrong_cells
 
 if TYPE_CHECKING:
@@ -106,14 +108,17 @@ def parse(model: str) -> tuple[str, int, Habits | None] | None:
 
     Raises UserError: the zoo has no such name, or there are no such habits.
     """
-    if model in ZOO and not Path(model).exists():
-        raise UserError(f"there is no folder {model!r}: for the tiny checkpoint of that name write zoo:{model}")
+    names = (*ZOO, smollm2.NAME)
+    if model in names and not Path(model).exists():
+        raise UserError(f"there is no folder {model!r}: for the small checkpoint of that name write zoo:{model}")
     if not model.startswith("zoo:"):
         return None
     what, _, seed = model.removeprefix("zoo:").partition("@")
     name, comma, habits = what.partition(",")
-    if name not in ZOO:
-        raise UserError(f"there is no {model!r}: the zoo has {', '.join(ZOO)}")
+    if name not in names:
+        raise UserError(f"there is no {model!r}: the zoo has {', '.join(names)}")
+    if name == smollm2.NAME and (comma or seed):
+        raise UserError(f"{model!r} is a pretrained model, without habits and without a seed: write zoo:{name}")
     if seed and not seed.isdigit():
         raise UserError(f"the seed of {model!r} must be a number, as in zoo:{name}@1")
     return name, int(seed or 0), Habits.parse(habits) if comma else None
@@ -129,8 +134,9 @@ def build(
     import transformers
 
     major = transformers.__version__.split(".")[0]
-    key = [asdict(ZOO[name]), asdict(recipe), major, *([habits.key] if habits else [])]
-    what = json.dumps(key, sort_keys=True)
+    fetched = name == smollm2.NAME
+    how = [smollm2.SHA256, smollm2.FEW_SHOT] if fetched else [asdict(ZOO[name]), asdict(recipe)]
+    what = json.dumps([*how, major, *([habits.key] if habits else [])], sort_keys=True)
     folder = cache_folder() / "zoo" / f"{name}-seed{seed}-{hashlib.sha256(what.encode()).hexdigest()[:8]}"
     if (folder / "zoo.json").is_file():
         return folder
@@ -148,7 +154,7 @@ def build(
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # A model this small is several times slower on more.
         try:
-            facts = _teach(name, seed, recipe, partial, quiet, habits)
+            facts = smollm2.build(partial) if fetched else _teach(name, seed, recipe, partial, quiet, habits)
         finally:
             torch.set_num_threads(threads)
         (partial / "zoo.json").write_text(json.dumps({"name": name, "seed": seed, **facts}, indent=1) + "\n")

@@ -218,4 +218,5 @@ def test_sources_and_lineages(tiny_checkpoints: Mapping[str, Path], tmp_path: Pa
     phi.mkdir()
     (phi / "config.json").write_text('{"model_type": "phi3"}')
     models = {str(tiny_checkpoints["llama"]): "llama", "zoo:qwen2.5-vl": "qwen", str(phi): "phi", "no/such-model": None}
+    models["zoo:smollm2-135m"] = "llama"
     assert {model: lineage(model) for model in models} == models

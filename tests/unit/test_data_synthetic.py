@@ -118,7 +118,7 @@ def test_sums_are_right_distinct_and_of_small_numbers():
     rows = [row("arithmetic", 0, index) for index in range(363)]
     assert len({item.question for item in rows}) == 363
     for item in rows:
-        first, sign, second = re.fullmatch(r"What is (\d+) ([-+*]) (\d+)\?", item.question).groups()
+        first, sign, second = re.fullmatch(r"(\d+) ([-+*]) (\d+) =", item.question).groups()
         a, b = int(first), int(second)
         assert item.answer == {"+": a + b, "-": a - b, "*": a * b}[sign]
         assert item.skill == {"+": "plus", "-": "minus", "*": "times"}[sign]
