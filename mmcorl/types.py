@@ -37,6 +37,9 @@ class Prompt:
     """Uid of the same problem in another wording, in the same batch: `supervision: paired` labels each by the other."""
     style: PromptStyle | None = None
     """Answer instruction after this question; None: the run's. `plain` asks for no answer format."""
+    calls: tuple[str, ...] | None = None
+    """Of a coding problem: calls of the function that is asked for. What a program returns on them is its answer; None:
+    answers are texts."""
     quotes: bool = False
     """Whether it quotes model output: control tokens of a chat template are then removed, while in a data set they are
     refused."""
@@ -52,7 +55,7 @@ class Completion:
 
     text: str
     answer: str | None
-    """The extracted answer; None when there is none (no vote, no reward)."""
+    """The extracted answer, or what its program returns (`mmcorl.answers.outputs`); None: no vote, no reward."""
     tokens: int
     """Completion length in tokens, the stop token included."""
     finish_reason: FinishReason

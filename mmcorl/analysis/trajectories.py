@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 from mmcorl.analysis.dynamics import Dynamics
 from mmcorl.config import load_kept
+from mmcorl.data.mixture import load_mixture
 from mmcorl.data.row_parsing import BadRow
-from mmcorl.data.sources import load_prompts
 from mmcorl.errors import UserError
 from mmcorl.labels.voting import Choices, Relation, same_answer
 from mmcorl.run.folder import read_jsonl
@@ -97,7 +97,8 @@ def training_prompts(run_dir: Path) -> dict[str, Prompt]:
     config = run_dir / "config.yaml"
     if not config.is_file():
         raise UserError(f"{str(run_dir)!r} has no config.yaml: give the folder of a run of `mmcorl train`")
-    source = load_prompts(load_kept(run_dir).data.train)
+    data = load_kept(run_dir).data
+    source = load_mixture(data.train, data.also)
     prompts: dict[str, Prompt] = {}
     for row in range(len(source)):
         with contextlib.suppress(BadRow):  # Such a row was not trained on.

@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 
 from mmcorl.answers.comparison import Comparison
 from mmcorl.answers.options import NamedOptions, match_options
+from mmcorl.answers.outputs import is_outputs
 from mmcorl.answers.parse import canonical_text, parse_value
 from mmcorl.answers.symbolic import MAX_EXPRESSION, Outcome, SymbolicPool, admissible
 from mmcorl.errors import UserError
@@ -120,7 +121,11 @@ class Equivalence:
         """
         if a is None or b is None:
             return False
-        if a == b or (not choices and _same_spelling(a, b)):
+        if a == b:
+            return True
+        if is_outputs(a) or is_outputs(b):
+            return False
+        if not choices and _same_spelling(a, b):
             return True
         if not choices and _PLAIN.fullmatch(a) and _PLAIN.fullmatch(b):
             return Decimal(a) == Decimal(b)

@@ -2,7 +2,8 @@
 `answers.vote_by: strings` counts votes as the authors do.
 
 `answers.relation` names a row of `RELATIONS`, or a user's `package.module:function`, called for two different extracted
-answers and, if it takes a third argument, the option values of the question (None for an open one):
+answers and, if it takes a third argument, the option values of the question (None for an open one). Answers of programs
+(`mmcorl.answers.outputs`) are the same where all outputs are, whatever the relation says of texts:
 
     def same(a, b, choices):
         return a.strip().lower() == b.strip().lower()
@@ -19,6 +20,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from mmcorl.answers.equivalence import Equivalence, partition
+from mmcorl.answers.outputs import is_outputs
 from mmcorl.answers.strings import string_key
 from mmcorl.errors import UserError
 from mmcorl.registry import Row, Table, check_call
@@ -95,6 +97,8 @@ class PairwiseRelation:
             return False
         if a == b:
             return True
+        if is_outputs(a) or is_outputs(b):
+            return False
         return self._compare(min(a, b), max(a, b), tuple(choices) if choices else None)
 
     def classes(self, answers: Sequence[str | None], choices: Sequence[str] | None = None) -> list[int | None]:
@@ -113,7 +117,7 @@ class StringVotes:
 
     def classes(self, answers: Sequence[str | None], choices: Sequence[str] | None = None) -> list[int | None]:
         """Return the class of each answer, numbered in first-seen order; None for no answer and for a blank string."""
-        keys = [None if answer is None else string_key(answer) for answer in answers]
+        keys = [answer if answer is None or is_outputs(answer) else string_key(answer) for answer in answers]
         number = {key: place for place, key in enumerate(dict.fromkeys(key for key in keys if key is not None))}
         return [None if key is None else number[key] for key in keys]
 

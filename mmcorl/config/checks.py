@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from mmcorl.config.schema import CHECKS, COUNTING, SAMPLING, Config, EmaSettings, RaySettings, RewardSettings
+from mmcorl.data.recipes import holds_code
 from mmcorl.interactions.prompts import room
 from mmcorl.labels.rules import RULES
 from mmcorl.policy.prompt_styles import STYLES
@@ -50,6 +51,18 @@ def agents(config: Config) -> Iterator[str]:
             yield (
                 f"agent {agent.name!r} has ranks: {agent.ranks}, but a batch has {config.batch.prompts} prompts and "
                 "every rank needs at least one: use fewer ranks or raise batch.prompts"
+            )
+
+
+@check
+def programs(config: Config) -> Iterator[str]:
+    parts = {"data.train": config.data.train} | {f"data.also[{n}]": part for n, part in enumerate(config.data.also)}
+    parts |= {f"validation set {part.name!r}": part.data for part in config.validation.sets}
+    for where, data in parts.items() if not config.answers.run_code else ():
+        if holds_code(data):
+            yield (
+                f"{where} has coding problems, whose answers are what programs of the agents return: allow these to be "
+                "run with answers.run_code=true, best on a machine without data you would miss"
             )
 
 

@@ -180,6 +180,10 @@ class AnswerSettings(Section):
     box outside of drafts (`commit`); a box, else what follows `the answer is`, else the last number (`last_number`, the
     authors' text training); or what stands in closed answer tags and nothing else (`answer_tags`, their VLM training).
     What has no answer casts no vote and earns 0."""
+    run_code: bool = False
+    """Whether programs that agents write are run, in a sandbox (`mmcorl/sandbox/THREATS.md`), as data with coding
+    problems need: the answer of a completion is then what its last code block returns on the inputs of the problem,
+    whatever `relation` and `extraction` say."""
     vote_by: Literal["values", "strings"] = "values"
     """What makes two answers one vote: the relation (`values`), so that labels reward whom they count; or equal strings
     after normalising LaTeX (`strings`, the authors'), where 0.25 and 1/4 split a vote and the label then rewards
@@ -589,8 +593,22 @@ class ProfileSettings(Section):
 class DataSection(Section):
     train: DataSettings
     """Training prompts; answers in them are diagnostics, except with `supervision.kind: gold`."""
+    also: tuple[DataSettings, ...] = ()
+    """More training data: their rows and those of `train` are shuffled together by `data_seed`. Each set has its own
+    `limit` and `hold_out`; what rows do that cannot be used is said in `train` for all. Ids become SET/ID."""
     max_prompt_tokens: int = Field(default=3072, ge=1)
     """Longest prompt in tokens, image tokens included; `train.on_bad_row` says what happens to longer ones."""
+
+    @model_validator(mode="after")
+    def _one_rule_for_all(self) -> Self:
+        for number, part in enumerate(self.also):
+            for key in ("on_bad_row", "duplicates", "too_long", "min_rows"):
+                if getattr(part, key) != type(part).model_fields[key].default:
+                    raise ValueError(f"also[{number}].{key} is set, but train.{key} holds for all sets: leave it out")
+            if part.views.keys() != self.train.views.keys():
+                have, need = ", ".join(part.views) or "none", ", ".join(self.train.views) or "none"
+                raise ValueError(f"also[{number}] has the views {have} and train {need}: give both the same")
+        return self
 
 
 class RaySettings(Section):

@@ -9,23 +9,23 @@ from itertools import pairwise
 from typing import Any
 
 from mmcorl.data.checks import DataCheck, Finding, fingerprint
+from mmcorl.data.mixture import Rows
 from mmcorl.data.row_parsing import BadRow
-from mmcorl.data.sources import PromptSource
 
 
-def cache_key(source: PromptSource, *parts: Any) -> str:
+def cache_key(source: Rows, *parts: Any) -> str:
     """Hash what a check depends on besides the rows: the data settings and `parts` (JSON)."""
     content = [source.settings.model_dump(mode="json"), *parts]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def to_record(check: DataCheck, source: PromptSource, key: str) -> dict[str, Any]:
+def to_record(check: DataCheck, source: Rows, key: str) -> dict[str, Any]:
     """Return the entry of data_check.json for a check with this cache key."""
     rows = {"kept_rows": _spans(check.kept), "texts": source.fingerprint}
     return {**check.to_json(), **rows, "circumstances": key}
 
 
-def from_record(record: Mapping[str, Any], source: PromptSource, key: str) -> DataCheck | None:
+def from_record(record: Mapping[str, Any], source: Rows, key: str) -> DataCheck | None:
     """Return the recorded check if it still holds, else None.
 
     The kept rows are read and hashed, images included, but neither decoded nor encoded for the agents.
@@ -44,7 +44,7 @@ def from_record(record: Mapping[str, Any], source: PromptSource, key: str) -> Da
     return DataCheck(**known, kept=kept, uids=uids, findings=findings)
 
 
-def differs(record: Mapping[str, Any], check: DataCheck, source: PromptSource) -> bool:
+def differs(record: Mapping[str, Any], check: DataCheck, source: Rows) -> bool:
     """Whether a record is of other rows, answers included, than those that `check` found usable."""
     return (record["fingerprint"], record["texts"]) != (check.fingerprint, source.fingerprint)
 

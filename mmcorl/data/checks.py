@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from mmcorl.data.mixture import Rows
 from mmcorl.data.row_parsing import BadRow
 from mmcorl.data.settings import DataSettings
-from mmcorl.data.sources import PromptSource
 from mmcorl.errors import UserError
 from mmcorl.types import Prompt
 
@@ -32,6 +32,7 @@ _WORDS = {
     "broken_text": ("row of broken text", "rows of broken text"),
     "missing_id": ("row without an id", "rows without an id"),
     "empty_question": ("empty question", "empty questions"),
+    "no_inputs": ("coding problem without inputs", "coding problems without inputs"),
     "bad_choices": ("row with unreadable choices", "rows with unreadable choices"),
     "outside_image": ("image outside of the data's folder", "images outside of the data's folder"),
     "missing_image": ("missing image", "missing images"),
@@ -102,7 +103,7 @@ class DataError(UserError):
 
 
 def check(
-    source: PromptSource,
+    source: Rows,
     *,
     max_side: int,
     lengths: Lengths | None = None,
@@ -166,7 +167,7 @@ def fingerprint(uids: Iterable[str]) -> str:
     return hashlib.sha256(" ".join(uids).encode()).hexdigest()[:16]
 
 
-def _read_all(source: PromptSource, max_side: int) -> Iterator[tuple[Prompt, tuple[str, ...]] | BadRow]:
+def _read_all(source: Rows, max_side: int) -> Iterator[tuple[Prompt, tuple[str, ...]] | BadRow]:
     from model_adapters.images import ImageError, load_image
 
     def read(index: int) -> tuple[Prompt, tuple[str, ...]] | BadRow:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mmcorl.data.settings import Columns, RecipeName
+from mmcorl.data.settings import Columns, DataSettings, RecipeName
 
 _ANSWER_TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
@@ -24,6 +24,8 @@ class Recipe:
     """Fields of `columns` that some copies lack; they are read where they exist."""
     first_image_only: bool = False
     """Later images of a row are left out, and counted."""
+    code_tag: str | None = None
+    """Only rows with this tag are coding problems, whose `columns.tests` hold tests; None: those that have tests."""
     answer_fallback: str | None = None
     """Column that holds the answer where `columns.answer` has no answer tag."""
 
@@ -65,4 +67,25 @@ RECIPES: dict[RecipeName, Recipe] = {
             tag="key",
         )
     ),
+    # KodCode/KodCode-V1 and KodCode/KodCode-Light-RL-10K; earlier versions call the tests `test_code`.
+    "kodcode": Recipe(
+        Columns(question="question", tests="test", id="question_id", tag="subset"), optional=("id", "tag")
+    ),
+    # TIGER-Lab/WebInstruct-verified
+    "webinstruct": Recipe(
+        Columns(question="question", answer="answer", id="id", tag="category"), optional=("id", "tag")
+    ),
+    # datasets/blended/train.json of CoMAS: MATH, KodCode and WebInstruct-verified in one file; `answer` of a row whose
+    # task is coding is its test code.
+    "comas": Recipe(
+        Columns(question="prompt", answer="answer", tests="answer", id="id", tag="task"),
+        optional=("id",),
+        code_tag="coding",
+    ),
 }
+
+
+def holds_code(settings: DataSettings) -> bool:
+    """Return whether a data set has coding problems, as far as its settings say."""
+    recipe = RECIPES[settings.recipe] if settings.recipe else None
+    return (settings.columns.tests or (recipe and recipe.columns.tests)) is not None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mmcorl.errors import UserError
+from mmcorl.sandbox.calls import tested_calls, tested_functions
 from model_adapters.user_files import leads_out, read_regular
 
 MOST_CHARACTERS = 1_000_000
@@ -182,6 +183,22 @@ def _lettered_values(text: str) -> list[str]:
         raise RowError("bad_choices", f"the choices {text[:80]!r} are not of the form `A. ...; B. ...`")
     ends = [start for start, _ in starts[1:]] + [len(text)]
     return [text[begin:end].strip().rstrip(";；").strip() for (_, begin), end in zip(starts, ends, strict=True)]
+
+
+def coding_problem(question: str, tests: str) -> tuple[str, tuple[str, ...]]:
+    """Return the question of a coding problem, with the names that its tests use, and the calls in them.
+
+    Raises RowError where the tests call no function with literal arguments.
+    """
+    _require_short(tests, MOST_CHARACTERS)
+    calls = tested_calls(tests)
+    if not calls:
+        raise RowError("no_inputs", "its tests call no function with values that are written out")
+    unnamed = [name for name in tested_functions(tests) if not re.search(rf"\b{re.escape(name)}\b", question)]
+    if unnamed:
+        names = ", ".join(f"`{name}`" for name in unnamed)
+        question += f"\n\nName the function{'s' * (len(unnamed) > 1)} {names}."
+    return question, calls
 
 
 def with_choices(text: str, choices: Sequence[str] | None, *, pictures_named: bool = False) -> str:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from mmcorl.data.synthetic import SKILLS, Kind, distinct_rows
 
 RefuseOrSkip = Literal["refuse", "skip"]
-RecipeName = Literal["math_level345", "mmr1_math", "open_r1", "mathvision", "wemath"]
+RecipeName = Literal["math_level345", "mmr1_math", "open_r1", "mathvision", "wemath", "kodcode", "webinstruct", "comas"]
 
 _SYNTHETIC_ONLY = ("skills", "seed", "size")
 _FILES_ONLY = ("split", "config", "columns", "recipe", "image_root", "outside_files", "images")
@@ -35,6 +35,10 @@ class Columns(_Settings):
     """Options of a multiple-choice row, appended as lettered lines: a list, {letter: value}, `A. 3; B. 4`."""
     tag: str | None = None
     """A slice for diagnostics, such as a level or a subject."""
+    tests: str | None = None
+    """Test code of a coding problem; a row where it is empty is none. The calls in it are the inputs on which programs
+    are compared; what it expects of them is not read, so a coding problem has no known answer. Programs are run only
+    with `answers.run_code`."""
 
 
 class ViewColumns(_Settings):

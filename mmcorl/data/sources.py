@@ -45,7 +45,7 @@ class PromptSource(Sequence[Prompt]):
         self._root = settings.image_root.expanduser() if settings.image_root else table.folder
         refuse = settings.outside_files == "refuse"
         self._homes = (home_of(self._root), *table.homes) if refuse else None
-        named = [columns.question, columns.answer, columns.id, columns.choices, columns.tag]
+        named = [columns.question, columns.answer, columns.id, columns.choices, columns.tag, columns.tests]
         named += [view.columns.question for view in settings.views.values() if view.source is None]
         if recipe and recipe.answer_fallback in table.columns:
             named.append(recipe.answer_fallback)
@@ -137,8 +137,9 @@ class PromptSource(Sequence[Prompt]):
         named = row_parsing.names_pictures(stored, choices, len(images))
         if named:
             question = row_parsing.question_text(stored, pictures_named=True)
-        answer = self._optional(row, columns.answer)
-        if self._recipe is not None:
+        question, calls = self._inputs(row, question)
+        answer = None if calls else self._optional(row, columns.answer)
+        if self._recipe is not None and not calls:
             answer = self._recipe.answer(answer, row)
         if isinstance(answer, list) and len(answer) > 1:
             notes += ("further_answers",)
@@ -164,8 +165,18 @@ class PromptSource(Sequence[Prompt]):
             choices=choices,
             tag=None if tag is None else str(tag),
             views=views,
+            calls=calls,
         )
         return prompt, notes
+
+    def _inputs(self, row: Mapping[str, Any], question: str) -> tuple[str, tuple[str, ...] | None]:
+        """The question and the calls of a coding problem; of another row the question and None."""
+        tests, recipe = self._optional(row, self._columns.tests), self._recipe
+        if recipe and recipe.code_tag and self._optional(row, self._columns.tag) != recipe.code_tag:
+            tests = None
+        if tests is None or not str(tests).strip():
+            return question, None
+        return row_parsing.coding_problem(question, str(tests))
 
     def _wording(
         self, view: str, row: Mapping[str, Any], row_id: str, uid: str, gold: str | None, pictures_named: bool

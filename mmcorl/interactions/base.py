@@ -190,6 +190,7 @@ def request(
         text=template(problem.text, *texts),
         views={view: template(text, *texts) for view, text in problem.views.items()},
         style=style,
+        calls=problem.calls if role == "solver" else None,
         quotes=bool(shown),
     )
     shortened = sum(len(reply.completion.text.strip()) > limit for reply in shown)

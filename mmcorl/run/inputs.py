@@ -16,8 +16,9 @@ from pydantic import TypeAdapter
 from mmcorl.config import BenchmarkSet, Config
 from mmcorl.data import check_cache
 from mmcorl.data.checks import DataCheck, DataError, check, overlap_warnings
+from mmcorl.data.mixture import Rows, load_mixture
 from mmcorl.data.row_parsing import BadRow
-from mmcorl.data.sources import PromptSource, load_prompts
+from mmcorl.data.sources import load_prompts
 from mmcorl.data.training_prompts import TrainingPrompts
 from mmcorl.errors import UserError
 from mmcorl.interactions.prompts import room
@@ -26,6 +27,7 @@ from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.rewards import REWARDS
 from mmcorl.run.evaluation import HeldOut
 from mmcorl.run.progress import task
+from mmcorl.sandbox.process import open_sandbox
 from mmcorl.system.version import __version__
 from mmcorl.tools.zoo import parse, resolve
 from mmcorl.types import Prompt, twins
@@ -56,8 +58,10 @@ def check_inputs(config: Config, earlier: Mapping[str, Any], suite: Suite | None
 
     Raises UserError: data, a model or a benchmark cannot be used, or the data are not those the run began with.
     """
-    data = {"train": config.data.train} | {part.name: part.data for part in config.validation.sets}
-    sources = {name: load_prompts(data_settings) for name, data_settings in data.items()}
+    if config.answers.run_code:
+        open_sandbox(run_code=True)
+    sources: dict[str, Rows] = {"train": load_mixture(config.data.train, config.data.also)}
+    sources |= {part.name: load_prompts(part.data) for part in config.validation.sets}
     encoders = open_encoders(config, quiet)
     _require_image_readers(sources, encoders)
     checks: dict[str, DataCheck] = {}
@@ -88,7 +92,7 @@ def open_encoders(config: Config, quiet: bool) -> list[PromptEncoder]:
     return [encoders[agent.name] for agent in config.agents]
 
 
-def _require_image_readers(sources: Mapping[str, PromptSource], encoders: Sequence[PromptEncoder]) -> None:
+def _require_image_readers(sources: Mapping[str, Rows], encoders: Sequence[PromptEncoder]) -> None:
     """Refuse text models on images before every row is refused one by one."""
     text_only = [encoder.name for encoder in encoders if not encoder.adapter.multimodal]
     for name, source in sources.items() if text_only else ():
@@ -111,7 +115,7 @@ def _require_image_readers(sources: Mapping[str, PromptSource], encoders: Sequen
 def _check(
     config: Config,
     name: str,
-    source: PromptSource,
+    source: Rows,
     encoders: Sequence[PromptEncoder],
     earlier: Mapping[str, Any] | None,
     quiet: bool,
@@ -124,7 +128,8 @@ def _check(
     key = check_cache.cache_key(
         source,
         limits,
-        config.model_dump(mode="json", include={"agents", "prompt", "vision"}) | {"pair": pair},
+        config.model_dump(mode="json", include=dict.fromkeys(("agents", "prompt", "vision"), True) | {"data": {"also"}})
+        | {"pair": pair},
         [__version__, transformers.__version__],
     )
     with _readable_record():

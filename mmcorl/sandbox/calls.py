@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Sequence
+
+from mmcorl.sandbox.extract import parsed
 
 
 def calls_of(source: str, names: Sequence[str]) -> list[str]:
     """Return the outermost calls of these functions in code, as expressions; empty when it does not parse."""
-    try:
-        tree = ast.parse(source.strip())
-    except (SyntaxError, ValueError):
-        return []
+    tree = parsed(source.strip())
     calls: list[str] = []
 
     def look(node: ast.AST) -> None:
@@ -21,8 +21,48 @@ def calls_of(source: str, names: Sequence[str]) -> list[str]:
         for child in ast.iter_child_nodes(node):
             look(child)
 
-    look(tree)
+    if tree is not None:
+        look(tree)
     return calls
+
+
+def tested_functions(tests: str) -> list[str]:
+    """Return the names of the functions that test code tests: those it imports from `solution`, as KodCode does.
+
+    Where it does not, those that stand on the left of an assertion and are neither its own nor built in.
+    """
+    tree = parsed(tests.strip())
+    nodes = [] if tree is None else list(ast.walk(tree))
+    imported = [
+        alias.name
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and node.module == "solution"
+        for alias in node.names
+    ]
+    own = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
+    claims = [node.test for node in nodes if isinstance(node, ast.Assert)]
+    left = [claim.left if isinstance(claim, ast.Compare) else claim for claim in claims]
+    called = [each.func.id for each in left if isinstance(each, ast.Call) and isinstance(each.func, ast.Name)]
+    names = imported or [name for name in called if name not in own and not hasattr(builtins, name)]
+    return list(dict.fromkeys(names))
+
+
+def tested_calls(tests: str) -> tuple[str, ...]:
+    """Return the calls of the tested functions in test code whose arguments are literals, each once, in order.
+
+    They are inputs for programs; what the tests expect of them is left out.
+    """
+    calls = calls_of(tests, tested_functions(tests))
+    return tuple(call for call in dict.fromkeys(calls) if _has_literal_arguments(call))
+
+
+def _has_literal_arguments(call: str) -> bool:
+    node = ast.parse(call, mode="eval").body
+    return isinstance(node, ast.Call) and all(map(_is_literal, _arguments(node)))
+
+
+def _arguments(call: ast.Call) -> list[ast.expr]:
+    return [*call.args, *(word.value for word in call.keywords)]
 
 
 _MAX_CALL = 2048
@@ -38,7 +78,7 @@ def literal_call(text: str) -> str | None:
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             end = text.find(")", end) + 1  # a bracket within the arguments
             continue
-        arguments = [*node.args, *(word.value for word in node.keywords)] if isinstance(node, ast.Call) else []
+        arguments = _arguments(node) if isinstance(node, ast.Call) else []
         return ast.unparse(node) if arguments and all(map(_is_literal, arguments)) else None
     return None
 

@@ -215,6 +215,8 @@ class Observation:
     """One text per input: the value or the printed text, or the name of the error."""
     ran: bool
     """Whether any input gave an output."""
+    stopped: bool = False
+    """Whether the program ended, or was ended by a limit, before its last input."""
 
 
 def observe_calls(
@@ -245,7 +247,7 @@ def observe_calls(
                         outputs.append("!unreadable")
             except Stopped as stopped:
                 left = len(probes) - len(outputs)
-                return Observation((*outputs, *[f"!{stopped.outcome}"] * left), ran)
+                return Observation((*outputs, *[f"!{stopped.outcome}"] * left), ran, stopped=True)
         return Observation(tuple(outputs), ran)
 
     return _with_retries(attempt)

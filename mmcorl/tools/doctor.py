@@ -20,8 +20,9 @@ import torch
 import patches
 from mmcorl.algo.finite import NotFiniteError
 from mmcorl.config import Config
+from mmcorl.data.mixture import Rows, load_mixture
 from mmcorl.data.row_parsing import BadRow
-from mmcorl.data.sources import PromptSource, load_prompts
+from mmcorl.data.sources import load_prompts
 from mmcorl.engines import require_engine
 from mmcorl.errors import RunError, UserError
 from mmcorl.launch import launcher
@@ -134,7 +135,7 @@ def _fits(what: str, peak: int, size: int | None, sentence: str, place: str) -> 
     return Finding("problem", "memory", told)
 
 
-def _readable(prompts: PromptSource, readers: Sequence[PromptEncoder]) -> Iterator[Prompt]:
+def _readable(prompts: Rows, readers: Sequence[PromptEncoder]) -> Iterator[Prompt]:
     """Rows that can be used; the check of the data, which training makes, says what is wrong with the others."""
     limits = [(reader, reader.longest_prompt()) for reader in readers]
     for row in range(len(prompts)):
@@ -188,7 +189,7 @@ def _needed(config: Config, quiet: bool, readers: list[PromptEncoder], rows: lis
         # Every data set of the run is opened, so that one that is missing is told.
         for held_out in config.validation.sets:
             load_prompts(held_out.data)
-        rows += itertools.islice(_readable(load_prompts(config.data.train), readers), parity.PROMPTS)
+        rows += itertools.islice(_readable(load_mixture(config.data.train, config.data.also), readers), parity.PROMPTS)
         if not rows:
             yield Finding("problem", "data", "no row of the training data can be used")
     except (UserError, RunError, OSError) as error:

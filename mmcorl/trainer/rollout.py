@@ -21,6 +21,8 @@ from mmcorl.policy.policy import Policy
 from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.policy.weights import hub_named, lower_frozen
 from mmcorl.rewards import REWARDS
+from mmcorl.sandbox.process import open_sandbox
+from mmcorl.sandbox.program_answers import program_answers
 from mmcorl.sharding.base import Shards
 from mmcorl.system.timing import span
 from mmcorl.trainer.checks import require_finite_logprobs
@@ -48,6 +50,7 @@ class Sampler:
                 lower_frozen(model, encoder.adapter)
             self.policy = Policy(model, encoder.adapter, encoder.processor).to(device)
         self.engine = build_engine(config, self.policy, encoder)
+        self.sandbox = open_sandbox(run_code=True) if config.answers.run_code else None
 
     def generate(
         self,
@@ -80,10 +83,20 @@ class Sampler:
         return drawn
 
     def completion(self, sample: Sample) -> Completion:
-        """Decode a sample and extract its answer."""
+        """Decode a sample and extract its answer, a text."""
         text = self.encoder.adapter.decode(self.shards.policy.processor, sample.ids.tolist())
         answer = extract(text, sample.finish_reason, self.config.answers.extraction).answer
         return Completion(text, answer, len(sample.ids), sample.finish_reason)
+
+    def completions(self, prompt: Prompt, samples: Sequence[Sample]) -> tuple[Completion, ...]:
+        """Decode the samples of a prompt; the answers of a coding problem are those of their programs."""
+        decoded = tuple(self.completion(sample) for sample in samples)
+        if prompt.calls is None:
+            return decoded
+        assert self.sandbox is not None  # refused with the config
+        with span("programs"):
+            answers = program_answers(self.sandbox, prompt.calls, decoded)
+        return tuple(replace(one, answer=answer) for one, answer in zip(decoded, answers, strict=True))
 
     def evaluate(self, prompts: Sequence[Prompt]) -> list[Completion]:
         """One greedy completion per prompt, in order."""
@@ -95,7 +108,7 @@ class Sampler:
             block = prompts[start : start + config.engine.max_rows]
             encoded = [self.encoder.encode(prompt) for prompt in block]
             drawn = self.generate(block, encoded, 1, greedy, seed=0, during="evaluation")
-            completions += [self.completion(samples[0]) for samples in drawn]
+            completions += [self.completions(*each)[0] for each in zip(block, drawn, strict=True)]
         return completions
 
     def sync(self) -> dict[str, float]:
@@ -244,9 +257,9 @@ class Rollouts:
             )
 
     def _group(self, prompt: Prompt, samples: Sequence[Sample], voting: Sequence[Sample]) -> Group:
-        completions = tuple(self.sampler.completion(sample) for sample in samples)
+        completions = self.sampler.completions(prompt, samples)
         trained = completions[: self._trained]
-        voters = tuple(self.sampler.completion(sample) for sample in voting) if self._by_teacher else completions
+        voters = self.sampler.completions(prompt, voting) if self._by_teacher else completions
         return Group(prompt.uid, trained, voters if voters != trained else ())
 
     def _with_confidence(self, groups: Sequence[Group]) -> list[Group]:
