@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mmcorl.errors import UserError
-from mmcorl.sandbox.calls import tested_calls, tested_functions
+from mmcorl.sandbox.calls import calls_under_test, functions_under_test
 from model_adapters.user_files import leads_out, read_regular
 
 MOST_CHARACTERS = 1_000_000
@@ -191,10 +191,10 @@ def coding_problem(question: str, tests: str) -> tuple[str, tuple[str, ...]]:
     Raises RowError where the tests call no function with literal arguments.
     """
     _require_short(tests, MOST_CHARACTERS)
-    calls = tested_calls(tests)
+    calls = calls_under_test(tests)
     if not calls:
         raise RowError("no_inputs", "its tests call no function with values that are written out")
-    unnamed = [name for name in tested_functions(tests) if not re.search(rf"\b{re.escape(name)}\b", question)]
+    unnamed = [name for name in functions_under_test(tests) if not re.search(rf"\b{re.escape(name)}\b", question)]
     if unnamed:
         names = ", ".join(f"`{name}`" for name in unnamed)
         question += f"\n\nName the function{'s' * (len(unnamed) > 1)} {names}."

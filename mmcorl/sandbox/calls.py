@@ -26,7 +26,7 @@ def calls_of(source: str, names: Sequence[str]) -> list[str]:
     return calls
 
 
-def tested_functions(tests: str) -> list[str]:
+def functions_under_test(tests: str) -> list[str]:
     """Return the names of the functions that test code tests: those it imports from `solution`, as KodCode does.
 
     Where it does not, those that stand on the left of an assertion and are neither its own nor built in.
@@ -47,12 +47,12 @@ def tested_functions(tests: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def tested_calls(tests: str) -> tuple[str, ...]:
+def calls_under_test(tests: str) -> tuple[str, ...]:
     """Return the calls of the tested functions in test code whose arguments are literals, each once, in order.
 
     They are inputs for programs; what the tests expect of them is left out.
     """
-    calls = calls_of(tests, tested_functions(tests))
+    calls = calls_of(tests, functions_under_test(tests))
     return tuple(call for call in dict.fromkeys(calls) if _has_literal_arguments(call))
 
 
