@@ -86,7 +86,7 @@ def _in_group(
 
 
 def group_advantages(rewards: Tensor, std: StdKind = "unbiased", eps: float = 1e-4) -> Tensor:
-    """Advantage of each completion within its group: (B, K) rewards to (B, K), the paper's equation (3).
+    """Advantage of each completion within its group: (B, K) rewards to (B, K), the paper's equation (6).
 
     (r - mean) / (std + eps) over the K completions. `std`: `unbiased` divides by K - 1 (TRL), `population`
     by K (the theory), `none` only centres (Dr. GRPO). A group whose rewards are all equal gives exactly 0.
