@@ -576,6 +576,9 @@ class LoggingSettings(Section):
     """Trackers besides TensorBoard, which is always written."""
     gallery: int = Field(default=4, ge=0)
     """Prompts per evaluation step kept with images for the report, those where agents disagree first."""
+    alarms: Literal["warn", "stop", "off"] = "warn"
+    """What to do at a sign of collapse (`mmcorl.run.alarms`), which no known answer is needed for: say so once, or
+    checkpoint and stop."""
 
 
 class ProfileSettings(Section):

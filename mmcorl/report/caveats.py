@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from statistics import fmean
 
+from mmcorl.run.alarms import Watch
 from mmcorl.run.reader import RunFiles, dig, mapping, number
 
 REWARD_GAP = 0.2
@@ -21,6 +22,8 @@ def caveats(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[str]:
         for each, label in zip(runs, labels, strict=True)
         for change in (each.summary or {}).get("changed_files") or ()
     ]
+    for each, label in zip(runs, labels, strict=True):
+        notes += [f"{label}, step {alarm.step}: {alarm.sentence}." for alarm in Watch(lines=each.metrics).alarms]
     notes += _progress(runs, labels)
     notes += _comparability(runs, labels)
     for each, label in zip(runs, labels, strict=True):

@@ -21,6 +21,7 @@ from mmcorl.cotrain import StepRecord
 from mmcorl.interactions.records import agent_metrics, reply_records
 from mmcorl.report import profile_table
 from mmcorl.run import checkpoints
+from mmcorl.run.alarms import Watch
 from mmcorl.run.evaluation import HeldOut, is_best, response_records, scores
 from mmcorl.run.folder import atomic_write
 from mmcorl.run.gallery import gallery_records
@@ -104,6 +105,7 @@ class Recorder:
         self._best_step: int | None = None
         """Step of the last evaluation if it was the best so far."""
         self._unparsed_steps: dict[str, int] = {}
+        self._watch = Watch(config.logging.alarms, folder.lines("metrics.jsonl") if start else ())
         self._profiled = self.step + config.profile.steps[1] if config.profile else None
         """The step after which the profile is complete."""
 
@@ -159,7 +161,8 @@ class Recorder:
 
     def checkpoint_when_due(self, step: int, agents: Sequence[Agent]) -> None:
         """Write all agents at this step, or nothing; then remove the oldest checkpoints."""
-        if not (self._due(step, self.config.checkpoint.every) or self._best_step == step or self.stop_requested):
+        stopping = self.stop_requested or self._watch.stopped
+        if not (self._due(step, self.config.checkpoint.every) or self._best_step == step or stopping):
             return
         self._write_step()
         self.phase("checkpoint")
@@ -174,6 +177,8 @@ class Recorder:
         self._clock.stop()
         if self.stop_requested and step < self.steps:
             raise KeyboardInterrupt
+        if step < self.steps:
+            self._watch.require_quiet()
 
     # -- the end --------------------------------------------------------------------------------------------------
 
@@ -217,6 +222,8 @@ class Recorder:
         metrics = self._log_step(record, updates)
         self.trackers.log(metrics)
         self._warn_of_unparsed(metrics)
+        for alarm in self._watch.see(metrics):
+            self.progress.message(f"step {alarm.step}: {alarm.sentence}")
         self.step = record.step
         self._log_timing(metrics, overlapping)
         if record.step == self._profiled:

@@ -1,0 +1,143 @@
+"""Signs of collapse that need no known answer, from the lines of metrics.jsonl.
+
+Votes and confidence say nothing about being right: training on them can make agents surer of the same mistakes. What
+peers add is a second opinion, so the strongest sign is that agents become surer without coming closer to each other.
+All signs compare the last steps with the first, and a change that may be chance is no sign. Where agents share their
+mistakes from the start, as two copies of a model do, agreement looks like success, and no sign can tell.
+
+`python -m tests.bench.alarms` counts misses and false alarms on runs whose answers are known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, variance
+from typing import Any, Literal
+
+from mmcorl.errors import RunError
+
+WINDOW = 10
+"""First steps, and at least as many last ones (a third of the run so far), that are compared."""
+ERRORS = 2.5
+"""Standard errors, from the scatter of steps, that a change of votes must exceed."""
+SURER = 0.03
+"""Rise of the share of votes for the majority answer from which agents count as surer."""
+ENTROPY = 0.25
+"""Share of its first entropy at which an agent has hardly any left to explore with."""
+CLOSER = 0.1
+"""Rise of agreement that explains that loss: peers who learn from each other end up sure, too."""
+LENGTH = 2.0
+"""Factor by which completions grow or shrink."""
+UNANSWERED = 0.25
+"""Rise of the share of completions without an answer."""
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """One sign, the step at which it was first seen, and what it means."""
+
+    step: int
+    kind: str
+    sentence: str
+
+
+class Watch:
+    """Looks for signs as steps come in.
+
+    Args:
+        action: the setting `logging.alarms`.
+        lines: those of metrics.jsonl that a resumed run has already.
+
+    Raises:
+        RunError: these hold a sign, and `action` is to stop.
+    """
+
+    def __init__(
+        self, action: Literal["warn", "stop", "off"] = "warn", lines: Iterable[Mapping[str, Any]] = ()
+    ) -> None:
+        self.action = action
+        self.alarms: list[Alarm] = []
+        self._lines: list[Mapping[str, Any]] = []
+        for line in lines:
+            self.see(line)
+        self.require_quiet()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a sign ends the run."""
+        return self.action == "stop" and bool(self.alarms)
+
+    def require_quiet(self) -> None:
+        """Raise RunError where a sign ends the run."""
+        if self.stopped:
+            sign = self.alarms[0]
+            raise RunError(f"a sign of collapse at step {sign.step}: {sign.sentence}; logging.alarms=warn goes on")
+
+    def see(self, line: Mapping[str, Any]) -> list[Alarm]:
+        """Take one line of metrics.jsonl; return the signs that are new with it, each kind once."""
+        self._lines.append(line)
+        if self.action == "off" or len(self._lines) < 2 * WINDOW:
+            return []
+        first, last = self._lines[:WINDOW], self._lines[-max(WINDOW, len(self._lines) // 3) :]
+        known = {alarm.kind for alarm in self.alarms}
+        new = [
+            Alarm(int(line["step"]), kind, sentence)
+            for kind, sentence in signs(first, last, list(line["agents"]))
+            if kind not in known
+        ]
+        self.alarms += new
+        return new
+
+
+def signs(
+    first: Sequence[Mapping[str, Any]], last: Sequence[Mapping[str, Any]], agents: Sequence[str]
+) -> Iterable[tuple[str, str]]:
+    """Yield (kind, sentence) of every sign between two windows of steps."""
+
+    def series(read: Callable[[Mapping[str, Any]], Any]) -> tuple[list[float], list[float]] | None:
+        before, now = ([value for line in window if (value := read(line)) is not None] for window in (first, last))
+        return (before, now) if len(before) > 1 and len(now) > 1 else None
+
+    def of(agent: str, key: str) -> tuple[float, float] | None:
+        found = series(lambda line: (line["agents"].get(agent) or {}).get(key))
+        return (fmean(found[0]), fmean(found[1])) if found else None
+
+    agreement = series(lambda line: (line.get("cohort") or {}).get("agreement"))
+    sure = series(lambda line: fmean(line["agents"][agent]["vote_share"] or 0.0 for agent in agents))
+    gained = fmean(agreement[1]) - fmean(agreement[0]) if agreement else 0.0
+    error = _error(agreement) if agreement else 0.0
+    if agreement and sure:
+        before, now = map(fmean, sure)
+        if now - before >= max(SURER, ERRORS * _error(sure)) and gained + error < now - before:
+            yield (
+                "surer",
+                f"agents are surer of their own answers (the majority's share rose from {before:.2f} to {now:.2f}) but "
+                f"agree no more (from {fmean(agreement[0]):.2f} to {fmean(agreement[1]):.2f}), so some become sure of "
+                "mistakes: choose partners whose errors overlap less (mmcorl pair), or another supervision",
+            )
+    for agent in agents:
+        if (entropy := of(agent, "entropy")) and 0 <= entropy[1] < ENTROPY * entropy[0] and gained - error < CLOSER:
+            yield (
+                f"entropy of {agent}",
+                f"the entropy of {agent} fell from {entropy[0]:.3g} to {entropy[1]:.3g}; agreement did not rise: it "
+                "samples hardly anything new to learn from, so lower optimizer.lr or raise objective.kl_coef",
+            )
+        if (length := of(agent, "completion_length")) and not 1 / LENGTH < length[1] / max(length[0], 1e-9) < LENGTH:
+            yield (
+                f"length of {agent}",
+                f"the completions of {agent} went from {length[0]:.0f} to {length[1]:.0f} tokens: read some in the "
+                "report, and lower optimizer.lr or raise objective.kl_coef if they are empty or endless",
+            )
+        if (mute := of(agent, "unparsed_share")) and mute[1] - mute[0] >= UNANSWERED:
+            yield (
+                f"answers of {agent}",
+                f"{agent} leaves {mute[1]:.0%} of its completions without an answer, {mute[0]:.0%} at first: check "
+                "sampling.max_new_tokens and prompt.style, or lower optimizer.lr",
+            )
+
+
+def _error(windows: Sequence[Sequence[float]]) -> float:
+    """Return the standard error of the difference between the means of two windows of steps."""
+    return math.sqrt(sum(variance(window) / len(window) for window in windows))
