@@ -1,0 +1,40 @@
+"""A run that is to stop at a sign of collapse."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from evaluations import Cli, cli
+from mmcorl.run import alarms
+from runs import assert_same_run, changed, records, small_config, write_config
+
+__all__ = ["cli"]
+
+
+def test_a_run_stops_at_an_alarm_and_goes_on_where_it_is_told_to(
+    tiny_checkpoints: Mapping[str, Path], tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+):
+    models = {name: tiny_checkpoints[name] for name in ("qwen2", "llama")}
+    config = changed(small_config(models, "text"), logging__alarms="stop", checkpoint__every=5, steps=8)
+    command = ["train", write_config(tmp_path, config), "--quiet"]
+    cli(*command, "--run-dir", tmp_path / "whole", "logging.alarms=off")
+    # Any change of length at all is a sign then, after four steps.
+    monkeypatch.setattr(alarms, "WINDOW", 2)
+    monkeypatch.setattr(alarms, "LENGTH", 1.0 + 1e-9)
+    run = tmp_path / "run"
+    cli(*command, "--run-dir", run, status=1)
+    said = cli.err
+    steps = len(records(run, "metrics.jsonl"))
+    assert 4 <= steps < 8
+    assert f"safe up to step {steps}" in said
+    assert "a sign of collapse at step" in said
+    # The same command again says the same and trains nothing.
+    cli(*command, "--run-dir", run, status=1)
+    assert cli.err == said
+    assert len(records(run, "metrics.jsonl")) == steps
+    cli(*command, "--run-dir", run, "logging.alarms=warn")
+    assert_same_run(run, tmp_path / "whole")
+    assert "tokens: read some in the report" in (run / "report.html").read_text()
