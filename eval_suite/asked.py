@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mmcorl.config.schema import VisionConfig
+
 ASKED = ("style", "instruction", "system", "template", "vision", "temperature", "top_p", "max_new_tokens")
 """Entries of `Generation` that change what a score measures. How often it is sampled stands in the aggregation, which
 problems and in which form in the hash of the items."""
@@ -22,6 +24,8 @@ def asked_of(manifest: Mapping[str, Any], benchmark: str) -> dict[str, Any] | No
         return None
     # Entries that an earlier version did not have are those of its only behaviour.
     known = {"instruction": None, "system": None, "template": {}, "vision": {}, "top_p": 1.0, **how}
+    usual = VisionConfig().model_dump()
+    known["vision"] = {name: value for name, value in known["vision"].items() if value != usual.get(name)}
     return {name: known[name] for name in ASKED if name in known} | {
         "protocol": manifest.get("protocol"),
         "departures": list(manifest.get("departures", ())),
@@ -39,7 +43,7 @@ def asked_differences(a: Asked | None, b: Asked | None, *, families: bool = Fals
     for name in ASKED:
         values = a.get(name), b.get(name)
         if name == "template" and families:
-            values = values[0] is False, values[1] is False
+            values = values[0] == "off", values[1] == "off"
         if values[0] != values[1]:
             differing.append(f"{name}: {shown(name, a.get(name))}, {shown(name, b.get(name))}")
     return differing
@@ -48,7 +52,7 @@ def asked_differences(a: Asked | None, b: Asked | None, *, families: bool = Fals
 def shown(name: str, value: Any) -> str:
     """Return a setting as a person reads it."""
     if name == "template":
-        return "off" if value is False else settings_text(value) or "on"
+        return value if isinstance(value, str) else settings_text(value) or "on"
     if isinstance(value, Mapping):
         return settings_text(value) or "default"
     if value is None:
@@ -76,7 +80,7 @@ def sentence(how: Mapping[str, Any]) -> str:
     if how.get("system") is not None:
         words.append(f"system message {how['system']!r}")
     template = how.get("template", {})
-    if template is False:
+    if template == "off":
         words.append("no chat template")
     elif template:
         words.append(f"chat template with {settings_text(template)}")

@@ -28,7 +28,6 @@ from eval_suite.items import Item, Response
 from eval_suite.metrics.aggregate import SIXTH_CALL
 from eval_suite.options import EvalOptions
 from eval_suite.pipeline import open_judge, prepare
-from eval_suite.protocols import with_judge_end
 from eval_suite.reporter import SILENT, Reporter
 from eval_suite.results import Result, labels_of, unfinished
 from eval_suite.tables import check_one_table, csv_text, mean_cell, score_cell, score_tables, title
@@ -74,7 +73,7 @@ def evaluate_comas(
     Raises:
         UserError: a benchmark, checkpoint, option or folder that cannot be used; before work starts.
     """
-    options, out = _as_comas(with_judge_end(EvalOptions.build(options, {**changes, "protocol": "comas"}))), Path(out)
+    options, out = _as_comas(EvalOptions.build(options, {**changes, "protocol": "comas"})), Path(out)
     _check_out(out)
     judge = open_judge(options)
     job, loaded, sandbox = prepare(str(model), out / DRAFTS, benchmarks, options, reporter, SIZES)

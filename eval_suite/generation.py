@@ -43,7 +43,7 @@ class Generation:
     vision: Mapping[str, Any] = field(default_factory=dict)
     """Fields of `VisionSettings` that differ from its defaults: how images reach the model."""
     template: Template = field(default_factory=dict)
-    """Arguments of the chat template; False: no template."""
+    """Arguments of the chat template; `off`: no template."""
     seed: int = 0
     dtype: Literal["fp32", "bf16"] = "fp32"
     engine: str = "transformers"
@@ -97,7 +97,7 @@ def generation_for(
         asked["system"] = options.system
     template: Template = trained.template if trained is not None else {}
     if options.chat_template is not None:
-        template = (template or {}) if options.chat_template == "on" else False
+        template = "off" if options.chat_template == "off" else {} if isinstance(template, str) else template
     return Generation(
         **asked,
         vision=trained.image_settings if trained is not None else {},

@@ -58,7 +58,8 @@ def evaluate(
     Raises:
         UserError: a benchmark, checkpoint, option or folder that cannot be used; before work starts.
     """
-    options = with_judge_end(EvalOptions.build(options, changes))
+    options = EvalOptions.build(options, changes)
+    options = with_judge_end(options, options.protocol)
     if options.protocol == "comas":
         raise UserError("the CoMAS protocol asks twice, drafts and a sixth call: use evaluate_comas")
     judge = open_judge(options)
@@ -124,6 +125,7 @@ def grade_file(
     if path.is_dir():
         with EvalFolder(path) as folder:
             require_finished(folder)
+            options = with_judge_end(options, folder.manifest.get("protocol"))
             sandbox = open_sandbox(options, folder.items(), reporter)
             manifest = folder.manifest
             amended = manifest | {"mcq_policy": options.mcq_policy or manifest.get("mcq_policy", DEFAULT_POLICY)}
@@ -294,13 +296,14 @@ class EvalJob:
 
     def _settings(self) -> dict[str, Any]:
         """The part of the manifest that is known before the data are read."""
+        protocol = {"protocol": self.protocol, "departures": list(self.departures)}
         return {
             "model": self.model,
             "generation": {name: asdict(how) for name, how in self.generation.items()},
             "mcq_policy": self.mcq_policy,
             "samples_by_benchmark": {name: how.samples for name, how in self.generation.items()},
             "aggregations": dict(self.aggregations),
-        } | ({"protocol": self.protocol, "departures": list(self.departures)} if self.protocol else {})
+        } | {name: value for name, value in protocol.items() if value}
 
 
 def _usual(name: str) -> tuple[PromptStyle, int, float]:

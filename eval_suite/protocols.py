@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
-from eval_suite.options import EvalOptions, ProtocolName
+from eval_suite.options import EvalOptions, GradingOptions, ProtocolName
 from eval_suite.tasks import BENCHMARKS
 from mmcorl.errors import UserError
+
+AnyOptions = TypeVar("AnyOptions", bound=GradingOptions)
 
 
 @dataclass(frozen=True)
@@ -115,8 +117,8 @@ def forms_of(options: EvalOptions, sources: Mapping[str, str | None], trained: b
     return formed
 
 
-def with_judge_end(options: EvalOptions) -> EvalOptions:
+def with_judge_end(options: AnyOptions, protocol: ProtocolName | None) -> AnyOptions:
     """Let a judge read what the protocol shows it, unless the options say how much."""
-    if options.protocol is None or options.judge is None or "judge_end" in options.model_fields_set:
+    if protocol is None or options.judge is None or "judge_end" in options.model_fields_set:
         return options
-    return EvalOptions.build(options, {"judge_end": PROTOCOLS[options.protocol].judge_end})
+    return type(options).build(options, {"judge_end": PROTOCOLS[protocol].judge_end})

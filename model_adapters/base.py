@@ -137,7 +137,7 @@ class ModelAdapter(ABC):
         """Encode one prompt: images first, then the text, as one user turn with the generation prompt.
 
         The ids equal those of the chat template and processor alone. `images` come from `load_image`. `template` sets
-        arguments of the chat template, such as Qwen3's `enable_thinking`; with False the text alone is encoded. Raises
+        arguments of the chat template, such as Qwen3's `enable_thinking`; with `off` the text alone is encoded. Raises
         AdapterError for a prompt that cannot be encoded or contains turn markers.
         """
 

@@ -20,8 +20,8 @@ from weakref import WeakKeyDictionary
 
 from model_adapters.errors import AdapterError
 
-Template = Mapping[str, Any] | Literal[False]
-"""Arguments of the chat template; False: no template, the model reads the text alone."""
+Template = Mapping[str, Any] | Literal["off"]
+"""Arguments of the chat template; `off`: no template, the model reads the text alone."""
 
 NO_ARGUMENTS: Mapping[str, Any] = MappingProxyType({})
 """No arguments: the template's defaults."""
@@ -49,7 +49,7 @@ def render(processor: Any, messages: Sequence[Mapping[str, Any]], given: Templat
 
     Raises AdapterError when the template refuses the messages, such as a system turn it does not support.
     """
-    if given is False:
+    if isinstance(given, str):
         return _without_template(processor, messages, **options)
     options |= arguments(processor, given)
     try:
@@ -87,7 +87,7 @@ def arguments(processor: Any, given: Template) -> dict[str, Any]:
     none or does not end, and where there is no template, unless none is wanted.
     """
     source = _source(processor)
-    if given is False:
+    if isinstance(given, str):
         return {}
     if not source:
         raise AdapterError(

@@ -17,6 +17,7 @@ from mmcorl.cli import analysis, eval, rephrase, tools, train
 from mmcorl.cli.arguments import COMMANDS, add_arguments
 from mmcorl.cli.output import enduring
 from mmcorl.errors import RunError, UserError
+from model_adapters.errors import AdapterError
 
 GROUPS = (train, eval, analysis, rephrase, tools)
 """Importing a group adds its commands to `COMMANDS`."""
@@ -82,9 +83,7 @@ def _run(arguments: argparse.Namespace) -> int:
             print(f"mmcorl: {str(error.filename)!r}: {error.strerror}", file=sys.stderr)
         return 1
     except Exception as error:
-        # The module of AdapterError imports torch.
-        adapters = sys.modules.get("model_adapters.base")
-        if not isinstance(error, UserError) and not (adapters and isinstance(error, adapters.AdapterError)):
+        if not isinstance(error, UserError | AdapterError):
             traceback.print_exc()
             return 1
         print(f"mmcorl: {error}", file=sys.stderr)

@@ -111,7 +111,7 @@ class AgentSettings(Section):
     view: str = "original"
     """Which wording of the questions this agent reads: `original` or a view of the training data. Data without
     views, such as a validation set, are read in their original wording."""
-    template: dict[str, Any] | Literal[False] = Field(default_factory=dict)
+    template: dict[str, Any] | Literal["off"] = Field(default_factory=dict)
     """Arguments of this agent's chat template, such as {enable_thinking: false} for Qwen3; unknown ones are refused.
     `off` does without a template: the model reads the question and its instruction alone, as a base model continues
     a text. It then takes neither images nor a system message."""

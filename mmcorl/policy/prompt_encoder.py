@@ -100,7 +100,7 @@ class PromptEncoder:
     def dummy(self, image: bool) -> Encoded:
         """A short meaningless prompt, with a small image or without: for ranks that have no work left."""
         # Without a chat template no batch has images.
-        images = [Image.new("RGB", DUMMY_SIDES)] if image and self.settings.template is not False else []
+        images = [Image.new("RGB", DUMMY_SIDES)] if image and self.settings.template != "off" else []
         return self.adapter.encode(self.processor, "?", images, **self._how())
 
     def length(self, prompt: Prompt) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -103,6 +104,7 @@ def _read(file: Path, parse: Any) -> TrainedWith:
     raise UserError(f"{str(file)!r} does not say how the checkpoint was trained ({reason}): restore or remove it")
 
 
+@cache
 def _on_hub(model: str) -> Path | None:
     from transformers.utils import cached_file
 

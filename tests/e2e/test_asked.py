@@ -61,9 +61,11 @@ HOW: dict[str, Any] = {"style": "boxed", "temperature": 0.0, "top_p": 1.0, "max_
     [
         ({}, [], []),
         ({"seed": 3, "engine": "vllm", "samples": 4, "instruction": None, "vision": {}}, [], []),
+        # Image settings as earlier versions wrote them, defaults and all.
+        ({"vision": {"max_side": 1024, "tiles": 1, "min_pixels": None, "max_pixels": None}}, [], []),
         ({"vision": {"tiles": 4}}, ["vision: default, tiles=4"], ["vision: default, tiles=4"]),
         ({"template": {"enable_thinking": False}}, ["template: on, enable_thinking=False"], []),
-        ({"template": False}, ["template: on, off"], ["template: on, off"]),
+        ({"template": "off"}, ["template: on, off"], ["template: on, off"]),
         ({"temperature": 0.6, "top_p": 0.95}, ["temperature: 0, 0.6", "top_p: 1, 0.95"], None),
     ],
 )

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ from evaluations import Cli, cli, evaluation, gsm8k, kill, math500, trained_copy
 from mmcorl.cli.main import main
 from mmcorl.errors import UserError
 from paths import FIXTURES
+from runs import TESTS
 
 __all__ = ["cli"]
 SETTINGS = {"temperature": 0, "max_new_tokens": 8, "style": "plain", "dtype": "fp32"}
@@ -72,7 +76,7 @@ def test_a_trained_checkpoint_and_its_base_are_asked_alike(
         assert [(asked[name].style, asked[name].system) for name in names] == [("paper_tags", "Be brief.")] + 3 * [
             ("plain", None)
         ]
-    assert planned(trained, "math500", chat_template="off")["math500"].template is False
+    assert planned(trained, "math500", chat_template="off")["math500"].template == "off"
     own = planned(trained, "math500", "mbpp", instruction=" Solve it.", system="")
     assert [(how.instruction, how.system) for how in own.values()] == [(" Solve it.", ""), (None, "")]
     for options, says in (
@@ -169,6 +173,20 @@ def test_options_checkpoints_and_benchmarks_are_refused_before_the_data_are_look
     with pytest.raises(UserError, match="sample"):
         evaluate("zoo:qwen2", "gsm8k", tmp_path, sampels=3)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_a_missing_checkpoint_is_one_sentence_in_a_process_of_its_own(tmp_path: Path) -> None:
+    """The module that most errors of checkpoints come from is not imported yet."""
+    argv = ["eval", "no/where/at/all", "mine=synthetic:text", "--out", str(tmp_path / "out")]
+    done = subprocess.run(
+        [sys.executable, "-m", "mmcorl.cli", *argv],
+        env={**os.environ, "PYTHONPATH": str(TESTS.parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
 
 
 def test_a_begun_folder_is_refused_by_its_settings_before_the_data_are_looked_for(

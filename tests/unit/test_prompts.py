@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,8 +16,9 @@ from mmcorl.errors import UserError
 from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.policy.prompt_styles import STYLES
 from mmcorl.policy.trained_with import TrainedWith, trained_with
+from mmcorl.trainer.worker import Worker
 from model_adapters.base import AdapterError
-from worker_parts import prompt, settings
+from worker_parts import CPU, STEPS, prompt, settings
 
 # DrStranded/Co-RL ff476f0: llm/trainers/co_rl/dataset.py `_make_prompt`; mllm/trainers/dataset.py `_make_prompt`;
 # mllm/eval/eval_mllm.py `BOXED_SUFFIX` and the system turn beside it.
@@ -73,13 +75,23 @@ def test_an_instruction_of_ones_own_and_a_system_message_win(tiny_checkpoints: M
 @each_family("qwen2", "llama", "qwen2_5_vl")
 def test_without_a_chat_template_the_text_alone_is_read(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
     start = "<|begin_of_text|>" if family == "llama" else ""
-    text = rendered(tiny_checkpoints[family], template=False, style="paper_text")
+    text = rendered(tiny_checkpoints[family], template="off", style="paper_text")
     assert text == start + TEXT
     with pytest.raises(AdapterError, match="which alone has a place for a system message"):
-        rendered(tiny_checkpoints[family], template=False, system="Be brief.")
+        rendered(tiny_checkpoints[family], template="off", system="Be brief.")
     if family == "qwen2_5_vl":
         with pytest.raises(AdapterError, match="which alone has a place for images"):
-            rendered(tiny_checkpoints[family], noise(56, 56), template=False)
+            rendered(tiny_checkpoints[family], noise(56, 56), template="off")
+
+
+@each_family("qwen2", "qwen2_5_vl")
+def test_an_agent_without_a_chat_template_is_trained(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
+    config = settings(agents=[{"name": "a", "model": str(tiny_checkpoints[family]), "template": "off"}])
+    agent = Worker(config, PromptEncoder(config, config.agents[0], config.agents[0].model), STEPS, CPU)
+    (group,) = agent.rollout([prompt("1+1?")], 1)
+    metrics = agent.update({group.uid: (1.0, 0.0, 0.0, 1.0)}, 1)
+    assert math.isfinite(metrics["loss"])
+    assert metrics["grad_norm"] > 0
 
 
 def test_a_checkpoint_that_has_none_is_asked_without_or_refused(
@@ -87,7 +99,7 @@ def test_a_checkpoint_that_has_none_is_asked_without_or_refused(
 ) -> None:
     path = shutil.copytree(tiny_checkpoints["qwen2"], tmp_path / "base")
     (path / "chat_template.jinja").unlink()
-    assert rendered(path, template=False, style="paper_text") == TEXT
+    assert rendered(path, template="off", style="paper_text") == TEXT
     with pytest.raises(AdapterError, match=r"has no chat template: .*or ask without one \(`template: off`"):
         rendered(path)
 
@@ -107,11 +119,11 @@ def test_what_a_checkpoint_was_trained_with_is_read_where_it_lies(tmp_path: Path
     assert (old.prompt.style, old.prompt.system, old.template) == ("plain", "Be brief.", {"enable_thinking": False})
     assert old.image_settings == {"max_side": 512, "tiles": 4, "max_pixels": 90000}
     config = settings(prompt={"style": "paper_tags", "instruction": "\n?"}, vision={"max_pixels": 90000})
-    agent = AgentSettings(name="qwen", model="m", template=False)
+    agent = AgentSettings(name="qwen", model="m", template="off")
     TrainedWith.of(config, agent).write(final)
     known = trained_with(str(final))
     assert known is not None
-    assert (known.prompt, known.template, known.image_settings) == (config.prompt, False, {"max_pixels": 90000})
+    assert (known.prompt, known.template, known.image_settings) == (config.prompt, "off", {"max_pixels": 90000})
     moved = shutil.copytree(final, tmp_path / "elsewhere")
     assert trained_with(str(moved)) == known
     assert trained_with("Qwen/Qwen2.5-VL-3B-Instruct") is None

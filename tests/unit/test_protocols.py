@@ -14,7 +14,7 @@ from eval_suite.generation import Generation
 from eval_suite.grading import Grader
 from eval_suite.grading.rules import last_number
 from eval_suite.items import Item, Response
-from eval_suite.options import EvalOptions
+from eval_suite.options import EvalOptions, GradeOptions
 from eval_suite.pipeline import EvalJob
 from eval_suite.protocols import forms_of, with_judge_end
 from eval_suite.tasks import BENCHMARKS
@@ -41,7 +41,7 @@ def models(tiny_checkpoints: Mapping[str, Path], tmp_path: Path) -> tuple[str, s
 def test_text_benchmarks_are_asked_as_in_the_paper(models: tuple[str, str]) -> None:
     """T 0.6, top-p 0.95, 3,072 tokens; AMC 3 x avg@8; LiveCodeBench at its harness's defaults; base: no template."""
     names = ("gsm8k", "math500", "amc", "humaneval", "mbpp", "gpqa_diamond", "livecodebench")
-    for model, template in zip(models, (False, {}), strict=True):
+    for model, template in zip(models, ("off", {}), strict=True):
         trained = model == models[1]
         forms = forms_of(EvalOptions(protocol="paper-text"), dict.fromkeys(names), trained)
         humaneval = "humaneval" if trained else "humaneval_completion"
@@ -70,10 +70,16 @@ def test_vision_benchmarks_are_asked_as_in_the_paper(models: tuple[str, str]) ->
         ("paper_boxed", "You are a helpful assistant."),
         ("paper_tags", None),
     ]
-    judged = with_judge_end(EvalOptions(protocol="paper-vlm", judge="http://localhost:1/v1"))
-    assert judged.judge_end == 6000
-    assert with_judge_end(EvalOptions(protocol="paper-vlm", judge="http://localhost:1/v1", judge_end=9)).judge_end == 9
-    assert with_judge_end(EvalOptions(protocol="paper-vlm")).judge_end == 0
+    judge = "http://localhost:1/v1"
+    for protocol, options, end in (
+        ("paper-vlm", EvalOptions(judge=judge), 6000),
+        ("paper-vlm", GradeOptions(judge=judge), 6000),  # a folder that is judged later
+        ("paper-vlm", EvalOptions(judge=judge, judge_end=9), 9),
+        ("paper-vlm", EvalOptions(), 0),
+        ("paper-text", EvalOptions(judge=judge), 0),
+        (None, EvalOptions(judge=judge), 0),
+    ):
+        assert with_judge_end(options, protocol).judge_end == end
 
 
 def test_what_departs_from_a_protocol_is_recorded(models: tuple[str, str]) -> None:
