@@ -45,9 +45,15 @@ def data_settings(source: str, changes: Sequence[str]) -> Any:
 
 def open_rows(source: str, changes: Sequence[str]) -> tuple[Any, list[str]]:
     """Open a source, columns by their usual names where none are set; return it and what to note of that."""
+    from mmcorl.data.recipes import holds_code
     from mmcorl.data.sources import load_prompts
 
     settings = data_settings(source, changes)
+    if holds_code(settings):
+        raise UserError(
+            f"{source} has coding problems, whose programs are only compared in training: evaluate on humaneval, mbpp "
+            "or livecodebench, or leave columns.tests out"
+        )
     rows = load_prompts(settings)
     if settings.synthetic or settings.recipe or source.endswith((".yaml", ".yml")):
         return rows, []

@@ -30,6 +30,7 @@ from mmcorl.launch.process_setup import prepare_process
 from mmcorl.launch.ray_cluster import require_ray
 from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.policy.prompt_styles import instruction_of, system_of
+from mmcorl.sandbox.process import open_sandbox
 from mmcorl.tools.zoo import resolve
 from mmcorl.trainer import parity
 from mmcorl.trainer.memory import GIB, Budget, budget, ram, shape_of, together
@@ -68,6 +69,17 @@ def packages(config: Config) -> Iterator[Finding]:
             yield Finding("problem", "patches", f"{one.patch.name}: {one.reason}")
         elif one.state != "not needed":
             yield Finding("note", "patches", f"{one.patch.name}: {one.patch.symptom}; {one.reason}")
+
+
+def sandbox(config: Config) -> Iterator[Finding]:
+    """Whether this machine can run programs of the agents, where the config permits it."""
+    if config.answers.run_code:
+        try:
+            layers = open_sandbox(run_code=True).layers
+        except UserError as error:
+            yield Finding("problem", "sandbox", str(error))
+        else:
+            yield Finding("ok", "sandbox", f"programs of the agents are confined by {', '.join(layers)}")
 
 
 def protocol(config: Config) -> Iterator[Finding]:
@@ -152,7 +164,8 @@ def examine(config: Config, *, quiet: bool = False) -> Iterator[Finding]:
     readers: list[PromptEncoder] = []
     rows: list[Prompt] = []
     problems = False
-    for finding in itertools.chain(protocol(config), packages(config), _needed(config, quiet, readers, rows)):
+    cheap = (protocol(config), packages(config), sandbox(config))
+    for finding in itertools.chain(*cheap, _needed(config, quiet, readers, rows)):
         problems |= finding.level == "problem"
         yield finding
     if problems:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from mmcorl.config import Config
+from mmcorl.data.recipes import RECIPES
 from mmcorl.policy.prompt_styles import STYLES, instruction_of
 from mmcorl.report.table import Cell, Table, cells
 
@@ -70,7 +71,7 @@ class Comparison:
 def kind_of(config: Config) -> Kind:
     """Which of the paper's runs a config is like, by its training data."""
     train = config.data.train
-    pictures = train.recipe is not None and train.recipe != "math_level345"
+    pictures = train.recipe is not None and RECIPES[train.recipe].columns.image is not None
     return "vlm" if pictures or train.columns.image or train.source == "synthetic:visual" else "text"
 
 

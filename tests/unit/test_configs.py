@@ -138,7 +138,22 @@ def test_an_agent_has_four_gpus_of_the_node_and_three_share_it(name):
     assert (config.launcher, config.training.sharding, config.engine.kind) == ("ray", "zero3", "vllm")
 
 
-@pytest.mark.parametrize("name", TEXT)
+def test_the_mixture_of_comas_is_drawn_at_random_and_validated_on_other_rows():
+    config = load("configs/paper/text_3b_comas.yaml")
+    parts = (config.data.train, *config.data.also)
+    assert [(part.recipe, part.hold_out.rows, part.hold_out.part) for part in parts if part.hold_out] == [
+        ("math_level345", 600, "held_out"),
+        ("kodcode", 600, "held_out"),
+        ("webinstruct", 800, "held_out"),
+    ]
+    assert config.answers.run_code
+    (validation,) = config.validation.sets
+    assert config.data.train.hold_out is not None
+    assert validation.data.hold_out == config.data.train.hold_out.model_copy(update={"part": "train"})
+    assert (validation.data.source, validation.data.limit) == (config.data.train.source, 150)
+
+
+@pytest.mark.parametrize("name", [name for name in TEXT if "comas" not in name])
 def test_text_runs_of_the_paper_hold_out_150_rows(name):
     config = load(name)
     held_out = config.data.train.hold_out
@@ -179,6 +194,7 @@ def test_the_runs_of_the_paper_s_tables_are_there():
     assert models == {
         "text_3b": small,
         "text_3b_plus": small,
+        "text_3b_comas": ["Qwen2.5-3B-Instruct", "Llama-3.2-3B-Instruct"],
         "text_3b_ring_of_three": [*small, "Qwen3-1.7B-Base"],
         "text_1.7b_alone": ["Qwen3-1.7B-Base"],
         "text_3b_same_family": ["Qwen2.5-3B"] * 2,
