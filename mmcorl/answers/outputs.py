@@ -18,7 +18,8 @@ _FORM = re.compile(r"outputs [0-9a-f]{16}: ")
 def outputs_answer(outputs: Sequence[str]) -> str:
     """Return the answer of a program: a digest of all its outputs, and the first of them for people."""
     digest = hashlib.sha256(json.dumps(list(outputs)).encode()).hexdigest()[:16]
-    shown = " ".join(", ".join(outputs).split())
+    # A hostile program may say anything, such as characters that no file can hold.
+    shown = "".join(each if each.isprintable() else "?" for each in " ".join(", ".join(outputs).split()))
     return f"outputs {digest}: {shown if len(shown) <= _SHOWN else shown[: _SHOWN - 3] + '...'}"
 
 

@@ -13,6 +13,8 @@ from mmcorl.answers import open_relation
 from mmcorl.answers.outputs import is_outputs, outputs_answer
 from mmcorl.config import parse
 from mmcorl.errors import UserError
+from mmcorl.interactions import prompts
+from mmcorl.interactions.base import request, start_conversations
 from mmcorl.labels.supervision import Supervision
 from mmcorl.rewards import Reward
 from mmcorl.sandbox.calls import calls_under_test, functions_under_test
@@ -106,7 +108,7 @@ def test_a_program_that_does_not_end_has_no_vote(sandbox):
 
 
 def test_programs_vote_by_what_they_do_and_are_rewarded_by_the_peers_vote(sandbox):
-    prompts = [
+    problems = [
         Prompt("code", "code", "Add.", calls=CALLS),
         Prompt("math", "math", "1/2 + 1/4?", gold="3/4"),
     ]
@@ -126,8 +128,8 @@ def test_programs_vote_by_what_they_do_and_are_rewarded_by_the_peers_vote(sandbo
             ]
         )
     with open_relation() as relation:
-        labels = Supervision("ring", ["a", "b"], relation=relation).labels(groups, prompts)
-        rewards = [Reward(relation)(own, row, prompts) for own, row in zip(groups, labels.labels, strict=True)]
+        labels = Supervision("ring", ["a", "b"], relation=relation).labels(groups, problems)
+        rewards = [Reward(relation)(own, row, problems) for own, row in zip(groups, labels.labels, strict=True)]
     votes = [[(vote.support, vote.unparsed) for vote in row] for row in labels.votes]
     assert votes == [[(2, 1), (2, 1)], [(2, 0), (2, 0)]]
     assert [row[0].answer for row in labels.labels] == [
@@ -141,6 +143,12 @@ def test_programs_vote_by_what_they_do_and_are_rewarded_by_the_peers_vote(sandbo
     ]
 
 
+def test_of_a_conversation_only_solutions_are_programs():
+    (talk,) = start_conversations([Prompt("code", "code", "Add.", calls=CALLS)], 1)
+    for role, calls in (("solver", CALLS), ("evaluator", None), ("scorer", None)):
+        assert request(talk, 1, role, 0, prompts.solve, limit=9).prompt.calls == calls
+
+
 @pytest.mark.parametrize("vote_by", ["values", "strings"])
 def test_no_relation_looks_into_what_programs_answer(vote_by):
     half, decimal, long = outputs_answer(["1/2"]), outputs_answer(["0.5"]), outputs_answer([str(Fraction(1, 7))] * 99)
@@ -149,6 +157,9 @@ def test_no_relation_looks_into_what_programs_answer(vote_by):
         assert not relation.same(half, decimal)
         assert relation.same(half, outputs_answer(["1/2"]))
     assert len(long) < 130
+    odd = outputs_answer(["\ud800\x00", "é\n"])
+    assert odd.endswith(": ??, é")
+    assert odd != outputs_answer(["??", "é"])
     assert is_outputs(long)
     assert not is_outputs("outputs: 1/2")
 
