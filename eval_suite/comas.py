@@ -102,10 +102,7 @@ def evaluate_comas(
         EvalFolder(sixth_job.out, sixth_manifest) as sixth,
         job.checkpoint() as checkpoint,
     ):
-        for name, copy in loaded.items():
-            for note in copy.notes:
-                reporter.note(f"{name}: {note}")
-        for line in job.opening(options, judge):
+        for line in job.opening(loaded, options, judge):
             reporter.note(line)
         if unfinished(drafts):
             for drafting in job.generation.values():

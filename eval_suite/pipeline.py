@@ -65,10 +65,7 @@ def evaluate(
     judge = open_judge(options)
     job, loaded, sandbox = prepare(str(model), Path(out), benchmarks, options, reporter)
     with EvalFolder(job.out, job.manifest(loaded)) as folder:
-        for name, copy in loaded.items():
-            for note in copy.notes:
-                reporter.note(f"{name}: {note}")
-        for line in job.opening(options, judge):
+        for line in job.opening(loaded, options, judge):
             reporter.note(line)
         with job.checkpoint() as checkpoint:
             job.answer(folder, loaded, checkpoint, reporter)
@@ -217,9 +214,12 @@ class EvalJob:
         place = adapter, options.device
         return cls(model, out, generation, aggregations, policy, *place, options.protocol, tuple(departures))
 
-    def opening(self, options: EvalOptions, judge: JudgeSettings | VllmJudge | None) -> list[str]:
-        """What is asked, how it is sampled and graded, in a few lines."""
-        lines = [
+    def opening(
+        self, loaded: Mapping[str, Loaded], options: EvalOptions, judge: JudgeSettings | VllmJudge | None
+    ) -> list[str]:
+        """What is to be known of the data, what is asked, and how it is sampled and graded, in a few lines."""
+        lines = [f"{name}: {note}" for name, copy in loaded.items() for note in copy.notes]
+        lines += [
             f"asked as {names}: {how}"
             for names, how in grouped([(title(name), sentence(asdict(how))) for name, how in self.generation.items()])
         ]

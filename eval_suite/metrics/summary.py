@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import Any
 
 from eval_suite.asked import Asked
-from eval_suite.benchmark import Benchmark, by_field
+from eval_suite.benchmark import Benchmark, SubScores, by_field
 from eval_suite.grading.gold import clean_gold
 from eval_suite.grading.rules import OUT_OF_TIME
 from eval_suite.items import Item
@@ -81,9 +81,7 @@ def summarise(
     summary = {}
     with Equivalence() as default:
         for name, (members, graded) in by_benchmark.items():
-            repeated = next((id for id, count in Counter(item.id for item in members).items() if count > 1), None)
-            if repeated is not None:
-                raise UserError(f"item {repeated!r} of {name} appears twice: give every item its own id")
+            _refuse_repeated(name, members)
             benchmark = (benchmarks or {}).get(name)
             aggregation = (aggregations or {}).get(name) or default_aggregation(len(graded) // len(members))
             score, by_rule = (
@@ -103,9 +101,7 @@ def summarise(
                 "rule_accuracy": by_rule.accuracy,
                 "tie_rule": score.tie_rule,
                 "ties": score.ties,
-                "sub_scores": benchmark.sub_scores(members, shares)
-                if benchmark
-                else by_field(members, shares, ("tag",)),
+                "sub_scores": _sub_scores(benchmark, members, shares),
                 "caveats": list(benchmark.caveats(members, shares)) if benchmark else [],
                 **_counts(members, graded, judge),
                 "asked": (asked or {}).get(name),
@@ -118,6 +114,17 @@ def summarise(
                 ),
             }
     return {"benchmarks": summary}
+
+
+def _refuse_repeated(name: str, items: Sequence[Item]) -> None:
+    repeated = next((id for id, count in Counter(item.id for item in items).items() if count > 1), None)
+    if repeated is not None:
+        raise UserError(f"item {repeated!r} of {name} appears twice: give every item its own id")
+
+
+def _sub_scores(benchmark: Benchmark | None, items: Sequence[Item], shares: Mapping[str, float]) -> SubScores:
+    """The sub-scores of a benchmark; of rows of one's own, accuracy by their tag."""
+    return by_field(items, shares, ("tag",)) if benchmark is None else benchmark.sub_scores(items, shares)
 
 
 def items_hash(fingerprints: Mapping[str, str]) -> str:
