@@ -38,6 +38,7 @@ EPILOG = """examples:
 
 
 REMOVED = {
+    "--failed": "it is gone: rows without another wording have none in the file, and training says what it can do",
     "--allow-unsafe-code": "it is gone, because code that cannot be isolated is refused: use a Linux container",
 }
 """Options of earlier versions, and the way out."""
@@ -46,6 +47,8 @@ REMOVED = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if " ".join(words[:2]) in COMMANDS:  # such as `rephrase audit`
+        words[:2] = [" ".join(words[:2])]
     parser = _parser(words[0] if words else None)
     # argparse takes no positional arguments after an option that follows others; overrides may be anywhere.
     arguments, rest = parser.parse_known_args(words)

@@ -8,14 +8,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-from mmcorl.cli.arguments import Flag, Output, Progress, command
+from mmcorl.cli.arguments import Arguments, Flag, Output, Overrides, Progress, command
 from mmcorl.cli.train import RunArguments
 from mmcorl.config import load
-from mmcorl.tools.rephrase.options import RephraseOptions
+from mmcorl.errors import UserError
+from mmcorl.tools.rephrase.options import AuditOptions, RephraseOptions
 
 EPILOG = """examples:
   vllm serve Qwen/Qwen3-32B
-  mmcorl rephrase configs/paper/text_3b_plus.yaml --model Qwen/Qwen3-32B
+  mmcorl rephrase configs/paper/text_3b_plus.yaml --style scenario --model Qwen/Qwen3-32B
+  mmcorl rephrase audit configs/paper/text_3b_plus.yaml --model Qwen/Qwen3-32B
   mmcorl train configs/paper/text_3b_plus.yaml
 The rows are those of data.train; the file is the one that the config names under data.train.views. A config without a
 view needs --out, and the command prints how to train on it. The same command continues where it stopped; with more
@@ -46,9 +48,43 @@ def rephrase(run: ViewArguments, options: RephraseOptions, progress: Progress, o
     if output.as_json:
         print(json.dumps(asdict(report) | {"view": str(report.view)}))
     else:
-        print(report.describe(options))
+        print(report.describe(name, config.data.train))
         words = [*run.overrides, *training_overrides(config, name, out)]
         print("train on it:", " ".join([f"mmcorl train {run.config}", *(f"'{word}'" for word in words)]))
+    if report.unanswered:
+        print(f"mmcorl: no reply came for {report.unanswered} row(s); the same command asks for them", file=sys.stderr)
+    return 1 if report.unanswered else 0
+
+
+class AuditArguments(Arguments):
+    config: Annotated[str, Flag(positional=True, metavar="CONFIG_OR_VIEW")]
+    """a config with a view, or the .jsonl file that `mmcorl rephrase` wrote"""
+    overrides: Overrides = ()
+    """settings that differ from the config"""
+    view: Annotated[str | None, Flag(metavar="NAME")] = None
+    """view to audit, where the config has several"""
+    out: Annotated[Path | None, Flag(metavar="DIR")] = None
+    """folder of replies and findings (default: the view's file with .audit after its name)"""
+
+
+@command(
+    "rephrase audit",
+    "have a model answer a sample of questions in both wordings",
+    after_interrupt=": the same command continues, every reply so far is kept",
+)
+def audit(given: AuditArguments, options: AuditOptions, progress: Progress, output: Output) -> int:
+    """Report how many rows keep their answer; exit status 1 where the endpoint left rows unanswered."""
+    from mmcorl.tools import rephrase as rephrasing
+
+    is_file = given.config.endswith(".jsonl")
+    if is_file and given.overrides:
+        raise UserError(f"{given.overrides[0]!r} is a setting, but {given.config!r} is a view; give the config instead")
+    config = None if is_file else load(given.config, given.overrides)
+    file = Path(given.config) if is_file else None
+    source, name, out = rephrasing.audited(config, file, given.view, given.out)
+    side = config.vision.max_side if config else 1024
+    report = rephrasing.audit(source, name, options, out, max_side=side, quiet=progress.quiet)
+    print(json.dumps(asdict(report)) if output.as_json else report.describe(out))
     if report.unanswered:
         print(f"mmcorl: no reply came for {report.unanswered} row(s); the same command asks for them", file=sys.stderr)
     return 1 if report.unanswered else 0

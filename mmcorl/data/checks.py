@@ -13,6 +13,7 @@ from typing import Any
 from mmcorl.data.mixture import Rows
 from mmcorl.data.row_parsing import BadRow
 from mmcorl.data.settings import DataSettings
+from mmcorl.data.views import KEPT
 from mmcorl.errors import UserError
 from mmcorl.types import Prompt
 
@@ -72,7 +73,7 @@ class DataCheck:
     findings: tuple[Finding, ...]
     """The first 20 of each kind."""
     notes: Mapping[str, int]
-    """Kept rows that lost something: `further_images`, `further_answers`."""
+    """Kept rows that lack something: `further_images`, `further_answers`, `original wording in view NAME`."""
     answers: int
     """Kept rows with a known answer; `supervision: gold` needs all of them."""
     longest: Mapping[str, int]
@@ -90,7 +91,12 @@ class DataCheck:
     def summary(self) -> str:
         """One line for the log."""
         faults = f", skipped {_count_words(self.counts)}" if self.counts else ""
-        notes = "".join(f", {kind.replace('_', ' ')} left out of {count} row(s)" for kind, count in self.notes.items())
+        notes = "".join(
+            f", {kind} for {count} row(s)"
+            if kind.startswith(KEPT)
+            else f", {kind.replace('_', ' ')} left out of {count} row(s)"
+            for kind, count in self.notes.items()
+        )
         return f"{self.source}: {len(self.kept)} of {self.rows} rows usable{faults}{notes}"
 
 
@@ -227,7 +233,7 @@ def _refuse(report: DataCheck, settings: DataSettings) -> None:
         raise DataError(
             f"{sum(refused.values())} of {report.rows} rows of {report.source} cannot be used: "
             f"{_count_words(refused)} (first: row {first.row_id}, {first.reason}); "
-            f"repair them, or leave them out with {' and '.join(settings_to_change)}",
+            f"repair them, or leave them out with {' and '.join(settings_to_change)}{_keeping(refused, settings)}",
             report,
         )
     if len(report.kept) < settings.min_rows:
@@ -237,6 +243,18 @@ def _refuse(report: DataCheck, settings: DataSettings) -> None:
             f"fewer than min_rows {settings.min_rows}; repair the data or lower min_rows",
             report,
         )
+
+
+def _keeping(refused: Mapping[str, int], settings: DataSettings) -> str:
+    """Return the other way out where a view has no wording of some rows."""
+    if "missing_view" not in refused:
+        return ""
+    names = [name for name, view in settings.views.items() if view.not_reworded == "bad_row"]
+    name = names[0] if len(names) == 1 else "NAME"
+    return (
+        "; a view gets more wordings by `mmcorl rephrase` with more --attempts, and "
+        f"views.{name}.not_reworded: original lets rows without one keep their own"
+    )
 
 
 def _count_words(counts: Mapping[str, int]) -> str:

@@ -68,6 +68,9 @@ class View(_Settings):
     """The configuration (subset) of a hub data set or of a folder in hub layout."""
     columns: ViewColumns = ViewColumns()
     """Column names of the view."""
+    not_reworded: Literal["bad_row", "original"] = "bad_row"
+    """What a row does that the view has no wording for: it is a bad row (`on_bad_row`), or agents of this view read its
+    original wording, which data_check.json counts."""
 
     @model_validator(mode="after")
     def _names_its_column(self) -> View:

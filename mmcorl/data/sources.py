@@ -15,7 +15,7 @@ from mmcorl.data.recipes import RECIPES, Recipe
 from mmcorl.data.row_parsing import BadRow, RowError
 from mmcorl.data.settings import Columns, DataSettings, HoldOut
 from mmcorl.data.tables import SyntheticTable, Table, UnreadableRowError, open_table, require_columns, stored_columns
-from mmcorl.data.views import ViewTexts
+from mmcorl.data.views import KEPT, ViewTexts
 from mmcorl.errors import UserError
 from mmcorl.types import Prompt
 from model_adapters.user_files import home_of
@@ -82,7 +82,7 @@ class PromptSource(Sequence[Prompt]):
         return PromptSource(self.settings, self._table, self._columns, self._recipe, self._views, chosen)
 
     def read(self, index: int) -> tuple[Prompt, tuple[str, ...]]:
-        """Return the prompt of a row and what was left out of it, such as `further_images`."""
+        """Return the prompt of a row and what it lacks, such as `further_images` or a wording of a view."""
         number = self._indices[index]
         row = self._stored_row(number, self._full)
         row_id = self._row_id(number, row)
@@ -149,12 +149,15 @@ class PromptSource(Sequence[Prompt]):
         tag = self._optional(row, columns.tag)
         row_parsing.require_text([question, *(choices or ()), gold, None if tag is None else str(tag)])
         uid = row_parsing.prompt_uid(question, choices, images)
-        views = {
-            name: row_parsing.with_choices(
-                self._wording(name, row, row_id, uid, gold, named), choices, pictures_named=named
-            )
-            for name in self.settings.views
-        }
+        views = {}
+        for name, view in self.settings.views.items():
+            try:
+                wording = self._wording(name, row, row_id, uid, gold, named)
+            except RowError as fault:
+                if fault.kind != "missing_view" or view.not_reworded != "original":
+                    raise
+                wording, notes = question, (*notes, KEPT + name)
+            views[name] = row_parsing.with_choices(wording, choices, pictures_named=named)
         row_parsing.require_text(views.values())
         prompt = Prompt(
             uid=uid,

@@ -14,7 +14,9 @@ from mmcorl.errors import UserError
 ORIGINAL = "original_uid"
 """Column of a view: the content hash (`Prompt.uid`) of the row that is reworded. Checked wherever it exists."""
 REASON = "reason"
-"""Column of a view: why a row has no question."""
+"""Column of a view that `mmcorl rephrase` wrote: why a row has no other wording."""
+KEPT = "original wording in view "
+"""Start of the note on a row that keeps its original wording, before the name of the view."""
 
 
 class ViewTexts:
@@ -76,7 +78,10 @@ class ViewTexts:
             )
         if self._view.columns.answer is not None and answer != gold:
             raise RowError("misaligned_view", f"view {name!r} has the answer {answer!r} where the row has {gold!r}")
+        if self._has_originals and reason:
+            # Earlier versions wrote the original question into such rows.
+            raise RowError("missing_view", f"view {name!r} does not reword it ({reason})")
         try:
             return row_parsing.question_text(question, pictures_named=pictures_named)
         except RowError as error:
-            raise RowError("missing_view", f"view {name!r}: {error}{f' ({reason})' if reason else ''}") from error
+            raise RowError("missing_view", f"view {name!r}: {error}") from error

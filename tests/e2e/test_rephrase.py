@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from scipy.stats import binomtest
 
 from mmcorl.cli.main import main
 from mmcorl.config import load
@@ -223,7 +224,7 @@ def test_a_second_call_asks_nothing_and_more_attempts_ask_only_for_what_failed(t
     # Questions 2, 7, 12 and 17 are that text, the later ones with a number of their own.
     assert (first.reworded, first.failed) == (16, {"no_rewording": 4})
     assert {len(failure["attempts"]) for failure in failures} == {2}
-    assert (view[2]["question"], view[2]["reason"]) == (QUESTIONS[2], "no_rewording")
+    assert (view[2]["question"], view[2]["reason"]) == (None, "no_rewording")
     before = len(server.calls)
     again, same, _ = reworded(rows, options(server, attempts=2))
     assert (again.sent, again.sha256, same, len(server.calls)) == (0, first.sha256, view, before)
@@ -262,8 +263,8 @@ def test_no_reply_breaks_the_alignment(tmp_path, serve):
 
     report, view, failures = reworded(path, options(serve(rewriting(behave)), endpoint=("retries=0",), attempts=2))
     assert report.reworded == 4
-    expected = [text if HOSTILE[kind][1] else reword(text) for kind, text in zip(kinds, texts[1:], strict=True)]
-    expected[kinds.index("half a character")] += " ?"
+    expected = [None if HOSTILE[kind][1] else reword(text) for kind, text in zip(kinds, texts[1:], strict=True)]
+    expected[kinds.index("half a character")] = reword(texts[1 + kinds.index("half a character")]) + " ?"
     assert [row["question"] for row in view] == [reword(texts[0]), *expected]
     assert [row["reason"] or "" for row in view[1:]] == [HOSTILE[kind][1] for kind in kinds]
     assert all(failure["attempts"][-1]["detail"] for failure in failures)
@@ -356,7 +357,8 @@ def test_pictures_go_to_the_solver_and_stay_with_the_row(tmp_path, serve):
             assert address.startswith("data:image/png;base64,")
             shown.add(Image.open(io.BytesIO(base64.b64decode(address.partition(",")[2]))).tobytes())
     assert shown == {Image.open(io.BytesIO(p.images[0])).convert("RGB").tobytes() for p in prompts}
-    joined = load_prompts(source.model_copy(update={"views": view_of(tmp_path / "v.jsonl")}))
+    views = {"rephrased": {"source": str(tmp_path / "v.jsonl"), "not_reworded": "original"}}
+    joined = load_prompts(DataSettings(source="synthetic:visual", skills=("dots",), size=6, views=views))
     assert [prompt.images for prompt in joined] == [prompt.images for prompt in prompts]
 
 
@@ -417,7 +419,7 @@ def test_mistakes_are_one_sentence(tmp_path, serve, capsys):
         ([*out, "--attempts", "0"], "attempts is 0, but must be at least 1 (rewordings tried"),
         ([*out, "--solves", "2", "--agree", "3"], "agree 3 of 2 solutions can never agree"),
         ([*out, "--top-p", "0"], "top_p is 0.0, but must be above 0"),
-        ([*out, "--skip-rule", "sums"], "there is no rule 'sums'; the rules are unicode, length"),
+        ([*out, "--skip-rule", "sums"], "there is no rule 'sums' in style wording; they are unicode, length"),
         ([*out, "--key-env", "NO_SUCH_KEY"], "the variable NO_SUCH_KEY, named for the rewriter's key, is not set"),
         ([*out, "--check-set", "speed=9"], "checker option 'speed' is unknown"),
     ]:
@@ -442,15 +444,30 @@ def test_unanswered_rows_are_a_failure_that_the_same_command_mends(tmp_path, ser
     assert f"5 of 5 rows reworded: {tmp_path / 'v.jsonl'}" in text
     assert "2 requests in" in text
     assert text.endswith(f"train on it: mmcorl train {config}\n")
-    # Marked rows are bad rows of the training.
-    view = tmp_path / "marked.jsonl"
+    # Rows without another wording are bad rows of the training, or keep their own where that is said.
+    view = tmp_path / "few.jsonl"
     server.behaviour = rewriting(lambda call: good(call) if "Ann" in question_of(call) else Reply("no"))
-    assert main([*words, "--failed", "mark", "--attempts", "1", "--out", str(view), "--set", "extra.n=1"]) == 0
+    assert main([*words, "--attempts", "1", "--out", str(view), "--set", "extra.n=1"]) == 0
+    text = capsys.readouterr().out
+    assert "4 without another wording (4 no_rewording)" in text
+    assert "data.train.views.other.not_reworded=original" in text
     settings = data(rows, views=view_of(view))
-    with pytest.raises(UserError, match=r"first: row r0, view 'rephrased': the question is empty \(no_rewording\)"):
+    with pytest.raises(
+        UserError, match=r"first: row r0, view 'rephrased' does not reword it \(no_rewording\).*leave th"
+    ) as refused:
         check(load_prompts(settings), max_side=64)
+    assert "views.rephrased.not_reworded: original lets rows without one keep their own" in str(refused.value)
     kept = check(load_prompts(settings.model_copy(update={"on_bad_row": "skip"})), max_side=64)
     assert (kept.kept, kept.counts) == ((3,), {"missing_view": 4})
+    lenient = data(rows, views={"rephrased": {"source": str(view), "not_reworded": "original"}})
+    kept = check(load_prompts(lenient), max_side=64)
+    assert (len(kept.kept), kept.counts, kept.notes) == (5, {}, {"original wording in view rephrased": 4})
+    assert kept.summary() == "rows.jsonl: 5 of 5 rows usable, original wording in view rephrased for 4 row(s)"
+    assert [p.question("rephrased") == p.text for p in load_prompts(lenient)] == [True, True, True, False, True]
+    # Earlier versions wrote the original into such rows: they count the same.
+    mine = read_jsonl(view)
+    write_jsonl(view, [row | {"question": row["question"] or "What is $3 + 4$?"} for row in mine])
+    assert check(load_prompts(lenient), max_side=64).notes == kept.notes
 
 
 def test_different_family_plus_from_the_quickstart(tmp_path, serve, capsys):
@@ -480,3 +497,121 @@ def test_different_family_plus_from_the_quickstart(tmp_path, serve, capsys):
     prompt = load_prompts(made.data.train)[0]
     assert prompt.question("rephrased") == reword(prompt.text)
     assert len(prompt.images) == 1
+
+
+PROBLEMS = [
+    {
+        "id": "asymptotes",
+        "question": "How many vertical asymptotes does the graph of $y=\\frac{2}{x^2+x-6}$ have?",
+        "answer": "2",
+    },
+    {
+        "id": "bisector",
+        "question": "In triangle $ABC$, $AB=AC=14$ and $BC=26$. What is the length of the shortest angle bisector in "
+        "$ABC$? Express your answer in simplest radical form.",
+        "answer": "3\\sqrt{3}",
+    },
+]
+SCENARIOS = {
+    "asymptotes": "The function $f(t)=\\frac{2}{t^2+t-6}$ describes the temperature of a chemical reaction over time "
+    "$t$. How many vertical asymptotes appear on the graph of this function?",
+    "bisector": "A triangular park has two equal sides of 14 meters and a third side of 26 meters. The city plans a "
+    "path from each corner that bisects its angle, and will build only the shortest one. How long is that path? "
+    "Express your answer in simplest radical form.",
+}
+
+
+def test_a_refused_scenario_is_asked_again_and_told_before_training(tmp_path, serve, capsys):
+    rows = write_jsonl(tmp_path / "rows.jsonl", PROBLEMS)
+
+    def recast(call: Call) -> Reply:
+        kind = "asymptotes" if "asymptotes" in text_of(call) else "bisector"
+        text = SCENARIOS[kind]
+        if call.body["seed"] == 0:
+            text = text.replace("-6", "-8").replace("14", "15")
+        if call.body["seed"] == 1:  # The answer, and a side of which nothing is known.
+            text = text.replace("How many", "There are 2 of them. How many").replace("of 26 meters", "that is longer")
+        return tagged(text) if kind == "asymptotes" or call.body["seed"] < 2 else Reply("I give up.")
+
+    server = serve(rewriting(recast))
+    report, view, failures = reworded(rows, options(server, style="scenario"))
+    assert (report.reworded, report.failed) == (1, {"no_rewording": 1})
+    assert [row["question"] for row in view] == [SCENARIOS["asymptotes"], None]
+    reasons = [attempt["reason"] for attempt in failures[0]["attempts"]]
+    assert reasons == ["numbers", "numbers", "no_rewording"]
+    assert [call.body["seed"] for call in server.calls if kind_of(call) == "rewrite"].count(2) == 2
+    compared = [text_of(call) for call in server.calls if kind_of(call) == "compare"]
+    assert len(compared) == 1, "what the rules refuse is compared with nothing"
+    assert "keeps its answer to itself" in compared[0]
+    config = config_of(tmp_path, rows, f", views: {{other: {{source: '{tmp_path / 'view.jsonl'}'}}}}", ", view: other")
+    with pytest.raises(UserError, match=r"1 of 2 rows of rows.jsonl .*1 row missing in a view .*row bisector"):
+        check(load_prompts(load(config).data.train), max_side=64)
+
+
+def audit_words(given: Path | str, server: OpenAIServer, *more: str) -> list[str]:
+    return ["rephrase", "audit", str(given), "--model", "m", "--url", server.url, "--quiet", "--json", *more]
+
+
+def test_an_audit_counts_the_rows_that_keep_their_answer(tmp_path, serve, capsys):
+    stored = [
+        {"id": f"r{n}", "question": f"What is {n} plus 0?", "answer": None if n < 10 else str(n)} for n in range(30)
+    ]
+    rows, out = write_jsonl(tmp_path / "rows.jsonl", stored), tmp_path / "view.jsonl"
+    never = rewriting(lambda call: Reply("no") if "29" in question_of(call) else good(call))
+    rephrase(load_prompts(data(rows)), options(serve(never), attempts=1), out, quiet=True)
+
+    def answers(question: str, seed: int | None) -> str:
+        n = int(re.findall(r"\d+", question)[0])
+        if question.startswith("Please"):
+            # Row 3 has no known answer; 13 is right in the original only; 14 in neither; 15 in the rewording only.
+            return str(n + 1000) if n in (3, 13, 14) else f"{n}.0"
+        return str(n + 1) if n in (14, 15) else str(n)
+
+    def solve(call: Call) -> Reply:
+        return Reply(f"So \\boxed{{{answers(text_of(call), None)}}}.")
+
+    server = serve(solve)
+    assert main(audit_words(out, server)) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["reworded"], found["left_out"], found["rows"]) == (29, {"missing_view": 1}, 29)
+    assert (found["kept"], found["known"], found["solved"], found["solved_kept"]) == (26, 19, 17, 16)
+    exact = binomtest(26, 29).proportion_ci(method="wilson")
+    assert found["interval"] == pytest.approx([exact.low, exact.high])
+    # `Please answer this: ` are 20 characters before 17 or 18.
+    assert found["length_median"] == pytest.approx(38 / 18, abs=1e-4)
+    assert found["length_mean"] == pytest.approx((10 * 37 / 17 + 19 * 38 / 18) / 29, abs=1e-4)
+    differing = read_jsonl(tmp_path / "view.jsonl.audit/differing.jsonl")
+    assert [(row["id"], row["original_is_right"]) for row in differing] == [("r3", None), ("r13", True), ("r14", False)]
+    assert differing[1]["answer_to_reworded"] == "1013"
+    assert len(server.calls) == 2 * 29
+    # By the config that names the view, a sample of it asks nothing new; another seed draws others.
+    config = config_of(tmp_path, rows, f", views: {{other: {{source: '{out}'}}}}", ", view: other")
+    drawn = []
+    for seed in ("1", "1", "2"):
+        assert main([*audit_words(config, server, "--rows", "12", "--seed", seed)]) == 0
+        drawn.append(json.loads(capsys.readouterr().out) | {"known": None})
+    assert drawn[0] == drawn[1]
+    assert (drawn[0]["rows"], drawn[0]["view"], len(server.calls)) == (12, "other", 58)
+
+
+def test_an_audit_goes_on_and_says_what_it_cannot_use(tmp_path, serve, capsys):
+    rows, out = write_rows(tmp_path, 20), tmp_path / "view.jsonl"
+    rephrase(load_prompts(data(rows)), options(serve(good)), out, quiet=True)
+    server = serve(
+        lambda call: fail(400)(call) if "Please" in text_of(call) and "Ann" in text_of(call) else say("7")(call)
+    )
+    assert main(audit_words(out, server, "--set", "retries=0")) == 1
+    output = capsys.readouterr()
+    assert json.loads(output.out)["unanswered"] == 4
+    assert "no reply came for 4 row(s); the same command asks for them" in output.err
+    before = len(server.calls)
+    server.behaviour = say("7")
+    assert main(audit_words(out, server)) == 0
+    assert (json.loads(capsys.readouterr().out)["unanswered"], len(server.calls) - before) == (0, 4)
+    foreign = write_jsonl(tmp_path / "foreign.jsonl", [{"id": "r0", "question": "Eh?"}])
+    for given, sentence in [
+        (foreign, "does not say what it rewords"),
+        (config_of(tmp_path, rows), "does not say which view is audited; add it under data.train.views"),
+    ]:
+        assert main(audit_words(given, server)) == 2
+        assert sentence in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """Reword the questions of a data set with a model, so that agents can read different wordings. Imports no torch."""
 
-from mmcorl.tools.rephrase.options import RephraseOptions
+from mmcorl.tools.rephrase.audit import AuditReport, audit, audited
+from mmcorl.tools.rephrase.options import AuditOptions, RephraseOptions
 from mmcorl.tools.rephrase.rules import RULES, Breach, breach
 from mmcorl.tools.rephrase.run import (
     RephraseReport,
@@ -13,9 +14,13 @@ from mmcorl.tools.rephrase.run import (
 
 __all__ = [
     "RULES",
+    "AuditOptions",
+    "AuditReport",
     "Breach",
     "RephraseOptions",
     "RephraseReport",
+    "audit",
+    "audited",
     "breach",
     "rephrase",
     "rephrase_config",

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from mmcorl.config.errors import sentence
 from mmcorl.errors import UserError
 from mmcorl.llm_client import EndpointSettings, with_options
-from mmcorl.tools.rephrase.rules import RULES
+from mmcorl.tools.rephrase.rules import Style, rule_names
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,45 @@ class CheckerSettings(RewriterSettings):
     KEY_OPTION: ClassVar[str] = "--check-key-env, or check_key_env in Python"
 
 
-class RephraseOptions(BaseModel):
-    """Everything that decides what a view holds; equal options and replies give equal files."""
+@dataclass(frozen=True)
+class SolverSettings(RewriterSettings):
+    """The endpoint of the model that an audit asks."""
 
+    ROLE: ClassVar[str] = "solver"
+
+
+class _Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise UserError(sentence(error, values, type(self))) from error
+
+
+class AuditOptions(_Options):
+    """Everything that decides what an audit asks."""
+
+    model: str
+    """name under which the endpoint serves the model that answers"""
+    url: str = EndpointSettings.base_url
+    """its address, including /v1"""
+    key_env: str | None = None
+    """environment variable that holds its key"""
+    rows: int = Field(default=300, ge=1)
+    """rows to sample (the paper: 300)"""
+    seed: int = Field(default=0, ge=0)
+    """seed of the sample"""
+    set: tuple[str, ...] = ()
+    """NAME=VALUE of the endpoint: concurrency, timeout, retries, patience, stop_after, max_tokens, extra.NAME"""
+
+    def solver(self) -> SolverSettings:
+        return with_options(SolverSettings(self.url, self.model, self.key_env), self.set)
+
+
+class RephraseOptions(_Options):
+    """Everything that decides what a view holds; equal options and replies give equal files."""
 
     model: str
     """name under which the endpoint serves the model that rewords"""
@@ -45,6 +80,8 @@ class RephraseOptions(BaseModel):
     """its address, including /v1"""
     key_env: str | None = None
     """environment variable that holds its key"""
+    style: Style = "wording"
+    """other words for the same problem, formulas verbatim, or the problem in another concrete scenario (the paper)"""
     temperature: float = Field(default=0.7, ge=0, allow_inf_nan=False)
     """temperature of rewordings and solutions (Co-rewarding-I: 0.7)"""
     top_p: float = Field(default=0.8, gt=0, le=1)
@@ -66,12 +103,11 @@ class RephraseOptions(BaseModel):
     agree: int = Field(default=2, ge=1)
     """with check=solve: solutions of the rewording that must be right"""
     against: Literal["known", "votes"] = "known"
-    """with check=solve, the right answer: the row's own where it has one, or what at least `agree` of `solves`
-    solutions of the original say, which uses no label"""
-    failed: Literal["original", "mark"] = "original"
-    """a row without a good rewording keeps its wording, or has none and then counts as a bad row (`on_bad_row`)"""
+    """the right answer: the row's own where it has one (no scenario may tell it, and check=solve compares with it), or
+    for check=solve what at least `agree` of `solves` solutions of the original say, which uses no label"""
     skip_rule: tuple[str, ...] = ()
-    """rules not to apply: unicode, length, refusal, changed, pictures, options, numbers or latex"""
+    """rules not to apply: unicode, length, refusal, changed, pictures, options, numbers; for wordings latex, for
+    scenarios formulas, conditions or answer"""
     show_images: bool = False
     """send images with requests to reword and compare; requests to solve always have them"""
     set: tuple[str, ...] = ()
@@ -79,18 +115,13 @@ class RephraseOptions(BaseModel):
     check_set: tuple[str, ...] = ()
     """the same for the endpoint that checks"""
 
-    def __init__(self, **values: Any) -> None:
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise UserError(sentence(error, values, type(self))) from error
-
     @model_validator(mode="after")
     def _coherent(self) -> Self:
         if self.agree > self.solves:
             raise ValueError(f"agree {self.agree} of {self.solves} solutions can never agree; lower it or raise solves")
-        if unknown := sorted({*self.skip_rule} - RULES.keys()):
-            raise ValueError(f"there is no rule {unknown[0]!r}; the rules are {', '.join(RULES)}")
+        rules = rule_names(self.style)
+        if unknown := sorted({*self.skip_rule} - {*rules}):
+            raise ValueError(f"there is no rule {unknown[0]!r} in style {self.style}; they are {', '.join(rules)}")
         return self
 
     def rewriter(self) -> RewriterSettings:
@@ -113,7 +144,7 @@ class RephraseOptions(BaseModel):
 
     def to_json(self) -> dict[str, Any]:
         """Return what is recorded of them."""
-        names = ["temperature", "top_p", "seed", "attempts", "check", "failed", "show_images"]
+        names = ["style", "temperature", "top_p", "seed", "attempts", "check", "show_images"]
         names += ["solves", "agree", "against"] if self.check == "solve" else []
         models = {"rewriter": self.rewriter().name}
         if self.check != "rules":

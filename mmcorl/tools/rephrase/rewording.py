@@ -6,59 +6,27 @@ reply is on disk before it is used, so the same call asks only for what is missi
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import io
-import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
-from mmcorl.answers import RELATION, Equivalence
+from mmcorl.answers import Equivalence
 from mmcorl.data import row_parsing
-from mmcorl.errors import RunError
-from mmcorl.llm_client import GREEDY, Content, Outcome, Reply, ReplyCache, map_prompts
-from mmcorl.llm_client import Prompt as Request
-from mmcorl.run.progress import task
+from mmcorl.llm_client import GREEDY
 from mmcorl.tools.rephrase import prompts
+from mmcorl.tools.rephrase.asking import UNANSWERED, Asking
 from mmcorl.tools.rephrase.options import RephraseOptions
 from mmcorl.tools.rephrase.rules import Breach, breach, split_options
 from mmcorl.types import Prompt
-
-UNANSWERED = "unanswered"
-"""Reason of a row for which no reply came; the next run asks again."""
-Kind = Literal["rewrite", "compare", "solve"]
-_READ: Mapping[Kind, Callable[[Reply], Any]] = {
-    "rewrite": prompts.read_rewrite,
-    "compare": prompts.read_comparison,
-    "solve": prompts.read_solution,
-}
-_DOING: Mapping[Kind, str] = {"rewrite": "rewording", "compare": "comparing", "solve": "solving"}
 
 
 class Rewording:
     """Rewords the rows of a data set under one set of options."""
 
-    def __init__(
-        self,
-        rows: Sequence[Prompt],
-        options: RephraseOptions,
-        cache: ReplyCache,
-        relation: Equivalence,
-        *,
-        max_side: int,
-        quiet: bool,
-    ) -> None:
-        self.rows, self.options, self.cache, self.relation = rows, options, cache, relation
-        self.max_side, self.quiet = max_side, quiet
-        self.asked = 0
-        """Different requests put to a model in this run."""
-        self.known = 0
-        """Requests whose reply was known."""
-        self.sent = 0
-        """HTTP requests, including retries."""
+    def __init__(self, rows: Sequence[Prompt], options: RephraseOptions, asking: Asking, relation: Equivalence) -> None:
+        self.rows, self.options, self.asking, self.relation = rows, options, asking, relation
         self._rewriter, self._checker = options.rewriter(), options.checker()
         self.original = [row_parsing.without_choices(row.text, row.choices) for row in rows]
         """Questions without the options of their own column, by row."""
@@ -66,14 +34,13 @@ class Rewording:
         """Rewordings by row; None where every attempt failed."""
         self.failures: list[list[Breach]] = [[] for _ in rows]
         """What was wrong with the attempts before the rewording, or with all of them, by row."""
-        self._finished = 0
 
     def run(self) -> None:
         """Reword every row. Raises RunError where a model answers no more."""
         pending = list(range(len(self.rows)))
         for number in range(self.options.attempts):
             pending = self._attempt(pending, number)
-            self._finished = len(self.rows) - len(pending)
+            self.asking.finished = len(self.rows) - len(pending)
 
     def _attempt(self, pending: Sequence[int], number: int) -> list[int]:
         """Try the `number`-th rewording of each pending row; returns the rows worth another attempt."""
@@ -83,11 +50,11 @@ class Rewording:
             prompt, original = self.rows[row], self.original[row]
             stem, tail = split_options(original)
             unseen = bool(prompt.images) and not options.show_images
-            text = prompts.rewrite_prompt(stem, tail + prompt.text[len(original) :], unseen)
+            text = prompts.rewrite_prompt(stem, tail + prompt.text[len(original) :], unseen, options.style)
             requests[row] = prompt, text, options.show_images
         candidates: dict[int, str] = {}
         failures: dict[int, Breach] = {}
-        for row, reply in self._ask("rewrite", requests, options.sampling(number)).items():
+        for row, reply in self.asking.ask("rewrite", requests, self._rewriter, options.sampling(number)).items():
             if isinstance(reply, Breach):
                 failures[row] = reply
                 continue
@@ -96,11 +63,12 @@ class Rewording:
                 failures[row] = Breach("no_rewording", why)
                 continue
             stem, tail = split_options(self.original[row])
-            skipped = frozenset(options.skip_rule)
-            broken = breach(stem, text, skipped)
+            answer = self.rows[row].gold if options.against == "known" else None
+            rules = partial(breach, without=frozenset(options.skip_rule), style=options.style, answer=answer)
+            broken = rules(stem, text)
             # The options that end the question never went through the model.
             text += tail
-            broken = broken or breach(self.original[row], text, skipped)
+            broken = broken or rules(self.original[row], text)
             if broken is None:
                 candidates[row] = text
             else:
@@ -124,13 +92,13 @@ class Rewording:
             prompt, shown = self.rows[row], self.options.show_images
             other = text + prompt.text[len(self.original[row]) :]
             unseen = bool(prompt.images) and not shown
-            requests[row] = prompt, prompts.compare_prompt(prompt.text, other, unseen), shown
+            requests[row] = prompt, prompts.compare_prompt(prompt.text, other, unseen, self.options.style), shown
         said = {
             None: Breach("unclear", "the checker said neither same nor different"),
             False: Breach("other_answer", "the checker says that the two ask for different things"),
             True: None,
         }
-        replies = self._ask("compare", requests, GREEDY).items()
+        replies = self.asking.ask("compare", requests, self._checker, GREEDY).items()
         return {row: same if isinstance(same, Breach) else said[same] for row, same in replies}
 
     def _solve(self, candidates: Mapping[int, str]) -> dict[int, Breach | None]:
@@ -184,59 +152,7 @@ class Rewording:
 
     def _answers(self, questions: Mapping[int, Prompt], number: int) -> dict[int, Any]:
         requests = {row: (prompt, prompts.solve_prompt(prompt.text), True) for row, prompt in questions.items()}
-        return self._ask("solve", requests, self.options.sampling(number))
-
-    def _ask(
-        self, kind: Kind, requests: Mapping[int, tuple[Prompt, str, bool]], sampling: Mapping[str, Any]
-    ) -> dict[int, Any]:
-        """Ask about rows (row, text, whether to send its images); returns what was read of each reply, or a Breach."""
-        endpoint = self._rewriter if kind == "rewrite" else self._checker
-        rows = list(requests)
-        replies: dict[int, Any] = {}
-        with task(_DOING[kind], len(rows), quiet=self.quiet or not rows) as bar:
-
-            def take(index: int, outcome: Outcome) -> None:
-                failed = not isinstance(outcome, str)
-                replies[rows[index]] = Breach(UNANSWERED, str(outcome)) if failed else json.loads(str(outcome))
-                bar.advance()
-
-            def keep(reply: Reply) -> str:
-                # What was read, not the reply: the reasoning of a large data set would take gigabytes.
-                return json.dumps(_READ[kind](reply), ensure_ascii=False)
-
-            mapped = []
-            for prompt, text, with_images in requests.values():
-                content: Content | Callable[[], Content] = text
-                shown: Any = text
-                if prompt.images and with_images:
-                    content = partial(_with_images, prompt.images, self.max_side, text)
-                    shown = [[hashlib.sha256(image).hexdigest() for image in prompt.images], self.max_side, text]
-                version = [prompts.PROMPT_VERSION, *(RELATION if kind == "solve" else ())]
-                what = json.dumps([kind, version, endpoint.body(shown, sampling)], sort_keys=True)
-                mapped.append(Request(hashlib.sha256(what.encode()).hexdigest(), content, sampling))
-            summary = map_prompts(mapped, endpoint, take, cache=self.cache, keep=keep)
-        if summary.stopped:
-            raise RunError(
-                f"{summary.stopped} {self._finished} of {len(self.rows)} rows are done, and every reply so far is "
-                "kept: the same command goes on from there"
-            )
-        self.asked += summary.asked
-        self.known += len(mapped) - summary.asked
-        self.sent += summary.sent
-        return replies
-
-
-def _with_images(images: Iterable[bytes], max_side: int, text: str) -> list[dict[str, object]]:
-    """Return a message with images as PNG, rotated, scaled down and flattened as the agents will see them."""
-    from model_adapters.images import load_image
-
-    parts: list[dict[str, object]] = []
-    for image in images:
-        file = io.BytesIO()
-        load_image(image, max_side).save(file, "PNG")
-        address = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
-        parts.append({"type": "image_url", "image_url": {"url": address}})
-    return [*parts, {"type": "text", "text": text}]
+        return self.asking.ask("solve", requests, self._checker, self.options.sampling(number))
 
 
 def _listed(answers: Sequence[str | None]) -> str:

@@ -5,33 +5,23 @@ from __future__ import annotations
 import re
 import string
 import unicodedata
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
 from mmcorl.data import row_parsing
+from mmcorl.tools.rephrase import scenario
+from mmcorl.tools.rephrase.texts import formulas, left_open, numbers_of, squeezed
 
-SHORTEST, LONGEST, SLACK = 1 / 4, 3.0, 200
-"""A rewording has at least a quarter of the original's characters and at most three times as many and 200 more."""
+Style = Literal["wording", "scenario"]
+"""Other words for the same problem, or the same problem in another concrete scenario."""
+Rule = Callable[[str, str], str | None]
+"""From original and rewording to what is wrong, or None."""
+ANSWER = "answer"
+"""The rule of scenarios that needs the known answer."""
 
-_THOUSANDS = re.compile(r"(?<=[0-9])(?:\{,\}|,\\!|\\,|,)(?=[0-9]{3}(?![0-9]))")
-_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?|\.[0-9]+")
-_UNITS = (
-    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
-    *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
-)
-_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
-_WORDS = {word: value for value, word in enumerate(_UNITS)} | {
-    word: value for value, word in zip(range(20, 100, 10), _TENS, strict=True)
-}
-_WORD = re.compile(rf"\b({'|'.join(_TENS)})[- ]({'|'.join(_UNITS[1:10])})\b|\b({'|'.join(_WORDS)})\b", re.IGNORECASE)
 _COMMAND = re.compile(r"\\[A-Za-z]+")
-_DOLLAR = re.compile(r"(?<!\\)\$")
-_FORMULA = re.compile(
-    r"(?<!\\)\$\$(.+?)(?<!\\)\$\$|(?<!\\)\$(.+?)(?<!\\)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]"
-    r"|(\[asy\].+?\[/asy\])|(\\begin\{.+?\\end\{[A-Za-z*]+\})",
-    re.DOTALL,
-)
 _DRAWING = re.compile(r"\[asy\].*?\[/asy\]", re.DOTALL)
 _OPTION_LINE = re.compile(r"(?m)^[ \t]*(?:\(([A-Z])\)|([A-Z])[ \t]*[.:：．、)])[ \t]*(?=\S)")
 _OPTION_INLINE = re.compile(r"(?:(?<=[\n.?:!;,$])|(?<=[.?:!;,$\w)}][ \n]))\(([A-Z])\)[ \t]*(?=\S)")
@@ -52,15 +42,29 @@ class Breach:
     """The rewording, where there is one."""
 
 
-def breach(original: str, reworded: str, without: frozenset[str] = frozenset()) -> Breach | None:
+def breach(
+    original: str,
+    reworded: str,
+    without: frozenset[str] = frozenset(),
+    *,
+    style: Style = "wording",
+    answer: str | None = None,
+) -> Breach | None:
     """Return the first rule that `reworded` breaks, except those in `without`; None where it keeps all.
 
-    Both are questions without instruction, including options within them.
+    Both are questions without instruction, including options within them. A scenario may not tell the `answer`.
     """
-    for rule, broken in RULES.items():
+    rules = dict(RULES[style])
+    if style == "scenario" and answer is not None:
+        rules[ANSWER] = partial(scenario.told, answer)
+    for rule, broken in rules.items():
         if rule not in without and (detail := broken(original, reworded)) is not None:
             return Breach(rule, detail, reworded)
     return None
+
+
+def rule_names(style: Style) -> tuple[str, ...]:
+    return (*RULES[style], ANSWER) if style == "scenario" else (*RULES[style],)
 
 
 def split_options(question: str) -> tuple[str, str]:
@@ -92,10 +96,11 @@ def _unicode(_: str, reworded: str) -> str | None:
     return f"it holds the control character {controls[0]!r}" if controls else None
 
 
-def _length(original: str, reworded: str) -> str | None:
+def _length(shortest: float, longest: float, slack: int, original: str, reworded: str) -> str | None:
+    """Allow so many times the characters of the original, and `slack` more."""
     if not reworded.strip():
         return "it is empty"
-    low, high = SHORTEST * len(original), LONGEST * len(original) + SLACK
+    low, high = shortest * len(original), longest * len(original) + slack
     if low <= len(reworded) <= high:
         return None
     return f"it has {len(reworded)} characters, the original {len(original)}"
@@ -120,7 +125,7 @@ def _numbers(original: str, reworded: str) -> str | None:
     changes = []
     # `1,200` is one number or two: either reading may agree.
     for merged in (True, False):
-        (old, old_words), (new, new_words) = (_numbers_of(text, merged) for text in (original, reworded))
+        (old, old_words), (new, new_words) = (numbers_of(text, merged) for text in (original, reworded))
         # `2 days` may become `two days`: then the word is new as well.
         lost = sorted(value for value in old - new if new_words[value] <= old_words[value])
         added = sorted(value for value in new - old if old_words[value] <= new_words[value])
@@ -130,51 +135,24 @@ def _numbers(original: str, reworded: str) -> str | None:
     return f"the numbers differ: {' and '.join(changes[0])}"
 
 
-def _numbers_of(text: str, merged: bool) -> tuple[set[str], Counter[str]]:
-    """Return the numbers in digits, without leading and trailing zeros, and how often each is a word."""
-    text = unicodedata.normalize("NFKC", text)
-    words: Counter[str] = Counter()
-    for tens, unit, word in _WORD.findall(text):
-        words[str(_WORDS[word.lower()] if word else _WORDS[tens.lower()] + _WORDS[unit.lower()])] += 1
-    digits = set()
-    for number in _NUMBER.findall(_THOUSANDS.sub("", text) if merged else text):
-        whole, _, part = number.partition(".")
-        part = part.rstrip("0")
-        digits.add((whole.lstrip("0") or "0") + (f".{part}" if part else ""))
-    return digits, words
-
-
 def _latex(original: str, reworded: str) -> str | None:
     lost = sorted(set(_COMMAND.findall(original)) - set(_COMMAND.findall(reworded)))
     added = sorted(set(_COMMAND.findall(reworded)) - set(_COMMAND.findall(original)))
     for name, commands in (("lost", lost), ("added", added)):
         if commands:
             return f"it {name} {', '.join(commands[:5])}"
-    if len(_DOLLAR.findall(original)) % 2 == 0 and len(_DOLLAR.findall(reworded)) % 2:
-        return "a $ is left open"
-    if _unbalanced(original) == 0 and _unbalanced(reworded):
-        return "its braces do not close"
-    kept = _squeezed(reworded)
-    for match in _FORMULA.finditer(original):
-        # A comma or full stop of the sentence may be inside.
-        formula = next(group for group in match.groups() if group).rstrip(" .,;:\n")
-        if _squeezed(formula) not in kept:
+    if opened := left_open(original, reworded):
+        return opened
+    kept = squeezed(reworded)
+    for formula in formulas(original):
+        if squeezed(formula) not in kept:
             return f"the formula {formula.strip()[:60]!r} is not in it as written"
     return None
 
 
-def _unbalanced(text: str) -> int:
-    text = text.replace("\\{", "").replace("\\}", "")
-    return text.count("{") - text.count("}")
-
-
-def _squeezed(text: str) -> str:
-    return re.sub(r"\s+", "", text)
-
-
 def _options(original: str, reworded: str) -> str | None:
     (_, old), (_, new) = split_options(original), split_options(reworded)
-    if _squeezed(old) == _squeezed(new):
+    if squeezed(old) == squeezed(new):
         return None
     if not old:
         return f"it adds options: {new.strip()[:60]!r}"
@@ -186,17 +164,22 @@ def _pictures(original: str, reworded: str) -> str | None:
     return None if old == new else f"it names the pictures {sorted(new)}, the original {sorted(old)}"
 
 
-RULES: dict[str, Callable[[str, str], str | None]] = {
-    "unicode": _unicode,
-    "length": _length,
-    "refusal": _refusal,
-    "changed": _changed,
-    "pictures": _pictures,
-    "options": _options,
-    "numbers": _numbers,
-    "latex": _latex,
+_ANY: dict[str, Rule] = {"refusal": _refusal, "changed": _changed, "pictures": _pictures, "options": _options}
+RULES: dict[Style, dict[str, Rule]] = {
+    "wording": {
+        "unicode": _unicode,
+        "length": partial(_length, 1 / 4, 3.0, 200),
+        **_ANY,
+        "numbers": _numbers,
+        "latex": _latex,
+    },
+    "scenario": {
+        "unicode": _unicode,
+        "length": partial(_length, 1 / 2, 5.0, 400),
+        **_ANY,
+        "numbers": scenario.numbers,
+        "formulas": scenario.formulas_kept,
+        "conditions": scenario.conditions,
+    },
 }
-"""By name, in the order of application: original and rewording to what is wrong, or None.
-
-`length` comes before the rules that are slow on long texts.
-"""
+"""By style and name, in the order of application. `length` comes before the rules that are slow on long texts."""

@@ -14,15 +14,16 @@ from typing import Any
 from mmcorl import __version__
 from mmcorl.answers import RELATION, Equivalence
 from mmcorl.config import Config
-from mmcorl.data import PromptSource, check, load_prompts
+from mmcorl.data import DataSettings, PromptSource, check, load_prompts
 from mmcorl.data.views import ORIGINAL, REASON
 from mmcorl.errors import RunError, UserError
 from mmcorl.llm_client import ReplyCache
 from mmcorl.run.folder import atomic_write
 from mmcorl.run.progress import task
+from mmcorl.tools.rephrase.asking import UNANSWERED, Asking
 from mmcorl.tools.rephrase.options import RephraseOptions
 from mmcorl.tools.rephrase.prompts import PROMPT_VERSION
-from mmcorl.tools.rephrase.rewording import UNANSWERED, Rewording
+from mmcorl.tools.rephrase.rewording import Rewording
 
 REPLIES, FAILURES, REPORT = "replies.sqlite", "failures.jsonl", "report.json"
 """Files of the folder beside the view."""
@@ -55,13 +56,22 @@ class RephraseReport:
         """Rows for which no reply came; the same command asks again."""
         return self.failed.get(UNANSWERED, 0)
 
-    def describe(self, options: RephraseOptions) -> str:
-        """Return a few lines for people."""
+    def describe(self, name: str, data: DataSettings) -> str:
+        """Return a few lines for people; `name` is the view's, and `data` are what it belongs to."""
         lines = [f"{self.reworded} of {self.rows} rows reworded: {self.view}"]
         if failed := self.rows - self.reworded:
             reasons = ", ".join(f"{count} {reason}" for reason, count in self.failed.items())
-            kept = "keep their own wording" if options.failed == "original" else "are marked"
-            lines.append(f"{failed} {kept} ({reasons}): {work_folder(self.view) / FAILURES}")
+            lines.append(f"{failed} without another wording ({reasons}): {work_folder(self.view) / FAILURES}")
+            view = data.views.get(name)
+            if view is not None and view.not_reworded == "original":
+                lines.append("training reads them as they are: try again with more --attempts")
+            else:
+                refused = data.on_bad_row == "refuse"
+                lines.append(
+                    f"training {'refuses them' if refused else 'leaves them out'}: try again with more --attempts, "
+                    + ("leave them out with data.train.on_bad_row=skip, " if refused else "")
+                    + f"or have them read as they are with data.train.views.{name}.not_reworded=original"
+                )
         if self.skipped:
             reasons = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in self.skipped.items())
             lines.append(f"{sum(self.skipped.values())} unusable rows of the data are not in it ({reasons})")
@@ -110,8 +120,8 @@ def rephrase(
     """Reword every usable row of `source` into `out` (JSON Lines), or resume where an earlier call stopped.
 
     Each row has id, question, answer, and what ties it to its original (`mmcorl.data.views`). A row without a good
-    rewording has its own wording, or none (`options.failed`); failures.jsonl in `out`.work holds the reasons.
-    `max_side` is the longest side of an image as it is sent, in pixels.
+    rewording has no question; failures.jsonl in `out`.work holds the reasons. `max_side` is the longest side of an
+    image as it is sent, in pixels.
 
     Raises:
         UserError: `out` is a file of another tool, a key is not set, or the data are refused.
@@ -133,7 +143,8 @@ def rephrase(
         usable = check(source, max_side=max_side, on_progress=lambda *_: bar.advance())
     work = work_folder(out)
     with ReplyCache(work / REPLIES) as cache, Equivalence() as relation:
-        rewording = Rewording(source.select(usable.kept), options, cache, relation, max_side=max_side, quiet=quiet)
+        asking = Asking(cache, len(usable.kept), max_side=max_side, quiet=quiet)
+        rewording = Rewording(source.select(usable.kept), options, asking, relation)
         rewording.run()
     rows, failures = [], []
     for number, row in enumerate(rewording.rows):
@@ -143,7 +154,6 @@ def rephrase(
         if question is None:
             original = rewording.original[number]
             failures.append(facts | {"original": original, "attempts": [asdict(attempt) for attempt in attempts]})
-            question = original if options.failed == "original" else None
         rows.append({"id": row.row_id, "question": question, "answer": row.gold, **facts})
     view = _lines(rows)
     report = RephraseReport(
@@ -152,9 +162,9 @@ def rephrase(
         reworded=len(rows) - len(failures),
         failed=dict(Counter(str(failure[REASON]) for failure in failures).most_common()),
         skipped=usable.counts,
-        asked=rewording.asked,
-        known=rewording.known,
-        sent=rewording.sent,
+        asked=asking.asked,
+        known=asking.known,
+        sent=asking.sent,
         seconds=round(time.monotonic() - started, 1),
         sha256=hashlib.sha256(view).hexdigest(),
     )
@@ -171,6 +181,12 @@ def rephrase(
         "view": out.name,
     }
     files = {work / FAILURES: _lines(failures), work / REPORT: json.dumps(record, indent=1).encode() + b"\n", out: view}
+    write_files(files)
+    return report
+
+
+def write_files(files: Mapping[Path, bytes]) -> None:
+    """Write each file in one piece; raises RunError."""
     for path, content in files.items():
         try:
             atomic_write(path, content)
@@ -179,7 +195,6 @@ def rephrase(
                 f"{str(path)!r} cannot be written ({error.strerror}); every reply is kept: correct that, and run the "
                 "same command again"
             ) from error
-    return report
 
 
 def _lines(rows: Sequence[Mapping[str, Any]]) -> bytes:
