@@ -191,7 +191,7 @@ def told(answer: str, original: str, reworded: str) -> str | None:
         pattern = rf"\b([a-z-]+) {after}\b|\banswer\W+((?:[a-z-]+\W+){{0,2}}[a-z-]+)"
         # `two asymptotes`, and `the answer is two`.
         said = (group for match in re.finditer(pattern, reworded, re.IGNORECASE) for group in match.groups() if group)
-        return found if any(cardinals(word)[value] for word in said) else None
+        return found if any(value in cardinals(word) for word in said) else None
     text = squeezed(answer.strip(" $"))
     return found if len(text) > 3 and squeezed(reworded).count(text) > squeezed(original).count(text) else None
 
