@@ -23,7 +23,7 @@ SETTINGS: tuple[Row, ...] = (
     ("sampling.temperature", "paper", 1.0, 1.0),
     ("sampling.max_new_tokens", "paper", 3072, 1024),
     ("optimizer.lr", "paper", 3e-6, 1e-6),
-    ("objective.importance_correction", "paper", NOT_SAID, "token_truncate"),
+    ("objective.importance_correction", "paper", "off", "token_truncate"),
     ("vision.max_side", "paper", NOT_SAID, 1024),
     ("vision.tiles", "paper", NOT_SAID, 1),
     # DrStranded/Co-RL ff476f0, where the paper says nothing.
@@ -40,7 +40,6 @@ SETTINGS: tuple[Row, ...] = (
     ("objective.clip_low", "release", 0.2, 0.2),
     ("objective.clip_high", "release", 0.2, 0.2),
     ("objective.kl_coef", "release", 0.0, 0.0),
-    ("objective.importance_correction", "release", "token_truncate", NOT_SAID),
     ("objective.importance_cap", "release", 3.0, 3.0),
     ("optimizer.betas", "release", (0.9, 0.95), (0.9, 0.95)),
     ("optimizer.weight_decay", "release", 0.0, 0.0),
