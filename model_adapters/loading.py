@@ -34,6 +34,8 @@ def refusing_damage(path: str | Path, what: str) -> Iterator[None]:
     """Raise AdapterError for anything that transformers raises over the files of a checkpoint."""
     try:
         yield
+    except MemoryError:
+        raise
     except Exception as error:  # damaged files raise anything
         text = " ".join(str(error).split())
         reason, way_out = text[:200].rstrip("."), "load a complete, undamaged checkpoint"
@@ -43,6 +45,8 @@ def refusing_damage(path: str | Path, what: str) -> Iterator[None]:
         elif "weights_only" in text:
             reason = "its weights are pickled objects, which could run code"
             way_out = "use a checkpoint in .safetensors"
+        elif isinstance(error, ImportError) or " install " in text:
+            way_out = "install what is missing beside this version of transformers"
         elif not isinstance(error, OSError | ValueError):
             reason = f"{type(error).__name__}: {reason}"
         raise AdapterError(f"{path} cannot be loaded as {what} ({reason}): {way_out}") from error

@@ -6,6 +6,7 @@ A template is a program from the checkpoint. Some read the date (Llama 3.2, Smol
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
@@ -15,7 +16,7 @@ from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 from weakref import WeakKeyDictionary
 
 from model_adapters.errors import AdapterError
@@ -122,26 +123,38 @@ def _require_end(processor: Any) -> None:
     # Imported before the fork, where another thread might hold the lock of an import.
     from transformers.utils.chat_template_utils import _compile_jinja_template  # noqa: F401
 
-    if sys.platform == "linux" and (child := os.fork()):
-        if os.waitpid(child, 0)[1]:
+    if sys.platform == "linux":
+        # Told through a pipe, since a program may leave its children to others to wait for.
+        reader, writer = os.pipe()
+        if not (child := os.fork()):
+            _try_with_limits(processor, writer)
+        os.close(writer)
+        with open(reader, "rb") as told:
+            ended_well = told.read() == b"ended"
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(child, 0)
+        if not ended_well:
             raise AdapterError(
                 f"the chat template of {_name(processor)} does not render a short conversation within {SECONDS} s, "
                 f"{ROOM >> 20} MiB and {CHARACTERS:,} characters: correct chat_template.jinja or "
                 "tokenizer_config.json, or use another checkpoint"
             )
-    elif sys.platform == "linux":
-        status = 1
-        try:
-            signal.alarm(20 * SECONDS)
-            held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-            for kind, most in ((resource.RLIMIT_AS, held + ROOM), (resource.RLIMIT_CPU, SECONDS)):
-                soft, hard = resource.getrlimit(kind)
-                resource.setrlimit(kind, (most if soft == resource.RLIM_INFINITY else min(soft, most), hard))
-            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            status = int(any(len(text) > CHARACTERS for text in _conversations(processor)))
-        finally:
-            os._exit(status)
     _bounded.add(_source(processor))
+
+
+def _try_with_limits(processor: Any, writer: int) -> NoReturn:
+    """Render conversations in a child process, and write `ended` where all is well."""
+    try:
+        signal.alarm(20 * SECONDS)
+        held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        for kind, most in ((resource.RLIMIT_AS, held + ROOM), (resource.RLIMIT_CPU, SECONDS)):
+            soft, hard = resource.getrlimit(kind)
+            resource.setrlimit(kind, (most if soft == resource.RLIM_INFINITY else min(soft, most), hard))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if all(len(text) <= CHARACTERS for text in _conversations(processor)):
+            os.write(writer, b"ended")
+    finally:
+        os._exit(0)
 
 
 def _conversations(processor: Any, prompted: Sequence[bool] = (True, False), **given: Any) -> Iterator[str]:

@@ -93,6 +93,12 @@ class Section(BaseModel):
         annotation = cls.model_fields[str(info.field_name)].annotation
         if isinstance(value, bool) and {int, float} & {annotation, *get_args(annotation)}:
             raise ValueError(f"{str(value).lower()} is not a number: write one")
+        return cls._within_bounds(value)
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _within_bounds(cls, value: Any) -> Any:
+        """Refuse numbers that are too large, as they stand in the file and as they were read out of text."""
         if isinstance(value, int) and abs(value) > MOST:
             shown = f"{value:.3g}" if abs(value) < 10**300 else "that number"
             raise ValueError(f"{shown} is too large: write a number of at most {MOST}")

@@ -55,6 +55,7 @@ class Supervision:
     ) -> None:
         self.rule = RULES.find(kind)
         _require_fitting(self.rule, agents, teachers, min_votes, min_share)
+        majority([], relation, tie=tie)  # refuses a rule that is none
         self.kind = kind
         self.agents = tuple(agents)
         self.relation = relation

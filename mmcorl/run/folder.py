@@ -99,7 +99,8 @@ class Folder:
                 f"another process is working in {str(self.path)!r}: wait for it, or {self.ELSEWHERE}"
             ) from None
         self._lock = lock
-        for partial in (*self.path.glob(".*.new"), *self.path.glob("*/.*.new")):
+        inside = [folder for folder in self.path.iterdir() if folder.is_dir() and not folder.is_symlink()]
+        for partial in (path for folder in (self.path, *inside) for path in folder.glob(".*.new") if path.is_file()):
             writer = PARTIAL.fullmatch(partial.name)
             # In containers a process often has the id of the one before it.
             if writer and (int(writer[1]) == os.getpid() or not psutil.pid_exists(int(writer[1]))):

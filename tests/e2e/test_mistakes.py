@@ -148,6 +148,8 @@ IN_THE_CONFIG: list[tuple[dict[str, Any], list[str]]] = [
     ({"learning_rate": 1e-5}, ["'learning_rate': did you mean 'optimizer.lr'?"]),
     ({"optimizer__learning_rate": 1e-5}, ["did you mean 'optimizer.lr'?"]),
     ({"steps": 10**23}, ["steps: 1e+23 is too large", "at most"]),
+    ({"steps": "99999999999999999999"}, ["steps: 1e+20 is too large", "at most"]),
+    ({"optimizer__lr": "1e31"}, ["optimizer.lr: 1e+31 is too large"]),
     ({"steps": 10**400}, ["steps", "too large", "at most"]),
     ({"objective__clip_high": 1e31}, ["objective.clip_high: 1e+31 is too large", "at most 1e+30"]),
     ({"batch__completions": 10**9}, ["batch.completions is 1000000000", "at most 65536"]),

@@ -64,7 +64,12 @@ def test_what_killed_processes_left_is_removed_and_what_others_write_is_not(conf
     gone = subprocess.Popen(["true"])
     gone.wait()
     litter = [run / f".config.yaml.{gone.pid}.new", run / "user" / f".mine.py.{gone.pid}.new"]
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (run / "link").symlink_to(elsewhere)
+    (run / f".folder.{gone.pid}.new").mkdir()
     others = [run / f".report.html.{os.getppid()}.new", run / ".notes.new", run / "a.1.new"]
+    others.append(elsewhere / f".page.{gone.pid}.new")
     for file in (*litter, *others):
         file.write_text("x")
     with RunFolder(run, config) as folder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -159,6 +160,15 @@ def test_a_template_without_bounds_is_refused(
     monkeypatch.setattr(templates, "SECONDS", 1)
     with pytest.raises(AdapterError, match="does not render a short conversation within 1 s"):
         arguments(load("qwen3", tiny_checkpoints, template).processor, {})
+
+
+def test_a_template_is_tried_where_nobody_waits_for_children(tiny_checkpoints: Mapping[str, Path]) -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        fresh = "{{ messages[0].content }} and no more"  # a template is tried once in a process
+        assert arguments(load("qwen3", tiny_checkpoints, fresh).processor, {}) == {}
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 @pytest.mark.parametrize("template", ["{% for %}", "{% include '/etc/passwd' %}", "{{ 1 / 0 }}", "{{ messages[9].x }}"])
