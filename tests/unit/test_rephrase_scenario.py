@@ -120,6 +120,13 @@ def test_what_a_scenario_may_change(original, recast, rule):
     assert reason(original, recast) == rule
 
 
+def test_what_the_original_says_is_not_told():
+    asked, recast = "Of two red balls and more, how many balls are not red?", "Two balls roll off. How many balls stay?"
+    assert reason(asked, recast, "2") == "answer"
+    same = "Ann puts two balls away, of all. How many balls stay with her?"
+    assert reason("Bo takes two balls. How many balls has he not taken?", same, "2") is None
+
+
 def test_rules_are_skipped_by_name():
     spoiled = REACTION.replace("How many", "Its graph has 2 of them. How many")
     assert breach(ASYMPTOTES, spoiled, frozenset({"answer"}), style="scenario", answer="2") is None

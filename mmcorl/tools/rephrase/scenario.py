@@ -189,9 +189,9 @@ def told(answer: str, original: str, reworded: str) -> str | None:
         asked = re.search(r"\bhow many ([\w-]+)", reworded, re.IGNORECASE)
         after = re.escape(asked[1]) if asked else "~"
         pattern = rf"\b([a-z-]+) {after}\b|\banswer\W+((?:[a-z-]+\W+){{0,2}}[a-z-]+)"
-        # `two asymptotes`, and `the answer is two`.
-        said = (group for match in re.finditer(pattern, reworded, re.IGNORECASE) for group in match.groups() if group)
-        return found if any(value in cardinals(word) for word in said) else None
+        # `two asymptotes`, and `the answer is two`, where the original does not say so.
+        said = {match.group().lower() for match in re.finditer(pattern, reworded, re.IGNORECASE)}
+        return found if any(value in cardinals(words) and words not in original.lower() for words in said) else None
     text = squeezed(answer.strip(" $"))
     return found if len(text) > 3 and squeezed(reworded).count(text) > squeezed(original).count(text) else None
 
