@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from eval_suite import steps, subset
-from eval_suite.asked import grouped, sentence
+from eval_suite.asked import grouped, sentence, settings_text
 from eval_suite.folder import EvalFolder, refuse_early
 from eval_suite.generation import OWN_PROMPT, Generation, generation_for, training_of
 from eval_suite.grading.verdict import McqPolicy
@@ -206,6 +206,8 @@ class EvalJob:
                 max_new_tokens=16384 if each.max_new_tokens is None else each.max_new_tokens,
                 seed=options.seed,
             )
+            if options.protocol == "paper-vlm" and (images := generation[name].vision):
+                departures[f"images with {settings_text(images)} instead of a long side of 1,024 and one tile"] = None
             if samples > 1 and temperature == 0:
                 raise UserError(f"{name} asks for {samples} samples, all alike at temperature 0: raise --temperature")
         aggregations = aggregations_of(options.aggregation, {name: how.samples for name, how in generation.items()})

@@ -82,7 +82,7 @@ def test_vision_benchmarks_are_asked_as_in_the_paper(models: tuple[str, str]) ->
         assert with_judge_end(options, protocol).judge_end == end
 
 
-def test_what_departs_from_a_protocol_is_recorded(models: tuple[str, str]) -> None:
+def test_what_departs_from_a_protocol_is_recorded(models: tuple[str, str], tmp_path: Path) -> None:
     planned = job(models[0], ["math500"], protocol="paper-text", max_new_tokens=64, chat_template="on", samples=1)
     assert planned.departures == ("chat_template on instead of off", "max_new_tokens 64 instead of 3072")
     assert planned.generation["math500"].max_new_tokens == 64
@@ -94,6 +94,10 @@ def test_what_departs_from_a_protocol_is_recorded(models: tuple[str, str]) -> No
         "system message 'Be brief.' instead of the style's",
     )
     assert "protocol" not in job(models[0], ["math500"]).manifest({})
+    tiled = trained_copy(Path(models[0]), tmp_path / "tiled", vision={"tiles": 4})
+    assert job(tiled, ["mathvista"], protocol="paper-vlm").departures == (
+        "images with tiles=4 instead of a long side of 1,024 and one tile",
+    )
 
 
 def test_a_benchmark_of_another_kind_is_refused() -> None:
