@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import patches
 from model_adapters.testing import tiny
-from tests.bench import flops, plots, results, scaling, shapes, step, update_step
+from tests.bench import flops, plots, results, scaling, shapes, step, thesis, thesis_page, update_step
 
 SMALL = ["--size", "tiny", "--threads", "1", "--repeat", "1"]
 
@@ -150,3 +150,42 @@ def test_full_shapes_are_those_of_the_hub(
     with torch.device("meta"):
         shapes.build(family, "full", tmp_path)
     assert built == [parameters]
+
+
+def test_every_arm_of_the_thesis_is_a_run_and_the_theory_says_where_it_ends(tmp_path: Path) -> None:
+    planned = {one.method: one for one in thesis.plan(["*"], [1], tmp_path)}
+    assert len(planned) == sum(len(list(arms())) for arms in thesis.EXPERIMENTS.values())
+    for one in planned.values():
+        assert one.config.seed == one.config.data_seed == 1
+        assert all(agent.model.endswith("draw=1") for agent in one.config.agents)
+    # With own votes half of the task ends right, with a peer's all but what both have a habit on, (1 + kappa) / 4.
+    for arm, kappa, end in (
+        ("overlap/self_0.6", 0.6, 0.5),
+        ("overlap/ring_0.6", 0.6, 0.6),
+        ("overlap/ring_-1.0", -1.0, 1.0),
+        ("basin/sum_0.9", -1.0, 0.0),
+        ("basin/sum_1.0", -1.0, 0.5),
+        ("basin/sum_1.1", -1.0, 1.0),
+    ):
+        assert thesis_page.expected(planned[arm]) == pytest.approx((kappa, end), abs=0.02)
+    assert thesis_page.expected(planned["weak_peer/strong_1_weak_0.2"]) == (None, None)
+    assert thesis_page.expected(planned["certainty/rent"])[1] is None
+
+
+def test_what_the_thesis_reads_off_samples() -> None:
+    # Two prompts, two samples each: right together, only A, only A, only B.
+    (cells,) = thesis_page.sampled_cells([[[True, True], [True, False]], [[True, False], [False, True]]])
+    assert (cells.both, cells.only_a, cells.only_b, cells.neither) == (1, 2, 1, 0)
+    votes = [
+        (1, ("add", 3), [[True, False], [False, False]]),
+        (5, ("add", 4), [[True, True], [True, False]]),
+        (6, ("count", 4), [[True, True], [True, True]]),
+        (40, ("add", 9), [[True, True], [True, False]]),
+    ]
+    assert thesis_page.by_skill(votes, 40) == {"add": (1.0, 0.75)}
+
+
+def test_a_fork_tells_how_it_ended(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w") as log:
+        assert thesis.in_fork(lambda: 3, log) == 3
+        assert thesis.in_fork(lambda: 1 // 0, log) == 70

@@ -1,0 +1,336 @@
+"""Numbers, tables and pictures of the runs of `tests.bench.thesis`, which calls this at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from mmcorl.analysis.diversity import Cells, count_cells
+from mmcorl.analysis.dynamics import Dynamics
+from mmcorl.data import synthetic
+from mmcorl.report.overview import GREY, INK, PALETTE
+from mmcorl.report.table import Align, Cell, Table, cells, csv, markdown
+from mmcorl.run.folder import read_jsonl
+from mmcorl.run.reader import RunFiles, read_run
+from mmcorl.tools.habits import wrong_cells
+from mmcorl.tools.sweep import Planned, Spread
+from mmcorl.tools.zoo import parse
+from tests.bench import thesis
+from tests.bench.plots import blank
+from tests.bench.results import say
+
+WINDOW = 5
+"""First and last steps whose samples are a run's sampled start and end."""
+BLUE, RED, GREEN, PINK = PALETTE[:4]
+HELD_OUT = "held_out"
+COLUMNS = {
+    "kappa_planned": "κ planned",
+    "kappa": "κ greedy",
+    "kappa_sampled": "κ at T = 1",
+    "start": "start",
+    "oracle": "oracle",
+    "theory": "theory",
+    "end": "end",
+    "sampled": "end, T = 1",
+    "agreement_start": "agreement",
+    "agreement": "end",
+    "label_accuracy": "label acc",
+    "tokens": "tokens each",
+    "first_start": "1st agent",
+    "first_end": "end",
+    "last_start": "last agent",
+    "last_end": "end",
+}
+"""What is known of a run, with headings; greedy on held-out problems and a mean over agents or pairs unless it says so.
+
+`oracle` is the share of problems that at least one agent gets right at the start, `theory` where the dynamics take the
+planted cells.
+"""
+
+
+SHOWN = {
+    "overlap": "kappa_planned kappa kappa_sampled start oracle theory end agreement_start agreement",
+    "basin": "start theory end sampled agreement label_accuracy",
+    "weak_peer": "first_start first_end last_start last_end agreement",
+    "cohort": "kappa_planned kappa start theory end agreement_start agreement",
+    "rules": "kappa start theory end agreement label_accuracy",
+    "ablations": "start end sampled agreement label_accuracy",
+    "certainty": "start end sampled agreement tokens",
+}
+"""Columns of each table."""
+
+
+@dataclass(frozen=True)
+class Result:
+    experiment: str
+    arm: str
+    seed: int
+    numbers: Mapping[str, float | None]
+    skills: Mapping[str, tuple[float, float]]
+    """Sum of the agents' sampled accuracies in the first steps, and their mean in the last."""
+    core_seconds: float | None
+
+
+def result(one: Planned, costs: Mapping[str, float]) -> Result:
+    run = read_run(one.path)
+    experiment, arm = one.method.split("/")
+    ends = [run.accuracy(HELD_OUT, name) for name in run.agents]
+    pairs = held_out_cells(run)
+    agreement = run.agreement(HELD_OUT)
+    votes = sampled(run)
+    last = max(step for step, *_ in votes)
+    early = [right for step, _, right in votes if step <= WINDOW]
+    late = [right for step, _, right in votes if step > last - WINDOW]
+    planned, theory = expected(one)
+    numbers = {
+        "kappa_planned": planned,
+        "kappa": mean(pair.kappa for pair in pairs),
+        "kappa_sampled": mean(table.kappa for table in sampled_cells(early)),
+        "start": mean(end.start for end in ends),
+        "oracle": mean(pair.oracle for pair in pairs) if len(pairs) == 1 else None,
+        "theory": theory,
+        "end": mean(end.end for end in ends),
+        "sampled": float(np.mean(late)),
+        "agreement_start": agreement.start,
+        "agreement": agreement.end,
+        "label_accuracy": mean(last_of(run, name, "pseudo_label_accuracy") for name in run.agents),
+        "tokens": mean(last_of(run, name, "completion_length") for name in run.agents),
+        **{
+            f"{which}_{when}": getattr(end, when)
+            for which, end in (("first", ends[0]), ("last", ends[-1]))
+            for when in ("start", "end")
+        },
+    }
+    return Result(experiment, arm, one.seed, numbers, by_skill(votes, last), costs.get(f"{one.method}/seed_{one.seed}"))
+
+
+def held_out_cells(run: RunFiles) -> list[Cells]:
+    """The four outcomes of each pair before training, by their greedy answers."""
+    answers: dict[str, dict[str, tuple[str | None, bool]]] = {}
+    for line in read_jsonl(run.path / "responses.jsonl")[0]:
+        if line["step"] == 0 and line["set"] == HELD_OUT:
+            own = answers.setdefault(line["agent"], {})
+            own[line["id"]] = line["answer"], line["answer"] == line["gold"]
+    tables = []
+    for a, b in combinations(answers.values(), 2):
+        same = [a[key][0] == b[key][0] for key in a]
+        tables.append(count_cells([right for _, right in a.values()], [b[key][1] for key in a], same))
+    return tables
+
+
+Vote = tuple[int, synthetic.Cell, list[list[bool]]]
+"""A step, a prompt's cell, and which of each agent's completions were right."""
+
+
+def sampled(run: RunFiles) -> list[Vote]:
+    found = []
+    for line in read_jsonl(run.path / "votes.jsonl")[0]:
+        row = synthetic.row("text", 0, int(line["row"].rpartition("-")[2]))
+        right = [[answer == str(row.answer) for answer in line["agents"][name]["answers"]] for name in run.agents]
+        found.append((line["step"], row.cell, right))
+    return found
+
+
+def sampled_cells(votes: Sequence[list[list[bool]]]) -> list[Cells]:
+    """The four outcomes of each pair, sample by sample: the paper's single-sample measure."""
+    tables = []
+    for a, b in combinations(range(len(votes[0])), 2):
+        first = [right for vote in votes for right in vote[a]]
+        second = [right for vote in votes for right in vote[b]]
+        tables.append(count_cells(first, second, [False] * len(first)))
+    return tables
+
+
+def by_skill(votes: Sequence[Vote], last: int) -> dict[str, tuple[float, float]]:
+    early: dict[str, list[float]] = {}
+    late: dict[str, list[float]] = {}
+    for step, (skill, _), right in votes:
+        if step <= WINDOW:
+            early.setdefault(skill, []).append(sum(map(fmean, right)))
+        elif step > last - WINDOW:
+            late.setdefault(skill, []).append(float(np.mean(right)))
+    return {skill: (fmean(early[skill]), fmean(late[skill])) for skill in early if skill in late}
+
+
+def expected(one: Planned) -> tuple[float | None, float | None]:
+    """Mean kappa of the pairs as dealt, and the mean accuracy to which the theory takes them; None where unknown."""
+    habits = [entry[2] for agent in one.config.agents if (entry := parse(agent.model)) and entry[2]]
+    if len({(own.agents, own.kappa, own.wrong) for own in habits}) > 1:
+        return None, None
+    wrong, kappas = wrong_cells("text", habits[0])
+    pairs = dict(zip(combinations(range(habits[0].agents), 2), kappas, strict=True))
+    planned = fmean(pairs[pair] for pair in combinations([own.agent - 1 for own in habits], 2))
+    n = len(habits)
+    teachers = {"ring": [(i + 1) % n for i in range(n)], "ring_previous": [(i - 1) % n for i in range(n)]}
+    teachers |= {"self": list(range(n))}
+    kind = one.config.supervision.kind
+    if kind not in teachers or one.config.reward.kind != "match":
+        return planned, None
+    shares = synthetic.cells("text")
+    # An agent that was always shown the right answer is a little less than sure of it after its lesson.
+    p = [[own.weak if cell in wrong[own.agent - 1] else min(own.strong, 0.95) for own in habits] for cell in shares]
+    ends = Dynamics(tuple(teachers[kind]), one.config.batch.completions).finals(p)
+    return planned, float(np.array(list(shares.values())) @ ends.mean(axis=1))
+
+
+def last_of(run: RunFiles, agent: str, key: str) -> float | None:
+    return mean(value for _, value in run.agent_series(agent, key)[-WINDOW:])
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None and value == value]
+    return fmean(known) if known else None
+
+
+Arms = dict[tuple[str, str], list[Result]]
+
+
+def spread(own: Sequence[Result], key: str) -> Spread | None:
+    return Spread.of([one.numbers[key] for one in own])
+
+
+def table(title: str, arms: Mapping[str, Sequence[Result]], keys: Sequence[str], notes: Sequence[str] = ()) -> Table:
+    columns: list[tuple[str, Align]] = [("arm", "left"), ("seeds", "right")]
+    columns += [(COLUMNS[key], "right") for key in keys]
+    rows = [[*cells(arm, len(own)), *(cell(spread(own, key), key) for key in keys)] for arm, own in arms.items()]
+    return Table(title, columns, rows, notes)
+
+
+def cell(value: Spread | None, key: str) -> Cell:
+    if value is None:
+        return Cell("–")
+    digits = 1 if key == "tokens" else 2 if key == "kappa_planned" else 3
+    shown = key in ("end", "kappa", "sampled") and value.deviation is not None
+    return Cell(f"{value.mean:.{digits}f}", f"±{value.deviation:.{digits}f}" if shown else "")
+
+
+def tables(arms: Arms) -> list[Table]:
+    found = []
+    for experiment, keys in SHOWN.items():
+        own = {arm: results for (name, arm), results in arms.items() if name == experiment}
+        if own:
+            told = (thesis.EXPERIMENTS[experiment].__doc__ or "").rstrip(".")
+            found.append(table(f"{experiment}: {told[0].lower()}{told[1:]}", own, keys.split()))
+    return found
+
+
+def overlap_picture(arms: Arms) -> Figure:
+    figure, (planned, seen) = blank("Accuracy after training", "The same runs, by the measured κ")
+    planned.plot([-1, 1], [1, 0.5], color=BLUE, linewidth=1.3, linestyle=(0, (5, 2)))
+    planned.plot([-1, 1], [0.5, 0.5], color=RED, linewidth=1.3, linestyle=(0, (5, 2)))
+    for rule, name, colour in (("ring", "a peer's votes (Co-RL)", BLUE), ("self", "own votes", RED)):
+        own = [found for (experiment, arm), found in arms.items() if experiment == "overlap" and arm.startswith(rule)]
+        every = [one.numbers for results in own for one in results]
+        for axes, key in ((planned, "kappa_planned"), (seen, "kappa_sampled")):
+            x, y = [one[key] for one in every], [one["end"] for one in every]
+            axes.plot(x, y, "o", color=colour, alpha=0.4, markersize=4)
+        x, ends = (
+            [mean(one.numbers["kappa_planned"] for one in own) for own in own],
+            [spread(own, "end") for own in own],
+        )
+        y, error = [end.mean for end in ends if end], [end.deviation or 0.0 for end in ends if end]
+        planned.errorbar(x, y, error, color=colour, marker="o", markersize=7, linewidth=2, capsize=3, label=name)
+    for axes in (planned, seen):
+        axes.set(ylim=(0.35, 1.02))
+    planned.set_xlabel("κ of the planted habits; dashed: theory", color=GREY)
+    seen.set_xlabel("κ of single samples before training", color=GREY)
+    planned.legend(frameon=False, loc="lower left")
+    return figure
+
+
+def basin_picture(arms: Arms) -> Figure:
+    figure, (axes,) = blank("Complementary pairs around p_A + p_B = 1, skill by skill")
+    shown = {key: own for key, own in arms.items() if key[0] == "basin" or key == ("overlap", "ring_-1.0")}
+    for ((_, arm), own), colour in zip(shown.items(), PALETTE, strict=False):
+        points = [pair for one in own for pair in one.skills.values()]
+        total = "1.2" if arm == "ring_-1.0" else arm.removeprefix("sum_")
+        axes.plot(*zip(*points, strict=True), "o", color=colour, alpha=0.75, markersize=6, label=f"planted {total}")
+    axes.plot([0, 1, 1, 2], [0, 0, 1, 1], color=INK, linewidth=1.3, linestyle=(0, (5, 2)))
+    axes.set(xlim=(0.55, 1.45), ylim=(-0.03, 1.03))
+    axes.set_xlabel("p_A + p_B in the first five steps; dashed: theory, for endless training", color=GREY)
+    axes.set_ylabel("sampled accuracy, last five steps", color=GREY)
+    axes.legend(frameon=False, loc="upper left")
+    return figure
+
+
+def cohort_picture(arms: Arms) -> Figure:
+    figure, (axes,) = blank("Rings of N agents of equal overlap")
+    own = {int(arm.rpartition("_")[2]): results for (name, arm), results in arms.items() if name == "cohort"}
+    for key, colour, name in (("start", GREY, "start"), ("theory", INK, "theory"), ("end", BLUE, "end")):
+        points = {n: found for n, results in own.items() if (found := spread(results, key))}
+        error = [point.deviation or 0.0 for point in points.values()] if key == "end" else None
+        style: Any = {"linestyle": (0, (5, 2)), "linewidth": 1.3} if key != "end" else {"linewidth": 2, "marker": "o"}
+        axes.errorbar(
+            list(points), [one.mean for one in points.values()], error, color=colour, capsize=3, label=name, **style
+        )
+    axes.set(ylim=(0.4, 1.02), xticks=list(own))
+    axes.set_xlabel("agents", color=GREY)
+    axes.legend(frameon=False)
+    return figure
+
+
+def certainty_picture(arms: Arms, runs: Mapping[tuple[str, str], list[RunFiles]]) -> Figure:
+    figure, panels = blank("Sampled accuracy", "Entropy of a token, nats")
+    for axes, key in zip(panels, ("sampled_accuracy", "entropy"), strict=True):
+        lines(axes, runs, key)
+        axes.set_xlabel("training step", color=GREY)
+    panels[0].set_ylim(0, 1)
+    panels[1].legend(frameon=False)
+    return figure
+
+
+def lines(axes: Axes, runs: Mapping[tuple[str, str], list[RunFiles]], key: str) -> None:
+    """Draw a metric over the steps, agent by agent, as means of ten steps."""
+    for (_, arm), colour in zip(runs, PALETTE, strict=False):
+        series = [run.agent_series(agent, key) for run in runs["certainty", arm] for agent in run.agents]
+        for number, values in enumerate(map(np.array, series)):
+            blocks = values[: len(values) // 10 * 10].reshape(-1, 10, 2).mean(axis=1)
+            axes.plot(*blocks.T, color=colour, linewidth=1.7, label=arm if number == 0 else None)
+
+
+def write(planned: Sequence[Planned], costs: Mapping[str, float], out: Path) -> None:
+    """Write runs.csv, results.md and pictures of what is finished."""
+    done = [one for one in planned if one.done]
+    arms: Arms = {}
+    for one in done:
+        found = result(one, costs)
+        arms.setdefault((found.experiment, found.arm), []).append(found)
+    out.mkdir(parents=True, exist_ok=True)
+    results = [one for own in arms.values() for one in own]
+    heads = ["experiment", "arm", "seed", *COLUMNS, "core_seconds"]
+    rows = [
+        cells(one.experiment, one.arm, one.seed, *(shown(v) for v in (*one.numbers.values(), one.core_seconds)))
+        for one in results
+    ]
+    (out / "runs.csv").write_text(csv(Table("", [(head, "left") for head in heads], rows)))
+    (out / "results.md").write_text(markdown(tables(arms)))
+    certain = {
+        key: [read_run(one.path) for one in done if tuple(one.method.split("/")) == key]
+        for key in arms
+        if key[0] == "certainty"
+    }
+    pictures: dict[str, tuple[str, Callable[[], Figure]]] = {
+        "overlap.svg": ("overlap", lambda: overlap_picture(arms)),
+        "basin.svg": ("basin", lambda: basin_picture(arms)),
+        "cohort.svg": ("cohort", lambda: cohort_picture(arms)),
+        "certainty.svg": ("certainty", lambda: certainty_picture(arms, certain)),
+    }
+    for name, (experiment, make) in pictures.items():
+        if any(key[0] == experiment for key in arms):
+            with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name, "font.family": "sans-serif"}):
+                make().savefig(out / name, metadata={"Date": None})
+    minutes = sum(one.core_seconds or 0 for one in results) / 60
+    say(f"{len(results)} of {len(planned)} runs, {minutes:.0f} core-minutes: {out}")
+
+
+def shown(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
