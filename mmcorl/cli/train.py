@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from mmcorl import config as settings
 from mmcorl.cli.arguments import Arguments, Config, Flag, Folders, Output, Overrides, Progress, command
 from mmcorl.cli.output import show, show_comparison
 from mmcorl.config import methods
 from mmcorl.errors import RunError, UserError
+
+if TYPE_CHECKING:
+    from mmcorl.tools.sweep import Planned, Scoring
 
 EVALUATION_FILES = ("manifest.json", "comas.json", "drafts/manifest.json")
 """By these a folder is recognised as an evaluation, or as one of the CoMAS protocol."""
@@ -122,11 +125,10 @@ def sweep(plan: SweepArguments, progress: Progress, output: Output) -> int:
 
     from mmcorl.report import sweep_page
 
-    scoring = _scoring(plan.evaluate) if plan.evaluate else None
-    # The models at the start come first: benchmarks that cannot be run are refused before training.
-    bases = tool.evaluate(planned, out, scoring, trained=False) if scoring else {}
+    score = _scoring(plan.evaluate, planned, out) if plan.evaluate else None
     failed = tool.run(planned, plan.jobs, quiet=progress.quiet)
-    ends = tool.evaluate(planned, out, scoring, trained=True) if scoring else {}
+    ends = tool.evaluate(planned, out, score, trained=True) if score else {}
+    bases = tool.evaluate(planned, out, score, trained=False) if score else {}
     rows = tool.rows(planned, bases, ends)
     page = sweep_page.write(out, planned, rows)
     if output.as_json:
@@ -141,15 +143,18 @@ def sweep(plan: SweepArguments, progress: Progress, output: Output) -> int:
     return 0
 
 
-def _scoring(text: str) -> Callable[[str, Path], dict[str, float]]:
-    """Return what evaluates a checkpoint as one argument of benchmarks and options asks."""
+def _scoring(text: str, planned: Sequence[Planned], out: Path) -> Scoring:
+    """Return what evaluates a checkpoint as one argument of benchmarks and options asks; refused now if it cannot."""
     import eval_suite
+    from eval_suite.pipeline import prepare
     from mmcorl.cli.eval import evaluation_of
 
     names, options, reporter = evaluation_of(text, "sweep --evaluate")
+    for model in dict.fromkeys(agent.model for one in planned for agent in one.config.agents):
+        prepare(model, out / "base", names, options, reporter)
 
-    def score(model: str, folder: Path) -> dict[str, float]:
-        scores = eval_suite.evaluate(model, names, folder, options, reporter=reporter).scores
+    def score(model: str, folder: Path, like: str | None) -> dict[str, float]:
+        scores = eval_suite.evaluate(model, names, folder, options, reporter=reporter, like=like).scores
         return {name: score["accuracy"] for name, score in scores.items()}
 
     return score

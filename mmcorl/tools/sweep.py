@@ -190,26 +190,28 @@ class Spread:
 
 
 Row = dict[str, Any]
-Scoring = Callable[[str, Path], Mapping[str, float]]
-"""From a checkpoint and a folder for its evaluation to its accuracy by benchmark."""
+Scoring = Callable[[str, Path, str | None], Mapping[str, float]]
+"""From a checkpoint, a folder for its evaluation and the checkpoint that it is to be asked like, to its accuracy by
+benchmark."""
 Benchmarked = dict[tuple[Planned, str, str], float]
 """Accuracy by run, benchmark and agent."""
 
 
 def evaluate(planned: Sequence[Planned], out: Path, score: Scoring, *, trained: bool) -> Benchmarked:
-    """Score the checkpoints that finished runs end with, or those that all runs start from, each once.
+    """Score the checkpoints that finished runs end with, or those that they start from, each once and asked alike.
 
     Evaluations are in OUT/METHOD/seed_S.eval/AGENT and OUT/base/MODEL, where work goes on after an interrupt.
     """
     known: dict[str, Mapping[str, float]] = {}
     found: Benchmarked = {}
     for one in planned:
-        for agent in one.config.agents if one.done or not trained else ():
-            model = str(one.path / "final" / agent.name) if trained else agent.model
+        for agent in one.config.agents if one.done else ():
+            end = str(one.path / "final" / agent.name)
+            model = end if trained else agent.model
             own = Path(f"{one.path}.eval") / agent.name
             folder = own if trained else out / "base" / re.sub(r"[^A-Za-z0-9_.@-]+", "_", model)
             if model not in known:
-                known[model] = score(model, folder)
+                known[model] = score(model, folder, None if trained else end)
             for benchmark, accuracy in known[model].items():
                 found[one, benchmark, agent.name] = accuracy
     return found
