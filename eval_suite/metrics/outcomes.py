@@ -117,19 +117,8 @@ def outcomes_of(
         places.setdefault(item.benchmark, {})[item.id] = len(ids)
         names.append(item.benchmark)
         ids.append(item.id)
-    given, graded = Keys(), 0
-    most: dict[str, int] = {}
-    for response in responses:
-        benchmark, id, sample = response.benchmark, response.id, response.sample
-        place = places.get(benchmark, {}).get(id)
-        if place is None:
-            raise UserError(
-                f"a response answers item {id!r} of {benchmark}, which is not among the items: "
-                "score the responses with the items they were made for"
-            )
-        if not given.add((benchmark, ids[place], sample)):
-            raise UserError(f"sample {sample} of item {id!r} of {benchmark} appears twice: number samples 0, 1, 2, ...")
-        most[benchmark] = max(most.get(benchmark, 1), sample + 1)
+    given, most = _given(responses, places, ids)
+    graded = 0
     due = most if samples is None else samples
     starts = array("q", accumulate((due.get(name, 1) for name in names), initial=0))
     programs = {key_of(row): ProgramVote(row["outputs"], row["tree"]) for row in behaviour_rows}
@@ -172,6 +161,25 @@ def outcomes_of(
         for place in range(len(ids))
         for at in range(starts[place], starts[place + 1])
     ]
+
+
+def _given(
+    responses: Iterable[Response], places: Mapping[str, Mapping[str, int]], ids: Sequence[str]
+) -> tuple[Keys, dict[str, int]]:
+    """Return the keys of the responses, and the most samples of any item by benchmark."""
+    given, most = Keys(), dict[str, int]()
+    for response in responses:
+        benchmark, id, sample = response.benchmark, response.id, response.sample
+        place = places.get(benchmark, {}).get(id)
+        if place is None:
+            raise UserError(
+                f"a response answers item {id!r} of {benchmark}, which is not among the items: "
+                "score the responses with the items they were made for"
+            )
+        if not given.add((benchmark, ids[place], sample)):
+            raise UserError(f"sample {sample} of item {id!r} of {benchmark} appears twice: number samples 0, 1, 2, ...")
+        most[benchmark] = max(most.get(benchmark, 1), sample + 1)
+    return given, most
 
 
 def pool(runs: Sequence[Sequence[Outcome]]) -> list[Outcome]:
