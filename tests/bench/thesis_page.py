@@ -249,11 +249,11 @@ def overlap_picture(arms: Arms) -> Figure:
 
 def basin_picture(arms: Arms) -> Figure:
     figure, (axes,) = blank("Complementary pairs around p_A + p_B = 1, skill by skill")
-    shown = {key: own for key, own in arms.items() if key[0] == "basin" or key == ("overlap", "ring_-1.0")}
-    for ((_, arm), own), colour in zip(shown.items(), PALETTE, strict=False):
+    shown = {arm.removeprefix("sum_"): own for (name, arm), own in arms.items() if name == "basin"}
+    shown["1.2"] = arms.get(("overlap", "ring_-1.0"), [])
+    for (total, own), colour in zip(sorted(shown.items()), PALETTE, strict=False):
         points = [pair for one in own for pair in one.skills.values()]
-        total = "1.2" if arm == "ring_-1.0" else arm.removeprefix("sum_")
-        axes.plot(*zip(*points, strict=True), "o", color=colour, alpha=0.75, markersize=6, label=f"planted {total}")
+        axes.plot(*np.array(points).reshape(-1, 2).T, "o", color=colour, alpha=0.75, label=f"planned {total}")
     axes.plot([0, 1, 1, 2], [0, 0, 1, 1], color=INK, linewidth=1.3, linestyle=(0, (5, 2)))
     axes.set(xlim=(0.55, 1.45), ylim=(-0.03, 1.03))
     axes.set_xlabel("p_A + p_B in the first five steps; dashed: theory, for endless training", color=GREY)
