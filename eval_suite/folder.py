@@ -52,6 +52,7 @@ class EvalFolder(store.Folder):
     def __init__(self, path: Path, manifest: Mapping[str, Any] | None = None):
         super().__init__(path)
         self._given = None if manifest is None else json.loads(json.dumps(manifest))
+        self._anew = False
         self._check()
 
     def _check(self) -> None:
@@ -69,13 +70,18 @@ class EvalFolder(store.Folder):
         if self._given is None:
             return
         self.require_usable()
-        if self.begun:
-            self.require_same_settings(changed_settings(self.manifest, self._given))
+        if self.begun and (changes := changed_settings(self.manifest, self._given)):
+            if any((self.path / name).is_file() and (self.path / name).stat().st_size for name in STEPS[1:]):
+                self.require_same_settings(changes)
+            # Nothing was answered, for instance because the model could not be loaded: nothing is lost.
+            self._anew = True
 
     def __enter__(self) -> Self:
         self.lock()
         try:
             self._check()  # Again: another process may have begun an evaluation here since.
+            if self._anew:
+                (self.path / STEPS[0]).unlink(missing_ok=True)
             if self._given is not None:
                 self.write(self.MARKER, json.dumps(self._given, indent=1, ensure_ascii=True) + "\n")
             for name in STEPS:

@@ -105,9 +105,11 @@ def load_rows(
 
 def require_answers(items: Sequence[Item], name: str, instead: str = "") -> None:
     """Refuse rows without a known answer; `instead`: another way out."""
-    unknown = sum(not item.gold for item in items)
+    unknown = [item.id for item in items if not item.gold]
     if unknown:
+        more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
         raise UserError(
-            f"{unknown} of {len(items)} problems of {name} have no known answer: name the column that holds them "
-            f"(--data-set columns.answer=NAME){instead}"
+            f"{len(unknown)} of {len(items)} problems of {name} have no known answer ({', '.join(unknown[:3])}{more}): "
+            "name the column that holds them (--data-set columns.answer=NAME), or leave these out (--data-set "
+            f"answers=required --data-set on_bad_row=skip){instead}"
         )

@@ -84,7 +84,7 @@ def prepare(
 
     `sizes`: problems of a benchmark where the options name no subset; all by default.
     """
-    sources = forms_of(options, parse_benchmarks(benchmarks, own_rows=True), trained_with(model) is not None)
+    sources = forms_of(options, parse_benchmarks(benchmarks, own_rows=True), training_of(model, options) is not None)
     own = [name for name in sources if name not in BENCHMARKS]
     if options.data_set and not own:
         raise UserError(f"--data-set {options.data_set[0]} is for rows of your own, NAME=FILE: leave it out")
@@ -186,9 +186,9 @@ class EvalJob:
         """
         generation = {}
         departures: dict[str, None] = {}
-        trained, known = training_of(model, options), trained_with(model) is not None
+        trained = training_of(model, options)
         for name in benchmarks:
-            each, departing = under_protocol(options, name, known)
+            each, departing = under_protocol(options, name, trained is not None)
             departures |= dict.fromkeys(departing)
             style, usual, greedy = _usual(name)
             samples = usual if each.samples is None else each.samples

@@ -75,7 +75,7 @@ assert set(PROTOCOLS) == set(get_args(ProtocolName))
 def under_protocol(options: EvalOptions, benchmark: str, trained: bool) -> tuple[EvalOptions, list[str]]:
     """Return the options for one benchmark, those of the protocol filled in, and where the given ones depart from it.
 
-    `trained`: whether the checkpoint says how it was trained.
+    `trained`: whether the checkpoint, or the one that it is asked like, says how it was trained.
     """
     if options.protocol is None:
         return options, []

@@ -84,5 +84,11 @@ def show_comparison(runs: Sequence[Path]) -> None:
 
     from mmcorl.report.compare import comparison, comparison_table
     from mmcorl.report.table import terminal
+    from mmcorl.run.alarms import Watch
+    from mmcorl.run.reader import read_run
 
-    Console().print(terminal([comparison_table(comparison(runs))]))
+    console = Console()
+    console.print(terminal([comparison_table(comparison(runs))]))
+    for path in runs:
+        for alarm in Watch(lines=read_run(path).metrics).alarms:
+            console.print(f"{path}, step {alarm.step}: {alarm.sentence}", markup=False, highlight=False, soft_wrap=True)

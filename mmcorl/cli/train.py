@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from collections.abc import Sequence
@@ -127,14 +128,16 @@ def sweep(plan: SweepArguments, progress: Progress, output: Output) -> int:
 
     score = _scoring(plan.evaluate, planned, out) if plan.evaluate else None
     failed = tool.run(planned, plan.jobs, quiet=progress.quiet)
-    ends = tool.evaluate(planned, out, score, trained=True) if score else {}
-    bases = tool.evaluate(planned, out, score, trained=False) if score else {}
+    # Other benchmarks, or the same ones asked otherwise, are other evaluations of the same runs.
+    name = hashlib.sha256((plan.evaluate or "").encode()).hexdigest()[:8]
+    ends = tool.evaluate(planned, out, name, score, trained=True) if score else {}
+    bases = tool.evaluate(planned, out, name, score, trained=False) if score else {}
     rows = tool.rows(planned, bases, ends)
-    page = sweep_page.write(out, planned, rows)
+    page = sweep_page.write(out, planned, rows, plan.evaluate)
     if output.as_json:
         print(json.dumps(tool.record(rows)))
     else:
-        sweep_page.print_tables(planned, rows)
+        sweep_page.print_tables(planned, rows, plan.evaluate)
         files = ", ".join(str(out / f"sweep.{form}") for form in ("md", "tex", "csv", "json"))
         print(f"tables: {files}\npage: {page}")
     if failed:
@@ -150,8 +153,10 @@ def _scoring(text: str, planned: Sequence[Planned], out: Path) -> Scoring:
     from mmcorl.cli.eval import evaluation_of
 
     names, options, reporter = evaluation_of(text, "sweep --evaluate")
+    # Before training nothing says how it will have been trained.
+    now = options.model_copy(update={"style": None}) if options.style == "as-trained" else options
     for model in dict.fromkeys(agent.model for one in planned for agent in one.config.agents):
-        prepare(model, out / "base", names, options, reporter)
+        prepare(model, out / "base", names, now, reporter)
 
     def score(model: str, folder: Path, like: str | None) -> dict[str, float]:
         scores = eval_suite.evaluate(model, names, folder, options, reporter=reporter, like=like).scores

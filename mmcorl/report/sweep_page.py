@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -52,30 +53,34 @@ def score_table(rows: Sequence[Row]) -> Table:
     return Table("Means over agents", columns, body, NOTES, optional=training)
 
 
-def print_tables(planned: Sequence[Planned], rows: Sequence[Row]) -> None:
-    """Print both tables; accuracies of single agents are in that by backbone alone."""
+def print_tables(planned: Sequence[Planned], rows: Sequence[Row], evaluated: str | None = None) -> None:
+    """Print both tables; accuracies of single agents are in that by backbone alone, most notes in the files."""
     kept = [{key: value for key, value in row.items() if key.count("/") < 2 and key != "completions"} for row in rows]
-    Console().print(terminal([score_table(kept), by_backbone(planned, rows)]))
+    Console().print(terminal([replace(score_table(kept), notes=NOTES[:1]), by_backbone(planned, rows, evaluated)]))
 
 
-def by_backbone(planned: Sequence[Planned], rows: Sequence[Row]) -> Table:
-    """Return the sweep's accuracies in the paper's layout: a block per agent, start and methods as its rows."""
+def by_backbone(planned: Sequence[Planned], rows: Sequence[Row], evaluated: str | None) -> Table:
+    """Return the sweep's accuracies in the paper's layout: a block per agent, start and methods as its rows.
+
+    `evaluated`: the benchmarks and options of `--evaluate`.
+    """
     backbones = {
         agent.name: f"{agent.name}: {agent.model.partition('@')[0] if agent.model.startswith('zoo:') else agent.model}"
         for agent in planned[0].config.agents
     }
     taught = {one.method for one in planned if RULES.find(one.config.supervision.kind).needs_gold}
     taught |= {one.method for one in planned if REWARDS.find(one.config.reward.kind).needs_gold}
-    return method_table(rows, backbones, taught)
+    table = method_table(rows, backbones, taught)
+    return replace(table, notes=(*table.notes, f"All were asked alike: {evaluated}.")) if evaluated else table
 
 
-def write(out: Path, planned: Sequence[Planned], rows: Sequence[Row]) -> Path:
+def write(out: Path, planned: Sequence[Planned], rows: Sequence[Row], evaluated: str | None = None) -> Path:
     """Write sweep.json, sweep.md, sweep.tex, sweep.csv and sweep.html into `out`; return the path of the page."""
     out.mkdir(parents=True, exist_ok=True)
     shown = _headings(rows)
     heads = ["method", "seeds", *(head for key in shown for head in (key, f"{key} sd"))]
     numbers = [cells(r["method"], len(r["seeds"]), *(v for key in shown for v in _numbers(r.get(key)))) for r in rows]
-    tables = [by_backbone(planned, rows), score_table(rows)]
+    tables = [by_backbone(planned, rows, evaluated), score_table(rows)]
     (out / "sweep.json").write_text(json.dumps(sweep.record(rows), indent=1) + "\n")
     (out / "sweep.md").write_text(markdown(tables))
     (out / "sweep.tex").write_text(latex(tables))

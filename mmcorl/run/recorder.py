@@ -223,7 +223,8 @@ class Recorder:
         self.trackers.log(metrics)
         self._warn_of_unparsed(metrics)
         for alarm in self._watch.see(metrics):
-            self.progress.message(f"step {alarm.step}: {alarm.sentence}")
+            if not self._watch.stopped:  # which says it as it ends the run
+                self.progress.message(f"step {alarm.step}: {alarm.sentence}")
         self.step = record.step
         self._log_timing(metrics, overlapping)
         if record.step == self._profiled:

@@ -85,7 +85,8 @@ def sandbox(config: Config) -> Iterator[Finding]:
 def protocol(config: Config) -> Iterator[Finding]:
     """What the agents are asked, how they are sampled, and what counts as an answer."""
     system, bare = system_of(config.prompt), [agent.name for agent in config.agents if agent.template == "off"]
-    asked = f"each question, then {instruction_of(config.prompt)!r}"
+    instruction = instruction_of(config.prompt)
+    asked = f"each question, then {instruction!r}" if instruction else "each question alone"
     asked += f"; system message {system!r}" if system else ""
     asked += f"; without a chat template: {', '.join(bare)}" if bare else ""
     yield Finding("ok", "asked", asked)

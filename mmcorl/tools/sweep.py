@@ -197,10 +197,10 @@ Benchmarked = dict[tuple[Planned, str, str], float]
 """Accuracy by run, benchmark and agent."""
 
 
-def evaluate(planned: Sequence[Planned], out: Path, score: Scoring, *, trained: bool) -> Benchmarked:
+def evaluate(planned: Sequence[Planned], out: Path, name: str, score: Scoring, *, trained: bool) -> Benchmarked:
     """Score the checkpoints that finished runs end with, or those that they start from, each once and asked alike.
 
-    Evaluations are in OUT/METHOD/seed_S.eval/AGENT and OUT/base/MODEL, where work goes on after an interrupt.
+    Evaluations are in OUT/METHOD/seed_S.eval/NAME/AGENT and OUT/base/NAME/MODEL, where work goes on after an interrupt.
     """
     known: dict[str, Mapping[str, float]] = {}
     found: Benchmarked = {}
@@ -208,8 +208,8 @@ def evaluate(planned: Sequence[Planned], out: Path, score: Scoring, *, trained: 
         for agent in one.config.agents if one.done else ():
             end = str(one.path / "final" / agent.name)
             model = end if trained else agent.model
-            own = Path(f"{one.path}.eval") / agent.name
-            folder = own if trained else out / "base" / re.sub(r"[^A-Za-z0-9_.@-]+", "_", model)
+            own = Path(f"{one.path}.eval") / name / agent.name
+            folder = own if trained else out / "base" / name / re.sub(r"[^A-Za-z0-9_.@-]+", "_", model)
             if model not in known:
                 known[model] = score(model, folder, None if trained else end)
             for benchmark, accuracy in known[model].items():

@@ -85,12 +85,23 @@ def test_starts_that_were_killed_or_meet_another_process(tmp_path: Path) -> None
     (tmp_path / "e" / ".manifest.json.new").write_text('{"mod')
     # Both have looked before either has written its manifest.
     first, second = (EvalFolder(tmp_path / "e", MANIFEST | {"model": model}) for model in "ab")
-    with first, pytest.raises(UserError, match="another process is working in"):
-        second.__enter__()
+    with first:
+        first.keep_items([Item("b", "i1", "?", "1")])
+        first.append("responses.jsonl", [{"benchmark": "b", "id": "i1", "sample": 0}])
+        with pytest.raises(UserError, match="another process is working in"):
+            second.__enter__()
     with pytest.raises(UserError, match="with other settings"):
         second.__enter__()
     with EvalFolder(tmp_path / "e") as again:  # the lock is free again
         assert again.manifest["model"] == "a"
+
+
+def test_a_start_that_failed_before_its_first_answer_blocks_no_other(tmp_path: Path) -> None:
+    with EvalFolder(tmp_path / "e", MANIFEST | {"model": "a"}) as folder:
+        folder.keep_items([Item("b", "i1", "?", "1")])
+    with EvalFolder(tmp_path / "e", MANIFEST | {"model": "b"}) as folder:
+        assert folder.manifest["model"] == "b"
+        folder.keep_items([Item("b", "i1", "?", "2")])
 
 
 def test_a_full_disk_is_one_sentence_and_the_same_command_goes_on(tmp_path: Path) -> None:

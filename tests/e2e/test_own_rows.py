@@ -76,7 +76,7 @@ def test_pictures_and_settings_are_those_of_a_config(tiny_checkpoints: Mapping[s
     ("names", "data_set", "says"),
     [
         (["mine=ROWS"], ["columns.answer=nothing"], "nothing"),
-        (["mine=BLANK"], [], "2 of 2 problems of mine have no known answer: name the column"),
+        (["mine=BLANK"], [], "2 of 2 problems of mine have no known answer (0, 1): name the column"),
         (["math50=ROWS"], [], "benchmark 'math50' is unknown: did you mean 'math500'"),
         (["mine"], [], "benchmark 'mine' is unknown"),
         (["a/b=ROWS"], [], "benchmark 'a/b' is unknown"),

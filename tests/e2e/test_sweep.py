@@ -248,10 +248,15 @@ def test_a_sweep_tells_what_its_runs_hold_and_goes_on_after_a_failure(config: Pa
     (row,) = json.loads(capsys.readouterr().out)
     assert row["seeds"] == [0]
     assert summary.stat().st_mtime_ns == before
-    of_llama = json.loads((out / "co_rl" / "seed_0.eval" / "llama" / "summary.json").read_text())["benchmarks"]["gsm8k"]
+    (evaluated,) = (out / "co_rl" / "seed_0.eval").glob("*/llama/summary.json")
+    of_llama = json.loads(evaluated.read_text())["benchmarks"]["gsm8k"]
     assert row["accuracy/gsm8k/llama"]["mean"] == of_llama["accuracy"]
     assert {"start/gsm8k", "start/gsm8k/llama", "accuracy/gsm8k", "accuracy/gsm8k/qwen2"} < row.keys()
-    assert len(list((out / "base").iterdir())) == 2
+    assert len(list((out / "base").glob("*/*"))) == 2
+    assert "--max-new-tokens 4 --quiet." in (out / "sweep.md").read_text()
+    # Other benchmarks of the same runs are another evaluation.
+    assert main([*again, "checkpoint.every=1", "--evaluate", f"{benchmark} --limit 2 --style as-trained"]) == 0
+    capsys.readouterr()
     assert "| Method | held\\_out | gsm8k | Avg |" in (out / "sweep.md").read_text()
     # A run of another length is another run, and the old numbers are in no table then.
     assert sweep.rows(sweep.plan(config, ["co_rl"], [0], ["steps=3"], out)) == [{"method": "co_rl", "seeds": []}]
