@@ -18,7 +18,7 @@ from eval_suite.grading.reference import Reference
 from eval_suite.grading.verdict import McqPolicy
 from mmcorl.answers import Equivalence, extract
 from mmcorl.answers.numbers import constant_value
-from mmcorl.answers.parse import ParsedAnswer, parse
+from mmcorl.answers.parse import ParsedAnswer, parse, split_top_level
 
 _CACHED_QUESTION = 8192
 _NUMBERS = re.compile(r"-?[$0-9.,]{2,}|-?[0-9]+")
@@ -180,7 +180,12 @@ def _compare_free_form(answer: str, gold: str, reference: Reference, relation: E
         return False, "an inequality where a set is asked for"
     if _asks_for_order(reference.question) and left.kind == right.kind == "list":
         return _in_order(left, right, relation), "in the order asked for"
-    if relation.same(answer, gold) or ("ratio" in (left.kind, right.kind) and relation.same_value(answer, gold)):
+    if _SIZE.search(reference.question or "") and (r"\times" in left.body or r"\times" in right.body):
+        return _same_size(left, right, relation), "as a size"
+    ratio_asked = _RATIO.search(reference.question or "") is not None
+    if relation.same(answer, gold) or (
+        "ratio" in (left.kind, right.kind) and relation.same_value(answer, gold, ratio_asked)
+    ):
         return True, "equal"
     return False, OUT_OF_TIME if relation.out_of_time(answer, gold) else "not shown to be equal"
 
@@ -195,6 +200,16 @@ _ANY_ORDER = re.compile(
     r"\b(?:any|no particular|whatever|irrespective of|regardless of)(?: the)? order\b|\bin order (?:to|for|that)\b",
     re.IGNORECASE,
 )
+
+
+_RATIO = re.compile(r"\b(?:ratios?|odds|proportions?)\b|比", re.IGNORECASE)
+_SIZE = re.compile(r"\b(?:sizes?|dimensions?|matrix|matrices|rows?|columns?)\b", re.IGNORECASE)
+
+
+def _same_size(left: ParsedAnswer, right: ParsedAnswer, relation: Equivalence) -> bool:
+    """Compare `3\\times 4` factor by factor: a matrix of that size has neither 4 rows nor is it a 12."""
+    sizes = [split_top_level(size.body, frozenset({r"\times"})) for size in (left, right)]
+    return len(sizes[0]) == len(sizes[1]) and all(relation.same(x, y) for x, y in zip(*sizes, strict=True))
 
 
 def _asks_for_order(question: str | None) -> bool:

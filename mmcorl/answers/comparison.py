@@ -18,6 +18,10 @@ _BEARING = {"°", "°T"}
 """True bearings are degrees; the T only names the direction they are measured from."""
 _PLAIN_UNION = {"", "()", "{}"}
 _WRITTEN_FRACTION = re.compile(r"\\frac|\d/\d")
+_TIME = re.compile(r"\d{1,2}:[0-5]\d")
+_LEADING_ZERO = re.compile(r"(?<![\d.])0\d")
+_COMPUTED = re.compile(r".+[-+].*|.*\\(?:cdot|times|div).*", re.DOTALL)
+_INDEXED = re.compile(r"\\?([A-Za-z]+)_?\{?(\w{0,6})\}?")
 _INEQUALITY = re.compile(r"(<|>|\\le(?![A-Za-z])|\\ge(?![A-Za-z]))")
 _MIRRORED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le"}
 _SUM = re.compile(r"\\(?:sum|prod)_(?:\{[^{}]*\}|\w)\^(?:\{[^{}]*\}|\w|\\infty(?![A-Za-z]))")
@@ -45,13 +49,17 @@ class Comparison:
         # Votes are shown by canonical text, so equal texts are one answer.
         return self.same(left, right) or canonical_text(a) == canonical_text(b)
 
-    def same_value(self, value: ParsedAnswer, option: ParsedAnswer) -> bool:
-        """Return whether a value is that of an option, or of a gold answer."""
+    def same_value(self, value: ParsedAnswer, option: ParsedAnswer, ratio_asked: bool = False) -> bool:
+        """Return whether a value is that of an option or a gold; `7:30` is a ratio only where one is asked."""
         if same_spelling(value, option):
             return True
         for ratio, other in ((option, value), (value, option)):
-            # 5/12 answers 5:12, and 5:12 answers 5/12; the decimal does not.
-            if (fraction := quotient(ratio)) is not None and _WRITTEN_FRACTION.search(other.body):
+            # 5/12 answers 5:6, and 5:6 answers 5/6; the decimal does not, nor a fraction of something.
+            if (
+                (fraction := quotient(ratio, ratio_asked)) is not None
+                and other.unit is None
+                and _WRITTEN_FRACTION.search(other.body)
+            ):
                 return self.same(other, fraction)
         # A single letter that is no label names nothing by value: the variable a is not the option "A".
         if len(value.body) == 1 and value.body in LETTERS:
@@ -67,13 +75,16 @@ class Comparison:
                 return False
         if a.sides and b.sides and a.name is None and b.name is None:
             # Equations between constants are not the same because both are true.
-            return self._same_in_order(a.sides, b.sides) or self._same_in_order(a.sides, b.sides[::-1])
-        for left, right in ((a, b), (b, a)):
-            if left.rounded is not None and right.rounded is None:
-                return self.same(replace(left, rounded=None), right) or self.same(left.rounded, right)
+            return self._same_sides(a.sides, b.sides) or self._same_sides(a.sides, b.sides[::-1])
+        for one, other in ((a, b), (b, a)):
+            if one.rounded is not None and other.rounded is None:
+                return self.same(replace(one, rounded=None), other) or self.same(one.rounded, other)
         kinds = {a.kind, b.kind}
         if "labelled" in kinds:
             return "opaque" not in kinds and self._same_labelled(a, b)
+        left, right = (_assigned(one) if kinds == {"list"} else None for one in (a, b))
+        if left is not None or right is not None:
+            return self._same_assigned(a, b, left, right)
         if a.name is not None and b.name is not None and not _may_share_a_name(a.name, b.name):
             return False
         if "opaque" in kinds:
@@ -95,7 +106,18 @@ class Comparison:
             return len(a.parts) == len(b.parts) and all(
                 self._same_in_order(row.parts, other.parts) for row, other in zip(a.parts, b.parts, strict=True)
             )
+        if a.kind == "ratio" and (_LEADING_ZERO.search(a.body) or _LEADING_ZERO.search(b.body)):
+            # `01:02` is a time, which is `1:02` and not `1:2`.
+            return a.body.lstrip("0") == b.body.lstrip("0")
         return self._same_in_order(a.parts, b.parts)
+
+    def _same_sides(self, a: tuple[ParsedAnswer, ...], b: tuple[ParsedAnswer, ...]) -> bool:
+        """Return whether equal constants are written alike: `5+19=24` is another answer than `11+13=24`."""
+        return self._same_in_order(a, b) and all(
+            _spelled_out(x) == _spelled_out(y)
+            for x, y in zip(a, b, strict=True)
+            if _COMPUTED.fullmatch(x.body) or _COMPUTED.fullmatch(y.body)
+        )
 
     def _same_labelled(self, a: ParsedAnswer, b: ParsedAnswer) -> bool:
         """`B. 45°` against `B`, `B: 45` or `45°`: what one side omits cannot contradict the other."""
@@ -148,10 +170,51 @@ class Comparison:
             ordered = "{}" not in (a.brackets, b.brackets)
         else:
             return False
-        # `6, 5` does not say which is the x of `x = 5, y = 6`; roots x_1, x_2 come in any order.
-        if ordered or _are_named(a.parts) != _are_named(b.parts):
+        if a.joined != b.joined or (a.brackets != b.brackets and (_is_member(a) or _is_member(b))):
+            return False
+        if "()" in (a.brackets, b.brackets) and a.brackets != b.brackets:
+            # Of `x = 3, 5` or the roots `x = 3, x = 5` no point or interval is made.
+            bare = a if not a.brackets else b
+            if bare.name is not None or any(part.name is not None for part in bare.parts):
+                return False
+        if ordered:
             return self._same_in_order(a.parts, b.parts)
         return self._match(_without_repeated_points(a.parts), _without_repeated_points(b.parts))
+
+    def _same_assigned(
+        self,
+        a: ParsedAnswer,
+        b: ParsedAnswer,
+        left: tuple[ParsedAnswer, ...] | None,
+        right: tuple[ParsedAnswer, ...] | None,
+    ) -> bool:
+        """`x = 1, y = 2` and `(x, y) = (1, 2)` by name; `(1, 2)` is in the order of the alphabet."""
+        if a.joined != b.joined:
+            return False
+        if left is not None and right is not None:
+            return self._match(left, right)
+        named, plain, values = (a, b, left) if left is not None else (b, a, right)
+        assert values is not None
+        if _is_member(plain) or any(part.name is not None for part in plain.parts):
+            return False
+        if not _are_named(values):
+            # Roots x_1, x_2 come in any order, and are no point.
+            if named.brackets == "()":
+                return plain.brackets in ("()", "") and self._same_in_order(values, plain.parts)
+            return plain.brackets in ("", "{}") and self._match(values, plain.parts)
+        keys = [_INDEXED.fullmatch(str(part.name)) for part in values]
+        if (
+            plain.brackets not in ("()", "")
+            or (plain.name and not plain.brackets)
+            or len({part.name for part in values}) < len(keys)
+            or not all(keys)
+        ):
+            return False
+        order = sorted(range(len(keys)), key=lambda i: _alphabetical(keys[i]))
+        # Coordinates have their order; elsewhere `y = 1, x = 2` and `1, 2` leave open which is which.
+        if order != list(range(len(keys))) and (named.brackets or not plain.brackets):
+            return False
+        return self._same_in_order(tuple(values[i] for i in order), plain.parts)
 
     def _same_in_order(self, a: tuple[ParsedAnswer, ...], b: tuple[ParsedAnswer, ...]) -> bool:
         return len(a) == len(b) and all(self.same(x, y) for x, y in zip(a, b, strict=True))
@@ -182,6 +245,8 @@ class Comparison:
             return False
         if a.number is not None and b.number is not None:
             return same_number(a, b)
+        if (a.unit == "%") != (b.unit == "%"):
+            return False
         if a.body == b.body:
             return True
         # `\\infty+1` is no number, and an algebra system says it equals `\\infty`.
@@ -214,9 +279,11 @@ def _mirrored(sides: list[str]) -> list[str]:
     return [_MIRRORED.get(side, side) for side in sides[::-1]]
 
 
-def quotient(ratio: ParsedAnswer) -> ParsedAnswer | None:
-    """Return 5/12 for the ratio 5:12; None for other answers."""
-    if ratio.kind != "ratio" or len(ratio.parts) != 2:
+def quotient(ratio: ParsedAnswer, asked: bool = True) -> ParsedAnswer | None:
+    """Return 5/6 for the ratio 5:6; None for other answers and times, of which only the question can say `ratio`."""
+    if ratio.kind != "ratio" or len(ratio.parts) != 2 or ratio.unit is not None:
+        return None
+    if _LEADING_ZERO.search(ratio.body) or (_TIME.fullmatch(ratio.body) and not asked):
         return None
     return parse(rf"\frac{{{ratio.parts[0].text}}}{{{ratio.parts[1].text}}}")
 
@@ -226,6 +293,37 @@ def _without_repeated_points(parts: tuple[ParsedAnswer, ...]) -> tuple[ParsedAns
     if any(part.kind != "list" for part in parts):
         return parts
     return tuple({part.text: part for part in parts}.values())
+
+
+def _assigned(answer: ParsedAnswer) -> tuple[ParsedAnswer, ...] | None:
+    """Return the values of several names, of `x = 1, y = 2` and of `(x, y) = (1, 2)`; None for another list."""
+    if answer.name is not None:
+        names = answer.name[1:-1].split(", ") if answer.name.startswith("(") else []
+        if len(names) != len(answer.parts) or answer.brackets != "()" or any(part.name for part in answer.parts):
+            return None
+        return tuple(
+            replace(part, text=f"{name}={part.text}", name=name) for name, part in zip(names, answer.parts, strict=True)
+        )
+    names_of_parts = {part.name for part in answer.parts}
+    if answer.brackets or None in names_of_parts or len(names_of_parts) < 2 or any(map(_is_member, answer.parts)):
+        return None
+    return answer.parts
+
+
+def _is_member(answer: ParsedAnswer) -> bool:
+    """Return whether an answer lies in an interval: `x\\in(1, 2)`."""
+    return answer.brackets not in ("", "{}") and answer.text.startswith(rf"{answer.name}\in ")
+
+
+def _alphabetical(name: re.Match[str] | None) -> tuple[str, int, str]:
+    """Return what orders names as people do: x_2 before x_10, and r before \\theta."""
+    assert name is not None
+    letters, index = name.groups()
+    return letters.casefold(), int(index) if index.isdecimal() else -1, index
+
+
+def _spelled_out(side: ParsedAnswer) -> str:
+    return side.body.replace(r"\times", r"\cdot").replace(" ", "")
 
 
 def _are_named(parts: tuple[ParsedAnswer, ...]) -> bool:

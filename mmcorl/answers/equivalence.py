@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from decimal import Decimal
+from functools import partial
 from itertools import combinations
 from types import TracebackType
 from typing import Generic, TypeVar
@@ -23,6 +24,7 @@ _COMMAND = re.compile(r"\\[A-Za-z]+")
 _PLAIN = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{1,5})?")
 """Numbers that need no parsing: with fewer than `ROUNDED_PLACES` places they are equal when their values are."""
 _DECIMAL_COMMA = re.compile(r"-?(?:0,[0-9]{1,18}|[0-9]{3,18},[0-9]{1,2}|[0-9]{1,18},(?:[0-9]{2}|[0-9]{4,18}))")
+_RATIO = re.compile(r"\$?\d{1,3}\s?:\s?\d\$?")
 _DECIMAL_POINT = re.compile(r"-?[0-9]{1,18}\.[0-9]{1,18}")
 _FIRST = 0.15
 """The first share of `timeout`. With the start of a worker, about 1 s, it stays below 1.5 s of processor time."""
@@ -36,21 +38,24 @@ V = TypeVar("V")
 def partition(answers: Sequence[str | None], same: Callable[[str, str], bool]) -> list[int | None]:
     """Return the class of each answer, numbered in first-seen order; None for no answer.
 
-    Two answers share a class when they equal the same ones of `answers`. So `5` joins `5 cm`, but next to `5 m` it may
-    mean either and stays alone. The partition depends neither on the order of the answers nor on how often each occurs.
+    Two answers share a class when they equal the same ones of `answers`. An answer that equals two which differ (`5`
+    beside `5 cm` and `5 m`) may mean either: it joins the larger of their classes, of equal ones the first in the
+    alphabet, and takes nothing from the other. The partition does not depend on the order of the answers.
     """
-    distinct = list(dict.fromkeys(answer for answer in answers if answer is not None))
-    equals = [{index} for index in range(len(distinct))]
-    for first, second in combinations(range(len(distinct)), 2):
-        if same(distinct[first], distinct[second]):
+    votes = Counter(answer for answer in answers if answer is not None)
+    equals = {answer: {answer} for answer in votes}
+    for first, second in combinations(votes, 2):
+        if same(first, second):
             equals[first].add(second)
             equals[second].add(first)
-    number: dict[frozenset[int], int] = {}
-    classes = {
-        answer: number.setdefault(frozenset(members), len(number))
-        for answer, members in zip(distinct, equals, strict=True)
-    }
-    return [None if answer is None else classes[answer] for answer in answers]
+    clear = {answer for answer, others in equals.items() if all(others == equals[other] & others for other in others)}
+    found: dict[str, frozenset[str]] = {}
+    for answer, others in equals.items():
+        candidates = {frozenset(equals[other] & clear) for other in others & clear} or {frozenset(others)}
+        # Without a clear neighbour, answers that equal the same ones are together.
+        found[answer] = min(candidates, key=lambda members: (-sum(votes[one] for one in members), sorted(members)))
+    number = {members: place for place, members in enumerate(dict.fromkeys(found.values()))}
+    return [None if answer is None else number[found[answer]] for answer in answers]
 
 
 class Equivalence:
@@ -60,7 +65,7 @@ class Equivalence:
     processes, which start when first needed and are killed when a comparison takes too long.
 
     The relation is reflexive and symmetric. It is not transitive (`5` equals `5 cm` and `5 m`, which differ), so
-    `classes` is stricter: answers share a class when they equal the same answers.
+    `classes` puts an answer that equals several which differ into the largest of their classes.
 
     Args:
         timeout: processor seconds of one comparison; a longer one counts as not the same. A seventh of
@@ -144,9 +149,12 @@ class Equivalence:
         options = tuple(choices) if choices else ()
         return bool(self._late.get((*sorted((a, b)), options)) or (options and self._late.get((a, options))))
 
-    def same_value(self, answer: str, gold: str) -> bool:
-        """Return whether an answer has the value of a gold; unlike `same`, 5/12 answers the ratio 5:12."""
-        return self._comparison((answer, gold, ())).same_value(parse_value(answer), parse_value(gold))
+    def same_value(self, answer: str, gold: str, ratio_asked: bool = False) -> bool:
+        """Return whether an answer has the value of a gold; unlike `same`, 5/6 answers the ratio 5:6.
+
+        `ratio_asked`: the question asks for a ratio, so that 7:30 is no time.
+        """
+        return self._comparison((answer, gold, ())).same_value(parse_value(answer), parse_value(gold), ratio_asked)
 
     def classes(self, answers: Sequence[str | None], choices: Sequence[str] | None = None) -> list[int | None]:
         """Return the class of each answer; see `partition`."""
@@ -168,7 +176,10 @@ class Equivalence:
     def _named_options(self, answer: str, choices: tuple[str, ...]) -> NamedOptions:
         named = self._options.get((answer, choices))
         if named is None:
-            named = match_options(answer, choices, self._comparison((answer, choices)).same_value)
+            # Beside the option 1:3 the option 5:12 is no time.
+            ratios = any(_RATIO.fullmatch(choice.strip()) for choice in choices)
+            same_value = partial(self._comparison((answer, choices)).same_value, ratio_asked=ratios)
+            named = match_options(answer, choices, same_value)
             self._options.put((answer, choices), named, len(answer))
         return named
 

@@ -14,6 +14,7 @@ from typing import Literal
 
 from mmcorl.answers.cleanup import strip_noise, strip_special_tokens
 from mmcorl.answers.latex import clean
+from mmcorl.answers.parse import QUANTITY
 from mmcorl.answers.units import UNIT_WORDS, split_unit
 
 Mode = Literal["commit", "last_number", "answer_tags"]
@@ -33,21 +34,44 @@ _JOINT = re.compile(
     rf"{_SPACE}{{0,16}}(?:(?:,|;|&|\\text\s?\{{\s{{0,4}}(?:and|or)\s{{0,4}}\}}|and\b|or\b){_SPACE}{{0,16}}){{0,2}}"
     rf"(?:[A-Za-z](?:_\w|_\{{\w{{1,4}}\}})?{_SPACE}{{0,4}}={_SPACE}{{0,4}})?\\?"
 )
-_GLUED_BEFORE = re.compile(r"(?<![\w-])(?:[-−–][\d.]{0,8}|\d[\d.]{0,7})\Z")
-_GLUED_BEHIND = re.compile(r"\s?\^\s?(?!\{?\s?\\circ)(?:\{[^{}]{1,16}\}|\w)")
+# Outside tags: a sign, factor, power, unit or multiple that touches the box. Without tags the rest may be a sentence.
+_GLUED_BEFORE = re.compile(
+    r"(?:(?<![\w-])(?:[-−–][\d.]{0,8}|\d[\d.]{0,7}|\d[\d.]{0,7}\s?\\(?:cdot|times)\s?)|(?<=[=≈])\s?[-−–]\s?"
+    r"|(?:\\[pm][mp](?![A-Za-z])|±|(?<![A-Za-z\\])(?:minus|negative)(?![A-Za-z])|\\text\s?\{(?:minus|negative)\s?\})"
+    r"[\s$]{0,4})\$?\Z"
+)
+_MEASURES = (
+    "[cmdk]?m|k?g|mg|cm|km|mL|ft|kilomet(?:er|re)s?|centimet(?:er|re)s?|millimet(?:er|re)s?|met(?:er|re)s?|inch(?:es)?|feet"
+    "|foot|yards?|miles?|(?:kilo|milli)?grams?|liters?|litres?|seconds?|minutes?|hours?|days?|weeks?|months?|years?|degrees?"
+    "|radians?|cents?|dollars?|percent|hundred|thousand|million|billion|trillion|dozen"
+)
+_GLUED_BEHIND = re.compile(
+    r"\s?\^\s?(?!\{?\s?\\circ)(?:\{[^{}]{1,16}\}|\w)|![ ]?(?=\$|\\[)\]])|\$?\s?\\?%"
+    r"|\s?\\(?:times|cdot)\s?10\s?\^\s?(?:\{\s?-?\d{1,3}\s?\}|\d)"
+    rf"|(?:\s|\$|\\[ ,;:]|~){{0,4}}(?:\\(?:text|mathrm|textrm)\s?\{{(?:\s|\\[ ,])?(?:{_MEASURES})\s?\}}|(?:{_MEASURES})"
+    r"(?![A-Za-z'-]))(?:\s?\^\s?(?:\{\s?-?[1-4]\s?\}|[1-4])|²|³)?"
+)
 _FACTOR = re.compile(r"[\w})\]]\Z")
 _POWER = re.compile(r"\s{0,4}[\^!]")
-# `The area is \boxed{7}.`, `x = \boxed{7}`: words, and nothing that denies or computes.
+# `The area is \boxed{7}.`, `x = \boxed{7}`: what names the value or leads to it, and nothing that may change it.
 _DENIAL = r"(?i:\b(?:not|never|neither|nor|or|wrong|incorrect|false|maybe|perhaps|if)\b|n't\b|[?？]|不|或)"
+_MARK = rf"(?:{_SPACE}|[*_\\]){{0,16}}"
+_TAKES_BACK = r"\b(?:no|none|except|only|all|any|every\w*|without|solutions?)\b"
 _LEAD = re.compile(
-    rf"(?:(?!.*{_DENIAL}).*(?:[:=.!。：\n]|(?<![\\A-Za-z])[A-Za-z]{{2,24}}))?(?:{_SPACE}|[*_\\]){{0,16}}", re.DOTALL
+    rf"{_MARK}(?:(?!(?s:.*){_DENIAL})(?!(?s:.*){_TAKES_BACK})[A-Za-z,' ]{{1,200}}[.!\n])?{_MARK}"
+    r"(?i:(?:(?:so|thus|hence|therefore|then|and|finally|consequently|in conclusion|we (?:get|have|find|obtain)"
+    rf"|i get|this (?:gives|means)|which (?:gives|is)|that),?{_SPACE}{{1,4}}){{0,4}}"
+    rf"(?:(?:{QUANTITY}|option|choice){_SPACE}{{0,4}}(?:is|are|equals|is equal to|=|≈)?"
+    rf"|(?:it|this|that|[A-Z](?:_?\w)?){_SPACE}{{0,4}}(?:is|equals|=|≈)"
+    rf"|so|thus|hence|therefore|答案(?:是|为|：)?|故选|选)?)[:：]?{_MARK}"
 )
 _REASON = re.compile(rf"(?:{_SPACE}|[*_.,;:]){{0,16}}(?:(?:because|since|因为)\b(?!.*{_DENIAL}).*)?", re.DOTALL)
 # `\boxed{5} pairs of socks`: words that count the answer; those that name a unit or a multiple belong to it.
+_NOUNS = "|".join(sorted(map(re.escape, UNIT_WORDS), key=len, reverse=True))
 _COUNTED = re.compile(
-    rf"(?!.*{_DENIAL})(?!.*\b(?:and|plus|minus|times|tens?|hundreds?|thousands?|millions?|billions?|dozens?|more|less|than"
-    rf"|half)\b){_SPACE}{{0,16}}(?:([A-Za-z]+)(?:[.°]|\b))?(?:[A-Za-z\s,.'$]){{0,400}}",
-    re.DOTALL,
+    rf"{_SPACE}{{0,16}}(?:({_NOUNS}|pairs?|sets?|roots|socks?|students)(?![A-Za-z]))?\.?"
+    rf"(?:{_SPACE}{{1,4}}of{_SPACE}{{1,4}}[a-z]{{3,16}})?"
+    rf"(?:{_SPACE}{{1,4}}(?:in all|in total|altogether|each|long|tall|wide|old|high))?[\s.$]{{0,16}}"
 )
 _MAX_JOINED = 64
 _PHRASES = ("he answer is", "final answer is", "答案是")

@@ -43,6 +43,8 @@ class ParsedAnswer:
     brackets: str = ""
     """Of a list: `()`, `[]`, `(]`, `[)`, `{}` or empty for a bare enumeration."""
     parts: tuple[ParsedAnswer, ...] = ()
+    joined: str = ""
+    """Of a bare enumeration of conditions: the `or` or `and` between them."""
     rounded: ParsedAnswer | None = None
     """The approximation that the answer gives of itself: the 50.27 of `16\\pi \\approx 50.27`."""
     sides: tuple[ParsedAnswer, ...] = ()
@@ -165,14 +167,39 @@ _WORD = re.compile(r"(?<!\\)(?<![A-Za-z])[A-Za-z]{2,}")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 _FOREIGN_LETTER = re.compile(r"[^\W\d_A-Za-z]")
 _MATH = re.compile(r"[\d+*/^=<>|\\]")
-_NAME = re.compile(r"(?:\\[a-z]+|[A-Za-z' {}.]|_\w|_\{[^{}]{1,30}\})+")
+# What may stand before `=` and mean nothing but the name of what follows; `\sqrt{x}`, `xy` and `not x` do not.
+_SYMBOL = rf"(?:[A-Za-z]|{'|'.join(re.escape(letter) for letter in sorted(GREEK))})(?:_\w|_\{{[^{{}}]{{1,30}}\}})?"
+_SYMBOL_NAME = re.compile(
+    rf"{_SYMBOL}|[A-Z]{{2}}|\\frac\{{[A-Z]{{2}}\}}\{{[A-Z]{{2}}\}}|m?\\angle ?(?:|[A-Z]{{1,3}}|\d|{_SYMBOL})"
+    r"|\\vec ?\{?[A-Za-z]{1,2}\}?"
+)
+_QUANTITIES = (
+    "answer ans result value total sum difference product quotient remainder area perimeter circumference volume length"
+    " width height depth base radius diameter distance angle slope gradient center centre midpoint vertex mean average"
+    " median mode range probability ratio percentage number amount cost price profit speed velocity acceleration time"
+    r" age mass weight density temperature bearing domain intake interest solution S\.A\."
+).replace(" ", "|")
+_DESCRIBED = (
+    "the|total|final|correct|required|surface|lateral|shaded|minimum|maximum|mean|average|weekly|water|arc|side|common"
+)
+_SHAPES = (
+    "triangle|circle|square|rectangle|region|figure|sector|trapezoid|trapezium|parallelogram|rhombus|quadrilateral|cube"
+    "|polygon|pentagon|hexagon|octagon|cylinder|cone|sphere|prism|pyramid|line|segment"
+)
+QUANTITY = (
+    rf"(?:(?:{_DESCRIBED}) ){{0,4}}(?:{_QUANTITIES})"
+    rf"(?: of (?:the )?(?:shaded |rectangular )?(?:(?:{_SHAPES})(?-i: [A-Z]{{1,6}})?"
+    rf"|(?-i:(?:\\triangle )?[A-Z]{{2,6}})))?"
+)
+"""Words that describe a quantity: `the total area`, `Area of triangle ABC`."""
+_QUANTITY_NAME = re.compile(rf"(?i:{QUANTITY})")
 _FUNCTION_NAME = re.compile(
     r"[A-Za-z]'{0,3}(?:_\w|_\{\w+\})?(?:\^\{-1\})?\((?:[A-Za-z]|-?[\d.]+)(?:, ?(?:[A-Za-z]|-?[\d.]+))*\)"
-    r"|[fghFGHPE]'{0,3}(?:_\w)?\([^()]{1,40}\)|P\([^()+*/]{1,60}\)"
+    r"|[fghFGHE]'{0,3}(?:_\w)?\([^()]{1,40}\)|P\((?!.*(?:not|\\neg|\\lnot|\\overline|\\bar|['^]))[^()+*/]{1,60}\)"
 )
 _TUPLE_NAME = re.compile(r"\([A-Za-z](?:_?\w|_\{\w+\})?(?:, [A-Za-z](?:_?\w|_\{\w+\})?)+\)")
 _POINT = re.compile(r"([A-Z](?:_\w)?'?)(\(.+\))", re.DOTALL)
-_RATIO_NAME = re.compile(r"[A-Za-z]+(?:_\w|_\{\w+\})?(?::[A-Za-z]+(?:_\w|_\{\w+\})?)+")
+_RATIO_NAME = re.compile(r"[A-Za-z]{1,3}(?:_\w|_\{\w+\})?(?::[A-Za-z]{1,3}(?:_\w|_\{\w+\})?)+")
 _LENGTH_NAME = re.compile(r"\|(?:\\vec ?\{?)?[A-Z][A-Z]\}?\||\\overline\{[A-Z][A-Z]\}|\[[A-Z]{3,6}\]")
 _VARIABLE = re.compile(r"[A-Za-z](?:_\w)?|\\[a-z]+")
 _PLAIN_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
@@ -185,19 +212,24 @@ _TERM = re.compile(r"-?\d+(?:\.\d+)?[A-Za-z]{1,2}")
 _LETTER_OR_GREEK = re.compile(r"[A-DF-Za-df-z]")
 # `A-C-B` and `5-2-3-1` are orders: a difference would be worked out, or its letters are small.
 _ORDER = re.compile(r"[A-Z]{1,4}(?:-[A-Z]{1,4}){2,}|[a-z](?:-[a-z]){2,}|\d{1,3}(?:-\d{1,3}){2,}")
-_NAMES = (_NAME, _FUNCTION_NAME, _TUPLE_NAME, _RATIO_NAME, _LENGTH_NAME)
+_NAMES = (_SYMBOL_NAME, _QUANTITY_NAME, _FUNCTION_NAME, _TUPLE_NAME, _RATIO_NAME, _LENGTH_NAME)
 _SEPARATORS = frozenset({",", ";", "and", "or"})
 _RELATIONS = frozenset({"<", ">", r"\le", r"\ge", r"\ne"})
 # A number in another base, which later steps would read as decimal, or a date, which is no difference.
 _NO_NUMBER = re.compile(r"\d_|^\d{4}-\d{1,2}-\d{1,2}$|^\d{1,2}/\d{1,2}/\d{4}$")
+_SCIENTIFIC = re.compile(r"\d[eE]")
+# `10-20` and `10-20 cm` are ranges as often as differences; a side of an equation is worked out.
+_RANGE = re.compile(r"\d+-\d+")
 _RATIO_PART = re.compile(r"[\d.]+|\d*\\sqrt\{\d+\}|\\frac\{\d+\}\{\d+\}|\d+/\d+|[A-Za-z]|\d*\\pi")
 
 
-def _parse(text: str, depth: int) -> ParsedAnswer:
+def _parse(text: str, depth: int, worked_out: bool = False) -> ParsedAnswer:
     text = text.strip()
     if depth > _MAX_DEPTH or not text:
         return ParsedAnswer("opaque", text)
     text = _without_outer_round(text)
+    if not worked_out and "-" in text and _RANGE.fullmatch(split_unit(text)[0]):
+        return ParsedAnswer("opaque", text)
     if (r"\in" in text or r"\{" in text) and (member := _member(text, depth)) is not None:
         return member
     if r"\approx" in text:
@@ -238,7 +270,7 @@ def _approximation(text: str, depth: int) -> ParsedAnswer:
     # `x \approx 11` assigns a value to a name, as `=` does.
     if _is_name(sides[0]):
         return _parse(f"{sides[0]}={sides[1]}", depth + 1)
-    first, second = (_parse(side, depth + 1) for side in sides)
+    first, second = (_parse(side, depth + 1, worked_out=True) for side in sides)
     # `0.333 \approx 1/3` is the same the other way round.
     for value, rounded in ((first, second), (second, first)):
         number = rounded.number
@@ -275,14 +307,14 @@ def _equation(text: str, depth: int) -> ParsedAnswer | None:
         name = None
         if not all(_is_constant(side) for side in sides):
             return None
-    inner = _parse(sides[-1], depth + 1)
+    inner = _parse(sides[-1], depth + 1, worked_out=True)
     # In `A = bh = 6` the formula says nothing about the value; in `y = 2(x+1) = 2x+2` both are values.
     valued = _is_constant(sides[-1])
     before = [side for side in sides[:-1] if not valued or _is_constant(side)]
     if sides[-1].endswith("°"):
         # `2160°/2 = 1080°`: degrees as a unit are no factor.
         before = [side.replace("°", "") for side in before]
-    constants = tuple(_parse(side, depth + 1) for side in before)
+    constants = tuple(_parse(side, depth + 1, worked_out=True) for side in before)
     constants = tuple(side for side in constants if side.kind in ("number", "expression"))
     if name is None and len(constants) < len(sides) - 1:
         return None
@@ -291,7 +323,7 @@ def _equation(text: str, depth: int) -> ParsedAnswer | None:
     if not constants:
         return inner
     value = inner.number.value if inner.number is not None else None
-    if value is None or any(side.number is None or side.number.value != value for side in constants):
+    if name is None or value is None or any(side.number is None or side.number.value != value for side in constants):
         inner = replace(inner, text=text)
     return replace(inner, sides=(*constants, replace(inner, name=None)))
 
@@ -308,7 +340,7 @@ def _greek(command: re.Match[str]) -> str:
 def _mathematics(text: str, pieces: list[str], depth: int) -> ParsedAnswer:
     signs = _plus_minus(text)
     if signs is not None:
-        parts = tuple(_parse(sign, depth + 1) for sign in signs)
+        parts = tuple(_parse(sign, depth + 1, worked_out=True) for sign in signs)
         return ParsedAnswer("list", text, text, parts=parts)
     if len(pieces) > 1:
         return _list(text, pieces, "", depth)
@@ -356,6 +388,8 @@ def _scalar(text: str) -> ParsedAnswer:
     except (TooLargeError, ZeroDivisionError):
         return ParsedAnswer("opaque", f"{value} {unit}" if unit else value)
     spelled = value if number is None else _spell(number) or value
+    # The e of `1e-9` is no constant.
+    value = spelled if number is not None and _SCIENTIFIC.search(value) else value
     kind: Kind = "number" if number is not None else "expression"
     return ParsedAnswer(kind, f"{spelled} {unit}" if unit else spelled, value, number=number, unit=unit)
 
@@ -372,25 +406,41 @@ def _list(text: str, pieces: list[str], brackets: str, depth: int) -> ParsedAnsw
     pieces = [piece.strip() for piece in pieces if piece.strip()]
     if len(pieces) > _MAX_PARTS:
         return ParsedAnswer("opaque", text)
-    parts = tuple(_parse(piece, depth + 1) for piece in pieces)
+    parts = tuple(_parse(piece, depth + 1, worked_out=brackets != "") for piece in pieces)
     # A list with an opaque part is opaque.
     if any(part.kind == "opaque" for part in parts):
         return ParsedAnswer("opaque", text)
     names = list(dict.fromkeys(part.name for part in parts))
+    joints = {word: len(split_top_level(text, frozenset({word}))) - 1 for word in ("and", "or")} if not brackets else {}
     if (
         None not in names
         and 1 < len(names) < len(parts)
         and names * (len(parts) // len(names)) == [p.name for p in parts]
     ):
-        # `x=1, y=2; x=3, y=4` are two points.
+        # `x=1, y=2; x=3, y=4` are two points; in `x=1 or y=2, x=3 or y=4` it is open which.
+        if joints["or"] not in (0, len(parts) // len(names) - 1):
+            return ParsedAnswer("opaque", text)
         pieces = [", ".join(pieces[start : start + len(names)]) for start in range(0, len(pieces), len(names))]
         parts = tuple(_parse(piece, depth + 1) for piece in pieces)
     if brackets == "->":
         return ParsedAnswer("list", r"\to ".join(part.text for part in parts), text, brackets=brackets, parts=parts)
     opening, closing = brackets[:1], brackets[1:]
     escape = "\\" if brackets == "{}" else ""
-    spelled = f"{escape}{opening}{', '.join(part.text for part in parts)}{escape}{closing}"
-    return ParsedAnswer("list", spelled, text, brackets=brackets, parts=parts)
+    joined = _joined(parts, joints) if joints else ""
+    if joined == "and or":
+        return ParsedAnswer("opaque", text)
+    between = f" {joined} " if joined else ", "
+    spelled = f"{escape}{opening}{between.join(part.text for part in parts)}{escape}{closing}"
+    return ParsedAnswer("list", spelled, text, brackets=brackets, parts=parts, joined=joined)
+
+
+def _joined(parts: tuple[ParsedAnswer, ...], joints: dict[str, int]) -> str:
+    """Return the words between conditions; between values (`1 or 2`, `x = 1 or x = 2`) they are a comma."""
+    words = " ".join(word for word, count in joints.items() if count)
+    if any(part.kind == "relation" or r"\in " in part.text for part in parts):
+        # Where a value is excluded, all are.
+        return words or ("and" if all(r"\ne" in part.text for part in parts) else "")
+    return "or" if "or" in words and len({part.name for part in parts}) > 1 else ""
 
 
 def _matrix(text: str, rows: Sequence[Sequence[str]], depth: int) -> ParsedAnswer:

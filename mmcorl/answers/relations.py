@@ -47,7 +47,7 @@ class RelationRow(Row):
         return self.name, hashlib.sha256(source.encode()).hexdigest()[:8]
 
 
-RELATION = ("mmcorl-answers", "5")
+RELATION = ("mmcorl-answers", "6")
 """Name and version of the built-in relation, stored beside every score; any changed verdict raises the version."""
 
 

@@ -15,13 +15,11 @@ def same_number(a: ParsedAnswer, b: ParsedAnswer) -> bool:
     """Return whether two numbers are equal, or one is the other rounded or in percent; units are ignored."""
     assert a.number is not None
     assert b.number is not None
-    if _close(a.number, b.number):
-        return True
-    # 28% is 0.28, and people write 28 for it.
-    if (a.unit == "%") != (b.unit == "%"):
-        percent, plain = (a.number, b.number) if a.unit == "%" else (b.number, a.number)
-        return percent.value == plain.value * 100
-    return False
+    if (a.unit == "%") == (b.unit == "%"):
+        return _close(a.number, b.number)
+    # 28% is 0.28, and people write 28 for it; a share that is no more than 1 leaves open which is meant.
+    percent, plain = (a.number, b.number) if a.unit == "%" else (b.number, a.number)
+    return _close(percent, plain) if abs(plain.value) > 1 else percent.value == plain.value * 100
 
 
 def rounds_to(a: ParsedAnswer, b: ParsedAnswer) -> bool | None:

@@ -48,9 +48,10 @@ def test_multiple_choice(relation: Equivalence) -> None:
 def test_classes_partition_in_first_seen_order(relation: Equivalence) -> None:
     answers = ["1/2", None, "3", "0.5", "three", "3.0", None, r"\frac{2}{4}"]
     assert relation.classes(answers) == [0, None, 1, 0, 1, 1, None, 0]
-    # `5` joins the one unit there is; beside two it may mean either and stays alone.
+    # `5` joins the one unit there is; beside two it joins that with more votes, else the first in the alphabet.
     assert relation.classes(["5 cm", "5", "5.0"]) == [0, 0, 0]
-    assert relation.classes(["5 cm", "5 m", "5"]) == [0, 1, 2]
+    assert relation.classes(["5 cm", "5 m", "5"]) == [0, 1, 0]
+    assert relation.classes(["5 m", "5 m", "5 cm", "5"]) == [0, 0, 1, 0]
     assert relation.classes(["90", "D", "c", "60°"], ["30°", "45°", "60°", "90°"]) == [0, 0, 1, 1]
     assert relation.classes([]) == []
 
@@ -82,9 +83,17 @@ def test_classes_are_a_partition_whatever_the_order(
     given = [i for i, answer in enumerate(answers) if answer is not None]
     for i in given:
         for j in given:
-            # By definition: what is in one class equals the same answers, itself among them.
             alike = all(relation.same(answers[i], answers[k]) == relation.same(answers[j], answers[k]) for k in given)
-            assert (classes[i] == classes[j]) == alike
+            # What equals the same answers is in one class; what differs and equals nothing in common is not.
+            assert classes[i] == classes[j] or not alike
+            shared = any(relation.same(answers[i], answers[k]) and relation.same(answers[k], answers[j]) for k in given)
+            assert classes[i] != classes[j] or shared
+            # Two that differ are together only as what each of them alone may mean.
+            clear = [
+                all(relation.same(answers[k], answers[m]) for k in near for m in near)
+                for near in ([k for k in given if relation.same(answers[n], answers[k])] for n in (i, j))
+            ]
+            assert not all(clear) or (classes[i] == classes[j]) == relation.same(answers[i], answers[j])
     assert [classes[i] for i in given if classes[i] not in classes[:i]] == list(range(len({classes[i] for i in given})))
     order = chance.sample(range(len(answers)), len(answers))
     again = relation.classes([answers[i] for i in order])
