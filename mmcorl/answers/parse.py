@@ -440,7 +440,7 @@ def _joined(parts: tuple[ParsedAnswer, ...], joints: dict[str, int]) -> str:
     if any(part.kind == "relation" or r"\in " in part.text for part in parts):
         # Where a value is excluded, all are.
         return words or ("and" if all(r"\ne" in part.text for part in parts) else "")
-    return "or" if "or" in words and len({part.name for part in parts}) > 1 else ""
+    return "or" if "or" in words and len({part.name for part in parts} - {None}) > 1 else ""
 
 
 def _matrix(text: str, rows: Sequence[Sequence[str]], depth: int) -> ParsedAnswer:
