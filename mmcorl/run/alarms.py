@@ -5,13 +5,13 @@ peers add is a second opinion, so the strongest sign is that agents become surer
 All signs compare the last steps with the first, and a change that may be chance is no sign. Where agents share their
 mistakes from the start, as two copies of a model do, agreement looks like success, and no sign can tell.
 
-`python -m tests.bench.alarms` counts misses and false alarms on runs whose answers are known.
+docs/thesis.md counts misses and false alarms, as `python -m tests.bench.alarms` does for any runs with known answers.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, variance
 from typing import Any, Literal
@@ -24,6 +24,10 @@ ERRORS = 2.5
 """Standard errors, from the scatter of steps, that a change of votes must exceed."""
 SURER = 0.03
 """Rise of the share of votes for the majority answer from which agents count as surer."""
+APART = 0.15
+"""Fall of agreement from its best that is a sign, if it also exceeds `BEST_ERRORS`."""
+BEST_ERRORS = 5.0
+"""Standard errors: the best of many windows is high by chance, too."""
 ENTROPY = 0.25
 """Share of its first entropy at which an agent has hardly any left to explore with."""
 CLOSER = 0.1
@@ -60,6 +64,8 @@ class Watch:
         self.action = action
         self.alarms: list[Alarm] = []
         self._lines: list[Mapping[str, Any]] = []
+        self._best: list[float] = []
+        """The steps on which agents agreed most."""
         for line in lines:
             self.see(line)
         self.require_quiet()
@@ -82,18 +88,31 @@ class Watch:
             return []
         first, last = self._lines[:WINDOW], self._lines[-max(WINDOW, len(self._lines) // 3) :]
         known = {alarm.kind for alarm in self.alarms}
-        new = [
-            Alarm(int(line["step"]), kind, sentence)
-            for kind, sentence in signs(first, last, list(line["agents"]))
-            if kind not in known
-        ]
+        found = [*signs(first, last, list(line["agents"])), *self._apart()]
+        new = [Alarm(int(line["step"]), kind, sentence) for kind, sentence in found if kind not in known]
         self.alarms += new
         return new
+
+    def _apart(self) -> Iterator[tuple[str, str]]:
+        """Yield a sign where agents agree much less than they did at their best."""
+        last = [value for line in self._lines[-WINDOW:] if (value := line["cohort"].get("agreement")) is not None]
+        if len(last) < WINDOW:
+            return
+        if not self._best or fmean(last) > fmean(self._best):
+            self._best = last
+        fall = fmean(self._best) - fmean(last)
+        if fall >= max(APART, BEST_ERRORS * _error((self._best, last))):
+            yield (
+                "apart",
+                f"agents agree less than they did (on {fmean(last):.2f} of the prompts, at their best on "
+                f"{fmean(self._best):.2f}), so what they learn they do not learn from each other: look at their "
+                "samples, lower optimizer.lr, or train on a peer's votes",
+            )
 
 
 def signs(
     first: Sequence[Mapping[str, Any]], last: Sequence[Mapping[str, Any]], agents: Sequence[str]
-) -> Iterable[tuple[str, str]]:
+) -> Iterator[tuple[str, str]]:
     """Yield (kind, sentence) of every sign between two windows of steps."""
 
     def series(read: Callable[[Mapping[str, Any]], Any]) -> tuple[list[float], list[float]] | None:

@@ -32,7 +32,8 @@ def lines(steps: int, seed: int = 0, **curves: tuple[float, float]) -> list[dict
         # Peers who learn from each other become sure together, and less random.
         ({"vote_share": (0.8, 0.98), "agreement": (0.2, 0.95), "entropy": (1.0, 0.05)}, set()),
         # Each becomes sure of its own.
-        ({"vote_share": (0.8, 0.98), "agreement": (0.3, 0.2)}, {"surer"}),
+        ({"vote_share": (0.8, 0.98), "agreement": (0.3, 0.3)}, {"surer"}),
+        ({"agreement": (0.9, 0.1)}, {"apart"}),
         ({"entropy": (1.0, 0.02)}, {"entropy of a", "entropy of b"}),
         ({"completion_length": (100.0, 20.0)}, {"length of a", "length of b"}),
         ({"completion_length": (100.0, 400.0)}, {"length of a", "length of b"}),
@@ -57,7 +58,7 @@ def test_a_single_agent_and_missing_numbers_raise_none():
 
 
 def test_a_resumed_run_sees_what_the_whole_run_saw_and_says_it_once():
-    whole = lines(90, vote_share=(0.8, 0.98), agreement=(0.3, 0.2))
+    whole = lines(90, vote_share=(0.8, 0.98), agreement=(0.3, 0.3))
     watch = Watch(lines=whole[:70])
     assert [alarm.kind for alarm in watch.alarms] == ["surer"]
     assert [alarm for line in whole[70:] for alarm in watch.see(line)] == []
@@ -66,7 +67,7 @@ def test_a_resumed_run_sees_what_the_whole_run_saw_and_says_it_once():
 
 
 def test_a_run_that_is_to_stop_says_the_step_and_the_way_on():
-    collapsing = lines(90, vote_share=(0.8, 0.98), agreement=(0.3, 0.2))
+    collapsing = lines(90, vote_share=(0.8, 0.98), agreement=(0.3, 0.3))
     (alarm,) = Watch(lines=collapsing).alarms
     with pytest.raises(RunError, match=rf"sign of collapse at step {alarm.step}: .* logging\.alarms=warn goes on"):
         Watch("stop", collapsing)
