@@ -11,6 +11,7 @@ docs/thesis.md counts misses and false alarms, as `python -m tests.bench.alarms`
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, variance
@@ -19,7 +20,9 @@ from typing import Any, Literal
 from mmcorl.errors import RunError
 
 WINDOW = 10
-"""First steps, and at least as many last ones (a third of the run so far), that are compared."""
+"""First steps, and at least as many last ones, that are compared."""
+LONGEST = 100
+"""Last steps are a third of the run so far, and at most so many: what is kept does not grow with the run."""
 ERRORS = 2.5
 """Standard errors, from the scatter of steps, that a change of votes must exceed."""
 SURER = 0.03
@@ -63,7 +66,9 @@ class Watch:
     ) -> None:
         self.action = action
         self.alarms: list[Alarm] = []
-        self._lines: list[Mapping[str, Any]] = []
+        self._seen = 0
+        self._first: list[Mapping[str, Any]] = []
+        self._last: deque[Mapping[str, Any]] = deque(maxlen=LONGEST)
         self._best: list[float] = []
         """The steps on which agents agreed most."""
         for line in lines:
@@ -83,19 +88,22 @@ class Watch:
 
     def see(self, line: Mapping[str, Any]) -> list[Alarm]:
         """Take one line of metrics.jsonl; return the signs that are new with it, each kind once."""
-        self._lines.append(line)
-        if self.action == "off" or len(self._lines) < 2 * WINDOW:
+        self._seen += 1
+        if len(self._first) < WINDOW:
+            self._first.append(line)
+        self._last.append(line)
+        if self.action == "off" or self._seen < 2 * WINDOW:
             return []
-        first, last = self._lines[:WINDOW], self._lines[-max(WINDOW, len(self._lines) // 3) :]
+        last = list(self._last)[-max(WINDOW, self._seen // 3) :]
         known = {alarm.kind for alarm in self.alarms}
-        found = [*signs(first, last, list(line["agents"])), *self._apart()]
+        found = [*signs(self._first, last, list(line["agents"])), *self._apart()]
         new = [Alarm(int(line["step"]), kind, sentence) for kind, sentence in found if kind not in known]
         self.alarms += new
         return new
 
     def _apart(self) -> Iterator[tuple[str, str]]:
         """Yield a sign where agents agree much less than they did at their best."""
-        last = [value for line in self._lines[-WINDOW:] if (value := line["cohort"].get("agreement")) is not None]
+        last = [value for line in list(self._last)[-WINDOW:] if (value := line["cohort"].get("agreement")) is not None]
         if len(last) < WINDOW:
             return
         if not self._best or fmean(last) > fmean(self._best):
