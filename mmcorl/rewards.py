@@ -21,6 +21,7 @@ from typing import Any
 
 from mmcorl.answers.cleanup import strip_special_tokens
 from mmcorl.answers.extract import extract
+from mmcorl.answers.relations import StringVotes
 from mmcorl.errors import RunError, UserError
 from mmcorl.labels.supervision import MismatchError
 from mmcorl.labels.voting import Choices, Relation
@@ -87,17 +88,22 @@ def match(
 ) -> tuple[float, ...]:
     """Reward answers for agreeing with a label: K values of 1.0 or 0.0.
 
-    1.0 where `relation`, the one the vote used, says that the answer is the same as the label or one of its further
-    answers. With a label that the group itself elected, these are the votes for it, and answers that could mean it but
-    went to another class. Where votes count equal strings, too, an answer earns 1.0 by having the label's value. No
-    answer earns 0.0; without a label the whole group does, so it gives no gradient.
+    1.0 where `relation`, the one the vote used, puts the answer and the label, or one of its further answers, into one
+    class. With a label that the group itself elected, these are the votes for it. Where votes count equal strings, an
+    answer earns 1.0 by having the label's value. No answer earns 0.0; without a label the whole group does, so it gives
+    no gradient.
     """
     if label.answer is None:
         return (0.0,) * len(answers)
     wanted = [label.answer, *label.also]
-    return tuple(
-        float(answer is not None and any(relation.same(one, answer, choices) for one in wanted)) for answer in answers
-    )
+    if isinstance(relation, StringVotes):
+        return tuple(
+            float(answer is not None and any(relation.same(one, answer, choices) for one in wanted))
+            for answer in answers
+        )
+    classes = relation.classes([*wanted, *answers], choices)
+    targets = set(classes[: len(wanted)]) - {None}
+    return tuple(float(answer_class in targets) for answer_class in classes[len(wanted) :])
 
 
 @REWARDS.add("entropy", "minus the mean token entropy (RENT)", title="RENT: own low entropy")

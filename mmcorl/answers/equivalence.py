@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from decimal import Decimal
 from functools import partial
@@ -38,24 +38,21 @@ V = TypeVar("V")
 def partition(answers: Sequence[str | None], same: Callable[[str, str], bool]) -> list[int | None]:
     """Return the class of each answer, numbered in first-seen order; None for no answer.
 
-    Two answers share a class when they equal the same ones of `answers`. An answer that equals two which differ (`5`
-    beside `5 cm` and `5 m`) may mean either: it joins the larger of their classes, of equal ones the first in the
-    alphabet, and takes nothing from the other. The partition does not depend on the order of the answers.
+    Two answers share a class when they equal the same ones of `answers`. So `5` joins `5 cm`, but next to `5 m` it may
+    mean either and stays alone. The partition depends neither on the order of the answers nor on how often each occurs.
     """
-    votes = Counter(answer for answer in answers if answer is not None)
-    equals = {answer: {answer} for answer in votes}
-    for first, second in combinations(votes, 2):
-        if same(first, second):
+    distinct = list(dict.fromkeys(answer for answer in answers if answer is not None))
+    equals = [{index} for index in range(len(distinct))]
+    for first, second in combinations(range(len(distinct)), 2):
+        if same(distinct[first], distinct[second]):
             equals[first].add(second)
             equals[second].add(first)
-    clear = {answer for answer, others in equals.items() if all(others == equals[other] & others for other in others)}
-    found: dict[str, frozenset[str]] = {}
-    for answer, others in equals.items():
-        candidates = {frozenset(equals[other] & clear) for other in others & clear} or {frozenset(others)}
-        # Without a clear neighbour, answers that equal the same ones are together.
-        found[answer] = min(candidates, key=lambda members: (-sum(votes[one] for one in members), sorted(members)))
-    number = {members: place for place, members in enumerate(dict.fromkeys(found.values()))}
-    return [None if answer is None else number[found[answer]] for answer in answers]
+    number: dict[frozenset[int], int] = {}
+    classes = {
+        answer: number.setdefault(frozenset(members), len(number))
+        for answer, members in zip(distinct, equals, strict=True)
+    }
+    return [None if answer is None else classes[answer] for answer in answers]
 
 
 class Equivalence:
@@ -65,7 +62,7 @@ class Equivalence:
     processes, which start when first needed and are killed when a comparison takes too long.
 
     The relation is reflexive and symmetric. It is not transitive (`5` equals `5 cm` and `5 m`, which differ), so
-    `classes` puts an answer that equals several which differ into the largest of their classes.
+    `classes` is stricter: answers share a class when they equal the same answers.
 
     Args:
         timeout: processor seconds of one comparison; a longer one counts as not the same. A seventh of

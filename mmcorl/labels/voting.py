@@ -1,8 +1,8 @@
 """The majority vote of one group: which answer most of its K completions agree on.
 
 Answers are one vote when the run's relation puts them into one class. "The same answer" alone would not do: `5`
-equals both `5 cm` and `5 m`, which differ, and counts for the one with more votes. The reward asks whether an answer is
-the same as the label.
+equals both `5 cm` and `5 m`, which differ. The reward asks for the classes of the same answers, so an agent that
+is taught by its own vote rewards exactly the completions that cast it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Relation(Protocol):
     def classes(self, answers: Sequence[str | None], choices: Choices = None) -> list[int | None]:
         """One class number per answer, equal for answers that mean the same; None for no answer.
 
-        The partition must not depend on the order of the answers.
+        The partition must depend on nothing but which answers are given: not on their order, not on their number.
         """
         ...
 

@@ -48,10 +48,9 @@ def test_multiple_choice(relation: Equivalence) -> None:
 def test_classes_partition_in_first_seen_order(relation: Equivalence) -> None:
     answers = ["1/2", None, "3", "0.5", "three", "3.0", None, r"\frac{2}{4}"]
     assert relation.classes(answers) == [0, None, 1, 0, 1, 1, None, 0]
-    # `5` joins the one unit there is; beside two it joins that with more votes, else the first in the alphabet.
+    # `5` joins the one unit there is; beside two it may mean either and stays alone.
     assert relation.classes(["5 cm", "5", "5.0"]) == [0, 0, 0]
-    assert relation.classes(["5 cm", "5 m", "5"]) == [0, 1, 0]
-    assert relation.classes(["5 m", "5 m", "5 cm", "5"]) == [0, 0, 1, 0]
+    assert relation.classes(["5 cm", "5 m", "5"]) == [0, 1, 2]
     assert relation.classes(["90", "D", "c", "60°"], ["30°", "45°", "60°", "90°"]) == [0, 0, 1, 1]
     assert relation.classes([]) == []
 
@@ -83,17 +82,9 @@ def test_classes_are_a_partition_whatever_the_order(
     given = [i for i, answer in enumerate(answers) if answer is not None]
     for i in given:
         for j in given:
+            # By definition: what is in one class equals the same answers, itself among them.
             alike = all(relation.same(answers[i], answers[k]) == relation.same(answers[j], answers[k]) for k in given)
-            # What equals the same answers is in one class; what differs and equals nothing in common is not.
-            assert classes[i] == classes[j] or not alike
-            shared = any(relation.same(answers[i], answers[k]) and relation.same(answers[k], answers[j]) for k in given)
-            assert classes[i] != classes[j] or shared
-            # Two that differ are together only as what each of them alone may mean.
-            clear = [
-                all(relation.same(answers[k], answers[m]) for k in near for m in near)
-                for near in ([k for k in given if relation.same(answers[n], answers[k])] for n in (i, j))
-            ]
-            assert not all(clear) or (classes[i] == classes[j]) == relation.same(answers[i], answers[j])
+            assert (classes[i] == classes[j]) == alike
     assert [classes[i] for i in given if classes[i] not in classes[:i]] == list(range(len({classes[i] for i in given})))
     order = chance.sample(range(len(answers)), len(answers))
     again = relation.classes([answers[i] for i in order])
@@ -191,11 +182,11 @@ def test_a_comparison_that_takes_too_much_processor_time_is_ended_and_counted() 
 
 
 def test_a_pair_that_runs_out_of_its_first_share_is_asked_again() -> None:
-    # It takes some 0.5 s.
+    # It takes 0.27 to 0.5 s.
     pair = r"\frac{x^{40}-1}{x-1}", "+".join(["1", "x", *(f"x^{{{k}}}" for k in range(2, 40))])
-    with Equivalence(timeout=1.8) as relation:
+    with Equivalence(timeout=1.2) as relation:
         relation.same(r"\ln x+1", r"1+\ln x")
-        assert relation._pool.compare(*pair, 0.27) == ("timeout", 0.27)
+        assert relation._pool.compare(*pair, 0.15) == ("timeout", 0.15)
         assert relation.same(*pair)
         assert (relation.symbolic, relation.timeouts) == (2, 0)
         assert not relation.out_of_time(*pair)
