@@ -82,7 +82,7 @@ class TransformersEngine:
         if batch:
             yield batch
 
-    @torch.inference_mode()
+    @torch.no_grad()  # In inference mode autocast keeps no casts of weights: each would be cast again at every token.
     def _decode(self, prompts: Sequence[Encoded], n: int, sampling: Sampling, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Sample n completions of each prompt in one batch, shortest prompts first; `noise` is (B * n, T).
 
@@ -169,7 +169,7 @@ def _cut_at_stops(tokens: Tensor, logprobs: Tensor, stop_ids: Sequence[int]) -> 
     stop = torch.isin(tokens, torch.tensor(stop_ids))
     ended = stop.any(1)
     lengths = torch.where(ended, stop.int().argmax(1) + 1, tokens.shape[1])
-    # Copies are no inference tensors: the update saves them for its backward pass.
+    # Copies, or each would keep the tokens of the whole batch alive.
     return [
         Sample(ids[:length].clone(), logps[:length].clone(), "stop" if stops else "length")
         for ids, logps, length, stops in zip(tokens, logprobs, lengths.tolist(), ended.tolist(), strict=True)

@@ -238,8 +238,10 @@ def budget(
     adamw = 0 if away != "none" or kind == "none" else 8 * table if cpu else 4 * trained // division
     longest = config.data.max_prompt_tokens
     micro = largest_micro_batch(config, ranks, prompts or Prompts(longest, min(shape.image_tokens, longest)))
-    updating = _updating(config, shape, micro, _copies(config, shape, ranks, trained, away), gradients, adamw)
-    sampling = _sampling(config, ranks, shape, gpu_bytes, prompts)
+    copies = _copies(config, shape, ranks, trained, away)
+    updating = _updating(config, shape, micro, copies, gradients, adamw)
+    # A whole copy is in bf16 already.
+    sampling = _sampling(config, ranks, shape, gpu_bytes, prompts, 0 if parts > 1 else copies[0])
     reserve = RESERVE_ON_CPU if cpu else RESERVE
     if engine.own_weights and not config.engine.sleep:
         resident, sampling = resident | sampling, {}
@@ -389,8 +391,9 @@ def largest_micro_batch(config: Config, ranks: int, prompts: Prompts) -> Largest
 
 
 def _sampling(
-    config: Config, ranks: int, shape: Shape, gpu_bytes: int | None, prompts: Prompts | None
+    config: Config, ranks: int, shape: Shape, gpu_bytes: int | None, prompts: Prompts | None, casts: int
 ) -> dict[str, int]:
+    """`casts`: bytes of the bf16 weights that autocast keeps while the trained weights themselves sample."""
     engine = config.engine
     longest = (prompts.tokens if prompts else config.data.max_prompt_tokens) + config.sampling.max_new_tokens
     rows = min(-(-config.batch.prompts // ranks) * config.batch.completions, engine.max_rows)
@@ -402,7 +405,8 @@ def _sampling(
         # A layer's cache exists twice while it grows. Drawing a token takes the logits, those at the temperature,
         # their log-probabilities, probabilities, and these in blocks; top-p sorts them and needs as much again.
         drawn = (20 if config.sampling.top_p == 1 else 44) * min(rows, max(1, tokens // longest)) * shape.vocabulary
-        return {"KV cache": cache + cache // max(shape.decoder.number, 1), "drawing tokens": drawn}
+        cache += cache // max(shape.decoder.number, 1)
+        return {"KV cache": cache, "drawing tokens": drawn, "bf16 weights": casts}
     if config.device == "cpu":
         cache = int((engine.kv_cache_gib or 1) * GIB)
         return {"vLLM": (4 if (engine.dtype or config.training.dtype) == "fp32" else 2) * shape.parameters + cache}

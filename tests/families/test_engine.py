@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import DynamicCache
 
 from adapter_passes import TEXT_FAMILIES, VISION_FAMILIES, each_family, load, noise, plain_inputs
+from mmcorl.config.schema import TrainingSettings
 from mmcorl.engines.base import Sample, Sampling
 from mmcorl.engines.kv_cache import KeyValueCache
 from mmcorl.engines.token_sampling import draw, inverse_transform
@@ -273,6 +276,37 @@ def test_the_cache_has_the_dtype_of_autocast(family: str, tiny_checkpoints: Mapp
     assert torch.equal(torch.cat(results[:3]), torch.cat(results[3:]))
     for cache, dtype in ((inside, torch.bfloat16), (outside, torch.float32)):
         assert {states.dtype for layer in cache.layers for states in (layer.keys, layer.values)} == {dtype}
+
+
+class Casts(TorchDispatchMode):
+    """Counts how often each weight is cast."""
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__()
+        self.weights = {one.data_ptr() for one in policy.parameters()}
+        self.count: Counter[int] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._to_copy.default and args[0].data_ptr() in self.weights:
+            self.count[args[0].data_ptr()] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "llama"])
+def test_weights_are_cast_once_per_generation(family: str, tiny_checkpoints: Mapping[str, Path]) -> None:
+    bench = Bench(family, tiny_checkpoints)
+    settings = TrainingSettings(dtype="bf16")
+    with bench.policy.computing(settings), Casts(bench.policy) as casts:
+        samples = bench.draw(bench.prompts, 2, max_new_tokens=6)
+    assert len(casts.count) >= 2 * 7  # projections of two layers; of the head as well where it is not the embedding
+    assert set(casts.count.values()) == {1}
+    # In inference mode, where each is cast at every token, the samples are the same.
+    with bench.policy.computing(settings), torch.inference_mode():
+        others = bench.draw(bench.prompts, 2, max_new_tokens=6)
+    for group, other in zip(samples, others, strict=True):
+        for one, two in zip(group, other, strict=True):
+            assert torch.equal(one.ids, two.ids)
+            assert torch.equal(one.logprobs, two.logprobs)
 
 
 def test_prompts_go_in_batches_of_max_rows_and_images_are_encoded_once(tiny_checkpoints: Mapping[str, Path]) -> None:
