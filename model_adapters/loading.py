@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def _require_vocabulary(tokenizer: Any, path: str | Path) -> None:
 
 
 def load_pretrained(auto_class: Any, path: str | Path, dtype: torch.dtype, attention: str) -> nn.Module:
-    """Load a model in eval mode on the CPU with every dropout rate at 0.
+    """Load a model in eval mode on the CPU with every dropout rate at 0; with random weights in `random_weights`.
 
     Raises AdapterError when the file lacks weights, which transformers would initialise at random with only a log line.
     """
@@ -75,6 +76,8 @@ def load_pretrained(auto_class: Any, path: str | Path, dtype: torch.dtype, atten
 
     config = read_pretrained(AutoConfig, path)
     _no_dropout(config)
+    if (device := _RANDOM.get()) is not None:
+        return _random(auto_class, config, dtype, attention, device)
     model, info = read_pretrained(
         auto_class, path, config=config, dtype=dtype, attn_implementation=attention, output_loading_info=True
     )
@@ -84,6 +87,38 @@ def load_pretrained(auto_class: Any, path: str | Path, dtype: torch.dtype, atten
             f"{path} lacks {len(missing)} weights of {type(model).__name__}, first {missing[0]}: "
             "they would be random, so load a complete checkpoint in the layout of the hub"
         )
+    return _inert(model)
+
+
+_RANDOM: ContextVar[torch.device | None] = ContextVar("random weights", default=None)
+
+
+@contextmanager
+def random_weights(device: torch.device) -> Iterator[None]:
+    """Within it, models are made on `device` with random weights, by their config alone: to measure, not to train.
+
+    A checkpoint without weights is enough then, and a full-size model takes seconds on a GPU.
+    """
+    token = _RANDOM.set(device)
+    try:
+        yield
+    finally:
+        _RANDOM.reset(token)
+
+
+def _random(auto_class: Any, config: Any, dtype: torch.dtype, attention: str, device: torch.device) -> nn.Module:
+    with device:
+        model = auto_class.from_config(config, dtype=dtype, attn_implementation=attention)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            # Such as Gemma-3's projector: image features would be zero, and normalising them makes gradients explode.
+            if parameter.ndim > 1 and not parameter.is_meta and not parameter.any():
+                parameter.normal_(std=0.02)
+    return _inert(model)
+
+
+def _inert(model: nn.Module) -> nn.Module:
+    """The model in eval mode, its dropout modules at 0."""
     for module in model.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd):
             module.p = 0.0

@@ -6,6 +6,7 @@ the transformers version that built it, because 4.x cannot read the processor fi
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -127,6 +128,7 @@ def build_tiny(
     text_config: Mapping[str, Any] | None = None,
     vision_config: Mapping[str, Any] | None = None,
     seed: int = 0,
+    weights: bool = True,
 ) -> Path:
     """Write a checkpoint folder of one family with random weights and return its path.
 
@@ -134,8 +136,9 @@ def build_tiny(
     image of `image_size` pixels squared gives (image_size / 28)^2 tokens; Gemma-3 may keep more with
     `mm_tokens_per_image` (16 at 56 pixels means no pooling, which learns better). `text_config` and `vision_config`
     override fields of the sub-configs. The same arguments give the same weights. The `initializer_range` of 0.1 instead
-    of 0.02 lets so small a model learn. Raises AdapterError for an unknown family or an image size that is not a
-    multiple of 28.
+    of 0.02 lets so small a model learn. Without `weights` the folder has everything else, for
+    `model_adapters.loading.random_weights`: nothing of the model's size is made. Raises AdapterError for an unknown
+    family or an image size that is not a multiple of 28.
     """
     if family not in FAMILIES:
         raise AdapterError(f"unknown tiny family {family!r}: use one of {', '.join(FAMILIES)}")
@@ -145,7 +148,7 @@ def build_tiny(
     sizes = _Sizes(image_size, hidden, layers, initializer_range, text_config or {}, vision_config or {})
     path = Path(path)
     path.mkdir(parents=True, exist_ok=True)
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), contextlib.nullcontext() if weights else torch.device("meta"):
         torch.manual_seed(seed)
         words = (corpus, vocab_size, extra_tokens)
         if family == "qwen2_5_vl":
@@ -157,8 +160,13 @@ def build_tiny(
             model, processor = _gemma3(sizes, *words, tokens)
         else:
             model, processor = _text(family, sizes, *words)
-    model.save_pretrained(path)
     processor.save_pretrained(path)
+    if not weights:
+        model.config.architectures = [type(model).__name__]
+        model.config.save_pretrained(path)
+        model.generation_config.save_pretrained(path)
+        return path
+    model.save_pretrained(path)
     if family == "gemma3":
         _hub_layout(path)
     return path

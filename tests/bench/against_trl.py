@@ -30,8 +30,8 @@ from mmcorl.trainer.microbatches import Rollout
 from mmcorl.trainer.worker import Worker
 from mmcorl.types import Prompt
 from model_adapters.base import Encoded
+from model_adapters.testing.shapes import FAMILIES, TEXT, build, shape
 from tests.bench import results, trl_side
-from tests.bench.shapes import FAMILIES, TEXT, build, shape
 from tests.bench.update_step import PeakMemory, load_worker, question, sampled_ids
 
 QWEN, INTERN, GEMMA, LLAMA = "qwen2_5_vl", "internvl3_5", "gemma3", "llama"

@@ -23,9 +23,9 @@ from torch.utils._pytree import tree_leaves
 
 from mmcorl.trainer.memory import LargestMicroBatch, Prompts, budget, largest_micro_batch, shape_of
 from mmcorl.trainer.microbatches import RolloutBatch
+from model_adapters.testing.shapes import FAMILIES, Shape, shape
 from model_adapters.testing.tiny import build_tiny
 from tests.bench import results
-from tests.bench.shapes import FAMILIES, Shape, shape
 from tests.bench.update_step import fabricate, load_worker, release
 
 WIDTHS: dict[str, Any] = {

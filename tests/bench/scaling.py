@@ -19,7 +19,8 @@ from typing import Any
 import torch
 
 from mmcorl.trainer.worker import Worker
-from tests.bench import flops, results, shapes
+from model_adapters.testing import shapes
+from tests.bench import flops, results
 from tests.bench.update_step import Clock, build_worker, clocked, fabricate, measure
 
 KINDS = ("completions", "images", "prompt")
@@ -165,7 +166,7 @@ def arguments() -> argparse.ArgumentParser:
     parser = results.parser("scaling", "Measure how the cost of an update grows.")
     parser.add_argument("--what", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--family", choices=shapes.FAMILIES, default="qwen2_5_vl")
-    parser.add_argument("--size", choices=shapes.SIZES, default="middle", help="see tests/bench/shapes.py")
+    parser.add_argument("--size", choices=shapes.SIZES, default="middle", help="see model_adapters/testing/shapes.py")
     parser.add_argument("--completions", type=int, nargs="+", default=[2, 4, 8, 16, 32], help="values of K")
     parser.add_argument("--images", type=int, nargs="+", default=[1, 2, 3, 4], help="of a prompt")
     parser.add_argument("--prompt", type=int, nargs="+", default=[300, 600, 1200], help="about so many tokens")

@@ -1,9 +1,9 @@
 """Time whole co-training steps, by engine: `python -m tests.bench.step --help`.
 
 Real runs of two agents of different families, timed by their own timings.jsonl. `--size toy` is
-`configs/quickstart.yaml` with the zoo's models; the other sizes are random models (`tests/bench/shapes.py`), where
-every second completion is rewarded, so that every group is trained. If agents work at the same time, phases are those
-of the slower one. `rest` is logging, and whatever no phase covers.
+`configs/quickstart.yaml` with the zoo's models; the other sizes are random models (`model_adapters/testing/shapes.py`),
+where every second completion is rewarded, so that every group is trained. If agents work at the same time, phases are
+those of the slower one. `rest` is logging, and whatever no phase covers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ import yaml
 
 from mmcorl.run.folder import read_jsonl
 from mmcorl.training import train
-from tests.bench import results, shapes
+from model_adapters.testing import shapes
+from tests.bench import results
 
 QUICKSTART = Path(__file__).resolve().parents[2] / "configs" / "quickstart.yaml"
 PHASES = ("rollout", "vote", "update", "sync", "rest")

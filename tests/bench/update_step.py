@@ -33,8 +33,8 @@ from mmcorl.trainer.microbatches import Rollout
 from mmcorl.trainer.worker import Worker
 from mmcorl.types import Prompt
 from model_adapters.base import Encoded
+from model_adapters.testing.shapes import FAMILIES, SIZES, build, shape
 from tests.bench import flops, results
-from tests.bench.shapes import FAMILIES, SIZES, build, shape
 
 
 class Clock:
@@ -96,7 +96,7 @@ class PeakMemory:
 
 
 def build_worker(options: argparse.Namespace, folder: Path) -> Worker:
-    """A worker on a new random model of one of the sizes of `tests.bench.shapes`."""
+    """A worker on a new random model of one of the sizes of `model_adapters.testing.shapes`."""
     training = {
         "dtype": options.dtype,
         "shared_prefix": "off" if options.prefix == "plain" else "on",
@@ -306,7 +306,7 @@ def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = results.parser("update_step", "Time one policy step.")
     parser.add_argument("--family", choices=FAMILIES, default="qwen2_5_vl")
-    parser.add_argument("--size", choices=SIZES, default="middle", help="see tests/bench/shapes.py")
+    parser.add_argument("--size", choices=SIZES, default="middle", help="see model_adapters/testing/shapes.py")
     parser.add_argument(
         "--prompts", type=int, default=2, help="prompts per step, with one image each but for the text family"
     )

@@ -28,6 +28,8 @@ from adapter_passes import (
     training_logprobs,
 )
 from model_adapters.base import AdapterError, ModelAdapter, VisionSettings
+from model_adapters.loading import random_weights
+from model_adapters.testing import shapes
 from model_adapters.testing.tiny import FAMILIES, build_tiny
 
 
@@ -137,6 +139,38 @@ def test_an_incomplete_checkpoint_is_refused(
     save_file(kept, path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(AdapterError, match=r"lacks \d+ weights"):
         load(family, path)
+
+
+@pytest.mark.parametrize(
+    ("family", "parameters"),
+    # The hub counts as many; of InternVL with an output head of its own.
+    [
+        ("qwen2_5_vl", 3_754_622_976),
+        ("internvl3_5", 2_348_347_392),
+        ("gemma3", 4_300_079_472),
+        ("llama", 3_212_749_824),
+    ],
+)
+def test_full_sizes_are_those_of_the_hub_and_need_no_weights(family: str, parameters: int, tmp_path: Path) -> None:
+    path = shapes.build(family, "full", tmp_path, weights=False)
+    with random_weights(torch.device("meta")):
+        model = load(family, path).model
+    assert sum(parameter.numel() for parameter in model.parameters()) == parameters
+    with pytest.raises(AdapterError, match="cannot be loaded"):
+        load(family, path)
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "gemma3"])
+def test_random_weights_are_none_of_the_file_and_no_matrix_of_zeros(
+    family: str, tiny_checkpoints: Mapping[str, Path]
+) -> None:
+    first = load(family, tiny_checkpoints[family]).model
+    with random_weights(torch.device("cpu")):
+        drawn = load(family, tiny_checkpoints[family]).model
+    assert not any(module.training for module in drawn.modules())
+    for (name, parameter), before in zip(drawn.named_parameters(), first.parameters(), strict=True):
+        assert parameter.dtype == torch.float32
+        assert parameter.ndim < 2 or (parameter.any() and not torch.equal(parameter, before)), name
 
 
 # -- the length of a prompt, without processing its images ------------------------------------------------

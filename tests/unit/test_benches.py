@@ -12,8 +12,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import patches
-from model_adapters.testing import tiny
-from tests.bench import flops, plots, results, scaling, shapes, step, thesis, thesis_page, update_step
+from model_adapters.testing import shapes, tiny
+from tests.bench import flops, plots, results, scaling, step, thesis, thesis_page, update_step
 
 SMALL = ["--size", "tiny", "--threads", "1", "--repeat", "1"]
 
