@@ -114,13 +114,15 @@ class RankActor:
         def build() -> None:
             import torch
 
-            from mmcorl.launch.process_setup import prepare_process
+            from mmcorl.launch.process_setup import prepare_process, require_device
             from mmcorl.policy.prompt_encoder import PromptEncoder
             from mmcorl.sharding.ranks import Ranks
             from mmcorl.trainer.worker import Worker
 
             prepare_process(config)
-            encoder, place = PromptEncoder(config, settings, path), torch.device(device)
+            place = torch.device(device)
+            require_device(place)
+            encoder = PromptEncoder(config, settings, path)
             ranks = Ranks.join(rank, size, rendezvous, place, config.ray.collective_timeout)
             self._worker = Worker(config, encoder, steps, place, ranks)
 

@@ -5,6 +5,7 @@ In this process and one after the other, or at the same time in forks of it (see
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from functools import partial
 from types import TracebackType
@@ -17,8 +18,10 @@ from mmcorl.config import Config
 from mmcorl.engines import ENGINES
 from mmcorl.errors import UserError
 from mmcorl.launch.forked import ForkedAgent, may_fork
+from mmcorl.launch.process_setup import require_device
 from mmcorl.launch.remote_agent import AgentThreads
 from mmcorl.policy.prompt_encoder import PromptEncoder
+from mmcorl.system import cuda
 from mmcorl.trainer.worker import Worker
 
 
@@ -72,10 +75,9 @@ def require_one_sleeper(config: Config, device: torch.device) -> None:
 
 def _device(name: str) -> torch.device:
     if name == "auto":
+        if reason := cuda.fault():
+            print(f"device is 'auto' and agents run on the CPU: {reason}", file=sys.stderr)
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(name)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError(f"device is {name!r} but torch sees no GPU: use device=cpu, or device=auto")
-    if device.index is not None and device.index >= torch.cuda.device_count():
-        raise UserError(f"device is {name!r} but torch sees {torch.cuda.device_count()} GPU(s), from cuda:0 on")
+    require_device(device)
     return device

@@ -12,12 +12,14 @@ import patches
 from mmcorl import sharding
 from mmcorl.config import Config
 from mmcorl.errors import UserError
+from mmcorl.system import cuda
 from model_adapters.registry import check_versions
 
 
 def prepare_process(config: Config) -> None:
-    """Set up this process for a run, before it touches a model. Raises UserError for a missing package."""
+    """Set up this process for a run, before it touches a model or a GPU. Raises UserError for a missing package."""
     check_versions()
+    _set_up_cuda()
     patches.apply(*patches.BEFORE_TRANSFORMERS)
     # transformers imports DeepSpeed where it is installed, which then reports its guess on stdout.
     gpu = config.device != "cpu" and torch.cuda.is_available()
@@ -32,3 +34,24 @@ def prepare_process(config: Config) -> None:
             "this GPU, or use training.attention=sdpa"
         )
     sharding.require(config)
+
+
+def require_device(device: torch.device) -> None:
+    """Raise UserError where torch does not see this GPU."""
+    if device.type == "cuda" and not torch.cuda.is_available():
+        reason = cuda.fault() or "torch sees no GPU"
+        raise UserError(f"device is {str(device)!r} but {reason}; or use device=cpu")
+    if device.index is not None and device.index >= torch.cuda.device_count():
+        raise UserError(f"device is {str(device)!r} but torch sees {torch.cuda.device_count()} GPU(s), from cuda:0 on")
+
+
+def _set_up_cuda() -> None:
+    """Choose how torch attends and allocates on a GPU; the driver of a run passes the variables on to its workers.
+
+    cuDNN's attention, which torch prefers on Hopper, plans every new shape for tenths of a second, and micro-batches
+    hardly ever have the same shape. Segments that grow keep micro-batches of all sizes from fragmenting the memory.
+    """
+    os.environ.setdefault("TORCH_CUDNN_SDPA_DEPRIORITIZED", "1")
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    if "PYTORCH_ALLOC_CONF" not in os.environ:
+        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")

@@ -31,6 +31,7 @@ from mmcorl.launch.ray_cluster import require_ray
 from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.policy.prompt_styles import instruction_of, system_of
 from mmcorl.sandbox.process import open_sandbox
+from mmcorl.system import cuda
 from mmcorl.tools.zoo import resolve
 from mmcorl.trainer import parity
 from mmcorl.trainer.memory import GIB, Budget, budget, ram, shape_of, together
@@ -189,7 +190,8 @@ def _needed(config: Config, quiet: bool, readers: list[PromptEncoder], rows: lis
     """GPUs, models, memory and data; puts into `readers` and `rows` what there is of them."""
     gpus = [torch.cuda.get_device_properties(index).total_memory for index in range(torch.cuda.device_count())]
     shown = ", ".join(f"{torch.cuda.get_device_name(i)} with {size / GIB:.0f} GiB" for i, size in enumerate(gpus))
-    yield Finding("ok" if gpus else "note", "GPUs", shown or "none on this machine: agents run on the CPU")
+    none = cuda.fault() or "none on this machine"
+    yield Finding("ok" if gpus else "note", "GPUs", shown or f"{none}: agents run on the CPU")
     for agent in config.agents:
         try:
             reader = PromptEncoder(config, agent, resolve(agent.model, quiet=quiet))

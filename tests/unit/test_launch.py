@@ -18,7 +18,7 @@ import torch
 
 from mmcorl import config as settings
 from mmcorl.errors import UserError
-from mmcorl.launch import launcher
+from mmcorl.launch import launcher, process_setup
 from mmcorl.launch.actor import ActorInfo, RemoteError
 from mmcorl.launch.health import DIED, ActorHandle, HealthMonitor, RankError, death
 from mmcorl.launch.local import require_one_sleeper
@@ -27,7 +27,7 @@ from mmcorl.launch.process_monitor import ProcessMonitor
 from mmcorl.launch.ray_cluster import forwarded_environment
 from mmcorl.launch.remote_agent import RemoteAgent
 from mmcorl.run.summary import overall
-from mmcorl.system import scratch_dirs
+from mmcorl.system import cuda, scratch_dirs
 from mmcorl.trainer.throughput import peak_flops, rates
 from mmcorl.types import Completion, Group, Prompt
 from model_adapters.testing.tiny import build_tiny
@@ -314,3 +314,48 @@ def test_workers_choose_their_own_device(monkeypatch: pytest.MonkeyPatch) -> Non
     for name in names:
         monkeypatch.setenv(name, "1")
     assert names & set(forwarded_environment()) == {"NCCL_DEBUG"}
+
+
+def test_a_gpu_that_torch_cannot_use_is_told_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "dev").mkdir()
+    version = tmp_path / "proc/driver/nvidia/version"
+    version.parent.mkdir(parents=True)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+    def told(driver: str) -> str | None:
+        version.write_text(f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {driver}  Release Build\n")
+        return cuda.fault(tmp_path)
+
+    assert told("570.124.06") is None  # There is a driver but no GPU in this container.
+    (tmp_path / "dev" / "nvidia0").touch()
+    for driver, words in (("570.124.06", "needs driver 580 or newer, and the driver here is 570"), ("580.65", "look")):
+        assert words in (told(driver) or "")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert told("570.124.06") is None
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert told("570.124.06") is None
+    with pytest.raises(UserError, match=r"device is 'cuda:1' but torch sees no GPU; or use device=cpu"):
+        process_setup.require_device(torch.device("cuda:1"))
+
+
+def test_workers_attend_without_cudnn_and_allocate_in_growing_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    name, given = "PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64"
+    for before, after in (
+        ({}, "expandable_segments:True"),
+        ({name: given}, given),
+        ({"PYTORCH_ALLOC_CONF": "x"}, None),
+    ):
+        for variable in (name, "PYTORCH_ALLOC_CONF", "TORCH_CUDNN_SDPA_DEPRIORITIZED"):
+            monkeypatch.delenv(variable, raising=False)
+        for variable, value in before.items():
+            monkeypatch.setenv(variable, value)
+        torch.backends.cuda.enable_cudnn_sdp(True)
+        process_setup.prepare_process(config())
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+        # The driver prepares its own process, and workers get what it has.
+        forwarded = forwarded_environment()
+        assert forwarded["TORCH_CUDNN_SDPA_DEPRIORITIZED"] == "1"
+        assert forwarded.get(name) == after
