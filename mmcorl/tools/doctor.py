@@ -181,7 +181,8 @@ def examine(config: Config, *, quiet: bool = False) -> Iterator[Finding]:
                 yield Finding("ok", "places", place)
             for agent, reader in zip(cohort.agents, readers, strict=True):
                 found = parity.measure(agent, rows, config, reader.adapter.needs_importance_correction)
-                yield Finding("problem" if found.fault else "ok", "engines", found.fault or found.sentence())
+                level: Level = "problem" if found.fault else "note" if found.warning else "ok"
+                yield Finding(level, "engines", found.fault or found.sentence())
     except (UserError, RunError, AdapterError, NotFiniteError) as error:
         yield Finding("problem", "engines", str(error))
 
