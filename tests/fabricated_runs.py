@@ -72,6 +72,7 @@ def write_run(
         (run_dir / f"{log}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     findings = [{"kind": "corrupt_image", "row_id": "17", "reason": "cannot identify image file"}]
     check = {"rows": 4000, "kept": 3997, "counts": {"corrupt_image": 2, "empty_question": 1}, "findings": findings}
+    check["notes"] = {"original wording in view rephrased": 41, "further_images": 5}
     (run_dir / "data_check.json").write_text(json.dumps({"train": check}))
     if done == steps:
         ends = {key: validation[place]["cohort"]["agreement"] for key, place in (("start", 0), ("end", -1))}

@@ -60,12 +60,12 @@ SHOTS: Sequence[tuple[str, str]] = (
         "half of the remaining pages tomorrow, then she should read 84/2 = <<84/2=42>>42 pages.\n#### 42",
     ),
     (
-        "James writes a 3-page letter to 2 different friends twice a week. How many pages does he write a year?",
+        "James writes a 3-page letter to 2 different friends twice a week.  How many pages does he write a year?",
         "He writes each friend 3*2=<<3*2=6>>6 pages a week\nSo he writes 6*2=<<6*2=12>>12 pages every week\nThat means "
         "he writes 12*52=<<12*52=624>>624 pages a year\n#### 624",
     ),
 )
-"""The first five rows of the training split (MIT, Cobbe et al.), which are in no scored split."""
+"""The first five rows of the training split (MIT, Cobbe et al.), letter by letter; they are in no scored split."""
 _BEGIN = "Question:"
 FIVE_SHOT = "".join(f"{_BEGIN} {question}\nAnswer: {answer}\n\n" for question, answer in SHOTS)
 

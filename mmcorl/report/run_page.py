@@ -118,6 +118,8 @@ def _data_check(run: RunFiles) -> list[dict[str, Any]]:
                 "rows": known.get("rows"),
                 "kept": known.get("kept"),
                 "skipped": {str(kind).replace("_", " "): n for kind, n in mapping(known.get("counts")).items()},
+                # Such as `further_images`, of which the first is kept, and `original wording in view NAME`.
+                "notes": {str(kind).replace("_", " "): n for kind, n in mapping(known.get("notes")).items()},
                 "examples": examples[:MAX_EXAMPLES],
                 "more_examples": max(0, len(examples) - MAX_EXAMPLES),
             }

@@ -35,7 +35,7 @@ SETTINGS: tuple[Row, ...] = (
     ("supervision.min_share", "release", 0.0, 0.0),
     ("sampling.top_p", "release", 1.0, 1.0),
     ("objective.aggregation", "release", "bnpo", "bnpo"),
-    ("objective.bnpo_completions", "release", 2, 2),
+    ("objective.bnpo_completions", "release", 2, 2),  # of pairs and more
     ("objective.advantage_std", "release", "unbiased", "unbiased"),
     ("objective.clip_low", "release", 0.2, 0.2),
     ("objective.clip_high", "release", 0.2, 0.2),
@@ -81,20 +81,29 @@ def beside_the_paper(config: Config) -> list[Comparison]:
 
 def _compared(config: Config, kind: Kind) -> Iterator[Comparison]:
     yield Comparison("all ranks", "paper", 8, sum(agent.ranks for agent in config.agents))
-    # Eq. 3 has each agent taught by the one before it; for two agents that is the other one.
-    ring = "ring" if len(config.agents) == 2 and config.supervision.kind == "ring" else "ring_previous"
-    yield Comparison("supervision.kind", "paper", ring, config.supervision.kind)
+    taught = config.supervision.kind
+    # The paper's baselines TTRL and GT-Reward; one agent has no peer.
+    baseline = taught in ("self", "gold") or len(config.agents) == 1
+    if baseline:
+        theirs = taught if taught in ("self", "gold") else "self"
+    else:
+        # Eq. 3 has each agent taught by the one before it; for two agents that is the other one.
+        theirs = "ring" if len(config.agents) == 2 and taught == "ring" else "ring_previous"
+    yield Comparison("supervision.kind", "paper", theirs, taught)
     own = instruction_of(config.prompt)
     styles = [name for name, style in STYLES.items() if style.instruction == own]
     asked = "paper_text" if kind == "text" else "paper_tags"
     yield Comparison("prompt.style", "release", asked, styles[0] if styles else "own instruction")
     for path, stands_in, text, vlm in SETTINGS:
-        theirs = text if kind == "text" else vlm
-        if theirs is not NOT_SAID:
+        value = text if kind == "text" else vlm
+        if value is not NOT_SAID:
             here: Any = config
             for name in path.split("."):
                 here = getattr(here, name)
-            yield Comparison(path, stands_in, theirs, here)
+            if baseline and path == "objective.bnpo_completions":
+                # Baselines for images: 1 up to 4B, 2 from 7B on.
+                value = 3 if kind == "text" else 2 if here == 2 else 1
+            yield Comparison(path, stands_in, value, here)
 
 
 def tables(config: Config) -> list[Table]:

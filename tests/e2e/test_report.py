@@ -100,7 +100,10 @@ def test_the_tables_have_the_numbers_of_the_files(three_runs: list[Path]) -> Non
     tags = next(row for row in page.rows if row[0] == "dice")
     known = [f"{record['agents'][agent]['by_tag']['dice']:.3f}" for agent in AGENTS for record in (first, last)]
     assert [tags[1], tags[2], tags[5], tags[6]] == known
-    assert ["train", "4000", "3997", "2 corrupt image, 1 empty question"] in page.rows
+    assert [
+        *("train", "4000", "3997", "2 corrupt image, 1 empty question"),
+        "original wording in view rephrased in 41, further images in 5",
+    ] in page.rows
 
 
 def test_the_page_loads_nothing_and_runs_nothing(three_runs: list[Path]) -> None:
@@ -144,6 +147,7 @@ def test_text_of_models_and_rows_never_becomes_markup(tmp_path: Path) -> None:
         rewrite(run_dir / "metrics.jsonl", rename)
         rewrite(run_dir / "validation.jsonl", rename)
         check = {text: {"rows": 1, "kept": 0, "counts": {text: 1}, "findings": [{"row_id": text, "reason": text}]}}
+        check[text]["notes"] = {text: 1}
         (run_dir / "data_check.json").write_text(json.dumps(check))
         config = {"name": text, "steps": 60, "supervision": {"kind": text}, "agents": []}
         (run_dir / "config.yaml").write_text(json.dumps(config))

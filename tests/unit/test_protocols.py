@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
 import re
 from collections.abc import Mapping
@@ -18,6 +20,7 @@ from eval_suite.options import EvalOptions, GradeOptions
 from eval_suite.pipeline import EvalJob
 from eval_suite.protocols import forms_of, with_judge_end
 from eval_suite.tasks import BENCHMARKS
+from eval_suite.tasks.gsm8k import SHOTS
 from evaluations import trained_copy, write_rows
 from mmcorl.errors import UserError
 from mmcorl.policy.prompt_styles import instruction_of, system_of
@@ -117,6 +120,10 @@ def test_a_benchmark_of_another_kind_is_refused() -> None:
 def test_gsm8k_is_asked_behind_five_solved_problems(tmp_path: Path) -> None:
     rows = write_rows(tmp_path / "g.jsonl", [{"question": "How many?", "answer": "Count.\n#### 1,450"}])
     (item,) = BENCHMARKS["gsm8k_five_shot"].load(rows).items
+    # The first five lines of openai/grade-school-math 2a85729, grade_school_math/data/train.jsonl.
+    assert hashlib.sha256(json.dumps(SHOTS).encode()).hexdigest() == (
+        "d75d0191a0e1e514e517d8cdd5005f383c4f334a219da301ca730cf0db9cc1ac"
+    )
     assert item.question.endswith("pages a year\n#### 624\n\nQuestion: How many?\nAnswer:")
     assert item.question.startswith("Question: Natalia sold clips to 48 of her friends in April,")
     shots = re.findall(r"Question: (.*)\nAnswer: ((?:.+\n)+)", item.question)
