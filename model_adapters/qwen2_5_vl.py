@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from model_adapters import varlen
 from model_adapters.base import AdapterError, Encoded, VisionSettings
 from model_adapters.image_text import ImageTextAdapter
 from model_adapters.loading import unwrap
@@ -30,6 +31,43 @@ class _PatchProjection(nn.Conv3d):
         return flat[:, :, None, None, None]
 
 
+_SEGMENTS = "mmcorl_segments"
+"""Our name in the registry of transformers, and the keyword that carries a row's segments to it."""
+
+
+def _attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, **more: Any) -> tuple[Tensor, None]:
+    """Attention of the tower's flat row as transformers calls it, (1, H, T, D) to (1, T, H, D), in one call."""
+    dtype = varlen.computed_in(query.device, query.dtype)
+    q, k, v = (tensor[0].transpose(0, 1).to(dtype) for tensor in (query, key, value))
+    return varlen.attend(q, k, v, more[_SEGMENTS], varlen.FULL, more["scaling"])[None], None
+
+
+def _enter(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
+    """Give transformers the row as one segment and our attention the true ones.
+
+    transformers itself waits for the device and calls attention for every window of every layer.
+    """
+    if module.config._attn_implementation != "sdpa" or _obstacle(module, args[0].device) is not None:
+        return None
+    module.config._attn_implementation = _SEGMENTS
+    cu: Any = kwargs["cu_seqlens"]
+    if not hasattr(cu, "longest"):  # most layers get the same tensor
+        cu.longest = int(cu.diff().max())
+    bounds = cu.to(torch.int32)
+    segments = varlen.Segments(bounds, bounds, cu.longest, cu.longest)
+    return args, {**kwargs, "cu_seqlens": torch.tensor([0, len(args[0])]), _SEGMENTS: segments}
+
+
+def _leave(module: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+    if module.config._attn_implementation == _SEGMENTS:
+        module.config._attn_implementation = "sdpa"
+
+
+def _obstacle(attention: Any, device: torch.device) -> str | None:
+    dtype = varlen.computed_in(device, attention.qkv.weight.dtype)
+    return varlen.obstacle(device, dtype, 1, attention.head_dim, varlen.FULL)
+
+
 class Qwen25VLAdapter(ImageTextAdapter):
     """Qwen2.5-VL of any size."""
 
@@ -43,8 +81,14 @@ class Qwen25VLAdapter(ImageTextAdapter):
     end_of_turn = ("<|im_end|>", "<|endoftext|>")
 
     def load_model(self, path: str | Path, dtype: torch.dtype = torch.float32, attention: str = "sdpa") -> nn.Module:
-        """Load the full model, its patch projection as one matrix product."""
+        """Load the full model, its patch projection as one matrix product and the tower's windows as one call."""
         model = super().load_model(path, dtype, attention)
+        from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+        ALL_ATTENTION_FUNCTIONS.register(_SEGMENTS, _attend)
+        for block in unwrap(model).model.visual.blocks:
+            block.attn.register_forward_pre_hook(_enter, with_kwargs=True)
+            block.attn.register_forward_hook(_leave, with_kwargs=True, always_call=True)
         for tower in self.vision_modules(model):
             for module in tower.modules():
                 if type(module) is nn.Conv3d and module.stride == module.kernel_size:
@@ -114,6 +158,11 @@ class Qwen25VLAdapter(ImageTextAdapter):
         """Return one grid per image, and t * h * w patches."""
         grids = vision["image_grid_thw"]
         return [1] * len(grids) if key == "image_grid_thw" else grids.prod(-1).tolist()
+
+    def image_features(self, model: nn.Module, vision: dict[str, Tensor]) -> Tensor:
+        """Return the features, having tried the kernel outside of the tower's checkpoints."""
+        _obstacle(unwrap(model).model.visual.blocks[0].attn, vision["pixel_values"].device)
+        return super().image_features(model, vision)
 
     def vision_modules(self, model: nn.Module) -> list[nn.Module]:
         """Return the vision tower without the merger, which is Qwen's projector and stays trainable."""

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from mmcorl.algo.logprobs import chunk_of, completion_logprobs, confidences
 from mmcorl.policy import shared_prefix
 from mmcorl.system.timing import span
+from model_adapters import varlen
 from model_adapters.base import Encoded, ModelAdapter, padded_rows
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Policy(nn.Module):
         banned = torch.tensor(adapter.banned_ids(processor, model.config), dtype=torch.long)
         self.register_buffer("banned", banned, persistent=False)
         self.stop_ids = adapter.stop_ids(processor, model)
-        self._shares_prefixes = False
+        self._heads: set[shared_prefix.Heads] = set()
 
     @property
     def device(self) -> torch.device:
@@ -95,9 +96,13 @@ class Policy(nn.Module):
 
     def share_prefixes(self) -> None:
         """Prepare for `Rows.shared`; raises CannotShare, with the reason, where this model cannot do it."""
-        if not self._shares_prefixes:
-            shared_prefix.install(self.adapter.decoder(self.model))
-            self._shares_prefixes = True
+        if not self._heads:
+            self._heads = shared_prefix.install(self.adapter.decoder(self.model))
+
+    def why_not_one_call(self) -> str | None:
+        """Why attention to shared prompts cannot be one call here, autocast considered; None where it can."""
+        dtype = varlen.computed_in(self.device, self.model.dtype)
+        return next(filter(None, (varlen.obstacle(self.device, dtype, *heads) for heads in self._heads)), None)
 
     def _hidden_shared(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
         """States (1, T, d) of all tokens, without padding, and (row, position) in them of each token's predictor."""
@@ -113,6 +118,7 @@ class Policy(nn.Module):
             [self.adapter.bidirectional_spans(self.model, prompt.input_ids) for prompt in prompts],
             [[len(rows.completions[row]) - 1 for row in rows_of[owner]] for owner in owners],
             self.device,
+            one_call=self.why_not_one_call() is None,
         )
         per_prompt = self.features([*rows.prompts, *([rows.dummy_image] if rows.dummy_image else [])])
         picked: list[Tensor] = []

@@ -1,22 +1,27 @@
 """Shared-prefix attention: compute each prompt once for its K completions (packed, no padding).
 
-A row holds prompts, each once, and their completions; everything but attention treats its tokens alike. Attention is
-computed in two parts: a prompt with itself, once, and each completion's queries with [keys of the prompt; its own]. A
-transformers decoder gets it through the registry of attention functions; the name is set on its attention modules only
-while they work on such a row, also when gradient checkpointing calls them a second time, so other passes are untouched.
+A row holds prompts, each once, and their completions; everything but attention treats its tokens alike. In attention a
+prompt meets itself, once, and each completion's queries meet [keys of the prompt; its own]: on a GPU all of them in one
+call (`model_adapters/varlen.py`), elsewhere batch by batch of completions of like length, behind a mask. A transformers
+decoder gets it through the registry of attention functions; the name is set on its attention modules only while they
+work on such a row, also when gradient checkpointing calls them a second time, so other passes are untouched.
 
 Source: arXiv:2506.05433 (Prefix Grouper).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention.bias import CausalBias, causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
+
+from model_adapters import varlen
 
 NAME = "mmcorl_shared_prefix"
 """Name in the registry of transformers."""
@@ -67,12 +72,29 @@ Part = tuple[int, int | None]
 
 
 @dataclass(frozen=True)
+class OneCall:
+    """The parts of a row as segments of one call; prompts with bidirectional spans are computed apart."""
+
+    segments: varlen.Segments
+    keys: Tensor
+    """Index into the row of all keys: a prompt has its own, a completion those of its prompt and its own."""
+    queries: Tensor | None
+    """Index into the row of all queries; None where these are the row."""
+    apart: tuple[tuple[int, PrefixGroup], ...]
+    """Prompts with spans, each group with its first token's place in the row."""
+    back: Tensor | None
+    """Where each token of the row is among [prompts with spans; queries]; None without such prompts."""
+
+
+@dataclass(frozen=True)
 class Layout:
     """The parts of a flat row of T tokens."""
 
     groups: tuple[PrefixGroup, ...]
     order: tuple[Part, ...]
     """The parts of the row in their order."""
+    one_call: OneCall | None = None
+    """None: batch by batch."""
     _masks: dict[Any, Tensor] = field(default_factory=dict)
 
     @property
@@ -88,7 +110,7 @@ class Layout:
         """(repeats * P, P) added to a prompt's attention scores; None where plain causal attention is right."""
         if group.spans is None and (window is None or group.prefix <= window):
             return None
-        key = ("prefix", id(group), window, _of_products(query), repeats)
+        key = ("prefix", id(group), window, varlen.computed_in(query.device, query.dtype), repeats)
         if key not in self._masks:
             back = _behind(group.prefix, group.prefix, query.device)
             seen = back >= 0
@@ -100,7 +122,7 @@ class Layout:
 
     def suffix_mask(self, keys: int, longest: int, window: int | None, query: Tensor, repeats: int) -> Tensor:
         """(repeats * C, keys + C) added to completions' scores with the prompt's last keys and their own."""
-        key = ("suffix", keys, longest, window, _of_products(query), repeats)
+        key = ("suffix", keys, longest, window, varlen.computed_in(query.device, query.dtype), repeats)
         if key not in self._masks:
             back = _behind(longest, keys + longest, query.device)
             seen = (back >= 0) if window is None else (back >= 0) & (back < window)
@@ -110,13 +132,8 @@ class Layout:
 
 def _added(seen: Tensor, query: Tensor, repeats: int) -> Tensor:
     """0 for visible keys, -inf for others, in the dtype of the scores; all layers share it."""
-    return torch.zeros_like(seen, dtype=_of_products(query)).masked_fill_(~seen, float("-inf")).repeat(repeats, 1)
-
-
-def _of_products(query: Tensor) -> torch.dtype:
-    """The dtype attention computes in; under autocast a normalised query has another one."""
-    device = query.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
+    dtype = varlen.computed_in(query.device, query.dtype)
+    return torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, float("-inf")).repeat(repeats, 1)
 
 
 def _behind(queries: int, keys: int, device: torch.device) -> Tensor:
@@ -125,17 +142,21 @@ def _behind(queries: int, keys: int, device: torch.device) -> Tensor:
 
 
 def layout(
-    prefixes: Sequence[int], spans: Sequence[Tensor | None], lengths: Sequence[Sequence[int]], device: torch.device
+    prefixes: Sequence[int],
+    spans: Sequence[Tensor | None],
+    lengths: Sequence[Sequence[int]],
+    device: torch.device,
+    one_call: bool = False,
 ) -> Layout:
     """Plan a row of some groups from the tokens and bidirectional spans of each prompt and its completions' lengths.
 
     Prompts that are alike come together, and their completions by length, so that few and large pieces of work go to
-    the kernel.
+    the kernel. `one_call`: whether `varlen.attend` can be used.
     """
     alike: dict[Any, list[int]] = {}
     for group, (prefix, span) in enumerate(zip(prefixes, spans, strict=True)):
         alike.setdefault((prefix, None if span is None else tuple(span.tolist())), []).append(group)
-    prefix_groups: list[PrefixGroup] = []
+    prefix_groups: dict[int, PrefixGroup] = {}
     order: list[Part] = []
     for groups in alike.values():
         rows = [(group, k) for group in groups for k in range(len(lengths[group]))]
@@ -148,10 +169,58 @@ def layout(
                 torch.tensor([number[group] for group, _ in suffix], device=device) if len(groups) > 1 else None,
                 device,
             )
-            for suffix in _by_length(rows, lengths)
+            for suffix in ([] if one_call else _by_length(rows, lengths))
         ]
-        prefix_groups.append(PrefixGroup(len(groups), prefixes[groups[0]], spans[groups[0]], tuple(suffixes)))
-    return Layout(tuple(prefix_groups), tuple(order))
+        first = groups[0]
+        prefix_groups[first] = PrefixGroup(len(groups), prefixes[first], spans[first], tuple(suffixes))
+    plan = _one_call(order, prefix_groups, prefixes, lengths, device) if one_call else None
+    return Layout(tuple(prefix_groups.values()), tuple(order), plan)
+
+
+def _one_call(
+    order: Sequence[Part],
+    groups: Mapping[int, PrefixGroup],
+    prefixes: Sequence[int],
+    lengths: Sequence[Sequence[int]],
+    device: torch.device,
+) -> OneCall:
+    """Plan the call for a row in this order; `groups` by the number of their first prompt."""
+    queries: list[Tensor] = []
+    keys: list[Tensor] = []
+    apart: list[tuple[int, PrefixGroup]] = []
+    outside: list[Tensor] = []
+    prompts: dict[int, Tensor] = {}
+    two_way = False
+    start = 0
+    for number, k in order:
+        own = torch.arange(start, start + (prefixes[number] if k is None else lengths[number][k]))
+        if k is None:
+            prompts[number] = own
+            if number in groups and (two_way := groups[number].spans is not None):
+                apart.append((start, groups[number]))
+        start += len(own)
+        if k is None and two_way:
+            outside.append(own)
+        else:
+            queries.append(own)
+            keys.append(own if k is None else torch.cat([prompts[number], own]))
+    (cu_q, max_q), (cu_k, max_k) = (_ends(parts, device) for parts in (queries, keys))
+    # Every prompt may be apart and without completions.
+    chosen, met = (torch.cat([torch.arange(0), *parts]) for parts in (queries, keys))
+    back = torch.cat([*outside, chosen]).argsort().to(device) if apart else None
+    return OneCall(
+        varlen.Segments(cu_q, cu_k, max_q, max_k),
+        met.to(device),
+        chosen.to(device) if apart else None,
+        tuple(apart),
+        back,
+    )
+
+
+def _ends(parts: Sequence[Tensor], device: torch.device) -> tuple[Tensor, int]:
+    """Where segments begin and end, and the longest one's size."""
+    sizes = [len(part) for part in parts]
+    return torch.tensor([0, *accumulate(sizes)], dtype=torch.int32, device=device), max(sizes, default=0)
 
 
 def _by_length(rows: Sequence[tuple[int, int]], lengths: Sequence[Sequence[int]]) -> list[list[tuple[int, int]]]:
@@ -202,7 +271,14 @@ def attention(
             raise CannotShare(f"attention of {type(module).__name__} has {unknown}")
     if query.shape[0] != 1:
         raise ValueError(f"{query.shape[0]} rows where a layout describes one")
-    parts = zip(*(tensor[0].split(shared_prefix.sizes, dim=1) for tensor in (query, key, value)), strict=True)
+    row = [tensor[0] for tensor in (query, key, value)]
+    flash = _has_flash(query)
+    if flash or shared_prefix.one_call is not None:
+        # Autocast does not know what is called then.
+        row = [tensor.to(varlen.computed_in(query.device, query.dtype)) for tensor in row]
+    if shared_prefix.one_call is not None:
+        return _in_one_call(row, shared_prefix, shared_prefix.one_call, scaling, sliding_window)[None], None
+    parts = zip(*(tensor.split(shared_prefix.sizes, dim=1) for tensor in row), strict=True)
     # Query heads of one key head.
     repeats = query.shape[1] // key.shape[1]
     done: list[Tensor] = []
@@ -214,9 +290,39 @@ def attention(
         reach = group.prefix if sliding_window is None else min(group.prefix, sliding_window - 1)
         k, v = k[:, :, group.prefix - reach :], v[:, :, group.prefix - reach :]
         for suffix in group.suffixes:
-            mask = shared_prefix.suffix_mask(reach, suffix.lengths[0], sliding_window, q, repeats)
+            longest = suffix.lengths[0]
+            if flash and sliding_window is None:
+                mask = causal_lower_right(longest, reach + longest)
+            else:
+                mask = shared_prefix.suffix_mask(reach, longest, sliding_window, q, repeats)
             done.append(_suffixes(next(parts), k, v, suffix, mask, scaling))
     return torch.cat(done)[None], None
+
+
+def _has_flash(query: Tensor) -> bool:
+    """Whether SDPA may have a kernel that is causal from the last token on, without a mask."""
+    return query.device.type == "cuda" and varlen.computed_in(query.device, query.dtype).itemsize == 2
+
+
+def _in_one_call(
+    row: Sequence[Tensor], plan: Layout, call: OneCall, scaling: float | None, window: int | None
+) -> Tensor:
+    """(H, T, D) queries, keys and values to (T, H, D)."""
+    done: list[Tensor] = []
+    for start, group in call.apart:
+        size = group.prompts * group.prefix
+        q, k, v = (_rows(tensor[:, start : start + size], group.prompts) for tensor in row)
+        done.append(_grouped(q, k, v, plan.prefix_mask(group, window, q, q.shape[1] // k.shape[1]), scaling))
+    if call.segments.max_q:
+        q, k, v = (tensor.transpose(0, 1) for tensor in row)
+        q = q.contiguous() if call.queries is None else q.index_select(0, call.queries)
+        k, v = varlen.gather(k, call.keys), varlen.gather(v, call.keys)
+        done.append(varlen.attend(q, k, v, call.segments, _window(window), scaling))
+    return done[0] if call.back is None else torch.cat(done).index_select(0, call.back)
+
+
+def _window(sliding_window: int | None) -> varlen.Window:
+    return varlen.CAUSAL if sliding_window is None else (sliding_window - 1, 0)
 
 
 def _rows(tensor: Tensor, count: int) -> Tensor:
@@ -248,8 +354,8 @@ def _suffixes(
 def _grouped(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scaling: float | None) -> Tensor:
     """(n, H, L, D) queries against (n, H_kv, S, D), with a mask for stacked ones or else causal, to (n * L, H, D)."""
     repeats = q.shape[1] // k.shape[1]
-    if mask is None:
-        out = scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=repeats > 1)
+    if mask is None or isinstance(mask, CausalBias):
+        out = scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None, scale=scaling, enable_gqa=repeats > 1)
         return out.transpose(1, 2).flatten(0, 1)
     # Kernels that take a mask repeat keys and values otherwise.
     stacked = q.unflatten(1, (-1, repeats)).flatten(2, 3)
@@ -260,8 +366,12 @@ def _grouped(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scaling: floa
 # -- hooks into a transformers decoder ------------------------------------------------------------------------
 
 
-def install(decoder: nn.Module) -> None:
-    """Let the attention modules of a text model follow a layout passed to the decoder.
+Heads = tuple[int, int, varlen.Window]
+"""Query heads of one key head, size of a head, and what a query of the layer sees."""
+
+
+def install(decoder: nn.Module) -> set[Heads]:
+    """Let the attention modules of a text model follow a layout passed to the decoder; returns what they ask for.
 
     Raises CannotShare where tokens mix in other ways than full or sliding-window attention, or where the attention
     modules cannot be found.
@@ -285,6 +395,11 @@ def install(decoder: nn.Module) -> None:
     for module in modules:
         module.register_forward_pre_hook(_enter, with_kwargs=True)
         module.register_forward_hook(_leave, with_kwargs=True, always_call=True)
+    found: list[Any] = modules
+    return {
+        (module.num_key_value_groups, getattr(module, "head_dim", 0), _window(getattr(module, "sliding_window", None)))
+        for module in found
+    }
 
 
 def _enter(module: Any, args: Any, kwargs: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from mmcorl.policy.policy import Rows
 from mmcorl.policy.shared_prefix import CannotShare
 from mmcorl.sharding.base import Shards
 from mmcorl.trainer.microbatches import DummyBatch
+from model_adapters import varlen
 
 LENGTHS = (7, 2, 5, 5)
 """Tokens of the completions of a test prompt."""
@@ -41,6 +42,11 @@ def decide(config: Config, name: str, shards: Shards, dummy: DummyBatch) -> bool
             slower = "the update computes prompts once per completion, which is slower and gives the same"
             print(f"{name}: {slower} ({reason})", file=sys.stderr)
         return False
+    with shards.policy.computing(config.training):
+        obstacle = shards.policy.why_not_one_call()
+    if obstacle and shards.ranks.rank == 0 and shards.policy.device.type in varlen.KERNELS:
+        slower = "attention to shared prompts takes several calls per layer, which is slower and gives the same"
+        print(f"{name}: {slower} ({obstacle})", file=sys.stderr)
     return True
 
 
