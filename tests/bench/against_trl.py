@@ -26,13 +26,14 @@ from typing import Any
 import torch
 
 from mmcorl.engines.base import Sample
+from mmcorl.tools.fabricated import question, sampled_ids
 from mmcorl.trainer.microbatches import Rollout
 from mmcorl.trainer.worker import Worker
 from mmcorl.types import Prompt
 from model_adapters.base import Encoded
 from model_adapters.testing.shapes import FAMILIES, TEXT, build, shape
 from tests.bench import results, trl_side
-from tests.bench.update_step import PeakMemory, load_worker, question, sampled_ids
+from tests.bench.update_step import PeakMemory, load_worker
 
 QWEN, INTERN, GEMMA, LLAMA = "qwen2_5_vl", "internvl3_5", "gemma3", "llama"
 CELLS: dict[str, list[tuple[str, int, int, int]]] = {

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import gc
-import io
 import platform
 import statistics
 import tempfile
@@ -20,18 +19,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import torch
-from PIL import Image
 
-from mmcorl.config import parse
-from mmcorl.data.row_parsing import prompt_uid
-from mmcorl.engines.base import Sample
-from mmcorl.policy.prompt_encoder import PromptEncoder
-from mmcorl.trainer.microbatches import Rollout
+from mmcorl.tools import fabricated
 from mmcorl.trainer.worker import Worker
-from mmcorl.types import Prompt
 from model_adapters.base import Encoded
 from model_adapters.testing.shapes import FAMILIES, SIZES, build, shape
 from tests.bench import flops, results
@@ -108,36 +100,8 @@ def build_worker(options: argparse.Namespace, folder: Path) -> Worker:
 
 def load_worker(options: argparse.Namespace, folder: Path, **sections: Any) -> Worker:
     """A worker on the checkpoint in `folder`; `sections` of the config are added."""
-    config = parse(
-        {
-            "steps": 100,
-            "agents": [{"name": options.family, "model": str(folder)}],
-            "supervision": {"kind": "self"},
-            "data": {"train": {"source": "synthetic:visual", "size": 8}, "max_prompt_tokens": 8192},
-            "batch": {"prompts": options.prompts, "completions": options.completions},
-            "sampling": {"max_new_tokens": options.tokens},
-            "device": options.device,
-            **sections,
-        }
-    )
-    return Worker(config, PromptEncoder(config, config.agents[0], str(folder)), 100, torch.device(options.device))
-
-
-def question(text: str, number: int, side: int, images: int) -> Prompt:
-    """Prompt `number` with pictures of noise."""
-    noise = np.random.default_rng(number)
-    pictures = []
-    for _ in range(images):
-        file = io.BytesIO()
-        Image.fromarray(noise.integers(0, 256, (side, side, 3), dtype=np.uint8)).save(file, "PNG")
-        pictures.append(file.getvalue())
-    return Prompt(prompt_uid(text, None, tuple(pictures)), str(number), text, tuple(pictures))
-
-
-def sampled_ids(worker: Worker) -> torch.Tensor:
-    """Every id that can be sampled."""
-    ids = torch.arange(worker.policy.model.config.get_text_config().vocab_size)
-    return ids[~torch.isin(ids, worker.policy.banned.cpu())]
+    sizes = {"prompts": options.prompts, "completions": options.completions, "tokens": options.tokens}
+    return fabricated.load_worker(fabricated.config_of(options.family, folder, options.device, **sizes, **sections))
 
 
 def fabricate(
@@ -145,30 +109,19 @@ def fabricate(
 ) -> dict[str, tuple[float, ...]]:
     """Put a rollout of random completions into the worker; returns rewards of which half are 1.
 
-    A text prompt is `options.prompt_tokens` random tokens; others have `images` pictures and a sentence `copies` times.
+    A text prompt is `options.prompt_tokens` tokens; others have `images` pictures and a sentence `copies` times.
     """
-    generator, allowed = torch.Generator().manual_seed(step), sampled_ids(worker)
     side = shape(options.family, options.size).side
-    text = "How many dots are there in this picture, and which shape is the largest? " * copies
-    rewards: dict[str, tuple[float, ...]] = {}
-    pending: dict[str, Rollout] = {}
-    for number in range(options.prompts):
-        prompt = question(f"{number}. {text}", number, side, images if worker.adapter.multimodal else 0)
-        encoded = worker.encoder.encode(prompt)
-        if not prompt.images:
-            ids = allowed[torch.randint(len(allowed), (options.prompt_tokens,), generator=generator)]
-            encoded = Encoded(ids, torch.arange(len(ids))[None], len(ids))
-        samples = []
-        for k in range(options.completions):
-            # Ragged lengths are spread evenly from a quarter of the most to all of it.
-            share = 1 - 0.75 * k / max(options.completions - 1, 1) if options.ragged else 1
-            length = max(1, round(share * options.tokens))
-            ids = allowed[torch.randint(len(allowed), (length,), generator=generator)]
-            samples.append(Sample(ids, torch.full((length,), -np.log(len(allowed))), "length"))
-        pending[prompt.uid] = Rollout(encoded, samples)
-        rewards[prompt.uid] = tuple(float(k % 2) for k in range(options.completions))
-    worker.rollouts.pending = pending
-    return rewards
+    if worker.adapter.multimodal:
+        prompts = fabricated.questions(worker, options.prompts, side, images=images, copies=copies)
+    else:
+        prompts = fabricated.questions(worker, options.prompts, side, tokens=options.prompt_tokens)
+    # Ragged lengths are spread evenly from a quarter of the most to all of it.
+    shares = [
+        1 - 0.75 * k / max(options.completions - 1, 1) if options.ragged else 1 for k in range(options.completions)
+    ]
+    lengths = [max(1, round(share * options.tokens)) for share in shares]
+    return fabricated.fabricate(worker, prompts, [lengths] * options.prompts, step)
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:

@@ -143,7 +143,7 @@ def test_an_incomplete_checkpoint_is_refused(
 
 @pytest.mark.parametrize(
     ("family", "parameters"),
-    # The hub counts as many; of InternVL with an output head of its own.
+    # What the hub counts; InternVL has 304 million in the tower and 2.0 billion in Qwen3-1.7B with a head of its own.
     [
         ("qwen2_5_vl", 3_754_622_976),
         ("internvl3_5", 2_348_347_392),
