@@ -317,3 +317,10 @@ class ModelAdapter(ABC):
         Its prompt ids are compared with ours at every request, so an omission is an error.
         """
         return {}
+
+    def engine_limits(self, processor: Any, vision: VisionSettings) -> dict[str, Any]:
+        """Return arguments of a serving engine's processor that say how large images from `load_image` can get.
+
+        They change no image; the engine reserves memory for none that is larger.
+        """
+        return {}

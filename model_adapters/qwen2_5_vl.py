@@ -174,6 +174,16 @@ class Qwen25VLAdapter(ImageTextAdapter):
         given = {key: value for key, value in budget.items() if value is not None}
         return {"mm_processor_kwargs": given} if given else {}
 
+    def engine_limits(self, processor: Any, vision: VisionSettings) -> dict[str, Any]:
+        """Return the pixels of the largest square image, its sides rounded up to whole tokens.
+
+        An image below the minimum is enlarged to it and its sides are rounded up, which makes at most 15.2 times the
+        minimum of it: with the smallest minimum, one token, and an image 200 times as long as wide.
+        """
+        low, high = _budget(processor, vision)
+        side = processor.image_processor.patch_size * processor.image_processor.merge_size
+        return {"max_pixels": min(high, max((-(-vision.max_side // side) * side) ** 2, 16 * low))}
+
 
 def mrope_positions(ids: Tensor, grids: Tensor | None, *, image_token_id: int, merge: int) -> tuple[Tensor, int]:
     """Return the M-RoPE of one prompt: (3, P) time, height and width positions, and the next position.

@@ -519,8 +519,9 @@ class EngineSettings(Section):
     kind: EngineName = "transformers"
     """What samples: `transformers` uses the trained weights themselves; `vllm` holds its own in each rank's process, as
     large models need, and receives the new ones after every update."""
-    max_rows: int = Field(default=256, ge=1)
-    """Most completions generated at once; changes memory and speed, and results by rounding only."""
+    max_rows: int | None = Field(default=None, ge=1)
+    """Most completions generated at once; changes memory and speed, and results by rounding only. By default 256, and
+    for vllm up to 1,024 where a rank samples so many in a step."""
     max_tokens: int = Field(default=2**18, ge=1)
     """Most tokens (prompt, completion and padding) in the KV cache at once, likewise. For vllm see
     `gpu_memory_utilization`."""

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 __all__ = ["ENGINES", "Engine", "EngineRequest", "EngineRow", "Sample", "Sampling", "build_engine", "require_engine"]
 
 
+ROWS, MOST_ROWS = 256, 1024
+"""Completions generated at once where the config leaves it open: at least, and with vLLM at most."""
+
+
 @dataclass(frozen=True)
 class EngineRequest:
     """What an engine is built from."""
@@ -41,6 +45,8 @@ class EngineRequest:
     """Most tokens of a prompt and its completion; an engine with its own weights reserves memory for them."""
     device: torch.device | None = None
     """Where an engine with its own weights computes; by default the policy's device."""
+    max_rows: int = ROWS
+    """Most completions generated at once."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,7 @@ ENGINES: Table[EngineRow] = Table("engine", EngineRow, lambda row: check_call(ro
 def transformers(request: EngineRequest) -> Engine:
     from mmcorl.engines.transformers import TransformersEngine
 
-    return TransformersEngine(request.policy, request.settings.max_rows, request.settings.max_tokens)
+    return TransformersEngine(request.policy, request.max_rows, request.settings.max_tokens)
 
 
 def _require_vllm(temperature: float) -> None:
@@ -90,6 +96,20 @@ def require_engine(config: Config) -> None:
     ENGINES.find(config.engine.kind).require(config.sampling.temperature)
 
 
+def rows_per_step(config: Config, ranks: int) -> int:
+    """Completions that the fullest of an agent's ranks samples in a step."""
+    prompts = config.batch.prompts * (2 if config.supervision.pair else 1)
+    return -(-prompts // ranks) * max(config.batch.completions, config.supervision.votes or 0)
+
+
+def max_rows(config: Config, ranks: int) -> int:
+    """`engine.max_rows`, or what it is by default on so many ranks."""
+    if config.engine.max_rows is not None:
+        return config.engine.max_rows
+    own_weights = ENGINES.find(config.engine.kind).own_weights
+    return max(ROWS, min(rows_per_step(config, ranks), MOST_ROWS)) if own_weights else ROWS
+
+
 def build_engine(config: Config, policy: Policy, encoder: PromptEncoder) -> Engine:
     """Build the engine of a run's `engine` section, holding the weights that training starts from.
 
@@ -102,5 +122,6 @@ def build_engine(config: Config, policy: Policy, encoder: PromptEncoder) -> Engi
         completion = max(config.sampling.max_new_tokens, config.validation.max_new_tokens or 0)
         longest = encoder.longest_prompt() + completion
     dtype = settings.dtype or config.training.dtype
-    request = EngineRequest(settings, policy, encoder.name, encoder.path, encoder.vision, dtype, longest)
-    return row.function(request)
+    rows = max_rows(config, encoder.settings.ranks)
+    name, path, vision = encoder.name, encoder.path, encoder.vision
+    return row.function(EngineRequest(settings, policy, name, path, vision, dtype, longest, max_rows=rows))

@@ -45,6 +45,11 @@ class Engine(Protocol):
     adapters: bool
     """Whether `sync` takes low-rank adapters as they are; otherwise they must come merged into the weights."""
 
+    @property
+    def given_back(self) -> int:
+        """Bytes that a sleeping engine gave back to the GPU, although torch counts them as allocated."""
+        ...
+
     def generate(self, prompts: Sequence[Encoded], n: int, sampling: Sampling, seed: int) -> list[list[Sample]]:
         """Return n samples of each prompt; equal arguments and weights give equal samples."""
         ...

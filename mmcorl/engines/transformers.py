@@ -32,6 +32,7 @@ class TransformersEngine:
     """
 
     adapters = False
+    given_back = 0
 
     def __init__(self, policy: Policy, max_rows: int = 256, max_tokens: int = 2**18):
         self.policy, self.max_rows, self.max_tokens = policy, max_rows, max_tokens

@@ -48,6 +48,16 @@ class VllmEngine:
         self._loader = WeightLoader(self.llm, request.name, lora)
 
     @property
+    def given_back(self) -> int:
+        """See `Engine`; what of weights, KV cache and captured graphs sleeps."""
+        if not self._asleep:
+            return 0
+        from vllm.device_allocator.cumem import CuMemAllocator
+
+        allocations = CuMemAllocator.get_instance().pointer_to_data.values()
+        return sum(allocation.handle[1] for allocation in allocations if allocation.is_asleep)
+
+    @property
     def model(self) -> Any:
         return self._loader.model
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 MAX_TEMPERATURE = 2.0
 """The highest temperature vLLM takes."""
+BATCHED_TOKENS = 4096
+"""Tokens of a forward pass on a GPU: vLLM keeps memory for as many, and takes four times as many by itself."""
 MAX_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Values that vLLM takes for the highest rank of low-rank adapters."""
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -76,10 +78,12 @@ def options_of(request: EngineRequest, device: torch.device, lora: Any) -> dict[
         "model": request.path,
         "dtype": _DTYPES[request.dtype],
         "max_model_len": request.max_model_len,
-        "max_num_seqs": settings.max_rows,
+        "max_num_seqs": request.max_rows,
         "gpu_memory_utilization": settings.gpu_memory_utilization,
         "enforce_eager": settings.enforce_eager or not cuda,
         "enable_sleep_mode": cuda and settings.sleep,
+        # Otherwise captured graphs stay on the GPU.
+        "sleep_mode_offload_cudagraph": cuda and settings.sleep,
         "logprobs_mode": "processed_logprobs",
         "generation_config": "vllm",
         "enable_prefix_caching": True,
@@ -89,11 +93,15 @@ def options_of(request: EngineRequest, device: torch.device, lora: Any) -> dict[
         **adapter.engine_options(request.vision),
     }
     if adapter.multimodal:
-        # Otherwise vLLM reserves memory for the longest video it could be given.
+        # Otherwise vLLM reserves memory for the longest video and the largest picture it could be given.
         options["limit_mm_per_prompt"] = {"video": 0, **options.get("limit_mm_per_prompt", {})}
+        if limits := adapter.engine_limits(request.policy.processor, request.vision):
+            options["mm_processor_kwargs"] = options.get("mm_processor_kwargs", {}) | limits
     if settings.kv_cache_gib is not None or not cuda:
         options["kv_cache_memory_bytes"] = int((settings.kv_cache_gib or 1) * 2**30)
-    if not cuda:
+    if cuda:
+        options["max_num_batched_tokens"] = max(BATCHED_TOKENS, request.max_rows)
+    else:
         options["block_size"] = 32  # the smallest there is; prompts shorter than a block are not shared
     if lora is not None:
         rank = next(rank for rank in MAX_LORA_RANKS if rank >= lora.r)

@@ -34,10 +34,13 @@ from mmcorl.sandbox.process import open_sandbox
 from mmcorl.system import cuda
 from mmcorl.tools.zoo import resolve
 from mmcorl.trainer import parity
-from mmcorl.trainer.memory import GIB, Budget, budget, ram, shape_of, together
+from mmcorl.trainer.memory import GIB, Budget, CachedRows, budget, cached_rows, ram, shape_of, together
 from mmcorl.types import Prompt
 from model_adapters.errors import AdapterError
 from model_adapters.images import ImageError, load_image
+
+USUAL_GPU = int(79.1 * GIB)
+"""Memory of the GPU of 80 GB that is assumed where none is here."""
 
 Level = Literal["ok", "note", "problem"]
 
@@ -119,6 +122,9 @@ def memory(config: Config, readers: Sequence[PromptEncoder], gpus: Sequence[int]
         one = budget(config, numbers[reader.name], shape, size if place == "GPU" else None)
         needed.append((reader.settings.ranks, one))
         yield _fits(reader.name, one.peak, size, one.sentence(place), place)
+        rows = cached_rows(config, reader.settings.ranks, shape, size or USUAL_GPU)
+        if rows is not None:
+            yield _cached(reader.name, rows, assumed=size is None and config.engine.kv_cache_gib is None)
     ranks = sum(count for count, _ in needed)
     if config.launcher == "local" and len(needed) > 1 and not (config.time_sliced and place == "GPU"):
         # All of them stay on one device; one at a time works.
@@ -147,6 +153,21 @@ def _fits(what: str, peak: int, size: int | None, sentence: str, place: str) -> 
     ways_out = f"training.gradient_checkpointing=true, a smaller training.tokens_per_microbatch, {sharing}"
     told += f", {here} has {size / GIB:.1f}: use {ways_out}, or training.lora.rank=16"
     return Finding("problem", "memory", told)
+
+
+def _cached(name: str, rows: CachedRows, assumed: bool) -> Finding:
+    where = " on a GPU of 80 GB" if assumed else ""
+    told = (
+        f"{name}: the KV cache holds about {rows.held} full rows of {rows.tokens:,} tokens at once{where}, and a rank "
+        f"samples {rows.sampled}"
+    )
+    if 2 * rows.held >= rows.sampled:
+        return Finding("ok", "KV cache", told)
+    ways_out = (
+        "raise engine.gpu_memory_utilization (training.offload=optimizer makes room for it) or engine.kv_cache_gib, or "
+        "use more ranks"
+    )
+    return Finding("note", "KV cache", f"{told}, so most rows wait for others to end: {ways_out}")
 
 
 def _readable(prompts: Rows, readers: Sequence[PromptEncoder]) -> Iterator[Prompt]:

@@ -22,7 +22,7 @@ from transformers import AutoConfig
 import patches
 from mmcorl.algo.logprobs import chunk_of
 from mmcorl.config import Config
-from mmcorl.engines import ENGINES
+from mmcorl.engines import ENGINES, max_rows, rows_per_step
 from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.policy.weights import MULTIPLIED
 from mmcorl.trainer.activations import Stack, Work, ends, ends_of_tower, kept, stack_of, working
@@ -34,6 +34,10 @@ RESERVE_ON_CPU = GIB // 2
 """Python, torch and transformers in a process without a GPU."""
 RESERVE = int(1.5 * GIB)
 """CUDA context, kernels' workspace and fragmentation."""
+CONTEXT = int(0.6 * GIB)
+"""CUDA context and workspace of another agent that takes turns on the GPU."""
+VLLM_WORKING = 3 * GIB
+"""What vLLM takes of its share besides weights and KV cache: captured graphs and its largest forward pass."""
 BUCKET = 5 * 10**8
 """Elements in a bucket of gradients: the default of DeepSpeed's `reduce_bucket_size`."""
 
@@ -242,7 +246,7 @@ def budget(
     updating = _updating(config, shape, micro, copies, gradients, adamw)
     # A whole copy is in bf16 already.
     sampling = _sampling(config, ranks, shape, gpu_bytes, prompts, 0 if parts > 1 else copies[0])
-    reserve = RESERVE_ON_CPU if cpu else RESERVE
+    reserve = RESERVE_ON_CPU if cpu else RESERVE + (len(config.agents) - 1) * CONTEXT * config.time_sliced
     if engine.own_weights and not config.engine.sleep:
         resident, sampling = resident | sampling, {}
     return Budget(resident, updating, sampling, reserve, tower_missing=shape.vision > 0 and shape.tower is None)
@@ -396,7 +400,7 @@ def _sampling(
     """`casts`: bytes of the bf16 weights that autocast keeps while the trained weights themselves sample."""
     engine = config.engine
     longest = (prompts.tokens if prompts else config.data.max_prompt_tokens) + config.sampling.max_new_tokens
-    rows = min(-(-config.batch.prompts // ranks) * config.batch.completions, engine.max_rows)
+    rows = min(rows_per_step(config, ranks), max_rows(config, ranks))
     tokens = min(rows * longest, engine.max_tokens)
     shares_weights = not ENGINES.find(engine.kind).own_weights
     low = 4 if config.training.dtype == "fp32" and shares_weights else 2
@@ -413,3 +417,28 @@ def _sampling(
     if gpu_bytes is not None and engine.kv_cache_gib is None:
         return {"vLLM": int(engine.gpu_memory_utilization * gpu_bytes)}
     return {"vLLM": 2 * shape.parameters + (cache if engine.kv_cache_gib is None else int(engine.kv_cache_gib * GIB))}
+
+
+@dataclass(frozen=True)
+class CachedRows:
+    """How many rows of the greatest length the KV cache of an engine holds, about, beside what a rank samples."""
+
+    held: int
+    sampled: int
+    """Completions that a rank samples at once."""
+    tokens: int
+    """The greatest length: longest prompt and completion."""
+
+
+def cached_rows(config: Config, ranks: int, shape: Shape, gpu_bytes: int) -> CachedRows | None:
+    """For an engine with its own weights on a GPU of `gpu_bytes`, or with `device: cpu` there; None for any other."""
+    engine, training = config.engine, config.training
+    if not ENGINES.find(engine.kind).own_weights:
+        return None
+    longest = engine.max_model_len or config.data.max_prompt_tokens + config.sampling.max_new_tokens
+    low = 4 if (engine.dtype or training.dtype) == "fp32" else 2
+    room = int(engine.gpu_memory_utilization * gpu_bytes) - low * shape.parameters - VLLM_WORKING
+    if engine.kv_cache_gib is not None or config.device == "cpu":
+        room = int((engine.kv_cache_gib or 1) * GIB)
+    held = max(0, room) // (longest * 2 * low * shape.decoder.number * shape.decoder.keys)
+    return CachedRows(held, min(rows_per_step(config, ranks), max_rows(config, ranks)), longest)

@@ -83,13 +83,8 @@ class Parity:
     @property
     def warning(self) -> str | None:
         """What is odd but may be rounding, in a sentence; None if nothing is."""
-        if (
-            self.fault
-            or not self.image
-            or not self.ratio
-            or self.ratio[0] <= RATIO
-            or self.image.mean <= FLOOR[self.dtype]
-        ):
+        small = self.image is None or self.image.mean <= FLOOR[self.dtype]
+        if self._difference or small or self.ratio is None or self.ratio[0] <= RATIO:
             return None
         low, high = self.ratio
         return (

@@ -12,7 +12,7 @@ from torch import Tensor
 from mmcorl.algo.seeds import noise_seed
 from mmcorl.answers import extract
 from mmcorl.config import Config
-from mmcorl.engines import ENGINES, build_engine
+from mmcorl.engines import ENGINES, build_engine, max_rows
 from mmcorl.engines.base import Sample, Sampling
 from mmcorl.errors import RunError
 from mmcorl.policy.ema import Ema, share
@@ -26,6 +26,7 @@ from mmcorl.sandbox.program_answers import program_answers
 from mmcorl.sharding.base import Shards
 from mmcorl.system.timing import span
 from mmcorl.trainer.checks import require_finite_logprobs
+from mmcorl.trainer.gpu_peak import GpuPeak
 from mmcorl.trainer.microbatches import Rollout, RolloutBatch, Row
 from mmcorl.types import Completion, Group, Prompt
 from model_adapters.base import Encoded
@@ -50,6 +51,7 @@ class Sampler:
                 lower_frozen(model, encoder.adapter)
             self.policy = Policy(model, encoder.adapter, encoder.processor).to(device)
         self.engine = build_engine(config, self.policy, encoder)
+        self.gpu_peak = GpuPeak(device, self.engine)
         self.sandbox = open_sandbox(run_code=True) if config.answers.run_code else None
 
     def generate(
@@ -70,10 +72,12 @@ class Sampler:
         """
         if not encoded:
             return []
+        self.gpu_peak.note()
         with span("wake"):
             self.engine.wake()
         with span("decode"), self.policy.computing(self.config.training):
             drawn = self.engine.generate(encoded, n, sampling, seed)
+        self.gpu_peak.note()
         with span("sleep"):
             self.engine.sleep(until_sync)
         for prompt, samples in zip(prompts, drawn, strict=True):
@@ -104,8 +108,9 @@ class Sampler:
         greedy = Sampling(0.0, max_new_tokens=config.validation.max_new_tokens or config.sampling.max_new_tokens)
         completions: list[Completion] = []
         # In blocks, so that only one block's pixels are in memory.
-        for start in range(0, len(prompts), config.engine.max_rows):
-            block = prompts[start : start + config.engine.max_rows]
+        rows = max_rows(config, self.encoder.settings.ranks)
+        for start in range(0, len(prompts), rows):
+            block = prompts[start : start + rows]
             encoded = [self.encoder.encode(prompt) for prompt in block]
             drawn = self.generate(block, encoded, 1, greedy, seed=0, during="evaluation")
             completions += [self.completions(*each)[0] for each in zip(block, drawn, strict=True)]
@@ -121,6 +126,7 @@ class Sampler:
                 given += tensor.nbytes
                 yield name, tensor
 
+        self.gpu_peak.note()
         with span("sync"):
             if self.copied:
                 own = dict(self.policy.model.named_parameters(remove_duplicate=False))
@@ -129,6 +135,7 @@ class Sampler:
                         own[name].copy_(tensor)
             weights = self.shards.weights(merge=not self.engine.adapters)
             self.engine.sync(counted(hub_named(self.shards.policy.model, weights)))
+        self.gpu_peak.note()
         return {"sync_seconds": time.perf_counter() - start, "sync_gb": given / 1e9}
 
     def check(self) -> None:

@@ -142,12 +142,11 @@ class Worker:
         self.rollouts.clear()
         sampled = torch.cat([torch.zeros(0), *(one.logprobs for rollout in batch.rollouts for one in rollout.samples)])
         clock = self.rollouts.clock | {"update_seconds": time.perf_counter() - start}
-        if self.device.type == "cuda":
-            clock["peak_gpu_gb"] = torch.cuda.max_memory_allocated(self.device) / 1e9
-            torch.cuda.reset_peak_memory_stats(self.device)
-        else:
+        if self.device.type != "cuda":
             clock["peak_process_gb"] = (rss.peak() - rss.before_models()) / 1e9
         clock |= self.sampler.sync()
+        if self.device.type == "cuda":
+            clock["peak_gpu_gb"] = self.sampler.gpu_peak.take() / 1e9
         by_rank = self.ranks.gather((steps, float(sampled.sum()), len(sampled), clock))
         all_steps, logprob_sums, tokens, clocks = zip(*by_rank, strict=True)
         self.timings = step_timings(batch.groups, all_steps, clocks, sum(self.sizes))

@@ -95,6 +95,22 @@ def test_too_little_memory_is_told_with_ways_out(config_file):
     assert [finding.level for finding in doctor.memory(config, readers, [], 10**15)] == ["note"] * 3
 
 
+def test_rows_that_the_cache_holds_are_told_and_too_few_of_them_are_a_note(config_file):
+    vllm = {"engine": {"kind": "vllm", "kv_cache_gib": 1.0}, "batch": {"prompts": 2, "completions": 2}}
+    config, readers = opened(config_file, device="auto", launcher="ray", **vllm)
+    told = [finding for finding in doctor.memory(config, readers, [], 1) if finding.what == "KV cache"]
+    assert [finding.level for finding in told] == ["ok", "ok"]
+    assert "full rows of 3,076 tokens at once, and a rank samples 4" in told[0].sentence
+    config, readers = opened(config_file, device="auto", launcher="ray", engine={"kind": "vllm", "kv_cache_gib": 1e-4})
+    (one, _) = [finding for finding in doctor.memory(config, readers, [], 1) if finding.what == "KV cache"]
+    assert (one.level, "about 0 full rows" in one.sentence) == ("note", True)
+    assert "raise engine.gpu_memory_utilization" in one.sentence
+    # Where no GPU is here, one of 80 GB is assumed.
+    config, readers = opened(config_file, device="auto", launcher="ray", engine={"kind": "vllm"})
+    (one, _) = [finding for finding in doctor.memory(config, readers, [], 1) if finding.what == "KV cache"]
+    assert "at once on a GPU of 80 GB, and" in one.sentence
+
+
 def test_on_cpus_all_ranks_together_must_fit_the_machine(config_file):
     config, readers = opened(config_file, device="cpu", launcher="ray", agents__0__ranks=2)
     one, two = (memory.budget(config, i, memory.shape_of(reader)).peak for i, reader in enumerate(readers))

@@ -96,6 +96,30 @@ def test_the_pixel_budget_is_obeyed(tiny_checkpoints: Mapping[str, Path], when: 
     assert adapter.engine_options(default) == {}
 
 
+def test_no_image_is_larger_than_an_engine_is_told(qwen: Loaded) -> None:
+    """Images of all shapes within 1,024 pixels; thin ones are enlarged to the lower bound and then rounded up."""
+    rng = random.Random(0)
+    sizes = [
+        (1024, 1024),
+        (1024, 1010),
+        (28, 1024),
+        *((rng.randint(28, 1024), rng.randint(28, 1024)) for _ in range(200)),
+    ]
+    for low, high, told in ((784, 12_845_056, 1036**2), (3136, 500_000, 500_000), (200_704, 12_845_056, 16 * 200_704)):
+        vision = VisionSettings(min_pixels=low, max_pixels=high)
+        limit = qwen.adapter.engine_limits(qwen.processor, vision)["max_pixels"]
+        assert limit == told
+        for size in sizes:
+            assert qwen.adapter.image_tokens(qwen.processor, size, vision) * 28**2 <= limit
+    small = VisionSettings(max_side=140, min_pixels=784, max_pixels=12_845_056)
+    limit = qwen.adapter.engine_limits(qwen.processor, small)["max_pixels"]
+    assert limit == 140**2
+    assert (
+        max(qwen.adapter.image_tokens(qwen.processor, size, small) for size in ((140, 1), (1, 140), (2, 139))) * 784
+        <= limit
+    )
+
+
 def test_refusals(qwen: Loaded, tiny_checkpoints: Mapping[str, Path]) -> None:
     with pytest.raises(AdapterError, match="more than 200 times as long"):
         qwen.adapter.encode(qwen.processor, "Which?", [noise(3, 700)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,11 +13,14 @@ from safetensors import safe_open
 from torch import Tensor
 
 from adapter_passes import SETTINGS, TEXT_FAMILIES, VISION_FAMILIES, each_family, load
-from mmcorl.engines import ENGINES, require_engine
+from mmcorl.config import EngineSettings
+from mmcorl.engines import ENGINES, EngineRequest, max_rows, require_engine
 from mmcorl.engines.transformers import TransformersEngine
-from mmcorl.engines.vllm_setup import refusal
+from mmcorl.engines.vllm_setup import options_of, refusal
 from mmcorl.errors import UserError
+from mmcorl.policy.policy import Policy
 from mmcorl.policy.weights import hub_named
+from model_adapters.base import VisionSettings
 from model_adapters.images import load_image
 from model_adapters.testing.tiny import build_tiny
 from worker_parts import mixed_prompts, settings, worker
@@ -123,3 +127,31 @@ def test_the_table_of_engines(tiny_checkpoints: Mapping[str, Path]) -> None:
     engine = worker(tiny_checkpoints["qwen2"], engine={"max_rows": 3, "max_tokens": 99}).sampler.engine
     assert isinstance(engine, TransformersEngine)
     assert (engine.max_rows, engine.max_tokens) == (3, 99)
+
+
+def test_rows_at_once_are_those_of_a_rank_in_a_step() -> None:
+    """text_3b on 4 and on 1 rank; few prompts leave room for an evaluation."""
+    text = {"batch": {"prompts": 128, "completions": 12}}
+    for ranks, votes, rows in ((4, None, 384), (1, None, 1024), (32, None, 256), (4, 30, 960)):
+        config = settings(engine={"kind": "vllm"}, **text, supervision={"kind": "self", "votes": votes})
+        assert max_rows(config, ranks) == rows
+    assert max_rows(settings(**text), 1) == 256
+    assert max_rows(settings(engine={"kind": "vllm", "max_rows": 7}, **text), 1) == 7
+
+
+def test_what_vllm_is_started_with_on_a_gpu(tiny_checkpoints: Mapping[str, Path]) -> None:
+    loaded = load("qwen2_5_vl", tiny_checkpoints["qwen2_5_vl"])
+    policy = Policy(loaded.model, loaded.adapter, loaded.processor)
+
+    def options(device: str, rows: int = 256, **engine: Any) -> dict[str, Any]:
+        vllm = EngineSettings(kind="vllm", **engine)
+        request = EngineRequest(vllm, policy, "a", "x", VisionSettings(max_side=100), "bf16", 99, max_rows=rows)
+        return options_of(request, torch.device(device), None)
+
+    gpu, cpu = options("cuda"), options("cpu")
+    assert (gpu["max_num_batched_tokens"], options("cuda", 5000)["max_num_batched_tokens"]) == (4096, 5000)
+    assert (gpu["enable_sleep_mode"], gpu["sleep_mode_offload_cudagraph"]) == (True, True)
+    assert not options("cuda", sleep=False)["sleep_mode_offload_cudagraph"]
+    # 100 pixels are up to 4 tokens of 28; the tiny checkpoint's own limit is 16 of them.
+    assert gpu["mm_processor_kwargs"] == cpu["mm_processor_kwargs"] == {"max_pixels": 4 * 56 * 56}
+    assert "max_num_batched_tokens" not in cpu

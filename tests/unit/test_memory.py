@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from adapter_passes import each_family
 from mmcorl.data.sources import load_prompts
 from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.trainer import memory
 from mmcorl.trainer.activations import Stack
+from mmcorl.trainer.gpu_peak import GpuPeak
 from mmcorl.trainer.memory import GIB, Shape
 from model_adapters.testing.tiny import build_tiny
 from worker_parts import settings, worker
@@ -99,6 +102,36 @@ def test_the_cache_and_the_share_of_vllm():
     vllm = {"engine": {"kind": "vllm", "gpu_memory_utilization": 0.5}}
     assert budget(gpu_bytes=80 * GIB, **vllm).sampling == {"vLLM": 40 * GIB}
     assert budget(engine={"kind": "vllm", "kv_cache_gib": 2}).sampling == {"vLLM": 6 * BILLION + 2 * GIB}
+    # Agents that take turns on a GPU leave a CUDA context there.
+    agents = [{"name": name, "model": "x"} for name in "abc"]
+    config = settings(agents=agents, supervision={"kind": "ring"}, time_sliced=True)
+    assert memory.budget(config, 0, SHAPE).reserve == memory.RESERVE + 2 * memory.CONTEXT
+
+
+def test_rows_that_the_cache_of_vllm_holds_on_a_card_of_80_gb():
+    """Of a prompt of 3,072 and a completion of 1,024 tokens; 0.4 of 79.1 GiB less weights and 3 GiB."""
+    card, vllm = int(79.1 * GIB), {"engine": {"kind": "vllm"}, "training": {"dtype": "bf16"}}
+    sizes = {"batch": {"prompts": 8, "completions": 8}, "sampling": {"max_new_tokens": 1024}}
+    # Parameters, layers, width of keys: 36,864 bytes a token for the first, (31.64 - 6.99 - 3) GiB / 144 MiB.
+    for parameters, layers, keys, rows in (
+        (3.755e9, 36, 256, 153),
+        (2.348e9, 28, 1024, 55),
+        (4.300e9, 34, 1024, 38),
+        (12.19e9, 48, 2048, 3),
+    ):
+        shape = Shape(int(parameters), 0, 1, Stack(layers, 1, 1, queries=1, keys=keys))
+        found = memory.cached_rows(settings(**vllm, **sizes), 4, shape, card)
+        assert found == memory.CachedRows(rows, 16, 4096)
+    more = settings(**(vllm | {"engine": {"kind": "vllm", "gpu_memory_utilization": 0.7}}), **sizes)
+    assert memory.cached_rows(more, 4, shape, card).held == 19
+    # 2 bytes x 10 layers x 500 x 2: 20,000 bytes a token, 40,000 in fp32; 8 x 4 rows of 3,072 + 6.
+    for engine, held in (({}, 2**30 // 40_000 // 3078), ({"kv_cache_gib": 0.1, "max_model_len": 100}, 26)):
+        config = settings(engine={"kind": "vllm", **engine}, batch={"prompts": 8}, device="cpu")
+        assert memory.cached_rows(config, 1, SHAPE, card).held == held
+    assert memory.cached_rows(settings(), 1, SHAPE, card) is None
+    assert (
+        memory.cached_rows(settings(engine={"kind": "vllm", "gpu_memory_utilization": 0.01}), 1, SHAPE, card).held == 0
+    )
 
 
 @each_family("qwen2_5_vl", "internvl3_5", "gemma3", "llama")
@@ -127,3 +160,23 @@ def test_agents_on_one_device_take_turns():
     one, two = memory.Budget({"weights": 5}, {"a": 7}, {}), memory.Budget({"weights": 3}, {"a": 1}, {"b": 10})
     assert memory.together([one, two], one_at_a_time=False) == 5 + 3 + 10
     assert memory.together([one, two], one_at_a_time=True) == 13
+
+
+def test_a_sleeping_engine_is_not_in_the_peak_of_a_gpu(monkeypatch):
+    """GB: vLLM has 30, which torch counts all the time."""
+    peaks = iter([12, 42, 70, 55, 50])
+    engine = SimpleNamespace(given_back=0)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: next(peaks) * BILLION)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
+    peak = GpuPeak(torch.device("cuda"), engine)
+    peak.note()  # before it wakes for the first time
+    peak.note()  # after the rollout: 42 are really there
+    engine.given_back = 30 * BILLION
+    peak.note()  # after the update: 40 are
+    engine.given_back = 20 * BILLION
+    peak.note()  # after the sync, its weights awake: 35
+    assert peak.take() == 42 * BILLION
+    engine.given_back = 0
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 1)
+    assert peak.take() == 1
+    GpuPeak(torch.device("cpu"), engine).note()  # nothing to ask
