@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from model_adapters.base import AdapterError
+from model_adapters.head import widen
 
 
 def read_pretrained(auto_class: Any, path: str | Path, **options: Any) -> Any:
@@ -87,7 +88,7 @@ def load_pretrained(auto_class: Any, path: str | Path, dtype: torch.dtype, atten
             f"{path} lacks {len(missing)} weights of {type(model).__name__}, first {missing[0]}: "
             "they would be random, so load a complete checkpoint in the layout of the hub"
         )
-    return _inert(model)
+    return _ready(model)
 
 
 _RANDOM: ContextVar[torch.device | None] = ContextVar("random weights", default=None)
@@ -114,11 +115,12 @@ def _random(auto_class: Any, config: Any, dtype: torch.dtype, attention: str, de
             # Such as Gemma-3's projector: image features would be zero, and normalising them makes gradients explode.
             if parameter.ndim > 1 and not parameter.is_meta and not parameter.any():
                 parameter.normal_(std=0.02)
-    return _inert(model)
+    return _ready(model)
 
 
-def _inert(model: nn.Module) -> nn.Module:
-    """The model in eval mode, its dropout modules at 0."""
+def _ready(model: nn.Module) -> nn.Module:
+    """The model in eval mode, its dropout modules at 0 and its logits in fp32 where that is free."""
+    widen(model)
     for module in model.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd):
             module.p = 0.0

@@ -69,7 +69,7 @@ class Policy(nn.Module):
     @property
     def chunk(self) -> int:
         """Tokens that meet the head at a time."""
-        return chunk_of(self.model.config.get_text_config().vocab_size)
+        return chunk_of(self.model.config.get_text_config().vocab_size, self.device.type)
 
     @contextlib.contextmanager
     def computing(self, settings: TrainingSettings, training: bool = False) -> Iterator[None]:

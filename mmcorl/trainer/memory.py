@@ -243,7 +243,7 @@ def budget(
     longest = config.data.max_prompt_tokens
     micro = largest_micro_batch(config, ranks, prompts or Prompts(longest, min(shape.image_tokens, longest)))
     copies = _copies(config, shape, ranks, trained, away)
-    updating = _updating(config, shape, micro, copies, gradients, adamw)
+    updating = _updating(config, shape, micro, copies, gradients, adamw, cpu)
     # A whole copy is in bf16 already.
     sampling = _sampling(config, ranks, shape, gpu_bytes, prompts, 0 if parts > 1 else copies[0])
     reserve = RESERVE_ON_CPU if cpu else RESERVE + (len(config.agents) - 1) * CONTEXT * config.time_sliced
@@ -253,7 +253,13 @@ def budget(
 
 
 def _updating(
-    config: Config, shape: Shape, micro: LargestMicroBatch, copies: tuple[int, int, int], gradients: int, adamw: int
+    config: Config,
+    shape: Shape,
+    micro: LargestMicroBatch,
+    copies: tuple[int, int, int],
+    gradients: int,
+    adamw: int,
+    cpu: bool,
 ) -> dict[str, int]:
     """The update at its fullest: as a backward pass begins, in its first layer, at its end, or in the optimizer."""
     training, low = config.training, 2 if config.training.dtype == "bf16" else 4
@@ -272,12 +278,14 @@ def _updating(
     # The gradient of a table that is the head, too, waits for its second part, and then there are both and their sum.
     table = 0 if rank else 4 * shape.table
     waiting = table * shape.tied
-    chunk = min(chunk_of(shape.vocabulary), work.scored)
-    # A chunk's logits in the dtype of the products and in fp32; behind it their gradient as well, which in fp32 takes
-    # the place of the second; then that and the gradient of the head's weights, under autocast in bf16 in the place
-    # of the weights' own cast.
-    forth, back = shape.vocabulary * chunk * (low + 4), shape.vocabulary * chunk * 8
-    back = max(back, shape.vocabulary * (low * chunk + (4 * decoder.hidden if decoder.trained else 0)))
+    chunk = min(chunk_of(shape.vocabulary, "cpu" if cpu else "cuda"), work.scored)
+    # A chunk's logits, on a GPU in fp32, and a copy in fp32; behind it their gradient as well, which in fp32 takes the
+    # place of the second; then that, the same in the dtype of the products and the gradient of the head's weights,
+    # under autocast in bf16 in the place of the weights' own cast.
+    logits = low if cpu else 4
+    forth, back = shape.vocabulary * chunk * (logits + 4), shape.vocabulary * chunk * 8
+    low_too = low if logits == low else logits + low
+    back = max(back, shape.vocabulary * (low_too * chunk + (4 * decoder.hidden if decoder.trained else 0)))
     # With a single pass gradients come as activations go.
     before = gradients if micro.passes > 1 else 0
     everywhere, in_tower, in_layer = copies

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from mmcorl.algo.logprobs import completion_logprobs, confidences
+from mmcorl.algo.logprobs import chunk_of, completion_logprobs, confidences
+from model_adapters import head as heads
 
 T, D, V = 23, 7, 31
 BANNED = torch.tensor([3, 17, 30])
@@ -192,3 +193,61 @@ def test_confidences_of_half_precision_logits_are_summed_in_single_precision():
     certainty = log_z - 8 / 20_000 - math.log(20_000)
     assert found.dtype == torch.float32
     assert torch.allclose(found, torch.tensor([[entropy, certainty]]), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "cpu", "cuda"), [(512, 32768, 524288), (8192, 2048, 32768), (151936, 256, 1766), (262208, 256, 1023)]
+)
+def test_a_gpu_takes_more_tokens_at_a_time(vocabulary, cpu, cuda):
+    assert (chunk_of(vocabulary, "cpu"), chunk_of(vocabulary, "cuda")) == (cpu, cuda)
+
+
+@pytest.mark.parametrize("frozen", [False, True], ids=["trained", "frozen"])
+def test_a_wide_head_gives_what_bf16_numbers_multiply_to(frozen, monkeypatch):
+    """Logits are those of the rounded states and weights, not rounded again; gradients are bf16 products."""
+    hidden, linear, targets = inputs()
+    linear.bias = None
+    linear.weight.requires_grad_(not frozen)
+    states, weight = hidden.bfloat16().float().requires_grad_(), linear.weight.detach().bfloat16().float()
+    weight.requires_grad_()
+    expected = completion_logprobs(states, targets, lambda h: h @ weight.t(), temperature=0.7, banned=BANNED, chunk=9)
+    coefficients = torch.linspace(-1, 1, T)
+    grads = torch.autograd.grad((expected * coefficients).sum(), [states, weight])
+
+    model = nn.Module()
+    model.get_output_embeddings = lambda: linear
+    heads.widen(model)
+    hidden.requires_grad_()
+
+    def run():
+        with torch.autocast("cpu", torch.bfloat16):
+            return completion_logprobs(hidden, targets, linear, temperature=0.7, banned=BANNED, chunk=9)
+
+    rounded = run().detach()
+
+    def product(states, columns):
+        assert states.dtype == columns.dtype == torch.bfloat16
+        with torch.autocast("cpu", enabled=False):
+            return states.float() @ columns.float()
+
+    monkeypatch.setitem(heads.PRODUCTS, "cpu", product)
+    logp = run()
+    assert float((rounded - expected.detach()).abs().max()) > 1e-3
+    assert float((logp - expected).detach().abs().max()) < 1e-6
+    (logp * coefficients).sum().backward()
+    assert float((hidden.grad - grads[0]).norm() / grads[0].norm()) < 1e-2
+    if frozen:
+        assert linear.weight.grad is None
+    else:
+        assert float((linear.weight.grad - grads[1]).norm() / grads[1].norm()) < 1e-2
+    # Without autocast nothing is in 16 bits, and ranks without tokens call it with none.
+    assert torch.equal(linear(hidden), nn.functional.linear(hidden, linear.weight))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert linear(hidden[:0]).shape == (0, V)
+
+
+def test_a_head_with_a_bias_stays_as_it_is():
+    model, linear = nn.Module(), nn.Linear(D, V)
+    model.get_output_embeddings = lambda: linear
+    heads.widen(model)
+    assert type(linear) is nn.Linear
