@@ -271,14 +271,27 @@ def _one(label: str, summary: Mapping[str, Any], columns: Sequence[Column], mean
 def _several(summaries: Summaries, columns: Sequence[Column], means: Mapping[str, Members]) -> Table:
     marks = _asked_differently(summaries)
     names = [f"{title(name)} {aggregation}{' *' if name in marks else ''}" for name, aggregation in columns]
-    names += [f"{suite}{' *' if marks.keys() & set(chain(*members)) else ''}" for suite, members in means.items()]
+    mixed = {suite: text for suite, members in means.items() if (text := _mixed_forms(summaries, members))}
+    for suite, members in means.items():
+        names.append(f"{suite}{' *' if suite in mixed or marks.keys() & set(chain(*members)) else ''}")
     rows = []
     for label, summary in summaries:
         scores = [score_cell(_scores_of(summary, column)) for column in columns]
         scores += [mean_cell(_of_members(summary, members)) for members in means.values()]
         rows.append([Cell(label), *scores])
     notes = [*_notes(summaries), *(f"* {title(name)}: asked differently, {text}." for name, text in marks.items())]
+    notes += [f"* {suite}: not of the same problems in the same form, {text}." for suite, text in mixed.items()]
     return Table("Accuracy %", [("", "left"), *((name, "right") for name in names)], rows, notes)
+
+
+def _mixed_forms(summaries: Summaries, members: Members) -> str:
+    """Return whose mean takes which form of a member that is there in several: `GSM8K (a), GSM8K 5-shot (b)`."""
+    parts = []
+    for forms in (names for names in members if len(names) > 1):
+        for name in forms:
+            holders = [label for label, summary in summaries if name in summary["benchmarks"]]
+            parts.append(f"{title(name)} ({', '.join(holders)})")
+    return ", ".join(parts)
 
 
 def _asked_differently(summaries: Summaries) -> dict[str, str]:

@@ -73,7 +73,7 @@ def trained_with(model: str) -> TrainedWith | None:
         file = _on_hub(model)
         # An adapter is code of this machine, which a file from elsewhere may not name.
         return _read(file, json.loads).model_copy(update={"adapter": None}) if file is not None else None
-    if (folder / FILE).is_file():
+    if (folder / FILE).exists() or (folder / FILE).is_symlink():  # a link to nothing is what a partial copy leaves
         return _read(folder / FILE, json.loads)
     for run in list(folder.resolve().parents)[:3]:
         if (run / "config.yaml").is_file() and (run / "metrics.jsonl").is_file():
@@ -99,8 +99,10 @@ def _read(file: Path, parse: Any) -> TrainedWith:
         return TrainedWith.model_validate(content)
     except ValidationError as error:
         reason = sentence(error, content, TrainedWith)
-    except (ValueError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())
+    except OSError as error:
+        reason = error.strerror or str(error)
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        reason = "it is nested too deep" if isinstance(error, RecursionError) else " ".join(str(error).split())
     raise UserError(f"{str(file)!r} does not say how the checkpoint was trained ({reason}): restore or remove it")
 
 

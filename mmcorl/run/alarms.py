@@ -18,6 +18,7 @@ from statistics import fmean, variance
 from typing import Any, Literal
 
 from mmcorl.errors import RunError
+from mmcorl.run.reader import dig, mapping, number
 
 WINDOW = 10
 """First steps, and at least as many last ones, that are compared."""
@@ -96,14 +97,14 @@ class Watch:
             return []
         last = list(self._last)[-max(WINDOW, self._seen // 3) :]
         known = {alarm.kind for alarm in self.alarms}
-        found = [*signs(self._first, last, list(line["agents"])), *self._apart()]
+        found = [*signs(self._first, last, list(mapping(line.get("agents")))), *self._apart()]
         new = [Alarm(int(line["step"]), kind, sentence) for kind, sentence in found if kind not in known]
         self.alarms += new
         return new
 
     def _apart(self) -> Iterator[tuple[str, str]]:
         """Yield a sign where agents agree much less than they did at their best."""
-        last = [value for line in list(self._last)[-WINDOW:] if (value := line["cohort"].get("agreement")) is not None]
+        last = [value for line in list(self._last)[-WINDOW:] if (value := _agreement(line)) is not None]
         if len(last) < WINDOW:
             return
         if not self._best or fmean(last) > fmean(self._best):
@@ -118,6 +119,10 @@ class Watch:
             )
 
 
+def _agreement(line: Mapping[str, Any]) -> float | None:
+    return number(dig(line, "cohort", "agreement"))
+
+
 def signs(
     first: Sequence[Mapping[str, Any]], last: Sequence[Mapping[str, Any]], agents: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
@@ -128,11 +133,15 @@ def signs(
         return (before, now) if len(before) > 1 and len(now) > 1 else None
 
     def of(agent: str, key: str) -> tuple[float, float] | None:
-        found = series(lambda line: (line["agents"].get(agent) or {}).get(key))
+        found = series(lambda line: number(dig(line, "agents", agent, key)))
         return (fmean(found[0]), fmean(found[1])) if found else None
 
-    agreement = series(lambda line: (line.get("cohort") or {}).get("agreement"))
-    sure = series(lambda line: fmean(line["agents"][agent]["vote_share"] or 0.0 for agent in agents))
+    agreement = series(_agreement)
+
+    def share(line: Mapping[str, Any]) -> float:
+        return fmean(number(dig(line, "agents", agent, "vote_share")) or 0.0 for agent in agents)
+
+    sure = series(share) if agents else None
     gained = fmean(agreement[1]) - fmean(agreement[0]) if agreement else 0.0
     error = _error(agreement) if agreement else 0.0
     if agreement and sure:

@@ -204,6 +204,16 @@ def test_what_a_page_says_about_its_run(tmp_path: Path, settings: dict[str, Any]
     assert path.stat().st_size < 1_500_000
 
 
+def test_records_of_another_shape_are_left_out(tmp_path: Path) -> None:
+    def lacking(record: dict[str, Any]) -> None:
+        record["agents"] = None if record["step"] > 40 else {"qwen": {"vote_share": "most"}}
+        record["cohort"] = None if record["step"] > 30 else {"agreement": "good"}
+
+    run_dir = write_run(tmp_path / "run")
+    rewrite(run_dir / "metrics.jsonl", lacking)
+    assert "60 of 60" in page_of(run_dir).text
+
+
 def test_torn_lines_and_numbers_that_are_not_finite_are_left_out(tmp_path: Path) -> None:
     run_dir = write_run(tmp_path / "run", done=33)
     rewrite(

@@ -138,6 +138,34 @@ def test_an_agent_has_four_gpus_of_the_node_and_three_share_it(name):
     assert (config.launcher, config.training.sharding, config.engine.kind) == ("ray", "zero3", "vllm")
 
 
+ORIGINALS = {
+    # Method: (prompts, responses, tokens, optimizer steps a batch, completions per micro-batch), (lr, betas, decay).
+    "ttrl": ((8, 32, 3072, 8, 2), (5e-7, (0.9, 0.999), 0.01)),
+    "rent": ((8, 5, 1024, 1, None), (1e-6, (0.9, 0.999), 0.01)),
+    "intuitor": ((128, 8, 3072, 1, 4), (3e-6, (0.9, 0.999), 0.01)),
+    "co_rewarding_2": ((128, 8, 3072, 1, 8), (3e-6, (0.9, 0.999), 0.01)),
+    "mm_upt": ((512, 10, 2048, 4, 4), (1e-6, (0.9, 0.999), 0.01)),
+    "maporl": ((8, 1, 300, 8, None), (1e-5, (0.9, 0.999), 0.01)),
+    "marti": ((16, 2, 5000, 4, None), (1e-6, (0.9, 0.95), 0.0)),
+    "comas": ((64, 4, 4096, 24, None), (1e-6, (0.9, 0.95), 0.0)),
+}
+"""As their own scripts have it, which the files of the methods name; on a config with 8 prompts and 1,024 tokens."""
+
+
+@pytest.mark.parametrize("name", ORIGINALS)
+def test_a_method_as_its_own_script_trains_it(name: str) -> None:
+    path = ROOT / "configs" / "paper" / "vlm_3b_open_r1.yaml"
+    config = settings.load(path, ["data.max_prompt_tokens=40000"], f"{name}@original")
+    objective, optimizer = config.objective, config.optimizer
+    held = config.batch.prompts, config.batch.completions, config.sampling.max_new_tokens
+    assert (
+        (*held, objective.minibatches, objective.bnpo_completions),
+        (optimizer.lr, optimizer.betas, optimizer.weight_decay),
+    ) == ORIGINALS[name]
+    # verl and EasyR1 clip twice, OpenRLHF and MAPoRL do not.
+    assert objective.clip_dual == (None if config.episode else 3.0)
+
+
 def test_the_mixture_of_comas_is_drawn_at_random_and_validated_on_other_rows():
     config = load("configs/paper/text_3b_comas.yaml")
     parts = (config.data.train, *config.data.also)

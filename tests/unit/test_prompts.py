@@ -127,10 +127,16 @@ def test_what_a_checkpoint_was_trained_with_is_read_where_it_lies(tmp_path: Path
     moved = shutil.copytree(final, tmp_path / "elsewhere")
     assert trained_with(str(moved)) == known
     assert trained_with("Qwen/Qwen2.5-VL-3B-Instruct") is None
-    for text in ("{", "[]", '{"prompt": {"style": "sonnet"}}'):
+    says = r"mmcorl.json' does not say how the checkpoint was trained \(.*restore"
+    for text in ("{", "[]", '{"prompt": {"style": "sonnet"}}', "[" * 100_000):
         (final / "mmcorl.json").write_text(text)
-        with pytest.raises(UserError, match=r"mmcorl.json' does not say how the checkpoint was trained \(.*restore"):
+        with pytest.raises(UserError, match=says):
             trained_with(str(final))
+    # A copy of a cache's links without what they lead to is no base model.
+    (final / "mmcorl.json").unlink()
+    (final / "mmcorl.json").symlink_to("blob")
+    with pytest.raises(UserError, match=says):
+        trained_with(str(final))
 
 
 @pytest.mark.parametrize(

@@ -166,8 +166,13 @@ def test_a_mean_takes_each_row_in_the_form_it_was_asked_in() -> None:
     same = dict.fromkeys(("gsm8k_five_shot", "math500", "amc", "mbpp", "gpqa_diamond_boxed", "livecodebench"), (1, 2))
     base, trained = ({**same, "humaneval_completion": (1, 1)}, {**same, "humaneval": (0, 1)})
     table = score_tables([("base", summary(base)), ("trained", summary(trained)), ("half", summary(same))])[0]
-    place = [name for name, _ in table.columns].index("mean of 7")
+    place = [name for name, _ in table.columns].index("mean of 7 *")
     assert [row[place].text for row in table.rows] == ["57.14", "42.86", DASH]
+    assert table.notes[-1] == (
+        "* mean of 7: not of the same problems in the same form, HumanEval (trained), HumanEval completion (base)."
+    )
+    alike = score_tables([("a", summary(base)), ("b", summary(base))])[0]
+    assert "mean of 7" in [name for name, _ in alike.columns]
     both = score_tables([("a", summary({**base, **trained}))])[0]
     assert [row[2].text for row in both.rows if row[0].text == "mean of 7"] == [DASH]
 
