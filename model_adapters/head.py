@@ -6,7 +6,8 @@ only writing the sums costs more.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -40,13 +41,37 @@ class _Product(torch.autograd.Function):
 class Head(nn.Linear):
     """A head whose logits are fp32 where its products are in 16 bits."""
 
+    casts: dict[bool, Tensor] | None = None
+    """Its weights in the dtype of products, with and without a graph, while `cast_once` is open."""
+
     def forward(self, input: Tensor) -> Tensor:
         """Map (..., d) to (..., V)."""
         dtype = computed_in(input.device, self.weight.dtype)
         if dtype.itemsize != 2 or input.device.type not in PRODUCTS or not input.numel():
             return super().forward(input)
-        logits = _Product.apply(input.flatten(0, -2).to(dtype), self.weight.to(dtype))
+        logits = _Product.apply(input.flatten(0, -2).to(dtype), self._cast(dtype))
         return logits.unflatten(0, input.shape[:-1])
+
+    def _cast(self, dtype: torch.dtype) -> Tensor:
+        known, graph = self.casts, torch.is_grad_enabled()
+        weight = self.weight.to(dtype) if known is None or graph not in known else known[graph]
+        if known is not None:
+            known[graph] = weight
+        return weight
+
+
+@contextmanager
+def cast_once(model: Any) -> Iterator[None]:
+    """While this is open the head's weights are cast once, as autocast does with those that it casts itself."""
+    head = model.get_output_embeddings()
+    if not isinstance(head, Head):
+        yield
+        return
+    before, head.casts = head.casts, {}
+    try:
+        yield
+    finally:
+        head.casts = before
 
 
 def widen(model: Any) -> None:

@@ -20,6 +20,7 @@ from mmcorl.policy import shared_prefix
 from mmcorl.system.timing import span
 from model_adapters import varlen
 from model_adapters.base import Encoded, ModelAdapter, padded_rows
+from model_adapters.head import cast_once
 
 if TYPE_CHECKING:
     from mmcorl.config import TrainingSettings
@@ -76,7 +77,10 @@ class Policy(nn.Module):
         """Autocast for bf16; train mode only for gradient checkpointing (dropout is 0 anyway)."""
         self.train(training and settings.gradient_checkpointing)
         try:
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=settings.dtype == "bf16"):
+            with (
+                torch.autocast(self.device.type, torch.bfloat16, enabled=settings.dtype == "bf16"),
+                cast_once(self.model),
+            ):
                 yield
         finally:
             self.eval()

@@ -220,12 +220,15 @@ def test_a_wide_head_gives_what_bf16_numbers_multiply_to(frozen, monkeypatch):
     hidden.requires_grad_()
 
     def run():
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast("cpu", torch.bfloat16), heads.cast_once(model):
             return completion_logprobs(hidden, targets, linear, temperature=0.7, banned=BANNED, chunk=9)
 
     rounded = run().detach()
 
+    met = []
+
     def product(states, columns):
+        met.append(columns)
         assert states.dtype == columns.dtype == torch.bfloat16
         with torch.autocast("cpu", enabled=False):
             return states.float() @ columns.float()
@@ -234,6 +237,8 @@ def test_a_wide_head_gives_what_bf16_numbers_multiply_to(frozen, monkeypatch):
     logp = run()
     assert float((rounded - expected.detach()).abs().max()) > 1e-3
     assert float((logp - expected).detach().abs().max()) < 1e-6
+    assert len({columns.data_ptr() for columns in met}) == 1
+    assert linear.casts is None
     (logp * coefficients).sum().backward()
     assert float((hidden.grad - grads[0]).norm() / grads[0].norm()) < 1e-2
     if frozen:
