@@ -139,12 +139,14 @@ def _run(
             metrics = folder.lines("metrics.jsonl")
             supervision.agreements.recall(metrics)
             progress.restore(metrics, folder.lines("validation.jsonl"))
-        if ENGINES.find(config.engine.kind).own_weights:
-            _compare_engines(config, cohort, inputs, folder, progress)
+        own_weights = ENGINES.find(config.engine.kind).own_weights
+        compared = _compare_engines(config, cohort, inputs, folder, progress) if own_weights else []
         if config.profile is not None:
             _profile(config.profile.steps, cohort, folder.path / PROFILE, steps - done, progress)
         rates = {agent.name: agent.take_rates for agent in agents}
-        recorder = Recorder(folder, config, steps, inputs.validation, relation, progress, start, cohort.parallel, rates)
+        recorder = Recorder(
+            folder, config, steps, inputs.validation, relation, progress, start, cohort.parallel, rates, compared
+        )
         with recorder, stop_on_signals(recorder):
             if config.episode is None:
                 for agent in agents:
@@ -177,7 +179,9 @@ def _interaction(config: Config, relation: Any, folder: Path) -> Interaction:
     )
 
 
-def _compare_engines(config: Config, cohort: Cohort, inputs: Inputs, folder: RunFolder, progress: Progress) -> None:
+def _compare_engines(
+    config: Config, cohort: Cohort, inputs: Inputs, folder: RunFolder, progress: Progress
+) -> list[parity.Parity]:
     """Stop before the first step where an engine does not sample from the policy that its trainer trains."""
     progress.phase("compare engines")
     prompts = inputs.prompts
@@ -191,6 +195,7 @@ def _compare_engines(config: Config, cohort: Cohort, inputs: Inputs, folder: Run
         if comparison.fault and config.engine.parity == "stop":
             raise RunError(f"{comparison.fault}; engine.parity=warn goes on all the same")
         progress.message(comparison.fault or comparison.sentence())
+    return measured
 
 
 def _profile(profiled: tuple[int, int], cohort: Cohort, folder: Path, left: int, progress: Progress) -> None:

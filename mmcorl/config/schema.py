@@ -538,8 +538,8 @@ class EngineSettings(Section):
     sleep: bool = True
     """Free vllm's GPU memory during updates."""
     parity: Literal["stop", "warn"] = "stop"
-    """What to do where vllm and trainer, compared before the first step, differ by more than rounding: stop, or say so
-    and leave it to the importance correction."""
+    """What to do where vllm and trainer, compared before the first step, differ by more than rounding, or in a later
+    step by five times as much as then: stop, or say so and leave it to the importance correction."""
 
 
 class ValidationSet(Section):

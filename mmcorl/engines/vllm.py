@@ -42,6 +42,8 @@ class VllmEngine:
         self._sleeps = device.type == "cuda" and request.settings.sleep
         self._asleep: set[str] = set()
         self._dropped = False
+        self.buffers: dict[str, Tensor] = {}
+        """Fingerprints of the model's buffers at the first check of its weights."""
         prepare(device)
         self.llm = start(options_of(request, device, lora), request.name)
         self.requests = Requests(request.policy, request.name, Path(tempfile.gettempdir()))

@@ -4,6 +4,7 @@ An engine joins, pads and packs weights, so they cannot be compared by name. The
 syncing all of the trainer's weights once more must change nothing. At the start of a run the engine has read the
 checkpoint itself, so this compares two readings of one checkpoint; later it finds a tensor that an update missed. In
 between, different values are synced for every weight, and every row must change: that finds a tensor no sync reaches.
+Buffers come from no trainer: they must be what they were at the first check, whatever slept since then.
 """
 
 from __future__ import annotations
@@ -28,11 +29,13 @@ def check_weights(engine: VllmEngine, weights: Weights) -> None:
 
     Every rank checks its own engine, all at the same time. Takes two syncs.
     """
+    _require_same_buffers(engine)
     before = fingerprints(engine.model)
     engine.sync((name, _changed(tensor)) for name, tensor in weights())
     between = fingerprints(engine.model)
     engine.sync(weights())
     after = fingerprints(engine.model)
+    _require_same_buffers(engine)
     unreached = [name for name, rows in before.items() if bool((rows == between[name]).any())]
     wrong = [name for name, rows in before.items() if bool((rows != after[name]).any())]
     for names, fault in ((unreached, "are reached by no sync"), (wrong, "were not the trainer's")):
@@ -42,6 +45,17 @@ def check_weights(engine: VllmEngine, weights: Weights) -> None:
                 f"{names[0]} first, so it samples from another model than the one trained: use "
                 "engine.kind=transformers, and report the model family"
             )
+
+
+def _require_same_buffers(engine: VllmEngine) -> None:
+    now = {name: _row_hashes(buffer) for name, buffer in engine.model.named_buffers() if buffer.numel()}
+    known = engine.buffers = engine.buffers or now
+    if changed := [name for name, rows in known.items() if name not in now or not torch.equal(rows, now[name])]:
+        raise RunError(
+            f"agent {engine.name!r}: {len(changed)} of {len(known)} buffers of the sampling engine are not what they "
+            f"were at its start, {changed[0]} first, so it samples from another model than the one trained: use "
+            "engine.sleep=false or engine.kind=transformers, and report the model family"
+        )
 
 
 def fingerprints(model: nn.Module) -> dict[str, Tensor]:
@@ -85,7 +99,7 @@ def _unpacked(module: Any, packed: Any) -> Tensor:
 def _row_hashes(tensor: Tensor) -> Tensor:
     """Return (rows,) int64 for a parameter of any shape; exact, and sensitive to the order of values."""
     rows = tensor.detach().reshape(len(tensor), -1) if tensor.ndim else tensor.detach().reshape(1, 1)
-    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[rows.element_size()]
+    bits = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[rows.element_size()]
     generator = torch.Generator().manual_seed(rows.shape[1])
     weights = (torch.randint(2**62, (rows.shape[1],), generator=generator) * 2 + 1).to(rows.device)
     step = max(1, _BLOCK // rows.shape[1])

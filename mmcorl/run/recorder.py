@@ -18,6 +18,7 @@ from typing import Any, Self
 from mmcorl.agent import Agent, Parallel, in_turn, results
 from mmcorl.config import Config
 from mmcorl.cotrain import StepRecord
+from mmcorl.errors import RunError
 from mmcorl.interactions.records import agent_metrics, reply_records
 from mmcorl.report import profile_table
 from mmcorl.run import checkpoints
@@ -31,6 +32,7 @@ from mmcorl.run.run_folder import FINAL, PROFILE, SUMMARY, RunFolder
 from mmcorl.run.summary import summarize
 from mmcorl.run.trackers import Trackers
 from mmcorl.system import rss
+from mmcorl.trainer.parity import Parity
 
 UNPARSED_SHARE, UNPARSED_STEPS = 0.9, 5
 """An agent that gives no answer in this share of its completions for so many steps is worth a warning."""
@@ -74,7 +76,7 @@ class Recorder:
 
     As a context manager it closes the trackers at the end. The folder is begun; `start` is the checkpoint that the run
     continues from; `parallel` starts one call per agent; `rates`, by agent, return throughput and memory of a finished
-    step.
+    step; `compared` is what engines with their own weights differed by before the first step.
     """
 
     def __init__(
@@ -88,10 +90,13 @@ class Recorder:
         start: checkpoints.Committed | None,
         parallel: Parallel = in_turn,
         rates: Mapping[str, Callable[[int], Mapping[str, Any]]] | None = None,
+        compared: Sequence[Parity] = (),
     ):
         self.folder, self.config, self.steps = folder, config, steps
         self.validation, self.relation, self.progress, self.parallel = validation, relation, progress, parallel
         self.rates = rates or {}
+        self._compared_engines = {one.agent: one for one in compared}
+        """Until the drift of an agent was told."""
         self.step = start.step if start else 0
         self.stop_requested = False
         self.names = [agent.name for agent in config.agents]
@@ -222,6 +227,7 @@ class Recorder:
         metrics = self._log_step(record, updates)
         self.trackers.log(metrics)
         self._warn_of_unparsed(metrics)
+        self._watch_drift(metrics)
         for alarm in self._watch.see(metrics):
             if not self._watch.stopped:  # which says it as it ends the run
                 self.progress.message(f"step {alarm.step}: {alarm.sentence}")
@@ -284,6 +290,18 @@ class Recorder:
         compared before, so they are in timings.jsonl: metrics.jsonl is written byte for byte by a resumed run.
         """
         return {"symbolic": self.relation.symbolic, "timed_out": self.relation.timeouts}
+
+    def _watch_drift(self, metrics: Mapping[str, Any]) -> None:
+        """Raise RunError, or say once, where an engine is much further from its trainer than before the first step."""
+        for name, one in list(self._compared_engines.items()):
+            drift = metrics["agents"][name].get("importance_drift_abs_mean")
+            if drift is None or not (told := one.grown(drift)):
+                continue
+            told = f"step {metrics['step']}: {told}"
+            if self.config.engine.parity == "stop":
+                raise RunError(f"{told}; engine.parity=warn goes on all the same")
+            self.progress.message(told)
+            del self._compared_engines[name]
 
     def _warn_of_unparsed(self, metrics: Mapping[str, Any]) -> None:
         """Warn when an agent has given hardly any readable answer for a while: then nobody learns from it."""

@@ -39,6 +39,8 @@ PROMPTS = 16
 """Training prompts compared, with their images and without."""
 TOKENS = 64
 """Longest completion drawn."""
+GROWN = 5.0
+"""Times the mean |d| before the first step that a step's may be, or up to the bound if that is more."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,18 @@ class Parity:
             found = "engine and trainer agree"
         odd = f"; {self.warning}" if self.warning else ""
         return f"{self.agent}: {found}, mean |d log p| in nats: {drifts}{odd}"
+
+    def grown(self, drift: float) -> str | None:
+        """What a step's mean |d| means if it is far above what was measured before the first step, in a sentence."""
+        limit = max(GROWN * self._worst, BOUND[self.dtype])
+        if drift <= limit:
+            return None
+        return (
+            f"agent {self.agent!r}: engine and trainer differ by {drift:.3g} nats per token, before the first step by "
+            f"{self._worst:.3g} (limit {limit:.3g}): the engine has lost something that syncs do not give back, or "
+            "the policy has collapsed; look at the samples in the report, go back to an earlier checkpoint, or use "
+            "engine.sleep=false"
+        )
 
     def record(self) -> dict[str, Any]:
         return {**asdict(self), "fault": self.fault}

@@ -52,6 +52,8 @@ class Sampler:
             self.policy = Policy(model, encoder.adapter, encoder.processor).to(device)
         self.engine = build_engine(config, self.policy, encoder)
         self.gpu_peak = GpuPeak(device, self.engine)
+        self.trains_everything = all(parameter.requires_grad for parameter in shards.policy.parameters())
+        """Whether a sync replaces all weights, so that the engine may drop its own."""
         self.sandbox = open_sandbox(run_code=True) if config.answers.run_code else None
 
     def generate(
@@ -138,6 +140,12 @@ class Sampler:
         self.gpu_peak.note()
         return {"sync_seconds": time.perf_counter() - start, "sync_gb": given / 1e9}
 
+    def renew(self) -> None:
+        """Have the engine drop what it drops before an update and get it back by a sync; all ranks."""
+        self.engine.wake()
+        self.engine.sleep(self.trains_everything)
+        self.sync()
+
     def check(self) -> None:
         """Raise RunError unless the engine computes with exactly the trainer's weights; all ranks."""
 
@@ -178,7 +186,6 @@ class Rollouts:
         self._trained = 1 if config.episode else config.batch.completions
         self._votes = supervision.votes or self._trained
         self._by_teacher = supervision.voter == "ema"
-        self._trains_everything = all(parameter.requires_grad for parameter in sampler.shards.policy.parameters())
 
     def sample(self, prompts: Sequence[Prompt], step: int) -> list[Group]:
         """Sample the completions of a step; see `Worker.rollout`."""
@@ -199,7 +206,7 @@ class Rollouts:
             self._sampling,
             seed,
             during=f"step {step}",
-            until_sync=self._trains_everything and not self._by_teacher and not self.config.episode,
+            until_sync=self.sampler.trains_everything and not self._by_teacher and not self.config.episode,
         )
         if self.ema and not calls:
             schedule = self.config.supervision.ema
@@ -260,7 +267,7 @@ class Rollouts:
                 self._sampling,
                 seed,
                 during=f"step {step}, averaged teacher",
-                until_sync=self._trains_everything,
+                until_sync=self.sampler.trains_everything,
             )
 
     def _group(self, prompt: Prompt, samples: Sequence[Sample], voting: Sequence[Sample]) -> Group:

@@ -211,11 +211,13 @@ class Worker:
     def log_ratios(self, prompts: Sequence[Prompt], tokens: int) -> list[Tensor]:
         """log pi_train - log pi_engine of each token (C,) of one completion per prompt, C <= `tokens`; all ranks.
 
-        Without an update in between, so that the weights are the same on both sides; see `parity`.
+        Without an update in between, so that the weights are the same on both sides; see `parity`. The engine has
+        slept as before an update: what that loses and no sync gives back shows.
         """
         during, settings = "comparison of engine and trainer", self.config.sampling
         longest = min(tokens, settings.max_new_tokens)
         with self._working():
+            self.sampler.renew()
             encoded = [self.encoder.encode(prompt) for prompt in prompts]
             seed = noise_seed(self.config.seed, f"{self.name}/parity", 0, self.ranks.rank)
             sampling = Sampling(settings.temperature, settings.top_p, settings.top_k, longest)

@@ -104,6 +104,13 @@ def test_a_trainer_that_gives_no_numbers_is_no_agreement(differences):
     assert "not finite" in found.fault
 
 
+def test_a_drift_that_grows_fivefold_is_told_with_both():
+    healthy = measured(0.012, 0.016, "bf16")
+    assert (healthy.grown(0.079), measured(0.001, None, "bf16").grown(0.049)) == (None, None)
+    assert "by 0.081 nats per token, before the first step by 0.016 (limit 0.08)" in healthy.grown(0.081)
+    assert "(limit 0.001)" in measured(1e-7, None, "fp32").grown(0.0011)
+
+
 def test_an_engine_that_shares_the_weights_does_not_drift(tiny_checkpoints):
     agent = worker(tiny_checkpoints["gemma3"])
     prompts = list(load_prompts(DataSettings(source="synthetic:visual", size=4)))
