@@ -4,8 +4,8 @@ Hub      xw27/scibench, split train (692 rows: 580 and 112 with solutions, from 
          mandyyyyii/scibench dataset/original/*.json.
 Columns  problem_text, answer_latex, answer_number, unit, source, problemid, comment, solution.
 Licence  MIT.
-Metric   a number within 5% of the gold, relatively; by textbook. CoMAS' column takes 499 of the rows, which ones is
-         unpublished.
+Metric   a number within 5% of the gold, relatively; by textbook. CoMAS' column takes 499 of the rows, those of
+         maslab/datasets/SciBench.json in its repository.
 Prompt   problem, then `The unit of the answer is U.` where there is one.
 Traps
 - The power of ten of an answer hides in its unit (`5.51`, `$10^{14} \\mathrm{~Hz}$`): it moves into the gold, as in the

@@ -194,7 +194,8 @@ def coding_problem(question: str, tests: str) -> tuple[str, tuple[str, ...]]:
     calls = calls_under_test(tests)
     if not calls:
         raise RowError("no_inputs", "its tests call no function with values that are written out")
-    unnamed = [name for name in functions_under_test(tests) if not re.search(rf"\b{re.escape(name)}\b", question)]
+    said = set(re.findall(r"\w+", question))
+    unnamed = [name for name in functions_under_test(tests) if name not in said]
     if unnamed:
         names = ", ".join(f"`{name}`" for name in unnamed)
         question += f"\n\nName the function{'s' * (len(unnamed) > 1)} {names}."

@@ -11,11 +11,11 @@ from mmcorl.sandbox.extract import parsed
 
 def calls_of(source: str, names: Sequence[str]) -> list[str]:
     """Return the outermost calls of these functions in code, as expressions; empty when it does not parse."""
-    tree = parsed(source.strip())
+    tree, wanted = parsed(source.strip()), frozenset(names)
     calls: list[str] = []
 
     def look(node: ast.AST) -> None:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in wanted:
             calls.append(ast.unparse(node))
             return
         for child in ast.iter_child_nodes(node):
