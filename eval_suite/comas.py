@@ -5,8 +5,8 @@ grader runs every block of that text, so quoting five drafts scores pass@5. Here
 any other, and drafts also vote by what their programs do on public examples, as in the paper. Every score names its
 aggregation, because these are different numbers.
 
-Protocol and table sizes are CoMAS'. Its problems lie in maslab/datasets of its repository; ours are drawn by a seed, and
-those are evaluated as rows of one's own (docs/evaluation.md).
+Protocol and table sizes are CoMAS'. Its problems lie in maslab/datasets of its repository; ours are drawn by a seed,
+and those are evaluated as rows of one's own (docs/evaluation.md).
 
 The folder holds two ordinary evaluations, `drafts` and `sixth`, which every other command takes (`grade`, `compare`,
 `ensemble`, `table`), and comas.json with all columns. The same command resumes an interrupted one.
