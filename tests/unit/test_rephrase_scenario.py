@@ -98,6 +98,17 @@ OTHERS = [
         "conditions",
     ),
     (
+        "How many integers lie from 1 to 10, inclusive?",
+        "How many full floors lie from 1 to 10, exclusive?",
+        "conditions",
+    ),
+    ("How many integers lie from 1 to 10, inclusive?", "How many full floors are there, 1 through 10?", None),
+    (
+        "Two of 9 balls are drawn without replacement.",
+        "Two of 9 socks are taken with replacement, one by one.",
+        "conditions",
+    ),
+    (
         "Given $AB=CD=8$, find $AB+CD$.",
         "A wall of 8 m and another wall stand in a row. How long is the row?",
         "conditions",

@@ -120,6 +120,11 @@ _DECIDING: dict[str, tuple[str, str]] = {
     "thousandths": (r"nearest thousandth", r"thousandths?|three decimals?|3 decimals?"),
     "interval notation": (r"interval notation", r"intervals?"),
     "scientific notation": (r"scientific notation", r"scientific"),
+    "that ends count": (r"inclusive\w*", r"including|includ\w+|through|counting (?:both|the)|both ends"),
+    "no replacement": (
+        r"without replacement|not replaced",
+        r"(?:not|never) (?:\w+ )?back|without (?:put\w*|return\w*|replac\w*)|set aside|keeps?|kept",
+    ),
     "the terms to use": (r"in terms of", r"terms|function of|expressed by|using only"),
     "degrees": (r"in degrees", r"degrees?"),
     "radians": (r"radians?", r"radian measure"),
