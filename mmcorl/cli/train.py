@@ -210,9 +210,16 @@ def report(folders: ReportArguments, output: Output) -> int:
 MARKS: dict[Literal["ok", "note", "problem"], str] = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
 
 
+class DoctorArguments(RunArguments):
+    dry: bool = False
+    """instead: run an update of each agent on a GPU that computes nothing, and count"""
+
+
 @command("doctor", "check that a config fits this machine: packages, GPUs, memory, engines")
-def doctor(run: RunArguments, output: Output) -> int:
+def doctor(run: DoctorArguments, output: Output) -> int:
     """Print the findings as they come; exit status 1 for a problem."""
+    if run.dry:
+        return _on_a_fake_gpu(run, as_json=output.as_json)
     config = settings.load(run.config, run.overrides)
 
     from mmcorl.tools.doctor import examine
@@ -225,3 +232,21 @@ def doctor(run: RunArguments, output: Output) -> int:
     if output.as_json:
         print(json.dumps([asdict(finding) for finding in findings], indent=1))
     return 1 if any(finding.level == "problem" for finding in findings) else 0
+
+
+def _on_a_fake_gpu(run: DoctorArguments, *, as_json: bool) -> int:
+    from mmcorl.fake_gpu import library
+
+    library.load()  # The first to import torch; the user's own files, which the config names, may do so as well.
+    config = settings.load(run.config, run.overrides)
+
+    from mmcorl.fake_gpu import report
+
+    records = []
+    for record in report.examine(config):
+        records.append(record)
+        if not as_json:
+            print(*report.lines(record), sep="\n", flush=True)
+    if as_json:
+        print(json.dumps(records, indent=1))
+    return 0

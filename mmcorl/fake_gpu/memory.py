@@ -1,0 +1,91 @@
+"""What the tensors of a device hold: bytes now, at the most, and whose they were then."""
+
+from __future__ import annotations
+
+import collections
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+BLOCK = 512
+"""Bytes that CUDA's caching allocator rounds a tensor up to."""
+SMALL = 2**20
+"""Tensors below are added up under one name."""
+
+
+@dataclass
+class Storage:
+    """One allocation."""
+
+    size: int
+    owner: str
+    shape: tuple[int, ...]
+    dtype: str
+    born: int
+    gone: int | None = None
+    keep: Any = None
+    """The weak reference that tells when it is freed."""
+
+
+class Memory:
+    """Follows every storage of the device from its first tensor to its end."""
+
+    def __init__(self) -> None:
+        self.now = self.peak = 0
+        self._time = self._peak_time = 0
+        self._alive: dict[int, Storage] = {}
+        self._gone: list[Storage] = []
+
+    def start(self) -> None:
+        """Forget the peak so far and what was freed."""
+        self.peak, self._peak_time = self.now, self._time
+        self._gone.clear()
+
+    def knows(self, tensor: Tensor) -> bool:
+        return tensor.untyped_storage()._cdata in self._alive
+
+    def add(self, tensor: Tensor, owner: str) -> None:
+        """Count the storage of a tensor that an operation has made."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        size = -(-storage.nbytes() // BLOCK) * BLOCK
+        self._time += 1
+        one = Storage(size, owner, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), self._time)
+        one.keep = weakref.ref(storage, lambda _: self._free(key))
+        self._alive[key] = one
+        self.now += size
+        if self.now > self.peak:
+            self.peak, self._peak_time = self.now, self._time
+
+    def name(self, tensor: Tensor, owner: str) -> None:
+        """Say whose a storage is that `add` counted."""
+        if (one := self._alive.get(tensor.untyped_storage()._cdata)) is not None:
+            one.owner = owner
+
+    def _free(self, key: int) -> None:
+        one = self._alive.pop(key)
+        self.now -= one.size
+        self._time += 1
+        one.gone, one.keep = self._time, None
+        if one.size >= SMALL:
+            self._gone.append(one)
+
+    def at_peak(self) -> list[Storage]:
+        """What lived at the peak, the largest first; small ones that have gone since are not among them."""
+        lived = [one for one in (*self._alive.values(), *self._gone) if one.born <= self._peak_time]
+        return sorted(
+            (one for one in lived if one.gone is None or one.gone > self._peak_time), key=lambda one: -one.size
+        )
+
+    def owners(self) -> dict[str, int]:
+        """Bytes at the peak by owner, the largest first."""
+        sums: collections.Counter[str] = collections.Counter()
+        for one in self.at_peak():
+            sums[one.owner if one.size >= SMALL else "small tensors"] += one.size
+        return dict(sums.most_common())
+
+    def largest(self) -> list[Storage]:
+        """All that lived since `start`, the largest first."""
+        return sorted((*self._alive.values(), *self._gone), key=lambda one: -one.size)

@@ -1,0 +1,113 @@
+"""What `mmcorl doctor CONFIG --dry` prints: each agent's update on the fake GPU, as a record and for people."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mmcorl.config import Config
+from mmcorl.fake_gpu import kernels, models, update
+from mmcorl.launch.process_setup import prepare_process
+from mmcorl.tools.zoo import resolve
+from mmcorl.trainer.memory import GIB
+
+PARTS = ("matrices", "attention", "casts", "rest")
+
+
+def examine(config: Config) -> Iterator[dict[str, Any]]:
+    """The record of each agent's update; agents that differ in nothing that counts are run once."""
+    alike: dict[tuple[Any, ...], list[int]] = {}
+    for number, agent in enumerate(config.agents):
+        alike.setdefault((agent.model, agent.adapter, agent.ranks), []).append(number)
+    for (model, *_), numbers in alike.items():
+        names = ", ".join(config.agents[number].name for number in numbers)
+        prepare_process(update.alone(config, numbers[0]))
+        print(f"{names}: an update of {model}, a minute or more ...", file=sys.stderr, flush=True)
+        start = time.perf_counter()
+        with tempfile.TemporaryDirectory() as folder:
+            path = models.build(model, Path(folder)) if model in models.TABLE else Path(resolve(model))
+            found = update.run(config, numbers[0], path)
+        yield record(names, model, found) | {"traced_seconds": round(time.perf_counter() - start, 1)}
+
+
+def record(names: str, model: str, found: update.Update) -> dict[str, Any]:
+    """Everything that was found, as JSON takes it."""
+    gpu, work, one, optimizer = found.gpu, found.micro.work, found.per_micro_batch, found.optimizer
+    predicted, peak = found.predicted_tensors, gpu.memory.peak
+    own = ("weights", "gradients", "moments")
+    return {
+        "agents": names,
+        "model": model,
+        "parameters": found.parameters,
+        "trained": found.trained,
+        "prompt": found.prompts.tokens,
+        "image_tokens": found.prompts.image_tokens,
+        "groups": work.groups,
+        "rows": work.rows,
+        "completion": work.completion + 1,
+        "tokens": work.tokens,
+        "micro_batches": found.micro.passes,
+        "run": found.run,
+        "kernels": one.count,
+        "tflop": one.flop / 1e12,
+        "gigabytes_moved": one.moved / 1e9,
+        "seconds": one.seconds,
+        "seconds_of": parts(one),
+        "optimizer_kernels": optimizer.count,
+        "optimizer_seconds": optimizer.seconds,
+        "peak_gib": peak / GIB,
+        "predicted_gib": None if predicted is None else predicted / GIB,
+        "predicted_over_peak": None if predicted is None else predicted / peak,
+        "owners_gib": {owner: size / GIB for owner, size in gpu.memory.owners().items() if size >= 0.05 * GIB},
+        "large": [
+            {"owner": storage.owner, "shape": storage.shape, "dtype": storage.dtype, "gib": storage.size / GIB}
+            for storage in gpu.memory.largest()
+            if storage.size >= GIB and storage.owner not in own
+        ],
+        "waits": dict(gpu.waits.most_common()),
+        "attention": dict(one.attention.most_common()),
+        "sent_megabytes": sum(gpu.sent.values()) / 1e6,
+        "most_casts_of_a_weight": max(gpu.casts.values(), default=0),
+    }
+
+
+def parts(some: kernels.Kernels) -> dict[str, float]:
+    """Seconds by kind of kernel."""
+    sums = dict.fromkeys(PARTS, 0.0)
+    for name, seconds in some.seconds_of.items():
+        attends = "attention" in name or "attn" in name
+        kind = "matrices" if name in kernels.MATRICES else "attention" if attends else "rest"
+        sums["casts" if name == "_to_copy" else kind] += seconds
+    return sums
+
+
+def lines(found: dict[str, Any]) -> Iterator[str]:
+    """The record for people."""
+    seen = f", {found['image_tokens']:,} of a picture" * bool(found["image_tokens"])
+    yield f"{found['agents']}: {found['model']}, {found['parameters'] / 1e9:.2f} B parameters"
+    yield (
+        f"  micro-batch  {found['groups']} x {found['prompt']:,} tokens of prompts{seen}; {found['rows']} completions "
+        f"of {found['completion']:,}; {found['tokens']:,} tokens pass"
+    )
+    yield f"               at most {found['micro_batches']} like it to an optimizer step of a rank"
+    yield f"  kernels      {found['kernels']:,} and {found['optimizer_kernels']:,} of the optimizer"
+    yield f"  arithmetic   {found['tflop']:,.0f} TFLOP; {found['gigabytes_moved'] / 1e3:.2f} TB read and written"
+    split = ", ".join(f"{kind} {seconds:.2f}" for kind, seconds in found["seconds_of"].items())
+    yield (
+        f"  seconds      {found['seconds']:.2f} on an H100 by the model ({split}), optimizer "
+        f"{found['optimizer_seconds']:.2f}; nothing was timed"
+    )
+    told = "not predicted"
+    if found["predicted_gib"] is not None:
+        told = f"predicted {found['predicted_gib']:.1f}, ratio {found['predicted_over_peak']:.2f}"
+    yield f"  memory       {found['peak_gib']:.1f} GiB of tensors at the peak on a rank that holds everything; {told}"
+    for owner, size in list(found["owners_gib"].items())[:8]:
+        yield f"    {size:6.2f}  {owner}"
+    yield f"  host waits   {sum(found['waits'].values())} in {found['run']} micro-batches and the step"
+    for line, count in list(found["waits"].items())[:8]:
+        yield f"    {count:6}  {line}"
+    yield "  attention    " + ", ".join(f"{name}: {count}" for name, count in found["attention"].items())
