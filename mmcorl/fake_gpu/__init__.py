@@ -13,14 +13,14 @@ In Python, in a process that has not imported torch:
     library.load()                      # compiles device.cpp with g++ on first use
     from mmcorl.fake_gpu.device import FakeGpu
     with FakeGpu() as gpu:
-        gpu.hold(model)                 # built on the meta device or the CPU
+        gpu.hold(model)                 # built on the meta device (`model_adapters.loading.random_weights`) or the CPU
         gpu.know(list(model.parameters()))
         gpu.start()
         ...                             # what this does on "cuda" is recorded
     gpu.total().count, gpu.memory.peak, gpu.memory.owners(), gpu.waits, gpu.total().attention
 
 `update.run(config, agent, folder)` does this for an agent of a config; `models.build` writes a checkpoint folder
-without weights for a model of `models.json`.
+without weights for a model of `model_adapters.testing.shapes.HUB`.
 
 How: a C++ library registers the device with torch (`device.cpp`), tensors on it are torch's fake ones, and a dispatch
 mode sees every operator (`device.py`). Not seen: kernels' workspaces, fragmentation, values. Times are a model.

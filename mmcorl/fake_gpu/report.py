@@ -14,6 +14,7 @@ from mmcorl.fake_gpu import kernels, models, update
 from mmcorl.launch.process_setup import prepare_process
 from mmcorl.tools.zoo import resolve
 from mmcorl.trainer.memory import GIB
+from model_adapters.testing.shapes import HUB
 
 PARTS = ("matrices", "attention", "casts", "rest")
 
@@ -29,7 +30,7 @@ def examine(config: Config) -> Iterator[dict[str, Any]]:
         print(f"{names}: an update of {model}, a minute or more ...", file=sys.stderr, flush=True)
         start = time.perf_counter()
         with tempfile.TemporaryDirectory() as folder:
-            path = models.build(model, Path(folder)) if model in models.TABLE else Path(resolve(model))
+            path = models.build(model, Path(folder)) if model in HUB else Path(resolve(model))
             found = update.run(config, numbers[0], path)
         yield record(names, model, found) | {"traced_seconds": round(time.perf_counter() - start, 1)}
 
@@ -39,11 +40,12 @@ def record(names: str, model: str, found: update.Update) -> dict[str, Any]:
     gpu, work, one, optimizer = found.gpu, found.micro.work, found.per_micro_batch, found.optimizer
     predicted, peak = found.predicted_tensors, gpu.memory.peak
     own = ("weights", "gradients", "moments")
+    tables = {tuple(weight.shape) for weight in found.weights}
     return {
         "agents": names,
         "model": model,
-        "parameters": found.parameters,
-        "trained": found.trained,
+        "parameters": sum(weight.numel() for weight in found.weights),
+        "trained": sum(weight.numel() for weight in found.weights if weight.requires_grad),
         "prompt": found.prompts.tokens,
         "image_tokens": found.prompts.image_tokens,
         "groups": work.groups,
@@ -66,7 +68,8 @@ def record(names: str, model: str, found: update.Update) -> dict[str, Any]:
         "large": [
             {"owner": storage.owner, "shape": storage.shape, "dtype": storage.dtype, "gib": storage.size / GIB}
             for storage in gpu.memory.largest()
-            if storage.size >= GIB and storage.owner not in own
+            # A gradient in the making has its weight's shape.
+            if storage.size > GIB and storage.owner not in own and storage.shape not in tables
         ],
         "waits": dict(gpu.waits.most_common()),
         "attention": dict(one.attention.most_common()),

@@ -8,7 +8,7 @@ of that model costs; the weights are random, and the tokenizer stays the small o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,17 @@ class Shape:
         sizes = {"hidden": self.text["hidden_size"], "layers": self.text["num_hidden_layers"]} if self.text else {}
         scale = {"initializer_range": 0.02, "text_config": self.text, "vision_config": self.vision} if self.text else {}
         return {"image_size": self.side, "mm_tokens_per_image": self.image_tokens, **sizes, **scale}
+
+    def cut(self, layers: int, tower: int) -> Shape:
+        """The same with fewer layers, of Gemma-3's kinds one that sees everything."""
+        text, vision = {**self.text, "num_hidden_layers": layers}, dict(self.vision)
+        if "layer_types" in text:
+            text["layer_types"] = ["sliding_attention"] * (layers - 1) + ["full_attention"]
+        if vision:
+            vision["depth" if "depth" in vision else "num_hidden_layers"] = tower
+        if "fullatt_block_indexes" in vision:
+            vision["fullatt_block_indexes"] = [tower - 1]
+        return replace(self, text=text, vision=vision)
 
 
 MIDDLE: dict[str, Shape] = {
@@ -148,6 +159,80 @@ FULL: dict[str, Shape] = {
         },
     ),
 }
+
+
+def _of_like_kind(family: str, **text: Any) -> Shape:
+    """A sister of a model of `FULL`: the same tower and pictures, other fields of its text model."""
+    return replace(FULL[family], text={**FULL[family].text, **text})
+
+
+_QWEN_3B = {key: value for key, value in FULL["qwen2_5_vl"].text.items() if key != "max_position_embeddings"}
+_QWEN_7B = {
+    "hidden_size": 3584,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 28,
+    "num_key_value_heads": 4,
+    "intermediate_size": 18944,
+    "vocab_size": 152064,
+    "tie_word_embeddings": False,
+}
+HUB: dict[str, tuple[str, Shape]] = {
+    "Qwen/Qwen2.5-VL-3B-Instruct": ("qwen2_5_vl", FULL["qwen2_5_vl"]),
+    "Qwen/Qwen2.5-VL-7B-Instruct": ("qwen2_5_vl", _of_like_kind("qwen2_5_vl", **_QWEN_7B)),
+    "OpenGVLab/InternVL3_5-2B-HF": ("internvl3_5", FULL["internvl3_5"]),
+    "OpenGVLab/InternVL3_5-8B-HF": (
+        "internvl3_5",
+        _of_like_kind(
+            "internvl3_5", hidden_size=4096, num_hidden_layers=36, num_attention_heads=32, intermediate_size=12288
+        ),
+    ),
+    "google/gemma-3-4b-it": ("gemma3", FULL["gemma3"]),
+    "google/gemma-3-12b-it": (
+        "gemma3",
+        _of_like_kind(
+            "gemma3",
+            hidden_size=3840,
+            num_attention_heads=16,
+            num_key_value_heads=8,
+            intermediate_size=15360,
+            num_hidden_layers=48,
+            **_sliding(48, 6, 1024),
+        ),
+    ),
+    "Qwen/Qwen2.5-3B": ("qwen2", Shape(SIDE, {**_QWEN_3B, "max_position_embeddings": 32768})),
+    "Qwen/Qwen2.5-3B-Instruct": ("qwen2", Shape(SIDE, {**_QWEN_3B, "max_position_embeddings": 32768})),
+    "Qwen/Qwen2.5-7B": ("qwen2", Shape(SIDE, {**_QWEN_7B, "max_position_embeddings": 131072})),
+    "Qwen/Qwen3-1.7B-Base": (
+        "qwen3",
+        Shape(
+            SIDE,
+            {
+                "hidden_size": 2048,
+                "num_hidden_layers": 28,
+                "num_attention_heads": 16,
+                "num_key_value_heads": 8,
+                "head_dim": 128,
+                "intermediate_size": 6144,
+                "vocab_size": 151936,
+                "max_position_embeddings": 32768,
+                "tie_word_embeddings": True,
+            },
+        ),
+    ),
+    "meta-llama/Llama-3.2-3B-Instruct": ("llama", FULL["llama"]),
+    "meta-llama/Llama-3.1-8B-Instruct": (
+        "llama",
+        _of_like_kind(
+            "llama",
+            hidden_size=4096,
+            num_hidden_layers=32,
+            num_attention_heads=32,
+            intermediate_size=14336,
+            tie_word_embeddings=False,
+        ),
+    ),
+}
+"""Family and shape of models by hub id: what their config.json says there."""
 
 
 def shape(family: str, size: str) -> Shape:
