@@ -1,9 +1,10 @@
-"""Commands on models and data: families, check-adapter, zoo."""
+"""Commands on models and this machine: families, check-adapter, zoo, prove."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 from mmcorl.cli.arguments import Arguments, Flag, Output, command
@@ -81,3 +82,41 @@ def zoo(models: ZooArguments) -> int:
     for name in models.names:
         print(tool.resolve(f"zoo:{name.removeprefix('zoo:')}"))
     return 0
+
+
+class ProveArguments(Arguments):
+    groups: Annotated[tuple[str, ...], Flag(positional=True, metavar="GROUP")] = ()
+    """only these, such as update or steady (default: all)"""
+    minutes: float = 9.0
+    """what does not fit into the rest of these minutes is skipped, not cut"""
+    out: Path | None = None
+    """file for all numbers as JSON, whole after every line"""
+
+
+PROVE = """On a GPU of 80 GB the real update, engine and time slicing run at full size (Qwen2.5-VL-3B, InternVL3.5-2B,
+Gemma-3-4B; random weights made on the GPU, no download, no network), and each line is PASS, FAIL or SKIP with its
+numbers and their bounds. About ten minutes for everything. On a CPU the same lines come from models of a
+megabyte within a minute; speed and memory are then not judged. Exit status 1 if a line fails.
+
+groups:
+  machine              GPU, driver, versions, what is missing, which attention kernels torch chooses
+  arithmetic           tiny models of four families against fp32 on the CPU: log-probabilities and gradients
+  update               full-size updates: seconds, MFU, peak beside the prediction, host waits
+  ragged               new lengths at every step: no step may be much slower; the same with cuDNN's attention
+  long                 completions of 16,384 tokens: fits, seconds, peak
+  mask against varlen  attention of one layer behind a dense mask and as the update computes it
+  engine               tokens per second, kernels and weight casts per token, drift to the trainer; vLLM if installed
+  slicing              45 GB of weights and moments leave the GPU and come back bit by bit
+  steady               60 ragged steps: no memory grows or is lost
+
+examples:
+  mmcorl prove --minutes 9 --out proof.json
+  mmcorl prove update long --minutes 5 --out part.json"""
+
+
+@command("prove", "does everything work on this GPU, and how fast? measured at full size", epilog=PROVE)
+def prove(asked: ProveArguments) -> int:
+    """Print a line per measurement; exit status 1 if one failed."""
+    from mmcorl.tools.prove.report import run
+
+    return run(asked.groups, asked.minutes, asked.out)
