@@ -13,6 +13,7 @@ from torch import nn
 
 from model_adapters.base import AdapterError
 from model_adapters.head import widen
+from model_adapters.norms import fuse
 
 
 def read_pretrained(auto_class: Any, path: str | Path, **options: Any) -> Any:
@@ -119,8 +120,9 @@ def _random(auto_class: Any, config: Any, dtype: torch.dtype, attention: str, de
 
 
 def _ready(model: nn.Module) -> nn.Module:
-    """The model in eval mode, its dropout modules at 0 and its logits in fp32 where that is free."""
+    """The model in eval mode, its dropout modules at 0, its head and norms those of GPUs where it is on one."""
     widen(model)
+    fuse(model)
     for module in model.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd):
             module.p = 0.0

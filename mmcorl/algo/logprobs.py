@@ -20,8 +20,8 @@ Head = Callable[[Tensor], Tensor]
 
 CHUNK = 1024
 """Default tokens per call of the head."""
-LOGITS = {"cpu": 2**24, "cuda": 2**28}
-"""Logits in memory at a time, by type of device: 64 MiB and 1 GiB in fp32.
+LOGITS = {"cpu": 2**24, "cuda": 2**27}
+"""Logits in memory at a time, by type of device: 64 MiB and 512 MiB in fp32.
 
 A GPU is quicker with fewer and larger products, and each chunk's gradient of the head's weights is rounded to bf16.
 """
@@ -30,7 +30,7 @@ LEAST = 256
 
 
 def chunk_of(vocabulary: int, device: str) -> int:
-    """Tokens per call of the head: 256 for Qwen's and Gemma's vocabulary on a CPU, 1766 and 1023 on a GPU.
+    """Tokens per call of the head: 256 for the vocabularies of Qwen and Gemma on a CPU, 883 and 511 on a GPU.
 
     No figure of the one device at hand: ranks must call the head equally often.
     """

@@ -196,7 +196,7 @@ def test_confidences_of_half_precision_logits_are_summed_in_single_precision():
 
 
 @pytest.mark.parametrize(
-    ("vocabulary", "cpu", "cuda"), [(512, 32768, 524288), (8192, 2048, 32768), (151936, 256, 1766), (262208, 256, 1023)]
+    ("vocabulary", "cpu", "cuda"), [(512, 32768, 262144), (8192, 2048, 16384), (151936, 256, 883), (262208, 256, 511)]
 )
 def test_a_gpu_takes_more_tokens_at_a_time(vocabulary, cpu, cuda):
     assert (chunk_of(vocabulary, "cpu"), chunk_of(vocabulary, "cuda")) == (cpu, cuda)

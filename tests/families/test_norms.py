@@ -1,0 +1,85 @@
+"""Norms as one kernel each: what the models' own compute, to the rounding of fp32."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_shared_prefix import policy_of, scores_and_gradients, three_groups
+from torch import Tensor, nn
+
+from adapter_passes import TEXT_FAMILIES, VISION_FAMILIES, each_family, load
+from model_adapters import norms
+
+
+@each_family(*VISION_FAMILIES, *TEXT_FAMILIES)
+def test_a_model_with_the_kernel_gives_the_same(
+    family: str, tiny_checkpoints: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = load(family, tiny_checkpoints[family])
+    noise = torch.Generator().manual_seed(0)
+    own = [module for module in loaded.model.modules() if type(module).__name__.endswith("RMSNorm")]
+    for module in own:  # they begin at one or zero
+        module.weight.data += 0.3 * torch.randn(module.weight.shape, generator=noise)
+    policy, rows = policy_of(loaded), three_groups(loaded)
+    before, expected = scores_and_gradients(policy, rows)
+    calls: list[float] = []
+    product = norms.rms_norm
+
+    def counted(states: Tensor, shape: Any, weight: Tensor, epsilon: float) -> Tensor:
+        calls.append(epsilon)
+        return product(states, shape, weight, epsilon)
+
+    monkeypatch.setattr(norms, "rms_norm", counted)
+    monkeypatch.setattr(norms, "FUSED", {"cpu"})
+    after, found = scores_and_gradients(policy, rows)
+    assert len(calls) >= len(own) > 0
+    assert set(calls) == {getattr(module, "variance_epsilon", None) or module.eps for module in own}
+    assert float((after - before).abs().max()) < 1e-5
+    for name, gradient in expected.items():
+        assert float((found[name] - gradient).norm()) < 1e-4 * float(gradient.norm()) + 1e-6, name
+
+
+def test_other_norms_of_that_name_stay_as_they_are() -> None:
+    class HalfRMSNorm(nn.Module):
+        """Half of a norm."""
+
+        def __init__(self, size: int, eps: float) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(size))
+            self.variance_epsilon = eps
+
+        def forward(self, states: Tensor) -> Tensor:
+            return (
+                0.5 * self.weight * states * torch.rsqrt(states.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+            )
+
+    class GatedRMSNorm(nn.Module):
+        """Takes more than a size."""
+
+        def __init__(self, size: int, gate: Tensor) -> None:
+            super().__init__()
+
+    model = nn.ModuleList([HalfRMSNorm(4, 1e-6), GatedRMSNorm(4, torch.ones(1))])
+    norms.fuse(model)
+    assert [type(module) for module in model] == [HalfRMSNorm, GatedRMSNorm]
+
+
+def test_bf16_states_are_rounded_where_the_model_rounds_them(
+    tiny_checkpoints: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Norms of queries and keys get bf16 under autocast: Qwen3 rounds before its weights, Gemma-3 after them."""
+    monkeypatch.setattr(norms, "FUSED", set())
+    states = torch.randn(5, 3, 64, generator=torch.Generator().manual_seed(0)).bfloat16()
+    for family in ("qwen3", "gemma3"):
+        decoder: Any = load(family, tiny_checkpoints[family]).model.get_decoder()
+        norm = decoder.layers[0].self_attn.q_norm
+        norm.weight.data += torch.linspace(-0.5, 0.5, len(norm.weight))
+        own = states[..., : len(norm.weight)]
+        plain = norm(own)
+        norms.FUSED.add("cpu")
+        assert torch.equal(norm(own), plain)
+        norms.FUSED.clear()
