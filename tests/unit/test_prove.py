@@ -15,9 +15,11 @@ from mmcorl.cli.main import main
 from mmcorl.engines.transformers import TransformersEngine
 from mmcorl.policy import shared_prefix
 from mmcorl.tools.prove import attention, precision, slicing, updates
+from mmcorl.tools.prove.expected import Expected, ask, expected, read
 from mmcorl.tools.prove.numbers import Line, Measured, Number, Proof, Skipped
+from mmcorl.tools.prove.page import markdown
 from mmcorl.tools.prove.plan import Piece, carry_out
-from mmcorl.tools.prove.stage import MINIATURE, Stage
+from mmcorl.tools.prove.stage import MINIATURE, Scale, Stage
 from model_adapters import varlen
 
 CPU = torch.device("cpu")
@@ -213,3 +215,40 @@ def test_a_kernel_that_aligns_to_the_top_left_is_a_failure(stage: Stage, monkeyp
         found = precision.bottom_right(stage)
         (number,) = [one for one in found.numbers if one.what.startswith("one call")]
         assert number.holds is (wrong == 0)
+
+
+@pytest.mark.parametrize(
+    ("family", "tokens"), [("qwen2_5_vl", 1024), ("qwen2_5_vl", 16384), ("internvl3_5", 1024), ("gemma3", 1024)]
+)
+def test_what_the_fake_gpu_said_of_each_full_size_update_is_kept(family: str, tokens: int) -> None:
+    assert {Scale().tokens, Scale().long} == {1024, 16384}
+    kept = expected(family, tokens)
+    assert kept is not None
+    assert 0.1 < kept.seconds < 10
+    # What an 80 GB card has, less the context.
+    assert 10 < kept.peak < 78
+    assert expected(family, 77) is None
+
+
+def test_a_record_of_the_fake_gpu_is_summed_over_micro_batches_and_optimizer() -> None:
+    found = {"run": 2, "seconds": 1.5, "optimizer_seconds": 0.25, "kernels": 10, "optimizer_kernels": 3}
+    kept = read({**found, "peak_gib": 56.261, "waits": {"a": 2, "b": 1}})
+    assert kept == Expected(3.25, 56.26, 23, 3)
+
+
+def test_a_file_becomes_a_table_with_the_same_numbers() -> None:
+    proof = Proof({"device": "a card", "driver": "580.1", "versions": {"torch": "2.11"}})
+    proof.add(Line.of("one", "one of two", Measured([Number("peak", 56.26, "GiB", most=57.0)]), 3.0), 3.0)
+    proof.add(Line("SKIP", "two", "two", "no a | b here"), 4.0)
+    lines = markdown(json.loads(json.dumps(proof.as_dict()))).splitlines()
+    assert lines[0] == "`mmcorl prove` on a card, driver 580.1 (torch 2.11): 1 passed, 0 failed, 1 skipped in 4 s."
+    assert lines[4:] == ["| one of two | PASS | peak 56.26 GiB (at most 57) |", "| two | SKIP | no a / b here |"]
+
+
+@pytest.mark.thorough
+def test_what_is_kept_is_what_the_fake_gpu_says_now() -> None:
+    now, kept = ask("internvl3_5", 2, 8, 1024), expected("internvl3_5", 1024)
+    assert kept is not None
+    assert now.peak == pytest.approx(kept.peak, rel=0.01)
+    assert now.seconds == pytest.approx(kept.seconds, rel=0.03)
+    assert now.waits == kept.waits

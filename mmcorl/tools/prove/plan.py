@@ -94,7 +94,9 @@ def _carried_out(piece: Piece, stage: Stage, now: Callable[[], float]) -> Line:
     except Skipped as reason:
         return Line("SKIP", piece.group, piece.name, str(reason), now() - began)
     except Exception as error:  # whatever breaks, the other pieces can still be measured
-        stage.drop()
-        told = " ".join(str(error).split())[:300]
-        return Line("FAIL", piece.group, piece.name, f"{type(error).__name__}: {told}", now() - began)
-    return Line.of(piece.group, piece.name, found, now() - began)
+        told = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    else:
+        return Line.of(piece.group, piece.name, found, now() - began)
+    # Only now: the error held what was at work.
+    stage.drop()
+    return Line("FAIL", piece.group, piece.name, told, now() - began)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib.util
 import shutil
 import tempfile
 import time
@@ -18,6 +19,7 @@ import torch
 
 from mmcorl.launch.process_setup import prepare_process
 from mmcorl.tools.fabricated import config_of, load_worker, questions
+from mmcorl.tools.prove.numbers import Skipped
 from mmcorl.trainer.worker import Worker
 from model_adapters.base import Encoded
 from model_adapters.loading import random_weights
@@ -39,6 +41,8 @@ class Scale:
     completions: int = 8
     tokens: int = 1024
     """Of a completion."""
+    few: int = 2
+    """Completions of a prompt where they are long."""
     long: int = 16384
     lengths: tuple[int, ...] = (1024, 4096, 16384)
     """Of completions where attention is measured by itself."""
@@ -50,6 +54,8 @@ class Scale:
     steps: int = 5
     ragged: int = 12
     steady: int = 60
+    lora: Mapping[str, int] = field(default_factory=lambda: {"gemma3": 16})
+    """Rank of the adapters that are trained, where weights, gradients and moments alone would fill the card."""
     share: float = 1.0
     """Of the seconds that the pieces of the plan take at full size."""
 
@@ -67,12 +73,19 @@ MINIATURE = Scale(
     steps=2,
     ragged=4,
     steady=8,
+    lora={},
     share=0.05,
 )
 """The same on a CPU within a minute: it shows that the program measures, not how fast anything is."""
 
 TRAINING = {"dtype": "bf16", "gradient_checkpointing": True, "shared_prefix": "on", "tokens_per_microbatch": 16384}
 """As every model here is trained."""
+
+
+def training_of(family: str, scale: Scale) -> dict[str, Any]:
+    """The section `training` for a family."""
+    rank = scale.lora.get(family)
+    return TRAINING if rank is None else {**TRAINING, "lora": {"rank": rank}}
 
 
 class Stage:
@@ -117,6 +130,8 @@ class Stage:
         """A worker with random weights made on the device itself; the one at work, if it is of this family."""
         if self._at_work is None or self._at_work[0] != family:
             self.drop()
+            if family in self.scale.lora and importlib.util.find_spec("peft") is None:
+                raise Skipped("peft is not installed, and to train all of its weights takes more than a card of 80 GB")
             sizes = {"prompts": self.scale.prompts[family], "completions": self.scale.completions}
             config = config_of(
                 family,
@@ -124,7 +139,7 @@ class Stage:
                 str(self.device),
                 **sizes,
                 tokens=self.scale.tokens,
-                training=TRAINING,
+                training=training_of(family, self.scale),
             )
             torch.manual_seed(0)
             with random_weights(self.device):
@@ -158,6 +173,10 @@ class Stage:
         return time.perf_counter() - start
 
 
+ROOT = Path(__file__).parents[3]
+"""Of this program's source."""
+
+
 @contextlib.contextmanager
 def host_waits(device: torch.device) -> Iterator[Counter[str]]:
     """Count by file and line how often the host waits for a GPU while the block runs."""
@@ -175,5 +194,5 @@ def host_waits(device: torch.device) -> Iterator[Counter[str]]:
             torch.cuda.set_sync_debug_mode(before)
     for one in caught:
         if "synchronizing CUDA operation" in str(one.message):
-            path = Path(one.filename)
-            found[f"{'/'.join(path.parts[-3:])}:{one.lineno}"] += 1
+            file = one.filename.rpartition("site-packages/")[2].removeprefix(f"{ROOT}/")
+            found[f"{file}:{one.lineno}"] += 1

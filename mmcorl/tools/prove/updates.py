@@ -13,6 +13,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mmcorl.tools.fabricated import fabricate
+from mmcorl.tools.prove.expected import Expected, expected
 from mmcorl.tools.prove.numbers import Measured, Number, Skipped
 from mmcorl.tools.prove.stage import Stage, host_waits
 from mmcorl.trainer.memory import GIB, Prompts, budget, shape_of
@@ -21,6 +22,10 @@ from model_adapters import varlen
 
 PEAK_TO_PREDICTED = (0.92, 1.08)
 """The largest allocation of a step over what `mmcorl.trainer.memory` predicts."""
+PEAK_TO_COUNTED = (0.97, 1.03)
+"""The same over what the fake GPU counts."""
+SECONDS_TO_ROOFLINE = (0.7, 1.6)
+"""A step over the roofline of its kernels on an H100."""
 SLOWEST_TO_MEDIAN = 1.3
 """Of steps with as many tokens in ever new lengths: beyond it a kernel plans for every shape."""
 GROWTH_MIB = 1.0
@@ -79,16 +84,20 @@ def update(stage: Stage, family: str) -> Measured:
     worker = stage.worker(family)
     with host_waits(stage.device) as waits:
         take(stage, family, [lengths])
+    kept = expected(family, scale.tokens) if stage.cuda else None
     numbers = [
-        Number("median", statistics.median(steps.seconds), "s"),
+        *_timing(stage, steps, kept),
         *_sound(steps, scale.prompts[family] * scale.completions * scale.tokens),
         *([Number("MFU", statistics.median(steps.mfu))] if steps.mfu else []),
-        *_memory(stage, family, steps, scale.tokens, scale.prompts[family]),
-        *([Number("host waits", sum(waits.values()))] if stage.cuda else []),
+        *_memory(stage, family, steps, scale.tokens, scale.prompts[family], kept=kept),
     ]
-    elsewhere = sum(count for place, count in waits.items() if not place.startswith("models/"))
     if stage.cuda:
-        numbers.append(Number("of them outside of transformers", elsewhere))
+        ours = sum(count for place, count in waits.items() if not place.startswith("transformers/"))
+        numbers += [
+            Number("host waits, uploads among them", sum(waits.values())),
+            Number("of them outside of transformers", ours),
+            *([Number("on the fake GPU, without uploads", kept.waits)] if kept else []),
+        ]
     details = {"seconds": steps.seconds, "waits": dict(waits.most_common(30))}
     return Measured(numbers, _how(worker), details)
 
@@ -120,14 +129,15 @@ def with_cudnn(stage: Stage, family: str) -> Measured:
 
 
 def long(stage: Stage, family: str) -> Measured:
-    """Two completions as long as any run has them, each a micro-batch of its own."""
+    """Completions as long as any run has them, each a micro-batch of its own."""
     scale = stage.scale
-    steps = take(stage, family, [[[scale.long] * 2]] * 3).of(1)
+    steps = take(stage, family, [[[scale.long] * scale.few]] * 3).of(1)
+    kept = expected(family, scale.long) if stage.cuda else None
     return Measured(
         [
-            Number("median", statistics.median(steps.seconds), "s"),
-            *_sound(steps, 2 * scale.long),
-            *_memory(stage, family, steps, scale.long, 1, completions=2),
+            *_timing(stage, steps, kept),
+            *_sound(steps, scale.few * scale.long),
+            *_memory(stage, family, steps, scale.long, 1, completions=scale.few, kept=kept),
         ],
         f"P {scale.prompt[family]}, C {scale.long}, {_how(stage.worker(family))}",
         {"seconds": steps.seconds},
@@ -165,17 +175,40 @@ def _sound(steps: Steps, tokens: int) -> list[Number]:
     ]
 
 
+def _timing(stage: Stage, steps: Steps, kept: Expected | None) -> list[Number]:
+    """The median, and it over the roofline of an H100 where that is known."""
+    told = [Number("median", median := statistics.median(steps.seconds), "s")]
+    if kept is not None and "H100" in torch.cuda.get_device_name(stage.device):
+        least, most = SECONDS_TO_ROOFLINE
+        told += [
+            Number("roofline", kept.seconds, "s"),
+            Number("median / roofline", median / kept.seconds, "", least, most),
+        ]
+    return told
+
+
 def _memory(
-    stage: Stage, family: str, steps: Steps, tokens: int, prompts: int, completions: int | None = None
+    stage: Stage,
+    family: str,
+    steps: Steps,
+    tokens: int,
+    prompts: int,
+    *,
+    completions: int | None = None,
+    kept: Expected | None = None,
 ) -> list[Number]:
-    """Peak of the steps beside what is predicted for a run like them."""
+    """Peak of the steps beside what is predicted for a run like them, and what the fake GPU counted."""
     worker = stage.worker(family)
     predicted = _predicted(stage, worker, family, tokens, prompts, completions or stage.scale.completions)
     told = Number("predicted", predicted / GIB, "GiB")
     if not stage.cuda:
         return [told]
-    peak, (least, most) = max(steps.peaks), PEAK_TO_PREDICTED
-    return [Number("peak", peak / GIB, "GiB"), told, Number("peak / predicted", peak / predicted, "", least, most)]
+    peak, (least, most) = max(steps.peaks) / GIB, PEAK_TO_PREDICTED
+    numbers = [Number("peak", peak, "GiB"), told, Number("peak / predicted", peak * GIB / predicted, "", least, most)]
+    if kept is not None:
+        least, most = PEAK_TO_COUNTED
+        numbers.append(Number("peak / fake GPU's", peak / kept.peak, "", least, most))
+    return numbers
 
 
 def _predicted(stage: Stage, worker: Worker, family: str, tokens: int, prompts: int, completions: int) -> int:
@@ -197,12 +230,14 @@ def _predicted(stage: Stage, worker: Worker, family: str, tokens: int, prompts: 
 
 
 def _how(worker: Worker) -> str:
-    """How attention to shared prompts is computed."""
+    """What is trained, and how attention to shared prompts is computed."""
+    lora = worker.config.training.lora
+    told = f"adapters of rank {lora.rank}, " if lora else ""
     if not worker.shared_prefix:
-        return "prompts computed once per completion"
+        return f"{told}prompts computed once per completion"
     with worker.policy.computing(worker.config.training):
         obstacle = worker.policy.why_not_one_call()
-    return "attention in one call per layer" if obstacle is None else f"attention batch by batch: {obstacle}"
+    return told + ("attention in one call per layer" if obstacle is None else f"attention batch by batch: {obstacle}")
 
 
 @contextmanager
