@@ -70,6 +70,8 @@ class Work:
     rows: int = 0
     shared: bool = False
     """Whether a prompt is computed once for its completions, or once for each."""
+    one_call: bool = False
+    """Whether attention to a shared prompt is one variable-length call, without masks: see `mmcorl.policy`."""
 
     @property
     def completions(self) -> int:
@@ -100,14 +102,20 @@ def per_layer(stack: Stack, work: Work, low: int, window: int = 0) -> int:
         token += (q + k) * (4 + ((4 if stack.exact_norms else low) if stack.trained else 0))
     # Attention: rotated queries and keys, and values, and its output.
     token += low * (2 * q + 2 * k + (q + k if stack.fused else 0))
+    # One call keeps the keys and values that it gathers instead; two-way prompts keep theirs beside it.
+    apart = not work.one_call or stack.blocks
+    token -= 0 if apart else low * 2 * k
     # The MLP: what goes into its activation, what comes out, what it is multiplied with, and the product.
     token += low * stack.intermediate * (4 if stack.gated else 2)
     token += low * stack.rank * stack.projections
-    if stack.fused or work.shared:
+    if stack.fused or (work.shared and apart):
         token += low * q  # The output once more, put together from its parts.
     # Copies of queries, keys and values, and the mask of attention where a layer has one of its own.
     copies = 0
-    if work.shared:
+    if work.one_call:
+        prompts = 0 if stack.blocks else work.groups * work.prompt
+        copies = (prompts + work.rows * (work.prompt + work.completion)) * 2 * k
+    elif work.shared:
         # Completions' queries with all heads of a key in a row, where the prompt's keep the tensor that both are part
         # of; keys and values of the prompt are repeated for each completion.
         masked = stack.blocks or bool(window and work.prompt > window)
@@ -122,8 +130,10 @@ def per_layer(stack: Stack, work: Work, low: int, window: int = 0) -> int:
 def _shared_masks(stack: Stack, work: Work, low: int, window: int) -> int:
     """What is added to the products of all layers of one kind, where prompts are computed once."""
     repeats, prompts = stack.queries // stack.keys, 0
-    if stack.blocks or (window and work.prompt > window):
+    if stack.blocks or (window and work.prompt > window and not work.one_call):
         prompts = repeats * work.groups * work.prompt**2
+    if work.one_call:
+        return low * prompts
     # As if prompts differed; those that are alike have one mask together.
     return low * (prompts + repeats * work.groups * work.completion * (_reach(work, window) + work.completion))
 

@@ -263,7 +263,9 @@ def _updating(
 ) -> dict[str, int]:
     """The update at its fullest: as a backward pass begins, in its first layer, at its end, or in the optimizer."""
     training, low = config.training, 2 if config.training.dtype == "bf16" else 4
-    recomputed, work = training.gradient_checkpointing, micro.work
+    # A GPU attends to shared prompts in one call, in bf16.
+    work = replace(micro.work, one_call=micro.work.shared and not cpu and low == 2)
+    recomputed = training.gradient_checkpointing
     decoder, tower, rank = shape.decoder, shape.tower, training.lora.rank if training.lora else 0
     if rank:
         decoder = replace(decoder, trained=False, rank=rank)
@@ -306,7 +308,10 @@ def _updating(
     }
     finishes = {"gradients": gradients, "bf16 weights": in_tower, "vision tower": seen + again}
     held = (3 if shape.tied else 1) - (micro.passes == 1)
-    embeds = {"gradients": gradients, "bf16 weights": in_tower, "vision tower": seen, "embeddings": held * table}
+    # The tower's are the last of a single pass.
+    last = shape.vision if micro.passes == 1 and not (rank or training.freeze_vision) else 0
+    early = gradients * (shape.parameters - last) // shape.parameters
+    embeds = {"gradients": early, "bf16 weights": in_tower, "vision tower": seen, "embeddings": held * table}
     steps = {"gradients": gradients, "AdamW at work": adamw}
     stages = [begins, embeds, finishes, steps, *([recomputes] if recomputed else [])]
     return max(stages, key=lambda stage: sum(stage.values()))

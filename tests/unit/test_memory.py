@@ -12,7 +12,7 @@ from adapter_passes import each_family
 from mmcorl.data.sources import load_prompts
 from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.trainer import memory
-from mmcorl.trainer.activations import Stack
+from mmcorl.trainer.activations import Stack, Work, kept, per_layer
 from mmcorl.trainer.gpu_peak import GpuPeak
 from mmcorl.trainer.memory import GIB, Shape
 from model_adapters.testing.tiny import build_tiny
@@ -66,6 +66,31 @@ def test_what_each_sharding_divides_by_four_ranks(sharding, weights, gradients, 
     assert one.updating["bf16 weights"] == copy * BILLION
     # What the transformers engine samples from; vLLM's own weights are in its share.
     assert one.resident["whole copy"] == (6 * BILLION if sharding in ("zero3", "fsdp2") else 0)
+
+
+def test_one_call_keeps_what_it_gathers_and_no_mask():
+    stack = Stack(3, 8, 16, queries=8, keys=4)
+    masked, one_call = (Work(10, 3, groups=1, rows=2, shared=True, one_call=one) for one in (False, True))
+    # 16 tokens pass. Gone: their keys and values (2 x 4 numbers) and the output put together (8), in bf16; new: those
+    # of the prompt's own segment, gathered.
+    assert per_layer(stack, masked, 2) - per_layer(stack, one_call, 2) == 2 * (16 * (8 + 8) - 10 * 8)
+    # The mask: 2 heads of a key x 3 tokens by 10 + 3.
+    assert kept(stack, masked, 2, True) - kept(stack, one_call, 2, True) == 2 * (2 * 3 * 13)
+    # Blocks that attend both ways keep the mask of their prompt, and what it computes with.
+    blocks = replace(stack, blocks=True)
+    assert kept(blocks, one_call, 2, True) == kept(stack, one_call, 2, True) + 2 * (2 * 10**2)
+
+
+def test_a_single_pass_reaches_the_embeddings_before_the_tower():
+    shape = replace(SHAPE, vocabulary=400_000, tied=True)
+    agents = [{"name": "a", "model": "x"}]
+    training = {"dtype": "bf16", "gradient_checkpointing": True, "tokens_per_microbatch": 64}
+    sections = {"agents": agents, "sampling": {"max_new_tokens": 2}, "training": training}
+    prompts = memory.Prompts(8, 0)
+    for count, early in ((1, 2 * BILLION), (64, 3 * BILLION)):
+        config = settings(**sections, batch={"prompts": count, "completions": 2})
+        updating = memory.budget(config, 0, shape, prompts=prompts, cpu=False).updating
+        assert updating["gradients"] == 4 * early
 
 
 def test_a_frozen_tower_and_offloaded_states():
