@@ -99,6 +99,9 @@ def options_of(request: EngineRequest, device: torch.device, lora: Any) -> dict[
             options["mm_processor_kwargs"] = options.get("mm_processor_kwargs", {}) | limits
     if settings.kv_cache_gib is not None or not cuda:
         options["kv_cache_memory_bytes"] = int((settings.kv_cache_gib or 1) * 2**30)
+    if cuda and request.dtype != "fp32":
+        # As the trainer's: rounding logits to 16 bits is most of what two programs differ by.
+        options["hf_overrides"] = {"head_dtype": "float32", **options.get("hf_overrides", {})}
     if cuda:
         options["max_num_batched_tokens"] = max(BATCHED_TOKENS, request.max_rows)
     else:

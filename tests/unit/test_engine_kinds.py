@@ -12,6 +12,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+import model_adapters.head
 from adapter_passes import SETTINGS, TEXT_FAMILIES, VISION_FAMILIES, each_family, load
 from mmcorl.config import EngineSettings
 from mmcorl.engines import ENGINES, EngineRequest, max_rows, require_engine
@@ -154,4 +155,7 @@ def test_what_vllm_is_started_with_on_a_gpu(tiny_checkpoints: Mapping[str, Path]
     assert not options("cuda", sleep=False)["sleep_mode_offload_cudagraph"]
     # 100 pixels are up to 4 tokens of 28; the tiny checkpoint's own limit is 16 of them.
     assert gpu["mm_processor_kwargs"] == cpu["mm_processor_kwargs"] == {"max_pixels": 4 * 56 * 56}
-    assert "max_num_batched_tokens" not in cpu
+    assert {"max_num_batched_tokens", "hf_overrides"}.isdisjoint(cpu)
+    # Logits in fp32, as the trainer has them on a GPU.
+    assert gpu["hf_overrides"] == {"head_dtype": "float32"}
+    assert model_adapters.head.PRODUCTS.keys() == {"cuda"}
