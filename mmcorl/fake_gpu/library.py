@@ -17,7 +17,7 @@ from mmcorl.tools.zoo import cache_folder
 
 SOURCE = Path(__file__).with_name("device.cpp")
 COMPILER = "g++"
-OWN_KERNELS = ("silu_backward", "mish_backward", "native_channel_shuffle")
+OWN_KERNELS = ("silu_backward", "mish_backward", "native_channel_shuffle", "_fused_rms_norm")
 """Operators that CUDA has kernels for; a CPU build, finding none for CUDA, would compose them from others."""
 
 

@@ -97,9 +97,20 @@ def varlen() -> dict[str, Any]:
     return {"forward": forward, "backward": whole.flop - forward, "window": window, "calls": dict(whole.attention)}
 
 
+def fused() -> dict[str, int]:
+    """Operators that are one kernel on a GPU, forward and backward, and composed of several in a CPU build."""
+    from torch.nn import functional
+
+    with FakeGpu() as gpu:
+        states = torch.empty(64, 8, dtype=torch.bfloat16, device=CUDA, requires_grad=True)
+        gpu.start()
+        (functional.silu(states) * functional.rms_norm(states, (8,))).sum().backward()
+    return dict(gpu.total().names)
+
+
 def by_hand() -> dict[str, Any]:
     """All of the above."""
-    return {"product": product(), "attention": attention(), "varlen": varlen()}
+    return {"product": product(), "attention": attention(), "varlen": varlen(), "fused": fused()}
 
 
 def generation() -> dict[str, Any]:

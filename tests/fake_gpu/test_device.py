@@ -58,6 +58,14 @@ def test_arithmetic_of_a_variable_length_call(by_hand: Any) -> None:
     assert found["calls"] == {"varlen": 1, "varlen, backward": 1}
 
 
+def test_what_cuda_fuses_is_one_kernel(by_hand: Any) -> None:
+    found = by_hand["fused"]
+    kinds = ("silu", "silu_backward", "_fused_rms_norm", "_fused_rms_norm_backward")
+    assert {kind: found.get(kind) for kind in kinds} == dict.fromkeys(kinds, 1)
+    # Two products for the gradients of the two factors, and the one that is differentiated.
+    assert found["mul"] == 3
+
+
 def test_without_a_compiler_there_is_a_sentence(tmp_path: Any) -> None:
     environment = {**os.environ, "PATH": str(tmp_path), "MMCORL_CACHE": str(tmp_path)}
     command = [sys.executable, "-m", "mmcorl.cli", "doctor", "configs/text.yaml", "--dry"]
