@@ -56,15 +56,17 @@ def _lower(model: nn.Module, config: Config, encoder: PromptEncoder) -> None:
 
 def adamw(parameters: list[nn.Parameter], config: Config, lr: float) -> torch.optim.AdamW:
     """The run's AdamW at peak learning rate `lr`."""
-    settings = config.optimizer
+    settings, kind = config.optimizer, config.training.sharding
+    offloaded = config.training.offload != "none"
     return torch.optim.AdamW(
         parameters,
         lr,
         betas=settings.betas,
         eps=settings.eps,
         weight_decay=settings.weight_decay,
-        # One pass over each weight and no temporaries; sharding packages bring their own step.
-        fused=True if config.training.sharding == "none" else None,
+        # One pass over each weight and no temporaries. Sharding packages divide the work among GPUs, but what ZeRO
+        # offloads is stepped on a CPU.
+        fused=True if kind == "none" or (offloaded and kind != "fsdp2") else None,
     )
 
 
