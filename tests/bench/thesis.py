@@ -61,9 +61,11 @@ def overlap() -> Iterator[Arm]:
 
 
 def basin() -> Iterator[Arm]:
-    """Complementary pairs around p_A + p_B = 1."""
+    """Complementary pairs around p_A + p_B = 1, and what their own votes would have made of them."""
     for strong, total in SUMS.items():
-        yield Arm(f"sum_{total}", members(f"kappa=-1,strong={strong:g}", 2))
+        pair = members(f"kappa=-1,strong={strong:g}", 2)
+        yield Arm(f"sum_{total}", pair)
+        yield Arm(f"self_{total}", pair, changes={"supervision__kind": "self"})
 
 
 def weak_peer() -> Iterator[Arm]:
@@ -98,6 +100,8 @@ def ablations() -> Iterator[Arm]:
     yield Arm("votes_16_of_K_8", pair, changes={"supervision__votes": 16})
     yield Arm("self_and_peers", pair, changes={"supervision__kind": "self_and_peers"})
     yield Arm("pooled", pair, changes={"supervision__kind": "pooled"})
+    for share in ("quarter", "half", "three_quarters"):
+        yield Arm(f"own_{share}", pair, changes={"supervision__kind": f"tests.bench.own_share:{share}"})
     yield Arm("token", pair, changes={"objective__aggregation": "token"})
     yield Arm("gold", pair, changes={"supervision__kind": "gold"})
     views = {"data__train__views": {"request": {"columns": {"question": "reworded"}}}}

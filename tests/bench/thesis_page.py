@@ -249,7 +249,9 @@ def overlap_picture(arms: Arms) -> Figure:
 
 def basin_picture(arms: Arms) -> Figure:
     figure, (axes,) = blank("Complementary pairs around p_A + p_B = 1, skill by skill")
-    shown = {arm.removeprefix("sum_"): own for (name, arm), own in arms.items() if name == "basin"}
+    shown = {
+        arm.removeprefix("sum_"): own for (name, arm), own in arms.items() if name == "basin" and arm[:4] == "sum_"
+    }
     shown["1.2"] = arms.get(("overlap", "ring_-1.0"), [])
     for (total, own), colour in zip(sorted(shown.items()), PALETTE, strict=False):
         points = [pair for one in own for pair in one.skills.values()]
