@@ -7,6 +7,7 @@ Results go to stdout, progress and errors to stderr. Exit status: 0 done, 1 fail
 from __future__ import annotations
 
 import argparse
+import re
 import signal
 import sys
 import traceback
@@ -50,13 +51,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if " ".join(words[:2]) in COMMANDS:  # such as `rephrase audit`
         words[:2] = [" ".join(words[:2])]
     parser = _parser(words[0] if words else None)
+    overrides, words = _overrides(words)
     # argparse takes no positional arguments after an option that follows others; overrides may be anywhere.
     arguments, rest = parser.parse_known_args(words)
     if any(word.startswith("-") for word in rest) or (rest and not hasattr(arguments, "overrides")):
         removed = next((f" ({REMOVED[word]})" for word in rest if word in REMOVED), "")
         parser.error(f"unrecognized arguments: {' '.join(rest)}{removed}")
-    if rest:
-        arguments.overrides = [*arguments.overrides, *rest]
+    if overrides or rest:
+        arguments.overrides = [*arguments.overrides, *overrides, *rest]
     try:
         with enduring():
             return _run(arguments)
@@ -67,6 +69,22 @@ def main(argv: Sequence[str] | None = None) -> int:
             # The process ends: another Ctrl-C would only add a trace of Python's own clearing up.
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_IGN)
+
+
+def _overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Take the settings out of the words of a command that has them, `key.sub=value` after anything but an option:
+    an option of several values, such as `--methods` or `--seeds`, would take them for its own."""
+    models = COMMANDS[words[0]].models.values() if words and words[0] in COMMANDS else ()
+    if not any("overrides" in model.model_fields for model in models):
+        return [], list(words)
+    taken = [
+        bool(re.match(r"[a-z_][\w.]*=", word)) and not before.startswith("-")
+        for before, word in zip(["", *words], words, strict=False)
+    ]
+    apart = list(zip(words, taken, strict=True))
+    return [word for word, is_override in apart if is_override], [
+        word for word, is_override in apart if not is_override
+    ]
 
 
 def _run(arguments: argparse.Namespace) -> int:

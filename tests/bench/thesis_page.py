@@ -67,6 +67,14 @@ SHOWN = {
     "certainty": "start end sampled agreement tokens",
 }
 """Columns of each table."""
+BASELINE = {
+    "cohort": ("cohort", "ring_of_2"),
+    "rules": ("rules", "ring"),
+    "ablations": ("overlap", "ring_-0.6"),
+}
+"""The arm with which the others of an experiment are compared, draw by draw."""
+T_95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}
+"""Student's t of a 95 % interval by the number of draws."""
 
 
 @dataclass(frozen=True)
@@ -198,11 +206,23 @@ def spread(own: Sequence[Result], key: str) -> Spread | None:
     return Spread.of([one.numbers[key] for one in own])
 
 
-def table(title: str, arms: Mapping[str, Sequence[Result]], keys: Sequence[str], notes: Sequence[str] = ()) -> Table:
+def table(title: str, arms: Mapping[str, Sequence[Result]], keys: Sequence[str], base: Sequence[Result]) -> Table:
     columns: list[tuple[str, Align]] = [("arm", "left"), ("seeds", "right")]
     columns += [(COLUMNS[key], "right") for key in keys]
     rows = [[*cells(arm, len(own)), *(cell(spread(own, key), key) for key in keys)] for arm, own in arms.items()]
-    return Table(title, columns, rows, notes)
+    if base:
+        columns.append((f"end − {base[0].arm}, 95 %", "right"))
+        rows = [[*row, difference(own, base)] for row, own in zip(rows, arms.values(), strict=True)]
+    return Table(title, columns, rows)
+
+
+def difference(own: Sequence[Result], base: Sequence[Result]) -> Cell:
+    """Of the ends, draw by draw, with Student's interval over the draws."""
+    ends = {one.seed: one.numbers["end"] for one in base}
+    both = Spread.of([one.numbers["end"] - ends[one.seed] for one in own if ends.get(one.seed) is not None])
+    if both is None or not both.deviation:
+        return Cell("–")
+    return Cell(f"{both.mean:+.3f}", f"±{T_95[len(own)] * both.deviation / len(own) ** 0.5:.3f}")
 
 
 def cell(value: Spread | None, key: str) -> Cell:
@@ -219,7 +239,8 @@ def tables(arms: Arms) -> list[Table]:
         own = {arm: results for (name, arm), results in arms.items() if name == experiment}
         if own:
             told = (thesis.EXPERIMENTS[experiment].__doc__ or "").rstrip(".")
-            found.append(table(f"{experiment}: {told[0].lower()}{told[1:]}", own, keys.split()))
+            base = arms.get(BASELINE.get(experiment, ("", "")), [])
+            found.append(table(f"{experiment}: {told[0].lower()}{told[1:]}", own, keys.split(), base))
     return found
 
 

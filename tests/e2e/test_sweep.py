@@ -324,3 +324,16 @@ def _wait_for(what: Callable[[], bool]) -> None:
             return
         time.sleep(0.1)
     raise TimeoutError
+
+
+def test_settings_may_follow_an_option_of_several_values(capsys):
+    said = []
+    for words in (
+        ["steps=-1", "name=x{seed}", "--methods", "co_rl", "ttrl", "--seeds", "0", "1"],
+        ["--methods", "co_rl", "ttrl", "steps=-1", "--seeds", "0", "1", "name=x{seed}"],
+        ["--seeds", "0", "1", "steps=-1", "name=x{seed}", "--methods", "co_rl", "ttrl"],
+    ):
+        assert main(["sweep", str(QUICKSTART), *words]) == 2
+        said.append(capsys.readouterr().err)
+    assert len(set(said)) == 1
+    assert "steps" in said[0]
