@@ -126,18 +126,20 @@ def sweep(plan: SweepArguments, progress: Progress, output: Output) -> int:
 
     from mmcorl.report import sweep_page
 
-    score = _scoring(plan.evaluate, planned, out) if plan.evaluate else None
+    facts: dict[str, str] = {}
+    score = _scoring(plan.evaluate, planned, out, facts) if plan.evaluate else None
     failed = tool.run(planned, plan.jobs, quiet=progress.quiet)
     # Other benchmarks, or the same ones asked otherwise, are other evaluations of the same runs.
     name = hashlib.sha256((plan.evaluate or "").encode()).hexdigest()[:8]
     ends = tool.evaluate(planned, out, name, score, trained=True) if score else {}
     bases = tool.evaluate(planned, out, name, score, trained=False) if score else {}
     rows = tool.rows(planned, bases, ends)
-    page = sweep_page.write(out, planned, rows, plan.evaluate)
+    told = "; ".join([plan.evaluate, *facts.values()]) if plan.evaluate else None
+    page = sweep_page.write(out, planned, rows, told)
     if output.as_json:
         print(json.dumps(tool.record(rows)))
     else:
-        sweep_page.print_tables(planned, rows, plan.evaluate)
+        sweep_page.print_tables(planned, rows, told)
         files = ", ".join(str(out / f"sweep.{form}") for form in ("md", "tex", "csv", "json"))
         print(f"tables: {files}\npage: {page}")
     if failed:
@@ -146,8 +148,11 @@ def sweep(plan: SweepArguments, progress: Progress, output: Output) -> int:
     return 0
 
 
-def _scoring(text: str, planned: Sequence[Planned], out: Path) -> Scoring:
-    """Return what evaluates a checkpoint as one argument of benchmarks and options asks; refused now if it cannot."""
+def _scoring(text: str, planned: Sequence[Planned], out: Path, facts: dict[str, str]) -> Scoring:
+    """Return what evaluates a checkpoint as one argument of benchmarks and options asks; refused now if it cannot.
+
+    `facts` is filled with what belongs to the scores: the problems of each benchmark, and the grader.
+    """
     import eval_suite
     from eval_suite.pipeline import prepare
     from mmcorl.cli.eval import evaluation_of
@@ -159,8 +164,11 @@ def _scoring(text: str, planned: Sequence[Planned], out: Path) -> Scoring:
         prepare(model, out / "base", names, now, reporter)
 
     def score(model: str, folder: Path, like: str | None) -> dict[str, float]:
-        scores = eval_suite.evaluate(model, names, folder, options, reporter=reporter, like=like).scores
-        return {name: score["accuracy"] for name, score in scores.items()}
+        print(f"evaluating {model}", file=sys.stderr)
+        result = eval_suite.evaluate(model, names, folder, options, reporter=reporter, like=like)
+        for name, one in result.scores.items():
+            facts[name] = f"{name}: {one['n']:,} problems, {one['grader']['name']} {one['grader']['version']}"
+        return {name: one["accuracy"] for name, one in result.scores.items()}
 
     return score
 

@@ -132,9 +132,12 @@ def require_columns(table: Table, wanted: Mapping[str, str | None], where: str) 
         if column is not None and row_parsing.top_level(column, table.columns) not in table.columns
     }
     if missing:
-        names = ", ".join(f"{column!r} ({field})" for field, column in missing.items())
+        names = ", ".join(repr(column) + f" ({field})" * (column != field) for field, column in missing.items())
         have = ", ".join(map(repr, table.columns)) or "none"
-        raise UserError(f"{where} has no column {names}; its columns are {have}: set `columns` accordingly")
+        raise UserError(
+            f"{where} has no column {names}; its columns are {have}: say which is which (`columns` in a config, "
+            f"`--data-set columns.{next(iter(missing))}=NAME` of `mmcorl eval`)"
+        )
 
 
 def stored_columns(named: Sequence[str | None], table: Table) -> list[str]:

@@ -16,32 +16,40 @@ from mmcorl.tools.sweep import Row, Spread
 BASE = "Base"
 NOTE = (
     "Percent; ± is the standard deviation over the seeds. Bold is the best and underlined the second best method "
-    "without known answers, equal ones alike; Base and methods with known answers are not ranked."
+    "without known answers, equal ones alike, none where all are equal; Base and methods with known answers are not "
+    "ranked."
 )
 
 
-def method_table(rows: Sequence[Row], backbones: Mapping[str, str], references: Collection[str]) -> Table:
+def method_table(
+    rows: Sequence[Row], backbones: Mapping[str, str], references: Collection[str], benchmarks: Collection[str] = ()
+) -> Table:
     """Return the table of a sweep's rows.
 
     Args:
         rows: of `mmcorl.tools.sweep.rows`, at least one.
         backbones: headings by agent.
         references: methods that are not ranked.
+        benchmarks: the sets that the mean is over, if there are any; else it is over all.
     """
     keys = dict.fromkeys(key for row in rows for key in row if key.startswith("accuracy/") and key.count("/") == 1)
     sets = [key.removeprefix("accuracy/") for key in keys]
     columns: list[tuple[str, Align]] = [("Method", "left"), *((name, "right") for name in sets)]
-    columns += [("Avg", "right")] * (len(sets) > 1)
+    mean_of = [name for name in sets if name in benchmarks] or sets
+    columns += [("Avg", "right")] * (len(mean_of) > 1)
     body: list[list[Cell]] = []
     groups = {}
     for agent, heading in backbones.items():
         groups[len(body)] = heading
         most = max(rows, key=lambda row: len(row["seeds"]))
-        lines = {BASE: _scores(most, "start", sets, agent)}
-        lines |= {row["method"]: _scores(row, "accuracy", sets, agent) for row in rows}
+        lines = {BASE: _scores(most, "start", sets, mean_of, agent)}
+        lines |= {row["method"]: _scores(row, "accuracy", sets, mean_of, agent) for row in rows}
         ranked = [line for name, line in lines.items() if name not in (BASE, *references)]
         ranks = [
-            sorted({_shown(value) for value in column} - {""}, reverse=True)[:2] for column in zip(*ranked, strict=True)
+            sorted(distinct, reverse=True)[:2]
+            if len(distinct := {_shown(value) for value in column} - {""}) > 1 or len(ranked) == 1
+            else []
+            for column in zip(*ranked, strict=True)
         ]
         for name, line in lines.items():
             places = ranks if name not in (BASE, *references) else [[]] * len(line)
@@ -49,14 +57,14 @@ def method_table(rows: Sequence[Row], backbones: Mapping[str, str], references: 
     return Table("Methods by backbone", columns, body, (NOTE,), groups=groups)
 
 
-def _scores(row: Row, what: str, sets: Sequence[str], agent: str) -> list[Spread | None]:
-    """Return the numbers of one line, their mean last where there are several."""
-    line = [row.get(f"{what}/{name}/{agent}") for name in sets]
-    if len(line) < 2:
-        return line
-    known = [one.mean for one in line if one is not None]
+def _scores(row: Row, what: str, sets: Sequence[str], mean_of: Sequence[str], agent: str) -> list[Spread | None]:
+    """Return the numbers of one line, last the mean over `mean_of` where these are several."""
+    line = {name: row.get(f"{what}/{name}/{agent}") for name in sets}
+    if len(mean_of) < 2:
+        return list(line.values())
+    known = [one.mean for name in mean_of if (one := line[name]) is not None]
     # A mean over other benchmarks than the line above is no mean to compare.
-    return [*line, Spread(fmean(known), None, 1) if len(known) == len(line) else None]
+    return [*line.values(), Spread(fmean(known), None, 1) if len(known) == len(mean_of) else None]
 
 
 def _shown(value: Spread | None) -> str:

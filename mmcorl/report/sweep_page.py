@@ -62,7 +62,7 @@ def print_tables(planned: Sequence[Planned], rows: Sequence[Row], evaluated: str
 def by_backbone(planned: Sequence[Planned], rows: Sequence[Row], evaluated: str | None) -> Table:
     """Return the sweep's accuracies in the paper's layout: a block per agent, start and methods as its rows.
 
-    `evaluated`: the benchmarks and options of `--evaluate`.
+    `evaluated`: how `--evaluate` scored them, in words; the mean is then over the benchmarks, without validation sets.
     """
     backbones = {
         agent.name: f"{agent.name}: {agent.model.partition('@')[0] if agent.model.startswith('zoo:') else agent.model}"
@@ -70,7 +70,9 @@ def by_backbone(planned: Sequence[Planned], rows: Sequence[Row], evaluated: str 
     }
     taught = {one.method for one in planned if RULES.find(one.config.supervision.kind).needs_gold}
     taught |= {one.method for one in planned if REWARDS.find(one.config.reward.kind).needs_gold}
-    table = method_table(rows, backbones, taught)
+    validation = {name for one in planned if one.done for name in read_run(one.path).sets}
+    sets = {key.split("/")[1] for row in rows for key in row if key.startswith("accuracy/")}
+    table = method_table(rows, backbones, taught, sets - validation)
     return replace(table, notes=(*table.notes, f"All were asked alike: {evaluated}.")) if evaluated else table
 
 

@@ -58,7 +58,7 @@ ttrl@original: {supervision.votes: 64, batch.completions: 32, objective.minibatc
 ttrl@original+kl0: {objective.kl_coef: 0.0, optimizer.schedule: cosine, optimizer.min_lr_ratio: 0.0}
 mm_upt@original: {batch.prompts: 512, batch.completions: 10, objective.minibatches: 4, optimizer.schedule: constant}
 rent@original: {batch.completions: 5, reward.kind: entropy, optimizer.schedule: constant}
-intuitor@original: {batch.completions: 7, optimizer.warmup_ratio: 0.1}
+intuitor@original: {batch.completions: 8, optimizer.warmup_ratio: 0.1}
 co_rewarding_2@original: {optimizer.warmup_ratio: 0.1, optimizer.min_lr_ratio: 0.0, batch.completions: 8}
 comas@original: {batch.completions: 4, episode.evaluators: anyone, sampling.max_new_tokens: 4096}
 marti@original: {batch.completions: 2, objective.importance_cap: 2.0, objective.kl_coef: 0.001, batch.prompts: 16}

@@ -1,4 +1,4 @@
-"""`mmcorl prove`: what is skipped, what fails, what is counted. The whole command is in tests/e2e/test_prove.py."""
+"""`mmcorl prove`: what is skipped, what fails, what is counted; tests/e2e has the whole command."""
 
 from __future__ import annotations
 
