@@ -101,7 +101,7 @@ def options_of(request: EngineRequest, device: torch.device, lora: Any) -> dict[
         options["kv_cache_memory_bytes"] = int((settings.kv_cache_gib or 1) * 2**30)
     if cuda and request.dtype != "fp32":
         # As the trainer's: rounding logits to 16 bits is most of what two programs differ by.
-        options["hf_overrides"] = {"head_dtype": "float32", **options.get("hf_overrides", {})}
+        options["hf_overrides"] = fp32_head(request.policy.model.config) | options.get("hf_overrides", {})
     if cuda:
         options["max_num_batched_tokens"] = max(BATCHED_TOKENS, request.max_rows)
     else:
@@ -110,6 +110,15 @@ def options_of(request: EngineRequest, device: torch.device, lora: Any) -> dict[
         rank = next(rank for rank in MAX_LORA_RANKS if rank >= lora.r)
         options |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank}
     return options
+
+
+def fp32_head(config: Any) -> dict[str, Any]:
+    """What in a model's config has vLLM compute logits in fp32.
+
+    It looks into the config that it builds the language model from: the whole one, or the text model's alone.
+    """
+    wide, text = {"head_dtype": "float32"}, config.get_text_config()
+    return wide | {name: wide for name in config.sub_configs if getattr(config, name, None) is text}
 
 
 def prepare(device: torch.device) -> None:

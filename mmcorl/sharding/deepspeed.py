@@ -27,6 +27,10 @@ from mmcorl.config import Config
 from mmcorl.policy.policy import Policy, Rows
 from mmcorl.sharding.base import LogProbs, Optimizer, Part, Shards
 from mmcorl.sharding.ranks import Ranks
+from model_adapters.head import Head
+
+SENT_AS_BF16 = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, Head)
+"""Modules whose weights and gradients are: DeepSpeed's own, which it tells by the very class, and our head."""
 
 
 def _deepspeed(device: torch.device) -> Any:
@@ -75,7 +79,11 @@ def _settings(config: Config, stage: int, *, training: bool = True) -> dict[str,
         "gradient_clipping": config.optimizer.max_grad_norm,
         "zero_optimization": zero,
         "zero_force_ds_cpu_optimizer": False,
-        "torch_autocast": {"enabled": config.training.dtype == "bf16", "dtype": "bfloat16"},
+        "torch_autocast": {
+            "enabled": config.training.dtype == "bf16",
+            "dtype": "bfloat16",
+            "lower_precision_safe_modules": [f"{kind.__module__}.{kind.__name__}" for kind in SENT_AS_BF16],
+        },
     }
 
 

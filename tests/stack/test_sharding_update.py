@@ -10,14 +10,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from adapter_passes import load
+from mmcorl.sharding.deepspeed import _settings
 from mmcorl.sharding.ranks import ALONE, Ranks
 from sharding_worlds import SHARES_OF_TWO, Done, Task, Worlds, confidences, done, train
-from worker_parts import largest_difference
+from worker_parts import largest_difference, settings
 
 pytestmark = pytest.mark.stack
 
@@ -191,3 +194,20 @@ def test_an_engine_in_every_rank_follows_divided_weights(
     assert [len(texts) for texts in result.texts] == [2 * 4 + 2, 3 * 4 + 3]
     assert [*result.texts[0][-2:], *result.texts[1][-3:]] == expected
     assert kind == "transformers" or result.timings["sync_gb"] > 0
+
+
+def test_the_head_is_sent_as_bf16_like_any_matrix(tiny_checkpoints: Mapping[str, Path], monkeypatch: Any) -> None:
+    """DeepSpeed knows modules by their very class, and the head has one of its own."""
+    from deepspeed.runtime import torch_autocast
+
+    for name in ("TORCH_AUTOCAST_INITIALIZED", "TORCH_AUTOCAST_DTYPE"):
+        monkeypatch.setattr(torch_autocast, name, getattr(torch_autocast, name))
+    model = load("qwen2", tiny_checkpoints["qwen2"]).model
+    engine = SimpleNamespace(module=model, zero_quantized_weights=lambda: False)
+    config = settings(training={"dtype": "bf16", "sharding": "zero2"})
+    named = _settings(config, 2)["torch_autocast"]["lower_precision_safe_modules"]
+    torch_autocast.init_autocast_params(engine, torch.bfloat16, named)
+    marked = {name for name, one in model.named_parameters() if torch_autocast.has_comm_dtype(one)}
+    table = model.get_output_embeddings().weight
+    matrices = {name for name, one in model.named_parameters() if "_proj." in name or one is table}
+    assert marked == matrices

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from adapter_passes import SETTINGS
-from vllm_parts import Bench
+from mmcorl.engines.vllm_setup import fp32_head
+from vllm_parts import FAMILIES, Bench
 
 pytestmark = pytest.mark.stack
 
@@ -118,3 +119,19 @@ def test_pictures_that_qwen_is_prepared_for_are_no_larger_than_max_side(benches:
     config = bench.engine.llm.llm_engine.vllm_config.model_config
     told = bench.loaded.adapter.engine_limits(bench.loaded.processor, SETTINGS)["max_pixels"]
     assert MULTIMODAL_REGISTRY.get_processing_info(config).get_max_image_tokens() == told // 28**2
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_head_is_in_fp32_from_whichever_config_the_language_model_is_built(
+    family: str, tiny_checkpoints: Mapping[str, Path]
+) -> None:
+    """InternVL's and Gemma's language models get the text model's config alone, Qwen's the whole one."""
+    import torch
+    from transformers import AutoConfig
+    from vllm.config import ModelConfig, VllmConfig
+
+    path = str(tiny_checkpoints[family])
+    overrides = fp32_head(AutoConfig.from_pretrained(path))
+    config = ModelConfig(model=path, dtype="bfloat16", hf_overrides=overrides, max_model_len=64)
+    inner = VllmConfig(model_config=config).with_hf_config(config.hf_text_config)
+    assert (config.head_dtype, inner.model_config.head_dtype) == (torch.float32, torch.float32)

@@ -157,5 +157,5 @@ def test_what_vllm_is_started_with_on_a_gpu(tiny_checkpoints: Mapping[str, Path]
     assert gpu["mm_processor_kwargs"] == cpu["mm_processor_kwargs"] == {"max_pixels": 4 * 56 * 56}
     assert {"max_num_batched_tokens", "hf_overrides"}.isdisjoint(cpu)
     # Logits in fp32, as the trainer has them on a GPU.
-    assert gpu["hf_overrides"] == {"head_dtype": "float32"}
+    assert gpu["hf_overrides"] == {"head_dtype": "float32", "text_config": {"head_dtype": "float32"}}
     assert model_adapters.head.PRODUCTS.keys() == {"cuda"}
