@@ -264,6 +264,7 @@ def item_from_row(row: Mapping[str, Any]) -> Item:
     if fields["choices"] is not None:
         fields["choices"] = tuple(fields["choices"])
     fields["stops"] = tuple(fields.get("stops", ()))
+    fields["shots"] = tuple((asked, answer) for asked, answer in fields.get("shots", ()))
     return Item(**fields)
 
 

@@ -49,6 +49,10 @@ class Item:
     """Relative tolerance of a numeric answer (SciBench: 0.05)."""
     reading: Literal["commitment", "last_number"] = "commitment"
     """What the answer of a response is: what it commits to, or its last number."""
+    shots: tuple[tuple[str, str], ...] = ()
+    """Solved problems before the question, as turns: what the user asks and what the assistant answers."""
+    answer_prefix: str = ""
+    """Words that begin the answer for the model; no part of its response."""
     stops: tuple[str, ...] = ()
     """Where a response ends for the grader: what a base model goes on to write after its answer."""
     meta: Mapping[str, Any] = field(default_factory=lambda: NO_META)
@@ -62,7 +66,9 @@ class Item:
     @property
     def fingerprint(self) -> str:
         """Hash of everything a response or a verdict depends on."""
-        parts = (self.benchmark, self.id, self.question, self.gold, self.for_judge, repr(self.choices))
+        parts: tuple[str, ...] = (self.benchmark, self.id, self.question, self.gold, self.for_judge, repr(self.choices))
+        if self.shots or self.answer_prefix:
+            parts += (repr(self.shots), self.answer_prefix)
         digest = hashlib.sha256("\x1f".join(parts).encode("utf-8", "surrogatepass"))
         for image in self.images:
             digest.update(hashlib.sha256(image).digest())

@@ -54,8 +54,13 @@ PROTOCOLS: Mapping[ProtocolName, Protocol] = {
         untrained={"chat_template": "off"},
         # The mean of avg@8 over three seeds is the mean of 24 responses. LiveCodeBench has its harness's defaults.
         by_benchmark={"amc": {"samples": 24}, "livecodebench": {"temperature": 0.2, "max_new_tokens": 2000}},
-        forms={"gsm8k": "gsm8k_five_shot", "gpqa_diamond": "gpqa_diamond_boxed"},
-        continued={"humaneval": "humaneval_completion"},
+        forms={
+            "gsm8k": "gsm8k_five_shot",
+            "gpqa_diamond": "gpqa_diamond_boxed",
+            "humaneval": "humaneval_instruct",
+            "mbpp": "mbpp_instruct",
+        },
+        continued={"humaneval": "humaneval_completion", "mbpp": "mbpp"},
     ),
     "paper-vlm": Protocol(
         {"style": "as-trained", "chat_template": "on", "samples": 1, "temperature": 0.0, "max_new_tokens": 16384},

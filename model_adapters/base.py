@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import patches
 from model_adapters.errors import AdapterError
-from model_adapters.templates import NO_ARGUMENTS, Template, arguments
+from model_adapters.templates import NO_ARGUMENTS, Shots, Template, arguments
 
 
 @dataclass(frozen=True)
@@ -133,11 +133,14 @@ class ModelAdapter(ABC):
         system: str | None = None,
         vision: VisionSettings = DEFAULT_VISION,
         template: Template = NO_ARGUMENTS,
+        shots: Shots = (),
+        answer_prefix: str = "",
     ) -> Encoded:
         """Encode one prompt: images first, then the text, as one user turn with the generation prompt.
 
         The ids equal those of the chat template and processor alone. `images` come from `load_image`. `template` sets
-        arguments of the chat template, such as Qwen3's `enable_thinking`; with `off` the text alone is encoded. Raises
+        arguments of the chat template, such as Qwen3's `enable_thinking`; with `off` the text alone is encoded. `shots`
+        are turns before it, and `answer_prefix` begins the assistant's turn, which the model continues. Raises
         AdapterError for a prompt that cannot be encoded or contains turn markers.
         """
 
@@ -150,6 +153,8 @@ class ModelAdapter(ABC):
         system: str | None = None,
         vision: VisionSettings = DEFAULT_VISION,
         template: Template = NO_ARGUMENTS,
+        shots: Shots = (),
+        answer_prefix: str = "",
     ) -> int:
         """Return the number of tokens `encode` would produce; raises what it raises.
 
@@ -160,7 +165,8 @@ class ModelAdapter(ABC):
         if small is not None:
             more = sum((self.image_tokens(processor, image.size, vision) or 0) - small for image in images)
             images = [Image.new("RGB", _SMALL)] * len(images)
-        encoded = self.encode(processor, text, images, system=system, vision=vision, template=template)
+        turns = {"system": system, "shots": shots, "answer_prefix": answer_prefix}
+        encoded = self.encode(processor, text, images, vision=vision, template=template, **turns)
         return len(encoded.input_ids) + more
 
     def image_tokens(self, processor: Any, size: tuple[int, int], vision: VisionSettings) -> int | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from model_adapters.base import DEFAULT_VISION, AdapterError, Encoded, ModelAdapter, VisionSettings
 from model_adapters.loading import load_pretrained, read_pretrained, refusing_damage, stop_ids, unwrap
-from model_adapters.templates import NO_ARGUMENTS, Template, refuse_control_tokens, render
+from model_adapters.templates import NO_ARGUMENTS, Shots, Template, conversation, render
 
 
 class ImageTextAdapter(ModelAdapter):
@@ -60,21 +61,20 @@ class ImageTextAdapter(ModelAdapter):
         system: str | None = None,
         vision: VisionSettings = DEFAULT_VISION,
         template: Template = NO_ARGUMENTS,
+        shots: Shots = (),
+        answer_prefix: str = "",
     ) -> Encoded:
         """Encode one prompt with the checkpoint's chat template and processor."""
-        for part in (text, system or ""):
+        for part in (text, system or "", *chain(*shots), answer_prefix):
             markup = next((token for token in self.media_tokens if token in part), None)
             if markup is not None:
                 raise AdapterError(
                     f"the prompt contains {markup!r}, which {self.family} reads as image markup: "
                     "remove it from the text and pass the image in `images`"
                 )
-        refuse_control_tokens(processor, text, system)
+        turns = {"system": system, "shots": shots, "answer_prefix": answer_prefix}
+        messages = conversation(processor, text, len(images), **turns)
         images = self.prepare_images(processor, images, vision)
-        content: list[dict[str, Any]] = [{"type": "image"} for _ in images]
-        messages = [{"role": "user", "content": [*content, {"type": "text", "text": text}]}]
-        if system:
-            messages.insert(0, {"role": "system", "content": [{"type": "text", "text": system}]})
         chat = render(processor, messages, template, tokenize=False)
         inputs = processor(
             text=[chat],

@@ -27,6 +27,9 @@ Template = Mapping[str, Any] | Literal["off"]
 NO_ARGUMENTS: Mapping[str, Any] = MappingProxyType({})
 """No arguments: the template's defaults."""
 
+Shots = Sequence[tuple[str, str]]
+"""Turns before the question: what the user asks and what the assistant answers."""
+
 TODAY = datetime(2024, 7, 26)
 """Today for every template, the fallback date of Llama's: prompts must not change overnight."""
 
@@ -45,16 +48,34 @@ _bounded: set[str] = set()
 _control: WeakKeyDictionary[Any, tuple[str, tuple[str, ...]]] = WeakKeyDictionary()
 
 
-def render(processor: Any, messages: Sequence[Mapping[str, Any]], given: Template, **options: Any) -> Any:
-    """Call `apply_chat_template` with the generation prompt and the checked arguments `given`.
+def conversation(
+    processor: Any, text: str, images: int = 0, *, system: str | None, shots: Shots, answer_prefix: str
+) -> list[dict[str, Any]]:
+    """Return the messages of a prompt, the images first in the user's last; raises AdapterError for turn markers."""
+    turns = [("system", system)] if system else []
+    turns += [turn for asked, answer in shots for turn in (("user", asked), ("assistant", answer))]
+    turns += [("user", text), *([("assistant", answer_prefix)] if answer_prefix else [])]
+    for role, said in turns:
+        refuse_control_tokens(processor, *(("", said) if role == "system" else (said, None)))
+    messages = [{"role": role, "content": _content(processor, said)} for role, said in turns]
+    if images:
+        asked = messages[-2 if answer_prefix else -1]
+        asked["content"] = [{"type": "image"}] * images + asked["content"]
+    return messages
 
+
+def render(processor: Any, messages: Sequence[Mapping[str, Any]], given: Template, **options: Any) -> Any:
+    """Call `apply_chat_template` with the checked arguments `given` and the generation prompt.
+
+    A last message of the assistant is left open instead, as the template writes it: Llama's and Gemma's trim it.
     Raises AdapterError when the template refuses the messages, such as a system turn it does not support.
     """
     if isinstance(given, str):
         return _without_template(processor, messages, **options)
-    options |= arguments(processor, given)
+    begun = messages[-1]["role"] == "assistant"
+    options |= arguments(processor, given) | {"add_generation_prompt": not begun, "continue_final_message": begun}
     try:
-        return processor.apply_chat_template(list(messages), add_generation_prompt=True, **options)
+        return processor.apply_chat_template(list(messages), **options)
     except Exception as error:  # a template is a program: it may raise anything
         if messages[0]["role"] != "system":
             raise AdapterError(
@@ -68,10 +89,17 @@ def render(processor: Any, messages: Sequence[Mapping[str, Any]], given: Templat
 
 
 def _without_template(processor: Any, messages: Sequence[Mapping[str, Any]], **options: Any) -> Any:
-    """Return the text of the only turn, or its ids with the start token that the tokenizer adds, if any."""
-    content = messages[-1]["content"]
-    parts = [content] if isinstance(content, str) else [part.get("text") for part in content]
-    for what, found in (("a system message", len(messages) > 1), ("images", None in parts)):
+    """Return the texts of the turns, or their ids with the start token that the tokenizer adds, if any.
+
+    A blank line follows the answer of a solved problem.
+    """
+    parts: list[Any] = []
+    for message in messages:
+        content = message["content"]
+        parts += [content] if isinstance(content, str) else [part.get("text") for part in content]
+        if message["role"] == "assistant" and message is not messages[-1]:
+            parts.append("\n\n")
+    for what, found in (("a system message", messages[0]["role"] == "system"), ("images", None in parts)):
         if found:
             raise AdapterError(
                 f"{_name(processor)} is asked without its chat template, which alone has a place for {what}: "

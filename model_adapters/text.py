@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from model_adapters.base import DEFAULT_VISION, AdapterError, Encoded, ModelAdapter, VisionSettings
 from model_adapters.loading import load_pretrained, read_pretrained, stop_ids, unwrap
-from model_adapters.templates import NO_ARGUMENTS, Template, refuse_control_tokens, render
+from model_adapters.templates import NO_ARGUMENTS, Shots, Template, conversation, render
 
 
 class TextAdapter(ModelAdapter):
@@ -54,6 +54,8 @@ class TextAdapter(ModelAdapter):
         system: str | None = None,
         vision: VisionSettings = DEFAULT_VISION,
         template: Template = NO_ARGUMENTS,
+        shots: Shots = (),
+        answer_prefix: str = "",
     ) -> Encoded:
         """Encode one prompt with the tokenizer's chat template.
 
@@ -65,10 +67,7 @@ class TextAdapter(ModelAdapter):
                 f"{processor.name_or_path} is a text model and this prompt has {len(images)} images: "
                 "use a vision-language checkpoint, or a data set without images"
             )
-        refuse_control_tokens(processor, text, system)
-        messages = [{"role": "user", "content": text}]
-        if system:
-            messages.insert(0, {"role": "system", "content": system})
+        messages = conversation(processor, text, system=system, shots=shots, answer_prefix=answer_prefix)
         # The template call tokenizes, so a <bos> in the template is not added twice.
         inputs = render(processor, messages, template, return_dict=True, return_tensors="pt")
         ids = inputs["input_ids"][0]

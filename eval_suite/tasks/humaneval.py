@@ -5,7 +5,10 @@ Columns  task_id (`HumanEval/0`), prompt, canonical_solution, test (defines `che
 Licence  MIT.
 Metric   pass@1. One test per problem, `check`; it is run against the solution in another process.
 Forms    `humaneval` asks for the whole function in a fenced block (chat); `humaneval_completion` shows the prompt
-         alone, which a base model continues. Either kind of response is understood in both.
+         alone, which a base model continues. Either kind of response is understood in both. `humaneval_instruct` is
+         lm-evaluation-harness' task of that name (version 4): its words, an answer begun for the model up to the end of
+         the prompt, and of the response the text up to a stop sequence or a fence. The harness stops sampling there, at
+         1,024 tokens at most; here a response is cut when it is graded, and its budget is the protocol's.
 Traps
 - Tests of 32, 38 and 50 call helpers that only the prompt defines (`poly`, `encode_cyclic`, `encode_shift`); so do
   solutions of 38. The prompt therefore runs before the solution and before the tests.
@@ -37,9 +40,16 @@ _REQUEST = (
 )
 
 
-def _item(name: str, row: Row, question: str) -> Item:
+_INSTRUCT = (
+    "Write a solution to the following problem and make sure that it passes the tests:\n```python\n{prompt}\n```\n"
+)
+_BEGUN = "Here is the completed function:\n```python\n{prompt}\n"
+
+
+def _item(name: str, row: Row, question: str, answer_prefix: str = "") -> Item:
     meta = {"prompt": row.text("prompt"), "entry_point": row.text("entry_point").strip()}
-    return Item(name, row.text("task_id"), question, row.text("test"), kind="code", meta=meta)
+    id, tests = row.text("task_id"), row.text("test")
+    return Item(name, id, question, tests, kind="code", meta=meta, answer_prefix=answer_prefix)
 
 
 def read(row: Row) -> Item:
@@ -50,6 +60,12 @@ def read(row: Row) -> Item:
 def read_completion(row: Row) -> Item:
     """One row as an item that is to be continued; raises RowError."""
     return _item("humaneval_completion", row, row.text("prompt"))
+
+
+def read_instruct(row: Row) -> Item:
+    """One row as an item in the harness's words, the answer begun; raises RowError."""
+    prompt = row.text("prompt")
+    return _item("humaneval_instruct", row, _INSTRUCT.format(prompt=prompt), _BEGUN.format(prompt=prompt))
 
 
 def program(item: Item, response: Response) -> ExtractedProgram:
@@ -74,6 +90,16 @@ def _continuation(prompt: str, response: Response) -> ExtractedProgram:
     if not body.strip() or first not in (" ", "\t") or not parses(prompt + body):
         return ExtractedProgram(CodeAnswer(None, "none"), None)
     return ExtractedProgram(CodeAnswer(body, "text"), Program(prompt + body))
+
+
+def program_instruct(item: Item, response: Response) -> ExtractedProgram:
+    """The prompt and the response up to its first stop sequence or fence, as the harness reads it."""
+    body = response.text
+    for end in (*STOPS, "```"):
+        body = body.partition(end)[0]
+    if not body.strip():
+        return ExtractedProgram(CodeAnswer(None, "none"), None)
+    return ExtractedProgram(CodeAnswer(body, "text"), Program(item.meta["prompt"] + body))
 
 
 def test(item: Item, solution: Program, sandbox: Sandbox) -> CodeResult:
@@ -129,4 +155,12 @@ HUMANEVAL_COMPLETION = replace(
     suites=(),
     form_of="humaneval",
     read=read_completion,
+)
+
+HUMANEVAL_INSTRUCT = replace(
+    HUMANEVAL_COMPLETION,
+    name="humaneval_instruct",
+    title="HumanEval instruct",
+    code=CodeTask(program_instruct, test, observe),
+    read=read_instruct,
 )

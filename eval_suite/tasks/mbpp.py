@@ -6,6 +6,9 @@ Licence  CC BY 4.0.
 Metric   pass@1: all three assertions hold.
 Forms    `mbpp` is the 3-shot prompt of the data set's authors with the tasks 2, 3 and 4 and answers between [BEGIN]
          and [DONE] (Austin et al. 2021; the paper's column). `mbpp_zero_shot` asks for a fenced block, as CoMAS does.
+         `mbpp_instruct` is lm-evaluation-harness' task of that name (version 1): the same three problems as turns, an
+         answer begun with a fence, and of the response the text up to the next one, without which it has no program.
+         The harness's budget is 256 tokens, here it is the protocol's; the set-up code of task 367 runs here only.
 Traps
 - The prompt shows all three assertions, so the held-out one of the behaviour vote is held out of the vote only.
 - Task 367 builds its input from a class of the solution (`Node`): objects stay in the solution's process and the
@@ -16,15 +19,17 @@ Traps
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from eval_suite.benchmark import Benchmark, Row
 from eval_suite.grading.code_task import CodeTask, ExtractedProgram, texts
 from eval_suite.items import Item, Response
 from mmcorl.data.row_parsing import RowError
 from mmcorl.sandbox.calls import calls_of
-from mmcorl.sandbox.extract import definitions, extract_code
+from mmcorl.sandbox.extract import CodeAnswer, definitions, extract_code
 from mmcorl.sandbox.process import Sandbox
 from mmcorl.sandbox.run_tests import CodeResult, Observation, Program, observe_calls, run_python_tests
 
@@ -64,6 +69,13 @@ _SHOTS: Sequence[tuple[str, Sequence[str], str]] = (
 """Tasks 2, 3 and 4 of the data set (CC BY 4.0, Austin et al.), which belong to no scored split."""
 
 
+_INSTRUCT = (
+    "You are an expert Python programmer, and here is your task:\n{text}\nYour code should pass these tests:\n{tests}"
+)
+_FENCE, _BEGUN = "```", "\n```python\n"
+_LANGUAGE = re.compile(r"\w+[ \t]*\n")
+
+
 def _asked(text: str, tests: Sequence[str]) -> str:
     return _ASK.format(text=text, tests="\n".join(tests)) + _BEGIN + "\n"
 
@@ -71,7 +83,17 @@ def _asked(text: str, tests: Sequence[str]) -> str:
 FEW_SHOT = "".join(_asked(text, tests) + code + f"\n{_DONE}\n\n" for text, tests, code in _SHOTS)
 
 
-def _item(name: str, row: Row, question: str) -> Item:
+def _instructed(text: str, tests: Sequence[str]) -> str:
+    return _INSTRUCT.format(text=text, tests="\n".join(tests[:3]))
+
+
+# The harness has the line ends of the data set.
+INSTRUCT_SHOTS = tuple(
+    (_instructed(text, tests), _BEGUN + code.replace("\n", "\r\n") + "\n" + _FENCE) for text, tests, code in _SHOTS
+)
+
+
+def _item(name: str, row: Row, question: str, **turns: Any) -> Item:
     tests = [test.strip() for test in row.texts("test_list")]
     setup = (row.maybe_text("test_setup_code") or "").replace("\r\n", "\n")
     mentioned = "\n".join([*tests, setup])
@@ -80,7 +102,7 @@ def _item(name: str, row: Row, question: str) -> Item:
         raise RowError("no_tests", "column 'test_list' calls nothing that column 'code' defines")
     gold = "\n".join([setup, *tests]).strip()
     meta = {"tests": tests, "setup": setup, "names": names}
-    return Item(name, str(row.integer("task_id")), question, gold, kind="code", meta=meta)
+    return Item(name, str(row.integer("task_id")), question, gold, kind="code", meta=meta, **turns)
 
 
 def read(row: Row) -> Item:
@@ -96,14 +118,36 @@ def read_zero_shot(row: Row) -> Item:
     return _item("mbpp_zero_shot", row, f"{row.text('text').strip()}\n\n{request}\n{tests}\n\n{answer}")
 
 
+def read_instruct(row: Row) -> Item:
+    """One row as an item behind three solved ones in turns, the answer begun; raises RowError."""
+    question = _instructed(row.text("text"), row.texts("test_list"))
+    return _item("mbpp_instruct", row, question, shots=INSTRUCT_SHOTS, answer_prefix=_BEGUN)
+
+
 def program(item: Item, response: Response) -> ExtractedProgram:
     """The program a response gives: up to [DONE], the last block in it or the whole text."""
     text, done, _ = response.text.partition(_DONE)
     answer = extract_code(text.rpartition(_BEGIN)[2], "stop" if done else response.finish_reason)
+    return _program(answer)
+
+
+def _program(answer: CodeAnswer) -> ExtractedProgram:
     # Annotations from typing without the import are as common as they are harmless.
     return ExtractedProgram(
         answer, None if answer.code is None else Program(answer.code, prelude="from typing import *")
     )
+
+
+def program_instruct(item: Item, response: Response) -> ExtractedProgram:
+    """The response up to its first fence, as the harness with the release's patch reads it."""
+    code, fence, _ = response.text.partition(_FENCE)
+    if not fence:
+        return ExtractedProgram(CodeAnswer(None, "cut_off" if response.finish_reason == "length" else "none"), None)
+    # Where the model names a language itself, its line is no code; the first word of a line of code is.
+    if named := _LANGUAGE.match(code):
+        code = code[named.end() :]
+    code = code.removeprefix("\n").removesuffix("\n")
+    return _program(CodeAnswer(code, "block") if code.strip() else CodeAnswer(None, "none"))
 
 
 def test(item: Item, solution: Program, sandbox: Sandbox) -> CodeResult:
@@ -151,4 +195,12 @@ MBPP_ZERO_SHOT = replace(
     suites=(),
     form_of="mbpp",
     read=read_zero_shot,
+)
+
+MBPP_INSTRUCT = replace(
+    MBPP_ZERO_SHOT,
+    name="mbpp_instruct",
+    title="MBPP instruct",
+    code=CodeTask(program_instruct, test, observe),
+    read=read_instruct,
 )

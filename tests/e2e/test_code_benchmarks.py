@@ -12,6 +12,10 @@ from typing import Any
 
 import pytest
 
+from eval_suite import evaluate
+from eval_suite.checkpoint import Checkpoint
+from eval_suite.folder import EvalFolder
+from eval_suite.generation import Generation
 from eval_suite.grading.code_task import CodeGrade, grade_code
 from eval_suite.items import Item, Response
 from eval_suite.tasks import BENCHMARKS, humaneval, livecodebench, mbpp
@@ -166,6 +170,82 @@ def test_mbpp_takes_the_program_in_every_form(number, shots, sandbox):
     if number == 0:
         faulty = block("def add(a, b):\n  if a == 2: raise KeyError(a)\n  return 3")
         assert ran(item, faulty, sandbox) == ["passed", "error", "wrong"]
+
+
+# -- the harness's forms --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def instruct(tmp_path: Path) -> dict[str, tuple[Item, ...]]:
+    rows = {"humaneval_instruct": HUMANEVAL_ROWS, "mbpp_instruct": MBPP_ROWS}
+    return {name: BENCHMARKS[name].load(write_rows(tmp_path / f"{name}.jsonl", rows[name])).items for name in rows}
+
+
+def test_the_harness_forms_have_its_words(instruct):
+    """lm-evaluation-harness 4e7e0d4: humaneval_instruct.yaml and mbpp_instruct.yaml."""
+    half = instruct["humaneval_instruct"][2]
+    assert half.question == (
+        "Write a solution to the following problem and make sure that it passes the tests:\n"
+        '```python\ndef half(x):\n    """half(4) => 2.0"""\n\n```\n'
+    )
+    assert half.answer_prefix == (
+        'Here is the completed function:\n```python\ndef half(x):\n    """half(4) => 2.0"""\n\n'
+    )
+    add = instruct["mbpp_instruct"][0]
+    assert (add.question, add.answer_prefix) == (
+        "You are an expert Python programmer, and here is your task:\nWrite a function to add two numbers.\n"
+        "Your code should pass these tests:\nassert add(1, 2) == 3\nassert set([add(2, 2)]) == set([4])\n"
+        "assert add(0, 0)==0",
+        "\n```python\n",
+    )
+    assert (len(add.shots), half.shots) == (3, ())
+    assert add.shots[0] == (
+        "You are an expert Python programmer, and here is your task:\n"
+        "Write a function to find the similar elements from the given two tuple lists.\n"
+        "Your code should pass these tests:\n"
+        "assert similar_elements((3, 4, 5, 6),(5, 7, 4, 10)) == (4, 5)\n"
+        "assert similar_elements((1, 2, 3, 4),(5, 4, 3, 7)) == (3, 4)\n"
+        "assert similar_elements((11, 12, 14, 13),(17, 15, 14, 13)) == (13, 14)",
+        "\n```python\ndef similar_elements(test_tup1, test_tup2):\r\n"
+        "  res = tuple(set(test_tup1) & set(test_tup2))\r\n  return (res) \n```",
+    )
+
+
+def test_the_harness_forms_are_read_as_the_harness_reads_them(instruct, sandbox):
+    half, add = instruct["humaneval_instruct"][2], instruct["mbpp_instruct"][0]
+    body, code = "    return x / 2\n", "def add(a, b):\n  return a + b"
+    for item, text, finish, correct in (
+        (half, body + "```\nIt halves.", "stop", True),
+        (half, body, "length", True),  # the harness runs what there is
+        (half, body + "\ndef other(", "length", True),  # up to a stop sequence
+        (half, body + "\n# more", "stop", True),
+        (half, "```python\n" + body + "```", "stop", False),  # a fence of its own ends it at once
+        (half, "", "stop", False),
+        (add, code + "\n```\nIt adds.", "stop", True),
+        (add, "python\n" + code + "```", "stop", True),  # names the language again
+        (add, code + "\n```\n\n```python\ndef add(a, b): return 0\n```", "stop", True),  # the first block
+        (add, code, "stop", False),  # no fence, no program
+        (add, "Sure:\n```python\n" + code + "\n```", "stop", False),
+    ):
+        assert grade(item, text, sandbox, finish).verdict.correct is correct, text
+    assert grade(add, code, sandbox, "length").verdict.cut_off
+
+
+@pytest.mark.slow
+def test_a_checkpoint_is_asked_in_the_harness_forms(instruct, tiny_checkpoints, tmp_path):
+    sources = [f"{name}={tmp_path / name}.jsonl" for name in instruct]
+    out = tmp_path / "out"
+    result = evaluate(str(tiny_checkpoints["qwen2"]), sources, out, max_new_tokens=4, run_code=True)
+    assert {name: score["n"] for name, score in result.summary["benchmarks"].items()} == dict.fromkeys(instruct, 3)
+    folder = EvalFolder(out)
+    assert folder.items() == [item for items in instruct.values() for item in items]
+    assert [item.fingerprint for item in folder.items()] == list(folder.fingerprints().values())
+    with Checkpoint(str(tiny_checkpoints["qwen2"])) as model:
+        settings, item = Generation(), instruct["mbpp_instruct"][0]
+        model.context(settings)
+        read = model.adapter.decode(model.policy.processor, model._encode(settings, item).input_ids.tolist())
+    assert read.endswith("assistant\n" + item.answer_prefix)
+    assert read.index(item.shots[2][1]) < read.index(item.question)
 
 
 def packed(text: object) -> str:

@@ -104,6 +104,42 @@ def test_turn_markers_that_a_tokenizer_holds_as_ordinary_tokens_are_refused(
     assert "<｜Assistant｜>" not in control_tokens(loaded.processor)
 
 
+# -- an answer that is begun for the model --------------------------------------------------------------------
+
+SHOTS = (("1?", "\n1."), ("2?", "2."))
+
+
+@each_family("qwen2", "llama", "qwen2_5_vl", "gemma3", "internvl3_5")
+def test_an_answer_is_begun_as_the_template_leaves_a_turn_open(
+    family: str, tiny_checkpoints: Mapping[str, Path]
+) -> None:
+    loaded = load(family, tiny_checkpoints)
+    text, begun = family in ("qwen2", "llama"), {"shots": SHOTS, "answer_prefix": "\nA:\n"}
+
+    def message(role: str, said: str, *images: Any) -> dict[str, Any]:
+        parts = [{"type": "image", "image": image} for image in images]
+        return {"role": role, "content": said if text else [*parts, {"type": "text", "text": said}]}
+
+    images = () if text else (noise(56, 56),)
+    shots = [message(role, said) for shot in SHOTS for role, said in zip(("user", "assistant"), shot, strict=True)]
+    messages = [*shots, message("user", "Sum?", *images), message("assistant", "\nA:\n")]
+    options: dict[str, Any] = {"tokenize": True, "return_dict": True, "return_tensors": "pt"}
+    options |= {"processor_kwargs": {"crop_to_patches": False}} if family == "internvl3_5" else {}
+    plain = loaded.processor.apply_chat_template(messages, continue_final_message=True, **options)
+    encoded = loaded.adapter.encode(loaded.processor, "Sum?", images, **begun)
+    assert encoded.input_ids.tolist() == plain["input_ids"][0].tolist()
+    assert loaded.adapter.prompt_length(loaded.processor, "Sum?", images, **begun) == len(encoded.input_ids)
+    if family == "qwen2":  # keeps spaces: the words stand behind the generation prompt, and are tokenized with it
+        turns = [message for message in messages if message is not messages[-1]]
+        chat = loaded.processor.apply_chat_template(turns, tokenize=False, add_generation_prompt=True) + "\nA:\n"
+        assert encoded.input_ids.tolist() == loaded.processor.encode(chat, add_special_tokens=False)
+        assert read(loaded, "Sum?", template="off", **begun) == "1?\n1.\n\n2?2.\n\nSum?\nA:\n"
+    for part in ({"answer_prefix": "<eos>"}, {"shots": (("1?", "<eos>"),)}):
+        given = str(part).replace("<eos>", getattr(loaded.processor, "tokenizer", loaded.processor).eos_token)
+        with pytest.raises(AdapterError, match="as a control token"):
+            loaded.adapter.encode(loaded.processor, "Sum?", **eval(given))
+
+
 # -- the calendar --------------------------------------------------------------------------------------------
 
 

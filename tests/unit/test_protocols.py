@@ -47,9 +47,9 @@ def test_text_benchmarks_are_asked_as_in_the_paper(models: tuple[str, str]) -> N
     for model, template in zip(models, ("off", {}), strict=True):
         trained = model == models[1]
         forms = forms_of(EvalOptions(protocol="paper-text"), dict.fromkeys(names), trained)
-        humaneval = "humaneval" if trained else "humaneval_completion"
+        humaneval, mbpp = ("humaneval_instruct", "mbpp_instruct") if trained else ("humaneval_completion", "mbpp")
         assert list(forms) == [
-            *("gsm8k_five_shot", "math500", "amc", humaneval, "mbpp", "gpqa_diamond_boxed", "livecodebench"),
+            *("gsm8k_five_shot", "math500", "amc", humaneval, mbpp, "gpqa_diamond_boxed", "livecodebench"),
         ]
         planned = job(model, forms, protocol="paper-text")
         assert planned.departures == ()
