@@ -124,7 +124,7 @@ def test_an_answer_is_begun_as_the_template_leaves_a_turn_open(
     shots = [message(role, said) for shot in SHOTS for role, said in zip(("user", "assistant"), shot, strict=True)]
     messages = [*shots, message("user", "Sum?", *images), message("assistant", "\nA:\n")]
     options: dict[str, Any] = {"tokenize": True, "return_dict": True, "return_tensors": "pt"}
-    options |= {"processor_kwargs": {"crop_to_patches": False}} if family == "internvl3_5" else {}
+    options |= {"crop_to_patches": False} if family == "internvl3_5" else {}
     plain = loaded.processor.apply_chat_template(messages, continue_final_message=True, **options)
     encoded = loaded.adapter.encode(loaded.processor, "Sum?", images, **begun)
     assert encoded.input_ids.tolist() == plain["input_ids"][0].tolist()
