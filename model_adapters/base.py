@@ -165,7 +165,7 @@ class ModelAdapter(ABC):
         if small is not None:
             more = sum((self.image_tokens(processor, image.size, vision) or 0) - small for image in images)
             images = [Image.new("RGB", _SMALL)] * len(images)
-        turns = {"system": system, "shots": shots, "answer_prefix": answer_prefix}
+        turns: dict[str, Any] = {"system": system, "shots": shots, "answer_prefix": answer_prefix}
         encoded = self.encode(processor, text, images, vision=vision, template=template, **turns)
         return len(encoded.input_ids) + more
 

@@ -72,7 +72,7 @@ class ImageTextAdapter(ModelAdapter):
                     f"the prompt contains {markup!r}, which {self.family} reads as image markup: "
                     "remove it from the text and pass the image in `images`"
                 )
-        turns = {"system": system, "shots": shots, "answer_prefix": answer_prefix}
+        turns: dict[str, Any] = {"system": system, "shots": shots, "answer_prefix": answer_prefix}
         messages = conversation(processor, text, len(images), **turns)
         images = self.prepare_images(processor, images, vision)
         chat = render(processor, messages, template, tokenize=False)
