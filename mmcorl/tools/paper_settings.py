@@ -33,12 +33,16 @@ SETTINGS: tuple[Row, ...] = (
     ("answers.vote_by", "release", "strings", "strings"),
     ("supervision.tie", "release", "first_seen", "first_seen"),
     ("supervision.min_share", "release", 0.0, 0.0),
+    ("supervision.votes", "release", None, None),  # as many as are trained
     ("sampling.top_p", "release", 1.0, 1.0),
     ("objective.aggregation", "release", "bnpo", "bnpo"),
     ("objective.bnpo_completions", "release", 2, 2),  # of pairs and more
     ("objective.advantage_std", "release", "unbiased", "unbiased"),
     ("objective.clip_low", "release", 0.2, 0.2),
     ("objective.clip_high", "release", 0.2, 0.2),
+    ("objective.clip_dual", "release", None, None),
+    ("objective.advantage_eps", "release", 1e-4, 1e-4),  # as in TRL
+    ("objective.minibatches", "release", 1, 1),
     ("objective.kl_coef", "release", 0.0, 0.0),
     ("objective.importance_cap", "release", 3.0, 3.0),
     ("optimizer.betas", "release", (0.9, 0.95), (0.9, 0.95)),
