@@ -33,7 +33,7 @@ def load_on_two_ranks(folder: Path, *steps: Path | str) -> list[list[dict[str, A
     answers = []
     try:
         for rank, process in enumerate(ranks):
-            out, _ = process.communicate(timeout=300)  # DeepSpeed compiles an operator the first time
+            out, _ = process.communicate(timeout=600)  # DeepSpeed compiles an operator the first time
             assert process.returncode == 0, (folder / f"{rank}.err").read_text()[-4000:]
             answers.append(json.loads(out.splitlines()[-1]))
     finally:
