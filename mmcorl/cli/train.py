@@ -164,7 +164,7 @@ def _scoring(text: str, planned: Sequence[Planned], out: Path, facts: dict[str, 
         prepare(model, out / "base", names, now, reporter)
 
     def score(model: str, folder: Path, like: str | None) -> dict[str, float]:
-        print(f"evaluating {model}", file=sys.stderr)
+        reporter.note(f"evaluating {model}")
         result = eval_suite.evaluate(model, names, folder, options, reporter=reporter, like=like)
         for name, one in result.scores.items():
             facts[name] = f"{name}: {one['n']:,} problems, {one['grader']['name']} {one['grader']['version']}"

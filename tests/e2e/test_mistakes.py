@@ -284,7 +284,7 @@ def test_mistakes_about_models(
 # (rows of the file, changes of the config, words of the sentence)
 DATA: list[tuple[list[Any], dict[str, Any], list[str]]] = [
     ([], {}, ["rows.jsonl' has no rows"]),
-    ([{"problem": "1+1?"}], {}, ["has no column 'question' (question), 'answer' (answer)", "columns are 'problem'"]),
+    ([{"problem": "1+1?"}], {}, ["has no column 'question', 'answer'", "columns are 'problem'"]),
     ([*SUMS, "{broken"], {}, ["1 of 9 rows", "line 9", "on_bad_row: skip"]),
     (
         [{"question": "How many?", "image": "bad.png", "answer": "3"}],

@@ -253,7 +253,7 @@ def test_a_sweep_tells_what_its_runs_hold_and_goes_on_after_a_failure(config: Pa
     assert row["accuracy/gsm8k/llama"]["mean"] == of_llama["accuracy"]
     assert {"start/gsm8k", "start/gsm8k/llama", "accuracy/gsm8k", "accuracy/gsm8k/qwen2"} < row.keys()
     assert len(list((out / "base").glob("*/*"))) == 2
-    assert "--max-new-tokens 4 --quiet." in (out / "sweep.md").read_text()
+    assert "--max-new-tokens 4 --quiet; gsm8k: 4 problems, mmcorl-grader 1." in (out / "sweep.md").read_text()
     # Other benchmarks of the same runs are another evaluation.
     assert main([*again, "checkpoint.every=1", "--evaluate", f"{benchmark} --limit 2 --style as-trained"]) == 0
     capsys.readouterr()
