@@ -302,7 +302,7 @@ def refusal(**settings: object) -> str:
 def test_missing_columns_name_what_is_there(tmp_path):
     path = str(write_jsonl(tmp_path / "r.jsonl", [{"prompt": "1+1", "gold": "2"}]))
     assert "no column 'question'; its columns are 'prompt', 'gold'" in refusal(source=path)
-    assert "'problem' (question), 'images' (image), 'answer' (answer)" in refusal(source=path, recipe="mmr1_math")
+    assert "'problem' (question), 'images' (image), 'answer'" in refusal(source=path, recipe="mmr1_math")
     assert "'extra_info.index' (id)" in refusal(source=path, columns={"question": "prompt", "id": "extra_info.index"})
     assert "joined by row id" in refusal(
         source=path, columns={"question": "prompt"}, views={"other": {"source": path, "columns": {"question": "gold"}}}

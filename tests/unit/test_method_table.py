@@ -83,3 +83,17 @@ def test_bands_are_one_deviation_over_the_seeds_that_have_a_step():
     assert 'class="band f3"' in chart.svg
     assert ">-2<" in chart.svg
     assert ">4<" in chart.svg
+
+
+def test_the_mean_is_over_benchmarks_without_validation_sets_and_ties_of_all_are_not_marked():
+    scores = {"held_out": 0.9, "x": 0.2, "y": 0.4}
+    row = {"seeds": [0], **{f"accuracy/{name}": Spread(value, None, 1) for name, value in scores.items()}}
+    row |= {f"accuracy/{name}/q": Spread(value, None, 1) for name, value in scores.items()}
+    other = {**row, "method": "b", "accuracy/y/q": Spread(0.6, None, 1)}
+    table = method_table([row | {"method": "a"}, other], {"q": "q"}, (), {"x", "y"})
+    assert [head for head, _ in table.columns] == ["Method", "held_out", "x", "y", "Avg"]
+    _, first, second = table.rows
+    # (0.2 + 0.4) / 2 and (0.2 + 0.6) / 2: the held-out rows do not count.
+    assert [cell.text for cell in first] == ["a", "90.0", "20.0", "40.0", "30.0"]
+    assert [cell.text for cell in second] == ["b", "90.0", "20.0", "60.0", "40.0"]
+    assert [cell.style for cell in second] == ["", "", "", "bold", "bold"]
