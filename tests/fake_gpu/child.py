@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -163,4 +164,6 @@ def update(config: str, agent: str, layers: str, tower: str, *overrides: str) ->
 
 
 if __name__ == "__main__":
-    print(json.dumps(globals()[sys.argv[1]](*sys.argv[2:])))
+    print(json.dumps(globals()[sys.argv[1]](*sys.argv[2:])), flush=True)
+    # torch's backward thread of the device may still run when a process ends in order, which then aborts.
+    os._exit(0)
