@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 from mmcorl import config as settings
 from mmcorl.cli.arguments import Arguments, Config, Flag, Folders, Output, Overrides, Progress, command
@@ -227,7 +228,7 @@ class DoctorArguments(RunArguments):
 def doctor(run: DoctorArguments, output: Output) -> int:
     """Print the findings as they come; exit status 1 for a problem."""
     if run.dry:
-        return _on_a_fake_gpu(run, as_json=output.as_json)
+        _on_a_fake_gpu(run, as_json=output.as_json)
     config = settings.load(run.config, run.overrides)
 
     from mmcorl.tools.doctor import examine
@@ -242,7 +243,7 @@ def doctor(run: DoctorArguments, output: Output) -> int:
     return 1 if any(finding.level == "problem" for finding in findings) else 0
 
 
-def _on_a_fake_gpu(run: DoctorArguments, *, as_json: bool) -> int:
+def _on_a_fake_gpu(run: DoctorArguments, *, as_json: bool) -> NoReturn:
     from mmcorl.fake_gpu import library
 
     library.load()  # The first to import torch; the user's own files, which the config names, may do so as well.
@@ -257,4 +258,6 @@ def _on_a_fake_gpu(run: DoctorArguments, *, as_json: bool) -> int:
             print(*report.lines(record), sep="\n", flush=True)
     if as_json:
         print(json.dumps(records, indent=1))
-    return 0
+    sys.stdout.flush()
+    # A process of its own, as no other may load the device; ending in order, torch's thread for it may abort it.
+    os._exit(0)
