@@ -8,6 +8,8 @@
 Functions return results and print nothing; names are imported when first used.
 """
 
+# Part of mmcorl.
+
 from __future__ import annotations
 
 from importlib import import_module

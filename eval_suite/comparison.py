@@ -73,7 +73,8 @@ def compare(a: Folder, b: Folder, *, asked_differently: bool = False) -> Compari
     """Compare two evaluations, item by item, on every benchmark they share.
 
     Args:
-        a, b: evaluations, or their folders.
+        a: an evaluation, or its folder.
+        b: another one.
         asked_differently: compare also where other prompts or another sampling contribute to the difference.
 
     Raises:

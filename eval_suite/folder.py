@@ -55,6 +55,16 @@ class EvalFolder(store.Folder):
         self._anew = False
         self._check()
 
+    def _instead(self) -> str:
+        """Return what to do with a folder that is something else."""
+        if (self.path / "metrics.jsonl").is_file() or (self.path / "config.yaml").is_file():
+            agents = sorted(file.parent for file in self.path.glob("final/*/config.json"))
+            model = agents[0] if agents else self.path / "final" / "AGENT"
+            return f"it is a run; `mmcorl report` compares runs, `mmcorl eval {model} BENCHMARK` evaluates an agent"
+        if (self.path / "config.json").is_file():
+            return f"it is a checkpoint; evaluate it with `mmcorl eval {self.path} BENCHMARK`"
+        return "give a folder that `mmcorl eval` or `mmcorl grade` wrote"
+
     def _check(self) -> None:
         """Refuse a folder that is not this evaluation's."""
         if self._given is None and not self.begun:
@@ -64,9 +74,7 @@ class EvalFolder(store.Folder):
                     f"{str(self.path)!r} holds the CoMAS protocol, whose evaluations are {' and '.join(parts)}: give "
                     "one of these (`mmcorl table` takes the whole)"
                 )
-            raise UserError(
-                f"{str(self.path)!r} holds no evaluation: give a folder that `mmcorl eval` or `mmcorl grade` wrote"
-            )
+            raise UserError(f"{str(self.path)!r} holds no evaluation: {self._instead()}")
         if self._given is None:
             return
         self.require_usable()

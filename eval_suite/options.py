@@ -58,10 +58,10 @@ class GradingOptions(CodeOptions):
     """How responses are graded and scored."""
 
     mcq_policy: McqPolicy | None = None
-    """credit an option by letter or value, or by letter alone as older graders do (default: letter_or_value; a folder
-    that is graded again keeps its policy)"""
+    """credit a choice by its letter or value, or only by its letter as older graders do (default: letter_or_value; a
+    folder that is re-graded keeps its policy)"""
     judge: str | None = None
-    """judge of what the rules reject: an OpenAI-compatible endpoint (URL), or vllm[:MODEL] in this process"""
+    """LLM judge for answers the rules reject: an OpenAI-compatible endpoint (URL), or vllm[:MODEL] in this process"""
     judge_model: str | None = None
     """name of the judge (default: Qwen/Qwen2.5-32B-Instruct, or the MODEL)"""
     judge_key_env: str | None = None
@@ -71,9 +71,9 @@ class GradingOptions(CodeOptions):
     judge_set: tuple[str, ...] = ()
     """NAME=VALUE: concurrency, timeout (seconds), max_tokens, ... of an endpoint, or extra.NAME for a request field"""
     judge_end: int = 0
-    """characters of the end of each response that the judge reads besides the extracted answer"""
+    """number of characters from the end of each response that the judge reads besides the extracted answer"""
     judge_again: Literal["unclear", "all"] | None = None
-    """ask again what the judge answered off its menu, or everything (failed requests are always asked again)"""
+    """re-query replies without a verdict, or all replies (failed requests are always retried)"""
     aggregation: str | None = None
     """pass@K, avg@K or maj@K (default: what the benchmark reports)"""
 
@@ -82,10 +82,10 @@ class RelationOptions(Options):
     """How answers of one's own rows are compared, where they are no mathematics."""
 
     relation: RelationName | None = None
-    """when answers of your own rows are the same, as `answers.relation` in a config: text, edit, number, box, ...
+    """how answers to your own rows are compared, as `answers.relation` in a config: text, edit, number, box, ...
     (default: mathematics)"""
     threshold: float | None = None
-    """similarity from which an answer is right (default: the relation's)"""
+    """smallest similarity that counts as right (default: the relation's)"""
 
 
 class CheckpointOptions(Options):
@@ -95,7 +95,7 @@ class CheckpointOptions(Options):
     """instruction after each question; as-trained: the training run's (default: the benchmark's, for trained and other
     checkpoints alike; benchmarks that ask for a form themselves, such as programs, keep theirs)"""
     instruction: str | None = None
-    """TEXT: one's own instruction in place of a style, spaces and line breaks as given"""
+    """TEXT: your own instruction in place of a style, used verbatim"""
     system: str | None = None
     """TEXT: system message, "" for none (default: the style's)"""
     chat_template: Literal["on", "off"] | None = None
@@ -103,10 +103,10 @@ class CheckpointOptions(Options):
     vision: tuple[str, ...] = ()
     """KEY=VALUE: an image setting, as under `vision` in a config, such as tiles=12 (default: as trained)"""
     like: str | None = None
-    """DIR: checkpoint whose training run image settings, template arguments and as-trained come from (default: MODEL);
-    asks a base model as what was trained from it"""
+    """DIR: take image settings, template arguments and as-trained from the training run of this checkpoint (default:
+    MODEL); evaluates a base model under the conditions of the model trained from it"""
     coordinates: Convention | None = None
-    """how the model writes points and boxes: it is asked for them so, and read so (default: as its family does)"""
+    """coordinate convention in which the model is asked for points and boxes (default: its family's)"""
     seed: int = 0
     """seed of the sampling noise"""
     adapter: AdapterName = None
@@ -123,8 +123,8 @@ class EvalOptions(CheckpointOptions, RelationOptions, GradingOptions):
     """Options of `evaluate` and `evaluate_comas`."""
 
     protocol: ProtocolName | None = None
-    """how a paper evaluates: prompts, forms of benchmarks, sampling, averages; options that say otherwise win and are
-    recorded. paper-text, paper-vlm: the Co-RL paper's; comas: five drafts and a sixth call that reads them, on the
+    """a paper's evaluation protocol: prompts, benchmark variants, sampling, averages; other options override it and
+    are recorded. paper-text, paper-vlm: the Co-RL paper's; comas: five drafts and a sixth call that reads them, on the
     subsets of CoMAS' tables; reports pass@1, avg@5, maj@5, pass@5 and the sixth call"""
     samples: int | None = None
     """responses per problem (default: the protocol's, else what the benchmark reports)"""
@@ -148,13 +148,13 @@ class GradeOptions(RelationOptions, GradingOptions):
     """Options of `grade_file`."""
 
     benchmark: str | None = None
-    """NAME[=PATH] of the benchmark with the known answers, if the file holds none"""
+    """NAME[=PATH] of the benchmark with the reference answers, if the file has none"""
     coordinates: Convention | None = None
-    """how places are written, responses and known answers of the file alike; a benchmark's known answers are known.
-    Pixels are of the picture whose size stands in columns `width` and `height`, or that a benchmark has"""
+    """coordinate convention of points and boxes, in responses and reference answers of the file (benchmarks know
+    theirs). Pixels refer to the image size in columns `width` and `height`, or to the image of the benchmark"""
     corners: Corners | None = None
-    """what the four numbers of a known box of the file are: left, top, right, bottom (the default), or left, top,
-    width, height, as `places.corners` of data"""
+    """meaning of the four numbers of a reference box: left, top, right, bottom (the default), or left, top, width,
+    height, as `places.corners` of data"""
     out: Path | None = None
     """folder of the results (default: r.graded beside r.jsonl)"""
 
@@ -167,9 +167,9 @@ class PoolOptions(CodeOptions):
     aggregation: str | None = None
     """maj@K or pass@K (default: maj over all pooled samples); `pool` only"""
     asked_differently: bool = False
-    """pool or compare also what was asked or sampled differently"""
+    """pool or compare even if prompts or sampling differ"""
     votes: int | None = None
-    """responses that each agent puts into a pool (default: all); `match_teams` only"""
+    """responses that each agent contributes to a pool (default: all); `match_teams` only"""
 
 
 class DiversityOptions(CheckpointOptions, RelationOptions):
@@ -180,17 +180,17 @@ class DiversityOptions(CheckpointOptions, RelationOptions):
     data_set: tuple[str, ...] = ()
     """KEY=VALUE: a setting of `data`, such as columns.answer=gold"""
     benchmark: str | None = None
-    """NAME[=PATH]: problems to sample on, or known answers for files that hold none"""
+    """NAME[=PATH]: problems to sample on, or reference answers for files without them"""
     out: Path | None = None
     """folder of samples, tables and page; an interrupted job resumes there"""
     problems: int = 500
-    """number of problems, as in the paper"""
+    """number of problems (the paper: 500)"""
     problems_seed: int = 0
-    """seed of their choice"""
+    """seed for drawing them"""
     repeat: int = 1
     """samples per problem of each sampled model"""
     temperature: float = 0.8
-    """sampling temperature, as in the paper"""
+    """sampling temperature (the paper: 0.8)"""
     top_p: float = 1.0
     """nucleus mass"""
     max_new_tokens: int = 3072
@@ -198,11 +198,11 @@ class DiversityOptions(CheckpointOptions, RelationOptions):
     family: tuple[str, ...] = ()
     """NAME=FAMILY: lineage of a source (default: the leading letters of its config's model_type)"""
     shared: bool = False
-    """use the problems that all sources answer, where they differ"""
+    """use only the problems that all sources answered"""
 
 
 class PairOptions(DiversityOptions):
     """Options of `pair`."""
 
     label_free: bool = False
-    """use no known answers, only how often three models or more agree"""
+    """use no reference answers, only agreement between three or more models"""

@@ -12,6 +12,7 @@ from eval_suite.benchmark import Loaded
 from eval_suite.imports import MATHEMATICS, AnswerForm
 from eval_suite.items import Item
 from eval_suite.reporter import Reporter
+from mmcorl.data.synthetic import SKILLS, distinct_rows
 from mmcorl.errors import UserError
 
 USUAL_COLUMNS = {
@@ -21,6 +22,15 @@ USUAL_COLUMNS = {
     "id": ("id",),
 }
 """By setting of `columns`: names that are taken where none is set and the source has one, which is noted."""
+
+HELD_OUT = {f"synthetic_{kind}": kind for kind in SKILLS}
+"""Problems that need no file, by name: `synthetic:visual` is the set of this kind that demo runs hold out."""
+
+
+def held_out(name: str) -> tuple[str, ...]:
+    """Return the data settings of a set of `HELD_OUT`; none for other rows."""
+    kind = HELD_OUT.get(name)
+    return () if kind is None else ("seed=1", f"size={min(400, distinct_rows(kind, SKILLS[kind]))}")
 
 
 def data_settings(source: str, changes: Sequence[str]) -> Any:

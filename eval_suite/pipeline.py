@@ -27,7 +27,7 @@ from eval_suite.options import (
     GradeOptions,
     GradingOptions,
 )
-from eval_suite.own_rows import answers_of, load_rows, open_rows, require_answers
+from eval_suite.own_rows import HELD_OUT, answers_of, held_out, load_rows, open_rows, require_answers
 from eval_suite.protocols import forms_of, under_protocol, with_judge_end
 from eval_suite.reporter import SILENT, Reporter
 from eval_suite.results import Evaluation, is_evaluation, require_finished
@@ -37,6 +37,7 @@ from mmcorl.answers.relations import RELATIONS
 from mmcorl.errors import RunError, UserError
 from mmcorl.policy.prompt_styles import PromptStyle
 from mmcorl.policy.trained_with import TrainedWith, adapter_trained_with, trained_with
+from mmcorl.run import made
 
 if TYPE_CHECKING:
     from eval_suite.checkpoint import Checkpoint
@@ -75,6 +76,7 @@ def evaluate(
     judge = open_judge(options)
     job, loaded, sandbox = prepare(str(model), Path(out), benchmarks, options, reporter)
     with EvalFolder(job.out, job.manifest(loaded)) as folder:
+        made.begin(folder.path)
         for line in job.opening(loaded, options, judge):
             reporter.note(line)
         with job.checkpoint() as checkpoint:
@@ -165,6 +167,7 @@ def grade_file(
         manifest["benchmarks"] = {name: {"import": BENCHMARKS.imported[name]}}
     sandbox = open_sandbox(options, read.items, reporter)
     with EvalFolder(options.out or path.with_suffix(".graded"), manifest) as folder:
+        made.begin(folder.path)
         folder.renew_items(read.items)
         folder.replace_rows("responses.jsonl", (one.as_row() for one in read.responses()), stale=steps.GRADINGS)
         del read  # what follows reads the folder
@@ -209,6 +212,9 @@ class EvalJob:
             each, departing = under_protocol(options, name, trained is not None)
             departures |= dict.fromkeys(departing)
             style, usual, greedy = _usual(name)
+            if name in HELD_OUT and trained is not None and each.style is None:
+                each = each.model_copy(update={"style": "as-trained"})
+            most = 256 if name in HELD_OUT else 16384
             samples = usual if each.samples is None else each.samples
             temperature = each.temperature
             if temperature is None:
@@ -221,7 +227,7 @@ class EvalJob:
                 samples=samples,
                 temperature=temperature,
                 top_p=1.0 if each.top_p is None else each.top_p,
-                max_new_tokens=16384 if each.max_new_tokens is None else each.max_new_tokens,
+                max_new_tokens=most if each.max_new_tokens is None else each.max_new_tokens,
                 seed=options.seed,
             )
             if options.protocol == "paper-vlm" and (images := generation[name].vision):
@@ -338,7 +344,7 @@ def device_of(name: str) -> str:
 def _usual(name: str) -> tuple[PromptStyle, int, float]:
     """Style, responses per problem and temperature of one response of a benchmark, or of rows of one's own."""
     if name not in BENCHMARKS:
-        return "boxed", 1, 0.0
+        return "plain" if name in HELD_OUT else "boxed", 1, 0.0
     benchmark = BENCHMARKS[name]
     return benchmark.prompt_style, benchmark.samples, benchmark.temperature
 
@@ -353,7 +359,7 @@ def _own_rows(
         options = _compared_as(trained, options)
     answers = answers_of(source) if config else answer_form(options)
     try:
-        rows, notes = open_rows(source, options.data_set, answers)
+        rows, notes = open_rows(source, (*held_out(name), *options.data_set), answers)
         loaded = load_rows(rows, name, reporter, answers, size=size, seed=options.subset_seed, limit=options.limit)
         require_answers(loaded.items, name)
     except UserError as error:
@@ -365,7 +371,10 @@ def _own_rows(
         ) from error
     if trained is not None:
         notes.append(f"answers compared {how_compared(loaded.items[0])}, as trained (--relation says otherwise)")
-    return replace(loaded, notes=(f"rows of your own, from {source}", *notes, *loaded.notes))
+    origin = (
+        f"synthetic problems ({', '.join(held_out(name))})" if name in HELD_OUT else f"your own rows, from {source}"
+    )
+    return replace(loaded, notes=(origin, *notes, *loaded.notes))
 
 
 def _compared_as(trained: TrainedWith, options: EvalOptions) -> EvalOptions:

@@ -12,6 +12,7 @@ from typing import Any
 
 from mmcorl.data.tables import UnreadableRowError, json_lines
 from mmcorl.errors import UserError
+from mmcorl.system.install_hints import install
 
 _LISTS = ("logs", "samples", "rows", "data")
 """Keys under which a JSON object may hold its rows."""
@@ -101,7 +102,7 @@ def _workbook(path: Path) -> list[Any]:
     try:
         import openpyxl
     except ModuleNotFoundError as error:
-        raise UserError(f"{path} needs openpyxl: pip install 'mmcorl[xlsx]', or save it as .tsv") from error
+        raise UserError(f"{path} needs openpyxl: {install('xlsx')}, or save it as .tsv") from error
     try:
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
         rows = [[_cell(cell) for cell in row] for row in book.worksheets[0].iter_rows()]

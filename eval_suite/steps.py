@@ -27,6 +27,8 @@ from eval_suite.results import Evaluation, facts
 from eval_suite.samples_page import write_view
 from eval_suite.tasks import BENCHMARKS, Benchmark
 from mmcorl.errors import RunError, UserError
+from mmcorl.report.links import of_evaluation, origin
+from mmcorl.run import made
 
 if TYPE_CHECKING:
     from eval_suite.grading.code_task import CodeTask
@@ -183,7 +185,8 @@ def _rule_row(
         graded, tests = code.verdict, {"tests": [vars(test) for test in code.result.tests] if code.result else []}
     if item.relation is not None:
         row["score"] = graded.score
-    return row | {name: getattr(graded, name) for name in ("answer", "committed", "cut_off", "rule", "reason")} | tests
+    facts = ("answer", "committed", "cut_off", "unclosed", "rule", "reason")
+    return row | {name: getattr(graded, name) for name in facts} | tests
 
 
 def judge(
@@ -391,7 +394,8 @@ def sum_up(folder: EvalFolder, title: str | None = None) -> Evaluation:
             outcomes=outcomes,
             responses=folder.responses,
             judge_rows=folder.stream("judge.jsonl"),
-            facts=facts(folder),
+            facts=[*facts(folder), *origin(folder.path, made.read(folder.path))],
+            links=of_evaluation(folder.manifest.get("model"), folder.path, folder.path / "samples.html"),
         )
     return evaluation
 

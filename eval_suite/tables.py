@@ -118,9 +118,20 @@ def csv_text(summaries: Summaries) -> str:
     check_one_table(summaries)
     counts = ["samples", "aggregation", "tie_rule", "n", "full_n", "correct", "total", "accuracy"]
     rates = ["rule_correct", "rule_accuracy", "responses", "missing", "unasked", "format_rate", "cut_off_rate"]
+    endings = ["unclosed_rate", "no_answer_rate"]
     judged = ["judge_recovered", "judge_refused", "judge_failed", "judge_unclear", "judge_pending"]
     head = ["run", "benchmark", *counts, "wilson_low", "wilson_high", "clustered_low", "clustered_high", "clusters"]
-    head += [*rates, *judged, "grader", "grader_version", "mcq_policy", "judge_model", "judge_prompt_version", "items"]
+    head += [
+        *rates,
+        *endings,
+        *judged,
+        "grader",
+        "grader_version",
+        "mcq_policy",
+        "judge_model",
+        "judge_prompt_version",
+        "items",
+    ]
     head += ["protocol", *ASKED]
     rows = []
     for label, summary in summaries:
@@ -128,7 +139,8 @@ def csv_text(summaries: Summaries) -> str:
             clustered = scores["clustered"] or {"interval": ("", ""), "clusters": ""}
             grader, judge = scores["grader"], scores["judge"] or {}
             values = [label, name, *(scores[key] for key in counts), *(scores["wilson"] or ("", ""))]
-            values += [*clustered["interval"], clustered["clusters"], *(scores[key] for key in [*rates, *judged])]
+            values += [*clustered["interval"], clustered["clusters"], *(scores[key] for key in rates)]
+            values += [*(scores.get(key, "") for key in endings), *(scores[key] for key in judged)]
             values += [grader.get(key) for key in ("name", "version", "mcq_policy")]
             values += [*(judge.get(key) for key in ("model", "prompt_version")), scores["items"]]
             asked = scores.get("asked") or {}
@@ -329,7 +341,8 @@ def _origins(summaries: Summaries, columns: Sequence[Column]) -> Table:
     """Return per score what the rules credited, what the judge added, and what could not be scored."""
     several = len(summaries) > 1
     heads: list[tuple[str, Align]] = [("", "left"), ("run", "left")] if several else [("", "left")]
-    for head in ("n", "rules alone %", "judge recovered", "format %", "cut off %", "judge failed", "judge unclear"):
+    endings = "format %", "cut off %", "unclosed %", "no answer %"
+    for head in ("n", "rules alone %", "judge recovered", *endings, "judge failed", "judge unclear"):
         heads.append((head, "right"))
     rows = []
     for column in columns:
@@ -339,14 +352,17 @@ def _origins(summaries: Summaries, columns: Sequence[Column]) -> Table:
                 continue
             given, total = scores["responses"], scores["total"]
             rule = percent(scores["rule_correct"], total) if total else DASH
-            shares = [percent(scores[key], given, 1) if given else DASH for key in ("committed", "cut_off")]
+            shares = [
+                percent(scores[key], given, 1) if given and key in scores else DASH
+                for key in ("committed", "cut_off", "unclosed", "no_answer")
+            ]
             recovered, *others = (
                 DASH if scores["judge"] is None else f"{scores[key]:,}"
                 for key in ("judge_recovered", "judge_failed", "judge_unclear")
             )
             names = [title(column[0]), label] if several else [title(column[0])]
             rows.append(cells(*names, f"{scores['n']:,}", rule, recovered, *shares, *others))
-    return Table("How the scores came about", heads, rows, [])
+    return Table("Score breakdown", heads, rows, [])
 
 
 def _notes(summaries: Summaries) -> list[str]:
@@ -407,6 +423,11 @@ def _caveats(name: str, scores: Mapping[str, Any], of: str) -> Iterator[str]:
     if missing:
         words = "response is missing and counts", "responses are missing and count"
         yield f"{name}{of}: {counted(missing, *words)} as wrong."
+    if scores["cut_off"] and "unclosed" not in scores:
+        yield (
+            f"{name}{of}: summed up by an earlier version, whose `cut off` includes tags that never close; "
+            "`mmcorl report` on the folder counts them apart."
+        )
     if late := scores.get("out_of_time"):  # absent from summaries of earlier versions
         words = (
             "comparison was not finished in its time and counts",

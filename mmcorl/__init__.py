@@ -1,7 +1,7 @@
 """Co-training of different model families with reinforcement learning and no labels.
 
     import mmcorl
-    run = mmcorl.train("configs/quickstart.yaml", steps=20)
+    run = mmcorl.train("quickstart", steps=20)
     run.metrics, run.votes, run.weights, run.report()
 
 Names are imported when first used: `import mmcorl` loads no torch.
@@ -12,6 +12,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from mmcorl.system.names import name_clash
 from mmcorl.system.version import __version__
 
 if TYPE_CHECKING:
@@ -32,4 +33,6 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'mmcorl' has no attribute {name!r}")
+    if clash := name_clash():
+        raise ImportError(clash)
     return getattr(import_module(_HOMES[name]), name)

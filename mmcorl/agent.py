@@ -58,6 +58,10 @@ class Agent(Protocol):
         """One greedy completion per prompt, in order."""
         ...
 
+    def probe(self, prompts: Sequence[Prompt]) -> list[Group]:
+        """K completions of each prompt, in order, that nothing is trained on; the noise is the same at each call."""
+        ...
+
     # -- checkpoints ---------------------------------------------------------------------------------------------
 
     def save(self, directory: Path) -> None:

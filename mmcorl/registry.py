@@ -7,9 +7,9 @@ function:
     @RULES.add("ring", "Each agent learns from the next agent's vote.", min_agents=2)
     def ring(rollouts): ...
 
-A user's function needs no decorator. It is imported from the Python path, or from a file beside the config or in the
-working folder, and checked like a built-in one. To declare what a function cannot say by its signature, name a row
-instead: `mine = RuleRow("mine", "Help.", function, min_agents=3)`.
+A user's function needs no decorator. It is imported from the Python path, or from a file (`file.py:name`) beside the
+config or in the working folder, and checked like a built-in one. To declare what a function cannot say by its
+signature, name a row instead: `mine = RuleRow("mine", "Help.", function, min_agents=3)`.
 """
 
 from __future__ import annotations
@@ -89,18 +89,19 @@ class Table(Mapping[str, R], Generic[R]):
         self._rows[row.name] = row
 
     def find(self, name: str) -> R:
-        """Return the built-in row `name`, or the row of a user's `package.module:name`.
+        """Return the built-in row `name`, or the row of a user's `package.module:name` or `file.py:name`.
 
         Raises UserError for an unknown name, an import that fails, and an object that does not fit.
         """
         if name in self._rows:
             return self._rows[name]
+        name = importable(name) if ".py:" in name else name
         if ":" not in name:
             near = get_close_matches(name, self._rows, 1)
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise UserError(
                 f"there is no {self.what} {name!r}: {hint}use {', '.join(self._rows)}, or your own as "
-                "package.module:name"
+                "package.module:name or file.py:name"
             )
         place: tuple[str | Path, ...] = (name, *_folders[-1:])
         if place not in self._outside:
@@ -244,7 +245,7 @@ def importable(spec: str) -> str:
         raise UserError(f"{spec!r}: there is no file {path!r} beside the config or in the working folder: correct it")
     module = f"{file.stem}:{name}"
     if not _SPEC.fullmatch(module):
-        raise UserError(f"{spec!r} names no class in a Python module: write file.py:Class, of letters, digits and _")
+        raise UserError(f"{spec!r} names nothing in a Python module: write file.py:name, of letters, digits and _")
     if file.parent not in _folders:
         _folders.insert(0, file.parent)  # the last one is that of the config
     make_importable(module)

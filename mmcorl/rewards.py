@@ -177,7 +177,7 @@ class Reward:
                 raise
             except Exception as error:  # its code runs only here
                 raise raised(f"reward {self.kind!r}", row.function, error) from error
-        values = _numbers(self.kind, result, group)
+        values = _numbers(self.kind, result, len(each), prompt.row_id)
         if not self.format:
             return values
         return tuple(
@@ -186,19 +186,19 @@ class Reward:
         )
 
 
-def _numbers(kind: str, result: Any, group: Group) -> tuple[float, ...]:
+def _numbers(kind: str, result: Any, completions: int, row: str) -> tuple[float, ...]:
     """Check what a reward returned: K finite numbers."""
     try:
         values = tuple(float(value) for value in result)
     except Exception as error:
         raise RunError(f"reward {kind!r} returned {result!r}, not a list of numbers ({error}): correct it") from error
-    if len(values) != len(group.completions):
+    if len(values) != completions:
         raise RunError(
-            f"reward {kind!r} returned {len(values)} numbers for the {len(group.completions)} completions of prompt "
-            f"{group.uid}: return one per completion"
+            f"reward {kind!r} returned {len(values)} numbers for the {completions} completions of row {row!r}: return "
+            "one per completion"
         )
     if not all(map(math.isfinite, values)):
-        raise RunError(f"reward {kind!r} returned {values} for prompt {group.uid}: rewards must be finite")
+        raise RunError(f"reward {kind!r} returned {values} for row {row!r}: rewards must be finite")
     return values
 
 

@@ -33,14 +33,16 @@ from mmcorl.report.run_page import build_report
 from mmcorl.rewards import Reward
 from mmcorl.run import memory
 from mmcorl.run.checkpoints import Committed
+from mmcorl.run.evaluation import HeldOut
 from mmcorl.run.inputs import Inputs, Suite, check_inputs
-from mmcorl.run.progress import Progress
+from mmcorl.run.probes import LOOKED_AT, probe_prompts
+from mmcorl.run.progress import Progress, waiting
 from mmcorl.run.recorder import Recorder
 from mmcorl.run.result import Run
-from mmcorl.run.run_folder import PROFILE, RunFolder
+from mmcorl.run.run_folder import PROFILE, RunFolder, about_finished
 from mmcorl.run.stopping import resumable_errors, stop_on_signals
-from mmcorl.run.summary import memory_sentences
 from mmcorl.run.trackers import require_trackers
+from mmcorl.share.card import write_cards
 from mmcorl.trainer import parity
 
 # Python's last collection would look through all of torch and transformers, a second or two after all is done.
@@ -75,6 +77,12 @@ def train(
     """
     config = settings.resolve(config, overrides, method)
     path = Path(run_dir) if run_dir is not None else Path("runs") / config.name
+    config = settings.as_begun(config, path)
+    if finished := about_finished(config, path):
+        if not quiet:
+            print(finished, file=sys.stderr)
+        build_report(path)
+        return Run(path)
     threads = torch.get_num_threads()
     prepare_process(config)
     require_engine(config)
@@ -101,14 +109,13 @@ def train(
             gpu = str(launch.device).startswith("cuda")
             sample = inputs.prompts.sample(SAMPLED_PROMPTS)
             budgets = memory.predict(config, inputs.encoders, inputs.longest, sample, gpu, quiet)
-            cohort = launch.cohort(inputs.encoders, inputs.steps)
+            with waiting(f"loading {', '.join(agent.name for agent in config.agents)}", quiet=quiet):
+                cohort = launch.cohort(inputs.encoders, inputs.steps)
             start = folder.begin(inputs.data_check)
             with resumable_errors(folder):
                 cohort.keep_logs(path / "logs")
                 predicted = memory.predicted(config, budgets, cohort)
                 _run(config, folder, start, inputs, cohort, supervision, relation, predicted, quiet)
-        elif not quiet:
-            print(f"{path} is finished: nothing to train", file=sys.stderr)
         with resumable_errors(folder):
             build_report(path)
     return Run(path)
@@ -148,9 +155,10 @@ def _run(
         if config.profile is not None:
             _profile(config.profile.steps, cohort, folder.path / PROFILE, steps - done, progress)
         rates = {agent.name: agent.take_rates for agent in agents}
-        recorder = Recorder(
-            folder, config, steps, inputs.validation, relation, progress, start, cohort.parallel, rates, compared
-        )
+        probed = inputs.validation or [HeldOut("train", inputs.prompts.sample(LOOKED_AT))]
+        probes = probe_prompts(probed, config.logging.probes)
+        more = start, cohort.parallel, rates, compared, probes
+        recorder = Recorder(folder, config, steps, inputs.validation, relation, progress, *more)
         with recorder, stop_on_signals(recorder):
             if config.episode is None:
                 for agent in agents:
@@ -158,9 +166,8 @@ def _run(
             cotrain(agents, inputs.prompts, interplay, supervision, reward, recorder, steps, cohort.parallel)
             progress.phase("export")
             recorder.export(agents)
-    summary = recorder.write_summary(facts)
-    for name, sentence in memory_sentences(summary["agents"]).items() if not quiet else ():
-        print(f"{name}: {sentence}", file=sys.stderr)
+    recorder.write_summary(facts)
+    write_cards(folder.path, curves=False)
 
 
 def _interaction(config: Config, relation: Any, folder: Path) -> Interaction:

@@ -80,6 +80,8 @@ class Completion:
     confidence: Mapping[str, float] = field(default_factory=dict)
     """Means over the tokens, in nats, of the entropy of the sampling distribution (`entropy`) and of its KL divergence
     from a uniform one (`self_certainty`); only where the reward needs them."""
+    unclosed: bool = False
+    """Without an answer, it ended by itself in a tag, box, code or think block that never closes."""
 
 
 @dataclass(frozen=True)

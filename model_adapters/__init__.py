@@ -1,1 +1,3 @@
 """Model adapters: everything specific to a model family, and nothing about RL."""
+
+# Part of mmcorl.

@@ -192,16 +192,19 @@ def _config(path_or_id: str | Path) -> dict[str, Any]:
                 raise AdapterError(
                     f"`{path_or_id}` holds LoRA weights without their model; give the base model or a merged folder."
                 )
+            inside = sorted({*path.glob("final/*/config.json"), *path.glob("*/config.json")})
+            instead = " or ".join(f"`{one.parent}`" for one in inside[:4]) or "the folder that `save_pretrained` wrote"
             raise AdapterError(
-                f"`{path_or_id}` has no config.json, so it is no Hugging Face checkpoint; give the folder "
-                "that `save_pretrained` wrote."
+                f"`{path_or_id}` has no config.json, so it is no Hugging Face checkpoint; give {instead}."
             )
     elif path.exists():
         raise AdapterError(f"`{path_or_id}` is a file; give the folder that holds it.")
     elif re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", str(path_or_id)):
         file = _from_hub(str(path_or_id))
     else:
-        raise AdapterError(f"There is no folder `{path_or_id}`; give an existing one or a hub id such as org/name.")
+        inside = sorted(Path("runs").glob(f"{path_or_id}/final/*/config.json")) if path.name == str(path_or_id) else []
+        instead = " or ".join(f"`{one.parent}`" for one in inside[:4]) or "an existing one or a hub id such as org/name"
+        raise AdapterError(f"There is no folder `{path_or_id}`; give {instead}.")
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # JSON and Unicode errors are two kinds of the first

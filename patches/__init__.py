@@ -5,6 +5,8 @@ after it ran, and logs one line. vLLM's processes apply patches through `patches
 patches, `check()` does so after trying each. To add one: a module here with a `PATCH`, its name in `_MODULES`, a test.
 """
 
+# Part of mmcorl.
+
 from __future__ import annotations
 
 import logging

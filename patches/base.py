@@ -85,8 +85,8 @@ def plugin_obstacle() -> str | None:
     """Return what keeps vLLM from calling `patches.vllm_plugin` in its processes, with the way out; None if nothing."""
     if not metadata.entry_points(group="vllm.general_plugins", name=PLUGIN):
         return (
-            f"vLLM finds no plugin named `{PLUGIN}`: install this repository (`pip install -e .`) into the environment "
-            "vLLM runs in"
+            f"vLLM finds no plugin named `{PLUGIN}`: install mmcorl into the environment vLLM runs in (PYTHONPATH "
+            "alone registers none)"
         )
     allowed = os.environ.get("VLLM_PLUGINS")
     if allowed is not None and PLUGIN not in allowed.split(","):

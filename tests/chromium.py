@@ -44,10 +44,10 @@ class Page:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._call("Emulation.setEmulatedMedia", features=[scheme])
 
-    def open(self, path: Path, ready: str = "document.readyState === 'complete'") -> float:
-        """Load a file and wait until the expression `ready` holds; returns the seconds that took."""
+    def open(self, page: Path | str, ready: str = "document.readyState === 'complete'") -> float:
+        """Load a file or an address and wait until the expression `ready` holds; returns the seconds that took."""
         start = time.monotonic()
-        self._call("Page.navigate", url=path.as_uri())
+        self._call("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
         self.until(ready)
         return time.monotonic() - start
 

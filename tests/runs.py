@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 TESTS = Path(__file__).resolve().parent
-LOGS = ("metrics.jsonl", "validation.jsonl", "responses.jsonl", "votes.jsonl", "gallery.jsonl")
+LOGS = ("metrics.jsonl", "validation.jsonl", "responses.jsonl", "votes.jsonl", "gallery.jsonl", "probes.jsonl")
 
 
 def taught(name: str, cache: Path) -> Path:

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, Literal
 
 from eval_suite.grading.official import METRICS
-from eval_suite.grading.rules import RuleResult
+from eval_suite.grading.rules import RuleResult, without_answer
 from eval_suite.items import Item, Response
 from mmcorl.answers.extract import Extraction, Mode, extract
 from mmcorl.answers.places import Canonical, Form, read_answer, read_places
@@ -18,7 +18,6 @@ from mmcorl.answers.relations import RELATIONS, open_relation
 from mmcorl.errors import UserError
 from model_adapters.coordinates import Coordinates
 
-UNREAD = "no answer in a recognised format"
 _TEXT = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\s?\{([^{}]*)\}")
 _ESCAPED = re.compile(r"\\([%$#&_])")
 _BRACKETS = 64
@@ -83,8 +82,7 @@ def apply_relation(item: Item, response: Response, relation: Relation) -> RuleRe
     """
     answer, source = read_alike(item, response)
     if answer is None:
-        cut_off = source == "cut_off"
-        return RuleResult(None, False, cut_off, False, "cut off before an answer" if cut_off else UNREAD, 0.0)
+        return without_answer(source, 0.0)
     score, right = score_of(answer, item, relation)
     shown = "right" if right else "wrong"
     if 0 < score < 1:
@@ -124,7 +122,7 @@ def read_alike(item: Item, response: Response) -> tuple[str | None, str]:
             place = _first_place(extract(response.text, reason, "whole").answer or "", form, canonical)
         return place, "" if place is not None else extract(response.text, reason, mode).source
     if item.reading == "verbatim":
-        found = _verbatim(response.text)
+        found = _verbatim(response.text, reason)
     else:
         found = extract(response.text, reason, mode)
     answer = found.answer
@@ -142,10 +140,10 @@ def _first_place(text: str, form: Form, canonical: Canonical) -> str | None:
     return next((place for end in ends if (place := read_places(text[:end], form, canonical)) is not None), None)
 
 
-def _verbatim(text: str) -> Extraction:
+def _verbatim(text: str, finish_reason: Literal["stop", "length"]) -> Extraction:
     """Return all that follows the thinking, as it stands."""
     _, closed, behind = text.rpartition("</think>")
     said = (behind if closed else text).strip()
     if not closed and said.startswith("<think>"):
-        return Extraction(None, "cut_off")
+        return Extraction(None, "cut_off" if finish_reason == "length" else "unclosed")
     return Extraction(said or None, "whole" if said else "none")

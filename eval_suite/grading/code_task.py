@@ -51,9 +51,10 @@ def grade_code(task: CodeTask, item: Item, response: Response, sandbox: Sandbox)
         raise ValueError(f"response to {response.benchmark}/{response.id} graded as {item.benchmark}/{item.id}")
     reading = task.read(item, response)
     if reading.program is None:
-        cut_off = reading.answer.source == "cut_off"
-        reason = "cut off before a program was complete" if cut_off else "no program"
-        return CodeGrade(Verdict(False, "no_answer", None, reason, False, False, cut_off), None)
+        cut_off, unclosed = (reading.answer.source == name for name in ("cut_off", "unclosed"))
+        reason = "ended in a code or think block that never closes" if unclosed else "no program"
+        reason = "cut off before a program was complete" if cut_off else reason
+        return CodeGrade(Verdict(False, "no_answer", None, reason, False, False, cut_off, unclosed), None)
     result = task.test(item, reading.program, sandbox)
     passed = result.passed
     verdict = Verdict(passed, "rule", reading.answer.code, result.reason(), passed, True, False)

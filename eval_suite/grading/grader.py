@@ -98,7 +98,9 @@ class Grader:
 
 
 def _verdict(result: RuleResult, correct: bool, stage: Stage, reason: str) -> Verdict:
-    return Verdict(correct, stage, result.answer, reason, result.rule, result.committed, result.cut_off)
+    return Verdict(
+        correct, stage, result.answer, reason, result.rule, result.committed, result.cut_off, result.unclosed
+    )
 
 
 def grade(

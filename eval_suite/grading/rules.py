@@ -40,13 +40,24 @@ class RuleResult:
     """The answer the response commits to, if any."""
     committed: bool
     cut_off: bool
-    """Ends in the middle of an answer or a draft; never true of a committed response."""
+    """The token limit ended it before an answer; never true of a committed response."""
     rule: bool
     """Whether the rules credit it; only ever true of a committed response."""
     reason: str
     """A few words for people."""
     score: float | None = None
     """How good the answer is, 0.0 to 1.0, where a relation or a metric says so; None by rules of mathematics."""
+    unclosed: bool = False
+    """It ended by itself in an answer tag, box or think block that never closes; never true of a committed response."""
+
+
+CUT_OFF, UNCLOSED = "cut off before an answer", "ended in a tag, box or think block that never closes"
+
+
+def without_answer(source: str, score: float | None = None) -> RuleResult:
+    """Return the result of a response in which no answer was found, for the reason that its extraction names."""
+    reason = {"cut_off": CUT_OFF, "unclosed": UNCLOSED}.get(source, "no answer in a recognised format")
+    return RuleResult(None, False, source == "cut_off", False, reason, score, source == "unclosed")
 
 
 def apply_rules(
@@ -71,9 +82,7 @@ def apply_rules(
         "whole" if reading in ("whole", "verbatim") else "commit",
     )
     if extraction.answer is None:
-        cut_off = extraction.source == "cut_off"
-        reason = "cut off before an answer" if cut_off else "no answer in a recognised format"
-        return RuleResult(None, False, cut_off, False, reason)
+        return without_answer(extraction.source)
     credited, reason = _compare(extraction.answer, reference, relation, mcq_policy)
     return RuleResult(extraction.answer, True, False, credited, reason)
 

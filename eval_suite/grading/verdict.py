@@ -30,11 +30,14 @@ class Verdict:
     """Whether the rules alone credit it."""
     committed: bool
     cut_off: bool
+    """The token limit ended it before an answer."""
+    unclosed: bool = False
+    """It ended by itself in a tag, box, fence or think block that never closes, before an answer."""
 
     def __post_init__(self) -> None:
         # Only a committed, complete answer can be correct, a rule's credit stands, and only a judge credits the rest.
         assert self.committed == (self.answer is not None), self
-        assert not (self.committed and self.cut_off), self
+        assert self.committed + self.cut_off + self.unclosed <= 1, self
         assert self.committed or not (self.rule or self.correct), self
         assert self.correct == (self.rule or (self.stage == "judge" and self.correct)), self
         assert (self.stage == "no_answer") == (not self.committed), self

@@ -1,4 +1,4 @@
-"""Intervals of an accuracy when answers are not independent: clustered errors and the bootstrap.
+"""Intervals of an accuracy when answers are not independent: clustered errors.
 
 Items of one group (the five versions of a MathVerse problem, the rows of a We-Math group) and samples of one item are
 correlated, so they count as fewer independent answers than there are rows.
@@ -12,12 +12,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import NamedTuple
 
-import numpy as np
-
 from mmcorl.analysis.intervals import LEVEL, Interval, wilson
-
-RESAMPLES = 10_000
-"""Resamples of a bootstrap: the third decimal of a bound then still moves, the second does not."""
 
 
 class Cluster(NamedTuple):
@@ -82,24 +77,3 @@ def mean_interval(clusters: Sequence[tuple[float, int]]) -> Interval | None:
     mean = math.fsum(score for score, _ in clusters) / sum(count for _, count in clusters)
     reach = NormalDist().inv_cdf((1 + LEVEL) / 2) * error
     return Interval(max(0.0, mean - reach), min(1.0, mean + reach))
-
-
-def resampled_ratios(pairs: Sequence[tuple[float, float]], *, seed: int, resamples: int) -> np.ndarray:
-    """sum(a) / sum(b) of `resamples` draws, with replacement, of as many (a, b) pairs; shape (resamples,).
-
-    Equal pairs are drawn together, by how often each kind comes up, which is the same distribution at a
-    fraction of the work. Raises ValueError without pairs.
-    """
-    if not pairs:
-        raise ValueError("nothing to resample")
-    kinds, counts = np.unique(np.asarray(pairs, dtype=np.float64), axis=0, return_counts=True)
-    drawn = np.random.default_rng(seed).multinomial(len(pairs), counts / len(pairs), size=resamples)
-    sums = drawn @ kinds
-    ratios: np.ndarray = sums[:, 0] / sums[:, 1]
-    return ratios
-
-
-def percentile_interval(values: np.ndarray) -> Interval:
-    """Return the middle `LEVEL` of resampled values."""
-    low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(float(low), float(high))

@@ -14,8 +14,9 @@ from eval_suite.folder import EvalFolder
 from eval_suite.grading.alike import Relations
 from eval_suite.items import Item
 from eval_suite.metrics.aggregate import Score, aggregate
-from eval_suite.metrics.intervals import RESAMPLES, Cluster, Interval, percentile_interval, resampled_ratios
+from eval_suite.metrics.intervals import Cluster, Interval
 from eval_suite.metrics.outcomes import Outcome
+from mmcorl.analysis.paired import RESAMPLES, mcnemar_p, percentile_interval, resampled_ratios
 from mmcorl.answers.relation import Relation
 from mmcorl.errors import UserError
 
@@ -195,14 +196,6 @@ def compare(a: Scored, b: Scored, *, asked_differently: bool = False) -> Paired:
         unsettled_b=b.unsettled,
         asked_differently=tuple(differing),
     )
-
-
-def mcnemar_p(only_a: int, only_b: int) -> float:
-    """Exact two-sided McNemar test: 2 P(X <= min) for X ~ Bin(only_a + only_b, 1/2), at most 1."""
-    n = only_a + only_b
-    tail = sum(math.comb(n, count) for count in range(min(only_a, only_b) + 1))
-    # Integers divided once: correctly rounded however large n is.
-    return min(1.0, 2 * tail / 2**n) if n else 1.0
 
 
 def sign_flip_p(differences: Iterable[int]) -> float:

@@ -5,8 +5,10 @@ A pure function of the rows, so it can be made again from the files at any time 
 Per benchmark: `n` items, `samples` per item, `aggregation`, `correct`, `total`, `accuracy`; `wilson` (bounds from
 `correct` and `total` as if all answers were independent; pass@k takes n items as its total); `clustered` (by group, or
 by item when an item has several samples; null when all answers are independent); `rule_correct`, `rule_accuracy` under
-the same aggregation; per response `responses`, `missing`, `committed`, `format_rate`, `cut_off`, `cut_off_rate`,
-`out_of_time` (not credited by rules because the comparison took too long),
+the same aggregation; per response `responses`, `missing`, `committed`, `format_rate`, `cut_off`, `cut_off_rate` (the
+token limit came before an answer), `unclosed`, `unclosed_rate` (ended by itself in a tag, box or think block that never
+closes), `no_answer`, `no_answer_rate` (another response without an answer), `out_of_time` (not credited by rules
+because the comparison took too long),
 `judge_recovered`, `judge_refused`, `judge_failed`, `judge_unclear`, `judge_pending` (could be judged, were not);
 `unasked` (items that could not be put to the model), `sub_scores`, `caveats` (why official ones are left out), `asked`
 (prompt and sampling; null for responses from elsewhere), `grader`, `judge`, `full_n`, `items` (hash of ids and
@@ -204,7 +206,10 @@ def _counts(items: Sequence[Item], outcomes: Sequence[Outcome], judge: Mapping[s
     # asked about these.
     unjudged = {item.id for item in items if not item.may_be_judged or not clean_gold(item.gold)}
     words = Counter(o.judge for o in given if o.committed and not o.cut_off and not o.rule and o.id not in unjudged)
-    committed, cut_off = sum(o.committed for o in given), sum(o.cut_off for o in given)
+    committed, cut_off, unclosed = (
+        sum(getattr(o, name) for o in given) for name in ("committed", "cut_off", "unclosed")
+    )
+    without = len(given) - committed - cut_off - unclosed
     judge = None if len(unjudged) == len(items) else judge
     return {
         "responses": len(given),
@@ -213,6 +218,10 @@ def _counts(items: Sequence[Item], outcomes: Sequence[Outcome], judge: Mapping[s
         "format_rate": committed / len(given) if given else None,
         "cut_off": cut_off,
         "cut_off_rate": cut_off / len(given) if given else None,
+        "unclosed": unclosed,
+        "unclosed_rate": unclosed / len(given) if given else None,
+        "no_answer": without,
+        "no_answer_rate": without / len(given) if given else None,
         "out_of_time": sum(o.reason == OUT_OF_TIME for o in given),
         "judge_recovered": words["yes"],
         "judge_refused": words["no"],

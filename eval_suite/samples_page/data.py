@@ -21,6 +21,7 @@ KINDS = (
     "no answer: none given",
     "no answer: cut off",
     "no response",
+    "no answer: unclosed tag or box",
 )
 """Outcomes of a response, finer than `Verdict.stage`; the script knows them by index."""
 MAX_VALUES = 80
@@ -102,6 +103,8 @@ def kind_of(outcome: Outcome) -> int:
         return 0
     if outcome.cut_off:
         return 7
+    if outcome.unclosed:
+        return 9
     if not outcome.committed:
         return 6
     return {None: 1, "yes": 2, "no": 3, "unclear": 4, "failed": 5}[outcome.judge]

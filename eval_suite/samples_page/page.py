@@ -6,8 +6,6 @@ no other script and no request.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import secrets
 import sys
@@ -27,7 +25,8 @@ from eval_suite.metrics.outcomes import Key, Outcome, key_of
 from eval_suite.samples_page.data import Texts, filters, item_data, row_data
 from eval_suite.samples_page.images import Images, collect_images
 from eval_suite.tables import title as benchmark_title
-from mmcorl.report.page import render
+from mmcorl.report.links import Link
+from mmcorl.report.page import policy_hash, render
 from mmcorl.run.folder import replacing
 
 IMAGE_BUDGET = 24 * 2**20
@@ -57,6 +56,7 @@ def write_view(
     responses: Callable[[], Iterable[Response]],
     judge_rows: Iterable[Mapping[str, Any]] = (),
     facts: Sequence[tuple[str, str]] = (),
+    links: Sequence[Link] = (),
     image_budget: int = IMAGE_BUDGET,
     text_budget: int = TEXT_BUDGET,
 ) -> View:
@@ -70,6 +70,7 @@ def write_view(
         responses: begins a pass over responses.jsonl, which may be larger than memory.
         judge_rows: lines of judge.jsonl; the last line of a key holds.
         facts: (name, value) pairs for the head of the page: model, prompt style, grader, judge, ...
+        links: what lies beside the page.
         image_budget: bytes of thumbnails up to which all are put into the page; else all are read from their files.
         text_budget: characters of responses in the page; above it the longest lose their middle, marked.
     """
@@ -98,7 +99,7 @@ def write_view(
         one = outcomes[number]
         return _json(row_data(place[one.benchmark, one.id], one, response, raw[number], texts)).encode()
 
-    start, end = _around(title, facts, outcomes, images, texts)
+    start, end = _around(title, facts, links, outcomes, images, texts)
     with replacing(target) as page:
         page.write(f'{start}{{"items":['.encode())
         page.writelines(_joined(_json(item_data(*both)).encode() for both in zip(items, images.by_item, strict=True)))
@@ -109,7 +110,12 @@ def write_view(
 
 
 def _around(
-    title: str, facts: Sequence[tuple[str, str]], outcomes: Sequence[Outcome], images: Images, texts: Texts
+    title: str,
+    facts: Sequence[tuple[str, str]],
+    links: Sequence[Link],
+    outcomes: Sequence[Outcome],
+    images: Images,
+    texts: Texts,
 ) -> tuple[str, str]:
     """Return the page before and after its data."""
     theme = resources.files("mmcorl.report") / "templates" / "theme.css"
@@ -118,7 +124,7 @@ def _around(
     style = theme.read_text(encoding="utf-8") + style
     sources = {"none": "'none'", "embedded": "data:", "linked": "'self' file:"}[images.kind]
     policy = (
-        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src {sources}; "
+        f"default-src 'none'; script-src {policy_hash(script)}; style-src {policy_hash(style)}; img-src {sources}; "
         "base-uri 'none'; form-action 'none'"
     )
     mark = secrets.token_hex(16)
@@ -127,6 +133,7 @@ def _around(
         package="eval_suite.samples_page",
         title=title,
         facts=facts,
+        links=links,
         scores=_scores(outcomes),
         policy=policy,
         style=Markup(style),
@@ -169,10 +176,6 @@ def _json(data: Any) -> str:
     """JSON that no text can leave: inside a script element only `<` could end it."""
     text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def _scores(outcomes: Iterable[Outcome]) -> list[tuple[str, int, int]]:

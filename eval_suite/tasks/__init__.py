@@ -18,8 +18,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 
 from eval_suite.benchmark import Benchmark, Loaded, SubScores
+from mmcorl.data.synthetic import SKILLS
 from mmcorl.errors import UserError
-from mmcorl.registry import load_object
+from mmcorl.registry import importable, load_object
 
 
 class Benchmarks(Mapping[str, Benchmark]):
@@ -32,11 +33,12 @@ class Benchmarks(Mapping[str, Benchmark]):
         """Import paths of the benchmarks from outside, by name."""
 
     def find(self, name: str) -> Benchmark:
-        """Return a built-in benchmark by name, or a user's by `package.module:NAME`.
+        """Return a built-in benchmark by name, or a user's by `package.module:NAME` or `file.py:NAME`.
 
         Raises:
             UserError: an unknown name, an import that fails, or an object that is no benchmark.
         """
+        name = importable(name) if ".py:" in name else name
         if ":" in name:
             benchmark = load_object(name, "benchmark")
             if not isinstance(benchmark, Benchmark):
@@ -53,7 +55,7 @@ class Benchmarks(Mapping[str, Benchmark]):
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise UserError(
             f"benchmark {name!r} is unknown: {hint}the benchmarks are {', '.join(self._scanned())}, or your own as "
-            "package.module:NAME"
+            "package.module:NAME or file.py:NAME"
         )
 
     def forget(self, name: str) -> None:
@@ -86,6 +88,8 @@ BENCHMARKS = Benchmarks()
 
 OWN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 """Names of one's own rows."""
+FILES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".yaml", ".yml")
+"""Ends of names that are files rather than benchmarks."""
 TOO_NEAR = 0.8
 """A new name this similar to a benchmark's is taken for a mistake in writing it."""
 
@@ -94,11 +98,20 @@ def parse_benchmarks(texts: Sequence[str] | str, *, own_rows: bool = False) -> d
     """Split `NAME` or `NAME=PATH` into names and local copies; None stands for the hub.
 
     `package.module:NAME` becomes the name of the benchmark it imports. With `own_rows`, a NAME=PATH that is no
-    benchmark's stays: it names one's own rows.
+    benchmark's stays: it names one's own rows; `synthetic:KIND` are rows that need no file.
     """
     sources: dict[str, str | None] = {}
     for text in [texts] if isinstance(texts, str) else texts:
         name, equals, path = text.partition("=")
+        if own_rows and name.startswith("synthetic:"):
+            kind = name.partition(":")[2]
+            if kind not in SKILLS:
+                close = difflib.get_close_matches(kind, SKILLS, 1)
+                hint = f"did you mean 'synthetic:{close[0]}'? " if close else ""
+                raise UserError(f"there are no problems {name!r}: {hint}the kinds are {', '.join(SKILLS)}")
+            name, equals, path = name.replace(":", "_"), "=", name
+        elif own_rows and not equals and name.endswith(FILES):
+            raise UserError(f"{name!r} is no benchmark but looks like a file: name your rows, mine={name}")
         near = difflib.get_close_matches(name, BENCHMARKS, 1, TOO_NEAR)
         if not (own_rows and equals and OWN_NAME.fullmatch(name)) or near:
             name = BENCHMARKS.find(name).name  # refuses an unknown name
@@ -126,11 +139,12 @@ def listing() -> str:
     groups: dict[str, list[str]] = {}
     for benchmark in BENCHMARKS.values():
         groups.setdefault(benchmark.group, []).append(benchmark.name)
-    lines = [f"  {group:<8}  {' '.join(names)}" for group, names in groups.items()]
+    lines = ["benchmarks:", *(f"  {group:<8}  {' '.join(names)}" for group, names in groups.items())]
     lines = [f"{line} (with --run-code)" if line.startswith("  code") else line for line in lines]
-    lines.append("  your own  package.module:NAME, see docs/extending.md")
+    lines.append("  your own  file.py:NAME or package.module:NAME, see docs/extending.md")
     lines.append("  your rows NAME=FILE, of any other name: anything that `mmcorl train` reads, see docs/evaluation.md")
-    return "\n".join(["benchmarks:", *lines, ""])
+    lines.append("  demo      synthetic:KIND for visual, text, arithmetic, grounding, ocr, counting; no download")
+    return "\n".join([*lines, ""])
 
 
 __all__ = ["BENCHMARKS", "Benchmark", "Loaded", "SubScores", "listing", "parse_benchmarks", "suites"]

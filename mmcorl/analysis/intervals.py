@@ -36,3 +36,14 @@ def wilson(correct: float, total: float, level: float = LEVEL) -> Interval:
     return Interval(
         0.0 if correct == 0 else max(0.0, middle - half), 1.0 if correct == total else min(1.0, middle + half)
     )
+
+
+def is_within_noise(start: float, end: float, items: int | None) -> bool:
+    """Return whether a change is below 1.96 standard errors of a difference of two binomial shares of `items`.
+
+    False when `items` is unknown. Both evaluations answer the same prompts, so this is conservative.
+    """
+    if not items:
+        return False
+    variance = max(0.0, start * (1 - start)) / items + max(0.0, end * (1 - end)) / items
+    return abs(end - start) <= 1.96 * math.sqrt(variance)

@@ -18,7 +18,7 @@ from mmcorl.answers.parse import QUANTITY
 from mmcorl.answers.units import UNIT_WORDS, split_unit
 
 Mode = Literal["commit", "last_number", "answer_tags", "whole"]
-Source = Literal["answer_tags", "boxed", "phrase", "last_number", "whole", "none", "cut_off"]
+Source = Literal["answer_tags", "boxed", "phrase", "last_number", "whole", "none", "cut_off", "unclosed"]
 
 _OPEN_ANSWER = re.compile(r"<answer>", re.IGNORECASE)
 _CLOSE_ANSWER = re.compile(r"</answer>", re.IGNORECASE)
@@ -86,8 +86,8 @@ class Extraction:
     """The committed answer, stripped; None without one."""
     source: Source
     """`answer_tags` or `boxed`, with mode `last_number` `phrase` or `last_number`, with `whole` also that;
-    without an answer `cut_off` when the response was still being written (an unclosed tag, box or think block, or the
-    length limit), else `none`."""
+    without an answer `cut_off` when the token limit ended the response, `unclosed` when it ended by itself in an answer
+    tag, box or think block that never closes, else `none`."""
 
 
 def extract(response: str, finish_reason: Literal["stop", "length"] = "stop", mode: Mode = "commit") -> Extraction:
@@ -104,7 +104,7 @@ def extract(response: str, finish_reason: Literal["stop", "length"] = "stop", mo
     all that follows `the answer is`; else the last number. So drafts and cut-off responses have answers, too.
 
     `whole` (short answers to questions about pictures): as `commit`, else all that stands after thinking, unless the
-    response was cut off.
+    response was cut off or a tag, box or think block never closes.
     """
     text = strip_special_tokens(strip_noise(response))
     if mode == "last_number":
@@ -121,10 +121,11 @@ def extract(response: str, finish_reason: Literal["stop", "length"] = "stop", mo
     if boxes:
         return _committed(_answer_in_boxes(text, boxes), "boxed")
 
-    unfinished = drafting or open_box or _OPEN_ANSWER.search(text) is not None or finish_reason == "length"
-    if mode == "whole" and not unfinished:
-        return _committed(text, "whole")
-    return Extraction(None, "cut_off" if unfinished else "none")
+    if finish_reason == "length":
+        return Extraction(None, "cut_off")
+    if drafting or open_box or _OPEN_ANSWER.search(text) is not None:
+        return Extraction(None, "unclosed")
+    return _committed(text, "whole") if mode == "whole" else Extraction(None, "none")
 
 
 def _as_said(text: str) -> tuple[str, Source]:

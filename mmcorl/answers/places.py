@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 from mmcorl.answers.extract import Mode, extract
 from mmcorl.errors import UserError
@@ -198,6 +197,8 @@ def _matched(a: str, b: str, alike: Callable[[Array, Array], Array]) -> float:
     if not len(left) or not len(right):
         return float(len(left) == len(right))
     table = alike(left, right)
+    from scipy.optimize import linear_sum_assignment  # Half a second that most commands have no use for.
+
     rows, columns = linear_sum_assignment(table, maximize=True)
     return min(1.0, 2 * math.fsum(table[rows, columns]) / (len(left) + len(right)))
 

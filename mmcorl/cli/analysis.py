@@ -9,7 +9,7 @@ from mmcorl.analysis.options import DynamicsOptions
 from mmcorl.cli.arguments import Arguments, Flag, Output, Progress, command
 from mmcorl.cli.output import show
 
-CONTINUES = ": the same command continues where it stopped"
+CONTINUES = ": re-run the same command to resume"
 SOURCES = """sources:
   MODEL            checkpoint folder, hub id, or zoo:NAME; it is sampled on --data or --benchmark
   MODEL@seed2      the same model with another sampling seed; --repeat 2 draws every model twice
@@ -31,7 +31,7 @@ class DiversityArguments(Arguments):
 
 @command(
     "diversity",
-    "how far the errors of models overlap: kappa, c, w, u",
+    "how much the errors of models overlap: kappa, c, w, u",
     epilog=SOURCES,
     after_interrupt=CONTINUES,
 )
@@ -42,7 +42,7 @@ def diversity(models: DiversityArguments, options: DiversityOptions, progress: P
     return show(eval_suite.diversity(*models.sources, options=options, reporter=reporter), as_json=output.as_json)
 
 
-PARTNERS = """Sources are those of `mmcorl diversity`; in its folder (--out) nothing is sampled a second time.
+PARTNERS = """Sources are those of `mmcorl diversity`; results in its folder (--out) are reused, not sampled again.
 
 examples:
   mmcorl pair Qwen/Qwen2.5-3B Qwen/Qwen2.5-7B microsoft/Phi-3.5-mini-instruct --benchmark math500 --out div
@@ -55,12 +55,12 @@ class PairArguments(Arguments):
     anchor: Annotated[str, Flag(positional=True, metavar="ANCHOR")]
     """the model that needs a partner"""
     candidates: Annotated[tuple[str, ...], Flag(positional=True, metavar="CANDIDATE")] = ()
-    """possible partners"""
+    """candidate partners"""
 
 
 @command(
     "pair",
-    "rank possible partners of a model, and say why",
+    "rank candidate partners for a model, with reasons",
     epilog=PARTNERS,
     after_interrupt=CONTINUES,
 )
@@ -84,7 +84,7 @@ DYNAMICS = """examples:
 
 @command(
     "dynamics",
-    "where votes as labels lead: phase portrait, basins, a run",
+    "predict where training on votes leads: phase portrait, basins, a run's trajectory",
     epilog=DYNAMICS,
     flags={
         "start": Flag(several=True, metavar="A,B"),

@@ -119,7 +119,7 @@ def add_arguments(
             options["type"] = kind
         if choices:
             options["choices"] = choices
-        names = next((mark.names for mark in info.metadata if isinstance(mark, TableName)), ())
+        names = next((mark.table for mark in info.metadata if isinstance(mark, TableName)), ())
         metavar = "|".join(names) or metavar
         if metavar and not choices:
             options["metavar"] = metavar
@@ -127,6 +127,8 @@ def add_arguments(
             if many:
                 options["nargs"] = "+" if info.is_required() else "*"
                 options["default"] = () if not info.is_required() else None
+            elif not info.is_required():
+                options |= {"nargs": "?", "default": argparse.SUPPRESS}
             parser.add_argument(name, **options)
             continue
         options |= {"dest": name, "default": argparse.SUPPRESS, "required": info.is_required()}

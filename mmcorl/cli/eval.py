@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,8 +19,8 @@ Folder = Annotated[Path, Flag(positional=True)]
 
 class EvalProblems(Arguments):
     benchmarks: Annotated[tuple[str, ...], Flag(positional=True, metavar="NAME[=PATH]")]
-    """benchmarks from the hub, or from a local copy: mathvision=DIR; the names are listed below. Any other name is that
-    of your own rows: mine=rows.jsonl"""
+    """benchmarks from the hub, or from a local copy: mathvision=DIR; the names are listed below. Any other name is for
+    your own rows: mine=rows.jsonl"""
 
 
 class EvalArguments(Arguments):
@@ -27,21 +29,38 @@ class EvalArguments(Arguments):
 
 
 class EvalFolder(Arguments):
-    out: Path
-    """folder of the evaluation; the same command continues in it"""
+    out: Path | None = None
+    """folder of the evaluation (default: evals/MODEL-BENCHMARKS); re-run the same command to resume"""
+
+    def of(self, model: str, benchmarks: Sequence[str]) -> Path:
+        """The folder, by default named by model and benchmarks: evals/RUN-AGENT-math500 for RUN/final/AGENT."""
+        parts = [part for part in Path(model).parts if part != "/"]
+        parts = [parts[-3], parts[-1]] if len(parts) >= 3 and parts[-2] == "final" else parts[-1:]
+        return self.out or Path("evals") / re.sub(
+            r"[^\w.@-]", "_", "-".join([*parts, *(name.partition("=")[0] for name in benchmarks)])
+        )
+
+
+EVALUATIONS = """examples:
+  mmcorl eval runs/quickstart/final/qwen synthetic:visual             no download: what the demo run held out
+  mmcorl eval Qwen/Qwen2.5-VL-3B-Instruct mathvista --engine vllm     a benchmark and a model from the hub
+  mmcorl eval runs/mine/final/a mathvista=path/to/copy --limit 100    the first 100 problems of a local copy
+  mmcorl eval runs/mine/final/a mine=rows.jsonl --style as-trained    your own rows: question, answer, image
+  mmcorl eval MODEL gsm8k math500 --protocol paper-text               as in the paper
+"""
 
 
 def _benchmarks() -> str:
     from eval_suite.tasks import listing
 
-    return listing()
+    return f"{EVALUATIONS}\n{listing()}"
 
 
 @command(
     "eval",
-    "answer benchmarks with a checkpoint, grade, judge, sum up",
+    "evaluate a checkpoint on benchmarks: sample, grade, judge, summarise",
     epilog=_benchmarks,
-    after_interrupt=": the same command continues where it stopped",
+    after_interrupt=": re-run the same command to resume",
 )
 def evaluate(
     checkpoint: EvalArguments,
@@ -56,15 +75,28 @@ def evaluate(
 
     run: Any = eval_suite.evaluate_comas if options.protocol == "comas" else eval_suite.evaluate
     reporter = eval_suite.Reporter(quiet=progress.quiet)
-    result = run(checkpoint.model, problems.benchmarks, folder.out, options, reporter=reporter)
+    result = run(
+        checkpoint.model,
+        problems.benchmarks,
+        folder.of(checkpoint.model, problems.benchmarks),
+        options,
+        reporter=reporter,
+    )
     return show(result, as_json=output.as_json)
 
 
-COLUMNS = """columns, by the first of a few usual names:
+COLUMNS = """examples:
+  mmcorl grade sample                            ten responses that come with mmcorl, into sample.graded/
+  mmcorl grade responses.jsonl                   results into responses.graded/
+  mmcorl grade responses.jsonl --judge http://localhost:8000/v1 --judge-model Qwen/Qwen2.5-32B-Instruct
+  mmcorl grade responses.jsonl --benchmark math500          reference answers of a benchmark, joined by id
+  mmcorl grade evals/qwen --aggregation maj@8               grade an evaluation again
+
+columns, by the first of a few usual names:
   response       what the model wrote (or prediction, output, ...); a list holds several samples
-  gold           the known answer (or answer, target, ground_truth, label, solution); not with --benchmark
+  gold           the reference answer (or answer, target, ground_truth, label, solution); not with --benchmark
   id             the problem (or index, doc_id, pid, ...); without ids every row is a problem
-  sample         which of several responses to one problem; without it every id must appear equally often
+  sample         which of several responses to one problem; without it each id must occur the same number of times
   question       its text (or problem, prompt, ...), for the judge
   choices        options (or options, option, or columns A, B, C, ...): a list as JSON or Python (["40", "45"]),
                  {"A": "40", "B": "45"}, or `A. 40; B. 45`
@@ -75,23 +107,30 @@ Sample logs of lmms-eval and lm-evaluation-harness and tables of VLMEvalKit are 
 
 class GradeArguments(Arguments):
     responses: Annotated[Path, Flag(positional=True, metavar="FILE")]
-    """.jsonl, .json, .csv, .tsv, .parquet, or a folder"""
+    """.jsonl, .json, .csv, .tsv, .parquet, or a folder; `sample` is a file of ten responses that comes with mmcorl"""
 
 
 @command(
     "grade",
-    "grade a file of responses, or an evaluation folder again",
+    "grade a file of responses, or re-grade an evaluation folder",
     epilog=COLUMNS,
-    after_interrupt=": the same command continues where it stopped",
+    after_interrupt=": re-run the same command to resume",
 )
 def grade(file: GradeArguments, options: GradeOptions, progress: Progress, output: Output) -> int:
     import eval_suite
 
-    result = eval_suite.grade_file(file.responses, options, reporter=eval_suite.Reporter(quiet=progress.quiet))
+    responses = file.responses
+    if str(responses) == "sample" and not responses.exists():
+        responses = Path(eval_suite.__file__).parent / "sample.jsonl"
+        options = options if options.out else options.model_copy(update={"out": Path("sample.graded")})
+    result = eval_suite.grade_file(responses, options, reporter=eval_suite.Reporter(quiet=progress.quiet))
     return show(result, as_json=output.as_json)
 
 
-TEAMS = """matched budgets, as in the paper: two agents trained alone against two trained together
+TEAMS = """examples:
+  mmcorl ensemble evals/qwen evals/llama                    one pool of the responses of both
+
+matched budgets, as in the paper: two agents trained alone against two trained together
   mmcorl ensemble --table TTRL=evals/ttrl_a,evals/ttrl_b Co-RL=evals/corl_a,evals/corl_b
   mmcorl ensemble --table TTRL=runs/self Co-RL=runs/corl --out evals/matched \\
     --evaluate 'gsm8k math500 --samples 4 --temperature 0.6 --top-p 0.95 --max-new-tokens 3072'
@@ -121,7 +160,7 @@ class EnsembleArguments(Arguments):
     """form of a table"""
 
 
-@command("ensemble", "pool the samples of several checkpoints and vote; matched budgets", epilog=TEAMS)
+@command("ensemble", "pool samples of several checkpoints and vote, at matched budgets", epilog=TEAMS)
 def ensemble(teams: EnsembleArguments, options: PoolOptions, output: Output) -> int:
     """Pool folders, or compare teams; checkpoints are evaluated first, with the options of `eval` that are given."""
     import eval_suite
@@ -146,10 +185,16 @@ class CompareArguments(Arguments):
     b: Folder
     """evaluation folder"""
     asked_differently: bool = False
-    """compare although other prompts or another sampling contribute to the difference"""
+    """compare even if prompts or sampling differ as well"""
 
 
-@command("compare", "paired comparison of two evaluations")
+COMPARE = """examples:
+  mmcorl compare evals/base evals/trained
+Two training runs are compared by `mmcorl report RUN RUN`.
+"""
+
+
+@command("compare", "paired comparison of two evaluations: difference, interval, McNemar's test", epilog=COMPARE)
 def compare(folders: CompareArguments, output: Output) -> int:
     import eval_suite
 
@@ -165,7 +210,13 @@ class TableArguments(Arguments):
     """form of the table"""
 
 
-@command("table", "one table of several evaluations")
+TABLES = """examples:
+  mmcorl table evals/base evals/ttrl evals/co_rl
+  mmcorl table evals/base evals/co_rl --format latex > table.tex
+"""
+
+
+@command("table", "one table of several evaluations, also as Markdown, CSV or LaTeX", epilog=TABLES)
 def table(folders: TableArguments) -> int:
     import eval_suite
 

@@ -12,31 +12,70 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import NoReturn
 
 from mmcorl import __version__
-from mmcorl.cli import analysis, eval, rephrase, tools, train
+from mmcorl.cli import analysis, completion, eval, reference, rephrase, share, start, tools, train, view
 from mmcorl.cli.arguments import COMMANDS, add_arguments
 from mmcorl.cli.output import enduring
+from mmcorl.config import shipped
+from mmcorl.config.reference import settings as every_setting
 from mmcorl.errors import RunError, UserError
+from mmcorl.run import made
 from model_adapters.errors import AdapterError
 
-GROUPS = (train, eval, analysis, rephrase, tools)
+GROUPS = (start, train, view, eval, analysis, rephrase, share, reference, completion, tools)
 """Importing a group adds its commands to `COMMANDS`."""
+TASKS = {
+    "start and train": ("init", "doctor", "train", "sweep"),
+    "look at runs": ("view", "report"),
+    "evaluate": ("eval", "grade", "table", "compare", "ensemble"),
+    "choose and analyse models": ("diversity", "pair", "dynamics"),
+    "reword training questions": ("rephrase", "rephrase audit"),
+    "model families": ("families", "check-adapter", "zoo", "prove"),
+    "share": ("card", "push"),
+    "reference": ("settings", "schema", "completion"),
+}
+"""The commands by task, as `mmcorl --help` lists them."""
 EPILOG = """examples:
-  mmcorl train configs/quickstart.yaml                     co-train two tiny families on images, no labels
-  mmcorl train configs/quickstart.yaml name=self supervision.kind=self     the self-rewarding baseline
-  mmcorl report runs/quickstart runs/self                  compare runs, write report.html into the first
-  mmcorl eval runs/quickstart/final/qwen math500 --out evals/qwen     score a checkpoint
-  mmcorl eval MODEL gsm8k humaneval --protocol comas --run-code --out evals/comas     drafts, votes, sixth call
-  mmcorl grade responses.jsonl                             score a file of responses
-  mmcorl rephrase configs/paper/text_3b_plus.yaml --model Qwen/Qwen3-32B     other wordings for one agent
-  mmcorl families                                          which model families are supported
-  mmcorl doctor configs/paper/vlm_3b_open_r1.yaml          will a run work on this machine?
-  mmcorl pair evals/qwen evals/llama evals/phi              which of these makes qwen the best partner, and why
-  mmcorl dynamics --run runs/quickstart                    the theory, and what a run did
-  mmcorl check-adapter path/to/checkpoint                  does a checkpoint work with its adapter?
-"""
+  mmcorl train quickstart                                    co-train two tiny families on images, without labels
+  mmcorl train quickstart name=self supervision.kind=self    the self-rewarding baseline
+  mmcorl init my_run.yaml                                    write a config for your models, data and GPUs
+  mmcorl report runs/quickstart runs/self                    compare two runs
+  mmcorl view                                                look at runs in a browser, live, prompt by prompt
+  mmcorl eval runs/quickstart/final/qwen synthetic:visual    score a trained checkpoint
+  mmcorl settings learning rate                              find a setting
+  mmcorl doctor paper/vlm_3b_open_r1                         will this run work on this machine?
 
+`mmcorl help COMMAND` or `mmcorl COMMAND --help` shows the options of a command, with examples.
+"""
+ELSEWHERE = {
+    "run": "train",
+    "cotrain": "train",
+    "fit": "train",
+    "resume": "train",
+    "new": "init",
+    "create": "init",
+    "check": "doctor",
+    "estimate": "doctor",
+    "evaluate": "eval",
+    "benchmark": "eval",
+    "bench": "eval",
+    "score": "grade",
+    "judge": "grade",
+    "plot": "report",
+    "show": "view",
+    "ui": "view",
+    "serve": "view",
+    "config": "settings",
+    "configs": "settings",
+    "options": "settings",
+    "models": "families",
+    "upload": "push",
+    "export": "push",
+}
+"""Names under which a command may be looked for."""
 
 REMOVED = {
     "--failed": "it is gone: rows without another wording have none in the file, and training says what it can do",
@@ -47,20 +86,24 @@ REMOVED = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    words = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    if words[0] == "help":
+        words = [*words[1:], "--help"]
     if " ".join(words[:2]) in COMMANDS:  # such as `rephrase audit`
         words[:2] = [" ".join(words[:2])]
-    parser = _parser(words[0] if words else None)
+    if not words[0].startswith("-") and words[0] not in COMMANDS:
+        print(f"mmcorl: {_unknown(words[0])}", file=sys.stderr)
+        return 2
+    parser = parser_of(words[0])
     overrides, words = _overrides(words)
     # argparse takes no positional arguments after an option that follows others; overrides may be anywhere.
     arguments, rest = parser.parse_known_args(words)
     if any(word.startswith("-") for word in rest) or (rest and not hasattr(arguments, "overrides")):
-        removed = next((f" ({REMOVED[word]})" for word in rest if word in REMOVED), "")
-        parser.error(f"unrecognized arguments: {' '.join(rest)}{removed}")
+        _refuse(arguments, rest)
     if overrides or rest:
         arguments.overrides = [*arguments.overrides, *overrides, *rest]
     try:
-        with enduring():
+        with enduring(), made.command(sys.argv[1:] if argv is None else argv):
             return _run(arguments)
     except KeyboardInterrupt:  # One more, while the first was told.
         return 130
@@ -69,6 +112,38 @@ def main(argv: Sequence[str] | None = None) -> int:
             # The process ends: another Ctrl-C would only add a trace of Python's own clearing up.
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_IGN)
+
+
+def _unknown(word: str) -> str:
+    """Return what to say of a command that does not exist."""
+    near = ELSEWHERE.get(word) or next(iter(get_close_matches(word, COMMANDS, 1)), None)
+    if near is None and (word in shipped() or word.endswith((".yaml", ".yml"))):
+        near = f"train {word}"
+    hint = f"did you mean `mmcorl {near}`?" if near else "`mmcorl --help` lists them"
+    return f"there is no command {word!r}: {hint}"
+
+
+def _refuse(arguments: argparse.Namespace, rest: Sequence[str]) -> NoReturn:
+    """End with what is wrong about words that a command does not take, and the way out."""
+    name: str = arguments.run.name
+    parser: argparse.ArgumentParser = arguments.parser
+    wrong = next((word for word in rest if word.startswith("-")), rest[0])
+    option, _, value = wrong.partition("=")
+    key = option.lstrip("-").replace("-", "_")
+    if hint := REMOVED.get(option):
+        parser.error(f"there is no option {option}: {hint}")
+    if not wrong.startswith("-"):
+        parser.error(f"unexpected argument {wrong!r}")
+    if hasattr(arguments, "overrides"):
+        keys = {setting.key: setting.key for setting in every_setting()}
+        near = sorted((full for full in keys if full.endswith(f".{key}")), key=lambda full: "NAME" in full)
+        known = keys.get(key) or next(iter(near), None)
+        if known:
+            after = rest[rest.index(wrong) + 1 :]
+            value = value or (after[0] if after and not after[0].startswith("-") else "VALUE")
+            parser.error(f"{option} is a setting, which is written without dashes: {known}={value}")
+    options = get_close_matches(option, parser._option_string_actions, 1)
+    parser.error(f"{name} has no option {option}" + (f": did you mean {options[0]}?" if options else ""))
 
 
 def _overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -116,19 +191,36 @@ def _run(arguments: argparse.Namespace) -> int:
         return 2
 
 
-def _parser(chosen: str | None) -> argparse.ArgumentParser:
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one sentence; the usage of some commands alone would fill the screen."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\nsee `{self.prog} --help`\n")
+
+
+def _listing() -> str:
+    listed = {name for names in TASKS.values() for name in names}
+    tasks = TASKS | {"other": tuple(name for name in COMMANDS if name not in listed)}
+    lines = []
+    for task, names in tasks.items():
+        there = [name for name in names if name in COMMANDS]
+        lines += [f"{task}:", *(f"  {name:<15} {COMMANDS[name].help}" for name in there), ""] if there else []
+    return "\n".join(lines)
+
+
+def parser_of(chosen: str | None) -> argparse.ArgumentParser:
     """Return the parser of all commands; `chosen` gets its full epilog."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="mmcorl",
-        description="Co-train models of different families with reinforcement learning and no labels: "
+        usage="mmcorl COMMAND ...",
+        description="Co-train models of different families with reinforcement learning and no labels:\n"
         "each agent votes over its own samples and is rewarded for agreeing with a peer's vote.",
-        epilog=EPILOG,
+        epilog=f"{_listing()}\n{EPILOG}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"mmcorl {__version__}")
-    subparsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    groups = [group.__name__ for group in GROUPS]
-    for name, command in sorted(COMMANDS.items(), key=lambda item: groups.index(item[1].run.__module__)):
+    parser.add_argument("--version", action="version", version=f"mmcorl {__version__}", help="show the version")
+    subparsers = parser.add_subparsers(required=True, metavar="COMMAND", help=argparse.SUPPRESS, prog="mmcorl")
+    for name, command in COMMANDS.items():
         epilog = command.epilog if isinstance(command.epilog, str) else command.epilog() if name == chosen else ""
         subparser = subparsers.add_parser(
             name,
@@ -137,7 +229,7 @@ def _parser(chosen: str | None) -> argparse.ArgumentParser:
             epilog=epilog,
             formatter_class=argparse.RawDescriptionHelpFormatter if epilog else argparse.HelpFormatter,
         )
-        subparser.set_defaults(run=command, after_interrupt=command.after_interrupt)
+        subparser.set_defaults(run=command, parser=subparser, after_interrupt=command.after_interrupt)
         for model in command.models.values():
             add_arguments(subparser, model, command.flags)
     return parser

@@ -82,13 +82,14 @@ def show(result: Any, *, as_json: bool = False, form: str | None = None, tables:
 def show_comparison(runs: Sequence[Path]) -> None:
     from rich.console import Console
 
-    from mmcorl.report.compare import comparison, comparison_table
+    from mmcorl.report import diagnosis
+    from mmcorl.report.compare import run_labels, start_and_end
     from mmcorl.report.table import terminal
-    from mmcorl.run.alarms import Watch
     from mmcorl.run.reader import read_run
 
     console = Console()
-    console.print(terminal([comparison_table(comparison(runs))]))
-    for path in runs:
-        for alarm in Watch(lines=read_run(path).metrics).alarms:
-            console.print(f"{path}, step {alarm.step}: {alarm.sentence}", markup=False, highlight=False, soft_wrap=True)
+    read = [read_run(path) for path in runs]
+    labels = run_labels(read)
+    for line in diagnosis.lines(read, labels):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    console.print(terminal(start_and_end(read, labels)))

@@ -16,12 +16,12 @@ from mmcorl.tools.rephrase.options import AuditOptions, RephraseOptions
 
 EPILOG = """examples:
   vllm serve Qwen/Qwen3-32B
-  mmcorl rephrase configs/paper/text_3b_plus.yaml --style scenario --model Qwen/Qwen3-32B
-  mmcorl rephrase audit configs/paper/text_3b_plus.yaml --model Qwen/Qwen3-32B
-  mmcorl train configs/paper/text_3b_plus.yaml
+  mmcorl rephrase paper/text_3b_plus --style scenario --model Qwen/Qwen3-32B
+  mmcorl rephrase audit paper/text_3b_plus --model Qwen/Qwen3-32B
+  mmcorl train paper/text_3b_plus
 The rows are those of data.train; the file is the one that the config names under data.train.views. A config without a
-view needs --out, and the command prints how to train on it. The same command continues where it stopped; with more
---attempts it asks again only for rows without a good rewording.
+view needs --out, and the command prints how to train on it. Re-run the same command to resume; with more
+--attempts it asks again only for rows without an accepted rewording.
 """
 
 
@@ -34,9 +34,9 @@ class ViewArguments(RunArguments):
 
 @command(
     "rephrase",
-    "reword the training questions for agents to read",
+    "reword training questions, so that agents read different wordings",
     epilog=EPILOG,
-    after_interrupt=": the same command continues, every reply so far is kept",
+    after_interrupt=": re-run the same command to resume; every reply so far is kept",
 )
 def rephrase(run: ViewArguments, options: RephraseOptions, progress: Progress, output: Output) -> int:
     """Write the view; exit status 1 where the endpoint left rows unanswered."""
@@ -52,7 +52,10 @@ def rephrase(run: ViewArguments, options: RephraseOptions, progress: Progress, o
         words = [*run.overrides, *training_overrides(config, name, out)]
         print("train on it:", " ".join([f"mmcorl train {run.config}", *(f"'{word}'" for word in words)]))
     if report.unanswered:
-        print(f"mmcorl: no reply came for {report.unanswered} row(s); the same command asks for them", file=sys.stderr)
+        print(
+            f"mmcorl: no reply came for {report.unanswered} row(s); re-run the same command to request them",
+            file=sys.stderr,
+        )
     return 1 if report.unanswered else 0
 
 
@@ -70,7 +73,9 @@ class AuditArguments(Arguments):
 @command(
     "rephrase audit",
     "have a model answer a sample of questions in both wordings",
-    after_interrupt=": the same command continues, every reply so far is kept",
+    epilog="examples:\n  mmcorl rephrase audit paper/text_3b_plus --model Qwen/Qwen3-32B\n"
+    "  mmcorl rephrase audit rephrased.jsonl --model Qwen/Qwen3-32B --rows 100\n",
+    after_interrupt=": re-run the same command to resume; every reply so far is kept",
 )
 def audit(given: AuditArguments, options: AuditOptions, progress: Progress, output: Output) -> int:
     """Report how many rows keep their answer; exit status 1 where the endpoint left rows unanswered."""
@@ -86,5 +91,8 @@ def audit(given: AuditArguments, options: AuditOptions, progress: Progress, outp
     report = rephrasing.audit(source, name, options, out, max_side=side, quiet=progress.quiet)
     print(json.dumps(asdict(report)) if output.as_json else report.describe(out))
     if report.unanswered:
-        print(f"mmcorl: no reply came for {report.unanswered} row(s); the same command asks for them", file=sys.stderr)
+        print(
+            f"mmcorl: no reply came for {report.unanswered} row(s); re-run the same command to request them",
+            file=sys.stderr,
+        )
     return 1 if report.unanswered else 0

@@ -13,7 +13,11 @@ from mmcorl.config.load import image_settings
 from mmcorl.config.schema import AdapterName
 from mmcorl.errors import UserError
 
-FAMILIES = """words:
+FAMILIES = """examples:
+  mmcorl families
+  mmcorl families --json
+
+words:
   importance correction   whether sampled tokens are weighted for the drift between engine and trainer by default
   patches                 fixes for upstream bugs, made in the process where a version is affected
   stop tokens             tokens that end a completion, besides those of generation_config.json
@@ -21,7 +25,7 @@ FAMILIES = """words:
   measured                what ran on a tiny checkpoint; docs/families.md explains the columns"""
 
 
-@command("families", "the supported model families and what each needs", epilog=FAMILIES)
+@command("families", "list the supported model families and what each needs", epilog=FAMILIES)
 def families(output: Output) -> int:
     from model_adapters.measured import measured, sentences
     from model_adapters.registry import families as rows
@@ -63,12 +67,12 @@ class AdapterArguments(Arguments):
     tiny: bool = False
     """check a few narrow layers of random weights: of the checkpoint only config, tokenizer and processor are needed"""
     save: Path | None = None
-    """FOLDER: keep the small checkpoint of --tiny there, for tests of one's own"""
+    """FOLDER: save the small checkpoint of --tiny there, for your own tests"""
     overrides: Annotated[tuple[str, ...], Flag(positional=True, metavar="vision.KEY=VALUE")] = ()
     """how images reach the model, as in a config (default: as trained)"""
 
 
-@command("check-adapter", "run the adapter contract on a checkpoint", epilog=CHECKED)
+@command("check-adapter", "check that a checkpoint works with its adapter", epilog=CHECKED)
 def check_adapter(checkpoint: AdapterArguments, output: Output) -> int:
     """Print the result of each check; exit status 1 for a failure."""
     if checkpoint.save is not None and not checkpoint.tiny:
@@ -103,7 +107,13 @@ class ZooArguments(Arguments):
     """build these and print their folders"""
 
 
-@command("zoo", "small checkpoints for demonstrations; list or build them")
+ZOO_EXAMPLES = """examples:
+  mmcorl zoo                             list them
+  mmcorl zoo qwen2.5-vl internvl3.5@1    build two, the second from another seed, and print their folders
+"""
+
+
+@command("zoo", "list or build the small demo checkpoints", epilog=ZOO_EXAMPLES)
 def zoo(models: ZooArguments) -> int:
     from mmcorl.tools import smollm2
     from mmcorl.tools import zoo as tool
@@ -112,11 +122,11 @@ def zoo(models: ZooArguments) -> int:
     if not models.names:
         for name, entry in tool.ZOO.items():
             print(f"zoo:{name:<22} {entry.describe()}")
-        print(f"zoo:{smollm2.NAME:<22} SmolLM2-135M-Instruct, pretrained, from PyPI (93 MB); see configs/smollm2.yaml")
+        print(f"zoo:{smollm2.NAME:<22} SmolLM2-135M-Instruct, pretrained, from PyPI (93 MB); config smollm2")
         print(
             f"\nBuilt or fetched on first use and kept in {tool.cache_folder()} ($MMCORL_CACHE). The built ones know\n"
             "short prompts only: prompt.style=plain training.dtype=fp32 sampling.max_new_tokens=14 (24 for boxes), as\n"
-            "in configs/quickstart.yaml and configs/grounding.yaml.\n\n"
+            "in the configs quickstart and grounding.\n\n"
             "Instead, with wrong habits that overlap with those of other agents as much as asked:\n"
             f"zoo:NAME,{Habits()}\n"
             "(kappa of every pair, the share of the task that is wrong, how often it is right there and elsewhere)"
@@ -130,9 +140,9 @@ class ProveArguments(Arguments):
     groups: Annotated[tuple[str, ...], Flag(positional=True, metavar="GROUP")] = ()
     """only these, such as update or steady (default: all)"""
     minutes: float = 9.0
-    """what does not fit into the rest of these minutes is skipped, not cut"""
+    """time budget: measurements that no longer fit are skipped, not cut short"""
     out: Path | None = None
-    """file for all numbers as JSON, whole after every line"""
+    """write all numbers to this JSON file, complete after every line"""
 
 
 PROVE = """On a GPU of 80 GB the real update, engine and time slicing run at full size (Qwen2.5-VL-3B, InternVL3.5-2B,
@@ -164,7 +174,7 @@ examples:
   mmcorl prove update long --minutes 5 --out part.json"""
 
 
-@command("prove", "does everything work on this GPU, and how fast? measured at full size", epilog=PROVE)
+@command("prove", "test correctness and speed of the real kernels on this GPU, at full model size", epilog=PROVE)
 def prove(asked: ProveArguments) -> int:
     """Print a line per measurement; exit status 1 if one failed."""
     from mmcorl.tools.prove.report import run

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+
+from pydantic import Field
 
 from mmcorl import config as settings
 from mmcorl.cli.arguments import Arguments, Config, Flag, Folders, Output, Overrides, Progress, command
 from mmcorl.cli.output import show, show_comparison
 from mmcorl.config import methods
+from mmcorl.config.load import about
 from mmcorl.errors import RunError, UserError
 
 if TYPE_CHECKING:
@@ -26,7 +32,7 @@ EVALUATION_FILES = ("manifest.json", "comas.json", "drafts/manifest.json")
 
 class RunArguments(Arguments):
     config: Config
-    """YAML file, see configs/"""
+    """YAML file (`mmcorl init` makes one), or a shipped config by name, such as quickstart"""
     overrides: Overrides = ()
     """settings that differ from the file"""
 
@@ -40,31 +46,97 @@ class TrainArguments(RunArguments):
     """train nothing and read no data: compare the settings with those of the paper's runs (`doctor` checks a run)"""
 
 
+TRAIN = """examples:
+  mmcorl train quickstart                                      a shipped config
+  mmcorl train quickstart steps=30 optimizer.lr=3e-4           with other settings (`mmcorl settings` lists them)
+  mmcorl train quickstart name=slow agents.qwen.lr=1e-5        one agent's learning rate
+  mmcorl train my_run.yaml --method ttrl --run-dir runs/ttrl   a baseline on your own config
+"""
+
+
+def _shipped() -> str:
+    listed = ""
+    for name, path in settings.shipped().items():
+        listed += textwrap.fill(about(path), 118, initial_indent=f"  {name:<34}", subsequent_indent=" " * 36) + "\n"
+    return f"{TRAIN}\nshipped configs:\n{listed}"
+
+
 @command(
     "train",
-    "run a config, or resume it: the same command continues",
-    after_interrupt=": the same command continues from the last checkpoint",
+    "train a config; re-run the same command to resume",
+    epilog=_shipped,
+    after_interrupt=": re-run the same command to resume from the last checkpoint",
 )
 def train(run: TrainArguments, progress: Progress, output: Output) -> int:
-    config = settings.load(run.config, run.overrides, run.method)
+    config = _config(run)
     if run.dry:
         return _beside_the_paper(config, as_json=output.as_json)
     run_dir = run.run_dir or Path("runs") / config.name
 
-    from mmcorl.training import train as train_config
+    from mmcorl.run.progress import waiting
+    from mmcorl.run.result import Run
+    from mmcorl.run.run_folder import about_finished
 
-    suite: Any = None
-    if config.validation.benchmarks:
-        from eval_suite.periodic import held_out
+    config = settings.as_begun(config, run_dir)
+    if finished := about_finished(config, run_dir):
+        if not progress.quiet:
+            print(finished, file=sys.stderr)
+        Run(run_dir).report()
+    else:
+        if not progress.quiet:
+            print(_about(config, run_dir), file=sys.stderr, flush=True)
+        with waiting("loading torch and transformers", quiet=progress.quiet):
+            from mmcorl.training import train as train_config
+        suite: Any = None
+        if config.validation.benchmarks:
+            from eval_suite.periodic import held_out
 
-        suite = held_out
-    result = train_config(config, run_dir, quiet=progress.quiet, suite=suite)
+            suite = held_out
+        train_config(config, run_dir, quiet=progress.quiet, suite=suite)
     if output.as_json:
-        print(json.dumps(result.summary))
+        print(json.dumps(Run(run_dir).summary))
     else:
         show_comparison([run_dir])
-        print(f"report: {run_dir / 'report.html'}\nweights: {run_dir / 'final'}")
+        page = (run_dir / "report.html").resolve().as_uri()
+        print(f"report: {page}\nlook: mmcorl view {run_dir}\nweights: {run_dir / 'final'}")
     return 0
+
+
+def _config(run: TrainArguments) -> settings.Config:
+    try:
+        return settings.load(run.config, run.overrides, run.method)
+    except UserError as error:
+        from mmcorl.tools.grid import values_of
+
+        for place, text in enumerate(run.overrides):
+            key, equals, _ = text.partition("=")
+            values = values_of(text)[1] if equals and key.strip() and not text.endswith("=") else []
+            before, after = run.overrides[:place], run.overrides[place + 1 :]
+            if len(values) > 1 and _loads(run, [*before, f"{key}={values[0]}", *after]):
+                raise UserError(
+                    f"{text!r} lists several values, and a run takes one: "
+                    f"`mmcorl sweep {run.config} --grid {text}` trains a run with each"
+                ) from error
+        raise
+
+
+def _loads(run: TrainArguments, overrides: Sequence[str]) -> bool:
+    try:
+        settings.load(run.config, overrides, run.method)
+    except UserError:
+        return False
+    return True
+
+
+def _about(config: settings.Config, run_dir: Path) -> str:
+    """Say what a run is about to do, and how to look while it runs."""
+    *names, last = [agent.name for agent in config.agents]
+    agents = f"{', '.join(names)} and {last}" if names else last
+    length = f"{config.steps} steps" if config.steps else f"{config.epochs or 1:g} epochs"
+    return (
+        f"{config.name}: {length} with {agents}, into {run_dir}\n"
+        f"while it runs: `mmcorl view {run_dir}`, or `mmcorl report {run_dir}` for a page"
+    )
 
 
 def _beside_the_paper(config: settings.Config, *, as_json: bool) -> int:
@@ -82,13 +154,15 @@ def _beside_the_paper(config: settings.Config, *, as_json: bool) -> int:
 
 class SweepArguments(Arguments):
     config: Config
-    """YAML file: data, models, steps, batch"""
+    """YAML file or shipped config: data, models, steps, batch"""
     overrides: Overrides = ()
     """settings of every run; {seed} is replaced by its seed"""
-    methods: Annotated[tuple[str, ...], Flag(several=True, metavar="METHOD")]
-    """methods to run; their names are listed below"""
+    methods: Annotated[tuple[str, ...], Flag(several=True, metavar="METHOD")] = ()
+    """methods to run; their names are listed below (default: the config as it is)"""
+    grid: Annotated[tuple[str, ...], Flag(metavar="key.sub=A,B")] = ()
+    """values of a setting, each of which is run; repeat it for all combinations of several settings"""
     seeds: Annotated[tuple[int, ...], Flag(several=True, metavar="S")] = (0,)
-    """one run of each method per seed (default: 0)"""
+    """one run of each per seed (default: 0)"""
     out: Path | None = None
     """folder of the runs and the table (default: sweeps/NAME)"""
     jobs: Annotated[int, Flag(metavar="N")] = 1
@@ -102,8 +176,9 @@ def _methods() -> str:
     return f"""methods (a name, your own FILE.yaml, or several joined by +; later ones win; NAME@original adds what
 the method's own script sets besides, such as batch, lengths and learning rate, where its file says so):
 {listed}
-example, the toy cohort from three different starts:
-  mmcorl sweep configs/quickstart.yaml --methods co_rl ttrl gt rent+kl0 --seeds 0 1 2 \\
+examples, the toy cohort with two learning rates, and from three different starts:
+  mmcorl sweep quickstart --grid optimizer.lr=1e-4,3e-4 --seeds 0 1
+  mmcorl sweep quickstart --methods co_rl ttrl gt rent+kl0 --seeds 0 1 2 \\
     agents.qwen.model=zoo:qwen2.5-vl@{{seed}} agents.intern.model=zoo:internvl3.5@{{seed}}
 """
 
@@ -112,24 +187,31 @@ example, the toy cohort from three different starts:
     "sweep",
     "run several methods from the same starting weights and compare them in one table",
     epilog=_methods,
-    after_interrupt=": the same command continues where it stopped",
+    after_interrupt=": re-run the same command to resume",
 )
 def sweep(plan: SweepArguments, progress: Progress, output: Output) -> int:
     from mmcorl.tools import sweep as tool
 
     if plan.jobs < 1:
         raise UserError(f"--jobs is {plan.jobs}, but runs need a process: give 1 or more")
+    _refuse_values_apart(plan)
     first = [text.replace("{seed}", str(plan.seeds[0])) for text in plan.overrides]
     out = plan.out or Path("sweeps") / settings.load(plan.config, first).name
-    planned = tool.plan(Path(plan.config), plan.methods, plan.seeds, plan.overrides, out)
+    planned = tool.plan(plan.config, plan.methods, plan.seeds, plan.overrides, out, plan.grid)
     if not progress.quiet:
         print(tool.describe(planned), file=sys.stderr)
 
     from mmcorl.report import sweep_page
+    from mmcorl.run import made
 
     facts: dict[str, str] = {}
     score = _scoring(plan.evaluate, planned, out, facts) if plan.evaluate else None
-    failed = tool.run(planned, plan.jobs, quiet=progress.quiet)
+    # The page is there from the beginning, so that those of the runs can link to it and it can be looked at.
+    out.mkdir(parents=True, exist_ok=True)
+    made.begin(out)
+    draw = partial(sweep_page.write_page, out, planned)
+    draw()
+    failed = tool.run(planned, plan.jobs, quiet=progress.quiet, ended=draw)
     # Other benchmarks, or the same ones asked otherwise, are other evaluations of the same runs.
     name = hashlib.sha256((plan.evaluate or "").encode()).hexdigest()[:8]
     ends = tool.evaluate(planned, out, name, score, trained=True) if score else {}
@@ -142,11 +224,21 @@ def sweep(plan: SweepArguments, progress: Progress, output: Output) -> int:
     else:
         sweep_page.print_tables(planned, rows, told)
         files = ", ".join(str(out / f"sweep.{form}") for form in ("md", "tex", "csv", "json"))
-        print(f"tables: {files}\npage: {page}")
+        print(f"tables: {files}\npage: {page.resolve().as_uri()}")
     if failed:
         reasons = "; ".join(f"{run.method} seed {run.seed} ({why})" for run, why in failed.items())
         raise RunError(f"{len(failed)} of {len(planned)} runs failed: {reasons}")
     return 0
+
+
+def _refuse_values_apart(plan: SweepArguments) -> None:
+    """Refuse values of --grid that were written with spaces, as those of --seeds are."""
+    apart = list(itertools.takewhile(lambda text: "=" not in text, plan.overrides))
+    if apart and plan.grid:
+        raise UserError(
+            f"{apart[0]!r} is not an override: if it is a value of --grid, join the values by commas, "
+            f"--grid {','.join([plan.grid[-1], *apart])}"
+        )
 
 
 def _scoring(text: str, planned: Sequence[Planned], out: Path, facts: dict[str, str]) -> Scoring:
@@ -176,65 +268,140 @@ def _scoring(text: str, planned: Sequence[Planned], out: Path, facts: dict[str, 
 
 class ReportArguments(Arguments):
     runs: Folders
-    """folders of runs or of evaluations; a page is written into the first"""
+    """folders of runs, sweeps or evaluations; the first run is what others are compared with"""
+    out: Annotated[Path | None, Flag(metavar="FILE.html")] = None
+    """where the page goes (default: report.html in the run, comparison_A_B.html in the first of several)"""
+    format: Literal["terminal", "markdown", "csv", "latex"] = "terminal"
+    """form of the tables"""
     png: Annotated[Path | None, Flag(metavar="FILE")] = None
     """also draw the overview as a picture"""
 
 
-@command("report", "table and page of a run, beside others if given, or of an evaluation")
+REPORTS = """examples:
+  mmcorl report runs/quickstart                       table, findings and runs/quickstart/report.html
+  mmcorl report runs/quickstart runs/self             what differs and by how much, and a page of both
+  mmcorl report sweeps/quickstart                     the same of all runs of a sweep
+  mmcorl report runs/a runs/b --format latex          the same as tables for a paper
+  mmcorl report evals/qwen                            tables and samples.html of an evaluation again
+"""
+
+
+@command("report", "table and page of a run, beside others if given, or of an evaluation", epilog=REPORTS)
 def report(folders: ReportArguments, output: Output) -> int:
+    folders = folders.model_copy(update={"runs": tuple(run for path in folders.runs for run in _runs_in(path))})
+    if not folders.runs:
+        raise UserError("only files beside runs were given: give folders of runs, such as METHOD/seed_0 of a sweep")
     for path in folders.runs:
         if not any((path / name).is_file() for name in ("config.yaml", "metrics.jsonl", *EVALUATION_FILES)):
             raise UserError(
                 f"{str(path)!r} is neither a run nor an evaluation: give a folder of `mmcorl train`, `eval` or `grade` "
-                "(of a sweep, METHOD/seed_S in it; its own page is sweep.html)"
+                "or of `mmcorl sweep`, whose runs are METHOD/seed_S in it"
             )
     if any((path / name).is_file() for path in folders.runs for name in EVALUATION_FILES):
-        if folders.png:
-            raise UserError(
-                f"--png {folders.png} draws training runs, but {folders.runs[0]} is an evaluation: leave it out"
-            )
-        import eval_suite
+        return _report_evaluations(folders, as_json=output.as_json)
+    if folders.out and folders.out.suffix not in (".html", ".htm"):
+        raise UserError(f"--out {folders.out} is no page: give a file that ends in .html")
 
-        if len(folders.runs) > 1:
-            return show(eval_suite.table(*folders.runs))
-        result = eval_suite.sum_up_again(folders.runs[0])
-        return show(result, as_json=output.as_json, tables=result.tables(sub_scores=True))
-
-    from mmcorl.report.compare import comparison
+    from mmcorl.report import compare, table
     from mmcorl.report.overview import overview_png
     from mmcorl.report.run_page import build_report
 
-    page = build_report(folders.runs[0], folders.runs[1:])
+    page = build_report(folders.runs[0], folders.runs[1:], folders.out)
     if folders.png:
         overview_png(folders.runs[0], folders.runs[1:], folders.png)
     if output.as_json:
-        print(json.dumps(comparison(folders.runs)))
+        print(json.dumps(compare.comparison(folders.runs)))
+    elif folders.format == "csv":
+        print(table.csv(compare.numbers(folders.runs)), end="")
+    elif folders.format != "terminal":
+        print(getattr(table, folders.format)(compare.tables(folders.runs)))
     else:
+        from rich.console import Console
+
+        from mmcorl.run.reader import read_run
+
         show_comparison(folders.runs)
-        print(f"report: {page}")
+        Console().print(table.terminal(compare.between([read_run(path) for path in folders.runs])))
+        print(f"{'comparison' if len(folders.runs) > 1 else 'report'}: {page.resolve().as_uri()}")
     return 0
+
+
+def _runs_in(path: Path) -> list[Path]:
+    """Return the runs of a sweep's folder; of what a sweep keeps beside its runs nothing; and any other path itself."""
+    if (path / "sweep.html").is_file():
+        return sorted(config.parent for config in path.glob("*/seed_*/config.yaml")) or [path]
+    beside = path.suffix in (".log", ".yaml", ".eval") and (path.with_suffix("") / "config.yaml").is_file()
+    return [] if beside else [path]
+
+
+def _report_evaluations(folders: ReportArguments, *, as_json: bool) -> int:
+    for option, given in (("png", folders.png), ("out", folders.out)):
+        if given:
+            raise UserError(
+                f"--{option} {given} is for training runs, but {folders.runs[0]} is an evaluation: leave it out"
+            )
+    import eval_suite
+
+    form = None if folders.format == "terminal" else folders.format
+    if len(folders.runs) > 1:
+        return show(eval_suite.table(*folders.runs), form=form)
+    result = eval_suite.sum_up_again(folders.runs[0])
+    return show(result, as_json=as_json, form=form, tables=result.tables(sub_scores=True))
 
 
 MARKS: dict[Literal["ok", "note", "problem"], str] = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
 
 
-class DoctorArguments(RunArguments):
+class DoctorArguments(Arguments):
+    config: Annotated[str | None, Flag(positional=True, metavar="CONFIG")] = None
+    """YAML file or shipped config; without one, only this machine is described, as reports of bugs need it"""
+    overrides: Overrides = ()
+    """settings that differ from the file"""
+    steps: Annotated[int | None, Flag(metavar="N")] = Field(default=None, ge=2)
+    """train N real steps in a scratch folder, and say how many hours the run takes"""
+    price: float | None = Field(default=None, gt=0)
+    """price of a GPU hour, for the cost of the run"""
+    gpu: str | None = None
+    """GPU that hours are estimated for (default: this machine's, else H100)"""
+    tokens: float | None = Field(default=None, gt=0)
+    """mean tokens of a completion in that estimate (default: half of sampling.max_new_tokens)"""
+    rows: int | None = Field(default=None, ge=1)
+    """training rows in that estimate, where the data are not here"""
     dry: bool = False
     """instead: count an update of each agent on a GPU that computes nothing; reads no data"""
 
 
-@command("doctor", "check this machine, the models and the data for a config: packages, GPUs, memory, rows, engines")
+DOCTOR = """examples:
+  mmcorl doctor paper/vlm_3b_open_r1          will it work on this machine?
+  mmcorl doctor my_run.yaml training.tokens_per_microbatch=4096
+  mmcorl doctor my_run.yaml --steps 3 --price 2.50        time three steps; hours and cost of the run
+  mmcorl doctor paper/vlm_3b_open_r1 --gpu A100 --rows 7689     estimated hours, nothing is timed
+  mmcorl doctor my_run.yaml --dry             count an update on a GPU that computes nothing
+  mmcorl doctor --json                        versions and machine, for a bug report
+"""
+
+
+@command(
+    "doctor",
+    "check a config on this machine: packages, GPUs, memory, data, engines; hours and cost",
+    epilog=DOCTOR,
+)
 def doctor(run: DoctorArguments, output: Output) -> int:
     """Print the findings as they come; exit status 1 for a problem."""
-    if run.dry:
-        _on_a_fake_gpu(run, as_json=output.as_json)
-    config = settings.load(run.config, run.overrides)
+    config = None
+    if run.config is None:
+        if run.dry or run.steps:
+            raise UserError(f"{'--dry' if run.dry else '--steps'} needs a config: name one, such as quickstart")
+    elif run.dry:
+        _on_a_fake_gpu(run.config, run.overrides, as_json=output.as_json)
+    else:
+        config = settings.load(run.config, run.overrides)
 
-    from mmcorl.tools.doctor import examine
+    from mmcorl.tools.doctor import CostOptions, examine, machine
 
+    asked = CostOptions(run.steps, run.gpu, run.tokens, run.rows, run.price)
     findings = []
-    for finding in examine(config, quiet=output.as_json):
+    for finding in machine() if config is None else examine(config, quiet=output.as_json, asked=asked):
         findings.append(finding)
         if not output.as_json:
             print(f"{MARKS[finding.level]}  {finding.what}: {finding.sentence}", flush=True)
@@ -243,11 +410,11 @@ def doctor(run: DoctorArguments, output: Output) -> int:
     return 1 if any(finding.level == "problem" for finding in findings) else 0
 
 
-def _on_a_fake_gpu(run: DoctorArguments, *, as_json: bool) -> NoReturn:
+def _on_a_fake_gpu(path: str, overrides: Sequence[str], *, as_json: bool) -> NoReturn:
     from mmcorl.fake_gpu import library
 
     library.load()  # The first to import torch; the user's own files, which the config names, may do so as well.
-    config = settings.load(run.config, run.overrides)
+    config = settings.load(path, overrides)
 
     from mmcorl.fake_gpu import report
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +22,50 @@ from mmcorl.errors import UserError
 from mmcorl.registry import KEPT, look_in
 from model_adapters.user_files import read_regular
 
+SHIPPED = Path(__file__).parents[1] / "configs"
+"""The configs that come with the package; in the repository a link to configs/ at its top."""
 
-def load(path: str | Path, overrides: Sequence[str] = (), method: str | None = None) -> Config:
-    """Read a YAML file, lay a named method over it, apply `key.sub=value` overrides, validate.
+
+def shipped() -> dict[str, Path]:
+    """Return the configs that come with the package by name: `quickstart`, `paper/text_3b`."""
+    return {path.relative_to(SHIPPED).with_suffix("").as_posix(): path for path in sorted(SHIPPED.rglob("*.yaml"))}
+
+
+def about(path: Path) -> str:
+    """Return the first sentence of the comment that a config opens with."""
+    lines = itertools.takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines())
+    text = " ".join(line.removeprefix("#").strip() for line in lines if "yaml-language-server" not in line)
+    return re.split(r"(?<=\w)[.] ", text, maxsplit=1)[0].strip().removesuffix(".")
+
+
+def find(config: str | Path) -> Path:
+    """Return the file of a config, given by its path or by the name of a shipped one, where no such file exists."""
+    path = Path(config)
+    if path.is_file():
+        return path
+    known = shipped()
+    if str(config) in known:
+        return known[str(config)]
+    if path.is_dir():
+        raise UserError(f"{str(path)!r} is a folder: give the config file in it, such as {str(path / 'config.yaml')!r}")
+    name = str(config).removeprefix("configs/").removesuffix(".yaml")
+    beside = [str(file) for file in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
+    near = [name] if name in known else get_close_matches(name, known, cutoff=0.7)
+    near += get_close_matches(str(path), beside, cutoff=0.7)
+    near = near or [one for one in known if name in one][:3]
+    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "make one with `mmcorl init`"
+    raise UserError(
+        f"there is no config file or shipped config {str(config)!r}: {hint} (`mmcorl train --help` lists those shipped)"
+    )
+
+
+def load(config: str | Path, overrides: Sequence[str] = (), method: str | None = None) -> Config:
+    """Read a YAML file, or a shipped config by its name, lay a named method over it, apply `key.sub=value` overrides,
+    validate.
 
     Raises UserError with one sentence on anything wrong. Users' own modules are looked for beside the file, too.
     """
-    path = Path(path)
+    path = find(config)
     if (path.parent / KEPT).is_dir():
         look_in(path.parent / KEPT)
     look_in(path.parent)
@@ -35,14 +74,26 @@ def load(path: str | Path, overrides: Sequence[str] = (), method: str | None = N
 
 def load_kept(run: Path) -> Config:
     """Return the config of a run as it began. The users' code that it names is neither imported nor needed."""
-    return parse(_read(run / "config.yaml"), kept=True)
+    config = parse(_read(run / "config.yaml"), kept=True)
+    return as_begun(config, run)
+
+
+def as_begun(config: Config, run: Path) -> Config:
+    """Return a config with the held-out rows of the run in a folder, if there is one and the config names none.
+
+    A run that an earlier version began held none out. A folder that cannot be read is for whoever opens it to refuse.
+    """
+    if "hold_out" in config.validation.model_fields_set or not (run / "config.yaml").is_file():
+        return config
+    try:
+        raw = _read(run / "config.yaml").get("validation")
+    except UserError:
+        return config
+    begun = raw.get("hold_out", 0.0) if isinstance(raw, dict) else 0.0
+    return config.model_copy(update={"validation": config.validation.model_copy(update={"hold_out": begun})})
 
 
 def _read(path: Path) -> dict[str, Any]:
-    if path.is_dir():
-        raise UserError(f"{str(path)!r} is a folder: give the config file in it, such as {str(path / 'config.yaml')!r}")
-    if not path.is_file():
-        raise UserError(f"there is no config file {str(path)!r}: see configs/ for examples to start from")
     try:
         raw = yaml.load(read_regular(path, MOST_BYTES).decode("utf-8-sig"), Loader)
     except yaml.YAMLError as error:
@@ -55,7 +106,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} cannot be read ({error.strerror}): check its permissions and size") from error
     if not isinstance(raw, dict):
         holds = "nothing" if raw is None else f"a {type(raw).__name__}"
-        raise UserError(f"{path} holds {holds} where `key: value` settings are needed: see configs/ for examples")
+        raise UserError(f"{path} holds {holds} where `key: value` settings are needed: make one with `mmcorl init`")
     return raw
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationInfo,
@@ -28,7 +29,7 @@ from mmcorl.answers.relations import RELATIONS
 from mmcorl.data.settings import DataSettings
 from mmcorl.engines import ENGINES
 from mmcorl.labels.rules import RULES
-from mmcorl.registry import Table, importable
+from mmcorl.registry import Row, Table, importable
 from mmcorl.rewards import REWARDS, SETTINGS
 from mmcorl.types import PromptStyle
 from model_adapters.coordinates import Convention
@@ -47,9 +48,12 @@ out of memory. A run that changes device, threads, engine or ranks draws other s
 
 @dataclass(frozen=True)
 class TableName(AfterValidator):
-    """Validates the name of a row; `names` are the built-in ones."""
+    """Validates the name of a row; `table` has the built-in ones."""
 
-    names: tuple[str, ...] = ()
+    table: Mapping[str, Row] = field(default_factory=dict, compare=False)
+
+    def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:
+        return {"anyOf": [{"enum": [*self.table]}, {"type": "string", "pattern": ":"}]}
 
 
 def _unasked(name: str | None, info: ValidationInfo) -> bool:
@@ -59,11 +63,9 @@ def _unasked(name: str | None, info: ValidationInfo) -> bool:
 
 def _row_of(table: Table[Any]) -> AfterValidator:
     def find(name: str, info: ValidationInfo) -> str:
-        if not _unasked(name, info):
-            table.find(name)
-        return name
+        return name if _unasked(name, info) else table.find(name).name
 
-    return TableName(find, tuple(table))
+    return TableName(find, table)
 
 
 RuleName = Annotated[str, _row_of(RULES)]
@@ -73,10 +75,14 @@ ObjectiveName = Annotated[str, _row_of(OBJECTIVES)]
 EngineName = Annotated[str, _row_of(ENGINES)]
 
 
+TrackerName = Literal["wandb", "trackio", "mlflow", "swanlab", "comet_ml", "aim"]
 AdapterName = Annotated[
     str | None, AfterValidator(lambda name, info: name if name is None or info.context else importable(name))
 ]
 """`pkg.module:Class`, or `file.py:Class`, which becomes the former."""
+BenchmarkName = Annotated[
+    str, AfterValidator(lambda name, info: importable(name) if ".py:" in name and not info.context else name)
+]
 
 
 MOST = 2**53
@@ -577,12 +583,12 @@ class ValidationSet(Section):
 
 
 class BenchmarkSet(Section):
-    name: str
+    name: BenchmarkName
     """A benchmark that `mmcorl eval` knows, such as mathvista; graded by its rules."""
     source: str | None = None
     """A local copy in the official schema; by default the hub."""
     limit: int | None = Field(default=None, ge=1)
-    """Only the first so many problems."""
+    """Use only the first N problems."""
 
 
 class ValidationSettings(Section):
@@ -590,10 +596,30 @@ class ValidationSettings(Section):
     """Benchmarks evaluated along with the sets."""
     sets: tuple[ValidationSet, ...] = ()
     """Held-out sets; accuracy needs answers, agreement does not."""
+    hold_out: float = Field(default=0.1, ge=0, lt=1)
+    """Share of the training rows that is kept out of training and evaluated where no `sets` and no `benchmarks` are
+    named, so that agreement is always validated: at least 5 rows, at most 200, none of fewer than 20. 0 trains on
+    all. Rows are drawn one by one, so that a picture with several questions can be on both sides: name `sets` of other
+    pictures where that matters."""
     every: Resumable[int] = Field(default=50, ge=1)
     """Steps between evaluations; there is always one before the first step and one after the last."""
     max_new_tokens: int | None = Field(default=None, ge=1)
     """Longest greedy completion; by default `sampling.max_new_tokens`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sets_hold_nothing_out(cls, raw: Any) -> Any:
+        named = isinstance(raw, Mapping) and (raw.get("sets") or raw.get("benchmarks"))
+        return {"hold_out": 0.0, **raw} if named else raw
+
+    @model_validator(mode="after")
+    def _hold_out_or_sets(self) -> Self:
+        if self.hold_out and (self.sets or self.benchmarks):
+            raise ValueError(
+                f"hold_out is {self.hold_out:g}, but rows are held out only where sets and benchmarks are empty: leave "
+                "it out, or hold rows out with data.train.hold_out"
+            )
+        return self
 
 
 class CheckpointSettings(Section):
@@ -605,13 +631,23 @@ class CheckpointSettings(Section):
     """Also checkpoint whenever an evaluation is the best so far, by accuracy or (label-free) by agreement."""
 
 
+def _one_or_several(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
 class LoggingSettings(Section):
-    trackers: tuple[Literal["wandb", "trackio"], ...] = ()
-    """Trackers besides TensorBoard, which is always written."""
+    trackers: Annotated[
+        tuple[TrackerName, ...], BeforeValidator(_one_or_several, TrackerName | tuple[TrackerName, ...])
+    ] = ()
+    """Trackers besides TensorBoard, which is always written: one or several of `wandb`, `trackio`, `mlflow`, `swanlab`,
+    `comet_ml` and `aim`, each with its own package. See docs/sharing.md."""
     gallery: int = Field(default=4, ge=0)
     """Prompts per evaluation step kept with images for the report, those where agents disagree first."""
+    probes: Resumable[int] = Field(default=4, ge=0)
+    """Fixed prompts that every agent answers `batch.completions` times (with episodes at least 8) at each evaluation,
+    to follow its votes over time; from the validation sets, or from the training data where there are none."""
     alarms: Literal["warn", "stop", "off"] = "warn"
-    """What to do at a sign of collapse (`mmcorl.run.alarms`), which no known answer is needed for: say so once, or
+    """What to do at a sign of collapse (`mmcorl.run.diagnosis`), which no known answer is needed for: say so once, or
     checkpoint and stop."""
 
 

@@ -49,6 +49,11 @@ class Mixture(Sequence[Prompt]):
             return [self.read(row)[0] for row in range(len(self))[index]]
         return self.read(index)[0]
 
+    def stored_row(self, index: int) -> tuple[int, int]:
+        """Return the set of a row and the stored row in it, as `PromptSource.stored_row` does."""
+        number = bisect_right(self._starts, index) - 1
+        return number, self.parts[number].stored_row(index - self._starts[number])
+
     def read(self, index: int) -> tuple[Prompt, tuple[str, ...]]:
         """Return the prompt of a row and what was left out of it, as `PromptSource.read` does."""
         if not 0 <= index < len(self):

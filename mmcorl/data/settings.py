@@ -138,7 +138,7 @@ class DataSettings(_Settings):
     """A set of prompts: where it is, how its columns are named, what happens to unusable rows."""
 
     source: str = Field(min_length=1)
-    """A .jsonl, .json or .parquet file or a glob of them; a folder saved by `datasets` or in hub layout;
+    """A .jsonl, .json, .csv, .tsv or .parquet file or a glob of them; a folder saved by `datasets` or in hub layout;
     a hub id; `synthetic:visual`, `synthetic:text`, `synthetic:arithmetic`, `synthetic:grounding`, `synthetic:ocr` or
     `synthetic:counting`."""
     split: str | None = None
@@ -167,7 +167,7 @@ class DataSettings(_Settings):
     hold_out: HoldOut | None = None
     """Splits the rows into a training and a held-out part, before `limit`."""
     limit: int | None = Field(default=None, ge=1)
-    """Only the first so many rows."""
+    """Use only the first N rows."""
     on_bad_row: RefuseOrSkip = "refuse"
     """What a row that cannot be read does: corrupt or missing image, empty question, view without the row."""
     duplicates: RefuseOrSkip = "refuse"

@@ -94,6 +94,11 @@ class PromptSource(Sequence[Prompt]):
     def __iter__(self) -> Iterator[Prompt]:
         return (self.read(index)[0] for index in range(len(self)))
 
+    def stored_row(self, index: int) -> int:
+        """Return the number of the stored row that a row was made of: several are, where a recipe reads a list."""
+        row = self._indices[index]
+        return self._table.stored_row(row) if isinstance(self._table, EachTable) else row
+
     def select(self, indices: Sequence[int]) -> PromptSource:
         """Return the source of the rows at these positions, such as those that `check` kept."""
         chosen = [self._indices[index] for index in indices]

@@ -1,12 +1,15 @@
-"""Stored rows behind one interface: JSON files, Arrow (parquet, saved data sets, the hub) and synthetic rows."""
+"""Stored rows behind one interface: JSON, CSV, Arrow (parquet, saved data sets, the hub) and synthetic rows."""
 
 from __future__ import annotations
 
+import csv
 import glob
+import io
 import json
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -14,7 +17,8 @@ from mmcorl.data import row_parsing, synthetic
 from mmcorl.errors import UserError
 from model_adapters.user_files import home_of, leads_out, open_regular, read_regular
 
-_FILE_SUFFIXES = (".jsonl", ".json", ".parquet")
+_SEPARATORS = {".csv": ",", ".tsv": "\t"}
+_FILE_SUFFIXES = (".jsonl", ".json", *_SEPARATORS, ".parquet")
 _JSON_BYTES = 2**31
 """Of one file of JSON: its rows are kept in memory."""
 _LINE_BYTES = 2**24
@@ -43,7 +47,7 @@ class Table(Protocol):
 
 
 class JsonTable:
-    """Objects of JSON Lines files or JSON lists, in memory, with the types they were written with."""
+    """Objects of JSON Lines files or JSON lists, in memory, with the types they were written with; or texts of CSV."""
 
     homes: tuple[Path, ...] = ()
 
@@ -128,11 +132,15 @@ class EachTable:
         return self._starts[-1]
 
     def row(self, index: int, columns: Sequence[str]) -> Mapping[str, Any]:
-        number = bisect_right(self._starts, index) - 1
+        number = self.stored_row(index)
         row = self._table.row(number, columns)
         if self._column not in columns:
             return row
         return {**row, self._column: self._items(row.get(self._column))[index - self._starts[number]]}
+
+    def stored_row(self, index: int) -> int:
+        """Return the stored row that a row was made of."""
+        return bisect_right(self._starts, index) - 1
 
     def items_of(self, numbers: Sequence[int]) -> list[int]:
         """Return the rows made of these stored rows."""
@@ -197,13 +205,14 @@ def _open_files(source: str, path: Path, split: str | None, config: str | None) 
     suffixes = {file.suffix for file in files}
     if suffixes == {".parquet"}:
         return ArrowTable(_load_parquet(source, files), files[0].parent)
-    if suffixes <= {".json", ".jsonl"}:
+    if suffixes <= {".json", ".jsonl"} or suffixes <= {*_SEPARATORS}:
         rows = [row for file in files for row in _json_rows(file)]
         if rows and all(isinstance(row, UnreadableRowError) for row in rows):
             raise UserError(f"{source!r} has no readable row: {rows[0]}; write one JSON object per line, in UTF-8")
         return JsonTable(rows, files[0].parent)
     raise UserError(
-        f"{source!r} matches files of kinds {sorted(suffixes)}; name only .parquet, or only .json and .jsonl"
+        f"{source!r} matches files of kinds {sorted(suffixes)}; name only .parquet, only .csv and .tsv, or only .json "
+        "and .jsonl"
     )
 
 
@@ -211,6 +220,8 @@ def _json_rows(file: Path) -> Sequence[Mapping[str, Any] | UnreadableRowError]:
     try:
         with open_regular(file, _JSON_BYTES):
             pass
+        if file.suffix in _SEPARATORS:
+            return list(_separated_rows(file))
         return list(json_lines(file)) if file.suffix == ".jsonl" else _json_list(file)
     except OSError as error:
         raise UserError(f"{file} cannot be read ({error.strerror}); correct it, or convert it to .parquet") from error
@@ -236,6 +247,28 @@ def json_lines(file: Path) -> Iterator[Mapping[str, Any] | UnreadableRowError]:
                 yield UnreadableRowError(f"{where} is not JSON ({_first_line(error)})")
                 continue
             yield _as_row(value, where)
+
+
+def _separated_rows(file: Path) -> Iterator[Mapping[str, Any] | UnreadableRowError]:
+    """Yield the rows below the head of a CSV or TSV file: cells are texts as they are written, empty ones None."""
+    csv.field_size_limit(_LINE_BYTES)
+    try:
+        with open_regular(file, _JSON_BYTES) as raw, io.TextIOWrapper(raw, "utf-8-sig", newline="") as text:
+            reader = csv.DictReader(text, delimiter=_SEPARATORS[file.suffix], strict=True)
+            head = reader.fieldnames or ()
+            if len({*head}) < len(head):
+                raise UserError(f"{file} has two columns of one name: give every column a name of its own")
+            for row in reader:
+                if None in row or None in row.values():
+                    number = "more" if None in row else "fewer"
+                    yield UnreadableRowError(
+                        f"line {reader.line_num} of {file.name} has {number} cells than the head: put texts with "
+                        "separators or line ends into quotes"
+                    )
+                else:
+                    yield {name: cell or None for name, cell in row.items()}
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise UserError(f"{file} is not CSV in UTF-8 ({_first_line(error)}); save it anew, or convert it") from error
 
 
 def _json_list(file: Path) -> list[Mapping[str, Any] | UnreadableRowError]:
@@ -264,13 +297,23 @@ def _as_row(value: Any, where: str) -> Mapping[str, Any] | UnreadableRowError:
 def _load_parquet(source: str, files: Sequence[Path]) -> Any:
     import datasets
 
-    shown = not datasets.are_progress_bars_disabled()
     try:
-        datasets.disable_progress_bars()  # a local file takes a moment, and `--quiet` means quiet
-        return datasets.load_dataset("parquet", data_files=[str(file) for file in files], split="train")
+        with _without_bars():
+            return datasets.load_dataset("parquet", data_files=[str(file) for file in files], split="train")
     except Exception as error:  # pyarrow raises anything on damaged bytes
         cause = _first_line(error.__cause__ or error)
         raise UserError(f"{source!r} cannot be read as parquet ({cause}); replace the damaged file") from error
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """Hide the progress bars of `datasets`: a local file takes a moment, and `--quiet` means quiet."""
+    import datasets
+
+    shown = not datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        yield
     finally:
         if shown:
             datasets.enable_progress_bars()
@@ -288,12 +331,14 @@ def _open_folder(path: Path, split: str | None, config: str | None, outside: boo
         else:
             if not outside:  # before `datasets` follows them
                 _refuse_outside(path, _files_of_card(path))
-            builder = datasets.load_dataset_builder(str(path), name=config)
+            with _without_bars():
+                builder = datasets.load_dataset_builder(str(path), name=config)
             named = [file for files in (builder.config.data_files or {}).values() for file in files]
         if not outside:
             _refuse_outside(path, named)
         if not saved:
-            loaded = datasets.load_dataset(str(path), name=config, split=split)
+            with _without_bars():
+                loaded = datasets.load_dataset(str(path), name=config, split=split)
     except UserError:
         raise
     except Exception as error:  # a README.md, a state.json or a damaged file may raise anything

@@ -3,11 +3,46 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
+import numpy as np
+
 from mmcorl.data.batches import Batches
+from mmcorl.data.mixture import Rows
 from mmcorl.types import Prompt, twins
+
+HELD_OUT = 5, 200
+"""Rows that are held out at least and at most where no validation set is named."""
+TINY = 20
+"""Usable rows of which none are held out if there are fewer."""
+
+
+def held_out_of(rows: int, share: float, needed: int) -> int:
+    """Return how many of so many usable rows are held out, as far as rows made of one stored row allow it."""
+    least, most = HELD_OUT
+    if not share or rows < TINY:
+        return 0
+    return max(0, min(most, max(least, round(share * rows)), rows - needed))
+
+
+def hold_out(source: Rows, kept: Sequence[int], share: float, needed: int) -> tuple[list[int], list[int]]:
+    """Return the rows to train on and those held out, at random and the same in every run, each in order.
+
+    Rows made of one stored row stay on one side. At least `needed` are left to train on: where there are too few rows,
+    none are held out.
+    """
+    wanted = held_out_of(len(kept), share, needed)
+    groups: dict[Hashable, list[int]] = {}
+    for row in kept:
+        groups.setdefault(source.stored_row(row), []).append(row)
+    made = list(groups.values())
+    held: set[int] = set()
+    for number in np.random.default_rng(42).permutation(len(made)).tolist():
+        group = made[number]
+        if len(held) + len(group) <= wanted:
+            held.update(group)
+    return [row for row in kept if row not in held], [row for row in kept if row in held]
 
 
 class TrainingPrompts:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mmcorl.errors import UserError
+from mmcorl.system.install_hints import install
 from mmcorl.tools.zoo import cache_folder
 
 SOURCE = Path(__file__).with_name("device.cpp")
@@ -37,7 +38,7 @@ def load() -> None:
     if (torch / "lib" / "libtorch_cuda.so").exists():
         raise UserError(
             "the fake GPU takes the place of CUDA in a CPU build of torch, and this one is built for CUDA: use an "
-            "environment made with `pip install 'mmcorl[cpu]'`"
+            f"environment made with `{install('cpu')}`"
         )
     library = _built(torch)
     # Both global: torch finds there what this library registers.

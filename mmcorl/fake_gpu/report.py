@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import tempfile
 import time
@@ -10,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from mmcorl.config import Config
-from mmcorl.errors import UserError
+from mmcorl.errors import RunError, UserError
 from mmcorl.fake_gpu import kernels, models, update
 from mmcorl.launch.process_setup import prepare_process
-from mmcorl.tools.zoo import resolve
+from mmcorl.system.itself import itself
+from mmcorl.tools.zoo import parse, resolve
 from mmcorl.trainer.memory import GIB
 from model_adapters.testing.shapes import HUB
 
@@ -36,9 +38,18 @@ def examine(config: Config) -> Iterator[dict[str, Any]]:
         print(f"{names}: an update of {model}, a minute or more ...", file=sys.stderr, flush=True)
         start = time.perf_counter()
         with tempfile.TemporaryDirectory() as folder:
-            path = models.build(model, Path(folder)) if model in HUB else Path(resolve(model))
+            path = models.build(model, Path(folder)) if model in HUB else _checkpoint(model)
             found = update.run(config, numbers[0], path)
         yield record(names, model, found) | {"traced_seconds": round(time.perf_counter() - start, 1)}
+
+
+def _checkpoint(model: str) -> Path:
+    """The folder of a model. One of the zoo is taught where it is missing, by a process whose device computes."""
+    if parse(model) is not None:
+        made = subprocess.run([*itself(), "zoo", model], stdout=subprocess.DEVNULL, check=False)
+        if made.returncode:
+            raise RunError(f"{model} could not be made: see above, or make it first with `mmcorl zoo {model}`")
+    return Path(resolve(model))
 
 
 def record(names: str, model: str, found: update.Update) -> dict[str, Any]:

@@ -30,9 +30,9 @@ class CohortRollouts:
     agents: tuple[str, ...]
     prompts: tuple[Prompt, ...]
     groups: tuple[tuple[Group, ...], ...]
-    """[N][B]"""
+    """`[N][B]`"""
     votes: tuple[tuple[Vote, ...], ...]
-    """[N][B]"""
+    """`[N][B]`"""
     relation: Relation
     elect: Elect
     """A vote over completions by the run's voting rule, thresholds included."""
@@ -68,7 +68,7 @@ class CohortRollouts:
 
 
 LabelTable = tuple[tuple[PseudoLabel, ...], ...]
-"""[N][B]"""
+"""`[N][B]`"""
 Teacher = Callable[[CohortRollouts, int, int], int]
 """The number of the agent whose vote labels a prompt, by its place, for an agent."""
 

@@ -67,6 +67,10 @@ class RemoteAgent(ABC):
         replies = self.call("evaluate", [(share,) for share in split(prompts, self.ranks)], "an evaluation")
         return [completion for completions in replies for completion in completions]
 
+    def probe(self, prompts: Sequence[Prompt]) -> list[Group]:
+        replies = self.call("probe", [(share,) for share in split(prompts, self.ranks)], "the probe prompts")
+        return [group for groups in replies for group in groups]
+
     def save(self, directory: Path) -> None:
         self._all("save", (directory,), "a checkpoint")
 

@@ -108,8 +108,10 @@ def _run_of(folder: Path) -> Path | None:
     return next((run for run in runs if (run / "config.yaml").is_file() and (run / "metrics.jsonl").is_file()), None)
 
 
-def _agent(config: dict[str, Any], name: str) -> dict[str, Any]:
-    """The entries of a config that are about one agent."""
+def _agent(config: Any, name: str) -> dict[str, Any]:
+    """The entries of a config that are about one agent; ValueError for what is no config."""
+    if not isinstance(config, dict):
+        raise ValueError("it is empty or no mapping")
     own: dict[str, Any] = {"name": name}
     own |= next((agent for agent in config.get("agents", ()) if agent.get("name") == name), {})
     found: dict[str, Any] = {"run": config.get("name"), "agent": name}

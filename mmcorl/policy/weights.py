@@ -112,6 +112,8 @@ def write(model: Any, directory: Path, dtype: torch.dtype, state: Mapping[str, T
     file = directory / "config.json"
     written = _with_dtype(json.loads(file.read_text(encoding="utf-8")), str(dtype).removeprefix("torch."))
     file.write_text(json.dumps(written, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    for weights in directory.glob("*.safetensors"):  # which safetensors lets nobody else read
+        weights.chmod(file.stat().st_mode)
 
 
 def _with_dtype(config: Any, dtype: str) -> Any:

@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from statistics import fmean
 
-from mmcorl.run.alarms import Watch
 from mmcorl.run.reader import RunFiles, dig, mapping, number
 
 REWARD_GAP = 0.2
 COUNTERPARTS = {"match": "sampled_accuracy", "similarity": "sampled_similarity"}
 """By reward for agreeing with a label, what it would be with the known answer."""
 UNPARSED = 0.05
+END = "End is the last evaluation, never the best one."
 
 
 def caveats(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[str]:
@@ -24,8 +24,6 @@ def caveats(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[str]:
         for each, label in zip(runs, labels, strict=True)
         for change in (each.summary or {}).get("changed_files") or ()
     ]
-    for each, label in zip(runs, labels, strict=True):
-        notes += [f"{label}, step {alarm.step}: {alarm.sentence}." for alarm in Watch(lines=each.metrics).alarms]
     notes += _progress(runs, labels)
     notes += _comparability(runs, labels)
     for each, label in zip(runs, labels, strict=True):
@@ -48,7 +46,8 @@ def caveats(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[str]:
                     else f"while the mean {each.measure} of its sampled completions is {accuracy:.2f}."
                 )
             )
-    if items := [n for s in run.sets for a in run.agents if (n := run.accuracy(s, a).items)]:
+    measured = [ends for s in run.sets for a in run.agents if (ends := run.accuracy(s, a)).start is not None]
+    if items := [ends.items for ends in measured if ends.items]:
         margin = 1.96 * math.sqrt(0.25 / min(items))
         notes.append(
             f"One accuracy over {min(items)} prompts has a 95% margin of up to ±{margin:.3f}; one run is one seed, and "
@@ -76,7 +75,8 @@ def caveats(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[str]:
 
 
 def _progress(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[str]:
-    notes = ["End is the last evaluation, never the best one."]
+    graded = any(run.accuracy(s, a).start is not None for run in runs for s in run.sets for a in run.agents)
+    notes = [END] if graded else []
     if not any(run.validation for run in runs):
         notes = ["No validation set is configured, so there is no accuracy: see validation.sets."]
     for run, label in zip(runs, labels, strict=True):
@@ -111,7 +111,7 @@ def _comparability(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[str]
                 f"{label} does not start from the same accuracy as {labels[0]} ({', '.join(differing)}), so "
                 "their ends are not directly comparable."
             )
-        if not any(None not in start for start in starts):
+        if not starts:
             notes.append(f"{label} shares no evaluated agent and set with {labels[0]}.")
         for key, word in (("seed", "seed"), ("steps", "number of steps")):
             mine, other = first.config.get(key), run.config.get(key)

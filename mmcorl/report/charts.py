@@ -1,4 +1,4 @@
-"""Charts as inline SVG: no scripts, colours from the page's CSS variables, values on hover."""
+"""Charts as inline SVG: colours from the page's CSS variables, values on hover; report.js adds keys and toggles."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:  # scipy takes a while to import
     from mmcorl.analysis.dynamics import Dynamics
 
 LEFT, RIGHT, TOP, BOTTOM = 40, 12, 10, 32
-MAX_POINTS, MAX_BARS, MAX_HOVER = 300, 60, 40
+MAX_POINTS, MAX_BARS, MAX_HOVER, MAX_TOLD = 300, 60, 40, 12
 """Longer series are averaged in buckets, so that the page of a long run stays small."""
-COLOURS, DASHES = 8, 4
+COLOURS, DASHES, MARKERS = 8, 4, 4
 SMALL, LARGE = (310, 190), (510, 270)
 """Width and height in the pixels at which a chart is shown, so that all text has one size."""
 SIDE, MARGINS, ARROWS = 400, (64, 78, 22, 60), 13
@@ -45,6 +45,8 @@ class Series:
     strong: bool = True
     marks: bool = False
     """Whether to mark each point: for evaluations, which are few."""
+    marker: int = 0
+    """The shape of these marks: a disc, a square, a triangle or a diamond."""
     smooth: bool = True
     """Whether to draw a long line as its moving average over a pale line of its steps."""
     band: Sequence[tuple[int, float, float]] = ()
@@ -53,6 +55,12 @@ class Series:
     @property
     def label(self) -> str:
         return f"{self.name}, {self.run}" if self.run and self.dash else self.name
+
+    @property
+    def groups(self) -> str:
+        """What keys of a legend can hide: the line itself, its name in all runs, and its run; one a line."""
+        named = {"line": self.label, "name": self.name, "run": self.run}
+        return "\n".join(f"{kind}:{text}" for kind, text in named.items() if text)
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,8 @@ class Key:
     colour: int | None
     dash: int = 0
     block: bool = False
+    hides: str = ""
+    """One of the `groups` of lines, which a click on the key hides; empty where it hides none."""
 
 
 @dataclass(frozen=True)
@@ -113,23 +123,29 @@ def line_chart(
     if any(len(line.points) > MAX_POINTS for line in series):
         note = f"{note} Long series are averaged in buckets of steps.".strip()
     points = [[(b[-1][0], sum(v for _, v in b) / len(b)) for b in _buckets(s.points, MAX_POINTS)] for s in series]
+    reach = max(1, max(map(len, points)) // 24)
+    smooth = [_smoothed(line, own, reach) for line, own in zip(series, points, strict=True)]
     steps, values = zip(*(point for line in points for point in line), strict=True)
     bands = [[tuple(map(fmean, zip(*b, strict=True))) for b in _buckets(s.band, MAX_POINTS)] for s in series]
     values += tuple(value for band in bands for _, *edges in band for value in edges)
     ticks = [0.0, 0.25, 0.5, 0.75, 1.0] if shares else nice_ticks(min(values), max(values))
     axes = _Axes(size, (min(0, *steps), max(1, *steps)), ticks)
     parts = [axes.grid(), *(_band(line, band, axes) for line, band in zip(series, bands, strict=True) if band)]
-    parts += [_line(line, own, axes) for line, own in zip(series, points, strict=True)]
+    parts += [_line(line, own, mean, axes) for line, own, mean in zip(series, points, smooth, strict=True)]
     shown = [bucket[-1] for bucket in _buckets(sorted(set(steps)), MAX_HOVER)]
     edges = [LEFT, *(axes.x((a + b) / 2) for a, b in pairwise(shown)), axes.right]
-    known = sorted(zip(series, map(dict, points), strict=True), key=lambda pair: pair[0].dash)
+    known = sorted(zip(series, map(dict, points), map(dict, smooth), strict=True), key=lambda one: one[0].dash)
+    averaged = f": mean of {2 * reach + 1} (this one)" if any(a != b for _, a, b in known) else ""
     for step, (left, right) in zip(shown, pairwise(edges), strict=True):
-        at = [(line, own[step]) for line, own in known if step in own]
-        dots = [_tag("circle", f"{_fill(s.colour)} t", cx=axes.x(step), cy=axes.y(v), r=3.5) for s, v in at]
         cross = _tag("path", "cross t", d=f"M{axes.x(step):.1f} {TOP}V{axes.base}")
-        rows = [(_fill(s.colour), f"{short(s.label, 34)} {v:.3f}" if shares else f"{s.label} {v:.3g}") for s, v in at]
-        parts.append(axes.column(left, right, axes.x(step), f"step {step}", rows, cross + "".join(dots)))
-    return Chart(title, note, _svg(title, parts, *size), legend_keys(series))
+        rows = [_value(line, own[step], mean[step], shares) for line, own, mean in known if step in own]
+        dots = [
+            _tag("g", "series", _dot(line, axes.x(step), axes.y(mean[step])), data_of=line.groups)
+            for line, own, mean in known
+            if step in own
+        ]
+        parts.append(axes.column(left, right, axes.x(step), f"step {step}{averaged}", rows, cross + "".join(dots)))
+    return Chart(title, note, _svg(f"{title}. {_in_words(series)}", parts, *size), legend_keys(series))
 
 
 def stacked_chart(
@@ -151,12 +167,16 @@ def stacked_chart(
         for index, (low, high) in enumerate(pairwise(axes.y(top) for top in tops)):
             box = f"M{left:.1f} {low:.1f}h{(right - left) * 0.86:.1f}V{high:.1f}H{left:.1f}Z"
             bars += _tag("path", _fill(index), d=box) if low > high else ""
-        rows = [(_fill(i), f"{name} {v:.3g} s") for i, (name, v) in enumerate(zip(names, values, strict=True)) if v > 0]
+        rows = [
+            (_fill(i), f"{name} {v:.3g} s", "") for i, (name, v) in enumerate(zip(names, values, strict=True)) if v > 0
+        ]
         heading = f"step {first}" if first == last else f"steps {first} to {last}"
-        rows.append(("", f"total {tops[-1]:.3g} s"))
+        rows.append(("", f"total {tops[-1]:.3g} s", ""))
         parts.append(axes.column(left, right, (left + right) / 2, heading, rows, bars))
     legend = [Key(name, index, block=True) for index, name in enumerate(names)]
-    return Chart(title, note, _svg(title, parts, *SMALL), legend)
+    means = [(name, fmean(float(values[place]) for *_, values in buckets)) for place, name in enumerate(names)]
+    words = f"{title}. Means: {', '.join(f'{name} {value:.3g} s' for name, value in means)}."
+    return Chart(title, note, _svg(words, parts, *SMALL), legend)
 
 
 def interval_chart(
@@ -178,7 +198,7 @@ def interval_chart(
         drawn += _tag("path", f"l s{row.colour}", d=f"M{low:.1f} {y}H{high:.1f}")
         drawn += _tag("circle", f"f{row.colour}", cx=at, cy=y, r=5.5)
         parts.append(_tag("g", content=_tag("title", content=_escape(row.hover)) + drawn))
-    return Chart(title, "", _svg(title, parts, width, base + 34))
+    return Chart(title, "", _svg(f"{title}. {'; '.join(row.hover for row in rows)}.", parts, width, base + 34))
 
 
 def portrait(panels: Sequence[Panel], title: str) -> Markup:
@@ -196,15 +216,19 @@ def portrait(panels: Sequence[Panel], title: str) -> Markup:
 
 def legend_keys(series: Sequence[Series]) -> list[Key]:
     """Return colours and, where several runs are drawn, dashes: one entry each rather than one per line."""
-    series = sorted(series, key=lambda line: line.dash)
+    if any(line.run for line in series):
+        series = sorted(series, key=lambda line: line.dash)
     runs = dict.fromkeys((line.dash, line.run) for line in series if line.run)
     distinct = len({line.colour for line in series}) == len(series)
     if len(runs) > 1 and distinct and len({line.name for line in series}) == 1:
-        return [Key(line.run, line.colour, line.dash) for line in series]
+        return [Key(line.run, line.colour, line.dash, hides=f"run:{line.run}") for line in series]
     if len(runs) < 2 or distinct:
-        return [Key(line.label, line.colour, line.dash) for line in series if len(series) > 1]
+        return [
+            Key(line.label, line.colour, line.dash, hides=f"line:{line.label}") for line in series if len(series) > 1
+        ]
     names = dict.fromkeys((line.name, line.colour) for line in series)
-    return [Key(name, colour, block=True) for name, colour in names] + [Key(run, None, dash) for dash, run in runs]
+    agents = [Key(name, colour, block=True, hides=f"name:{name}") for name, colour in names]
+    return agents + [Key(run, None, dash, hides=f"run:{run}") for dash, run in runs]
 
 
 def nice_ticks(low: float, high: float, count: int = 4) -> list[float]:
@@ -247,18 +271,22 @@ class _Axes:
         return "".join(parts) + _text(self.right, self.height - 4, "training step", "end")
 
     def column(
-        self, left: float, right: float, at: float, heading: str, rows: Sequence[tuple[str, str]], marks: str
+        self, left: float, right: float, at: float, heading: str, rows: Sequence[tuple[str, str, str]], marks: str
     ) -> str:
-        """Return a column with its marks that shows a box of values, as (dot class, text), under the pointer."""
-        width = 22 + 6.0 * max(len(text) for _, text in [("", heading), *rows])
+        """Return a column with its marks that shows a box of values under the pointer.
+
+        Of each: the class of its dot, its text, and the `groups` of its line.
+        """
+        width = min(self.width - 4.0, 22 + 6.0 * max(len(text) for text in [heading, *(row[1] for row in rows)]))
         x = at + 8 if at < (LEFT + self.right) / 2 else at - 8 - width
         x = min(max(2.0, x), self.width - width - 2)
         tip = _tag("rect", "tipbox", x=x, y=TOP + 2, width=width, height=8 + 13 * (1 + len(rows)), rx=4)
         tip += _text(x + 7, TOP + 15, heading, "start", "tiphead")
-        for number, (dot, text) in enumerate(rows):
+        for number, (dot, text, groups) in enumerate(rows):
             y = TOP + 28 + 13 * number
-            tip += _tag("circle", dot, cx=x + 10, cy=y - 3.5, r=3) if dot else ""
-            tip += _text(x + 17, y, text, "start", "")
+            row = _tag("circle", dot, cx=x + 10, cy=y - 3.5, r=3) if dot else ""
+            row += _text(x + 17, y, text, "start", "")
+            tip += _tag("g", "series", row, data_of=groups) if groups else row
         hit = _tag("rect", "hit", x=left, y=TOP, width=max(0.1, right - left), height=self.base - TOP)
         return _tag("g", "h", hit + marks + _tag("g", "t tip", tip))
 
@@ -266,23 +294,60 @@ class _Axes:
 def _band(line: Series, band: Sequence[Sequence[float]], axes: _Axes) -> str:
     upper = [(axes.x(step), axes.y(high)) for step, _, high in band]
     lower = [(axes.x(step), axes.y(low)) for step, low, _ in band]
-    return _tag("path", f"band f{line.colour % COLOURS}", d=f"{_d([*upper, *reversed(lower)])}Z")
+    drawn = _tag("path", f"band f{line.colour % COLOURS}", d=f"{_d([*upper, *reversed(lower)])}Z")
+    return _tag("g", "series", drawn, data_of=line.groups)
 
 
-def _line(line: Series, points: Points, axes: _Axes) -> str:
+def _smoothed(line: Series, points: Points, reach: int) -> Points:
+    """Return a line's moving average over `reach` points on either side, or the line where it is drawn as it is."""
+    if not line.smooth or line.marks or len(points) < 15:
+        return points
+    windows = [points[max(0, i - reach) : i + reach + 1] for i in range(len(points))]
+    return [(step, fmean(v for _, v in own)) for (step, _), own in zip(points, windows, strict=True)]
+
+
+def _line(line: Series, points: Points, mean: Points, axes: _Axes) -> str:
     classes = f"l s{line.colour % COLOURS} d{line.dash % DASHES}" + ("" if line.strong else " thin")
-    places = [(axes.x(step), axes.y(value)) for step, value in points]
+    places = [(axes.x(step), axes.y(value)) for step, value in mean]
     drawn = ""
-    if line.smooth and not line.marks and len(points) >= 15:
-        drawn += _tag("path", f"{classes} raw", d=_d(places)) if line.strong else ""
-        reach = max(1, len(points) // 24)
-        windows = [places[max(0, i - reach) : i + reach + 1] for i in range(len(places))]
-        places = [(x, sum(y for _, y in own) / len(own)) for (x, _), own in zip(places, windows, strict=True)]
+    if mean is not points and line.strong:
+        drawn += _tag("path", f"{classes} raw", d=_d([(axes.x(step), axes.y(value)) for step, value in points]))
     if len(points) > 1:
         drawn += _tag("path", classes, d=_d(places))
     if len(points) == 1 or (line.marks and len(points) <= 40):
-        drawn += "".join(_tag("circle", _fill(line.colour), cx=x, cy=y, r=2 if line.dash else 3) for x, y in places)
-    return drawn
+        drawn += "".join(_mark(line, x, y) for x, y in places)
+    return _tag("g", "series", drawn, data_of=line.groups)
+
+
+def _dot(line: Series, x: float, y: float) -> str:
+    return _tag("circle", f"{_fill(line.colour)} t", cx=x, cy=y, r=3.5)
+
+
+def _mark(line: Series, x: float, y: float) -> str:
+    if (shape := line.marker % MARKERS) == 0:
+        return _tag("circle", _fill(line.colour), cx=x, cy=y, r=2 if line.dash and line.run else 3)
+    outline = ("h6v6h-6Z", "l3.6 6h-7.2Z", "l3.8 3.8l-3.8 3.8l-3.8 -3.8Z")[shape - 1]
+    left, top = (3.0, 3.0) if shape == 1 else (0.0, 3.6)
+    return _tag("path", _fill(line.colour), d=f"M{x - left:.1f} {y - top:.1f}{outline}")
+
+
+def _value(line: Series, own: float, mean: float, shares: bool) -> tuple[str, str, str]:
+    """Return a row of a box of values: what is drawn, and behind it the step's own value where that is another."""
+    form = ".3f" if shares else ".3g"
+    more = f" ({own:{form}})" if own != mean else ""
+    label = short(line.label, 34) if shares else line.label
+    return _fill(line.colour), f"{label} {mean:{form}}{more}", line.groups
+
+
+def _in_words(series: Sequence[Series]) -> str:
+    """Return where each line starts and ends, for those who do not see the chart."""
+    told = [
+        f"{line.label}: {line.points[0][1]:.3g} at step {line.points[0][0]}"
+        + (f", {line.points[-1][1]:.3g} at step {line.points[-1][0]}" if len(line.points) > 1 else "")
+        for line in series[:MAX_TOLD]
+    ]
+    more = f"; {len(series) - MAX_TOLD} more lines" if len(series) > MAX_TOLD else ""
+    return f"{'; '.join(told)}{more}."
 
 
 def _panel(panel: Panel) -> dict[str, Any]:
@@ -403,4 +468,5 @@ def _escape(text: str) -> str:
 
 def _svg(title: str, parts: Sequence[str], width: float, height: float) -> Markup:
     shown = {"viewBox": f"0 0 {width:.0f} {height:.0f}", "style": f"max-width: {1.15 * width:.0f}px"}
-    return Markup(_tag("svg", "chart", "".join(parts), **shown, role="img", aria_label=title))
+    look = "chart large" if width == LARGE[0] and height == LARGE[1] else "chart"
+    return Markup(_tag("svg", look, "".join(parts), **shown, role="img", aria_label=title))

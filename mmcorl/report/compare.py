@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from mmcorl.analysis.intervals import is_within_noise
+from mmcorl.report.difference import (
+    agreement_differences,
+    difference_tables,
+    differences,
+    settings_table,
+    settings_that_differ,
+)
 from mmcorl.report.page import duration, share
-from mmcorl.report.table import Align, Cell, Table
+from mmcorl.report.table import Align, Cell, Table, cells
+from mmcorl.report.unlabelled import is_blind, training_table
 from mmcorl.run.reader import SUPERVISION_LABELS, RunFiles, read_run
+from mmcorl.run.summary import training
 
 SUPERVISION_STYLES = {"ring": "bold cyan", "self": "bold yellow", "gold": "bold magenta"}
 TRACK = 30
@@ -24,15 +33,33 @@ def comparison(run_dirs: Sequence[Path]) -> list[dict[str, Any]]:
     end_step, items (prompts evaluated), measure (what a mean similarity to the known answers is called; None where
     answers are only right or wrong), similarity_start, similarity_end, agreement_start, agreement_end, steps,
     steps_planned, seconds, seed, finished. Start is the first evaluation, end the LAST one, never the best; it is None
-    until there are two.
+    until there are two. What training shows without known answers: votes_agreement_start, votes_agreement_end,
+    reward_start, reward_end, answer_diversity_start, answer_diversity_end. Of several runs without accuracy,
+    agreement_difference by pair of agents, to the first run.
     """
-    return comparison_rows([read_run(path) for path in run_dirs])
+    runs = [read_run(path) for path in run_dirs]
+    labels = run_labels(runs)
+    rows = comparison_rows(runs)
+    measured = agreement_differences(runs, labels)
+    for row in rows if measured else ():
+        own = [one for one in measured if (one.run, one.set) == (row["run"], row["set"])]
+        row["agreement_difference"] = {one.agent: one.record() for one in own} or None
+    return rows
 
 
 def comparison_rows(runs: Sequence[RunFiles]) -> list[dict[str, Any]]:
-    """Return `comparison` of runs that are already read."""
+    """Return `comparison` of runs that are already read.
+
+    Of several runs, with `difference` to the first run and `settings` in which the runs differ (see
+    `mmcorl.report.difference`).
+    """
     rows = []
-    for run, label in zip(runs, run_labels(runs), strict=True):
+    labels = run_labels(runs)
+    measured = {(one.run, one.set, one.agent): one.record() for one in differences(runs, labels)}
+    differing = settings_that_differ(runs) if len(runs) > 1 else {}
+    for place, (run, label) in enumerate(zip(runs, labels, strict=True)):
+        own = {key: values[place] for key, values in differing.items()}
+        trained = training(run.metrics, run.agents)
         for set_name in run.sets or [""]:
             agreement = run.agreement(set_name)
             for agent in run.agents:
@@ -51,34 +78,46 @@ def comparison_rows(runs: Sequence[RunFiles]) -> list[dict[str, Any]]:
                         "similarity_end": similarity.end,
                         "agreement_start": agreement.start,
                         "agreement_end": agreement.end,
+                        **_named("votes_agreement", trained["agreement"]),
+                        **_named("reward", trained["agents"][agent]["reward"]),
+                        **_named("answer_diversity", trained["agents"][agent]["answer_diversity"]),
                         "steps": run.steps_done,
                         "steps_planned": run.steps_planned,
                         "seconds": run.seconds,
                         "seed": run.config.get("seed"),
                         "finished": run.finished,
+                        **(
+                            {"difference": measured.get((label, set_name, agent)), "settings": own}
+                            if len(runs) > 1
+                            else {}
+                        ),
                     }
                 )
     return rows
 
 
+def _named(name: str, ends: Mapping[str, float | None]) -> dict[str, float | None]:
+    return {f"{name}_{which}": value for which, value in ends.items()}
+
+
 def run_labels(runs: Sequence[RunFiles]) -> list[str]:
-    """Return a distinct label per run: its name, with its folder where two runs share a name."""
-    names = [run.name for run in runs]
-    return [
-        name if names.count(name) == 1 else f"{name} ({run.path.resolve().name})"
-        for name, run in zip(names, runs, strict=True)
-    ]
+    """Return a distinct label per run: its name, with as much of its folder as tells it from runs of that name."""
+    labels = []
+    for run in runs:
+        same = [other.path.resolve().parts for other in runs if other.name == run.name]
+        parts = run.path.resolve().parts
+        count = next((n for n in range(1, len(parts)) if sum(one[-n:] == parts[-n:] for one in same) == 1), len(parts))
+        labels.append(run.name if len(same) == 1 else f"{run.name} ({'/'.join(parts[-count:])})")
+    return labels
 
 
-def is_within_noise(start: float, end: float, items: int | None) -> bool:
-    """Return whether a change is below 1.96 standard errors of a difference of two binomial shares of `items`.
-
-    False when `items` is unknown. Both evaluations answer the same prompts, so this is conservative.
-    """
-    if not items:
-        return False
-    variance = max(0.0, start * (1 - start)) / items + max(0.0, end * (1 - end)) / items
-    return abs(end - start) <= 1.96 * math.sqrt(variance)
+def start_and_end(runs: Sequence[RunFiles], labels: Sequence[str], *, in_file: bool = False) -> list[Table]:
+    """Return start and end of the runs: by accuracy where it is known, else by what needs no answers."""
+    blind = [(run, label) for run, label in zip(runs, labels, strict=True) if is_blind(run)]
+    unseen = {label for _, label in blind}
+    rows = [row for row in comparison_rows(runs) if row["run"] not in unseen]
+    shown = [accuracy_table(rows) if in_file else comparison_table(rows)] if len(blind) < len(runs) else []
+    return shown + ([training_table(*zip(*blind, strict=True), in_file=in_file)] if blind else [])
 
 
 def comparison_table(rows: Sequence[dict[str, Any]]) -> Table:
@@ -89,19 +128,8 @@ def comparison_table(rows: Sequence[dict[str, Any]]) -> Table:
     for _, of_run in groupby(rows, key=lambda row: (row["run"], row["set"])):
         members = list(of_run)
         groups[len(body)] = ""
-        lines = []
-        for row in members:
-            lines.append(_line(row["agent"], row["start"], row["end"], row["items"], row["supervision"]))
-            if row["measure"] is not None:
-                lines.append(
-                    _line(f"  mean {row['measure']}", row["similarity_start"], row["similarity_end"], None, None)
-                )
-        first = members[0]
-        if first["agreement_start"] is not None:
-            lines.append(_line("agreement", first["agreement_start"], first["agreement_end"], None, None))
-        steps = f"{first['steps']}"
-        if not first["finished"] and first["steps_planned"]:
-            steps += f" of {first['steps_planned']}"
+        lines, first = _lines(members), members[0]
+        steps = _steps(first)
         spent = f"{steps} steps" if first["seconds"] is None else f"{steps} steps, {duration(first['seconds'])}"
         label = SUPERVISION_LABELS.get(first["supervision"], first["supervision"])
         facts = [first["run"], label, *([first["set"] or "–"] if several_sets else []), spent]
@@ -115,6 +143,74 @@ def comparison_table(rows: Sequence[dict[str, Any]]) -> Table:
     columns: list[tuple[str, Align]] = [("run", "left"), ("", "left"), ("start", "right"), ("end", "right")]
     columns += [("change", "right"), (scale, "left")]
     return Table("Accuracy from start to end", columns, body, _notes(rows), optional=1, groups=groups)
+
+
+def accuracy_table(rows: Sequence[dict[str, Any]]) -> Table:
+    """Return the rows of `comparison` as a table for a file: run, method and steps are columns, and nothing is bold."""
+    several_sets = len({row["set"] for row in rows}) > 1
+    columns: list[tuple[str, Align]] = [("run", "left"), ("method", "left"), ("steps", "right")]
+    columns += [("set", "left")] * several_sets
+    columns += [("", "left"), ("start", "right"), ("end", "right"), ("change", "right")]
+    body: list[list[Cell]] = []
+    groups: dict[int, str] = {}
+    for _, of_run in groupby(rows, key=lambda row: (row["run"], row["set"])):
+        members = list(of_run)
+        groups[len(body)] = ""
+        first = members[0]
+        label = SUPERVISION_LABELS.get(first["supervision"], first["supervision"])
+        facts = cells(first["run"], label, _steps(first), *([first["set"] or "–"] if several_sets else []))
+        for number, line in enumerate(_lines(members)):
+            name, *values, _ = line
+            named = facts if number == 0 else cells(*[""] * len(facts))
+            body.append([*named, *cells(name.text.strip(), *(cell.text for cell in values))])
+    return Table("Accuracy from start to end", columns, body, _notes(rows), groups=groups)
+
+
+def tables(run_dirs: Sequence[Path]) -> list[Table]:
+    """Return what a comparison says as tables for files: start and end, and what several runs differ by."""
+    runs = [read_run(path) for path in run_dirs]
+    return [*start_and_end(runs, run_labels(runs), in_file=True), *between(runs)]
+
+
+def between(runs: Sequence[RunFiles]) -> list[Table]:
+    """Return what several runs differ by: accuracy or agreement, with its interval, and settings."""
+    if len(runs) < 2:
+        return []
+    labels = run_labels(runs)
+    return [*difference_tables(runs, labels), settings_table(runs, labels)]
+
+
+def numbers(run_dirs: Sequence[Path]) -> Table:
+    """Return the rows of `comparison` as a table of unrounded numbers, those of the difference among them."""
+    rows = []
+    for row in comparison(run_dirs):
+        difference = row.pop("difference", None) or {}
+        row.pop("settings", None)
+        known = {f"difference_{key}": value for key, value in difference.items()}
+        for pair, agreed in (row.pop("agreement_difference", None) or {}).items():
+            known |= {f"agreement_difference_{pair}_{key}": value for key, value in agreed.items()}
+        rows.append(row | known)
+    heads = list(dict.fromkeys(key for row in rows for key in row))
+    body = [cells(*("" if row.get(head) is None else row[head] for head in heads)) for row in rows]
+    return Table("", [(head, "left") for head in heads], body)
+
+
+def _lines(members: Sequence[dict[str, Any]]) -> list[list[Cell]]:
+    """Return the lines of one run and set: every agent, and what the cohort agrees on."""
+    lines = []
+    for row in members:
+        lines.append(_line(row["agent"], row["start"], row["end"], row["items"], row["supervision"]))
+        if row["measure"] is not None:
+            lines.append(_line(f"  mean {row['measure']}", row["similarity_start"], row["similarity_end"], None, None))
+    first = members[0]
+    if first["agreement_start"] is not None:
+        lines.append(_line("agreement", first["agreement_start"], first["agreement_end"], None, None))
+    return lines
+
+
+def _steps(row: Mapping[str, Any]) -> str:
+    planned = f" of {row['steps_planned']}" if not row["finished"] and row["steps_planned"] else ""
+    return f"{row['steps']}{planned}"
 
 
 def _line(name: str, start: float | None, end: float | None, items: int | None, supervision: str | None) -> list[Cell]:
@@ -132,8 +228,11 @@ def _line(name: str, start: float | None, end: float | None, items: int | None, 
         track[place] = mark
     if start is not None and end is not None:
         change = f"{end - start:+.3f}"
-        if supervision is not None and end != start and not is_within_noise(start, end, items):
-            style = "green" if end > start else "red"
+        if supervision is not None and end != start:
+            if is_within_noise(start, end, items):
+                change = f"~ {change}"
+            else:
+                style = "green" if end > start else "red"
     return [
         Cell(name, style=quiet),
         Cell(share(start), style=quiet),
@@ -157,5 +256,5 @@ def _notes(rows: Sequence[dict[str, Any]]) -> list[str]:
     items = {row["items"] for row in rows if row["items"]}
     if items:
         count = str(items.pop()) if len(items) == 1 else f"{min(items)} to {max(items)}"
-        notes.append(f"Greedy answers to {count} prompts; a grey change is within sampling noise.")
+        notes.append(f"Greedy answers to {count} prompts; ~ marks a change within sampling noise.")
     return [" ".join(notes)]

@@ -27,7 +27,9 @@ GROUP_METRICS = (
 )
 UNANSWERED_METRICS = (
     ("unparsed_share", "Unparsed completions", "No answer found, so no vote and no reward."),
-    ("cut_off_share", "Cut-off completions", "Ended by the length limit."),
+    ("cut_off_share", "Cut-off completions", "Ended by the token limit, some after an answer."),
+    ("unclosed_share", "Unclosed tags", "Ended without an answer in a tag, box or think block that never closes."),
+    ("no_answer_share", "Complete, without an answer", "Ended by themselves, nothing unclosed."),
 )
 OPTIMIZER_METRICS = (
     ("entropy", "Entropy per token", ""),
@@ -86,6 +88,8 @@ def validation_charts(
 ) -> list[Chart]:
     """Return accuracy, similarity and agreement on one validation set; the first run solid, the others dashed."""
     agreed = "Share of prompts to which two agents give the same answer, right or wrong."
+    if len(runs) > 1 and len(runs[0].pairs(set_name)) > 1:
+        agreed += f" Single pairs are those of {labels[0]}."
     charts = [
         line_chart(f"{what} on {set_name}", lines(set_name, runs, labels, colours), shares=True, size=LARGE, note=note)
         for what, lines, note in (
@@ -114,11 +118,10 @@ def training_charts(
     ]
     note = "On training prompts, between majority answers."
     charts.append(line_chart("Agreement of the votes", series, shares=True, note=note))
-    for key, title, note in (*GROUP_METRICS, ("completion_length", "Completion length", "Tokens.")):
+    length = ("completion_length", "Completion length", "Tokens.")
+    for key, title, note in (*GROUP_METRICS, length, *UNANSWERED_METRICS):
         charts.append(_metric_chart(key, title, note, runs, labels, colours, constant))
-    for key, title, note in UNANSWERED_METRICS:
-        charts.append(line_chart(title, _series(key, runs, labels, colours), note=note))
-    charts.append(_step_time(runs[0]))
+    charts.append(_step_time(runs[0]) if len(runs) == 1 else _step_times(runs, labels, len(colours)))
     return [chart for chart in charts if chart], constant
 
 
@@ -170,6 +173,15 @@ def _metric_chart(
         constant.append(f"{title}: {values.pop():.4g} throughout.")
         return None
     return line_chart(title, series, shares=key in SHARES, note=note)
+
+
+def _step_times(runs: Sequence[RunFiles], labels: Sequence[str], colour: int) -> Chart | None:
+    series = []
+    for n, (run, label) in _first_on_top(runs, labels):
+        totals = [(int(record["step"]), number(mapping(record.get("seconds")).get("total"))) for record in run.timings]
+        points = [(step, total) for step, total in totals if total is not None]
+        series.append(Series("seconds", points, colour + n, n, label, strong=n == 0))
+    return line_chart("Time per step", series, note="Seconds.")
 
 
 def _step_time(run: RunFiles) -> Chart | None:

@@ -5,25 +5,38 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from mmcorl.analysis.diversity import PAIR_KINDS, ModelResponses, Pair, PairKind, anchors, ladder, measures
+from mmcorl.report import links
 from mmcorl.report.charts import Chart, IntervalRow, Key, interval_chart, nice_ticks, short
 from mmcorl.report.page import render
+from mmcorl.run.made import written
 
+FILES = ("diversity.md", "diversity.csv", "diversity.json")
 COLOURS: Mapping[PairKind, int] = {"seed": 7, "same_family": 5, "different_family": 0, "unstated": 3}
 """Colour of each kind of pair: the palette of the reports."""
 
 
 def page(
-    draws: Sequence[ModelResponses], pairs: Sequence[Pair], facts: Sequence[tuple[str, str]], notes: Sequence[str]
+    draws: Sequence[ModelResponses],
+    pairs: Sequence[Pair],
+    facts: Sequence[tuple[str, str]],
+    notes: Sequence[str],
+    out: Path = Path(),
 ) -> str:
-    """Return the page; `pairs` as from `all_pairs`, `facts` and `notes` as printed with the table."""
+    """Return the page; `pairs` as from `all_pairs`, `facts` and `notes` as printed with the table.
+
+    `out`: the folder that it will be in, with the files of the same numbers.
+    """
     names = anchors(pairs)
     return render(
         "diversity.html",
         kind="diversity",
         title=f"Error decoupling of {f'{len(names)} models' if len(names) > 1 else names[0]}",
+        origin=links.origin(out, written()),
+        links=links.known([(name, out / name) for name in FILES], out / "diversity.html"),
         problems=pairs[0].problems,
         draws=draws,
         facts=facts,
@@ -45,7 +58,11 @@ def _shown(name: str, value: float) -> str:
 
 
 HEAT = (
-    ("Kappa", "Likeness of errors beyond chance: the stronger the colour, the more alike.", "kappa"),
+    (
+        "Kappa",
+        "Likeness of errors beyond chance: orange where errors are more alike than chance, blue where they are less.",
+        "kappa",
+    ),
     (
         "Complementarity c, %",
         "Problems that exactly one of the two gets right: the stronger the colour, the more.",
@@ -56,7 +73,10 @@ HEAT = (
 
 
 def _heat_map(pairs: Sequence[Pair], title: str, note: str, measure: str) -> dict[str, Any]:
-    """Return title, note and rows of (name, [(text, hover text, shade in percent)]); on the diagonal a new seed."""
+    """Return title, note and rows of (name, [(text, hover text, colour, shade in percent)]).
+
+    On the diagonal a new seed.
+    """
     known: dict[tuple[str, str], tuple[Pair, str]] = {}
     for pair in pairs:
         other = pair.a if pair.kind == "seed" else pair.b
@@ -64,17 +84,21 @@ def _heat_map(pairs: Sequence[Pair], title: str, note: str, measure: str) -> dic
         known.setdefault((other, pair.a), (pair, f"{other} × {_partner(pair, pair.a)}"))
     values = [number for pair, _ in known.values() if not math.isnan(number := _value(pair, measure))]
     low, high = (math.floor(min(values) * 10) / 10, math.ceil(max(values) * 10) / 10) if values else (0.0, 1.0)
+    reach = max(abs(low), abs(high))
 
-    def cell(a: str, b: str) -> tuple[str, str, float]:
+    def cell(a: str, b: str) -> tuple[str, str, str, float]:
         if (a, b) not in known:
-            return "–", f"{a} × {b}: not measured", 0
+            return "–", f"{a} × {b}: not measured", "s0", 0
         pair, both = known[a, b]
         number = _value(pair, measure)
         if math.isnan(number):
-            return "undef.", f"{both} ({PAIR_KINDS[pair.kind]}): undefined", 0
-        # The darkest shade leaves the numbers readable in both colour schemes.
-        shade = 6 + 56 * ((number - low) / (high - low) if high > low else 1)
-        return _shown(measure, number), f"{both} ({PAIR_KINDS[pair.kind]}): {_shown(measure, number)}", round(shade, 1)
+            return "undef.", f"{both} ({PAIR_KINDS[pair.kind]}): undefined", "s0", 0
+        # Kappa diverges at 0, as far on either side; complementarity begins at its least. Blue is what one wants of a
+        # partner. The darkest shade leaves the numbers readable in both colour schemes.
+        diverging = measure == "kappa"
+        part = abs(number) / reach if diverging and reach else (number - low) / (high - low) if high > low else 1
+        hover = f"{both} ({PAIR_KINDS[pair.kind]}): {_shown(measure, number)}"
+        return _shown(measure, number), hover, "s1" if diverging and number > 0 else "s0", round(6 + 50 * part, 1)
 
     names = anchors(pairs)
     note = f"{note} Shades run from {_shown(measure, low)} to {_shown(measure, high)}." if values else note

@@ -23,11 +23,13 @@ from mmcorl.answers import RELATIONS, open_relation
 from mmcorl.config import load_kept
 from mmcorl.errors import UserError
 from mmcorl.report import dynamics_tables as tables
+from mmcorl.report import links
 from mmcorl.report.charts import Panel, portrait
 from mmcorl.report.compare import run_labels
 from mmcorl.report.page import render
 from mmcorl.report.table import Table
 from mmcorl.run.folder import atomic_write
+from mmcorl.run.made import written
 from mmcorl.run.reader import read_run
 
 COUNTS = (3, 5, 7, 8, 11, 12)
@@ -85,6 +87,8 @@ def dynamics(options: DynamicsOptions) -> DynamicsReport:
         "portrait": drawn,
         "tables": report.shown,
         "limits": report.limits,
+        "origin": links.origin(out, written()),
+        "links": links.reports(options.runs, [f"report of {links.place(run)}" for run in options.runs], report.page),
     }
     atomic_write(report.page, render("dynamics.html", kind="dynamics", title=title, **facts))
     return report

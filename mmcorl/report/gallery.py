@@ -113,6 +113,7 @@ def gallery_entries(
                 "said": said,
                 "placed": placed,
                 "gold": _cut(gold, MAX_READING if is_reading else MAX_ANSWER),
+                "agree": agree(agents, partial(same, choices=choices)),
                 "pictures": [] if placed else pictures,
                 "agents": [
                     _answers(agent, shown, known, colours, partial(same, choices=choices), compared[agent])
@@ -121,6 +122,27 @@ def gallery_entries(
             }
         )
     return entries
+
+
+def agree(agents: Mapping[str, Record], same: Callable[[str, str], bool]) -> bool | None:
+    """Return whether all agents elected the same answer; None of a single agent, False where one elected none."""
+    elected = [str(one["votes"][0][0]) if one.get("votes") else None for one in agents.values()]
+    if len(elected) < 2:
+        return None
+    first = elected[0]
+    return first is not None and all(one is not None and same(one, first) for one in elected[1:])
+
+
+def gallery_title(entries: Sequence[Mapping[str, Any]]) -> str:
+    """Return what the shown prompts have in common."""
+    apart, known = sum(entry["agree"] is False for entry in entries), sum(e["agree"] is not None for e in entries)
+    if not known:
+        return "Prompts and answers"
+    if apart == known:
+        return "Where the agents disagree"
+    if not apart:
+        return "Prompts on which the agents agree"
+    return f"Prompts and votes: the agents disagree on {apart} of {known}"
 
 
 def _said(record: Record, pictures: Sequence[Any]) -> tuple[list[tuple[str, list[Any]]], bool]:

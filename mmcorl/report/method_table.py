@@ -11,13 +11,13 @@ from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
 
 from mmcorl.report.table import Align, Cell, Table
-from mmcorl.tools.sweep import Row, Spread
+from mmcorl.tools.sweep import Row, Spread, within_noise
 
 BASE = "Base"
 NOTE = (
-    "Percent; ± is the standard deviation over the seeds. Bold is the best and underlined the second best method "
-    "without known answers, equal ones alike, none where all are equal; Base and methods with known answers are not "
-    "ranked."
+    "Percent; ± is the standard deviation over the seeds. Bold is the best and underlined the second best of three or "
+    "more methods without known answers, equal ones alike, none where the best is within noise of the next (1.96 "
+    "standard errors over the seeds); Base and methods with known answers are not ranked."
 )
 
 
@@ -45,16 +45,21 @@ def method_table(
         lines = {BASE: _scores(most, "start", sets, mean_of, agent)}
         lines |= {row["method"]: _scores(row, "accuracy", sets, mean_of, agent) for row in rows}
         ranked = [line for name, line in lines.items() if name not in (BASE, *references)]
-        ranks = [
-            sorted(distinct, reverse=True)[:2]
-            if len(distinct := {_shown(value) for value in column} - {""}) > 1 or len(ranked) == 1
-            else []
-            for column in zip(*ranked, strict=True)
-        ]
+        ranks = [_ranks([value for value in column if value is not None]) for column in zip(*ranked, strict=True)]
         for name, line in lines.items():
             places = ranks if name not in (BASE, *references) else [[]] * len(line)
             body.append([Cell(name), *(_cell(value, rank) for value, rank in zip(line, places, strict=True))])
     return Table("Methods by backbone", columns, body, (NOTE,), groups=groups)
+
+
+def _ranks(values: Sequence[Spread]) -> list[str]:
+    """Return the best and the second best number of a column as they are shown, as far as these are marked."""
+    ordered = sorted(values, key=lambda value: -value.mean)
+    below = next((one for one in ordered if _shown(one) != _shown(ordered[0])), None)
+    if below is None or within_noise(ordered[0], below):
+        return []
+    shown = sorted({_shown(value) for value in ordered}, reverse=True)
+    return shown[: 2 if len(values) > 2 else 1]
 
 
 def _scores(row: Row, what: str, sets: Sequence[str], mean_of: Sequence[str], agent: str) -> list[Spread | None]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mmcorl.errors import UserError
-from mmcorl.report.charts import legend_keys
+from mmcorl.report.charts import Series, legend_keys
 from mmcorl.report.compare import run_labels
 from mmcorl.report.curves import accuracy_series, agent_colours, agreement_series
-from mmcorl.run.reader import read_run
+from mmcorl.run.reader import RunFiles, read_run
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#B84A92", "#3A9BD9", "#C98A00", "#6A4FB3", "#6E6E6E")
 """Okabe and Ito's colours, the pale ones darkened for a white page; the same order as in theme.css."""
@@ -21,37 +21,37 @@ DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.2, 1.8)), (0, (6, 2, 1.2, 2)
 def overview_png(run_dir: Path, others: Sequence[Path], path: Path) -> Path:
     """Draw accuracy and agreement on the first validation set, this run solid and the others dashed.
 
-    Raises UserError: a folder is not a readable run folder, or the run is not evaluated yet.
+    Where nothing has a known answer the reward takes the place of accuracy, and where no set is evaluated training
+    prompts take its place. Raises UserError: a folder is not a readable run folder, or no step of the run is done.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
     runs = [read_run(folder) for folder in [run_dir, *others]]
-    if not runs[0].sets:
-        raise UserError(f"{run_dir} has no evaluation to draw; let the run reach its first validation.")
-    set_name = runs[0].sets[0]
+    if not runs[0].metrics and not runs[0].sets:
+        raise UserError(f"{run_dir} has no curve to draw yet; let the run do its first step.")
     kinds = [run.supervision_label for run in runs]
     labels = [
         kind if kinds.count(kind) == 1 else f"{label} ({kind})"
         for kind, label in zip(kinds, run_labels(runs), strict=True)
     ]
     colours = agent_colours(runs)
-    accuracy = accuracy_series(set_name, runs, labels, colours)
-    agreement = [line for line in agreement_series(set_name, runs, labels, colours) if line.run]
-    figure = Figure(figsize=(10, 4.1), dpi=160, facecolor="white", layout="constrained")
+    panels = [panel for panel in _panels(runs, labels, colours) if any(line.points for line in panel[1])]
+    figure = Figure(figsize=(5 * len(panels), 4.1), dpi=160, facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
-    titles = f"Accuracy on {set_name}", "Agreement between the agents"
-    for axes, title, lines in zip(figure.subplots(1, 2, sharex=True), titles, (accuracy, agreement), strict=True):
+    drawn = figure.subplots(1, len(panels), sharex=True, squeeze=False)[0]
+    for axes, (title, lines) in zip(drawn, panels, strict=True):
+        by_agent = lines is panels[0][1]
         for line in lines:
             axes.plot(
                 [step for step, _ in line.points],
                 [value for _, value in line.points],
-                color=PALETTE[line.colour % len(PALETTE)] if lines is accuracy else INK if line.strong else GREY,
+                color=PALETTE[line.colour % len(PALETTE)] if by_agent else INK if line.strong else GREY,
                 linestyle=DASHES[line.dash % len(DASHES)],
                 linewidth=2.4 if line.strong else 1.7,
                 marker="o",
-                markersize=4 if line.strong and lines is accuracy else 0,
+                markersize=4 if line.strong and by_agent and len(line.points) <= 40 else 0,
             )
         axes.set_title(title, loc="left", fontweight="bold", color=INK, parse_math=False)
         axes.set_ylim(-0.02, 1.03)
@@ -61,7 +61,7 @@ def overview_png(run_dir: Path, others: Sequence[Path], path: Path) -> Path:
         axes.set_axisbelow(True)
         axes.spines[["top", "right", "left"]].set_visible(False)
         axes.spines["bottom"].set_color("#c9ccd2")
-    keys = legend_keys(accuracy)
+    keys = legend_keys(panels[0][1])
     marks = [
         Line2D(
             [],
@@ -83,3 +83,28 @@ def overview_png(run_dir: Path, others: Sequence[Path], path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
     return path
+
+
+def _panels(
+    runs: Sequence[RunFiles], labels: Sequence[str], colours: Mapping[str, int]
+) -> list[tuple[str, Sequence[Series]]]:
+    """Title and lines of the two pictures, the first with one colour per agent."""
+    sets, several = runs[0].sets[:1], list(enumerate(zip(runs, labels, strict=True)))
+    accuracy = [line for name in sets for line in accuracy_series(name, runs, labels, colours)]
+    if any(line.points for line in accuracy):
+        first = f"Accuracy on {sets[0]}", accuracy
+    else:
+        first = (
+            "Reward on training prompts",
+            [
+                Series(agent, run.agent_series(agent, "reward_mean"), colours[agent], n, label, strong=n == 0)
+                for n, (run, label) in several
+                for agent in run.agents
+            ],
+        )
+    agreement = [line for name in sets for line in agreement_series(name, runs, labels, colours) if line.run]
+    if not agreement:
+        agreement = [
+            Series("agreement", run.cohort_series(), 0, n, label, strong=n == 0) for n, (run, label) in several
+        ]
+    return [first, ("Agreement between the agents", agreement)]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from functools import cache
+from importlib import resources
 from typing import Any
 
 import jinja2
@@ -13,9 +16,25 @@ _UNWRITABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufff
 """Control characters, which HTML forbids, and lone surrogates, which UTF-8 cannot encode."""
 
 
+_SECTION = re.compile(r'<section id="([\w-]+)">\s*<h2>(.*?)</h2>', re.DOTALL)
+CONTENTS = '<nav class="contents"></nav>'
+"""Where a page gets its table of contents; no text of others can hold it, since all of it is escaped."""
+
+
 def render(template: str, package: str = "mmcorl.report", **values: Any) -> str:
-    """Return a page: `template`, in the `templates` folder of `package`, extends base.html of this package."""
-    return _environment(package).get_template(template).render(values)
+    """Return a page: `template`, in the `templates` folder of `package`, extends base.html of this package.
+
+    Sections with an id and a heading become its table of contents.
+    """
+    text = _environment(package).get_template(template).render({"links": (), "origin": ()} | values)
+    listed = "".join(f'<li><a href="#{name}">{title}</a></li>' for name, title in _SECTION.findall(text))
+    contents = f'<nav class="contents" aria-label="sections"><ul>{listed}</ul></nav>' if listed else ""
+    return text.replace(CONTENTS, contents, 1)
+
+
+def policy_hash(text: str) -> str:
+    """Return what a content policy calls an inline script or style."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}'"
 
 
 def clean(text: str) -> str:
@@ -49,6 +68,8 @@ def _environment(package: str) -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    script = (resources.files("mmcorl.report") / "templates" / "report.js").read_text(encoding="utf-8")
+    environment.globals.update(page_script=Markup(script), page_script_hash=Markup(policy_hash(script)))
     environment.filters.update(
         share=share,
         duration=duration,

@@ -1,73 +1,127 @@
-"""The page of a run, compared with other runs."""
+"""The page of a run, and that of a run beside others."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from mmcorl.report import page
+from mmcorl.analysis.intervals import is_within_noise
+from mmcorl.report import diagnosis, links, page
 from mmcorl.report.caveats import caveats
-from mmcorl.report.compare import comparison_rows, is_within_noise, run_labels
+from mmcorl.report.compare import comparison_rows, run_labels
 from mmcorl.report.curves import agent_colours, optimizer_charts, training_charts, validation_charts
-from mmcorl.report.gallery import answered_prompts, gallery_entries, same_answers
+from mmcorl.report.difference import difference_tables, settings_table
+from mmcorl.report.gallery import answered_prompts, gallery_entries, gallery_title, same_answers
 from mmcorl.run.folder import atomic_write
+from mmcorl.run.made import read as read_made
+from mmcorl.run.made import written
 from mmcorl.run.reader import RunFiles, StartEnd, dig, mapping, number, read_run
 from mmcorl.run.summary import memory_sentences
 
 MAX_EXAMPLES = 50
+LONGEST_NAME = 100
+"""Bytes of a page's name by its runs; beyond, a hash stands for them."""
 
 
-def build_report(run_dir: Path, others: Sequence[Path] = ()) -> Path:
-    """Write `report.html` of a run, finished or not, compared with other runs, and return its path.
+def build_report(run_dir: Path, others: Sequence[Path] = (), out: Path | None = None) -> Path:
+    """Write the page of a run, finished or not, or that of a run beside others; return its path.
 
-    The page is one file without scripts that loads nothing: images are data URIs, charts are inline SVG. All
-    text of models and data is escaped. The file is replaced in one piece.
+    By default `report.html` and `comparison_A_B.html` in the first run's folder, named by the runs. The page is one
+    file that loads nothing: images are data URIs, charts are inline SVG, and its one script is its own. All text of
+    models and data is escaped. The file is replaced in one piece.
     """
     run_dir = Path(run_dir)
-    unlike = [path for path in others if Path(path).resolve() != run_dir.resolve()]
+    unlike = [Path(path) for path in others if Path(path).resolve() != run_dir.resolve()]
     runs = [read_run(path) for path in [run_dir, *unlike]]
-    atomic_write(run_dir / "report.html", page.render("run.html", **_context(runs)))
-    return run_dir / "report.html"
+    page_path = out or run_dir / (_comparison_name(run_dir, unlike) if unlike else "report.html")
+    page_path.parent.mkdir(parents=True, exist_ok=True)
+    context = _comparison(runs, page_path) if unlike else _of_one(runs[0], page_path)
+    atomic_write(page_path, page.render("comparison.html" if unlike else "run.html", **_shared(runs), **context))
+    return page_path
 
 
-def _context(runs: Sequence[RunFiles]) -> dict[str, Any]:
-    run = runs[0]
+def _comparison_name(run_dir: Path, others: Sequence[Path]) -> str:
+    """Return the name of a page by its runs' folders, as seen from beside the first: no other comparison has it."""
+    first = run_dir.resolve()
+    parts = [Path(os.path.relpath(other.resolve(), first.parent)).parts for other in others]
+    named = ["-".join("up" if part == ".." else part for part in one) for one in parts]
+    name = "_".join(["comparison", first.name, *named])
+    if len(name.encode()) > LONGEST_NAME:
+        digest = hashlib.sha256("\n".join(named).encode()).hexdigest()[:8]
+        name = f"comparison_{first.name[:40]}_and_{len(named)}_more_{digest}"
+    return f"{name}.html"
+
+
+def _shared(runs: Sequence[RunFiles]) -> dict[str, Any]:
+    """Return what pages of one and of several runs show."""
     labels = run_labels(runs)
     colours = agent_colours(runs)
     training, constant = training_charts(runs, labels, colours)
     optimizer, constant_too = optimizer_charts(runs, labels, colours)
+    # The rows of the comparison by set, grouped by run.
+    results: dict[str, dict[str, dict[str, Any]]] = {}
+    rows = comparison_rows(runs)
+    graded = {row["set"] for row in rows if row["start"] is not None}
+    for row in rows:
+        if row["set"] in graded:
+            results.setdefault(row["set"], {}).setdefault(row["run"], {**row, "rows": []})["rows"].append(row)
+    return {
+        "is_within_noise": is_within_noise,
+        "runs": list(zip(labels, runs, strict=True)),
+        "labels": labels,
+        "colours": colours,
+        "results": [(set_name, list(groups.values())) for set_name, groups in results.items()],
+        **diagnosis.context(runs, labels),
+        "notes": caveats(runs, labels),
+        "validation": [(name, validation_charts(name, runs, labels, colours)) for name in runs[0].sets],
+        "training": training,
+        "optimizer": optimizer,
+        "constant": [*constant, *constant_too],
+        "tag_tables": _tag_tables(runs, labels),
+    }
+
+
+def _comparison(runs: Sequence[RunFiles], page_path: Path) -> dict[str, Any]:
+    labels, paths = run_labels(runs), [run.path for run in runs]
+    return {
+        "title": f"{labels[1]} against {labels[0]}"
+        if len(labels) == 2
+        else f"{labels[0]} and {len(labels) - 1} others",
+        "kind": "comparison of runs",
+        "links": links.reports(paths, [f"report of {label}" for label in labels], page_path),
+        "origin": [("folder", ", ".join(map(links.place, paths))), *links.origin(page_path.parent, written())[1:]],
+        "differences": difference_tables(runs, labels),
+        "differing": replace(settings_table(runs, labels), title=""),
+    }
+
+
+def _of_one(run: RunFiles, page_path: Path) -> dict[str, Any]:
+    colours = agent_colours([run])
     answered = answered_prompts(run)
     with same_answers(run) as (same, same_means):
         gallery = gallery_entries(run, answered, colours, same)
+    by_step = [(step, list(entries)) for step, entries in groupby(gallery, key=lambda entry: entry["step"])]
     agents = []
     for name in run.agents:
         known = mapping(dig(run.summary, "agents", name))
         facts = {"name": name, "model": known.get("model") or run.models.get(name), "family": known.get("family")}
         agents.append(facts | {"parameters": known.get("parameters"), "trainable": known.get("trainable_parameters")})
-    # The rows of the comparison by set, grouped by run.
-    results: dict[str, dict[str, dict[str, Any]]] = {}
-    for row in comparison_rows(runs):
-        if row["set"] is not None:
-            results.setdefault(row["set"], {}).setdefault(row["run"], {**row, "rows": []})["rows"].append(row)
     return {
         "title": run.name,
         "kind": "run report",
-        "is_within_noise": is_within_noise,
+        "links": links.of_run(run.path, page_path),
+        "origin": links.origin(run.path, mapping(dig(run.summary, "made")) or read_made(run.path)),
         "run": run,
-        "runs": list(zip(labels, runs, strict=True)),
-        "labels": labels,
-        "colours": colours,
         "facts": _facts(run),
         "agents": agents,
-        "results": [(set_name, list(groups.values())) for set_name, groups in results.items()],
-        "notes": caveats(runs, labels),
-        "validation": [(name, validation_charts(name, runs, labels, colours)) for name in run.sets],
-        "training": training,
-        "optimizer": optimizer,
-        "constant": [*constant, *constant_too],
-        "tag_tables": _tag_tables(runs, labels),
-        "gallery": gallery,
+        "gallery": by_step,
+        "gallery_title": gallery_title(gallery),
+        "gallery_shown": len(gallery),
         "same_means": same_means,
         "gallery_size": len(answered),
         "unanswered": len(run.gallery) - len(answered),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
@@ -11,19 +11,22 @@ from typing import Any
 
 from rich.console import Console
 
-from mmcorl.config import methods
 from mmcorl.labels.rules import RULES
-from mmcorl.report import page
-from mmcorl.report.charts import COLOURS, LARGE, Chart, Series, line_chart
+from mmcorl.report import links, page
+from mmcorl.report.charts import LARGE, Chart, Series, line_chart
 from mmcorl.report.curves import GROUP_METRICS, LABEL_METRICS
 from mmcorl.report.method_table import method_table
 from mmcorl.report.table import Align, Cell, Table, cells, csv, latex, markdown, terminal
 from mmcorl.rewards import REWARDS
+from mmcorl.run import made
 from mmcorl.run.folder import atomic_write
 from mmcorl.run.reader import Points, RunFiles, read_run
 from mmcorl.tools import sweep
 from mmcorl.tools.sweep import Planned, Row, Spread
 
+FILES = ("sweep.md", "sweep.tex", "sweep.csv", "sweep.json")
+UNLABELLED = {"votes_agreement": "agreement of votes", "reward_mean": "reward", "answer_diversity": "diversity"}
+"""Columns that need no known answers, first where none are known."""
 SHORT = {
     "pseudo_label_accuracy": "label acc",
     "reward_mean": "reward",
@@ -34,29 +37,78 @@ SHORT = {
     "agent_seconds": "agent-s",
 }
 """Training columns of the table; the page and the JSON have all."""
+BLIND_LESS = ("pseudo_label_accuracy", *UNLABELLED)
 NOTES = (
     "Accuracy and agreement are greedy, at the end of training (never the best step), means over the agents; "
-    "± is the standard deviation over the seeds.",
-    f"Label acc, reward, spread and tokens each are means over the last training steps, at most {sweep.LAST}.",
+    "± is the standard deviation over the seeds. Bold is the best without known answers, unless within noise of the "
+    "next.",
+    "Label acc, reward, spread and tokens each are means over the last tenth of the steps, at most ten.",
     "Completions and tokens are all that were sampled, votes that are not trained among them; agent-s is the time in "
     "which agents sampled and updated, so that methods can be compared at equal cost.",
 )
 
 
-def score_table(rows: Sequence[Row]) -> Table:
-    """Return the sweep's numbers, a row per method, in the digits that their size deserves."""
+BLIND_NOTE = (
+    "No answers are known, so nothing here says what is right. Agreement on a set is of greedy answers at the end of "
+    "training; agreement of votes, reward and diversity (how often answers to two prompts differ) are means over the "
+    "agents and the last tenth of the steps, at most ten; ± is the standard deviation over the seeds."
+)
+
+
+def is_blind(rows: Sequence[Row]) -> bool:
+    """Whether runs have finished and no accuracy is known of any."""
+    graded = any(value is not None for row in rows for key, value in row.items() if key.startswith("accuracy/"))
+    return any(row["seeds"] for row in rows) and not graded
+
+
+def result_tables(
+    planned: Sequence[Planned], rows: Sequence[Row], evaluated: str | None, *, short: bool = False
+) -> list[Table]:
+    """Return the tables of a sweep: accuracies by backbone, where any are known, and means over agents.
+
+    `short`: for a terminal, without the columns of single agents and most notes.
+    """
+    kept = [{key: value for key, value in row.items() if key.count("/") < 2 and key != "completions"} for row in rows]
+    scores = score_table(kept if short else rows, taught(planned))
+    if short:
+        scores = replace(scores, notes=scores.notes[:1])
+    if is_blind(rows):
+        return [scores]
+    backbones = by_backbone(planned, rows, evaluated)
+    return [scores, backbones] if short else [backbones, scores]
+
+
+def score_table(rows: Sequence[Row], references: Collection[str] = ()) -> Table:
+    """Return the sweep's numbers, a row per method, in the digits that their size deserves.
+
+    The best accuracy of each column is bold, equal ones alike, among the methods that are no `references`.
+    """
     shown = _headings(rows)
+    best = {key: _best([row.get(key) for row in rows if row["method"] not in references]) for key in shown}
     columns: list[tuple[str, Align]] = [("method", "left"), ("seeds", "right")]
     columns += [(heading, "right") for heading in shown.values()]
-    body = [[*cells(row["method"], len(row["seeds"])), *(_cell(key, row.get(key)) for key in shown)] for row in rows]
-    training = sum(heading in SHORT.values() for heading in shown.values())
-    return Table("Means over agents", columns, body, NOTES, optional=training)
+    body = []
+    for row in rows:
+        body.append(cells(row["method"], len(row["seeds"])))
+        for key in shown:
+            cell = _cell(key, row.get(key))
+            is_best = key.startswith("accuracy/") and cell.text == best[key] and row["method"] not in references
+            body[-1].append(replace(cell, style="bold") if is_best else cell)
+    blind = is_blind(rows)
+    optional = sum(key in SHORT and not (blind and key in UNLABELLED) for key in shown)
+    return Table("Means over agents", columns, body, (BLIND_NOTE, NOTES[-1]) if blind else NOTES, optional=optional)
+
+
+def _best(values: Sequence[Spread | None]) -> str | None:
+    """Return the highest mean as it is shown; None where all are shown alike, or the next one is within noise of it."""
+    known = sorted((value for value in values if value is not None), key=lambda value: -value.mean)
+    below = next((one for one in known if f"{one.mean:.3f}" != f"{known[0].mean:.3f}"), None)
+    return None if below is None or sweep.within_noise(known[0], below) else f"{known[0].mean:.3f}"
 
 
 def print_tables(planned: Sequence[Planned], rows: Sequence[Row], evaluated: str | None = None) -> None:
-    """Print both tables; accuracies of single agents are in that by backbone alone, most notes in the files."""
-    kept = [{key: value for key, value in row.items() if key.count("/") < 2 and key != "completions"} for row in rows]
-    Console().print(terminal([replace(score_table(kept), notes=NOTES[:1]), by_backbone(planned, rows, evaluated)]))
+    """Print the tables; accuracies of single agents are in that by backbone alone, most notes in the files."""
+    Console().print(terminal(result_tables(planned, rows, evaluated, short=True)))
 
 
 def by_backbone(planned: Sequence[Planned], rows: Sequence[Row], evaluated: str | None) -> Table:
@@ -68,12 +120,18 @@ def by_backbone(planned: Sequence[Planned], rows: Sequence[Row], evaluated: str 
         agent.name: f"{agent.name}: {agent.model.partition('@')[0] if agent.model.startswith('zoo:') else agent.model}"
         for agent in planned[0].config.agents
     }
-    taught = {one.method for one in planned if RULES.find(one.config.supervision.kind).needs_gold}
-    taught |= {one.method for one in planned if REWARDS.find(one.config.reward.kind).needs_gold}
     validation = {name for one in planned if one.done for name in read_run(one.path).sets}
     sets = {key.split("/")[1] for row in rows for key in row if key.startswith("accuracy/")}
-    table = method_table(rows, backbones, taught, sets - validation)
+    table = method_table(rows, backbones, taught(planned), sets - validation)
+    if any("=" in row["method"] for row in rows):
+        table = replace(table, title="Settings by backbone", columns=[("Setting", "left"), *table.columns[1:]])
     return replace(table, notes=(*table.notes, f"All were asked alike: {evaluated}.")) if evaluated else table
+
+
+def taught(planned: Sequence[Planned]) -> set[str]:
+    """Return the methods that see known answers, which are references."""
+    rules = {one.method for one in planned if RULES.find(one.config.supervision.kind).needs_gold}
+    return rules | {one.method for one in planned if REWARDS.find(one.config.reward.kind).needs_gold}
 
 
 def write(out: Path, planned: Sequence[Planned], rows: Sequence[Row], evaluated: str | None = None) -> Path:
@@ -82,13 +140,41 @@ def write(out: Path, planned: Sequence[Planned], rows: Sequence[Row], evaluated:
     shown = _headings(rows)
     heads = ["method", "seeds", *(head for key in shown for head in (key, f"{key} sd"))]
     numbers = [cells(r["method"], len(r["seeds"]), *(v for key in shown for v in _numbers(r.get(key)))) for r in rows]
-    tables = [by_backbone(planned, rows, evaluated), score_table(rows)]
+    tables = result_tables(planned, rows, evaluated)
     (out / "sweep.json").write_text(json.dumps(sweep.record(rows), indent=1) + "\n")
-    (out / "sweep.md").write_text(markdown(tables))
-    (out / "sweep.tex").write_text(latex(tables))
+    in_files = [*tables[:-1], *_split(tables[-1])]
+    (out / "sweep.md").write_text(markdown(in_files))
+    (out / "sweep.tex").write_text(latex(in_files))
     (out / "sweep.csv").write_text(csv(Table("", [(head, "left") for head in heads], numbers)))
-    atomic_write(out / "sweep.html", _page(planned, tables))
-    return out / "sweep.html"
+    return write_page(out, planned, tables)
+
+
+def _split(scores: Table) -> list[Table]:
+    """Return results, and training and cost, as two tables: together they are wider than the page of a paper."""
+    first = len(scores.columns) - scores.optional
+    if not scores.optional:
+        return [scores]
+    columns = [*scores.columns[:2], *scores.columns[first:]]
+    cost = [[*row[:2], *row[first:]] for row in scores.rows]
+    return [
+        replace(
+            scores,
+            columns=scores.columns[:first],
+            rows=[row[:first] for row in scores.rows],
+            notes=scores.notes[:1],
+            optional=0,
+        ),
+        Table("Training and cost, means over agents", columns, cost, scores.notes[1:]),
+    ]
+
+
+def write_page(out: Path, planned: Sequence[Planned], tables: Sequence[Table] = ()) -> Path:
+    """Write sweep.html of the runs as far as they are, by default without benchmarks; return its path."""
+    path = out / "sweep.html"
+    if not tables:
+        tables = result_tables(planned, sweep.rows(planned), None)
+    atomic_write(path, _page(path, planned, tables))
+    return path
 
 
 def _headings(rows: Sequence[Row]) -> dict[str, str]:
@@ -96,6 +182,9 @@ def _headings(rows: Sequence[Row]) -> dict[str, str]:
     known = dict.fromkeys(key for row in rows for key in row)
     sets = [key.removeprefix("accuracy/") for key in known if key.startswith("accuracy/") and key.count("/") == 1]
     shown: dict[str, str] = {}
+    if is_blind(rows):
+        shown = {f"agreement/{name}": f"agreement on {name}" for name in sets} | UNLABELLED
+        return shown | {key: heading for key, heading in SHORT.items() if key in known and key not in BLIND_LESS}
     for name in sets:
         shown[f"start/{name}"] = f"{name} start"
         shown[f"accuracy/{name}"] = "end"
@@ -110,29 +199,67 @@ def _cell(key: str, value: Spread | None) -> Cell:
     if key in ("completions", "tokens", "agent_seconds"):
         return Cell(f"{value.mean:,.0f}")
     digits = 1 if key == "completion_length" else 3
-    spread = f"±{value.deviation:.{digits}f}" if key.startswith("accuracy/") and value.deviation is not None else ""
+    spread = f"±{value.deviation:.{digits}f}" if _has_spread(key) and value.deviation is not None else ""
     return Cell(f"{value.mean:.{digits}f}", spread)
+
+
+def _has_spread(key: str) -> bool:
+    return key.startswith(("accuracy/", "agreement/")) or key in UNLABELLED
 
 
 def _numbers(value: Spread | None) -> tuple[Any, Any]:
     return ("", "") if value is None else (value.mean, "" if value.deviation is None else value.deviation)
 
 
-def _page(planned: Sequence[Planned], tables: Sequence[Table]) -> str:
+def _page(path: Path, planned: Sequence[Planned], tables: Sequence[Table]) -> str:
     runs: dict[str, list[RunFiles]] = {}
-    for one in planned:
-        if one.done:
-            runs.setdefault(one.method, []).append(read_run(one.path))
-    count, seeds = len({one.method for one in planned}), len({one.seed for one in planned})
+    done = [one for one in planned if one.done]
+    for one in done:
+        runs.setdefault(one.method, []).append(read_run(one.path))
+    methods = {one.method: one.what for one in planned}
+    count, seeds = len(methods), len({one.seed for one in planned})
+    out = path.parent
+    links_of = {name: _link(path, [one for one in planned if one.method == name]) for name in methods}
+    linked = [
+        replace(table, rows=[[replace(row[0], link=links_of.get(row[0].text, "")), *row[1:]] for row in table.rows])
+        for table in tables
+    ]
     return page.render(
         "sweep.html",
         kind="sweep",
-        title=f"{count} methods, {seeds} seed{'s' if seeds != 1 else ''}, from the same starting weights",
+        title=f"{count} method{'s' * (count != 1)}, {seeds} seed{'s' * (seeds != 1)}",
+        origin=links.origin(out, made.read(out) | {"written": made.now()}),
+        links=links.known([(name, out / name) for name in FILES], path),
+        state=f"{len(done)} of {len(planned)} runs finished",
+        finished=len(done) == len(planned),
         run_notes=planned[0].config.notes,
-        tables=tables,
-        methods=[(name, methods.describe(name)) for name in runs],
+        tables=linked,
+        runs=_runs_table(path, planned),
+        methods=list(methods.items()),
         charts=_charts(runs, [agent.name for agent in planned[0].config.agents]),
     )
+
+
+def _link(path: Path, own: Sequence[Planned]) -> str:
+    """Return where the name of a method leads: to the report of its only run, or to the list of runs."""
+    report = own[0].path / "report.html"
+    return links.href(report, path) if len(own) == 1 and report.exists() else "#runs"
+
+
+def _runs_table(path: Path, planned: Sequence[Planned]) -> Table:
+    """Return every run with its state and a link to its page."""
+    body = []
+    for one in planned:
+        report = one.path / "report.html"
+        begun = (one.path / "config.yaml").is_file()
+        done, of = sweep.steps_done(one.path), f" of {one.config.steps}" if one.config.steps else ""
+        state = "finished" if one.done else f"step {done}{of}" if begun else "waits"
+        seconds = read_run(one.path).seconds if begun else None
+        name = Cell(one.method, link=links.href(report, path) if report.exists() else "")
+        body.append([name, *cells(one.seed, state, page.duration(seconds), links.place(one.path))])
+    columns: list[tuple[str, Align]] = [("method", "left"), ("seed", "right"), ("state", "left")]
+    columns += [("time", "right"), ("folder", "left")]
+    return Table("", columns, body)
 
 
 def _charts(runs: Mapping[str, Sequence[RunFiles]], agents: Sequence[str]) -> list[list[Chart]]:
@@ -171,9 +298,8 @@ def _chart(
 ) -> Chart | None:
     """Draw the mean curve of each method, and a band of one standard deviation over several seeds."""
     series = [
-        Series(
-            method, mean_curve(own), number % COLOURS, number // COLOURS, marks=marks, smooth=False, band=spread(own)
-        )
+        # Dashes over solid lines and marks of their own: curves on top of each other are told apart.
+        Series(method, mean_curve(own), number, number, marker=number, marks=marks, smooth=False, band=spread(own))
         for number, (method, own) in enumerate(curves.items())
     ]
     return line_chart(title, series, note=note, shares=shares, size=LARGE)

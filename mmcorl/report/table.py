@@ -34,6 +34,8 @@ _LATEX = {
     "±": r"$\pm$",
     "−": "$-$",
 }
+_MINUS = re.compile(r"(?<![\w.)-])-(?=\.?\d)")
+"""The sign of a number, which LaTeX would set as a hyphen."""
 _MARKDOWN = {"bold": "**{}**", "underline": "<u>{}</u>"}
 _TEX_STYLES = {"bold": r"\textbf", "underline": r"\underline"}
 
@@ -48,6 +50,8 @@ class Cell:
     text: str
     small: str = ""
     style: str = ""
+    link: str = ""
+    """Where a click on it leads, on pages alone."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,7 @@ def markdown(tables: Sequence[Table]) -> str:
 
 def latex(tables: Sequence[Table]) -> str:
     """Return the tables as LaTeX `table` environments that need only `\\usepackage{booktabs}`."""
-    texts = []
+    texts = ["% Needs \\usepackage{booktabs}.\n"] if tables else []
     for table in tables:
         layout = "".join("r" if align == "right" else "l" for _, align in table.columns)
         lines = [r"\begin{table}[t]", r"\centering\small", rf"\begin{{tabular}}{{{layout}}}", r"\toprule"]
@@ -116,12 +120,12 @@ def latex(tables: Sequence[Table]) -> str:
                 lines += [rf"\multicolumn{{{len(layout)}}}{{c}}{{\textit{{{heading}}}}} \\"] if heading else []
             shown = []
             for cell in row:
-                text = _tex(cell.text)
+                text = _MINUS.sub("$-$", _tex(cell.text))
                 if cell.style in _TEX_STYLES:
                     text = rf"{_TEX_STYLES[cell.style]}{{{text}}}"
                 # A bracket at the start of a row would be read as an argument of the `\\` before it.
                 bare = "{}" * text.startswith("[") + text
-                shown.append(rf"{text} {{\scriptsize {_tex(cell.small)}}}" if cell.small else bare)
+                shown.append(rf"{text} {{\scriptsize {_MINUS.sub('$-$', _tex(cell.small))}}}" if cell.small else bare)
             lines.append(" & ".join(shown) + r" \\")
         lines += [r"\bottomrule", r"\end{tabular}"]
         lines.append(rf"\caption{{{_tex(' '.join([_sentence(table.title), *map(_sentence, table.notes)]))}}}")

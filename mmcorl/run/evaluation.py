@@ -25,9 +25,15 @@ class HeldOut:
 
 
 def response_records(
-    step: int, held_out: HeldOut, agents: Sequence[str], completions: Sequence[Sequence[Completion]]
+    step: int,
+    held_out: HeldOut,
+    completions: Sequence[Sequence[Completion]],
+    right: Mapping[str, Sequence[bool | None]],
 ) -> list[dict[str, Any]]:
-    """Return every response of one evaluation as the lines of responses.jsonl; `completions` is [N][prompts]."""
+    """Return every response of one evaluation as the lines of responses.jsonl.
+
+    `completions` is [N][prompts]; `right` says by agent which of them are.
+    """
     return [
         {
             "step": step,
@@ -38,10 +44,11 @@ def response_records(
             "response": completion.text,
             "answer": completion.answer,
             "gold": prompt.gold,
+            **({} if is_right is None else {"right": is_right}),
             "finish_reason": completion.finish_reason,
         }
-        for agent, row in zip(agents, completions, strict=True)
-        for prompt, completion in zip(held_out.prompts, row, strict=True)
+        for (agent, judged), row in zip(right.items(), completions, strict=True)
+        for prompt, completion, is_right in zip(held_out.prompts, row, judged, strict=True)
     ]
 
 

@@ -47,16 +47,7 @@ def gallery_records(
         records.append(
             {
                 "step": step,
-                "uid": prompt.uid,
-                "row": prompt.row_id,
-                **({"system": prompt.system} if prompt.system else {}),
-                **({"turns": prompt.turns} if prompt.turns else {}),
-                "text": prompt.text,
-                **({"choices": list(prompt.choices)} if prompt.choices else {}),
-                "gold": prompt.gold,
-                **({"accepted": list(prompt.accepted)} if prompt.accepted else {}),
-                "tag": prompt.tag,
-                "images": files,
+                **prompt_record(prompt, files),
                 "agents": {
                     name: {
                         **{key: vote["agents"][name][key] for key in ("answers", "votes", "tie", "label", "teacher")},
@@ -68,6 +59,22 @@ def gallery_records(
             }
         )
     return records
+
+
+def prompt_record(prompt: Prompt, images: Sequence[str]) -> dict[str, Any]:
+    """Return what a log says of a prompt; `images` are files of the run folder."""
+    return {
+        "uid": prompt.uid,
+        "row": prompt.row_id,
+        **({"system": prompt.system} if prompt.system else {}),
+        **({"turns": prompt.turns} if prompt.turns else {}),
+        "text": prompt.text,
+        **({"choices": list(prompt.choices)} if prompt.choices else {}),
+        "gold": prompt.gold,
+        **({"accepted": list(prompt.accepted)} if prompt.accepted else {}),
+        "tag": prompt.tag,
+        "images": list(images),
+    }
 
 
 def save_thumbnail(path: Path, image: bytes, side: int) -> None:

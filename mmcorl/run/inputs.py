@@ -22,7 +22,7 @@ from mmcorl.data.mixture import Rows, load_mixture
 from mmcorl.data.recipes import places_of
 from mmcorl.data.row_parsing import BadRow
 from mmcorl.data.sources import load_prompts
-from mmcorl.data.training_prompts import TrainingPrompts
+from mmcorl.data.training_prompts import TrainingPrompts, hold_out
 from mmcorl.engines import require_heads
 from mmcorl.errors import UserError
 from mmcorl.interactions.prompts import room
@@ -30,10 +30,10 @@ from mmcorl.labels.rules import RULES
 from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.rewards import REWARDS
 from mmcorl.run.evaluation import HeldOut
-from mmcorl.run.progress import task
+from mmcorl.run.progress import task, waiting
 from mmcorl.sandbox.process import open_sandbox
 from mmcorl.system.version import __version__
-from mmcorl.tools.zoo import parse, resolve
+from mmcorl.tools.zoo import parse, resolve, to_make
 from mmcorl.types import Prompt, twins
 from model_adapters.base import require_options
 from model_adapters.images import ImageError, load_image
@@ -41,6 +41,8 @@ from model_adapters.loading import read_pretrained
 
 NAMED = 5
 """Rows that cannot be used, of those that are named at once."""
+HELD_OUT = "held_out"
+"""Name of the validation set of rows that are held out because none is configured."""
 
 Suite = Callable[[BenchmarkSet], HeldOut]
 """Loads a benchmark as a validation set; `eval_suite.periodic.held_out` is one."""
@@ -69,7 +71,8 @@ def check_inputs(config: Config, earlier: Mapping[str, Any], suite: Suite | None
     """
     if config.answers.run_code:
         open_sandbox(run_code=True)
-    sources = open_sources(config)
+    with waiting("opening the data", quiet=quiet):
+        sources = open_sources(config)
     encoders = open_encoders(config, quiet)
     require_image_readers(sources, encoders)
     checks: dict[str, DataCheck] = {}
@@ -85,12 +88,25 @@ def check_inputs(config: Config, earlier: Mapping[str, Any], suite: Suite | None
         HeldOut(name, [source[row] for row in checks[name].kept]) for name, source in sources.items() if name != "train"
     ]
     validation += _benchmarks(config, encoders, suite)
-    steps = config.steps or math.ceil((config.epochs or 1.0) * len(train.kept) / config.batch.prompts)
-    prompts = TrainingPrompts(
-        sources["train"], train.kept, config.batch.prompts, config.data_seed, config.supervision.pair
-    )
+    rows: Sequence[int] = train.kept
+    if not validation and config.validation.hold_out:
+        rows, held = hold_out(sources["train"], train.kept, config.validation.hold_out, config.batch.prompts)
+        validation = [HeldOut(HELD_OUT, [sources["train"][row] for row in held])] if held else []
+        if not quiet:
+            print(_about_held_out(len(held), len(train.kept)), file=sys.stderr)
+    steps = config.steps or math.ceil((config.epochs or 1.0) * len(rows) / config.batch.prompts)
+    prompts = TrainingPrompts(sources["train"], rows, config.batch.prompts, config.data_seed, config.supervision.pair)
     prompts.last = steps
     return Inputs(encoders, prompts, validation, steps, train.longest, record)
+
+
+def _about_held_out(held: int, rows: int) -> str:
+    if not held:
+        return f"no row is held out of {rows}, which are too few: agreement is seen in training alone"
+    return (
+        f"{held} of {rows} rows are held out for validation, as validation.sets names none (validation.hold_out=0 "
+        "trains on all)"
+    )
 
 
 def open_sources(config: Config) -> dict[str, Rows]:
@@ -111,8 +127,13 @@ def open_sources(config: Config) -> dict[str, Rows]:
 def open_encoders(config: Config, quiet: bool) -> list[PromptEncoder]:
     """Return one prompt encoder per agent; what the zoo has to build comes last, so that a wrong path fails at once."""
     encoders = {}
+    with waiting("loading transformers", quiet=quiet):
+        made = to_make([agent.model for agent in config.agents])
     for agent in sorted(config.agents, key=lambda agent: parse(agent.model) is not None):
-        encoders[agent.name] = PromptEncoder(config, agent, resolve(agent.model, quiet=quiet))
+        place = f"{made.index(agent.model) + 1} of {len(made)}" if agent.model in made else ""
+        path = resolve(agent.model, quiet=quiet, place=place)
+        with waiting(f"loading the processor of {agent.name}", quiet=quiet):
+            encoders[agent.name] = PromptEncoder(config, agent, path)
     chosen = [encoders[agent.name] for agent in config.agents]
     require_options(chosen[0].vision, [encoder.adapter for encoder in chosen])
     for encoder in chosen if config.engine.tensor_parallel > 1 else ():

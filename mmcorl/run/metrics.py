@@ -7,6 +7,7 @@ function of its arguments, so a resumed run writes the same lines.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, pstdev
 from typing import Any
@@ -70,7 +71,9 @@ def _agent_step(
         "unlabelled_share": _mean(label.answer is None for label in taught),
         "unparsed_share": _mean(completion.answer is None for completion in completions),
         "cut_off_share": _mean(completion.finish_reason == "length" for completion in completions),
+        **_unanswered(completions),
         "vote_share": _mean(vote.share for vote in votes),
+        "answer_diversity": answer_diversity([vote.counts for vote in votes]),
         "sampled_accuracy": _mean(
             is_right(answer, prompt, relation)
             for prompt, group in zip(prompts, groups, strict=True)
@@ -89,6 +92,35 @@ def _agent_step(
         ),
         "completion_length": _mean(completion.tokens for completion in completions),
     }
+
+
+def _unanswered(completions: Sequence[Completion]) -> Record:
+    """Return which shares of completions ended by themselves without an answer: in a tag or box that never closes, or
+    not. With those that the token limit cut off before an answer they make `unparsed_share`."""
+    ended = [completion.answer is None and completion.finish_reason != "length" for completion in completions]
+    unclosed = [completion.unclosed for completion in completions]
+    return {
+        "unclosed_share": _mean(unclosed),
+        "no_answer_share": _mean(one and not open for one, open in zip(ended, unclosed, strict=True)),
+    }
+
+
+def answer_diversity(votes: Sequence[Sequence[tuple[str, int]]]) -> float | None:
+    """Return the probability that answers of one agent to two different prompts differ: 0.0 where all are alike.
+
+    `votes` are (answer, count) by prompt; prompts without an answer are left out, and None is for fewer than two.
+    """
+    shares = []
+    for counts in votes:
+        if cast := sum(count for _, count in counts):
+            shares.append({answer: count / cast for answer, count in counts})
+    if len(shares) < 2:
+        return None
+    total: Counter[str] = Counter()
+    for share in shares:
+        total.update(share)
+    same = sum(value**2 for value in total.values()) - sum(value**2 for share in shares for value in share.values())
+    return min(1.0, max(0.0, 1 - same / (len(shares) * (len(shares) - 1))))
 
 
 def votes_records(
@@ -124,6 +156,30 @@ def votes_records(
     return records
 
 
+def graded(
+    agents: Sequence[str],
+    prompts: Sequence[Prompt],
+    completions: Sequence[Sequence[Completion]],
+    relation: Relation,
+    grade: Callable[[Prompt, Completion], bool] | None = None,
+) -> dict[str, list[bool | None]]:
+    """Return by agent whether each response is right: its answer equals the known one, or by `grade` where given.
+
+    None where no answer is known. `completions[i][b]` is agent i's response to prompt b.
+    """
+    return {
+        name: [
+            None
+            if prompt.gold is None
+            else grade(prompt, completion)
+            if grade
+            else is_right(completion.answer, prompt, relation)
+            for prompt, completion in zip(prompts, row, strict=False)
+        ]
+        for name, row in zip(agents, completions, strict=True)
+    }
+
+
 def validation_metrics(
     agents: Sequence[str],
     prompts: Sequence[Prompt],
@@ -133,10 +189,11 @@ def validation_metrics(
     step: int,
     grade: Callable[[Prompt, Completion], bool] | None = None,
     places: bool = False,
+    right: Mapping[str, Sequence[bool | None]] | None = None,
 ) -> Record:
     """Describe one validation: `completions[i][b]` is agent i's response to prompt b, in prompt order.
 
-    A response is right when its answer equals the known one, or by `grade` where given. `n` counts prompts, `graded`
+    A response is right as `graded` says, or as `right`, its result, where that is known. `n` counts prompts, `graded`
     those with a known answer; `accuracy` is over the latter, None when there are none, and an unparsed answer is wrong.
     `by_tag` is the accuracy per prompt tag. Where answers may be more or less alike, `similarity` is
     their mean similarity to the known ones, 0.0 for an unparsed one; of sets with a `grade` only where answers are
@@ -144,20 +201,15 @@ def validation_metrics(
     """
     described: Record = {}
     answers: dict[str, list[str | None]] = {}
+    if right is None:
+        right = graded(agents, prompts, completions, relation, grade)
     for name, row in zip(agents, completions, strict=True):
         if len(row) != len(prompts):
             raise MismatchError(
                 f"agent {name!r} gave {len(row)} completions for {len(prompts)} prompts of {set_name!r}"
             )
         answers[name] = [completion.answer for completion in row]
-        correct = [
-            (
-                prompt.tag,
-                grade(prompt, completion) if grade else is_right(completion.answer, prompt, relation),
-            )
-            for prompt, completion in zip(prompts, row, strict=True)
-            if prompt.gold is not None
-        ]
+        correct = [(prompt.tag, known) for prompt, known in zip(prompts, right[name], strict=True) if known is not None]
         tags = sorted({tag for tag, _ in correct if tag is not None})
         described[name] = {
             "accuracy": _mean(right for _, right in correct),
@@ -170,6 +222,7 @@ def validation_metrics(
             "graded": len(correct),
             "unparsed_share": _mean(answer is None for answer in answers[name]),
             "cut_off_share": _mean(completion.finish_reason == "length" for completion in row),
+            **_unanswered(row),
             "completion_length": _mean(completion.tokens for completion in row),
             "by_tag": {tag: _mean(right for other, right in correct if other == tag) for tag in tags},
         }

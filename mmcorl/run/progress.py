@@ -15,7 +15,14 @@ from typing import Any, Self
 from rich.console import Console, Group
 from rich.live import Live
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.progress import Progress as Bar
 from rich.table import Column, Table
 from rich.text import Text
@@ -26,6 +33,8 @@ MUTE_SHARE = 0.5
 """Share of completions without an answer from which the plain step line mentions it."""
 PLAIN_EVERY = 5.0
 """Least seconds between two plain lines."""
+SLOW_WAIT = 2.0
+"""Seconds after which other work of unknown length gets a plain line."""
 SLOW_PHASE = 30.0
 """Seconds after which a phase gets a plain line of its own."""
 TREND = 12
@@ -33,7 +42,7 @@ TREND = 12
 METRICS = {
     "sampled acc": "sampled_accuracy",
     "reward": "reward_mean",
-    "label acc": "pseudo_label_accuracy",
+    "pseudo-label acc": "pseudo_label_accuracy",
     "unparsed": "unparsed_share",
     "tokens": "completion_length",
 }
@@ -156,7 +165,7 @@ class Progress:
         if self._live is None:
             parts = [f"step {record.get('step', '?')}/{self._steps}", f"validation {set_name}"]
             known = [(agent, self._accuracy.get((set_name, agent))) for agent in self._agents]
-            parts += [f"{agent} {_start_now(values, ' -> ')}" for agent, values in known if values is not None]
+            parts += [f"{agent} {_start_now(values, ' -> ')}" for agent, values in known if values]
             if self._agreement[set_name]:
                 parts.append(f"agreement {_start_now(self._agreement[set_name], ' -> ')}")
             self.message("  ".join(parts))
@@ -193,11 +202,17 @@ class Progress:
             parts.append(self._left)
         for agent in self._agents:
             metrics = self._latest.get(agent, {})
-            values = {word: number(metrics.get(METRICS[word])) for word in ("reward", "sampled acc", "label acc")}
+            values = {
+                word: number(metrics.get(METRICS[word])) for word in ("reward", "sampled acc", "pseudo-label acc")
+            }
             texts = [f"{word} {value:.2f}" for word, value in values.items() if value is not None]
             if (unparsed := number(metrics.get("unparsed_share")) or 0.0) >= MUTE_SHARE:
-                cut = number(metrics.get("cut_off_share")) or 0.0
-                texts.append(f"no answer in {unparsed:.2f}" + (f" ({cut:.2f} cut off)" if cut >= MUTE_SHARE else ""))
+                why = [
+                    f"{share:.2f} {word}"
+                    for key, word in (("cut_off_share", "cut off"), ("unclosed_share", "in an unclosed tag"))
+                    if (share := number(metrics.get(key)) or 0.0) >= MUTE_SHARE
+                ]
+                texts.append(f"no answer in {unparsed:.2f}" + (f" ({', '.join(why)})" if why else ""))
             if metrics.get("zero_variance_share") == 1.0:
                 texts.append("equal rewards in every group")
             if texts:
@@ -243,14 +258,15 @@ class Progress:
 
 
 class Task:
-    def __init__(self, console: Console, description: str, total: int | None, quiet: bool) -> None:
+    def __init__(self, console: Console, description: str, total: int | None, quiet: bool, timed: bool) -> None:
         self._console, self._quiet = console, quiet
         self._last_plain, self._printed = -math.inf, ""
         self._bar = Bar(
+            SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None, complete_style="cyan", finished_style="green"),
             MofNCompleteColumn(),
-            TimeRemainingColumn(compact=True),
+            *([TimeRemainingColumn(compact=True)] if timed else []),
             TextColumn("{task.fields[note]}", markup=False, style="dim"),
             console=console,
             expand=True,
@@ -283,14 +299,37 @@ class Task:
 
 
 @contextmanager
-def task(description: str, total: int | None, console: Console | None = None, quiet: bool = False) -> Iterator[Task]:
-    """Show a bar for other long work, such as a warm start or a check of the data; `total` is None when unknown."""
-    handle = Task(console if console is not None else Console(stderr=True), description, total, quiet)
+def task(
+    description: str, total: int | None, console: Console | None = None, quiet: bool = False, timed: bool = True
+) -> Iterator[Task]:
+    """Show a bar for other long work, such as a warm start or a check of the data; `total` is None when unknown.
+
+    `timed`: whether the bar itself tells the time to go.
+    """
+    handle = Task(console if console is not None else Console(stderr=True), description, total, quiet, timed)
     with handle._bar:
         try:
             yield handle
         finally:
             handle._plain(last=True)
+
+
+@contextmanager
+def waiting(what: str, console: Console | None = None, quiet: bool = False) -> Iterator[None]:
+    """Show that work of unknown length goes on: a moving sign on a terminal, elsewhere one line where it is slow."""
+    console = console if console is not None else Console(stderr=True)
+    if not quiet and _draws_live(console):
+        with console.status(Text(what)):
+            yield
+        return
+    slow = threading.Timer(math.inf if quiet else SLOW_WAIT, console.print, [Text(what)], {"soft_wrap": True})
+    slow.daemon = True
+    if not quiet:
+        slow.start()
+    try:
+        yield
+    finally:
+        slow.cancel()
 
 
 def sparkline(values: Sequence[float], width: int) -> str:

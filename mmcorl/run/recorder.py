@@ -21,21 +21,20 @@ from mmcorl.cotrain import StepRecord
 from mmcorl.errors import RunError
 from mmcorl.interactions.records import agent_metrics, reply_records
 from mmcorl.report import profile_table
-from mmcorl.run import checkpoints
-from mmcorl.run.alarms import Watch
+from mmcorl.run import checkpoints, made
+from mmcorl.run.diagnosis import Watch
 from mmcorl.run.evaluation import HeldOut, is_best, response_records, scores
 from mmcorl.run.folder import atomic_write
 from mmcorl.run.gallery import gallery_records
-from mmcorl.run.metrics import step_metrics, validation_metrics, votes_records
+from mmcorl.run.metrics import graded, step_metrics, validation_metrics, votes_records
+from mmcorl.run.probes import Probes
 from mmcorl.run.progress import Progress
 from mmcorl.run.run_folder import FINAL, PROFILE, SUMMARY, RunFolder
 from mmcorl.run.summary import summarize
 from mmcorl.run.trackers import Trackers
 from mmcorl.system import rss
 from mmcorl.trainer.parity import Parity
-
-UNPARSED_SHARE, UNPARSED_STEPS = 0.9, 5
-"""An agent that gives no answer in this share of its completions for so many steps is worth a warning."""
+from mmcorl.types import Prompt
 
 
 class PhaseClock:
@@ -76,7 +75,8 @@ class Recorder:
 
     As a context manager it closes the trackers at the end. The folder is begun; `start` is the checkpoint that the run
     continues from; `parallel` starts one call per agent; `rates`, by agent, return throughput and memory of a finished
-    step; `compared` is what engines with their own weights differed by before the first step.
+    step; `compared` is what engines with their own weights differed by before the first step; `probes` are the probe
+    prompts, each with the name of its set.
     """
 
     def __init__(
@@ -91,6 +91,7 @@ class Recorder:
         parallel: Parallel = in_turn,
         rates: Mapping[str, Callable[[int], Mapping[str, Any]]] | None = None,
         compared: Sequence[Parity] = (),
+        probes: Sequence[tuple[str, Prompt]] = (),
     ):
         self.folder, self.config, self.steps = folder, config, steps
         self.validation, self.relation, self.progress, self.parallel = validation, relation, progress, parallel
@@ -100,6 +101,7 @@ class Recorder:
         self.step = start.step if start else 0
         self.stop_requested = False
         self.names = [agent.name for agent in config.agents]
+        self.probes = Probes(folder, self.names, probes, relation)
         self.trackers = Trackers(
             folder.path, ("tensorboard", *config.logging.trackers), config.model_dump(mode="json"), self.step
         )
@@ -109,8 +111,9 @@ class Recorder:
         """The recorded step whose updates are still running."""
         self._best_step: int | None = None
         """Step of the last evaluation if it was the best so far."""
-        self._unparsed_steps: dict[str, int] = {}
-        self._watch = Watch(config.logging.alarms, folder.lines("metrics.jsonl") if start else ())
+        self._watch = Watch(
+            config.logging.alarms, folder.lines("metrics.jsonl") if start else (), config.supervision.kind
+        )
         self._profiled = self.step + config.profile.steps[1] if config.profile else None
         """The step after which the profile is complete."""
 
@@ -150,8 +153,18 @@ class Recorder:
             self._write_step(overlapping=False)
 
     def evaluate_when_due(self, step: int, agents: Sequence[Agent]) -> None:
-        """Evaluate greedy accuracy and agreement on every set: before step 1, every `validation.every`, at the end."""
-        if not self.validation or not (step == 0 or self._due(step, self.config.validation.every)):
+        """Probe, and evaluate greedy accuracy and agreement on every set.
+
+        Before step 1, every `validation.every` steps and at the end.
+        """
+        if not (step == 0 or self._due(step, self.config.validation.every)):
+            return
+        if self.probes.prompts:
+            self._write_step()
+            self.phase("evaluate probes")
+            self.probes.sample(step, agents, self.parallel)
+            self._clock.stop()
+        if not self.validation:
             return
         self._write_step()
         if any(line["step"] == step for line in self.folder.lines("validation.jsonl")):
@@ -161,12 +174,13 @@ class Recorder:
             more = f": {len(held_out.prompts):,} completions of each agent, up to {tokens:,} tokens"
             self.phase(f"evaluate {held_out.name}", more)
             completions = results(self.parallel(partial(agent.evaluate, held_out.prompts) for agent in agents))
-            graded = held_out.name, step, held_out.grade, held_out.form is not None
-            record = validation_metrics(self.names, held_out.prompts, completions, self.relation, *graded)
+            right = graded(self.names, held_out.prompts, completions, self.relation, held_out.grade)
+            how = held_out.name, step, held_out.grade, held_out.form is not None, right
+            record = validation_metrics(self.names, held_out.prompts, completions, self.relation, *how)
             if held_out.grader:
                 record["grader"] = dict(held_out.grader)
             self.folder.append("validation.jsonl", [record])
-            self.folder.append("responses.jsonl", response_records(step, held_out, self.names, completions))
+            self.folder.append("responses.jsonl", response_records(step, held_out, completions, right))
             self.trackers.log(record)
             self.progress.validation(record)
         self._clock.stop()
@@ -212,9 +226,12 @@ class Recorder:
         # The clock holds what came after the last line: its evaluation, checkpoint and the export.
         seconds = sum([line["seconds"]["total"] for line in timings] + [*self._clock.seconds.values()])
         validation = self.folder.lines("validation.jsonl")
-        summary = summarize(self.config, self.step, seconds, agents, validation, timings)
+        summary = summarize(
+            self.config, self.step, seconds, agents, validation, timings, self.folder.lines("metrics.jsonl")
+        )
         if self.folder.changed:
             summary["changed_files"] = self.folder.changed
+        summary["made"] = made.end(self.folder.path)
         self.folder.write(SUMMARY, json.dumps(summary, indent=1) + "\n")
         return summary
 
@@ -235,11 +252,10 @@ class Recorder:
         self._clock.start("log")
         metrics = self._log_step(record, updates)
         self.trackers.log(metrics)
-        self._warn_of_unparsed(metrics)
         self._watch_drift(metrics)
         for alarm in self._watch.see(metrics):
             if not self._watch.stopped:  # which says it as it ends the run
-                self.progress.message(f"step {alarm.step}: {alarm.sentence}")
+                self.progress.message(f"step {alarm.step}: {alarm.told()}")
         self.step = record.step
         self._log_timing(metrics, overlapping)
         if record.step == self._profiled:
@@ -266,6 +282,7 @@ class Recorder:
         if count and (step == 1 or self._due(step, self.config.validation.every)):
             kept = gallery_records(step, self.names, batch, groups, votes, self.relation, count, self.folder.path)
             self.folder.append("gallery.jsonl", kept)
+            self.trackers.log_gallery(kept)
         return metrics
 
     def _log_timing(self, metrics: Mapping[str, Any], overlapping: bool) -> None:
@@ -311,16 +328,3 @@ class Recorder:
                 raise RunError(f"{told}; engine.parity=warn goes on all the same")
             self.progress.message(told)
             del self._compared_engines[name]
-
-    def _warn_of_unparsed(self, metrics: Mapping[str, Any]) -> None:
-        """Warn when an agent has given hardly any readable answer for a while: then nobody learns from it."""
-        for name, values in metrics["agents"].items():
-            share = values["unparsed_share"]
-            unparsed = share is not None and share >= UNPARSED_SHARE
-            self._unparsed_steps[name] = self._unparsed_steps.get(name, 0) + 1 if unparsed else 0
-            if self._unparsed_steps[name] == UNPARSED_STEPS:
-                self.progress.message(
-                    f"{name} gave no answer in more than 90 % of the completions of the last {UNPARSED_STEPS} steps, "
-                    "so nobody can learn from it: check prompt.style, sampling.max_new_tokens and its samples in the "
-                    "report"
-                )

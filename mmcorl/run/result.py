@@ -10,7 +10,9 @@ from typing import Any
 from mmcorl import config as settings
 from mmcorl.config import Config
 from mmcorl.errors import UserError
+from mmcorl.run.diagnosis import Finding, diagnose
 from mmcorl.run.folder import read_json, read_jsonl
+from mmcorl.run.reader import read_run
 from mmcorl.run.run_folder import CONFIG, FINAL, SUMMARY
 
 Rows = list[dict[str, Any]]
@@ -49,10 +51,25 @@ class Run:
         return list(self._by_agent("validation.jsonl"))
 
     @property
+    def probes(self) -> Rows:
+        """Answers, votes and texts of the probe prompts: a row per evaluation, prompt and agent."""
+        return list(self._by_agent("probes.jsonl"))
+
+    @property
     def weights(self) -> dict[str, Path]:
         """By agent, the folder of its final weights in Hugging Face format; empty before the run is finished."""
         final = self.path / FINAL
         return {name: final / name for name in self.summary.get("agents", {}) if (final / name).is_dir()}
+
+    @property
+    def diagnosis(self) -> list[Finding]:
+        """What is wrong with the run, told without known answers, gravest first; see `mmcorl.run.diagnosis`."""
+        return diagnose(self.path)
+
+    def _repr_html_(self) -> str:
+        from mmcorl.report.diagnosis import in_notebook
+
+        return in_notebook(read_run(self.path))
 
     def report(self) -> Path:
         """Write report.html anew; return its path."""

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 import sys
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from mmcorl import config as settings
 from mmcorl.config import Config
 from mmcorl.errors import RunError, UserError
 from mmcorl.registry import KEPT, user_files
-from mmcorl.run import checkpoints
+from mmcorl.run import checkpoints, made
 from mmcorl.run.folder import Folder, atomic_write, read_json
 
 LOGS = (
@@ -27,10 +28,16 @@ LOGS = (
     "votes.jsonl",
     "episodes.jsonl",
     "gallery.jsonl",
+    "probes.jsonl",
     "timings.jsonl",
 )
 CONFIG, DATA_CHECK, SUMMARY, FINAL, PROFILE = "config.yaml", "data_check.json", "summary.json", "final", "profile"
 SETS = "checkpoints"
+DATA_PLACE = re.compile(
+    r"(data\.(train|also\[\d+\])|validation\.sets\[\d+\]\.data)"
+    r"\.(source|image_root|outside_files|views\..+\.source): "
+)
+"""A change of where data lie, in words; whether the rows are the same is seen by their fingerprint."""
 Damaged = list[tuple[Path, checkpoints.DamagedError]]
 FOLDERS = (SETS, FINAL, PROFILE, KEPT, "gallery", "logs", "tensorboard")
 """What in a run's folder is a folder; everything else that the run writes is a file."""
@@ -63,6 +70,10 @@ class RunFolder(Folder):
         self.code = {name: hashlib.sha256(content).hexdigest() for name, content in self.user_files.items()}
         """SHA-256 of each of the user's files, and below, in words, where other ones took their place."""
         self.changed: list[str] = []
+        self.edited: dict[str, str] = {}
+        """Files of the user's that are others than those the run keeps, and the first line that differs."""
+        self.moved: list[str] = []
+        """Changes of where the run's data lie; that the rows are the same is for their check to see."""
         self._check()
 
     def _check(self) -> None:
@@ -86,15 +97,35 @@ class RunFolder(Folder):
                     f"{str(self.path / CONFIG)!r}, the settings of the run in this folder, cannot be read ({error}): "
                     f"restore it, or {self.ELSEWHERE}"
                 ) from error
-            self.require_same_settings(settings.changes_to_refuse(held, self.config.model_dump(mode="json")))
-            for name, content in self.user_files.items():
-                kept = self.path / KEPT / name
-                if kept.is_file() and (before := kept.read_bytes()) != content:
-                    raise UserError(
-                        f"the run in {str(self.path)!r} began with another {name} ({_change(before, content)}): "
-                        f"restore it from {str(kept)!r}, put yours there to go on with it, or {self.ELSEWHERE}"
-                    )
+            changes = settings.changes_to_refuse(held, self.config.model_dump(mode="json"))
+            if self.data_check().get("train"):
+                self.moved = [change for change in changes if DATA_PLACE.match(change)]
+                changes = [change for change in changes if change not in self.moved]
+            if [change.partition(":")[0] for change in changes] == ["steps"]:
+                raise UserError(
+                    f"the run in {str(self.path)!r} is one of {held['steps']} steps and cannot be made longer or "
+                    "shorter, as warm-up, schedule and evaluations follow from the number of steps: train another run "
+                    "of so many with another --run-dir, from the start or from the agents in its final/"
+                )
+            self.require_same_settings(changes)
+            self._check_user_files()
         self.require_usable()
+
+    def _check_user_files(self) -> None:
+        """Refuse other files of the user's than those the steps of a run were trained with.
+
+        Before there is a checkpoint, a run starts with the files as they are; one that is finished needs none.
+        """
+        for name, content in self.user_files.items():
+            kept = self.path / KEPT / name
+            if kept.is_file() and (before := kept.read_bytes()) != content:
+                self.edited[name] = _change(before, content)
+        if self.edited and checkpoints.folders(self.checkpoints) and not self.is_complete():
+            name, change = next(iter(self.edited.items()))
+            raise UserError(
+                f"the run in {str(self.path)!r} began with another {name} ({change}): restore it from "
+                f"{str(self.path / KEPT / name)!r}, put yours there to go on with it, or {self.ELSEWHERE}"
+            )
 
     def begin(self, data_check: Mapping[str, Any]) -> checkpoints.Committed | None:
         """Create the folder, or take it over; return the last committed checkpoint, None where there is none.
@@ -114,6 +145,7 @@ class RunFolder(Folder):
                     f"{str(self.checkpoints)!r}, or {self.ELSEWHERE}"
                 )
             self.write(CONFIG, settings.dump(self.config))
+            made.begin(self.path)
             for name, content in self.user_files.items():
                 (self.path / KEPT / name).parent.mkdir(parents=True, exist_ok=True)
                 atomic_write(self.path / KEPT / name, content)
@@ -145,6 +177,13 @@ class RunFolder(Folder):
         if before.code and other:
             self.changed.append(f"{', '.join(other)} changed after step {before.step}")
             print(f"{str(self.path)!r}: {self.changed[-1]}; its summary and its page say so", file=sys.stderr)
+
+    def is_complete(self) -> bool:
+        """Whether the run did all its steps and its results are whole; says nothing where they are damaged."""
+        try:
+            return self._summary(self.config.steps or 0) is not None
+        except checkpoints.DamagedError:
+            return False
 
     def finished(self, steps: int) -> dict[str, Any] | None:
         """Return the summary of a run that did all its steps and exported its weights; None when work is left.
@@ -256,6 +295,26 @@ class RunFolder(Folder):
             raise checkpoints.DamagedError(
                 f"{str(log)!r} is damaged (it is not what it was at the checkpoint of step {record.step})"
             )
+
+
+def about_finished(config: Config, path: Path) -> str | None:
+    """Say that a folder holds this run, complete, how to look, and how to train longer; None where it does not.
+
+    Reads no models or data, and refuses what `RunFolder` refuses. Data that are said to lie elsewhere have to be read.
+    """
+    if not (path / SUMMARY).is_file():
+        return None
+    with RunFolder(path, config) as folder:
+        if folder.moved or not folder.is_complete():
+            return None
+        other = ", ".join(f"{name}, which has changed since ({change})" for name, change in folder.edited.items())
+    steps = f" ({config.steps} steps)" if config.steps else ""
+    with_files = f", with {path / KEPT} and not with your {other}" if other else ""
+    return (
+        f"{path} is already finished{steps}{with_files}: nothing to train, and no models or data are read. Look at it "
+        f"with `mmcorl view {path}` or `mmcorl report {path}`; to train longer, begin another run with more steps and "
+        "another --run-dir"
+    )
 
 
 def _add(digest: Any, log: Path, start: int, end: float = math.inf) -> int:

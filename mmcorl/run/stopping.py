@@ -56,11 +56,11 @@ def resumable_errors(folder: RunFolder) -> Iterator[None]:
             raise
         safe = committed(folder.checkpoints)
         kept = f"the run is safe up to step {safe[-1].step}" if safe else "nothing was committed yet"
-        onward = "the same command goes on from there" if safe else "the same command starts over"
+        onward = "re-run the same command to resume from there" if safe else "the same command starts over"
         if not folder.begun:
             raise RunError(
-                f"the run stopped, because its folder {str(folder.path)!r} is gone: put it back and the same command "
-                "goes on from its last checkpoint; without it the same command starts over"
+                f"the run stopped, because its folder {str(folder.path)!r} is gone: restore it and re-run the same "
+                "command to resume from its last checkpoint; without it the same command starts over"
             ) from error
         if reason is not None:
             raise RunError(

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from statistics import fmean
 from typing import Any
 
 from mmcorl.answers import RELATIONS
 from mmcorl.config import Config
+from mmcorl.run.diagnosis import diagnose_lines
+from mmcorl.run.reader import dig, number
 
 WORK = ("rollout_seconds", "update_seconds", "sync_seconds")
 
@@ -18,6 +22,7 @@ def summarize(
     agents: Mapping[str, Mapping[str, Any]],
     validation: Sequence[Mapping[str, Any]],
     timings: Sequence[Mapping[str, Any]],
+    metrics: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     """Return the content of summary.json; `agents` are facts of each, such as its model and parameters."""
     summary: dict[str, Any] = {
@@ -30,6 +35,8 @@ def summarize(
         "seed": config.seed,
         "agents": {},
         "agreement": {},
+        "training": training(metrics, list(agents)),
+        "diagnosis": [asdict(finding) for finding in diagnose_lines(metrics, config.supervision.kind)],
         "grader": dict(zip(("name", "version"), RELATIONS.find(config.answers.relation).version, strict=True)),
         "notes": list(config.notes),
     }
@@ -47,6 +54,37 @@ def summarize(
         agreement = summary["agreement"].setdefault(line["set"], {"start": line["cohort"]["agreement"]})
         agreement["end"] = line["cohort"]["agreement"]
     return summary
+
+
+def window(steps: int) -> int:
+    """Return how many steps at the beginning and at the end of so many stand for them: a tenth, 1 to 10."""
+    return min(10, max(1, steps // 10))
+
+
+def training(metrics: Sequence[Mapping[str, Any]], agents: Sequence[str]) -> dict[str, Any]:
+    """What training shows without known answers: means of the first and the last tenth of its steps, 1 to 10 of them.
+
+    By number, `start` and `end`, each None where unknown.
+    """
+    count = window(len(metrics))
+
+    def ends(*keys: str) -> dict[str, float | None]:
+        parts = {"start": metrics[:count], "end": metrics[-count:]}
+        known = {
+            name: [v for line in lines if (v := number(dig(line, *keys))) is not None] for name, lines in parts.items()
+        }
+        return {name: fmean(values) if values else None for name, values in known.items()}
+
+    return {
+        "agreement": ends("cohort", "agreement"),
+        "agents": {
+            name: {
+                "reward": ends("agents", name, "reward_mean"),
+                "answer_diversity": ends("agents", name, "answer_diversity"),
+            }
+            for name in agents
+        },
+    }
 
 
 def _similarities(validation: Sequence[Mapping[str, Any]], agent: str) -> dict[str, Any]:

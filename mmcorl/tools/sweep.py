@@ -1,18 +1,20 @@
 """A list of methods from the same starting weights: plan the runs, run them, put their numbers side by side.
 
 Each method and seed is an ordinary run in a folder of its own, OUT/METHOD/seed_S, made by `mmcorl train` in a process
-of its own; the same command goes on where it was interrupted and leaves finished runs alone. Benchmarks may be run on
+of its own; the same command resumes where it was interrupted and leaves finished runs alone. Benchmarks may be run on
 all checkpoints before and after.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
@@ -20,15 +22,27 @@ from typing import Any
 
 from mmcorl import config as settings
 from mmcorl.config import Config
+from mmcorl.config.methods import describe as describe_method
 from mmcorl.errors import UserError
+from mmcorl.report.page import duration
 from mmcorl.run.progress import task
 from mmcorl.run.reader import RunFiles, dig, mapping, number, read_run
+from mmcorl.run.summary import training, window
+from mmcorl.system.itself import itself
 from mmcorl.system.lifetime import how_it_ended, owned
+from mmcorl.tools import grid as grids
+from mmcorl.tools.pace import Pace, steps_done
 from mmcorl.tools.zoo import parse, resolve
 
-LAST = 10
-"""Training metrics are means over the last so many steps."""
-TRAINED = ("pseudo_label_accuracy", "sampled_accuracy", "reward_mean", "reward_std", "completion_length", "entropy")
+TRAINED = (
+    "pseudo_label_accuracy",
+    "sampled_accuracy",
+    "reward_mean",
+    "answer_diversity",
+    "reward_std",
+    "completion_length",
+    "entropy",
+)
 AMOUNTS = {
     "prompts": ("prompts",),
     "completions": ("sampled_completions",),
@@ -46,6 +60,13 @@ class Planned:
     seed: int
     path: Path
     config: Config
+    what: str = ""
+    """What the method is, and what is varied in it."""
+
+    @property
+    def steps(self) -> int:
+        """How long the run is; 1 of a run by epochs, whose steps are not known before its rows are read."""
+        return self.config.steps or 1
 
     @property
     def done(self) -> bool:
@@ -65,13 +86,20 @@ class Planned:
         file = self.path.with_suffix(".yaml")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(settings.dump(self.config))
-        return [sys.executable, "-m", "mmcorl.cli", "train", str(file), "--run-dir", str(self.path), "--quiet"]
+        return [*itself(), "train", str(file), "--run-dir", str(self.path), "--quiet"]
 
 
 def plan(
-    file: Path, methods: Sequence[str], seeds: Sequence[int], overrides: Sequence[str], out: Path
+    file: str | Path,
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    overrides: Sequence[str],
+    out: Path,
+    grid: Sequence[str] = (),
 ) -> list[Planned]:
     """All runs, seed by seed, every config checked; UserError before any work where one cannot be.
+
+    Every method with every combination of the settings of `grid`, each `key=a,b`; without methods, the config as it is.
 
     `{seed}` in an override stands for the seed: `agents.qwen.model=zoo:qwen2.5-vl@{seed}` starts every seed, and in it
     every method, from other weights. The seed is that of sampling noise and of the order of prompts.
@@ -80,36 +108,94 @@ def plan(
         twice = [one for one in given if list(given).count(one) > 1]
         if twice:
             raise UserError(f"--{what} names {twice[0]} twice: name each once")
-    # Files are called by their names alone in folders, tables and names of runs.
-    labels = {}
-    for method in methods:
-        parts = [Path(part).stem if part.endswith((".yaml", ".yml")) else part for part in method.split("+")]
-        labels[method] = "+".join(re.sub(r"[^A-Za-z0-9_.-]+", "_", part.strip()).lstrip("_.-") for part in parts)
-    for method, label in labels.items():
-        first = next(one for one, other in labels.items() if other == label)
-        if first != method:
-            raise UserError(f"--methods {first} and {method} would both be called {label!r}: rename one of the files")
-    planned = []
-    for seed in seeds:
-        for method in methods:
-            own = [text.replace("{seed}", str(seed)) for text in overrides]
-            label = labels[method]
-            told = [f"name={label.replace('+', '.')}.seed{seed}", f"seed={seed}", f"data_seed={seed}"]
-            try:
-                config = settings.load(file, [*own, *told], method)
-            except UserError as error:
-                raise UserError(f"method {method!r}: {error}") from error
-            planned.append(Planned(label, seed, out / label / f"seed_{seed}", config))
+    labels: dict[str, tuple[str | None, grids.Point]] = {}
+    for method, point in itertools.product(methods or (None,), grids.points(grid)):
+        label = _label(method, point) or settings.load(file, _filled(overrides, seeds[0])).name
+        if label in labels:
+            first, second = (_spelled(*one) for one in (labels[label], (method, point)))
+            raise UserError(
+                f"{first} and {second} would both be called {label!r}: rename one of the files, or sweep them apart"
+            )
+        if len(label) > LONGEST_NAME:
+            raise UserError(
+                f"a run would be called {label[:60]}..., which is too long for a folder: shorten the values"
+            )
+        labels[label] = method, point
+    planned = [
+        Planned(label, seed, out / label / f"seed_{seed}", _config(file, overrides, label, seed, *what), _what(*what))
+        for seed in seeds
+        for label, what in labels.items()
+    ]
+    known: dict[tuple[str | None, str], grids.Point] = {}
+    for one in planned[: len(labels)] if grid else ():
+        method, point = labels[one.method]
+        same = method, one.config.model_copy(update={"name": ""}).model_dump_json()
+        if same in known:
+            raise UserError(
+                f"{_spelled(None, known[same])} and {_spelled(None, point)} are the same: list each value once"
+            )
+        known[same] = point
     return planned
 
 
-def run(planned: Sequence[Planned], jobs: int, quiet: bool = False) -> dict[Planned, str]:
+def _label(method: str | None, point: grids.Point) -> str:
+    """Files are called by their names alone in folders, tables and names of runs."""
+    parts = [Path(part).stem if part.endswith((".yaml", ".yml")) else part for part in (method or "").split("+")]
+    return "+".join(filter(None, map(grids.folder_name, [*parts, grids.label(point)])))
+
+
+def _filled(overrides: Sequence[str], seed: int) -> list[str]:
+    return [text.replace("{seed}", str(seed)) for text in overrides]
+
+
+def _spelled(method: str | None, point: grids.Point) -> str:
+    return " ".join([*([method] if method else []), *map("=".join, point.items())])
+
+
+def _what(method: str | None, point: grids.Point) -> str:
+    described = describe_method(method) if method else ""
+    return "; ".join([*([described] if described else []), *map("=".join, point.items())])
+
+
+def _config(
+    file: str | Path, overrides: Sequence[str], label: str, seed: int, method: str | None, point: grids.Point
+) -> Config:
+    """Return the config of one run; what is wrong is told with the method or the varied setting that it is wrong in."""
+    name = re.sub(r"[^A-Za-z0-9_.-]", ".", label)[:50]
+    below, told = _filled(overrides, seed), [f"name={name}.seed{seed}", f"seed={seed}", f"data_seed={seed}"]
+    varied = _filled([f"{key}={value}" for key, value in point.items()], seed)
+    try:
+        return settings.load(file, [*below, *varied, *told], method)
+    except UserError as whole:
+        for count in range(len(varied) + 1):
+            try:
+                settings.load(file, [*below, *varied[:count], *told], method)
+            except UserError as error:
+                blamed = f"--grid {varied[count - 1]}: " if count else f"method {method!r}: " if method else ""
+                raise UserError(f"{blamed}{error}") from error
+        raise UserError(str(whole)) from whole
+
+
+LONGEST_NAME = 200
+"""Letters of a folder's name; file systems take 255 bytes."""
+TOLD_EVERY = {True: 2.0, False: 30.0}
+"""Seconds between two looks at how far the runs are, on a terminal and in a log."""
+
+
+def run(
+    planned: Sequence[Planned], jobs: int, quiet: bool = False, ended: Callable[[], object] = lambda: None
+) -> dict[Planned, str]:
     """Run what is not finished, `jobs` processes at a time, behind a progress bar; returns why some failed.
 
     What a run prints is added to OUT/METHOD/seed_S.log. A failure does not stop the others; an interrupt reaches all,
-    which then save and leave, and a second one makes them leave at once. They do not outlive this process.
+    which then save and leave, and a second one makes them leave at once. They do not outlive this process. `ended` is
+    called whenever a run has ended.
     """
     waiting = [one for one in planned if not one.done]
+    pace = Pace(jobs)
+    for one in planned:
+        if one not in waiting:
+            pace.knows(one.path, one.steps)
     failed: dict[Planned, str] = {}
     # Build what the zoo lacks once, before several runs would each build it.
     for model in dict.fromkeys(agent.model for one in waiting for agent in one.config.agents):
@@ -122,37 +208,50 @@ def run(planned: Sequence[Planned], jobs: int, quiet: bool = False) -> dict[Plan
     numbers = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is not signal.SIG_IGN]
     before = {number: signal.signal(number, signal.getsignal(signal.SIGINT)) for number in numbers}
     try:
-        with task("sweep", len(planned), quiet=quiet) as bar:
+        with task("sweep", len(planned), quiet=quiet, timed=False) as bar:
             bar.advance(len(planned) - len(waiting))
+            looked = 0.0
             while waiting or running:
                 while waiting and len(running) < jobs:
                     one = waiting.pop(0)
-                    command = one.command()
-                    with one.path.with_suffix(".log").open("a") as log:
-                        printed[one] = log.tell()
-                        # In a process group of its own: a terminal's Ctrl-C would come on top of the one that `_stop`
-                        # sends, and two of them end a run at once.
-                        running[one] = subprocess.Popen(
-                            command,
-                            stdin=subprocess.DEVNULL,
-                            stdout=log,
-                            stderr=subprocess.STDOUT,
-                            process_group=0,
-                            env=owned(),
-                        )
-                    bar.update(f"{one.method} seed {one.seed} begins")
+                    running[one], printed[one] = _start(one)
+                    pace.begins(one.path, one.steps)
                 time.sleep(0.2)
                 for one, process in list(running.items()):
                     if process.poll() is not None:
                         del running[one]
                         if process.returncode:
                             failed[one] = _why(one, process.returncode, printed[one])
+                        pace.ends(one.path, well=not process.returncode)
+                        ended()
                         bar.update(f"{one.method} seed {one.seed} {'failed' if process.returncode else 'done'}", 1)
+                if time.monotonic() - looked > TOLD_EVERY[sys.stderr.isatty()]:
+                    looked = time.monotonic()
+                    bar.update(_told(running, pace.left(one.steps for one in waiting)))
     finally:
         _stop(list(running.values()))
         for number, handler in before.items():
             signal.signal(number, handler)
     return failed
+
+
+def _start(one: Planned) -> tuple[subprocess.Popen[bytes], int]:
+    """Start a run; returns its process, and how long its log already was."""
+    command = one.command()
+    with one.path.with_suffix(".log").open("a") as log:
+        # In a process group of its own: a terminal's Ctrl-C would come on top of the one that `_stop` sends, and two of
+        # them end a run at once.
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, process_group=0, env=owned()
+        )
+        return process, log.tell()
+
+
+def _told(running: Collection[Planned], left: float | None) -> str:
+    """Return the time to go and where the running runs are, for the progress bar."""
+    at = [f"{one.method} seed {one.seed} step {steps_done(one.path)}" for one in running]
+    at = [f"{text} of {one.config.steps}" if one.config.steps else text for text, one in zip(at, running, strict=True)]
+    return ", ".join([*([] if left is None else [f"about {duration(left)} left"]), *at])
 
 
 def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
@@ -189,6 +288,15 @@ class Spread:
         return cls(fmean(known), stdev(known) if len(known) > 1 else None, len(known)) if known else None
 
 
+def within_noise(a: Spread, b: Spread) -> bool:
+    """Return whether two means differ by less than 1.96 standard errors over the seeds; False where these are unknown.
+
+    A mean of one seed has no error of its own, so the other's says what can be said.
+    """
+    errors = [one.deviation**2 / one.n for one in (a, b) if one.deviation is not None]
+    return bool(errors) and abs(a.mean - b.mean) <= 1.96 * math.sqrt(sum(errors))
+
+
 Row = dict[str, Any]
 Scoring = Callable[[str, Path, str | None], Mapping[str, float]]
 """From a checkpoint, a folder for its evaluation and the checkpoint that it is to be asked like, to its accuracy by
@@ -221,7 +329,8 @@ def rows(planned: Sequence[Planned], bases: Benchmarked | None = None, ends: Ben
     """One row per method: `Spread` of every column over its finished seeds.
 
     Columns: `accuracy/SET`, `start/SET` and `agreement/SET` (means over agents), `accuracy/SET/AGENT` and
-    `start/SET/AGENT`, the training metrics of `TRAINED` (means over agents and the last steps), and `AMOUNTS`. None
+    `start/SET/AGENT`, `votes_agreement` and the training metrics of `TRAINED` (means over agents and the last tenth of
+    the steps, at most ten, as a run's own report has them), and `AMOUNTS`. None
     where nothing is on record. Benchmarks that `evaluate` scored at the start and at the end are sets like any other.
     """
     table = []
@@ -267,8 +376,10 @@ def numbers_of(run: RunFiles) -> dict[str, float | None]:
         found |= {f"start/{name}/{agent}": one.start for agent, one in ends.items()}
         found |= {f"accuracy/{name}/{agent}": one.end for agent, one in ends.items()}
         found[f"agreement/{name}"] = run.agreement(name).end
+    count = window(len(run.metrics))
+    found["votes_agreement"] = training(run.metrics, run.agents)["agreement"]["end"]
     for key in TRAINED:
-        found[key] = _mean([value for agent in run.agents for _, value in run.agent_series(agent, key)[-LAST:]])
+        found[key] = _mean([value for agent in run.agents for _, value in run.agent_series(agent, key)[-count:]])
     of_agents = [agent for line in run.timings for agent in mapping(line.get("agents")).values()]
     for column, keys in AMOUNTS.items():
         # None where no line has any of it.
@@ -290,5 +401,8 @@ def record(table: Sequence[Row]) -> list[Row]:
 def describe(planned: Sequence[Planned]) -> str:
     methods = dict.fromkeys(one.method for one in planned)
     seeds = dict.fromkeys(one.seed for one in planned)
-    left = sum(not one.done for one in planned)
-    return f"{len(methods)} methods x {len(seeds)} seeds = {len(planned)} runs, {left} to do"
+    left = [one for one in planned if not one.done]
+    what = f"{len(methods)} method{'s' * (len(methods) != 1)} x {len(seeds)} seed{'s' * (len(seeds) != 1)}"
+    lengths = sorted({one.config.steps for one in left if one.config.steps})
+    steps = f" of {' to '.join(map(str, dict.fromkeys([lengths[0], lengths[-1]])))} steps" if lengths else ""
+    return f"{what} = {len(planned)} run{'s' * (len(planned) != 1)}, {len(left)} to do{steps}"

@@ -21,8 +21,9 @@ import math
 import os
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -129,13 +130,13 @@ def cache_folder() -> Path:
     return Path(os.environ.get("MMCORL_CACHE") or Path.home() / ".cache" / "mmcorl")
 
 
-def resolve(model: str, *, quiet: bool = False) -> str:
+def resolve(model: str, *, quiet: bool = False, place: str = "") -> str:
     """Return a checkpoint path: build a `zoo:` model once and cache it; return anything else as is."""
     entry = parse(model)
     if entry is None:
         return model
     name, seed, habits = entry
-    return str(build(name, seed, habits=habits, quiet=quiet))
+    return str(build(name, seed, habits=habits, quiet=quiet, place=place))
 
 
 def parse(model: str) -> tuple[str, int, Habits | None] | None:
@@ -151,7 +152,9 @@ def parse(model: str) -> tuple[str, int, Habits | None] | None:
     what, _, seed = model.removeprefix("zoo:").partition("@")
     name, comma, habits = what.partition(",")
     if name not in names:
-        raise UserError(f"there is no {model!r}: the zoo has {', '.join(names)}")
+        near = get_close_matches(name, names, 1)
+        hint = f"did you mean 'zoo:{near[0]}'? " if near else ""
+        raise UserError(f"there is no {model!r}: {hint}the zoo has {', '.join(names)}")
     if name == smollm2.NAME and (comma or seed):
         raise UserError(f"{model!r} is a pretrained model, without habits and without a seed: write zoo:{name}")
     if seed and not seed.isdigit():
@@ -161,21 +164,47 @@ def parse(model: str) -> tuple[str, int, Habits | None] | None:
     return name, int(seed or 0), Habits.parse(habits) if comma else None
 
 
-def build(
-    name: str, seed: int = 0, recipe: Recipe | None = None, *, habits: Habits | None = None, quiet: bool = False
-) -> Path:
-    """Build one entry, or find it in the cache; return its folder, in hub layout with a zoo.json.
+def to_make(models: Sequence[str]) -> list[str]:
+    """Return which of some models are entries of the zoo that have to be made first, each once."""
+    known = {model: entry for model in models if (entry := parse(model))}
+    return [
+        model
+        for model, (name, seed, habits) in known.items()
+        if not (_folder(name, seed, _recipe(name), habits) / "zoo.json").is_file()
+    ]
 
-    `recipe` replaces that of its kind, `habits` those of the entry.
-    """
+
+def _recipe(name: str) -> Recipe:
+    return RECIPE if name == smollm2.NAME else RECIPES.get(ZOO[name].kind, RECIPE)
+
+
+def _folder(name: str, seed: int, recipe: Recipe, habits: Habits | None) -> Path:
+    """Return where an entry is kept."""
     import transformers
 
     major = transformers.__version__.split(".")[0]
     fetched = name == smollm2.NAME
-    recipe = recipe or (RECIPE if fetched else RECIPES.get(ZOO[name].kind, RECIPE))
     how = [smollm2.SHA256, smollm2.FEW_SHOT] if fetched else [asdict(ZOO[name]), asdict(recipe)]
     what = json.dumps([*how, major, *([habits.key] if habits else [])], sort_keys=True)
-    folder = cache_folder() / "zoo" / f"{name}-seed{seed}-{hashlib.sha256(what.encode()).hexdigest()[:8]}"
+    return cache_folder() / "zoo" / f"{name}-seed{seed}-{hashlib.sha256(what.encode()).hexdigest()[:8]}"
+
+
+def build(
+    name: str,
+    seed: int = 0,
+    recipe: Recipe | None = None,
+    *,
+    habits: Habits | None = None,
+    quiet: bool = False,
+    place: str = "",
+) -> Path:
+    """Build one entry, or find it in the cache; return its folder, in hub layout with a zoo.json.
+
+    `recipe` replaces that of its kind, `habits` those of the entry; `place` says which of how many this is.
+    """
+    fetched = name == smollm2.NAME
+    recipe = recipe or _recipe(name)
+    folder = _folder(name, seed, recipe, habits)
     if (folder / "zoo.json").is_file():
         return folder
     # Runs that start together want the same entries: the second waits for the first and finds it built.
@@ -192,7 +221,7 @@ def build(
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # A model this small is several times slower on more.
         try:
-            facts = smollm2.build(partial) if fetched else _teach(name, seed, recipe, partial, quiet, habits)
+            facts = smollm2.build(partial) if fetched else _teach(name, seed, recipe, partial, quiet, habits, place)
         finally:
             torch.set_num_threads(threads)
         (partial / "zoo.json").write_text(json.dumps({"name": name, "seed": seed, **facts}, indent=1) + "\n")
@@ -205,7 +234,9 @@ def build(
     return folder
 
 
-def _teach(name: str, seed: int, recipe: Recipe, folder: Path, quiet: bool, habits: Habits | None) -> dict[str, Any]:
+def _teach(
+    name: str, seed: int, recipe: Recipe, folder: Path, quiet: bool, habits: Habits | None, place: str
+) -> dict[str, Any]:
     from mmcorl.policy.policy import Policy
     from mmcorl.run.progress import task
     from model_adapters.base import VisionSettings
@@ -215,16 +246,17 @@ def _teach(name: str, seed: int, recipe: Recipe, folder: Path, quiet: bool, habi
     entry = ZOO[name]
     planted = habits is not None and not habits.none
     if planted:
-        shutil.copytree(build(name, seed, recipe, habits=UNSPOILED, quiet=quiet), folder)
-    else:
-        corpus = synthetic.prompt_corpus(entry.kind)
-        build_tiny(entry.family, folder, corpus=corpus, seed=seed, **SIZES.get(entry.family, {}))
-    adapter = adapter_for(folder)
-    vision = VisionSettings()
-    policy = Policy(adapter.load_model(folder), adapter, adapter.load_processor(folder, vision))
-    teacher = _Teacher(policy, entry, seed, recipe, habits)
+        shutil.copytree(build(name, seed, recipe, habits=UNSPOILED, quiet=quiet, place=place), folder)
     facts: dict[str, Any] = {}
-    with task(f"warming up {name}", recipe.clean_steps * (not planted) + recipe.habit_steps, quiet=quiet) as bar:
+    what = f"making demo model {place + ', ' if place else ''}{name} (once, kept in {cache_folder()})"
+    with task(what, recipe.clean_steps * (not planted) + recipe.habit_steps, quiet=quiet) as bar:
+        if not planted:
+            corpus = synthetic.prompt_corpus(entry.kind)
+            build_tiny(entry.family, folder, corpus=corpus, seed=seed, **SIZES.get(entry.family, {}))
+        adapter = adapter_for(folder)
+        vision = VisionSettings()
+        policy = Policy(adapter.load_model(folder), adapter, adapter.load_processor(folder, vision))
+        teacher = _Teacher(policy, entry, seed, recipe, habits)
         if planted:
             facts = {"habits": asdict(habits), "planned": teacher.planned}  # type: ignore[arg-type]
         else:
@@ -237,7 +269,7 @@ def _teach(name: str, seed: int, recipe: Recipe, folder: Path, quiet: bool, habi
                 teacher.step(optimizer, teacher.habit)
                 bar.advance()
         by_skill = teacher.accuracy_by_skill()
-    policy.model.save_pretrained(folder)
+        policy.model.save_pretrained(folder)
     weak = {} if habits else {"weak": list(entry.weak)}
     return facts | {"accuracy": by_skill, **weak}
 
@@ -255,7 +287,7 @@ def _learn(teacher: _Teacher, name: str, bar: Any) -> tuple[int, float]:
         done = step + 1
         if done >= recipe.clean_steps and (done - recipe.clean_steps) % recipe.more_steps == 0:
             clean = teacher.accuracy()
-            bar.update(f"{name}: {clean:.3f} after {done} steps")
+            bar.update(f"right on {clean:.0%} of unseen questions")
             if clean >= recipe.enough:
                 return done, clean
     raise RuntimeError(

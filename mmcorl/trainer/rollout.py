@@ -22,6 +22,7 @@ from mmcorl.policy.policy import Policy
 from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.policy.weights import hub_named, lower_frozen
 from mmcorl.rewards import REWARDS
+from mmcorl.sandbox.extract import extract_code
 from mmcorl.sandbox.process import open_sandbox
 from mmcorl.sandbox.program_answers import program_answers
 from mmcorl.sharding.base import Shards
@@ -32,6 +33,8 @@ from mmcorl.trainer.microbatches import Rollout, RolloutBatch, Row
 from mmcorl.types import Completion, Group, Prompt
 from model_adapters.base import Encoded
 
+EPISODE_PROBES = 8
+"""Fewest completions of a probe prompt in runs with episodes."""
 NO_ROLLOUT = {"rollout_seconds": 0.0, "sampled_completions": 0, "sampled_tokens": 0}
 """A rank's clock before the first rollout of a step."""
 
@@ -107,7 +110,8 @@ class Sampler:
         else:
             canonical = self.encoder.coordinates(prompt).canonical
             answer = read_answer(text, sample.finish_reason, mode, form, canonical)
-        return Completion(text, answer, len(sample.ids), sample.finish_reason)
+        unclosed = answer is None and extract(text, sample.finish_reason, mode).source == "unclosed"
+        return Completion(text, answer, len(sample.ids), sample.finish_reason, unclosed=unclosed)
 
     def completions(self, prompt: Prompt, samples: Sequence[Sample]) -> tuple[Completion, ...]:
         """Decode the samples of a prompt; the answers of a coding problem are those of their programs."""
@@ -117,7 +121,14 @@ class Sampler:
         assert self.sandbox is not None  # refused with the config
         with span("programs"):
             answers = program_answers(self.sandbox, prompt.calls, decoded)
-        return tuple(replace(one, answer=answer) for one, answer in zip(decoded, answers, strict=True))
+        return tuple(
+            replace(
+                one,
+                answer=answer,
+                unclosed=answer is None and extract_code(one.text, one.finish_reason).source == "unclosed",
+            )
+            for one, answer in zip(decoded, answers, strict=True)
+        )
 
     def evaluate(self, prompts: Sequence[Prompt]) -> list[Completion]:
         """One greedy completion per prompt, in order."""
@@ -133,6 +144,22 @@ class Sampler:
             drawn = self.generate(block, encoded, 1, greedy, seed=0, during="evaluation")
             completions += [self.completions(*each)[0] for each in zip(block, drawn, strict=True)]
         return completions
+
+    def probe(self, prompts: Sequence[Prompt]) -> list[Group]:
+        """K completions of each prompt as in training, in order.
+
+        The seed is of this purpose alone and the same at each call: what differs between two calls is the weights.
+        """
+        config, settings = self.config, self.config.sampling
+        sampling = Sampling(settings.temperature, settings.top_p, settings.top_k, settings.max_new_tokens)
+        seed = noise_seed(config.seed, f"{self.encoder.name}/probe", 0, self.shards.ranks.rank)
+        encoded = [self.encoder.encode(prompt) for prompt in prompts]
+        # With episodes `completions` counts conversations, of which there may be one.
+        count = max(config.batch.completions, EPISODE_PROBES if config.episode else 1)
+        drawn = self.generate(prompts, encoded, count, sampling, seed, during="probe prompts")
+        return [
+            Group(prompt.uid, self.completions(prompt, samples)) for prompt, samples in zip(prompts, drawn, strict=True)
+        ]
 
     def sync(self) -> dict[str, float]:
         """Let the engine see the weights as they are now; all ranks. Seconds it took, and GB given to the engine."""

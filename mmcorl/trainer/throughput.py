@@ -9,8 +9,10 @@ from mmcorl.trainer.update import OptimizerStep
 
 PEAK_TFLOPS = {
     "B200": 2250,
+    "GH200": 989,
     "H200": 989,
     "H100 PCIe": 756,
+    "H100 NVL": 835,
     "H100": 989,
     "H800": 989,
     "A100": 312,

@@ -180,6 +180,10 @@ class Worker:
         with self._working():
             return self.sampler.evaluate(prompts)
 
+    def probe(self, prompts: Sequence[Prompt]) -> list[Group]:
+        with self._working():
+            return self.sampler.probe(prompts)
+
     # -- checkpoints ---------------------------------------------------------------------------------------------
 
     def save(self, directory: Path) -> None:

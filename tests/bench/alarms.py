@@ -1,20 +1,26 @@
-"""Label-free alarms against what known answers say: which runs collapsed, which alarms came, and when.
+"""Label-free alarms and diagnosis against what known answers say: which runs collapsed, which findings came, and when.
 
     python -m tests.bench.alarms RUN [RUN ...]
 
 A run counts as healthy if its accuracy, mean over the agents and their last evaluation, rose by more than `GAIN`. The
-thresholds of `mmcorl.run.alarms` were chosen on the runs of docs/thesis.md.
+thresholds of `mmcorl.run.diagnosis` were chosen on the runs of docs/thesis.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from mmcorl.report.table import Table, cells, markdown
-from mmcorl.run.alarms import Watch
+from mmcorl.run.diagnosis import Watch
+from mmcorl.run.folder import read_jsonl
+from mmcorl.run.metrics import answer_diversity
 from mmcorl.run.reader import read_run
 
 GAIN = 0.02
@@ -25,15 +31,34 @@ def row(path: Path) -> dict[str, object]:
     run = read_run(path)
     ends = [run.accuracy(name, agent) for name in run.sets for agent in run.agents]
     starts, finals = ([value for one in ends if (value := getattr(one, at)) is not None] for at in ("start", "end"))
-    alarms = Watch(lines=run.metrics).alarms
+    watch = Watch(lines=_with_diversity(run.metrics, path))
     return {
         "run": "/".join(path.parts[-3:]),
         "steps": run.steps_done,
         "start": fmean(starts),
         "end": fmean(finals),
         "healthy": fmean(finals) - fmean(starts) > GAIN,
-        "alarms": [{"step": alarm.step, "kind": alarm.kind} for alarm in alarms],
+        "alarms": [{"step": alarm.step, "kind": alarm.kind, "agent": alarm.agent} for alarm in watch.alarms],
+        "diagnosis": [asdict(finding) for finding in watch.findings],
     }
+
+
+def _with_diversity(metrics: Sequence[Mapping[str, Any]], path: Path) -> Sequence[Mapping[str, Any]]:
+    """Lines of metrics.jsonl with the answer diversity that earlier versions did not write."""
+    if all("answer_diversity" in agent for line in metrics for agent in line["agents"].values()):
+        return metrics
+    votes: dict[tuple[int, str], list[Any]] = defaultdict(list)
+    for line in read_jsonl(path / "votes.jsonl")[0]:
+        for name, said in line["agents"].items():
+            votes[line["step"], name].append(said["votes"])
+
+    def known(step: int, name: str) -> dict[str, float | None]:
+        return {"answer_diversity": answer_diversity(votes[step, name])}
+
+    return [
+        {**line, "agents": {name: numbers | known(line["step"], name) for name, numbers in line["agents"].items()}}
+        for line in metrics
+    ]
 
 
 def main() -> None:
@@ -50,15 +75,19 @@ def main() -> None:
             one["steps"],
             f"{one['start']:.3f}",
             f"{one['end']:.3f}",
-            ", ".join(f"{alarm['kind']} at {alarm['step']}" for alarm in one["alarms"]) or "none",  # type: ignore[attr-defined]
+            *(
+                ", ".join(f"{found['kind']} at {found['step']}" for found in one[key]) or "none"  # type: ignore[attr-defined]
+                for key in ("alarms", "diagnosis")
+            ),
         )
         for one in rows
     ]
-    heads = ("run", "steps", "start", "end", "alarms")
+    heads = ("run", "steps", "start", "end", "alarms", "diagnosis")
     print(markdown([Table("Alarms", [(head, "left") for head in heads], body)]))
-    for healthy, what in ((True, "healthy runs, of which with a false alarm"), (False, "others, of which missed")):
-        own = [one for one in rows if one["healthy"] is healthy]
-        print(f"{len(own)} {what}: {sum(bool(one['alarms']) is healthy for one in own)}")
+    for key in ("alarms", "diagnosis"):
+        for healthy, what in ((True, "healthy runs, of which with a false one"), (False, "others, of which missed")):
+            own = [one for one in rows if one["healthy"] is healthy]
+            print(f"{key}: {len(own)} {what}: {sum(bool(one[key]) is healthy for one in own)}")
 
 
 if __name__ == "__main__":

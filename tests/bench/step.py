@@ -45,7 +45,7 @@ def phases(line: Mapping[str, Any]) -> dict[str, float]:
 def toy_cohort(options: argparse.Namespace) -> dict[str, Any]:
     """Return the quickstart without its evaluations."""
     config = yaml.safe_load(QUICKSTART.read_text(encoding="utf-8"))
-    del config["validation"]
+    config["validation"] = {"hold_out": 0}
     return config
 
 

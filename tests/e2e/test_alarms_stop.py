@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from evaluations import Cli, cli
-from mmcorl.run import alarms
+from mmcorl.run import diagnosis
 from runs import assert_same_run, changed, records, small_config, write_config
 
 __all__ = ["cli"]
@@ -20,10 +20,10 @@ def test_a_run_stops_at_an_alarm_and_goes_on_where_it_is_told_to(
     models = {name: tiny_checkpoints[name] for name in ("qwen2", "llama")}
     config = changed(small_config(models, "text"), logging__alarms="stop", checkpoint__every=5, steps=8)
     command = ["train", write_config(tmp_path, config), "--quiet"]
-    cli(*command, "--run-dir", tmp_path / "whole", "logging.alarms=off")
     # Any change of length at all is a sign then, after four steps.
-    monkeypatch.setattr(alarms, "WINDOW", 2)
-    monkeypatch.setattr(alarms, "LENGTH", 1.0 + 1e-9)
+    monkeypatch.setattr(diagnosis, "WINDOW", 2)
+    monkeypatch.setattr(diagnosis, "LENGTH", 1.0 + 1e-9)
+    cli(*command, "--run-dir", tmp_path / "whole", "logging.alarms=off")
     run = tmp_path / "run"
     cli(*command, "--run-dir", run, status=1)
     said = cli.err
@@ -37,4 +37,4 @@ def test_a_run_stops_at_an_alarm_and_goes_on_where_it_is_told_to(
     assert len(records(run, "metrics.jsonl")) == steps
     cli(*command, "--run-dir", run, "logging.alarms=warn")
     assert_same_run(run, tmp_path / "whole")
-    assert "tokens: read some in the report" in (run / "report.html").read_text()
+    assert "tokens (first seen at step" in (run / "report.html").read_text()

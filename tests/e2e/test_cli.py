@@ -16,7 +16,9 @@ import pytest
 import torch
 from PIL import Image
 
+import mmcorl
 from mmcorl import __version__
+from mmcorl.cli.arguments import COMMANDS
 from mmcorl.cli.main import main
 from runs import TESTS, TrainedRun, changed, records, small_config, taught, write_config
 
@@ -45,16 +47,53 @@ def test_help_version_and_wrong_arguments(capsys: pytest.CaptureFixture[str]) ->
     with pytest.raises(SystemExit) as stop:
         main(["--help"])
     shown = capsys.readouterr().out
-    assert all(f"\n    {name}" in shown for name in ("train", "report", "families", "check-adapter", "zoo"))
+    # Every command under the task that it belongs to.
+    assert "other:" not in shown
+    assert all(f"\n  {name} " in shown for name in COMMANDS)
     with pytest.raises(SystemExit) as stop:
         main(["--version"])
     assert (stop.value.code, capsys.readouterr().out) == (0, f"mmcorl {__version__}\n")
-    for line in ("", "tran", "train", "train c.yaml --run-dri x", "report", "families extra"):
+    for same in ([], ["help"]):
         with pytest.raises(SystemExit) as stop:
-            main(line.split())
-        output, errors = capsys.readouterr()
-        assert (stop.value.code, output) == (2, ""), line
-        assert errors.startswith("usage: mmcorl")
+            main(same)
+        assert (stop.value.code, capsys.readouterr().out) == (0, shown)
+    for words in (["help", "train"], ["train", "--help"]):
+        with pytest.raises(SystemExit):
+            main(words)
+        assert capsys.readouterr().out.startswith("usage: mmcorl train ")
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("tran", "there is no command 'tran': did you mean `mmcorl train`?"),
+        ("evaluate x", "did you mean `mmcorl eval`?"),
+        ("quickstart", "did you mean `mmcorl train quickstart`?"),
+        ("xyzzy", "`mmcorl --help` lists them"),
+        ("train", "CONFIG"),
+        ("train c.yaml --run-dri x", "train has no option --run-dri: did you mean --run-dir?"),
+        ("train c.yaml --lr 1e-5", "--lr is a setting, which is written without dashes: optimizer.lr=1e-5"),
+        ("train c.yaml --optimizer.lr=1e-5", "written without dashes: optimizer.lr=1e-5"),
+        ("train c.yaml --steps 3", "written without dashes: steps=3"),
+        ("families extra", "unexpected argument 'extra'"),
+        ("help trian", "did you mean `mmcorl train`?"),
+    ],
+)
+def test_wrong_words_end_with_status_2_and_a_way_out(line: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        status = main(line.split())
+    except SystemExit as stop:
+        status = int(str(stop.code))
+    output, errors = capsys.readouterr()
+    assert (status, output) == (2, "")
+    assert says in errors
+    assert "usage" not in errors
+
+
+def test_every_command_has_an_example() -> None:
+    for name, one in COMMANDS.items():
+        epilog = one.epilog if isinstance(one.epilog, str) else one.epilog()
+        assert f"\n  mmcorl {name}" in epilog, name
 
 
 # -- one run end to end -----------------------------------------------------------------------------------------
@@ -71,8 +110,8 @@ def run(trained_run: TrainedRun) -> Path:
     return trained_run.path
 
 
-FILES = """config.yaml data_check.json metrics.jsonl validation.jsonl responses.jsonl votes.jsonl timings.jsonl
-gallery.jsonl gallery tensorboard trackers.json checkpoints final summary.json report.html"""
+FILES = """config.yaml made.json data_check.json metrics.jsonl validation.jsonl responses.jsonl votes.jsonl probes.jsonl
+timings.jsonl gallery.jsonl gallery tensorboard trackers.json checkpoints final summary.json report.html"""
 
 
 def test_the_run_folder_and_its_logs_cover_every_step_prompt_and_evaluation(run: Path) -> None:
@@ -94,6 +133,15 @@ def test_the_run_folder_and_its_logs_cover_every_step_prompt_and_evaluation(run:
             assert ("importance_weight_mean" in metrics) == (metrics["trained_tokens"] > 0)
     assert {line["step"] for line in records(run, "gallery.jsonl")} == {1, 3, 6}
     assert all((run / image).is_file() for line in records(run, "gallery.jsonl") for image in line["images"])
+    probes = records(run, "probes.jsonl")
+    assert [line["step"] for line in probes] == [step for step in (0, 3, 6) for _ in range(4)]
+    assert len({line["uid"] for line in probes}) == 4, "the same prompts each time"
+    assert all((run / image).is_file() for line in probes for image in line["images"])
+    for line in probes:
+        for agent in AGENTS:
+            told = line["agents"][agent]
+            assert len(told["answers"]) == len(told["samples"]) == len(told["finish"]) == 4
+            assert sum(count for _, count in told["votes"]) == sum(answer is not None for answer in told["answers"])
 
 
 def test_summary_has_what_the_readme_promises(run: Path, models: dict[str, Path]) -> None:
@@ -137,8 +185,13 @@ def test_final_weights_are_the_last_and_open_in_plain_transformers(run: Path, mo
 
 
 def test_a_resolved_config_is_a_config_and_gives_the_same_numbers(run: Path, tmp_path: Path) -> None:
-    assert main(["train", str(run / "config.yaml"), "--run-dir", str(tmp_path / "again"), "--quiet"]) == 0
-    assert (tmp_path / "again" / "metrics.jsonl").read_bytes() == (run / "metrics.jsonl").read_bytes()
+    """Without probe prompts, which may change nothing but their own log."""
+    again = tmp_path / "again"
+    assert main(["train", str(run / "config.yaml"), "--run-dir", str(again), "--quiet", "logging.probes=0"]) == 0
+    assert not (again / "probes.jsonl").exists()
+    same = ["metrics.jsonl", "votes.jsonl", "validation.jsonl", "responses.jsonl", "gallery.jsonl"]
+    same += [f"final/{agent}/model.safetensors" for agent in AGENTS]
+    assert [name for name in same if (again / name).read_bytes() != (run / name).read_bytes()] == []
 
 
 def test_another_seed_epochs_json_and_the_default_folder(
@@ -147,16 +200,66 @@ def test_another_seed_epochs_json_and_the_default_folder(
     """JSON goes to stdout and progress to stderr; the folder is runs/NAME; another seed is another run."""
     monkeypatch.chdir(tmp_path)
     # Epochs count passes over the usable rows: 0.25 * 40 / 4 = 2.5 are 3 steps.
-    new = changed(small_config(models), name="mine", steps=None, epochs=0.25, validation=None)
+    new = changed(small_config(models), name="mine", steps=None, epochs=0.25, validation={"hold_out": 0})
     assert main(["train", str(write_config(tmp_path, new)), "--json", "seed=1"]) == 0
     output, errors = capsys.readouterr()
     folder = tmp_path / "runs" / "mine"
     assert json.loads(output) == json.loads((folder / "summary.json").read_text())
     assert "step 3/3" in errors
     assert [line["step"] for line in records(folder, "metrics.jsonl")] == [1, 2, 3]
+    # Without a validation set the probe prompts are training rows.
+    assert [(line["step"], line["set"]) for line in records(folder, "probes.jsonl")] == [(0, "train")] * 4 + [
+        (3, "train")
+    ] * 4
     first, other = records(run, "votes.jsonl")[:12], records(folder, "votes.jsonl")
     assert [line["uid"] for line in first] == [line["uid"] for line in other]  # their order has another seed
     assert [line["agents"] for line in first] != [line["agents"] for line in other]
+
+
+def test_a_handful_of_rows_is_held_out_where_no_validation_set_is_named(
+    models: dict[str, Path], tmp_path: Path, capsys: Any
+) -> None:
+    new = changed(small_config(models), epochs=0.1, steps=None, validation=None)
+    assert main(["train", str(write_config(tmp_path, new)), "--run-dir", str(tmp_path / "run")]) == 0
+    assert "5 of 40 rows are held out for validation" in capsys.readouterr().err
+    evaluated = records(tmp_path / "run", "validation.jsonl")
+    assert [(line["step"], line["set"]) for line in evaluated] == [(0, "held_out"), (1, "held_out")]
+    answered = {line["uid"] for line in records(tmp_path / "run", "responses.jsonl")}
+    trained = {line["uid"] for line in records(tmp_path / "run", "votes.jsonl")}
+    assert (len(answered), trained & answered) == (5, set())
+    # Known answers give an accuracy, which no method reads.
+    assert all(agent["accuracy"] is not None for agent in evaluated[0]["agents"].values())
+
+
+def test_a_finished_run_says_so_before_models_and_data_are_read(
+    run: Path, models: dict[str, Path], tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mmcorl.training.check_inputs", None)
+    file = write_config(tmp_path, small_config(models))
+    assert main(["train", str(file), "--run-dir", str(run)]) == 0
+    output, errors = capsys.readouterr()
+    assert errors.startswith(f"{run} is already finished (6 steps)")
+    assert f"mmcorl view {run}" in errors
+    assert f"report: {(run / 'report.html').as_uri()}" in output
+    assert mmcorl.train(file, run, quiet=True).summary["steps"] == 6
+    # Warm-up and schedule follow from the number of steps, so that it would be another run.
+    assert main(["train", str(file), "--run-dir", str(run), "steps=9"]) == 2
+    assert "is one of 6 steps and cannot be made longer" in capsys.readouterr().err
+
+
+def test_the_first_line_needs_no_package() -> None:
+    code = (
+        "import sys, mmcorl.cli.entry; print(*sorted({'pydantic', 'yaml', 'rich', 'numpy', 'torch'} & {*sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
+    begun = [sys.executable, "-m", "mmcorl.cli", "train"]
+    said = subprocess.run([*begun, "nowhere.yaml", "steps=2"], capture_output=True, text=True)
+    assert (said.returncode, said.stdout) == (2, "")
+    assert said.stderr.splitlines()[0] == "mmcorl: reading the config nowhere.yaml"
+    assert "there is no config file" in said.stderr.splitlines()[1]
+    quiet = subprocess.run([*begun, "nowhere.yaml", "--quiet"], capture_output=True, text=True)
+    assert len(quiet.stderr.splitlines()) == 1
 
 
 # -- the small commands -----------------------------------------------------------------------------------------
@@ -165,7 +268,7 @@ def test_another_seed_epochs_json_and_the_default_folder(
 def test_report_of_a_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (run / "report.html").unlink()
     assert main(["report", str(run)]) == 0
-    assert f"report: {run / 'report.html'}" in capsys.readouterr().out
+    assert (run / "report.html").as_uri() in capsys.readouterr().out
     assert (run / "report.html").is_file()
     assert main(["report", str(run), "--json"]) == 0
     assert [row["agent"] for row in json.loads(capsys.readouterr().out)] == list(AGENTS)

@@ -97,7 +97,7 @@ UNSOLVED = [
     ("I do not know.", "no_answer", "no program"),
     ("Yes", "no_answer", "no program"),
     ("", "no_answer", "no program"),
-    ("```python\ndef total(xs): return sum(xs)", "no_answer", "cut off before"),
+    ("```python\ndef total(xs): return sum(xs)", "no_answer", "ended in a code"),
     # The last block counts.
     (block("def total(xs): return sum(xs)") + "\n" + block("def total(xs): return 1"), "rule", "test 1 of 1: wrong"),
 ]
@@ -108,7 +108,8 @@ def test_humaneval_refuses_what_does_not_solve_it(chat, sandbox):
         verdict = grade(chat[0], text, sandbox).verdict
         assert (verdict.correct, verdict.rule, verdict.stage) == (False, False, stage), text
         assert verdict.reason.startswith(reason), text
-        assert (verdict.committed, verdict.cut_off) == (stage == "rule", reason.startswith("cut off")), text
+        assert (verdict.committed, verdict.unclosed) == (stage == "rule", reason.startswith("ended in")), text
+        assert not verdict.cut_off, text
     task = BENCHMARKS["humaneval"].code
     assert task is not None
     with pytest.raises(ValueError, match="graded as"):  # a response to another item

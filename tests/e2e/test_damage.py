@@ -159,7 +159,7 @@ def test_a_finished_run_looks_at_its_weights(config: Path, reference: Path, serv
     shutil.rmtree(run / "checkpoints")
     # Nothing is lost by that while the weights are whole; without them there is nothing to make them from.
     ended = server.run("train", config, "--run-dir", run)
-    assert (ended.code, "is finished: nothing to train" in ended.output) == (0, True), ended.output
+    assert (ended.code, "is already finished" in ended.output) == (0, True), ended.output
     flip(run / weights)
     metrics = (run / "metrics.jsonl").read_bytes()
     for sentence in ("no checkpoint is left to make it from", "has no checkpoint any more to go on from"):
@@ -171,10 +171,11 @@ def test_a_finished_run_looks_at_its_weights(config: Path, reference: Path, serv
 
 
 TAKEN: dict[str, tuple[str, str]] = {
-    "renamed": ("lambda *_: run.rename(run.with_name('away'))", "is gone: put it back and the same command goes on"),
+    "renamed": ("lambda *_: run.rename(run.with_name('away'))", "is gone: restore it and re-run the same command"),
     "a log in the way": (
         "lambda *_: ((run / 'votes.jsonl').unlink(), (run / 'votes.jsonl').mkdir())",
-        "the run stopped, the run is safe up to step 4, the same command goes on from there once this is mended: '",
+        "the run stopped, the run is safe up to step 4, re-run the same command to resume from there once this is "
+        "mended: '",
     ),
     "a log deleted": ("lambda *_: (run / 'votes.jsonl').unlink()", "has lost lines that were written"),
 }

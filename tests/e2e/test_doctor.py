@@ -54,9 +54,19 @@ def test_a_config_that_works_has_no_problem(config_file, capsys):
     read = [finding["sentence"] for finding in findings if finding["what"] == "prompts"]
     assert [sentence.split(" ")[0] for sentence in read] == ["a", "b"]
     assert all("[image: 4 tokens]" in sentence and "<answer> </answer> tags" in sentence for sentence in read)
+    # Four tokens hold no answer in the tags that are asked for.
+    cut = [finding for finding in findings if finding["what"] == "sampled" and finding["level"] == "note"]
+    assert ["sampling.max_new_tokens is 4" in finding["sentence"] for finding in cut] == [True, True]
     engines = [finding["sentence"] for finding in findings if finding["what"] == "engines"]
     assert [sentence.split(":")[0] for sentence in engines] == ["a", "b"]
     assert all("engine and trainer agree" in sentence and "images" in sentence for sentence in engines)
+
+
+def test_room_for_an_answer_is_not_asked_for_without_need(config_file):
+    config, (reader, _) = opened(config_file, sampling={"max_new_tokens": 200})
+    assert list(doctor.cuts_answers_off(config, reader)) == []
+    config, (reader, _) = opened(config_file, prompt={"style": "plain"})
+    assert list(doctor.cuts_answers_off(config, reader)) == []
 
 
 def test_what_the_config_needs_and_is_missing_is_named_once_and_nothing_is_loaded(config_file, capsys, monkeypatch):
@@ -141,8 +151,8 @@ def data_findings(config_file, tmp_path, rows, **changes):
     path.write_text("\n".join(map(json.dumps, rows)))
     train = {"source": str(path), "columns": {"id": "id"}, "images": "optional"} | changes
     config, readers = opened(config_file, data__train=train, batch__prompts=8)
-    rows = []
-    return [(one.level, one.sentence) for one in doctor._data(config, readers, rows, True)], rows
+    found = doctor._Found(readers)
+    return [(one.level, one.sentence) for one in doctor._data(config, found, True)], found.rows
 
 
 def test_the_data_are_checked_row_by_row_as_for_training(config_file, tmp_path):

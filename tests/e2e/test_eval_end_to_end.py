@@ -118,6 +118,6 @@ def test_a_second_process_is_refused_and_an_interrupt_loses_nothing(
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert err.splitlines()[-1] == "mmcorl: interrupted: the same command continues where it stopped"
+    assert err.splitlines()[-1] == "mmcorl: interrupted: re-run the same command to resume"
     assert lines(out / "judge.jsonl") == 5
     assert main(["grade", str(out), "--quiet"]) == 0

@@ -19,25 +19,29 @@ from openai_server import OpenAIServer, fail, say
 
 __all__ = ["cli"]
 ROWS = [
-    # Right by rule, right in other words, wrong, no commitment, cut off.
+    # Right by rule, right in other words, wrong, no commitment, unclosed, cut off.
     {"id": "a", "response": "<think>1+1</think><answer>2</answer>", "gold": "2"},
     {"id": "b", "response": "so <answer>the square root of four</answer>", "gold": "2"},
     {"id": "c", "response": "\\boxed{5}", "gold": "6"},
     {"id": "d", "response": "I do not know", "gold": "6"},
-    {"id": "e", "response": "<answer>6", "gold": "6"},
+    {"id": "e", "response": "<answer>6", "gold": "6", "finish_reason": "stop"},
+    {"id": "f", "response": "<answer>6", "gold": "6", "finish_reason": "length"},
+    {"id": "g", "response": "<answer>6</answer> I am", "gold": "6", "finish_reason": "length"},
+    {"id": "h", "response": "\\boxed{6", "gold": "6"},
 ]
 
 
 def test_a_file_is_graded_by_rules_and_a_judge_only_adds(cli: Cli, tmp_path: Path) -> None:
     file = write_rows(tmp_path / "r.jsonl", ROWS)
     scores = cli.score("grade", file, "--quiet")
-    # Only `a` is credited by the rules; d and e commit to nothing, and e is cut off.
-    assert [scores[key] for key in ("correct", "total", "format_rate", "cut_off_rate")] == [1, 5, 3 / 5, 1 / 5]
+    # Only `a` and `g` are credited by the rules; d, e, f and h commit to nothing, for three reasons.
+    assert [scores[key] for key in ("correct", "total", "committed")] == [2, 8, 4]
+    assert [scores[key] for key in ("cut_off", "unclosed", "no_answer")] == [1, 2, 1]
     assert scores["grader"]["mcq_policy"] == "letter_or_value"
     with OpenAIServer(say("correct")) as server:
         judged = cli.score("grade", file, "--judge", server.url, "--quiet")
         assert len(server.calls) == 2  # b and c: not credited by the rules, and committed to an answer
-    assert (judged["correct"], judged["judge_recovered"]) == (3, 2)
+    assert (judged["correct"], judged["judge_recovered"]) == (4, 2)
 
 
 def test_samples_are_averaged_or_voted_on_and_scored_again(cli: Cli, tmp_path: Path) -> None:
@@ -86,7 +90,7 @@ def test_tables_are_written_beside_the_summary_and_again_by_report(cli: Cli, tmp
     # 2 of 4: Wilson's interval is 15.0 to 85.0 (its middle is 1/2, its half width 1.96/2 * sqrt(1/(4 + 1.96^2))).
     half = 100 * 1.959964 / 2 / math.sqrt(4 + 1.959964**2)
     assert f"50.00 <sub>\\[{50 - half:.1f}, {50 + half:.1f}\\]</sub>" in text
-    assert "| sums | 4 | 50.00 | 0 | 100.0 | 0.0 | 0 | 0 |" in text
+    assert "| sums | 4 | 50.00 | 0 | 100.0 | 0.0 | 0.0 | 0.0 | 0 | 0 |" in text
     (row,) = csv.DictReader((folder / "results.csv").read_text().splitlines())
     assert (row["correct"], row["judge_refused"], row["judge_model"]) == ("2", "2", "a_judge")
     assert (folder / "results.tex").read_text().count("\\toprule") == 2
@@ -104,7 +108,7 @@ def test_several_evaluations_become_one_table_in_every_form(cli: Cli, tmp_path: 
         assert sign in cli("table", a, b, "--format", form)
     assert "50.00" in cli("report", a, b)
     assert "is neither a run nor an evaluation" in cli.refused("report", a, tmp_path / "nowhere")
-    assert "draws training runs" in cli.refused("report", a, "--png", tmp_path / "x.png")
+    assert "an evaluation: leave it out" in cli.refused("report", a, "--png", tmp_path / "x.png")
 
 
 def test_a_comparison_by_hand(cli: Cli, tmp_path: Path) -> None:

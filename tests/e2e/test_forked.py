@@ -52,7 +52,9 @@ def test_a_dead_agent_is_named_and_the_same_command_goes_on(
     )
     assert ended.code == 1
     (said,) = [line for line in ended.output.splitlines() if line.startswith("mmcorl: ")]
-    assert said.startswith("mmcorl: the run stopped, the run is safe up to step 3, the same command goes on from there")
+    assert said.startswith(
+        "mmcorl: the run stopped, the run is safe up to step 3, re-run the same command to resume from there"
+    )
     assert "died during the update of step 4: SIGKILL ended it, as happens where memory runs out" in said
     # The run's process is killed with agents at work. They go with it: nobody holds the folder any more.
     ended = server.run(

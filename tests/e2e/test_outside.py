@@ -164,7 +164,7 @@ def test_an_adapter_is_named_by_its_file(config: Path) -> None:
     for name, words in (
         ("families/gone.py:Mine", "there is no file 'families/gone.py' beside the config or in the working folder"),
         ("families/json.py:Mine", "Python knows another module 'json'"),
-        ("families/own-family.py:Mine", "write file.py:Class, of letters, digits and _"),
+        ("families/own-family.py:Mine", "write file.py:name, of letters, digits and _"),
     ):
         with pytest.raises(UserError, match=re.escape(words)):
             load(config, [f"agents.a.adapter={name}"])
@@ -211,13 +211,31 @@ def test_a_checkpoint_is_evaluated_and_checked_with_the_adapter_of_its_run(
     assert main(["check-adapter", str(moved), "--adapter", "run/user/trained_by.py:Own"]) == 2
 
 
+def test_everything_is_named_by_its_file(config: Path) -> None:
+    by_file = [override.replace("=mine:", "=mine.py:") for override in OVERRIDES]
+    assert by_file != list(OVERRIDES)
+    benchmark = "validation.benchmarks.0.name=mine.py:TINY"
+    assert load(config, [*by_file, benchmark]) == load(config, OVERRIDES)
+    Path("here.py").write_text((config.parent / "mine.py").read_text())
+    assert BENCHMARKS.find("here.py:TINY").name == "tiny"
+    with pytest.raises(UserError, match=r"there is no file 'gone\.py' beside the config or in the working folder"):
+        load(config, ["reward=gone.py:short"])
+
+
 def test_a_run_is_resumed_and_read_with_the_files_it_began_with(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine, helper = config.parent / "mine.py", config.parent / "helper.py"
     mine.write_text("import helper\n" + mine.read_text())
-    helper.write_text("PENALTY = 0.01\n")
+    helper.touch()
     loaded = load(config, OVERRIDES)
+    # Until something is committed, a file that was mended takes the place of the one that failed.
+    for content in ("PENALTY = wrong\n", "PENALTY = 0.01\n"):
+        helper.write_text(content)
+        with RunFolder(Path("run"), loaded) as folder:
+            folder.begin({})
+            assert Path("run/user/helper.py").read_text() == content
     with RunFolder(Path("run"), loaded) as folder:
         folder.begin({})
+        checkpoints.commit(folder.checkpoints, 1, lambda _: None, folder.log_sizes(), {})
     helper.write_text("PENALTY = 0.02\n")
     with pytest.raises(UserError, match=r"another helper\.py \(line 1: 'PENALTY = 0\.01' -> .* 'run/user/helper\.py'"):
         RunFolder(Path("run"), loaded)

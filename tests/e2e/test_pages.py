@@ -30,7 +30,9 @@ from mmcorl.data.settings import DataSettings
 from mmcorl.data.sources import load_prompts
 from mmcorl.report import diversity_page
 from mmcorl.report.dynamics import dynamics
+from mmcorl.report.page import render
 from mmcorl.report.run_page import build_report
+from mmcorl.report.table import Align, Cell, Table, cells
 from mmcorl.run.gallery import gallery_records
 from mmcorl.types import Completion, Group
 from paper_pairs import ROWS as PAPER_ROWS
@@ -163,7 +165,7 @@ def big(tmp_path_factory: pytest.TempPathFactory) -> View:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """One page of every kind without scripts."""
+    """One page of every kind but that of samples."""
     root = tmp_path_factory.mktemp("pages")
     runs = [write_run(root / kind, name=kind, supervision=kind) for kind in ("ring", "self", "gold")]
     models = {draw.name: draw for row in PAPER_ROWS for draw in draws(row)}
@@ -172,17 +174,18 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     (root / "diversity.html").write_text(text, encoding="utf-8")
     assert text.count("<h3>Anchor: ") == 7
     theory = dynamics(DynamicsOptions(out=root / "dynamics", rates="1,0.25")).page
-    return {"run": build_report(runs[0], runs[1:]), "diversity": root / "diversity.html", "dynamics": theory}
+    both = {"run": build_report(runs[0]), "comparison": build_report(runs[0], runs[1:])}
+    return both | {"diversity": root / "diversity.html", "dynamics": theory}
 
 
 @needs_chromium
-@pytest.mark.parametrize("kind", ["run", "diversity", "dynamics"])
-def test_pages_without_scripts(page: Page, pages: dict[str, Path], kind: str, tmp_path: Path) -> None:
-    assert "<script" not in pages[kind].read_text()
+@pytest.mark.parametrize("kind", ["run", "comparison", "diversity", "dynamics"])
+def test_pages_fit_and_load_nothing(page: Page, pages: dict[str, Path], kind: str, tmp_path: Path) -> None:
+    assert pages[kind].read_text().count("<script") == 1
     for width, dark in ((1200, False), (390, True)):
         page.size(width, 900, dark=dark)
         page.requests.clear()
-        page.open(pages[kind])
+        page.open(pages[kind], READY)
         assert page.problems == []
         assert [url for url in page.requests if not url.startswith(("file:", "data:"))] == []
         # The page does not scroll sideways, and no word of a chart is outside of it.
@@ -192,6 +195,84 @@ def test_pages_without_scripts(page: Page, pages: dict[str, Path], kind: str, tm
         with Image.open(tmp_path / "shot.png") as image:
             assert (max(image.convert("RGB").getpixel((2, 2))) < 80) is dark  # type: ignore[arg-type]
     page.size(1300, 850)
+
+
+@needs_chromium
+def test_lines_are_hidden_by_their_keys_in_all_charts(page: Page, pages: dict[str, Path]) -> None:
+    page.open(pages["comparison"], READY)
+    shown = """[...document.querySelectorAll('path.l')].filter(line => line.closest('.series') &&
+      line.getBoundingClientRect().width && line.closest('.series').dataset.of.split('\\n').includes('%s')).length"""
+    key = "[...document.querySelectorAll('button.key')].filter(key => key.dataset.of === '%s')"
+    for what in ("run:self", "name:intern"):
+        before, keys = page.run(shown % what), key % what
+        assert before > 5
+        assert page.run(f"{keys}.length") > 1
+        page.run(f"{keys}[0].click()")
+        assert page.run(shown % what) == 0
+        assert page.run(f"{keys}.every(key => key.getAttribute('aria-pressed') === 'false')")
+        page.run(f"{keys}[1].click()")
+        assert page.run(shown % what) == before
+    assert page.problems == []
+
+
+@needs_chromium
+def test_values_of_a_chart_by_keyboard(page: Page, pages: dict[str, Path]) -> None:
+    """The value is that of the drawn average, with the step's own behind it."""
+    page.open(pages["run"], READY)
+    page.run("""[...document.querySelectorAll('svg.chart')].find(one =>
+      one.getAttribute('aria-label').startsWith('Share of the majority')).focus()""")
+    run = pages["run"].parent
+    own = [json.loads(line)["agents"]["qwen"]["vote_share"] for line in (run / "metrics.jsonl").open()]
+    said = "document.getElementById('told').textContent"
+    page.press("End")
+    # 60 steps: the mean of two on either side, at the end of three.
+    assert page.run(said).startswith(f"step 60: mean of 5 (this one); qwen {sum(own[-3:]) / 3:.3f} ({own[-1]:.3f}); ")
+    page.press("Home")
+    page.press("ArrowRight")
+    seen = "[...document.querySelectorAll('.h.on .tiphead')].map(one => one.textContent)"
+    # Forty columns stand for sixty steps, two in each.
+    assert page.run(seen) == ["step 4: mean of 5 (this one)"]
+    assert page.run(said).split("; ")[1] == f"qwen {sum(own[1:6]) / 5:.3f} ({own[3]:.3f})"
+    page.press("Escape")
+    assert page.run(seen) == []
+    assert page.run("document.activeElement.getAttribute('aria-label')").startswith(
+        f"Share of the majority answer. qwen: {own[0]:.3g} at step 1, {own[-1]:.3g} at step 60; "
+    )
+
+
+@needs_chromium
+def test_tables_are_sorted_and_scrolled_by_keyboard(page: Page, tmp_path: Path) -> None:
+    rows = [
+        [Cell("b", link="x y/r%23.html"), Cell("0.5", "±0.1")],
+        cells("a", "–"),
+        cells("c", "10.0"),
+        cells("d", "9.00"),
+    ]
+    rows += [cells("z", "3"), cells("y", "~ -4")]
+    columns: list[tuple[str, Align]] = [("name", "left"), ("very long heading" * 12, "right")]
+    table = Table(HOSTILE, columns, rows, groups={0: "first", 4: HOSTILE})
+    sweep = {"title": "t", "tables": [table], "run_notes": (), "charts": (), "runs": table, "methods": (), "state": ""}
+    file = tmp_path / "sweep.html"
+    file.write_text(render("sweep.html", kind="sweep", finished=True, **sweep), encoding="utf-8")
+    page.size(400, 850)
+    page.open(file, READY)
+    order = "[...document.querySelectorAll('table')][0].innerText.match(/^[a-z](?=\\t)/gm).join('')"
+    button = "document.querySelectorAll('button.sort')[%d].click()"
+    orders = []
+    for head in (1, 1, 0, 0):
+        page.run(button % head)
+        orders.append(page.run(order))
+    # Numbers fall first, words rise first; what is unknown is last, and groups stay.
+    assert orders == ["cdbazy", "bdcayz", "abcdyz", "dcbazy"]
+    assert page.run("document.querySelector('th a').getAttribute('href')") == "x y/r%23.html"
+    box = "document.querySelector('.scroll')"
+    assert page.run(f"[{box}.tabIndex, {box}.getAttribute('role'), {box}.scrollWidth > {box}.clientWidth]") == [
+        *(0, "region", True),
+    ]
+    assert page.run("document.documentElement.scrollWidth <= innerWidth")
+    assert page.run("window.owned") is None
+    page.size(1300, 850)
+    assert page.problems == []
 
 
 SHOWN = """[...document.querySelectorAll('%s')].map(one => [

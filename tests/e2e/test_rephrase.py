@@ -275,7 +275,7 @@ def test_no_reply_breaks_the_alignment(tmp_path, serve):
 def test_an_endpoint_of_no_use_is_given_up_and_writes_nothing(tmp_path, serve):
     rows, out = write_rows(tmp_path, 30), tmp_path / "view.jsonl"
     server = serve(lambda call: good(call) if kind_of(call) == "rewrite" else fail(403)(call))
-    with pytest.raises(RunError, match=r"the checker at http.*0 of 30 rows are done.*the same command goes on"):
+    with pytest.raises(RunError, match=r"the checker at http.*0 of 30 rows are done.*re-run the same command"):
         rephrase(load_prompts(data(rows)), options(server), out, quiet=True)
     assert not out.exists()
     assert len(server.calls) == 31
@@ -447,7 +447,7 @@ def test_unanswered_rows_are_a_failure_that_the_same_command_mends(tmp_path, ser
     words = ["rephrase", config, "--model", "m", "--url", server.url, "--quiet"]
     assert main(words) == 1
     output = capsys.readouterr()
-    assert "no reply came for 1 row(s); the same command asks for them" in output.err
+    assert "no reply came for 1 row(s); re-run the same command to request them" in output.err
     server.behaviour = good
     assert main(words) == 0
     text = capsys.readouterr().out
@@ -613,7 +613,7 @@ def test_an_audit_goes_on_and_says_what_it_cannot_use(tmp_path, serve, capsys):
     assert main(audit_words(out, server, "--set", "retries=0")) == 1
     output = capsys.readouterr()
     assert json.loads(output.out)["unanswered"] == 4
-    assert "no reply came for 4 row(s); the same command asks for them" in output.err
+    assert "no reply came for 4 row(s); re-run the same command to request them" in output.err
     before = len(server.calls)
     server.behaviour = say("7")
     assert main(audit_words(out, server)) == 0

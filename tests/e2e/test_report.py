@@ -11,14 +11,22 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
+from scipy.stats import binomtest
 
 from fabricated_runs import write_run
+from mmcorl.analysis.intervals import is_within_noise
+from mmcorl.cli.main import main
 from mmcorl.errors import UserError
-from mmcorl.report.compare import comparison, is_within_noise
+from mmcorl.report.compare import comparison, run_labels
+from mmcorl.report.difference import differences, settings_table, settings_that_differ
+from mmcorl.report.links import of_evaluation
 from mmcorl.report.overview import overview_png
 from mmcorl.report.run_page import build_report
+from mmcorl.run.reader import read_run
+from mmcorl.system.links import SITE
 from runs import TrainedRun
 
 VOID = {"meta", "img", "br", "link", "input", "hr"}
@@ -56,7 +64,7 @@ class Page(HTMLParser):
         assert tag in VOID or self._open.pop() == tag, f"</{tag}> closes what is open"
 
     def handle_data(self, data: str) -> None:
-        if "style" not in self._open:
+        if not {"style", "script"} & set(self._open):
             self.texts.append(data)
             if self.rows and ("td" in self._open or "th" in self._open) and "svg" not in self._open:
                 self.rows[-1][-1] += data
@@ -96,31 +104,44 @@ def test_the_tables_have_the_numbers_of_the_files(three_runs: list[Path]) -> Non
         ends = {agent: (first["agents"][agent]["accuracy"], last["agents"][agent]["accuracy"]) for agent in AGENTS}
         ends["agreement"] = (first["cohort"]["agreement"], last["cohort"]["agreement"])
         expected += [[name, f"{a:.3f}", f"{b:.3f}", f"{b - a:+.3f}", ""] for name, (a, b) in ends.items()]
+    for row in expected[3:5]:
+        # Own votes: 0.520 to 0.485 over 400 prompts is within 1.96 * sqrt(0.2496 / 400 + 0.2498 / 400) = 0.069.
+        assert row[3] == "-0.035"
+        row[3] = "~ -0.035"
     assert [row for row in page.rows if row[0] in ends] == expected
     first, *_, last = lines(three_runs[0] / "validation.jsonl")
     tags = next(row for row in page.rows if row[0] == "dice")
     known = [f"{record['agents'][agent]['by_tag']['dice']:.3f}" for agent in AGENTS for record in (first, last)]
     assert [tags[1], tags[2], tags[5], tags[6]] == known
+    page = page_of(three_runs[0])
     assert [
         *("train", "4000", "3997", "2 corrupt image, 1 empty question"),
         "original wording in view rephrased in 41, further images in 5",
     ] in page.rows
 
 
-def test_the_page_loads_nothing_and_runs_nothing(three_runs: list[Path]) -> None:
-    path = build_report(three_runs[0], three_runs[1:])
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_page_loads_nothing_and_runs_its_own_script_alone(three_runs: list[Path], count: int) -> None:
+    path = build_report(three_runs[0], three_runs[1:count])
     page = Page(path.read_text(encoding="utf-8"))
-    assert not {tag for tag, _ in page.elements} & {"script", "link", "iframe", "object", "embed", "form", "base", "a"}
-    assert len(page.sources()) == 6
+    assert not {tag for tag, _ in page.elements} & {"link", "iframe", "object", "embed", "form", "base"}
+    assert [attrs for tag, attrs in page.elements if tag == "script"] == [{}]
+    assert len(page.sources()) == (6 if count == 1 else 0)
     for source in page.sources():
         kind, data = source.split(";base64,")
         assert kind == "data:image/png"
         Image.open(io.BytesIO(base64.b64decode(data, validate=True))).verify()
-    assert not any(name.startswith("on") or name == "href" for _, attrs in page.elements for name in attrs)
+    assert not any(name.startswith("on") for _, attrs in page.elements for name in attrs)
     assert "url(" not in path.read_text()
     policy = next(a["content"] for _, a in page.elements if a.get("http-equiv") == "Content-Security-Policy")
     assert str(policy).startswith("default-src 'none'")
     assert list(three_runs[0].glob(".report*")) == []
+    # Links are to sections of the page and to files that are there.
+    ids = [attrs["id"] for _, attrs in page.elements if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    for link in [str(attrs["href"]) for tag, attrs in page.elements if tag == "a"]:
+        if not link.startswith(SITE):
+            assert link[1:] in ids if link.startswith("#") else (path.parent / link).exists()
 
 
 def test_text_of_models_and_rows_never_becomes_markup(tmp_path: Path) -> None:
@@ -202,6 +223,7 @@ def test_what_a_page_says_about_its_run(tmp_path: Path, settings: dict[str, Any]
     path = build_report(write_run(tmp_path / "run", **settings))
     page = Page(path.read_text())
     assert all(word in page.text for word in words)
+    assert ("One accuracy over" in page.text) is settings.get("gold", True)
     assert path.stat().st_size < 1_500_000
 
 
@@ -280,6 +302,188 @@ def test_comparison_rows(three_runs: list[Path], tmp_path: Path) -> None:
     assert [is_within_noise(0.50, 0.55, items) for items in (400, 4000, None)] == [True, False, False]
 
 
+def answer(run_dir: Path, right: dict[str, list[bool]]) -> None:
+    """Let the last evaluation of a run of `write_run` be answered so, and an earlier one otherwise."""
+    last = lines(run_dir / "validation.jsonl")[-1]["step"]
+    known = [
+        {
+            "step": step,
+            "set": "held_out",
+            "agent": agent,
+            "id": f"row {n}",
+            "uid": f"u{n}",
+            "right": (step == last) == one,
+        }
+        for step in (0, last)
+        for agent, own in right.items()
+        for n, one in enumerate(own)
+    ]
+    (run_dir / "responses.jsonl").write_text("".join(json.dumps(record) + "\n" for record in known))
+
+    def change(record: dict[str, Any]) -> None:
+        for agent, own in right.items():
+            record["agents"][agent] |= {"n": len(own), "graded": len(own)}
+            if record["step"] == last:
+                record["agents"][agent]["accuracy"] = sum(own) / len(own)
+
+    rewrite(run_dir / "validation.jsonl", change)
+
+
+def test_the_difference_of_two_runs_is_paired_by_prompt(tmp_path: Path) -> None:
+    a, b = write_run(tmp_path / "a", name="a"), write_run(tmp_path / "b", name="b", seed=1)
+    # Of 40 prompts: 20 both right, 2 only A, 12 only B, 6 neither.
+    mine, other = [True] * 22 + [False] * 18, [True] * 20 + [False] * 2 + [True] * 12 + [False] * 6
+    answer(a, {"qwen": mine, "intern": mine})
+    answer(b, {"qwen": other, "intern": mine})
+    runs = [read_run(a), read_run(b)]
+    qwen, intern = differences(runs, ["a", "b"])
+    assert (qwen.agent, qwen.paired, qwen.prompts, qwen.value) == ("qwen", True, 40, 0.25)
+    assert qwen.p == pytest.approx(binomtest(2, 14).pvalue)
+    changes = np.array([0] * 20 + [-1] * 2 + [1] * 12 + [0] * 6)
+    means = np.random.default_rng(1).choice(changes, size=(20_000, 40)).mean(axis=1)
+    assert (qwen.low, qwen.high) == pytest.approx(tuple(np.quantile(means, [0.025, 0.975])), abs=0.01)
+    assert (intern.value, intern.low, intern.high, intern.p, intern.within_noise) == (0, 0, 0, 1, True)
+    rows = [row for row in page_of(a, b).rows if row[0] in AGENTS and len(row) == 5 and "to" in row[2]]
+    assert rows[0] == ["qwen", "+0.250", f"{qwen.low:+.3f} to {qwen.high:+.3f}", f"{qwen.p:.3f}", "40"]
+    assert rows[1] == ["intern", "~ +0.000", "+0.000 to +0.000", "1.000", "40"]
+    record = comparison([a, b])[2]
+    assert record["difference"] == {
+        "against": "a",
+        "value": 0.25,
+        "low": qwen.low,
+        "high": qwen.high,
+        "p": qwen.p,
+        "prompts": 40,
+        "paired": True,
+    }
+    assert record["settings"] == {"seed": 1}
+    # Other prompts are not paired, nor are those of a run that does not say which are right.
+    answer(b, {"qwen": other[:-1], "intern": mine})
+    assert [one.paired for one in differences([runs[0], read_run(b)], ["a", "b"])] == [False, True]
+    (b / "responses.jsonl").unlink()
+    assert [one.p for one in differences([runs[0], read_run(b)], ["a", "b"])] == [None, None]
+
+
+def test_a_difference_of_other_prompts_has_newcombes_interval(tmp_path: Path) -> None:
+    # Newcombe, Statistics in Medicine 17 (1998) 873, table II, row (a), method 10: 56 of 70 less 48 of 80.
+    a, b = write_run(tmp_path / "a", name="a"), write_run(tmp_path / "b", name="b")
+    answer(a, {"qwen": [True] * 48 + [False] * 32})
+    answer(b, {"qwen": [True] * 56 + [False] * 14})
+    qwen = differences([read_run(a), read_run(b)], ["a", "b"])[0]
+    assert (qwen.value, qwen.low, qwen.high) == pytest.approx((0.2, 0.0524, 0.3339), abs=5e-5)
+
+
+def test_settings_that_differ_are_named_as_one_overrides_them(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / name, name=name) for name in "abc"]
+    for path, steps, model in zip(runs, (60, 60, 90), ("m", "m", "<b>"), strict=True):
+        config = json.loads((path / "config.yaml").read_text())
+        config |= {"steps": steps}
+        config["agents"][1]["model"] = model
+        (path / "config.yaml").write_text(json.dumps(config))
+    differing = settings_that_differ([read_run(path) for path in runs])
+    assert differing == {"steps": [60, 60, 90], "agents.intern.model": ["m", "m", "<b>"]}
+    assert ["agents.intern.model", "m", "m", "<b>"] in page_of(*runs).rows
+    assert settings_that_differ([read_run(path) for path in runs[:2]]) == {}
+
+
+def test_a_comparison_leaves_the_report_of_its_first_run(tmp_path: Path) -> None:
+    a, b = write_run(tmp_path / "a #1?" / "x", name="one"), write_run(tmp_path / "b" / "x", name="one", seed=3)
+    first = build_report(a).read_bytes()
+    assert build_report(a, [b]) == a / "comparison_x_up-b-x.html"
+    assert (a / "report.html").read_bytes() == first
+    page = Page(build_report(a, [b], tmp_path / "pages" / "both.html").read_text())
+    links = [str(attrs["href"]) for tag, attrs in page.elements if tag == "a"]
+    links = [link for link in links if not link.startswith(("#", SITE))]
+    assert links == ["../a%20%231%3F/x/report.html"], "that of B is not written yet"
+    # Runs of one name are told apart by as much of their folders as it takes.
+    assert run_labels([read_run(a), read_run(b)]) == ["one (a #1?/x)", "one (b/x)"]
+    assert "comparison_x_up-b-x.html" in {attrs.get("href") for _, attrs in page_of(a).elements}
+
+
+def test_runs_of_a_sweep_are_compared_and_no_page_replaces_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [write_run(tmp_path / "x" / method / "seed_0", name=method) for method in ("a", "b", "c")]
+    (tmp_path / "x" / "sweep.html").write_text("")
+    for run in runs:
+        run.with_suffix(".log").write_text("said")
+    assert main(["report", str(tmp_path / "x"), "--json"]) == 0
+    assert [row["run"] for row in json.loads(capsys.readouterr().out)] == ["a", "a", "b", "b", "c", "c"]
+    # As `x/[ab]/seed_*` names them.
+    given = [str(path) for run in runs[:2] for path in (run, run.with_suffix(".log"))]
+    assert main(["report", *given, "--json"]) == 0
+    assert main(["report", str(runs[0]), str(runs[2]), "--json"]) == 0
+    assert main(["report", str(runs[0].with_suffix(".log"))]) == 2
+    assert "only files beside runs were given" in capsys.readouterr().err
+    assert {path.name for path in runs[0].glob("comparison*")} == {
+        *("comparison_seed_0_up-b-seed_0.html", "comparison_seed_0_up-c-seed_0.html"),
+        "comparison_seed_0_up-b-seed_0_up-c-seed_0.html",
+    }
+
+
+def test_the_rate_of_an_agent_without_one_is_that_of_all(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / name, name=name) for name in "ab"]
+    for path, rate in zip(runs, (None, 1e-5), strict=True):
+        config = json.loads((path / "config.yaml").read_text())
+        config["optimizer"] = {**config.get("optimizer", {}), "lr": 0.0003}
+        config["agents"][1]["lr"] = rate
+        (path / "config.yaml").write_text(json.dumps(config))
+    table = settings_table([read_run(path) for path in runs], ["a", "b"])
+    assert ["agents.intern.lr", "0.0003 (optimizer.lr)", "1e-05"] in [[cell.text for cell in row] for row in table.rows]
+
+
+def test_what_a_page_says_of_itself(tmp_path: Path) -> None:
+    run_dir = write_run(tmp_path / "sweep" / "gt" / "seed_0")
+    (tmp_path / "sweep" / "sweep.html").write_text("")
+    made = {"command": "mmcorl train <i>", "started": "2026-01-02 03:04:05 UTC", "version": "0.1.0"}
+    (run_dir / "made.json").write_text(json.dumps(made))
+    page = page_of(run_dir)
+    facts = f"folder {run_dir} command mmcorl train <i> started 2026-01-02 03:04:05 UTC version 0.1.0"
+    assert facts in page.text
+    links = {str(attrs["href"]) for tag, attrs in page.elements if tag == "a"}
+    assert links >= {"../../sweep.html", "config.yaml", "metrics.jsonl", "#accuracy", "#training", "#gallery"}
+    # That of the summary is later, and it has the end.
+    summary = json.loads((run_dir / "summary.json").read_text())
+    (run_dir / "summary.json").write_text(json.dumps(summary | {"made": made | {"ended": "later"}}))
+    assert "ended later" in page_of(run_dir).text
+
+
+def test_an_evaluation_leads_to_the_run_of_its_model(tmp_path: Path) -> None:
+    run_dir = write_run(tmp_path / "runs" / "mine")
+    build_report(run_dir)
+    folder = tmp_path / "evals" / "qwen"
+    for place in ("final/qwen", "checkpoints/step_000010/qwen", "other/qwen"):
+        (run_dir / place).mkdir(parents=True)
+    folder.mkdir(parents=True)
+    (folder / "results.md").write_text("")
+    for model, led in (
+        (run_dir / "final/qwen", True),
+        (run_dir / "checkpoints/step_000010/qwen", True),
+        (run_dir / "other/qwen", False),
+        ("Qwen/Qwen2.5-VL-3B-Instruct", False),
+        (None, False),
+    ):
+        found = of_evaluation(None if model is None else str(model), folder, folder / "samples.html")
+        wanted = [("run mine", "../../runs/mine/report.html")] * led + [("results.md", "results.md")]
+        assert [(one.text, one.href) for one in found] == wanted
+
+
+def test_a_gallery_is_called_by_what_it_shows(tmp_path: Path) -> None:
+    run_dir = write_run(tmp_path / "run", gallery=4)
+    assert "Where the agents disagree" in page_of(run_dir).text
+
+    def alike(record: dict[str, Any]) -> None:
+        if record["row"] != "train-0":
+            for values in record["agents"].values():
+                values["votes"] = [["4.0", 5]] if record["row"] == "train-1" else [["4", 5]]
+
+    rewrite(run_dir / "gallery.jsonl", alike)
+    page = page_of(run_dir)
+    assert "the agents disagree on 1 of 4" in page.text
+    pills = [word for word in page.texts if word in ("agree", "disagree")]
+    assert pills == ["disagree", "agree", "agree", "agree"]
+
+
 def test_overview_picture(three_runs: list[Path], tmp_path: Path) -> None:
     path = overview_png(three_runs[0], three_runs[1:], tmp_path / "docs" / "overview.png")
     with Image.open(path) as image:
@@ -287,8 +491,9 @@ def test_overview_picture(three_runs: list[Path], tmp_path: Path) -> None:
         colours = {colour for _, colour in image.convert("RGB").getcolors(1 << 20) or []}
     assert {(0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00)} <= colours, "both agents are drawn in their colours"
     empty = write_run(tmp_path / "empty")
-    (empty / "validation.jsonl").unlink()
-    with pytest.raises(UserError, match="no evaluation to draw"):
+    for log in ("validation", "metrics"):
+        (empty / f"{log}.jsonl").unlink()
+    with pytest.raises(UserError, match="no curve to draw"):
         overview_png(empty, [], tmp_path / "none.png")
 
 
@@ -349,7 +554,7 @@ def test_damaged_places_are_texts(tmp_path: Path) -> None:
         relate(run_dir, relation, ["</svg><script>", "[1, 2]", "[5, 5, 5, 5]", "7", "[[1, 2, 3, 4]]"], "{", "[[]]")
         page = page_of(run_dir)
         assert "</svg><script>" in page.text
-        assert "script" not in {tag for tag, _ in page.elements}
+        assert [tag for tag, _ in page.elements].count("script") == 1
 
 
 def test_mean_similarity_stands_beside_accuracy(tmp_path: Path) -> None:

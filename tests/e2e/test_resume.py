@@ -23,7 +23,8 @@ REWORDED = {"reworded": {"columns": {"question": "reworded"}}}
 # Two agents per call, so the nth rollout, update or save belongs to step (n + 1) // 2 of that session.
 IN_THE_STEPS = {
     "before the first step": "at_call('mmcorl.trainer.worker:Worker.evaluate', 2, kill)",
-    "in a rollout": "at_call('mmcorl.engines.transformers:draw', 40, kill)",
+    "in the probes": "at_call('mmcorl.trainer.worker:Worker.probe', 2, kill, after=True)",
+    "in a rollout": "at_call('mmcorl.engines.transformers:draw', 64, kill)",
     "between two agents' rollouts": "at_call('mmcorl.trainer.worker:Worker.rollout', 6, kill)",
     "in an update": "at_call('mmcorl.algo.loss:policy_loss', 2, kill, after=True)",
     "between two agents' updates": "at_call('mmcorl.trainer.worker:Worker.update', 6, kill)",

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+import yaml
 from PIL import Image
 
 from mmcorl import config as settings
-from mmcorl.answers import Equivalence
 from mmcorl.cli.main import main
 from mmcorl.config import Config
 from mmcorl.errors import UserError
 from mmcorl.policy.trained_with import TrainedWith
+from mmcorl.rewards import REWARDS
 from mmcorl.run import checkpoints, inputs
 from mmcorl.run.evaluation import is_best
 from mmcorl.run.reader import read_run
-from mmcorl.run.recorder import Recorder
 from mmcorl.run.result import load_run
 from mmcorl.run.run_folder import RunFolder
 from mmcorl.training import train
@@ -148,19 +149,6 @@ def test_the_best_evaluations(evaluated: list[tuple[float | None, float]], expec
     assert [step for step in (1, 2, 3) if is_best(lines[:step], step)] == expected
 
 
-def test_an_agent_that_stops_answering_is_named_once(config: Config, tmp_path: Path) -> None:
-    progress = SimpleNamespace(messages=[])
-    progress.message = progress.messages.append
-    with RunFolder(tmp_path / "run", config) as folder:
-        folder.begin({})
-        with Recorder(folder, config, 30, [], Equivalence(), progress, None) as recorder:  # type: ignore[arg-type]
-            # Four steps without answers, a better one, then twenty without: the fifth of those warns, the rest do not.
-            for share in [1.0] * 4 + [0.89] + [0.9] * 20:
-                recorder._warn_of_unparsed({"agents": {"a": {"unparsed_share": share}, "b": {"unparsed_share": 0.0}}})
-    assert len(progress.messages) == 1
-    assert progress.messages[0].startswith("a gave no answer")
-
-
 # -- the result -----------------------------------------------------------------------------------------------
 
 
@@ -170,6 +158,8 @@ def test_a_run_is_read_as_tables(trained_run: TrainedRun) -> None:
     assert [(row["step"], row["agent"]) for row in run.metrics] == [(s, a) for s in range(1, 7) for a in AGENTS]
     assert len(run.votes) == 6 * 4 * 2
     assert {row["set"] for row in run.validation} == {"held_out"}
+    probes = [(row["step"], row["agent"], len(row["samples"])) for row in run.probes]
+    assert probes == [(step, agent, 4) for step in (0, 3, 6) for _ in range(4) for agent in AGENTS]
     assert sorted(run.weights) == sorted(AGENTS)
     assert all((folder / "config.json").is_file() for folder in run.weights.values())
     with pytest.raises(UserError, match="holds no run"):
@@ -225,6 +215,8 @@ def test_a_resume_recalls_the_check_unless_something_it_rests_on_changed(
     record = json.loads(file.read_text())["train"]
     assert (record["rows"], record["kept"], record["kept_rows"]) == (6, 5, [[0, 2], [3, 6]])
     assert record["counts"] == {"corrupt_image": 1}
+    # Of a finished run no data are read at all, so here its last word is missing.
+    (tmp_path / "run" / "summary.json").unlink()
     with monkeypatch.context() as patch:
         patch.setattr(inputs, "check", lambda *_, **__: pytest.fail("rows were checked again"))
         assert main(argv) == 0
@@ -233,6 +225,7 @@ def test_a_resume_recalls_the_check_unless_something_it_rests_on_changed(
     file.write_text(json.dumps({"train": record | {"circumstances": "another"}}))
     assert main(argv) == 0
     assert json.loads(file.read_text())["train"] == record
+    (tmp_path / "run" / "summary.json").unlink()
     rows, picture = tmp_path / "rows.jsonl", tmp_path / "4.png"
     before = {path: path.read_bytes() for path in (rows, picture)}
     Image.new("RGB", (40, 40), "blue").save(tmp_path / "other.png")
@@ -246,3 +239,70 @@ def test_a_resume_recalls_the_check_unless_something_it_rests_on_changed(
         assert main(argv) == 2
         assert "the train data (rows.jsonl) are not those this run began with" in capsys.readouterr().err
         path.write_bytes(before[path])
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_the_same_data_in_another_place(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, new = tmp_path / "run", tmp_path / "new"
+    argv = ["train", str(pictures), "--run-dir", str(run), "--quiet"]
+    assert main(argv) == 0
+    new.mkdir()
+    for file in (*tmp_path.glob("*.png"), tmp_path / "rows.jsonl"):
+        shutil.move(file, new / file.name)
+    there = ["train", str(run / "config.yaml"), "--run-dir", str(run), f"data.train.source={new / 'rows.jsonl'}"]
+    before = (run / "metrics.jsonl").read_bytes()
+    (run / "summary.json").unlink()
+    assert main(there) == 0
+    assert (run / "metrics.jsonl").read_bytes() == before
+    assert yaml.safe_load((run / "config.yaml").read_text())["data"]["train"]["source"] == str(new / "rows.jsonl")
+    # A link to the rows, whose pictures are elsewhere.
+    (tmp_path / "rows.jsonl").symlink_to(new / "rows.jsonl")
+    (run / "summary.json").unlink()
+    linked = [*there[:-1], f"data.train.source={tmp_path / 'rows.jsonl'}"]
+    assert main(linked) == 2
+    assert main([*linked, f"data.train.image_root={new}"]) == 0
+    assert (run / "metrics.jsonl").read_bytes() == before
+    (run / "summary.json").unlink()
+    assert main([*there, "data.train.image_root=null"]) == 0
+    (tmp_path / "rows.jsonl").unlink()
+    # Of a finished run no data are read, unless they are said to lie in another place.
+    (tmp_path / "rows.jsonl").write_text((new / "rows.jsonl").read_text().replace('"answer": "5"', '"answer": "6"'))
+    other = [*there[:-1], f"data.train.source={tmp_path / 'rows.jsonl'}", f"data.train.image_root={new}"]
+    capsys.readouterr()
+    assert main(there) == 0
+    assert "already finished" in capsys.readouterr().err
+    assert main(other) == 2
+    assert "the train data (rows.jsonl) are not those this run began with" in capsys.readouterr().err
+    # Without the record of the rows nothing shows that they are the same.
+    (run / "data_check.json").unlink()
+    assert main(other) == 2
+    assert "other settings (data.train.image_root: none -> " in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_finished_run_is_finished_although_a_file_of_the_user_s_has_changed(
+    tiny_checkpoints: Mapping[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    models = {"a": tiny_checkpoints["qwen2"], "b": tiny_checkpoints["llama"]}
+    config = write_config(tmp_path, changed(small_config(models, "text"), steps=1, sampling__max_new_tokens=2))
+    mine = tmp_path / "own_reward_of_a_run.py"
+    mine.write_text("def short(lengths):\n    return [-n for n in lengths[1:]]\n")
+    argv = ["train", str(config), "--run-dir", str(tmp_path / "run"), f"reward={mine.name}:short", "--quiet"]
+    assert main(argv) == 1
+    assert "completions of row" in capsys.readouterr().err
+    monkeypatch.delitem(sys.modules, mine.stem)
+    monkeypatch.setattr(REWARDS, "_outside", {})
+    mine.write_text("def short(lengths):\n    return [-n for n in lengths]\n")
+    assert main(argv) == 0
+    mine.write_text("def short(lengths):\n    return lengths\n")
+    capsys.readouterr()
+    assert main(argv[:-1]) == 0
+    told = capsys.readouterr().err
+    assert "already finished (1 steps), with " in told
+    assert "not with your own_reward_of_a_run.py, which has changed since (line 2: 'return [-n" in told

@@ -179,6 +179,16 @@ def test_spreads_and_mean_curves_are_over_what_is_known():
     assert mean_curve([[(1, 0.0), (2, 1.0)], [(1, 1.0)], []]) == [(1, 0.5), (2, 1.0)]
 
 
+def test_a_list_of_values_is_for_a_sweep(tmp_path: Path, capsys):
+    command = ["train", str(QUICKSTART), "optimizer.lr=1e-4,3e-4", "steps=2", "--run-dir", str(tmp_path / "run")]
+    assert main(command) == 2
+    assert "`mmcorl sweep " in (told := capsys.readouterr().err)
+    assert "--grid optimizer.lr=1e-4,3e-4` trains a run with each" in told
+    assert main([*command, "optimizer.lrr=1"]) == 2
+    assert "--grid" not in capsys.readouterr().err, "the list is not what is wrong first"
+    assert list(tmp_path.iterdir()) == []
+
+
 # -- the command ----------------------------------------------------------------------------------------------------
 
 
@@ -234,6 +244,12 @@ def test_a_sweep_tells_what_its_runs_hold_and_goes_on_after_a_failure(config: Pa
     page = (out / "sweep.html").read_text()
     assert "Accuracy of llama on held_out" in page
     assert "<b>co_rl</b>: " in page
+    # Pages lead to each other, and say which command made them.
+    assert 'href="co_rl/seed_0/report.html"' in page
+    assert "<code>mmcorl sweep " in page
+    report = (out / "co_rl" / "seed_0" / "report.html").read_text()
+    assert 'href="../../sweep.html"' in report
+    assert "<code>mmcorl train " in report
 
     # The same command again leaves what is finished alone, also where it checkpoints otherwise.
     summary = out / "co_rl" / "seed_0" / "summary.json"
@@ -289,7 +305,7 @@ def test_ctrl_c_reaches_every_run_as_often_as_it_is_typed(config: Path, tmp_path
         _wait_for(lambda number=number: marks.read_text().count("told") >= 2 * number)
     said = process.communicate(timeout=60)[1].decode()
     assert process.returncode == 130, said
-    assert "the same command continues where it stopped" in said
+    assert "re-run the same command to resume" in said
     assert marks.read_text().count("told") == 4
 
 

@@ -92,7 +92,7 @@ def _truncate_newest(run: Path) -> None:
     os.truncate(weights, weights.stat().st_size - 1)
 
 
-RANK_1, DIED, RESUMES = "agent 'qwen', rank 1 of 2", "died without an error of its own", "the same command goes on"
+RANK_1, DIED, RESUMES = "agent 'qwen', rank 1 of 2", "died without an error of its own", "re-run the same command"
 DRAW, LOSS, WRITE = (
     "mmcorl.engines.transformers:draw",
     "mmcorl.algo.loss:policy_loss",

@@ -150,3 +150,14 @@ def test_evaluation_and_diversity_on_the_command_line(tmp_path: Path, capsys: py
     assert [pair["kind"] for pair in json.loads(capsys.readouterr().out)["pairs"]] == ["different_family"]
     for family in ("qwen2", "llama"):
         assert (tmp_path / "more" / "samples" / family / "responses.jsonl").read_text().count("\n") == 6
+
+
+def test_probes_come_from_the_engine_and_are_the_same_again(tiny_checkpoints: Mapping[str, Path]) -> None:
+    """K completions of each prompt with a seed of their own; the rollout after them draws what it would have drawn."""
+    agent = worker(tiny_checkpoints["qwen2_5_vl"], engine=VLLM, training={"dtype": "fp32"})
+    prompts = mixed_prompts("qwen2_5_vl")
+    drawn = agent.rollout(prompts, 1)
+    first, again = agent.probe(prompts), agent.probe(prompts)
+    assert first == again
+    assert [len(group.completions) for group in first] == [agent.config.batch.completions] * len(prompts)
+    assert agent.rollout(prompts, 1) == drawn != first

@@ -84,6 +84,7 @@ def test_the_whole_response_where_nothing_is_marked():
     ):
         assert extract(response, mode="whole").answer == answer, response
     assert extract("Four score and", "length", "whole") == Extraction(None, "cut_off")
+    assert extract("<think>Four score and", "stop", "whole") == Extraction(None, "unclosed")
 
 
 @settings(max_examples=500, deadline=None)
@@ -94,7 +95,7 @@ def test_the_whole_response_where_nothing_is_marked():
 def test_any_text_gives_a_visible_answer_or_none(text: str, mode: Mode) -> None:
     extraction = extract(text, mode=mode)
     if extraction.answer is None:
-        assert extraction.source in ("none", "cut_off")
+        assert extraction.source in ("none", "unclosed")
     else:
         assert extraction.answer.strip() == extraction.answer != ""
         assert (

@@ -59,10 +59,10 @@ def test_no_program_is_made_up():
         ("42", "none"),
         (fenced("ls", "bash"), "none"),
         (fenced(""), "none"),
-        (f"```python\n{F}", "cut_off"),
-        (f"<think>{fenced(F)}", "cut_off"),
-        ("```", "cut_off"),
-        (f"{fenced('ls', 'sh')}\n```python\n{F}", "cut_off"),
+        (f"```python\n{F}", "unclosed"),
+        (f"<think>{fenced(F)}", "unclosed"),
+        ("```", "unclosed"),
+        (f"{fenced('ls', 'sh')}\n```python\n{F}", "unclosed"),
     ]:
         answer = extract_code(text)
         assert (answer.code, answer.source) == (None, source), text
@@ -72,8 +72,8 @@ def test_an_open_fence_counts_only_where_the_model_stopped_by_itself():
     text = f"```python\n{F}\n"
     assert extract_code(text, "stop").code == F
     assert extract_code(text, "length").source == "cut_off"
-    assert extract_code(text, "unknown").source == "cut_off"
-    assert extract_code("```python\ndef f(:", "stop").source == "cut_off"
+    assert extract_code(text, "unknown").source == "unclosed"
+    assert extract_code("```python\ndef f(:", "stop").source == "unclosed"
 
 
 def test_a_complete_block_counts_although_the_text_was_cut_off_later():
@@ -95,7 +95,7 @@ def test_definitions_are_those_of_the_top_level():
 @given(st.text(alphabet="`python\n \t<>/answerthik()=1", max_size=200), st.sampled_from(["stop", "length", "unknown"]))
 def test_any_text_is_read_without_an_exception(text, finish):
     answer = extract_code(text, finish)
-    assert (answer.code is None) == (answer.source in ("none", "cut_off"))
+    assert (answer.code is None) == (answer.source in ("none", "cut_off", "unclosed"))
 
 
 def test_a_megabyte_of_anything_takes_less_than_a_second():

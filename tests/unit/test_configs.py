@@ -35,7 +35,9 @@ def test_a_shipped_config_loads_and_opens_with_commands_that_work(name):
     commands = [shlex.split(line) for line in re.findall(r"^#   (mmcorl train .*?)(?:  +#.*)?$", header, re.MULTILINE)]
     assert commands, "no command to launch it"
     for _, _, path, *rest in commands:
-        assert path in (name, "my_run.yaml")
+        if path == "try.yaml":  # made by the line above it
+            continue
+        assert path in (name.removeprefix("configs/").removesuffix(".yaml"), "your_data.yaml")
         load(name, *(word for word in rest if "=" in word))
     for override in re.findall(r"'([a-z_.]+=[^']+)'", header):
         # Single agents are for the baselines, which need no peer.

@@ -14,6 +14,7 @@ from PIL import Image
 
 from mmcorl.data import DataSettings, check, load_prompts
 from mmcorl.data.row_parsing import BadRow
+from mmcorl.data.tables import UnreadableRowError, open_table
 from mmcorl.errors import UserError
 
 
@@ -310,10 +311,40 @@ def test_missing_columns_name_what_is_there(tmp_path):
     )
 
 
+def test_rows_of_csv_are_texts_as_they_are_written(tmp_path):
+    file = tmp_path / "rows.csv"
+    file.write_text(
+        '\ufeffid,question,answer,note\n007,"How many, then?",1.50,\n008,"Two\nlines",NA,x\n', encoding="utf-8"
+    )
+    source = load_prompts(DataSettings(source=str(file), columns={"answer": "answer", "id": "id"}))
+    assert [(row.row_id, row.text, row.gold) for row in source[:]] == [
+        ("007", "How many, then?", "1.50"),
+        ("008", "Two\nlines", "NA"),
+    ]
+    file.write_text("id\tquestion\n1\tWhat?\n2\n3\tA\tb\n")
+    table = open_table(str(file.rename(tmp_path / "rows.tsv")))
+    assert table.row(0, table.columns) == {"id": "1", "question": "What?"}
+    for row, words in ((1, "line 3 of rows.tsv has fewer cells"), (2, "line 4 of rows.tsv has more cells")):
+        with pytest.raises(UnreadableRowError, match=words):
+            table.row(row, table.columns)
+    for content, words in ((b"a,a\n1,2\n", "two columns of one name"), (b"a\n\xff\n", "is not CSV in UTF-8")):
+        file.write_bytes(content)
+        assert words in refusal(source=str(file))
+
+
+def test_a_folder_of_pictures_is_opened_without_progress_bars(tmp_path, capfd):
+    (tmp_path / "pictures").mkdir()
+    for number in range(3):
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / "pictures" / f"{number}.png")
+    table = open_table(str(tmp_path / "pictures"))
+    assert (len(table), table.columns) == (3, ("image",))
+    assert capfd.readouterr().err == ""
+
+
 def test_sources_that_cannot_be_opened_say_why_and_what_to_do(tmp_path):
     files = {
         "none.jsonl": (None, "no file matches"),
-        "rows.csv": (b"a,b\n", "convert it"),
+        "rows.xls": (b"a,b\n", "convert it"),
         "broken.parquet": (b"PAR1 but nothing else", "cannot be read as parquet"),
         "object.json": (b'{"question": "1+1"}', "must be a list of objects"),
         "lines.json": (b'{"question": "1+1"}\n{"question": "1+2"}\n', "rename it to .jsonl"),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from eval_suite.grading import GRADER, Grader, clean_gold, grade, parse_options
 from eval_suite.grading.options import plain_options
 from eval_suite.grading.rules import OUT_OF_TIME
+from eval_suite.harnesses import rule_grader
 from eval_suite.items import Item, Response
 from mmcorl.answers import RELATION, Equivalence
 from mmcorl.errors import UserError
@@ -33,9 +34,12 @@ def tagged(relation: Equivalence, answer: str, gold: str, **reference: Any) -> b
 
 
 def test_commitment(relation: Equivalence) -> None:
-    for response, finish_reason, answer, cut_off in cases("grading", "commitment"):
+    for response, finish_reason, answer, why in cases("grading", "commitment"):
         verdict = grade(response, "4", finish_reason=finish_reason, relation=relation)
-        assert (verdict.answer, verdict.cut_off, verdict.committed) == (answer, cut_off, answer is not None), response
+        found = {"commits": verdict.committed, "cut_off": verdict.cut_off, "unclosed": verdict.unclosed}
+        assert (verdict.answer, [name for name, holds in found.items() if holds] or ["none"]) == (answer, [why]), (
+            response
+        )
         assert verdict.correct == verdict.rule == (answer == "4")
         assert verdict.stage == ("rule" if answer else "no_answer")
 
@@ -357,3 +361,15 @@ def test_the_catalogue_of_graded_cases(tmp_path: Path, monkeypatch: pytest.Monke
     assert wrong == []
     assert slow == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_task_that_asks_for_another_form_is_told_once(capsys: pytest.CaptureFixture[str]):
+    process_results = rule_grader(gold="answer")
+    for _ in range(40):
+        assert process_results({"answer": "4"}, ["#### 4"]) == {"mmcorl_rules": 0.0}
+    assert capsys.readouterr().err.count("20 of the first 20 responses have no answer") == 1
+    assert process_results({"answer": "4"}, [["\\boxed{4}"]]) == {"mmcorl_rules": 1.0}
+    for empty in ([], [None], [[]]):
+        assert process_results({"answer": "4"}, empty) == {"mmcorl_rules": 0.0}
+    with pytest.raises(UserError, match="no known answer"):
+        process_results({"answer": None}, ["\\boxed{4}"])

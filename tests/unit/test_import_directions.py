@@ -121,7 +121,7 @@ def test_only_the_command_line_names_eval_suite():
 
 def test_the_way_to_the_loss_is_short():
     assert hops() <= 5
-    assert len(list((ROOT / "mmcorl").glob("*.py"))) <= 8
+    assert len({*(ROOT / "mmcorl").glob("*.py")} - {ROOT / "mmcorl" / "__main__.py"}) <= 8
 
 
 def test_trl_is_an_oracle_of_the_tests_only():

@@ -49,7 +49,7 @@ class Typed(RemoteAgent):
     def call(self, method: str, arguments: Any, during: str) -> list[Any]:
         self.calls.append((method, arguments))
         assert len(arguments) == self.ranks
-        if method == "rollout":
+        if method in ("rollout", "probe"):
             texts = [Completion(f"rank {rank}", None, 1, "stop") for rank in range(self.ranks)]
             return [
                 [Group(prompt.uid, (text,)) for prompt in local[0]]
@@ -80,6 +80,8 @@ def test_a_group_stays_with_its_rank_and_order_is_kept() -> None:
     assert agent.calls[1] == ("update", shares)
     assert agent.take_rates(3) == {"mfu": 0.0}
     assert [one.text for one in agent.evaluate(prompts)] == list("vwxyz")
+    assert [(group.uid, group.completions[0].text) for group in agent.probe(prompts[:1])] == [("v", "rank 0")]
+    assert agent.calls[-1] == ("probe", [(prompts[:1],), ([],)])
 
 
 def test_rates_of_a_step_and_of_a_run() -> None:

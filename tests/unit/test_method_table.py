@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mmcorl.report.charts import Series, line_chart
 from mmcorl.report.method_table import method_table
-from mmcorl.report.sweep_page import spread
+from mmcorl.report.sweep_page import score_table, spread
 from mmcorl.report.table import latex, markdown, plain
 from mmcorl.tools.sweep import Spread
 
@@ -24,7 +24,7 @@ Family+          78.4_ 55.2_ 30.1* 59.2* 22.2  50.4  12.0  43.9*
 STYLES = {"*": "bold", "_": "underline"}
 
 
-def llama() -> tuple[list[dict[str, object]], list[list[str]]]:
+def llama(deviation: float | None = None) -> tuple[list[dict[str, object]], list[list[str]]]:
     """The printed rows, and their cells with marks."""
     printed = [line.split() for line in LLAMA.strip().splitlines()]
     base = {
@@ -34,7 +34,7 @@ def llama() -> tuple[list[dict[str, object]], list[list[str]]]:
     rows = []
     for name, *values, _ in printed[1:]:
         numbers = [float(value.rstrip("*_")) / 100 for value in values]
-        own = {f"accuracy/{key}/llama": Spread(value, 0.012, 3) for key, value in zip(SETS, numbers, strict=True)}
+        own = {f"accuracy/{key}/llama": Spread(value, deviation, 3) for key, value in zip(SETS, numbers, strict=True)}
         means = {f"accuracy/{key}": Spread(value, None, 1) for key, value in zip(SETS, numbers, strict=True)}
         rows.append({"method": name, "seeds": [0], **base, **own, **means})
     return rows, printed
@@ -49,18 +49,59 @@ def test_the_marks_of_the_papers_first_table():
         assert line[0].text == name
         assert [cell.text for cell in line[1:]] == [value.rstrip("*_") for value in expected]
         assert [cell.style for cell in line[1:]] == [STYLES.get(value[-1], "") for value in expected], name
-    assert table.rows[1][1].small == "±1.2"
+
+
+def test_what_is_within_noise_of_the_next_is_not_marked():
+    values = {"a": (0.861, 0.023, 0.650, 0.021), "b": (0.864, 0.005, 0.791, 0.027)}
+    rows = [
+        {"method": name, "seeds": [0, 1], "accuracy/x": None, "accuracy/y": None}
+        | {"accuracy/x/q": Spread(x, of_x, 2), "accuracy/y/q": Spread(y, of_y, 2)}
+        for name, (x, of_x, y, of_y) in values.items()
+    ]
+    # 1.96 * sqrt((0.023^2 + 0.005^2) / 2) = 0.033 > 0.003, and 1.96 * sqrt((0.021^2 + 0.027^2) / 2) = 0.047 < 0.141.
+    _, a, b = method_table(rows, {"q": "q"}, ()).rows
+    assert [cell.style for cell in a[1:3]] == ["", ""], "of two methods none is second best"
+    assert [cell.style for cell in b[1:3]] == ["", "bold"]
+    (_, _, one), (_, _, other) = (
+        row[:3]
+        for row in score_table(
+            [{"method": r["method"], "seeds": [0, 1], "accuracy/x": r["accuracy/x/q"]} for r in rows]
+        ).rows
+    )
+    assert (one.style, other.style) == ("", "")
+
+
+def test_a_sweep_without_known_answers_shows_what_needs_none():
+    rows = [
+        {"method": name, "seeds": [0, 1], "start/h": None, "accuracy/h": None, "accuracy/h/q": None}
+        | {
+            "agreement/h": Spread(0.25, 0.1, 2),
+            "votes_agreement": Spread(0.5, 0.0, 2),
+            "reward_mean": Spread(0.4, 0.02, 2),
+        }
+        | {"answer_diversity": Spread(0.9, 0.03, 2), "pseudo_label_accuracy": None, "tokens": Spread(1e4, 8.5, 2)}
+        for name in ("a", "b")
+    ]
+    table = score_table(rows)
+    shown = len(table.columns) - table.optional
+    assert [head for head, _ in table.columns[:shown]] == [
+        *("method", "seeds", "agreement on h", "agreement of votes", "reward", "diversity")
+    ]
+    assert [(cell.text, cell.small) for cell in table.rows[0][2:shown]] == [
+        *(("0.250", "±0.100"), ("0.500", "±0.000"), ("0.400", "±0.020"), ("0.900", "±0.030"))
+    ]
+    assert [head for head, _ in table.columns[shown:]] == ["tokens"]
 
 
 def test_blocks_and_marks_in_every_form():
-    rows, _ = llama()
+    rows, _ = llama(0.002)
     both = [{**row, **{f"{key}x": one for key, one in row.items() if key.endswith("/llama")}} for row in rows]
     table = method_table(both, {"llama": "the first", "llamax": "the second"}, ())
     assert dict(table.groups) == {0: "the first", len(rows) + 1: "the second"}
     text = plain([table], width=160)
     assert text.index("the first") < text.index("TTRL") < text.index("the second")
     assert "| *the second* |  |" in markdown([table])
-    assert "**80.5** <sub>±1.2</sub>" in markdown([table])
+    assert "**80.5** <sub>±0.2</sub>" in markdown([table])
     assert r"\multicolumn{9}{c}{\textit{the second}}" in latex([table])
     assert r"\textbf{80.5}" in latex([table])
     assert r"\underline{" in latex([table])

@@ -11,7 +11,7 @@ from doubles import Letters, labels_of
 from mmcorl.answers import open_relation
 from mmcorl.labels.supervision import Supervision
 from mmcorl.rewards import Reward
-from mmcorl.run.metrics import step_metrics, validation_metrics, votes_records
+from mmcorl.run.metrics import answer_diversity, step_metrics, validation_metrics, votes_records
 from mmcorl.types import Completion, Group, Prompt
 
 SAME = Letters()
@@ -75,7 +75,10 @@ def test_a_step_of_two_agents_by_hand():
     assert a["tie_share"] == pytest.approx(1 / 3)
     assert a["unlabelled_share"] == 0.0
     assert a["unparsed_share"] == a["cut_off_share"] == pytest.approx(5 / 12)
+    assert a["unclosed_share"] == a["no_answer_share"] == 0.0
     assert a["vote_share"] == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
+    # A's answers to p and q share nothing; r has none.
+    assert a["answer_diversity"] == 1.0
     # Sampled answers against gold, where there is gold: 2 of 4 say 3, 2 of 4 say red.
     assert a["sampled_accuracy"] == pytest.approx(4 / 8)
     # Its labels against gold: 4 is not 3, red is red; the third prompt has no gold.
@@ -127,6 +130,17 @@ def test_what_json_cannot_say_is_none():
     assert json.loads(json.dumps(line, allow_nan=False)) == line
 
 
+def test_diversity_is_the_chance_that_answers_to_two_prompts_differ():
+    assert answer_diversity([[("a", 2)], [("a", 8)], [("a", 1)]]) == 0.0
+    assert answer_diversity([[("a", 1)], [("b", 1)]]) == 1.0
+    # Pairs of prompts: 1/2 * 1, 1/2 * 1/4 + 1/2 * 3/4 and 1/4 are alike, of three pairs.
+    votes = [[("a", 1), ("b", 1)], [("a", 8)], [("b", 3), ("a", 1)]]
+    assert answer_diversity(votes) == pytest.approx(1 - (0.5 + 0.5 + 0.25) / 3)
+    # Prompts without an answer say nothing.
+    assert answer_diversity([*votes, []]) == answer_diversity(votes)
+    assert answer_diversity([[("a", 1)], []]) is None
+
+
 def test_a_vote_line_says_who_answered_elected_and_earned_what():
     labels, rewards = one_step()
     lines = votes_records(7, ["A", "B"], PROMPTS, GROUPS, labels, rewards)
@@ -160,6 +174,8 @@ def test_a_validation_by_hand():
         "graded": 2,
         "unparsed_share": 0.0,
         "cut_off_share": 0.0,
+        "unclosed_share": 0.0,
+        "no_answer_share": 0.0,
         "completion_length": 20.0,
         "by_tag": {"colour": 0.0, "count": 1.0},
     }
@@ -204,3 +220,17 @@ def test_similarity_to_known_answers_is_told_where_answers_may_be_more_or_less_a
     assert (held["agents"]["A"]["similarity"], held["agents"]["A"]["accuracy"]) == (0.25, 0.0)
     assert "similarity" not in graded["agents"]["A"], "a benchmark grades by its own rules"
     assert "sampled_similarity" not in record()["agents"]["A"]
+
+
+def test_responses_without_an_answer_are_told_apart_by_how_they_ended():
+    row = (
+        Completion("a", "3", 1, "length"),
+        Completion("b", None, 1, "length"),
+        Completion("c", None, 1, "stop", unclosed=True),
+        Completion("d", None, 1, "stop"),
+        Completion("e", None, 1, "stop"),
+    )
+    prompts = [Prompt(name, f"row {name}", "?", gold="3") for name in "pqrst"]
+    line = validation_metrics(["A"], prompts, [row], SAME, "set", 1)["agents"]["A"]
+    # Two hit the token limit, one of them after its answer; those without an answer are 1 + 1 + 2 of 5.
+    assert [line[f"{key}_share"] for key in ("unparsed", "cut_off", "unclosed", "no_answer")] == [0.8, 0.4, 0.2, 0.4]

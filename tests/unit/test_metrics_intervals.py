@@ -11,10 +11,9 @@ from eval_suite.metrics.intervals import (
     Cluster,
     clustered_interval,
     clustered_standard_error,
-    percentile_interval,
-    resampled_ratios,
     wilson,
 )
+from mmcorl.analysis.paired import percentile_interval, resampled_ratios
 
 
 def test_wilson_gives_newcombes_published_bounds() -> None:

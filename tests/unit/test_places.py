@@ -6,6 +6,7 @@ import math
 from itertools import permutations
 
 import pytest
+import scipy.optimize  # noqa: F401  # imported by the first match otherwise, within the deadline of an example
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -57,7 +57,7 @@ def test_plain_lines_hold_validations_the_first_and_the_last_step(encoding: str)
     lines = written(console).splitlines()
     assert lines[0].startswith("step 2/500  ")
     assert len(lines) <= 5, "not one line per step: 500 steps take well under 5 seconds"
-    agent = "reward 0.86, sampled acc 0.89, label acc 0.97, no answer in 0.75"
+    agent = "reward 0.86, sampled acc 0.89, pseudo-label acc 0.97, no answer in 0.75"
     assert lines[-2:] == [
         f"step 500/500  qwen: {agent}  intern: {agent}  agreement 0.94",
         "step 500/500  validation held_out  qwen 0.520 -> 0.988  intern 0.520 -> 0.988  agreement 0.200 -> 0.980",

@@ -147,6 +147,13 @@ def test_what_a_checkpoint_was_trained_with_is_read_where_it_lies(tmp_path: Path
     (final / "mmcorl.json").symlink_to("blob")
     with pytest.raises(UserError, match=says):
         trained_with(str(final))
+    # Without the file the run says it, whose config is damaged here.
+    (final / "mmcorl.json").unlink()
+    run = final.resolve().parents[1]
+    (run / "metrics.jsonl").touch()
+    (run / "config.yaml").write_text("")
+    with pytest.raises(UserError, match=r"config.yaml' does not say"):
+        trained_with(str(final))
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_a_run_adds_form_to_either_reward():
 
 def test_what_a_reward_returns_is_checked(monkeypatch):
     for returned, words in (
-        ([1.0], "returned 1 numbers for the 2 completions of prompt p"),
+        ([1.0], "returned 1 numbers for the 2 completions of row '1'"),
         ("ab", "not a list of numbers"),
         ([1.0, float("nan")], "rewards must be finite"),
     ):

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,8 +12,11 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from mmcorl.config.schema import LoggingSettings
 from mmcorl.errors import UserError
-from mmcorl.run.trackers import Trackers, flatten, require_trackers
+from mmcorl.run import trackers as trackers_module
+from mmcorl.run.trackers import NAMES, Trackers, flatten, require_trackers
+from mmcorl.run.tracking_services import Begun, Service
 
 
 def resumed(folder: Path, start_step: int) -> Trackers:
@@ -96,28 +97,71 @@ def test_a_damaged_state_does_not_keep_tensorboard_from_going_on(content: str, t
     assert json.loads((tmp_path / "trackers.json").read_text()) == {"ids": {}, "sent": {"step": 3}}
 
 
-@pytest.mark.parametrize("name", ["wandb", "trackio"])
-def test_other_trackers_run_or_are_refused(name: str, tmp_path: Path) -> None:
-    """Where the package is installed it takes the numbers offline, twice opened; elsewhere it is refused."""
-    with pytest.raises(UserError, match=r"'tensorbored'.*tensorboard, wandb, trackio"):
+def test_other_trackers_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"'tensorbored'.*tensorboard, wandb, trackio, mlflow, swanlab, comet_ml, aim"):
         require_trackers(["tensorbored"])
-    if importlib.util.find_spec(name) is None:
-        with pytest.raises(UserError, match=f"pip install {name}"):
-            Trackers(tmp_path, names=("tensorboard", name))
-        assert list(tmp_path.iterdir()) == [], "refused before anything is written"
-        return
-    code = (
-        "import sys; from pathlib import Path; from mmcorl.run.trackers import Trackers\n"
-        "start = int(sys.argv[3])\n"
-        "with Trackers(Path(sys.argv[1]), (sys.argv[2],), {'name': 'r'}, start_step=start) as t:\n"
-        "    for s in range(start + 1, start + 5):\n"
-        "        t.log({'step': s, 'agents': {'qwen': {'reward_mean': s / 8}}})\n"
-    )
-    environment = {**os.environ, "WANDB_MODE": "offline", "TRACKIO_DIR": str(tmp_path / "store"), "HOME": str(tmp_path)}
-    for start in ("0", "2"):
-        command = [sys.executable, "-c", code, str(tmp_path), name, start]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        assert done.stdout == ""
-    state = json.loads((tmp_path / "trackers.json").read_text())
-    assert state["sent"] == {"step": 6}
-    assert list(state["ids"]) == [name]
+    for name in NAMES[1:]:
+        if importlib.util.find_spec(name) is None:
+            with pytest.raises(UserError, match=f"pip install {name}"):
+                Trackers(tmp_path, names=("tensorboard", name))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_service_that_does_not_start_ends_the_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Kind(Service):
+        def start(self, name: str, begun: Begun, config: Any) -> Any:
+            threading.Event().wait()
+
+    monkeypatch.setitem(trackers_module.SERVICES, "slow", Kind("", lambda begun: {}, lambda tracker, gallery: None))
+    monkeypatch.setattr(trackers_module, "require_trackers", lambda names: None)
+    monkeypatch.setattr(trackers_module, "STARTING", 0.1)
+    with pytest.raises(UserError, match=r"slow cannot start \(no answer within 0\.1 s\).*leave it out"):
+        Trackers(tmp_path, ("slow",))
+
+
+def test_one_tracker_need_not_be_a_list() -> None:
+    assert LoggingSettings.model_validate({"trackers": "wandb"}).trackers == ("wandb",)
+    assert LoggingSettings.model_validate({"trackers": ["aim", "mlflow"]}).trackers == ("aim", "mlflow")
+    with pytest.raises(ValueError, match="wandb"):
+        LoggingSettings.model_validate({"trackers": "wand"})
+
+
+def test_a_service_that_fails_or_hangs_never_holds_up_the_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One raises at its third record, one takes the first and never returns; TensorBoard gets everything."""
+    taken: list[int] = []
+
+    class Broken:
+        def log(self, values: dict[str, float], step: int) -> None:
+            if step == 3:
+                raise OSError("503 from the server")
+            taken.append(step)
+
+        def finish(self) -> None:
+            taken.append(-1)
+
+    class Hanging(Broken):
+        def log(self, values: dict[str, float], step: int) -> None:
+            threading.Event().wait()
+
+    class Kind(Service):
+        def start(self, name: str, begun: Begun, config: Any) -> Any:
+            return Broken() if name == "broken" else Hanging()
+
+    for name in ("broken", "hanging"):
+        monkeypatch.setitem(trackers_module.SERVICES, name, Kind("", lambda begun: {}, lambda tracker, gallery: None))
+    monkeypatch.setattr(trackers_module, "require_trackers", lambda names: None)
+    monkeypatch.setattr(trackers_module, "PATIENCE", 0.2)
+    start = time.monotonic()
+    with Trackers(tmp_path, ("broken", "hanging")) as trackers:
+        for step in range(1, 7):
+            trackers.log(metrics(step))
+            time.sleep(0.02)
+    assert time.monotonic() - start < 5
+    assert taken == [1, 2], "nothing after the error, no end either"
+    told = capsys.readouterr().err
+    assert told.count("broken takes no more") == 1
+    assert "503 from the server" in told
+    assert told.count("hanging takes no more of this run (it did not end within 0.2 s)") == 1
+    assert [step for step, _ in points(tmp_path, "cohort/agreement")] == [1, 2, 3, 4, 5, 6]

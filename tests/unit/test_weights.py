@@ -108,6 +108,8 @@ def test_an_export_has_the_dtype_of_the_starting_checkpoint(
     agent.save(tmp_path / "saved")
     agent.export(tmp_path / "exported")
     assert dtypes(tmp_path / "exported") == {start}
+    modes = {file.stat().st_mode for file in (tmp_path / "exported").iterdir() if file.is_file()}
+    assert len(modes) == 1, "whoever may read the config may read the weights"
     config = json.loads((tmp_path / "exported" / "config.json").read_text())
     assert said(config) == {str(start).removeprefix("torch.")}
     if "lora" not in training:

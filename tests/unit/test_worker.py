@@ -325,6 +325,24 @@ def test_evaluation_is_greedy_and_has_a_length_of_its_own(tiny_checkpoints: Mapp
         assert {one.tokens for group in agent.rollout(prompts, 1) for one in group.completions} == {6}
 
 
+def test_probes_change_nothing_and_are_the_same_again(tiny_checkpoints: Mapping[str, Path]) -> None:
+    """Between a rollout and its update, where they would do most harm; once more after it the weights differ."""
+    prompts, results = mixed_prompts("qwen2"), []
+    for probed in (False, True):
+        agent = worker(tiny_checkpoints["qwen2"], optimizer={"lr": 0.05})
+        rollout(agent, prompts, 1)
+        if probed:
+            first, again = agent.probe(prompts), agent.probe(prompts)
+            assert first == again
+            assert [group.uid for group in first] == [one.uid for one in prompts]
+            assert {len(group.completions) for group in first} == {agent.config.batch.completions}
+            assert len({one.text for group in first for one in group.completions}) > 1, "sampled, not greedy"
+        results.append(agent.update(rewards_of(agent), 1))
+        if probed:
+            assert agent.probe(prompts) != first
+    assert results[0] == results[1]
+
+
 # -- low-rank adapters -------------------------------------------------------------------------------------------
 
 

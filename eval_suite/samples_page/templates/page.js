@@ -5,7 +5,7 @@
   // A row: item, sample, kind, right, answer, reason, [judge's word, its raw words], finish reason, tokens, text parts.
   const [ITEM, SAMPLE, KIND, RIGHT, ANSWER, REASON, JUDGE, FINISH, TOKENS, TEXT] = Array(10).keys();
   const KINDS = ["rule: right", "rule: wrong, no judge asked", "judge: recovered", "judge: refused", "judge unclear",
-    "judge failed", "no answer: none given", "no answer: cut off", "no response"];
+    "judge failed", "no answer: none given", "no answer: cut off", "no response", "no answer: unclosed tag or box"];
   const OPEN_KINDS = new Set([4, 5, 8]);
   const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
   const PLACE = "<image>";

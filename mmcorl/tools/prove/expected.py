@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from mmcorl.system.itself import itself
 from mmcorl.tools.prove.stage import Scale, training_of
 from model_adapters.testing.shapes import FULL, HUB
 
@@ -59,7 +59,7 @@ def ask(family: str, prompts: int, completions: int, tokens: int) -> Expected:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "update.yaml")
         file.write_text(json.dumps(config), encoding="utf-8")
-        command = [sys.executable, "-m", "mmcorl.cli", "doctor", str(file), "--dry", "--json"]
+        command = [*itself(), "doctor", str(file), "--dry", "--json"]
         told = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
     (found,) = json.loads(told)
     return read(found)

@@ -77,7 +77,7 @@ class Asking:
         if summary.stopped:
             raise RunError(
                 f"{summary.stopped} {self.finished} of {self.rows} rows are done, and every reply so far is "
-                "kept: the same command goes on from there"
+                "kept: re-run the same command to resume"
             )
         self.asked += summary.asked
         self.known += len(mapped) - summary.asked

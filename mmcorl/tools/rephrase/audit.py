@@ -146,7 +146,7 @@ def audit(
             if not isinstance(answers[0][n], Breach) and not isinstance(answers[1][n], Breach)
         ]
     if not pairs:
-        raise RunError(f"no reply came for any of {len(rows)} rows: the same command asks again")
+        raise RunError(f"no reply came for any of {len(rows)} rows: re-run the same command to retry")
     report = _report(view, solver.name, usable.counts, len(kept), len(rows), pairs)
     differing = "".join(json.dumps(pair, ensure_ascii=False) + "\n" for pair in pairs if not pair["kept"])
     settings = {"rows": options.rows, "seed": options.seed}

@@ -1,0 +1,62 @@
+"""The command that serves run folders to a browser: view."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Annotated
+
+from mmcorl.cli.arguments import Arguments, Flag, command
+from mmcorl.errors import UserError
+
+PORT = 8365
+"""Where it listens unless told otherwise; a free port where this one is taken."""
+EPILOG = """examples:
+  mmcorl view                                    runs/, sweeps/ and evals/ of this folder
+  mmcorl view runs/quickstart runs/self          two runs
+  mmcorl view /data/experiments --port 9000
+on another machine: run it there, `ssh -L 8365:127.0.0.1:8365 MACHINE` here, and open http://127.0.0.1:8365/
+"""
+
+
+class ViewArguments(Arguments):
+    folders: Annotated[tuple[Path, ...], Flag(positional=True, metavar="DIR")] = ()
+    """folders of runs, sweeps and evaluations, or that hold many of them (default: runs, sweeps and evals)"""
+    port: Annotated[int | None, Flag(metavar="N")] = None
+    """port on 127.0.0.1 (default: 8365, or a free one where that is taken)"""
+    open: bool = False
+    """open a browser"""
+
+
+@command("view", "look at runs in a browser: compared, prompt by prompt, live while they train", epilog=EPILOG)
+def view(asked: ViewArguments) -> int:
+    """Serve until Ctrl-C."""
+    if asked.port is not None and not 0 <= asked.port < 1 << 16:
+        raise UserError(f"--port is {asked.port}, but ports are 0 to 65535: choose another, or leave it out")
+
+    from mmcorl.view.folders import default_roots
+    from mmcorl.view.server import Server
+
+    roots = list(asked.folders) or default_roots()
+    try:
+        server = Server(roots, PORT if asked.port is None else asked.port)
+    except OSError as error:
+        if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+            raise
+        if asked.port is not None:
+            raise UserError(f"port {asked.port} cannot be used ({error.strerror}): choose another --port") from error
+        server = Server(roots, 0)
+    port = server.server_address[1]
+    print(server.address)
+    print(f"from another machine: ssh -L {port}:127.0.0.1:{port} THIS_MACHINE. Ctrl-C ends it.", flush=True)
+    if asked.open:
+        import webbrowser
+
+        webbrowser.open(server.address)
+    try:
+        server.serve_forever(poll_interval=0.2)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.server_close()
+    return 0

@@ -1,0 +1,71 @@
+"""Start and end of runs without known answers: agreement, reward and answer diversity."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mmcorl.analysis.intervals import is_within_noise
+from mmcorl.report.caveats import COUNTERPARTS
+from mmcorl.report.page import share
+from mmcorl.report.table import Align, Cell, Table, cells
+from mmcorl.run.reader import RunFiles, StartEnd, dig
+from mmcorl.run.summary import training, window
+
+
+def is_blind(run: RunFiles) -> bool:
+    """Whether a run has trained and no accuracy is known of it."""
+    known = any(run.accuracy(name, agent).start is not None for name in run.sets for agent in run.agents)
+    return bool(run.metrics) and not known
+
+
+def training_table(runs: Sequence[RunFiles], labels: Sequence[str], *, in_file: bool = False) -> Table:
+    """Return agreement, reward and answer diversity from start to end, for runs without known answers.
+
+    A group of rows per run; `in_file` instead has run and method as columns, as papers and spreadsheets want them.
+    """
+    body: list[list[Cell]] = []
+    groups: dict[int, str] = {}
+    for run, label in zip(runs, labels, strict=True):
+        groups[len(body)] = label if len(runs) > 1 and not in_file else ""
+        shown = training(run.metrics, run.agents)
+        lines = [_line("agreement of votes", shown["agreement"])]
+        lines += [_line(f"agreement on {name}", vars(run.agreement(name)), _prompts(run, name)) for name in run.sets]
+        for agent, numbers in shown["agents"].items():
+            lines.append(_line(f"{agent}: reward", numbers["reward"]))
+            lines.append(_line(f"{agent}: answer diversity", numbers["answer_diversity"]))
+        named = [cells(label, run.supervision_label), *[cells("", "")] * (len(lines) - 1)]
+        body += [[*name, *line] for name, line in zip(named, lines, strict=True)] if in_file else lines
+    columns: list[tuple[str, Align]] = [("run", "left"), ("method", "left")] if in_file else []
+    columns += [("", "left"), ("start", "right"), ("end", "right"), ("change", "right")]
+    return Table("Without known answers, from start to end", columns, body, [_note(runs)], groups=groups)
+
+
+def _prompts(run: RunFiles, name: str) -> int | None:
+    return max((run.accuracy(name, agent).items or 0 for agent in run.agents), default=0) or None
+
+
+def _line(name: str, ends: dict[str, Any], prompts: int | None = None) -> list[Cell]:
+    start, end = ends["start"], ends["end"]
+    change = StartEnd(start, end).change
+    shown = "–" if change is None else f"{change:+.3f}"
+    noise = change and is_within_noise(start, end, prompts)
+    return cells(name, share(start), share(end), f"~ {shown}" if noise else shown)
+
+
+def _note(runs: Sequence[RunFiles]) -> str:
+    steps = sorted({window(len(run.metrics)) for run in runs})
+    count = " to ".join(map(str, dict.fromkeys([steps[0], steps[-1]]))) if steps else "0"
+    told = f"Votes, reward and diversity are means of the first {count} and the last {count} steps"
+    if prompts := sorted({n for run in runs for name in run.sets if (n := _prompts(run, name))}):
+        of = " to ".join(map(str, dict.fromkeys([prompts[0], prompts[-1]])))
+        told += (
+            f"; agreement on a set is of greedy answers to {of} prompts, at the first and the last evaluation, and ~ "
+            "marks a change of it within sampling noise"
+        )
+    by_label = all(str(dig(run.config, "reward", "kind") or "match") in COUNTERPARTS for run in runs)
+    reward = "reward is agreement with a label, and " if by_label else ""
+    return (
+        f"{told}. No answers are known, so nothing here says what is right: {reward}diversity is how often answers to "
+        "two prompts differ."
+    )

@@ -1,0 +1,456 @@
+"""What is wrong with a run, told without known answers: findings, each with a number and what to do.
+
+Votes and confidence say nothing about being right: training on them can make agents surer of the same mistakes. What
+peers add is a second opinion, so the strongest sign is that agents become surer without coming closer to each other.
+All signs compare the last steps with the first, and a change that may be chance is no sign. Where agents share their
+mistakes from the start, as two copies of a model do, agreement looks like success, and no sign can tell.
+
+docs/thesis.md counts misses and false alarms, as `python -m tests.bench.alarms` does for any runs with known answers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal
+
+from mmcorl.errors import RunError
+from mmcorl.run.reader import dig, mapping, number, read_run
+
+WINDOW = 10
+"""First steps, and at least as many last ones, that are compared; so many last ones say what is so now."""
+LEAST = 5
+"""Steps from which something can be so."""
+LONGEST = 100
+"""Last steps are a third of the run so far, and at most so many: what is kept does not grow with the run."""
+ALIKE = 0.6
+"""Share of its first answer diversity below which an agent has collapsed; every one that learned kept 0.9 of it."""
+CONSTANT = 0.1
+"""Answer diversity below which an agent answers alike however it began; by itself, that is no collapse."""
+EQUAL = 0.98
+"""Share of groups with all-equal rewards from which hardly anything is learned. Runs that learned had up to 0.975 over
+ten steps, 35 of 232 of them more than 0.8 at the end."""
+UNANSWERED = 0.25
+"""Share of completions without an answer, cut off or unclosed; up to 0.15 in runs that learned."""
+TIED = 0.45
+"""Share of votes that tie; up to 0.39 in runs that learned, all with two completions."""
+DRIFTED, COVERED = 0.05, 0.3
+"""Mean |log p| in nats by which engine and trainer differ: beyond rounding in bf16, and beyond what importance
+correction covers. See `mmcorl.trainer.parity`."""
+GROWN = 5.0
+"""Times the first such difference that is a drift from `DRIFTED` on."""
+FLAT = 0.02
+"""Change of reward and of the majority's share below which an agent has learned nothing, if chance explains it, too: 1
+of 543 agents that learned had so little."""
+PATIENCE = 40
+"""Steps before that is said."""
+ERRORS = 2.5
+"""Standard errors, from the scatter of steps, that a change of votes must exceed."""
+SURER = 0.03
+"""Rise of the share of votes for the majority answer from which agents count as surer."""
+APART = 0.15
+"""Fall of agreement from its best that is a sign, if it also exceeds `BEST_ERRORS`."""
+BEST_ERRORS = 5.0
+"""Standard errors, where any of many windows may differ by chance, as the best of them does."""
+ENTROPY = 0.25
+"""Share of its first entropy at which an agent has hardly any left to explore with."""
+CLOSER = 0.1
+"""Rise of agreement that explains that loss: peers who learn from each other end up sure, too."""
+LENGTH = 2.0
+"""Factor by which completions grow or shrink."""
+KINDS = (
+    "collapsed",
+    "no_gradient",
+    "unparsed",
+    "cut_off",
+    "unclosed",
+    "ties",
+    "drift",
+    "dragged",
+    "apart",
+    "surer",
+    "alike",
+    "entropy",
+    "length",
+    "flat",
+)
+"""By gravity."""
+
+Line = Mapping[str, Any]
+Numbers = Mapping[tuple[str, ...], float]
+"""The known numbers of a line by their keys."""
+READ = (
+    "reward_mean",
+    "zero_variance_share",
+    "tie_share",
+    "unparsed_share",
+    "cut_off_share",
+    "unclosed_share",
+    "vote_share",
+    "answer_diversity",
+    "completion_length",
+    "entropy",
+    "importance_drift_abs_mean",
+)
+"""What is read of an agent."""
+OWN = ("self", "paired")
+"""Kinds of supervision in which no agent's label comes from a peer."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong, for the whole cohort where `agent` is None."""
+
+    kind: str
+    """Its name, and its anchor in docs/troubleshooting.md."""
+    agent: str | None
+    number: float
+    """What was measured; `sentence` says what it is."""
+    sentence: str
+    advice: str
+    """What to do, in one sentence."""
+    step: int | None = None
+    """At which it was first seen."""
+    collapse: bool = False
+    """Whether `logging.alarms=stop` stops the run for it."""
+
+    def told(self) -> str:
+        """In one line."""
+        return f"{self.sentence}: {self.advice}"
+
+
+def diagnose(path: Path) -> list[Finding]:
+    """Return what is wrong with the run in a folder, finished or not, gravest first; UserError where there is none."""
+    run = read_run(path)
+    return diagnose_lines(run.metrics, run.supervision)
+
+
+def diagnose_lines(metrics: Iterable[Line], supervision: str | None = None) -> list[Finding]:
+    """Return the same from lines of metrics.jsonl; advice fits the kind of supervision, where that is known."""
+    return Watch(lines=metrics, supervision=supervision).findings
+
+
+class Watch:
+    """Looks at a run as its steps come in.
+
+    Args:
+        action: the setting `logging.alarms`.
+        lines: those of metrics.jsonl that a resumed run has already.
+        supervision: its kind, which decides what to do.
+
+    Raises:
+        RunError: these hold a sign of collapse, and `action` is to stop.
+    """
+
+    def __init__(
+        self,
+        action: Literal["warn", "stop", "off"] = "warn",
+        lines: Iterable[Line] = (),
+        supervision: str | None = None,
+    ) -> None:
+        self.action, self.supervision = action, supervision
+        self.alarms: list[Finding] = []
+        """Every finding so far, once, as it was when it was first seen."""
+        self.present: list[Finding] = []
+        """What is so after the last line."""
+        self._seen = 0
+        self._first: list[Numbers] = []
+        self._last: deque[Numbers] = deque(maxlen=LONGEST)
+        self._best: list[float] = []
+        """The steps on which agents agreed most."""
+        for line in lines:
+            self.see(line)
+        self.require_quiet()
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What is so after the last line and, as it was then, each sign of collapse before; gravest first."""
+        now = {(one.kind, one.agent) for one in self.present}
+        before = [one for one in self.alarms if one.collapse and (one.kind, one.agent) not in now]
+        return sorted([*self.present, *before], key=lambda one: KINDS.index(one.kind))
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a sign ends the run."""
+        return self.action == "stop" and any(alarm.collapse for alarm in self.alarms)
+
+    def require_quiet(self) -> None:
+        """Raise RunError where a sign ends the run."""
+        if self.stopped:
+            sign = next(alarm for alarm in self.alarms if alarm.collapse)
+            raise RunError(f"a sign of collapse at step {sign.step}: {sign.told()}; logging.alarms=warn goes on")
+
+    def see(self, line: Line) -> list[Finding]:
+        """Take one line of metrics.jsonl; return what is new with it, each kind and agent once.
+
+        A line without a step, which no run writes, is left out.
+        """
+        if (step := number(line.get("step"))) is None:
+            return []
+        self._seen += 1
+        self._last.append(_numbers(line))
+        if len(self._first) < WINDOW:
+            self._first.append(self._last[-1])
+        if self._seen < LEAST:
+            return []
+        agents = list(mapping(line.get("agents")))
+        now = list(self._last)[-WINDOW:]
+        found = [finding for agent in agents for finding in states(self._first, now, agent)]
+        if self._seen >= 2 * WINDOW:
+            last = list(self._last)[-max(WINDOW, self._seen // 3) :]
+            found += [
+                *changes(self._first, last, agents, self.supervision),
+                *self._alike(now, agents),
+                *self._apart(now),
+            ]
+            if self._seen >= PATIENCE:
+                ill = {one.agent for one in found}
+                found += [one for agent in agents if agent not in ill for one in flat(self._first, last, agent)]
+        # What says it more exactly comes alone.
+        gone = {one.agent for one in found if one.kind in ("collapsed", "dragged")}
+        found = [one for one in found if one.agent not in gone or one.kind not in ("no_gradient", "entropy")]
+        since = {(alarm.kind, alarm.agent): alarm.step for alarm in self.alarms}
+        found = [replace(one, step=since.get((one.kind, one.agent), int(step))) for one in found]
+        self.present = found
+        # What only the end of a run can tell is no alarm.
+        new = [one for one in self.present if (one.kind, one.agent) not in since and one.kind != "flat"]
+        self.alarms += new
+        return [] if self.action == "off" else sorted(new, key=lambda one: KINDS.index(one.kind))
+
+    def _apart(self, now: Sequence[Numbers]) -> Iterator[Finding]:
+        """Yield a finding where agents agree much less than they did at their best."""
+        last = _values(now, "cohort", "agreement")
+        if len(last) < WINDOW:
+            return
+        if not self._best or fmean(last) > fmean(self._best):
+            self._best = last
+        fall = fmean(self._best) - fmean(last)
+        if fall >= max(APART, BEST_ERRORS * _error((self._best, last))):
+            yield Finding(
+                "apart",
+                None,
+                fall,
+                f"agents agree less than they did (on {fmean(last):.2f} of the prompts, at their best on "
+                f"{fmean(self._best):.2f}), so what they learn they do not learn from each other",
+                "look at their samples, and lower optimizer.lr" + _peer(self.supervision, ", or "),
+                collapse=True,
+            )
+
+    def _alike(self, now: Sequence[Numbers], agents: Sequence[str]) -> Iterator[Finding]:
+        """Yield which agents answer different prompts alike, and which of them came to it after a peer."""
+        led = [alarm.agent for alarm in self.alarms if alarm.kind == "collapsed"]
+        for agent in agents:
+            before, after = (
+                _values(steps, "agents", agent, "answer_diversity") for steps in (self._first[:LEAST], now)
+            )
+            if min(len(before), len(after)) < 2:
+                continue
+            fall = fmean(before) - fmean(after)
+            if fmean(after) >= ALIKE * fmean(before) or fall < BEST_ERRORS * _error((before, after)):
+                # Small batches, and data on which most answers are the same, look alike without any change.
+                if fmean(after) < CONSTANT and agent not in led:
+                    yield Finding(
+                        "alike",
+                        agent,
+                        fmean(after),
+                        f"{agent} answered different prompts alike from the start (answers to two prompts differ in "
+                        f"{fmean(after):.0%} of the cases), so a high reward says nothing",
+                        "use data with more different answers, or see in its samples whether it reads the prompts",
+                    )
+                continue
+            told = (
+                f"(answers to two prompts differ in {fmean(after):.0%} of the cases, in {fmean(before):.0%} at first)"
+            )
+            leader = next((name for name in led if name != agent and _closer(self._first, now, agent, str(name))), None)
+            if agent in led or leader is None:
+                yield Finding(
+                    "collapsed",
+                    agent,
+                    fmean(after),
+                    f"{agent} gives the same answers to different prompts {told}, so a high reward means nothing",
+                    "go back to an earlier checkpoint, lower optimizer.lr or raise objective.kl_coef"
+                    + _peer(self.supervision, "; if it comes back, "),
+                    collapse=True,
+                )
+            else:
+                yield Finding(
+                    "dragged",
+                    agent,
+                    fmean(after),
+                    f"{leader} drags {agent} along: after it, {agent} gives the same answers to different prompts "
+                    f"{told}, and the two agree more than at first",
+                    f"go back to an earlier checkpoint, and lower agents.{leader}.lr or leave {leader} out",
+                    collapse=True,
+                )
+
+
+def states(first: Sequence[Numbers], now: Sequence[Numbers], agent: str) -> Iterator[Finding]:
+    """Yield what is so for one agent in its last steps, of which there are at least `LEAST`."""
+
+    def of(key: str) -> tuple[float, float]:
+        """Means of its first and last steps; 0.0 where unknown."""
+        return tuple(fmean(_values(lines, "agents", agent, key) or [0.0]) for lines in (first, now))  # type: ignore[return-value]
+
+    reward, equal = of("reward_mean")[1], of("zero_variance_share")[1]
+    mute_before, mute = of("unparsed_share")
+    # Without answers there are no rewards to differ, which is said below.
+    if equal >= (EQUAL if len(now) == WINDOW else 1.0) and mute < 2 * UNANSWERED:
+        advice = "raise sampling.temperature or batch.completions, or use data on which its answers differ"
+        if reward >= 0.9:
+            advice = "the prompts are solved, or it is sure of its mistakes: stop here, or use harder data"
+        elif reward <= 1 - EQUAL:
+            advice = "hardly a completion earns anything: read its samples, and see who has labels for it"
+        sentence = f"{equal:.0%} of the groups of {agent} have equal rewards, so hardly anything is learned from them"
+        yield Finding("no_gradient", agent, equal, sentence, advice)
+    cut_before, cut = of("cut_off_share")
+    open_before, unclosed = of("unclosed_share")
+    if mute >= UNANSWERED and max(cut, unclosed) < mute / 2:
+        yield Finding(
+            "unparsed",
+            agent,
+            mute,
+            f"{agent} leaves {mute:.0%} of its completions without an answer, {mute_before:.0%} at first",
+            "read its samples, and choose the prompt.style that the model knows, or lower optimizer.lr if it rose",
+            collapse=mute - mute_before >= UNANSWERED,
+        )
+    if cut >= UNANSWERED:
+        yield Finding(
+            "cut_off",
+            agent,
+            cut,
+            f"{cut:.0%} of the completions of {agent} end at the token limit, {mute:.0%} have no answer",
+            "raise sampling.max_new_tokens, or lower optimizer.lr if completions grew",
+            collapse=min(cut, mute) - max(cut_before, mute_before) >= UNANSWERED,
+        )
+    if unclosed >= UNANSWERED:
+        yield Finding(
+            "unclosed",
+            agent,
+            unclosed,
+            f"{unclosed:.0%} of the completions of {agent} stop inside of a tag or box, {open_before:.0%} at first",
+            "more tokens do not help: choose the prompt.style that the model knows",
+        )
+    if (tied := of("tie_share")[1]) >= TIED:
+        yield Finding(
+            "ties",
+            agent,
+            tied,
+            f"{tied:.0%} of the votes of {agent} tie, so the labels made of them are arbitrary",
+            "raise batch.completions or supervision.votes, lower sampling.temperature, or set supervision.tie=drop",
+        )
+    before, drift = of("importance_drift_abs_mean")
+    if drift > COVERED or (drift > DRIFTED and drift > GROWN * before):
+        yield Finding(
+            "drift",
+            agent,
+            drift,
+            f"engine and trainer of {agent} differ by {drift:.2g} nats per token, {before:.2g} at first",
+            "run mmcorl doctor, and try engine.kind=transformers or go back to an earlier checkpoint",
+        )
+
+
+def flat(first: Sequence[Numbers], last: Sequence[Numbers], agent: str) -> Iterator[Finding]:
+    """Yield a finding where neither the reward of an agent nor its confidence has moved."""
+    moved = 0.0
+    for key in ("reward_mean", "vote_share"):
+        windows = _values(first, "agents", agent, key), _values(last, "agents", agent, key)
+        if min(map(len, windows)) < 2:
+            return
+        change = abs(fmean(windows[1]) - fmean(windows[0]))
+        if change >= FLAT or change > ERRORS * _error(windows):
+            return
+        moved = change if key == "reward_mean" else moved
+    yield Finding(
+        "flat",
+        agent,
+        moved,
+        f"reward and confidence of {agent} are where they began (the reward moved by {moved:.3f})",
+        "train longer, raise optimizer.lr, and see in the charts of its optimizer whether its weights move at all",
+    )
+
+
+def changes(
+    first: Sequence[Numbers], last: Sequence[Numbers], agents: Sequence[str], supervision: str | None
+) -> Iterator[Finding]:
+    """Yield what has changed between two windows of steps."""
+    agreement = _values(first, "cohort", "agreement"), _values(last, "cohort", "agreement")
+    known = min(map(len, agreement)) > 1
+    gained, error = (fmean(agreement[1]) - fmean(agreement[0]), _error(agreement)) if known else (0.0, 0.0)
+    sure = [
+        [fmean(step.get(("agents", agent, "vote_share"), 0.0) for agent in agents) for step in lines]
+        for lines in (first, last)
+        if agents
+    ]
+    if known and sure:
+        before, after = map(fmean, sure)
+        if after - before >= max(SURER, ERRORS * _error(sure)) and gained + error < after - before:
+            yield Finding(
+                "surer",
+                None,
+                after - before,
+                f"agents are surer of their own answers (the majority's share rose from {before:.2f} to {after:.2f}) "
+                f"but agree no more (from {fmean(agreement[0]):.2f} to {fmean(agreement[1]):.2f}), so some become sure "
+                "of mistakes",
+                _peer(supervision) or "choose partners whose errors overlap less (mmcorl pair), or another supervision",
+                collapse=True,
+            )
+    for agent in agents:
+
+        def of(key: str, agent: str = agent) -> tuple[float, float] | None:
+            before, after = (_values(lines, "agents", agent, key) for lines in (first, last))
+            return (fmean(before), fmean(after)) if len(before) > 1 and len(after) > 1 else None
+
+        if (entropy := of("entropy")) and 0 <= entropy[1] < ENTROPY * entropy[0] and gained - error < CLOSER:
+            yield Finding(
+                "entropy",
+                agent,
+                entropy[1],
+                f"the entropy of {agent} fell from {entropy[0]:.3g} to {entropy[1]:.3g}; agreement did not rise, so it "
+                "samples hardly anything new to learn from",
+                "lower optimizer.lr or raise objective.kl_coef",
+                collapse=True,
+            )
+        if (length := of("completion_length")) and not 1 / LENGTH < length[1] / max(length[0], 1e-9) < LENGTH:
+            yield Finding(
+                "length",
+                agent,
+                length[1],
+                f"the completions of {agent} went from {length[0]:.0f} to {length[1]:.0f} tokens",
+                "read some in the report, and lower optimizer.lr if they are empty or endless",
+                collapse=True,
+            )
+
+
+def _peer(supervision: str | None, before: str = "") -> str:
+    """Return the advice to take a peer's votes, after some words; nothing where peers teach already."""
+    return f"{before}train on a peer's votes (supervision.kind=ring)" if supervision in OWN else ""
+
+
+def _closer(first: Sequence[Numbers], now: Sequence[Numbers], agent: str, other: str) -> bool:
+    """Whether two agents agree more than at first."""
+    before, after = (
+        [v for pair in (f"{agent}|{other}", f"{other}|{agent}") for v in _values(lines, "cohort", "pairs", pair)]
+        for lines in (first, now)
+    )
+    return bool(before and after) and fmean(after) - fmean(before) >= CLOSER
+
+
+def _numbers(line: Line) -> Numbers:
+    paths = [("cohort", "agreement"), *(("cohort", "pairs", pair) for pair in mapping(dig(line, "cohort", "pairs")))]
+    paths += [("agents", agent, key) for agent in mapping(line.get("agents")) for key in READ]
+    return {path: value for path in paths if (value := number(dig(line, *path))) is not None}
+
+
+def _values(steps: Iterable[Numbers], *keys: str) -> list[float]:
+    return [step[keys] for step in steps if keys in step]
+
+
+def _error(windows: Sequence[Sequence[float]]) -> float:
+    """Return the standard error of the difference between the means of two windows of steps."""
+    # In floats: statistics.variance is exact, and takes half of the time of a step here.
+    spreads = [(fmean(window), len(window), window) for window in windows]
+    return math.sqrt(sum(sum((x - mean) ** 2 for x in window) / (n - 1) / n for mean, n, window in spreads))

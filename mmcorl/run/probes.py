@@ -1,0 +1,109 @@
+"""Probe prompts: a few fixed prompts that every agent answers K times at each evaluation, to follow votes over time.
+
+They neither vote nor train, and their sampling noise has seeds of its own, so that a run with probes trains exactly as
+one without.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from mmcorl.agent import Agent, Parallel, results
+from mmcorl.answers.relation import PairwiseRelation, Relation
+from mmcorl.answers.texts import same_words
+from mmcorl.labels.voting import majority
+from mmcorl.run.evaluation import HeldOut
+from mmcorl.run.folder import Folder
+from mmcorl.run.gallery import SIDE, prompt_record, save_thumbnail
+from mmcorl.types import Group, Prompt
+
+Item = TypeVar("Item")
+PROBES = "probes.jsonl"
+LOOKED_AT = 64
+"""Training rows among which the probes are chosen where there is no validation set."""
+
+
+def choose(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
+    """Return up to `count` different prompts, the same for the same prompts, spread over their tags.
+
+    As many of each tag as of any other as far as there are that many, evenly spread; of more tags than `count` every
+    so manyth.
+    """
+    by_tag: dict[str, dict[str, Prompt]] = {}
+    for prompt in prompts:
+        by_tag.setdefault(prompt.tag or "", {})[prompt.uid] = prompt
+    tags = _spread(sorted(by_tag), count)
+    left = {tag: len(by_tag[tag]) for tag in tags}
+    turns: list[str] = []
+    while len(turns) < count and any(left.values()):
+        for tag in [tag for tag in tags if left[tag]][: count - len(turns)]:
+            left[tag] -= 1
+            turns.append(tag)
+    shares = Counter(turns)
+    return [prompt for tag in tags for prompt in _spread([*by_tag[tag].values()], shares[tag])]
+
+
+def _spread(items: Sequence[Item], count: int) -> list[Item]:
+    """Return `count` of the items, or all where there are fewer, from the middles of as many equal parts."""
+    count = min(count, len(items))
+    return [items[(2 * number + 1) * len(items) // (2 * count)] for number in range(count)]
+
+
+def probe_prompts(sets: Sequence[HeldOut], count: int) -> list[tuple[str, Prompt]]:
+    """Return up to `count` probe prompts, as many from each set as from the others, with the name of their set."""
+    chosen: list[tuple[str, Prompt]] = []
+    for number, held_out in enumerate(sets):
+        share = (count - len(chosen)) // (len(sets) - number)
+        chosen += [(held_out.name, prompt) for prompt in choose(held_out.prompts, share)]
+    return chosen
+
+
+class Probes:
+    """The probe prompts of a run, each with the name of its set, and their log.
+
+    What is sampled is each agent's own answers to the question, in runs with episodes as well.
+    """
+
+    def __init__(
+        self, folder: Folder, agents: Sequence[str], prompts: Sequence[tuple[str, Prompt]], relation: Relation
+    ) -> None:
+        self.folder, self.agents, self.prompts, self.relation = folder, agents, prompts, relation
+
+    def sample(self, step: int, agents: Sequence[Agent], parallel: Parallel) -> None:
+        """Let every agent answer, and add a line per prompt to probes.jsonl, unless this step is there already.
+
+        Thumbnails go into gallery/.
+        """
+        if any(line["step"] == step for line in self.folder.lines(PROBES)):
+            return  # A resumed run did this before it was interrupted.
+        prompts = [prompt for _, prompt in self.prompts]
+        groups = results(parallel(partial(agent.probe, prompts) for agent in agents))
+        self.folder.append(
+            PROBES,
+            [
+                self._record(step, name, prompt, answered)
+                for (name, prompt), *answered in zip(self.prompts, *groups, strict=True)
+            ],
+        )
+
+    def _record(self, step: int, name: str, prompt: Prompt, groups: Sequence[Group]) -> dict[str, Any]:
+        """Return the line of one prompt; `groups` are one per agent. Votes are counted by the run's relation."""
+        files = [f"gallery/{prompt.uid}_{number}.png" for number in range(len(prompt.images))]
+        for file, image in zip(files, prompt.images, strict=True):
+            if not (self.folder.path / file).is_file():
+                save_thumbnail(self.folder.path / file, image, SIDE)
+        relation = PairwiseRelation(lambda a, b, _: same_words(a, b)) if prompt.in_text else self.relation
+        described = {}
+        for agent, group in zip(self.agents, groups, strict=True):
+            vote = majority(group.answers, relation, choices=prompt.choices)
+            described[agent] = {
+                "answers": list(group.answers),
+                "votes": [[answer, count] for answer, count in vote.counts],
+                "tie": vote.tie,
+                "samples": [completion.text for completion in group.completions],
+                "finish": [completion.finish_reason for completion in group.completions],
+            }
+        return {"step": step, "set": name, **prompt_record(prompt, files), "agents": described}

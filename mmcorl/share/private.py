@@ -1,0 +1,67 @@
+"""Take what belongs to one machine out of what is published: absolute paths, and with them user names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_PART = r"[^/\\\n<>|]+"
+_PATH = re.compile(rf"(?:~|[A-Za-z]:)?[/\\](?:{_PART}[/\\])+(?P<name>{_PART})?[/\\]?")
+"""A whole text that is an absolute path of at least two parts: `/` and `/think` may be tokens."""
+_SEVERAL = re.compile(r".+[,;]\s*[~/]|..+:/")
+"""Paths in a row, or a path behind a prefix."""
+_DIR = r"[\w.@+*-]+"
+_IN_PROSE = re.compile(
+    r"(?:file://|(?<![\w/<.~$\]\\]))"
+    rf"(?:(?:~(?:[A-Za-z][\w.-]*)?|\$\{{?[A-Z][A-Z0-9_]{{2,}}\}}?|\.\.)/(?:{_DIR}/)*|(?:[A-Za-z]:)?/(?:{_DIR}/)+"
+    rf"|(?:[A-Za-z]:|\\)\\(?:{_DIR}\\)+)"
+    r"(?P<name>[\w.@+*:-]*)"
+)
+"""A path inside of a text: absolute, of a home folder, behind a variable, or out of the folder."""
+_HOME = re.compile(r"(?:file://)?(?:/(?:home|Users)/[^/]+|[A-Za-z]:\\Users\\[^\\]+)[/\\]?")
+"""Of it nothing is left: its last part is the name of a user."""
+_SECRET = re.compile(
+    r"(?<=://)[^/\s@]+@|(?<=[?&])[\w-]*(?:token|key|secret|sig|password)[\w-]*=[^\s&\"'<>]*|\bhf_[A-Za-z0-9]{20,}\b",
+    re.IGNORECASE,
+)
+"""A name and password in an address, keys in its query, and tokens of the hub."""
+_CACHED = re.compile(r"models--([^/\\]+?)--([^/\\]+)[/\\]snapshots[/\\]")
+
+
+def hub_id(model: str) -> str | None:
+    """Return the hub id of a model that a config names; None for a folder of this machine or a demo model.
+
+    A folder in the hub's cache has its id in its name.
+    """
+    if cached := _CACHED.search(model):
+        return f"{cached[1]}/{cached[2]}"
+    is_id = re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", model)
+    return model if is_id and not Path(model).exists() else None
+
+
+def public(value: Any, prompts: bool = False) -> Any:
+    """Return a tree of JSON or YAML in which paths of this machine are their last part and addresses have no password.
+
+    Texts that models are prompted with stay as they are but for those that are a path: `chat_template`, and with
+    `prompts` all.
+    """
+    if isinstance(value, Mapping):
+        return {public(key): public(below, prompts or key == "chat_template") for key, below in value.items()}
+    if isinstance(value, list | tuple):
+        return [public(below, prompts) for below in value]
+    if not isinstance(value, str):
+        return value
+    if (found := _PATH.fullmatch(value)) and not _SEVERAL.match(value):
+        return hub_id(value) or _last_part(found)
+    return value if prompts else public_text(value)
+
+
+def public_text(text: str) -> str:
+    """Return prose in which paths of this machine are their last part."""
+    return _SECRET.sub("", _IN_PROSE.sub(_last_part, text))
+
+
+def _last_part(found: re.Match[str]) -> str:
+    return "" if _HOME.fullmatch(found[0]) or found[0] == str(Path.home()) else found["name"] or ""

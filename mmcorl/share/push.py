@@ -1,0 +1,244 @@
+"""Upload what a run trained to the Hugging Face Hub: per agent a repository of weights, processor, card, settings."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mmcorl.errors import RunError, UserError
+from mmcorl.policy.trained_with import FILE
+from mmcorl.report.overview import overview_png
+from mmcorl.run import checkpoints
+from mmcorl.run.diagnosis import diagnose_lines
+from mmcorl.run.reader import RunFiles, read_run
+from mmcorl.run.run_folder import CONFIG, FINAL, SETS
+from mmcorl.share.card import CARD, CURVES, model_card
+from mmcorl.share.private import hub_id, public
+
+BEST = "best-by-"
+"""How links to the best checkpoint by a score begin."""
+TRAINING = "training"
+"""Folder of the repository for what is not the model."""
+NOT_JSON = ("tokenizer.json", "vocab.json", "added_tokens.json", "special_tokens_map.json")
+"""Their texts are tokens, never paths."""
+STATE = ("optimizer.pt", "ema.safetensors", "ema.json", CARD, CURVES)
+"""What checkpoints hold for resuming alone, and what is made anew."""
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What goes to one repository."""
+
+    agent: str
+    repo: str
+    files: Mapping[str, Path | bytes] = field(repr=False)
+    """By path in the repository, a file or its content."""
+    warnings: Sequence[str] = ()
+    """Findings of the run that its card tells as well."""
+    left_out: Sequence[str] = ()
+    """Files beside the weights that the run did not write."""
+
+    @property
+    def card(self) -> str:
+        """Its model card."""
+        content = self.files[CARD]
+        return content.decode() if isinstance(content, bytes) else content.read_text(encoding="utf-8")
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Bytes by path."""
+        return {
+            name: len(content) if isinstance(content, bytes) else content.stat().st_size
+            for name, content in self.files.items()
+        }
+
+
+def plan(
+    run: Path,
+    to: str,
+    *,
+    agent: str | None = None,
+    checkpoint: str | None = None,
+    report: bool = False,
+    licences: Mapping[str, str] | None = None,
+) -> list[Upload]:
+    """Return what would be uploaded, after every check that needs no network.
+
+    Args:
+        run: folder of a finished run.
+        to: ORG/NAME; of several agents each has a repository of its own, ORG/NAME-AGENT.
+        agent: only this one, to ORG/NAME itself.
+        checkpoint: a name in checkpoints/ in place of the final weights.
+        report: also report.html, which shows prompts and pictures of the training data.
+        licences: of the models that training started from, by agent, as far as known.
+
+    Raises UserError: the run has not finished, its weights are damaged, or a name is not one of the hub.
+    """
+    run, files = Path(run), read_run(run)
+    if agent is not None and agent not in files.agents:
+        raise UserError(f"--agent {agent}: the run has {', '.join(files.agents)}")
+    folder = run / SETS / checkpoint if checkpoint else run / FINAL
+    if not (folder / checkpoints.COMMIT).is_file():
+        known = sorted(path.name for path in (run / SETS).glob("*") if (path / checkpoints.COMMIT).is_file())
+        way = f"give one of {', '.join(known)}" if checkpoint and known else "let it finish (`mmcorl train` resumes it)"
+        raise UserError(f"{str(run)!r} has no {checkpoint or 'final weights'}: {way}")
+    committed = checkpoints.read(folder.resolve())
+    committed.verify()
+    names = [agent] if agent else files.agents
+    repos = {name: to if len(names) == 1 else f"{to}-{name}" for name in names}
+    for repo in repos.values():
+        _require_repo(repo)
+    common: dict[str, Path | bytes] = {
+        f"{TRAINING}/{CONFIG}": yaml.safe_dump(
+            public(files.config), sort_keys=False, allow_unicode=True, width=120
+        ).encode()
+    }
+    with tempfile.TemporaryDirectory() as drawn:
+        common[f"{TRAINING}/{CURVES}"] = overview_png(run, (), Path(drawn) / CURVES).read_bytes()
+    if report:
+        common[f"{TRAINING}/report.html"] = _public_report(run, files)
+    licences = licences or {}
+    score = (checkpoint or "").removeprefix(BEST)
+    by = score if checkpoint and score != checkpoint else None
+    return [_upload(files, name, repo, committed, common, licences.get(name), by) for name, repo in repos.items()]
+
+
+def push(uploads: Sequence[Upload], private: bool) -> Iterator[tuple[Upload, str]]:
+    """Create the repositories and upload, one after the other; yields each with its address.
+
+    What is there already is not sent again, so the same call continues after a failure.
+
+    Raises:
+        UserError: no token, or offline by HF_HUB_OFFLINE.
+        RunError: the hub refused or could not be reached; says what has arrived.
+    """
+    from huggingface_hub import CommitOperationAdd, HfApi, constants, get_token
+
+    if constants.HF_HUB_OFFLINE:
+        raise UserError("HF_HUB_OFFLINE is set, but uploading needs the hub: unset it")
+    if get_token() is None:
+        raise UserError("there is no token of the hub: run `hf auth login`, or set HF_TOKEN to one that may write")
+    hub, done = HfApi(library_name="mmcorl"), list[str]()
+    errors: tuple[type[Exception], ...] = (*_errors(), RuntimeError, ValueError)
+    for upload in uploads:
+        try:
+            hub.create_repo(upload.repo, private=private or None, exist_ok=True)
+            operations = [CommitOperationAdd(name, content) for name, content in upload.files.items()]
+            hub.create_commit(upload.repo, operations, commit_message=f"Upload {upload.agent} with mmcorl")
+        except errors as error:
+            cause = error.__cause__ if isinstance(error, RuntimeError) and error.__cause__ else error
+            told = " ".join(str(cause).split()) or type(cause).__name__
+            arrived = f"; {', '.join(done)} is complete" if done else ""
+            raise RunError(
+                f"{upload.repo} could not be uploaded ({told}){arrived}: the same command continues, and sends only "
+                "what is missing"
+            ) from error
+        done.append(upload.repo)
+        yield upload, f"{hub.endpoint}/{upload.repo}"
+
+
+def licences_on_hub(run: Path) -> dict[str, str]:
+    """Return by agent the licence that the hub states of the model that training started from, where it states one."""
+    from huggingface_hub import HfApi
+
+    found = {}
+    for agent, model in read_run(run).models.items():
+        if known := hub_id(str(model)):
+            try:
+                card = HfApi().model_info(known, timeout=10).card_data
+            except _errors():
+                continue  # The card then says that the licence of the model it started from applies.
+            if card is not None and isinstance(card.get("license"), str):
+                found[agent] = card["license"]
+    return found
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    """Errors of the hub and of its client's HTTP library, whose name depends on the version."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    return OSError, *(
+        base for base in HfHubHTTPError.__mro__[1:] if issubclass(base, Exception) and base is not Exception
+    )
+
+
+def _require_repo(repo: str) -> None:
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(repo)
+        if repo.count("/") != 1:
+            raise HFValidationError("it needs the name of a user or an organisation and a slash")
+    except HFValidationError as error:
+        raise UserError(f"{repo!r} is no name of a repository on the hub ({error}): give --to ORG/NAME") from error
+
+
+def _upload(
+    files: RunFiles,
+    agent: str,
+    repo: str,
+    committed: checkpoints.Committed,
+    common: Mapping[str, Path | bytes],
+    licence: str | None,
+    chosen_by: str | None,
+) -> Upload:
+    weights = committed.path / agent
+    there = {
+        str(path.relative_to(weights)): path
+        for path in sorted(weights.rglob("*"))
+        if path.is_file() and path.relative_to(weights).parts[-1] not in STATE
+    }
+    content: dict[str, Path | bytes] = {
+        name: path for name, path in there.items() if f"{agent}/{name}" in committed.record.files
+    }
+    if "config.json" not in content or not any(name.endswith(".safetensors") for name in content):
+        raise UserError(
+            f"{str(weights)!r} holds no whole model (a checkpoint of LoRA has adapters alone): push the final weights"
+        )
+    for name, path in content.items():
+        if name.endswith(".json") and Path(name).name not in NOT_JSON and isinstance(path, Path):
+            content[name] = _public_json(path, prompts=Path(name).name == FILE)
+    beside: dict[str, Any] = {"curves": f"{TRAINING}/{CURVES}", "config": f"{TRAINING}/{CONFIG}"}
+    saved: dict[str, Any] = {"weights": weights, "step": committed.step, "chosen_by": chosen_by}
+    card = model_card(files.path, agent, repo=repo, licence=licence, **saved, **beside)
+    content |= {**common, CARD: card.encode()}
+    told = [one.sentence for one in diagnose_lines(files.metrics, files.supervision) if one.agent in (None, agent)]
+    return Upload(agent, repo, dict(sorted(content.items())), told, sorted(there.keys() - content.keys()))
+
+
+def _public_json(path: Path, prompts: bool) -> Path | bytes:
+    """Return a file, or its content without paths of this machine where it has any."""
+    written = json.loads(path.read_bytes())
+    if (cleaned := public(written, prompts)) == written:
+        return path
+    return (json.dumps(cleaned, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def _public_report(run: Path, files: RunFiles) -> bytes:
+    """Return the report without the absolute paths of the run's settings and of its folder."""
+    if not (run / "report.html").is_file():
+        raise UserError(f"{str(run)!r} has no report.html: `mmcorl report {run}` writes it")
+    page = (run / "report.html").read_text(encoding="utf-8")
+    paths = [text for text in _texts(files.config) if public(text) != text]
+    for path in sorted([*paths, str(run.resolve()), os.getcwd(), str(Path.home())], key=len, reverse=True):
+        page = page.replace(path, public(path) if path in paths else Path(path).name)
+    return page.encode()
+
+
+def _texts(tree: Any) -> Iterator[str]:
+    if isinstance(tree, str):
+        yield tree
+    elif isinstance(tree, Mapping):
+        for below in tree.values():
+            yield from _texts(below)
+    elif isinstance(tree, list | tuple):
+        for below in tree:
+            yield from _texts(below)

@@ -1,0 +1,317 @@
+"""Hours and cost of a run: from steps that were timed here, or modelled from sizes, tokens and a GPU's data sheet.
+
+The model counts bytes and arithmetic and divides them by the shares of a GPU's peak below, which are assumptions. A
+rollout reads the weights once per token of its longest completion and the KV cache of every completion, and computes 2
+operations per parameter and token; an update computes 6, a prompt counted once for its completions where it is shared,
+and moves the optimizer's state. Not counted: votes and rewards, communication between ranks, loading and compiling.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from mmcorl.config import Config
+from mmcorl.data.settings import DataSettings
+from mmcorl.data.training_prompts import held_out_of
+from mmcorl.engines import ENGINES, max_rows
+from mmcorl.errors import UserError
+from mmcorl.trainer.memory import Shape
+from mmcorl.trainer.throughput import PEAK_TFLOPS
+
+BANDWIDTH = {
+    "B200": 8.0,
+    "GH200": 4.0,
+    "H200": 4.8,
+    "H100 PCIe": 2.0,
+    "H100 NVL": 3.9,
+    "H100": 3.35,
+    "H800": 3.35,
+    "A100": 2.04,
+    "A800": 2.04,
+    "L40S": 0.864,
+    "L40": 0.864,
+    "L4": 0.3,
+    "A6000": 0.768,
+    "A40": 0.696,
+    "A10": 0.6,
+    "4090": 1.008,
+    "3090": 0.936,
+    "MI300X": 5.3,
+}
+"""Memory bandwidth in TB/s, by what the name of a GPU contains; the first match counts. From the makers' data sheets;
+an A100 is the one of 80 GB, a GH200 that of 96 GB."""
+UPDATE_PEAK = 0.25
+"""Share of peak arithmetic of an update, by 6 operations per parameter and token: what the device that only counts
+finds for three 3B models on an H100 is 0.23 to 0.28 (`tools/prove/expected.json`). Recomputed activations are in it."""
+PREFILL_PEAK = 0.4
+"""Share of peak arithmetic while prompts are read, and of a full batch while it decodes."""
+DECODE_BANDWIDTH = 0.6
+"""Share of memory bandwidth while decoding."""
+MOVING_BANDWIDTH = 0.85
+"""Share of it in the optimizer's step."""
+EAGER_LAYER = 0.7e-3
+"""Seconds per layer and token of an engine that launches every kernel from Python; graphs of kernels take none."""
+OPTIMIZER_BYTES = 28
+"""Read and written per trained parameter: weight, gradient and two moments in fp32."""
+TEXT_TOKENS = 200
+"""Of a prompt without its images."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    name: str
+    flops: float
+    bandwidth: float
+
+    @staticmethod
+    def named(name: str) -> Gpu:
+        """Look a GPU up by its name. Raises UserError for one that is not in the table."""
+        key = next((key for key in PEAK_TFLOPS if key.lower() in name.lower()), None)
+        if key is None:
+            raise UserError(f"there are no data of GPU {name!r}: use one of {', '.join(PEAK_TFLOPS)}")
+        return Gpu(key, PEAK_TFLOPS[key] * 1e12, BANDWIDTH[key] * 1e12)
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Tokens of prompts and completions, on average, and of the longest completion, for which a rollout waits."""
+
+    prompt: float
+    completion: float
+    longest: int
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a step and the run take; `estimated` where nothing was timed. Unknown hours are None."""
+
+    estimated: bool
+    step_seconds: float
+    evaluation_seconds: float | None
+    steps: int | None
+    evaluations: int | None
+    gpus: int
+    hours: float | None
+    price: float | None
+    """Per GPU and hour."""
+    parts: dict[str, dict[str, float]]
+    """By agent, seconds of `rollout` and `update`."""
+    assumptions: str
+
+    @property
+    def total(self) -> float | None:
+        return None if self.price is None or self.hours is None else self.price * self.hours * max(self.gpus, 1)
+
+    def record(self) -> dict[str, Any]:
+        return asdict(self) | {"total": self.total}
+
+    def sentence(self) -> str:
+        split = "; ".join(
+            f"{name}: " + ", ".join(f"{part} {_seconds(value)}" for part, value in parts.items())
+            for name, parts in self.parts.items()
+        )
+        told = f"{'estimated' if self.estimated else 'timed'}: {_seconds(self.step_seconds)} per step ({split})"
+        if self.hours is None:
+            told += "; hours are unknown without the number of steps (--rows N, with epochs)"
+        else:
+            told += f"; {self.steps:,} steps"
+            if self.evaluation_seconds is not None:
+                told += f" and {self.evaluations} evaluations of {_seconds(self.evaluation_seconds)}"
+            told += f" take {self.hours:.1f} hours" if self.hours >= 1 else f" take {60 * self.hours:.1f} minutes"
+            if self.gpus:
+                told += f", {self.hours * self.gpus:.1f} GPU hours on {self.gpus} GPU{'s' * (self.gpus > 1)}"
+        if self.total is not None:
+            told += f", {self.total:,.2f} at {self.price:g} per {'GPU ' if self.gpus else ''}hour"
+        return f"{told}. {self.assumptions}"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.3g} s" if value < 1000 else f"{value:.0f} s"
+
+
+def rollout_seconds(
+    config: Config, shape: Shape, gpu: Gpu, lengths: Lengths, prompts: float, samples: int, ranks: int
+) -> float:
+    """Seconds in which the engines of one agent sample so many completions of each prompt."""
+    engine = ENGINES.find(config.engine.kind)
+    parallel = config.engine.tensor_parallel
+    engines = max(1, ranks // parallel)
+    here = math.ceil(prompts / engines)
+    rows = here * samples
+    waves = math.ceil(rows / max_rows(config, ranks))
+    decoder, number = shape.parameters - shape.vision, shape.decoder.number
+    width = 4 if (config.engine.dtype or config.training.dtype) == "fp32" else 2
+    keys = 2 * width * number * shape.decoder.keys
+    weights = width * decoder / parallel / (DECODE_BANDWIDTH * gpu.bandwidth)
+    launches = 0.0 if engine.own_weights and not config.engine.enforce_eager else EAGER_LAYER * number
+    tokens = rows * lengths.completion
+    reading = rows * (lengths.prompt * lengths.completion + lengths.completion**2 / 2) * keys / parallel
+    arithmetic = 2 * decoder * tokens / parallel / (PREFILL_PEAK * gpu.flops)
+    decoding = max(waves * lengths.longest * max(weights, launches), arithmetic)
+    prefill = 2 * shape.parameters * here * lengths.prompt / parallel / (PREFILL_PEAK * gpu.flops)
+    return prefill + decoding + reading / (DECODE_BANDWIDTH * gpu.bandwidth)
+
+
+def update_tokens(config: Config, lengths: Lengths, prompts: float) -> float:
+    """Tokens that go forward and backward in a step, of all ranks and passes."""
+    completions = config.batch.completions
+    copies = completions if config.training.shared_prefix == "off" else 1
+    return config.objective.passes * prompts * (copies * lengths.prompt + completions * lengths.completion)
+
+
+def update_seconds(config: Config, shape: Shape, gpu: Gpu, lengths: Lengths, prompts: float, ranks: int) -> float:
+    """Seconds of one agent's update: arithmetic, and the optimizer's state."""
+    frozen = shape.vision if config.training.freeze_vision else 0
+    lora = config.training.lora
+    trained = (
+        sum(shape.linear.values()) * lora.rank if lora is not None else shape.parameters - frozen
+    )  # Frozen weights pass gradients on, but have none.
+    operations = (4 if lora is not None else 6) * update_tokens(config, lengths, prompts) * shape.parameters
+    steps = config.objective.minibatches * config.objective.passes
+    shards = 1 if config.training.sharding == "none" else ranks
+    moved = steps * OPTIMIZER_BYTES * trained / shards / (MOVING_BANDWIDTH * gpu.bandwidth)
+    return operations / (ranks * UPDATE_PEAK * gpu.flops) + moved
+
+
+def gpus_of(config: Config) -> int:
+    """GPUs that a run occupies."""
+    ranks = [agent.ranks for agent in config.agents]
+    return sum(ranks) if config.launcher == "ray" and not config.time_sliced else max(ranks)
+
+
+def _rows(data: DataSettings) -> int | None:
+    """Rows of a set, as far as its settings say."""
+    if data.hold_out is not None and data.hold_out.part == "held_out":
+        return data.hold_out.rows
+    return data.size if data.synthetic else data.limit
+
+
+def held_out(config: Config, rows: int | None) -> int | None:
+    """Rows held out of so many usable ones where no validation set is named; None where nobody knows how many."""
+    if config.validation.sets or config.validation.benchmarks or not config.validation.hold_out:
+        return 0
+    rows = _rows(config.data.train) if rows is None else rows
+    return None if rows is None else held_out_of(rows, config.validation.hold_out, config.batch.prompts)
+
+
+def steps_of(config: Config, rows: int | None) -> int | None:
+    """Steps of a run on so many usable training rows, those held out by default among them."""
+    if config.steps is not None:
+        return config.steps
+    rows = _rows(config.data.train) if rows is None else rows
+    if rows is None:
+        return None
+    return math.ceil((config.epochs or 1.0) * (rows - (held_out(config, rows) or 0)) / config.batch.prompts)
+
+
+def evaluations_of(config: Config, steps: int) -> int:
+    """One before the first step, one every so many steps, and one after the last."""
+    return 1 + math.ceil(steps / config.validation.every)
+
+
+def estimate(
+    config: Config, shapes: dict[str, Shape], gpu: Gpu, tokens: float | None, price: float | None, rows: int | None
+) -> Cost:
+    """Model a run on a GPU; `tokens`: mean length of a completion, by default half of the longest allowed.
+
+    Raises UserError for conversations, whose prompts are answers.
+    """
+    if config.episode is not None:
+        raise UserError("conversations (`episode`) are not estimated: time a few steps with --steps 3")
+    longest = config.sampling.max_new_tokens
+    mean = longest / 2 if tokens is None else float(tokens)
+    if not 0 < mean <= longest:
+        raise UserError(f"--tokens {mean:g} is no mean length of completions of at most {longest:,} tokens")
+    prompts = config.batch.prompts * (2 if config.supervision.pair else 1)
+    samples = max(config.batch.completions, config.supervision.votes or 0)
+    evaluated = [_rows(part.data) for part in config.validation.sets]
+    evaluated += [part.limit for part in config.validation.benchmarks]
+    evaluated += [held_out(config, rows)]
+    known = sum(count for count in evaluated if count is not None)
+    parts: dict[str, dict[str, float]] = {}
+    evaluating: dict[str, float] = {}
+    for agent in config.agents:
+        shape = shapes[agent.name]
+        prompt = min(config.data.max_prompt_tokens, TEXT_TOKENS + shape.image_tokens)
+        lengths = Lengths(prompt, mean, longest)
+        parts[agent.name] = {
+            "rollout": rollout_seconds(config, shape, gpu, lengths, prompts, samples, agent.ranks),
+            "update": update_seconds(config, shape, gpu, lengths, prompts, agent.ranks),
+        }
+        most = config.validation.max_new_tokens or longest
+        greedy = Lengths(prompt, mean * most / longest, most)
+        evaluating[agent.name] = rollout_seconds(config, shape, gpu, greedy, known, 1, agent.ranks) if known else 0.0
+    together = config.launcher == "ray" and not config.time_sliced
+    step = (max if together else sum)(sum(part.values()) for part in parts.values())
+    evaluation = (max if together else sum)(evaluating.values()) if known else None
+    steps = steps_of(config, rows)
+    count = None if steps is None else evaluations_of(config, steps)
+    hours = None if steps is None else (steps * step + (count or 0) * (evaluation or 0.0)) / 3600
+    unknown = "" if None not in evaluated else "; evaluations whose size is unknown are left out"
+    assumptions = (
+        f"Nothing was timed. Assumed: {gpu.name}, {gpu.flops / 1e12:,.0f} TFLOP/s in bf16 and {gpu.bandwidth / 1e12:g} "
+        f"TB/s, of which an update reaches {UPDATE_PEAK:.0%} and decoding {DECODE_BANDWIDTH:.0%}; completions of "
+        f"{mean:,.0f} tokens on average, the longest {longest:,}; prompts of {TEXT_TOKENS} tokens and the largest "
+        f"image; a KV cache with room for all completions; votes, communication and loading not counted{unknown}"
+    )
+    return Cost(True, step, evaluation, steps, count, gpus_of(config), hours, price, parts, assumptions)
+
+
+def timed(config: Config, steps: int, price: float | None, gpu: bool, quiet: bool) -> Cost:
+    """Train some steps of a run in a scratch folder, by its own launcher, and say what the run takes.
+
+    The first step, which may compile and fill caches, is left out.
+    """
+    from mmcorl.training import train
+
+    if steps < 2:
+        raise UserError(f"--steps {steps} leaves nothing beside the first step, which is slower: give 2 or more")
+    sample: dict[str, Any] = {"steps": steps, "epochs": None, "logging__trackers": [], "checkpoint__best": False}
+    sample["validation__benchmarks"] = []
+    with tempfile.TemporaryDirectory(prefix="mmcorl-doctor-") as folder:
+        run = Path(folder) / "run"
+        train(config, run, quiet=quiet, **sample)
+        lines = [json.loads(line) for line in (run / "timings.jsonl").read_text().splitlines()]
+        rows = json.loads((run / "data_check.json").read_text())["train"]["kept"]
+    return from_timings(
+        config, lines, rows, price, gpus_of(config) if gpu else 0, left_out=len(config.validation.benchmarks)
+    )
+
+
+def from_timings(
+    config: Config, lines: list[dict[str, Any]], rows: int, price: float | None, gpus: int, left_out: int = 0
+) -> Cost:
+    """Say what a run on so many rows takes, from the timings of its first steps."""
+    later = lines[1:]
+    aside = ("evaluate", "checkpoint", "total")
+    step = statistics.fmean(
+        line["seconds"]["total"] - sum(line["seconds"].get(key, 0.0) for key in aside[:2]) for line in later
+    )
+    evaluations = [line["seconds"]["evaluate"] for line in lines if line["seconds"].get("evaluate")]
+    checkpoints = [line["seconds"]["checkpoint"] for line in lines if line["seconds"].get("checkpoint")]
+    steps = steps_of(config, rows)
+    assert steps is not None
+    count = evaluations_of(config, steps)
+    # The first one loads and compiles; the last one is as the others will be.
+    evaluation = evaluations[-1] if evaluations else None
+    saving = math.ceil(steps / config.checkpoint.every) * (statistics.fmean(checkpoints) if checkpoints else 0.0)
+    hours = (steps * step + count * (evaluation or 0.0) + saving) / 3600
+    parts = {
+        agent.name: {
+            part: statistics.fmean(line["agents"][agent.name][f"{part}_seconds"] for line in later)
+            for part in ("rollout", "update")
+        }
+        for agent in config.agents
+    }
+    apart = f"; {left_out} benchmarks of `validation` left out" if left_out else ""
+    assumptions = (
+        f"From steps 2 to {len(lines)}, whose completions are those of the models before training; checkpoints "
+        f"included{apart}"
+    )
+    return Cost(False, step, evaluation, steps, count, gpus, hours, price, parts, assumptions)

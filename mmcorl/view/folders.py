@@ -1,0 +1,122 @@
+"""The folders that are shown: runs, sweeps and evaluations below some roots, and which of their files may be served."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+from urllib.parse import quote, unquote_to_bytes
+
+from mmcorl.errors import UserError
+
+DEFAULTS = ("runs", "sweeps", "evals")
+DEPTH = 4
+"""Folders below a root in which runs are looked for: a run of a sweep is at SWEEP/METHOD/SEED."""
+MOST = 2000
+"""Folders that are shown."""
+SERVED = {
+    ".html": "text/html; charset=utf-8",
+    ".png": "image/png",
+    ".jpg": "image/jpeg",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
+    ".md": "text/plain; charset=utf-8",
+    ".tex": "text/plain; charset=utf-8",
+    ".csv": "text/plain; charset=utf-8",
+    ".yaml": "text/plain; charset=utf-8",
+    ".json": "application/json",
+}
+"""Files that are given out, by the end of their name: neither weights nor logs, which may be larger than memory."""
+Kind = Literal["run", "sweep", "evaluation"]
+MARKERS: dict[Kind, tuple[str, ...]] = {
+    "run": ("config.yaml",),
+    "sweep": ("sweep.json", "sweep.html"),
+    "evaluation": ("manifest.json", "comas.json", "drafts/manifest.json"),
+}
+
+
+@dataclass(frozen=True)
+class Found:
+    """One folder of results."""
+
+    kind: Kind
+    path: Path
+    place: str
+    """Its path below the common folder of all roots."""
+
+    @property
+    def id(self) -> str:
+        """The same for the same place; safe in an address, whatever the folder is called."""
+        return hashlib.sha256(os.fsencode(self.place)).hexdigest()[:12]
+
+    def address(self, name: str) -> str | None:
+        """Return where the server has one of its files; None where there is none, or where a name leads out of it."""
+        try:
+            inside = (self.path / name).resolve().is_relative_to(self.path)
+            if not inside or not (self.path / name).is_file():
+                return None
+        except (OSError, ValueError):
+            return None
+        return "/files/" + quote(os.fsencode(f"{self.place}/{name}"))
+
+
+class Shelf:
+    """Everything below some roots; UserError for one that is no folder. Symbolic links are not followed out of them."""
+
+    def __init__(self, roots: Sequence[Path]):
+        for root in roots:
+            if not root.is_dir():
+                raise UserError(
+                    f"{str(root)!r} is not a folder: give folders of runs, sweeps or evaluations, or of many of them"
+                )
+        self.roots = [root.resolve() for root in roots]
+        self.base = Path(os.path.commonpath([root.parent for root in self.roots]))
+
+    def found(self) -> list[Found]:
+        """Return the folders there are now."""
+        seen: dict[Path, Found] = {}
+        for root in self.roots:
+            for one in self._below(root, DEPTH):
+                seen.setdefault(one.path, one)
+                if len(seen) == MOST:
+                    return list(seen.values())
+        return list(seen.values())
+
+    def _below(self, folder: Path, depth: int) -> Iterator[Found]:
+        kind = next((kind for kind, names in MARKERS.items() if any((folder / name).is_file() for name in names)), None)
+        if kind is not None:
+            yield Found(kind, folder, str(folder.relative_to(self.base)))
+        if depth == 0 or kind in ("run", "evaluation"):
+            return
+        try:
+            inside = sorted(one.name for one in os.scandir(folder) if one.is_dir(follow_symlinks=False))
+        except OSError:
+            return
+        for name in inside:
+            if not name.startswith("."):
+                yield from self._below(folder / name, depth - 1)
+
+    def file(self, address: str) -> tuple[Path, str] | None:
+        """Return a file and its type by what follows /files/ in an address; None for one that is not given out."""
+        try:
+            path = (self.base / os.fsdecode(unquote_to_bytes(address))).resolve()
+            inside = [path.relative_to(root).parts for root in self.roots if path.is_relative_to(root)]
+            hidden = not inside or any(part.startswith(".") for part in inside[0])
+            if hidden or path.suffix not in SERVED or not path.is_file():
+                return None
+        except (OSError, ValueError):
+            return None
+        return path, SERVED[path.suffix]
+
+
+def default_roots() -> list[Path]:
+    """Return the folders that runs, sweeps and evaluations are written to by default; UserError where none is here."""
+    roots = [Path(name) for name in DEFAULTS if Path(name).is_dir()]
+    if not roots:
+        raise UserError(
+            "there is no runs, sweeps or evals folder here: give folders, or start where you started the runs"
+        )
+    return roots

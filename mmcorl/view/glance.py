@@ -1,0 +1,167 @@
+"""One line of the list of runs: what a folder says at a glance, from the beginning and the end of its logs alone."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import yaml
+
+from mmcorl.config.yaml_loader import Loader
+from mmcorl.errors import UserError
+from mmcorl.report.page import clean
+from mmcorl.run.diagnosis import WINDOW, diagnose_lines
+from mmcorl.run.folder import LOCK, read_json
+from mmcorl.run.reader import RunFiles, dig, mapping, number
+from mmcorl.run.summary import window
+from mmcorl.view.folders import Found, Kind
+from mmcorl.view.logs import last_records, parsed
+
+LOOKED_AT = 40
+"""Last steps that the diagnosis of a run without one of its own sees, beside the first ones."""
+LIVELY = 120
+"""Seconds since the last step within which a run counts as running where the system does not tell who holds a lock."""
+PAGES: dict[Kind, str] = {"run": "report.html", "sweep": "sweep.html", "evaluation": "samples.html"}
+LOGS = ("config.yaml", "metrics.jsonl", "validation.jsonl", "summary.json", "manifest.json", "sweep.json")
+WATCHED = (*LOGS, *PAGES.values())
+"""Files whose change may change the line of a folder."""
+LOCKS = Path("/proc/locks")
+Line = dict[str, Any]
+
+
+def glance(found: Found) -> Line:
+    """Return what the list shows of a folder; `problem` says what cannot be read."""
+    line: Line = {
+        "id": found.id,
+        "kind": found.kind,
+        "name": clean(found.path.name),
+        "place": clean(found.place),
+        "page": found.address(PAGES[found.kind]),
+        "changed": _changed(found.path),
+    }
+    if found.kind != "run":
+        return line
+    try:
+        return line | _run(found.path)
+    except (UserError, OSError, ValueError, TypeError, KeyError) as error:
+        return line | {"problem": clean(str(error))}
+
+
+def signature(path: Path) -> Any:
+    """Return what is another value as soon as a line of the list may be another."""
+    files = [_stat(path / name) for name in WATCHED]
+    return is_held(path), [(one.st_ino, one.st_size, one.st_mtime_ns) if one else None for one in files]
+
+
+def run_files(path: Path, metrics: tuple[Mapping[str, Any], ...] = ()) -> RunFiles:
+    """Return config and summary of a run, with given lines of its metrics; UserError for damaged ones."""
+    for name in LOGS:
+        if (path / name).exists() and not (path / name).is_file():
+            raise UserError(f"{name} is not a file")
+    if not (path / "config.yaml").is_file():
+        raise UserError("there is no such run (any more): go back to the list")
+    text = (path / "config.yaml").read_bytes().decode("utf-8", errors="replace")
+    try:
+        config = yaml.load(text, Loader)
+    except yaml.YAMLError as error:
+        raise UserError(f"config.yaml is damaged ({' '.join(str(error).split())})") from error
+    if not isinstance(config, dict):
+        raise UserError("config.yaml is damaged (not a mapping of settings)")
+    return RunFiles(
+        path=path, config=config, config_text=text, metrics=metrics, summary=read_json(path / "summary.json")
+    )
+
+
+def state(run: RunFiles) -> str:
+    """Return `running`, `finished` or `stopped`."""
+    if is_held(run.path):
+        return "running"
+    return "finished" if run.finished else "stopped"
+
+
+def is_held(path: Path) -> bool:
+    """Whether a process works in a folder. Asks the system: taking the lock to see could turn a starting run away."""
+    lock = _stat(path / LOCK)
+    try:
+        held = [entry.split() for entry in LOCKS.read_text().splitlines()]
+    except OSError:
+        return time.time() - _changed(path) < LIVELY and not (path / "summary.json").is_file()
+    return lock is not None and any(len(one) > 5 and one[5].rpartition(":")[2] == str(lock.st_ino) for one in held)
+
+
+def findings(run: RunFiles, lines: list[Mapping[str, Any]]) -> list[Line]:
+    """Return the diagnosis of a run: that of its summary, else one of its first and last steps, in `lines`."""
+    kept = (run.summary or {}).get("diagnosis")
+    if isinstance(kept, list):
+        return [_finding(one) for one in kept if isinstance(one, Mapping)]
+    return [_finding(vars(one)) for one in diagnose_lines(lines, run.supervision)]
+
+
+def _finding(one: Mapping[str, Any]) -> Line:
+    agent = one.get("agent")
+    return {key: clean(str(one.get(key) or "")) for key in ("kind", "sentence", "advice")} | {
+        "agent": None if agent is None else clean(str(agent))
+    }
+
+
+def _run(path: Path) -> Line:
+    log = path / "metrics.jsonl"
+    with_steps = [line for line in last_records(log, LOOKED_AT) if isinstance(line.get("step"), int)]
+    run = run_files(path, tuple(with_steps))
+    # As in reports and summary.json.
+    last = with_steps[-window(run.steps_done) :]
+    first = [] if run.summary and "diagnosis" in run.summary else [*_first(log, WINDOW)]
+    seen = {line["step"] for line in first}
+    return {
+        "title": clean(run.name),
+        "method": clean(run.supervision_label),
+        "agents": [clean(name) for name in run.agents],
+        "models": {clean(name): clean(str(model)) for name, model in run.models.items()},
+        "step": run.steps_done,
+        "steps": run.steps_planned,
+        "state": state(run),
+        "window": len(last),
+        "agreement": _mean(dig(line, "cohort", "agreement") for line in last),
+        "reward": _mean(dig(line, "agents", name, "reward_mean") for line in last for name in run.agents),
+        "accuracy": _accuracy(path),
+        "diagnosis": findings(run, [*first, *(line for line in with_steps if line["step"] not in seen)]),
+    }
+
+
+def _accuracy(path: Path) -> float | None:
+    """Mean accuracy over sets and agents at the last evaluation."""
+    lines = last_records(path / "validation.jsonl", 16)
+    last = [line for line in lines if line.get("step") == lines[-1].get("step")]
+    return _mean(dig(agent, "accuracy") for line in last for agent in mapping(line.get("agents")).values())
+
+
+def _first(log: Path, count: int) -> Iterator[dict[str, Any]]:
+    if not log.is_file():
+        return
+    with log.open("rb") as file:
+        for line in islice(iter(lambda: file.readline(1 << 20), b""), count):
+            record = parsed(line)
+            if record is not None and isinstance(record.get("step"), int):
+                yield record
+
+
+def _mean(values: Any) -> float | None:
+    known = [float(value) for value in map(number, values) if value is not None]
+    return fmean(known) if known else None
+
+
+def _changed(path: Path) -> float:
+    """When something was last written into a folder, in seconds since 1970."""
+    return round(max((one.st_mtime for name in WATCHED if (one := _stat(path / name))), default=0.0), 1)
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:
+        return None

@@ -1,0 +1,263 @@
+"""The prompts of one run: what each agent voted for and wrote, from votes, evaluations, probes and the gallery."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from mmcorl.answers.relation import Relation
+from mmcorl.answers.relations import open_relation
+from mmcorl.answers.texts import amount, same_words
+from mmcorl.errors import RunError, UserError
+from mmcorl.report.page import clean
+from mmcorl.run.reader import Record, RunFiles, dig, mapping, number
+from mmcorl.view.folders import Found
+from mmcorl.view.logs import Tail
+
+MOST_ROWS = 20_000
+"""Latest lines of votes.jsonl that are listed."""
+PAGE = 200
+MOST_ANSWER = 300
+SOURCES = ("probes", "validation", "training")
+FILTERS = ("tie", "split", "wrong", "unparsed")
+
+
+@dataclass
+class Row:
+    """One prompt at one step, as the list has it."""
+
+    uid: str
+    row: str
+    step: int
+    set: str
+    votes: dict[str, str | None]
+    """By agent; of an evaluation its greedy answer."""
+    labels: dict[str, str | None] = field(default_factory=dict)
+    ties: frozenset[str] = frozenset()
+    counts: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    """By agent: completions for the vote, without an answer, in all."""
+    gold: str | None = None
+    choices: tuple[str, ...] | None = None
+
+
+class Prompts:
+    """Reads the logs of one run as they grow. Not for several threads at once."""
+
+    def __init__(self, found: Found, run: RunFiles):
+        self.found, self.run = found, run
+        self.rows: dict[str, Any] = {"probes": {}, "validation": {}, "training": deque(maxlen=MOST_ROWS)}
+        self.known: dict[str, Record] = {}
+        """By uid, a line of the gallery or of the probes, which have the text."""
+        self.probed: dict[str, dict[int, tuple[int, int]]] = {}
+        """By uid and step, place and length of a line of probes.jsonl."""
+        path = found.path
+        self._logs = (
+            Tail(path / "gallery.jsonl", self._gallery, lambda: None),
+            Tail(path / "probes.jsonl", self._probe, self._forget_probes),
+            Tail(path / "responses.jsonl", self._response, self.rows["validation"].clear),
+            Tail(path / "votes.jsonl", self._vote, self.rows["training"].clear, last=MOST_ROWS),
+        )
+        self.same = lru_cache(1 << 16)(comparison(run))
+
+    def read(self) -> None:
+        for log in self._logs:
+            log.read()
+
+    # -- the logs -------------------------------------------------------------------------------------------------
+
+    def _gallery(self, record: Record, *_: int) -> None:
+        self.known.setdefault(str(record.get("uid")), {key: record[key] for key in ASKED if key in record})
+
+    def _probe(self, record: Record, offset: int, length: int) -> None:
+        row = _row(record)
+        if row is None:
+            return
+        self._gallery(record)
+        row.gold, row.choices = text_of(record.get("gold")), choices_of(record)
+        self.rows["probes"][row.uid] = row
+        self.probed.setdefault(row.uid, {})[row.step] = offset, length
+
+    def _response(self, record: Record, *_: int) -> None:
+        step, agent = record.get("step"), record.get("agent")
+        if not isinstance(step, int) or agent is None:
+            return
+        rows, key = self.rows["validation"], (str(record.get("set")), str(record.get("uid")))
+        row = rows.get(key)
+        if row is None or row.step != step:
+            row = rows[key] = Row(key[1], str(record.get("id")), step, key[0], {}, gold=text_of(record.get("gold")))
+        row.votes[str(agent)] = answer = text_of(record.get("answer"))
+        row.counts[str(agent)] = int(answer is not None), int(answer is None), 1
+
+    def _vote(self, record: Record, *_: int) -> None:
+        row = _row(record)
+        if row is not None:
+            self.rows["training"].append(row)
+
+    def _forget_probes(self) -> None:
+        self.rows["probes"].clear()
+        self.probed.clear()
+
+    # -- the list -------------------------------------------------------------------------------------------------
+
+    def listed(self, source: str, flag: str = "", agent: str = "", search: str = "", offset: int = 0) -> dict[str, Any]:
+        """Return a page of the rows of a source that fit, latest first.
+
+        `flag` is one of `FILTERS`, of any agent or of `agent`; `search` looks in ids, texts and answers.
+        """
+        kept = self.rows[source]
+        rows: Iterable[Row] = reversed(kept) if source == "training" else kept.values()
+        needle = search.strip().casefold()
+        fitting = [
+            row
+            for row in rows
+            if (not flag or flag in self.flags(row, agent))
+            and (not agent or agent in row.votes)
+            and (not needle or needle in self._searched(row))
+        ]
+        return {
+            "total": len(kept),
+            "fitting": len(fitting),
+            "offset": offset,
+            "left_out": source == "training" and len(kept) == MOST_ROWS,
+            "agents": [clean(name) for name in self.run.agents],
+            "sources": {name: len(self.rows[name]) for name in SOURCES},
+            "rows": [self._shown(row) for row in fitting[offset : offset + PAGE]],
+        }
+
+    def flags(self, row: Row, agent: str = "") -> set[str]:
+        """Return which filters a row fits: for any agent, or for one.
+
+        `wrong`: all agents (or the one and a peer) have the same vote, and it is not the known answer.
+        """
+        asked = [agent] if agent else list(row.votes)
+        votes = [row.votes.get(name) for name in asked]
+        gold, choices = self.gold(row), row.choices or choices_of(self.known.get(row.uid, {}))
+        peers = list(row.votes.values())
+        alike = [
+            all(peer is not None and self.same(vote, peer, choices) for peer in peers) if vote is not None else False
+            for vote in votes
+        ]
+        flags = {"tie"} if row.ties & set(asked) else set()
+        if len(peers) > 1 and not all(alike):
+            flags.add("split")
+        if gold is not None and all(alike) and votes and not self.same(str(votes[0]), gold, choices):
+            flags.add("wrong")
+        if any(row.counts.get(name, (0, 0, 0))[1] for name in asked):
+            flags.add("unparsed")
+        return flags
+
+    def gold(self, row: Row) -> str | None:
+        return row.gold if row.gold is not None else text_of(self.known.get(row.uid, {}).get("gold"))
+
+    def _searched(self, row: Row) -> str:
+        known = self.known.get(row.uid, {})
+        texts = [row.uid, row.row, row.set, known.get("text"), self.gold(row), *row.votes.values()]
+        return "\n".join(str(text) for text in texts if text is not None).casefold()
+
+    def _shown(self, row: Row) -> dict[str, Any]:
+        known = self.known.get(row.uid, {})
+        gold, choices = self.gold(row), row.choices or choices_of(known)
+        return {
+            "uid": row.uid,
+            "row": clean(row.row),
+            "step": row.step,
+            "set": clean(row.set),
+            "text": clean(str(known.get("text") or ""))[:MOST_ANSWER],
+            "gold": short_of(gold),
+            "flags": sorted(self.flags(row)),
+            "agents": {
+                clean(name): {
+                    "vote": short_of(vote),
+                    "label": short_of(row.labels.get(name)),
+                    "tie": name in row.ties,
+                    "count": row.counts.get(name),
+                    "right": None if gold is None or vote is None else self.same(vote, gold, choices),
+                }
+                for name, vote in row.votes.items()
+            },
+        }
+
+
+ASKED = ("uid", "row", "system", "turns", "text", "choices", "gold", "accepted", "tag", "images")
+
+
+def comparison(run: RunFiles) -> Any:
+    """Return what tells the same answers in a run: their wording, their amount, or its relation of places or texts.
+
+    Without the algebra of `math`, and without running code of the user's own.
+    """
+    row, relation = run.relation, None
+    if row is not None and row.open is None:
+        threshold = number(dig(run.config, "answers", "threshold")) if row.graded else None
+        with open_relation(row.name, threshold=threshold) as opened:  # holds nothing: it may be used on
+            relation = opened
+
+    def same(a: str, b: str, choices: tuple[str, ...] | None) -> bool:
+        a, b = _spelled_out(a, choices), _spelled_out(b, choices)
+        if a.strip() == b.strip() or same_words(a, b):
+            return True
+        if relation is not None:
+            return _related(relation, a, b)
+        return (value := amount(a)) is not None and value == amount(b)
+
+    return same
+
+
+def _related(relation: Relation, a: str, b: str) -> bool:
+    try:
+        return relation.same(a.strip(), b.strip(), None)
+    except (RunError, UserError, ValueError, IndexError, TypeError):  # of damaged answers
+        return False
+
+
+def _spelled_out(answer: str, choices: tuple[str, ...] | None) -> str:
+    """Return the text of the option that a letter names."""
+    letter = answer.strip()
+    if choices and len(letter) == 1 and 0 <= (place := ord(letter.upper()) - ord("A")) < len(choices):
+        return choices[place]
+    return answer
+
+
+def _row(record: Record) -> Row | None:
+    """Return a line of votes or probes for the list; None for one that is damaged."""
+    if not isinstance(step := record.get("step"), int) or record.get("uid") is None:
+        return None
+    row = Row(str(record["uid"]), str(record.get("row")), step, str(record.get("set") or "training"), {})
+    ties = set()
+    for name, agent in agents_of(record):
+        votes = [vote for vote in list_of(agent.get("votes")) if isinstance(vote, list) and len(vote) == 2]
+        answers = list_of(agent.get("ballots")) or list_of(agent.get("answers"))
+        row.votes[name] = text_of(agent["vote"]) if "vote" in agent else str(votes[0][0]) if votes else None
+        row.labels[name] = text_of(agent.get("label"))
+        supporters = int(number(votes[0][1]) or 0) if votes else 0
+        row.counts[name] = supporters, sum(answer is None for answer in answers), len(answers)
+        if agent.get("tie"):
+            ties.add(name)
+    row.ties = frozenset(ties)
+    return row
+
+
+def agents_of(record: Record) -> list[tuple[str, Mapping[str, Any]]]:
+    return [(str(name), mapping(agent)) for name, agent in mapping(record.get("agents")).items()]
+
+
+def list_of(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list) else ()
+
+
+def choices_of(record: Record) -> tuple[str, ...] | None:
+    return tuple(map(str, list_of(record.get("choices")))) or None
+
+
+def text_of(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def short_of(text: str | None) -> str | None:
+    if text is None:
+        return None
+    shown = clean(str(text))
+    return shown if len(shown) <= MOST_ANSWER else f"{shown[:MOST_ANSWER]}…"

@@ -1,0 +1,248 @@
+"""The server: pages, what they ask for as JSON, and files of the folders. For one person, on this machine alone.
+
+No other site can read it: the name that a request asks for has to be this machine's own, which an address that was
+pointed here by another site's name server is not, and JSON is refused to requests that another site made. Pages run
+their own script alone; pages in the folders that are shown, which anybody may have made, run as a site of their own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections import OrderedDict
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from mmcorl.errors import UserError
+from mmcorl.report.page import clean
+from mmcorl.run.diagnosis import WINDOW
+from mmcorl.run.reader import RunFiles
+from mmcorl.view.curves import Curves, differing
+from mmcorl.view.folders import Found, Shelf
+from mmcorl.view.glance import glance, run_files, signature, state
+from mmcorl.view.logs import last_records
+from mmcorl.view.one_prompt import OnePrompt
+from mmcorl.view.prompts import FILTERS, SOURCES, Prompts
+
+HOST = "127.0.0.1"
+OWN_NAMES = ("127.0.0.1", "localhost", "[::1]", "::1")
+MOST_OPEN = 16
+"""Runs whose logs are kept read."""
+MOST_COMPARED = 8
+PAGE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+FILE_POLICY = (
+    "sandbox allow-scripts allow-popups allow-downloads; default-src 'none'; img-src 'self' data:; "
+    "style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+TYPES = {"page.html": "text/html; charset=utf-8", "view.js": "text/javascript; charset=utf-8", "view.css": "text/css"}
+
+
+class NotFoundError(Exception):
+    """What was asked for is not there; the message says what."""
+
+
+class OpenRun:
+    """One run whose logs are kept read; its methods may be called by several threads."""
+
+    def __init__(self, found: Found):
+        self.found = found
+        self.curves = Curves(found.path)
+        self.prompts: Prompts | None = None
+        self.lock, self._curves_lock = threading.Lock(), threading.Lock()
+
+    def drawn(self) -> dict[str, Any]:
+        """Return its curves with its name and state; the first look at its prompts, which takes longer, is no wait."""
+        with self._curves_lock:
+            curves = self.curves.read()
+        run = self._files()
+        return {
+            **glance(self.found),
+            "curves": curves,
+            "damaged": self.curves.damaged,
+            "config": clean(run.config_text or ""),
+            "notes": [clean(str(note)) for note in run.config.get("notes") or ()],
+        }
+
+    def listed(self, asked: dict[str, str]) -> dict[str, Any]:
+        """Return a page of its prompts; without a source, of the first that has any."""
+        with self.lock:
+            prompts = self._prompts()
+            source = asked.get("source") or next((one for one in SOURCES if prompts.rows[one]), SOURCES[0])
+            flag, offset = asked.get("filter", ""), asked.get("offset", "0")
+            if source not in SOURCES or flag not in ("", *FILTERS) or not offset.isdecimal():
+                raise NotFoundError("no such list of prompts")
+            listed = prompts.listed(source, flag, asked.get("agent", ""), asked.get("q", ""), int(offset))
+        return {"source": source, "state": state(prompts.run), **listed}
+
+    def prompt(self, uid: str, step: str | None) -> dict[str, Any]:
+        """Return one prompt."""
+        with self.lock:
+            return OnePrompt(self._prompts(), uid).content(int(step) if step and step.isdecimal() else None)
+
+    def _prompts(self) -> Prompts:
+        if self.prompts is None:
+            self.prompts = Prompts(self.found, self._files())
+        self.prompts.read()
+        return self.prompts
+
+    def _files(self) -> RunFiles:
+        return run_files(self.found.path, tuple(last_records(self.found.path / "metrics.jsonl", WINDOW)))
+
+
+class Library:
+    """What the server knows: the folders, and the runs that were opened last."""
+
+    def __init__(self, shelf: Shelf):
+        self.shelf = shelf
+        self._open: OrderedDict[str, OpenRun] = OrderedDict()
+        self._lock = threading.Lock()
+        self._glances: dict[str, tuple[Any, dict[str, Any]]] = {}
+        """Lines of the list by id, with the state of the files that they are from."""
+
+    def answer(self, what: str, asked: dict[str, str], runs: list[str]) -> Any:
+        """Return what /api/`what` gives; NotFoundError for anything that is not there."""
+        match what:
+            case "folders":
+                return {"roots": [clean(str(root)) for root in self.shelf.roots], "folders": self._folders()}
+            case "run":
+                return self.run(asked.get("run", "")).drawn()
+            case "compare":
+                return self._compared(runs[:MOST_COMPARED])
+            case "prompts":
+                return self.run(asked.get("run", "")).listed(asked)
+            case "prompt":
+                return self.run(asked.get("run", "")).prompt(asked.get("uid", ""), asked.get("step"))
+        raise NotFoundError("no such page")
+
+    def run(self, key: str) -> OpenRun:
+        """Return a run by its id."""
+        with self._lock:
+            if key not in self._open:
+                found = next((one for one in self.shelf.found() if one.id == key and one.kind == "run"), None)
+                if found is None:
+                    raise NotFoundError("there is no such run (any more): go back to the list")
+                self._open[key] = OpenRun(found)
+                if len(self._open) > MOST_OPEN:
+                    self._open.popitem(last=False)
+            self._open.move_to_end(key)
+            return self._open[key]
+
+    def _folders(self) -> list[dict[str, Any]]:
+        lines = {}
+        for found in self.shelf.found():
+            now, (before, line) = signature(found.path), self._glances.get(found.id, (None, {}))
+            lines[found.id] = (now, line if now == before else glance(found))
+        self._glances = lines
+        return sorted((line for _, line in lines.values()), key=lambda line: -line["changed"])
+
+    def _compared(self, keys: list[str]) -> dict[str, Any]:
+        if not keys:
+            raise NotFoundError("the address names no run: select some in the list of runs")
+        runs = [self.run(key) for key in dict.fromkeys(keys)]
+        configs = [run_files(run.found.path).config for run in runs]
+        return {"runs": [run.drawn() for run in runs], "settings": differing(configs)}
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers GET and HEAD."""
+
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "mmcorl", ""
+    timeout = 60
+    server: Server
+
+    def do_GET(self) -> None:
+        """Answer one request; whatever goes wrong with it is told and ends no more than it."""
+        try:
+            self._answer()
+        except NotFoundError as error:
+            self._send({"error": str(error)}, HTTPStatus.NOT_FOUND)
+        except (UserError, OSError, ValueError, TypeError, LookupError) as error:
+            if isinstance(error, ConnectionError | TimeoutError):
+                self.close_connection = True
+                return
+            self._send({"error": clean(str(error) or type(error).__name__)}, HTTPStatus.INTERNAL_SERVER_ERROR)
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing: the terminal is the user's."""
+
+    def _answer(self) -> None:
+        host = self.headers.get("Host", "")
+        name = host if host.endswith("]") else host.rpartition(":")[0] or host
+        if name.lower() not in OWN_NAMES:
+            self._send({"error": "this server answers to 127.0.0.1 and localhost alone"}, HTTPStatus.FORBIDDEN)
+            return
+        address = urlsplit(self.path)
+        if address.path.startswith("/files/"):
+            self._send_file(address.path.removeprefix("/files/"))
+        elif address.path.startswith("/api/"):
+            if self.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
+                self._send({"error": "not for other sites"}, HTTPStatus.FORBIDDEN)
+                return
+            asked = parse_qs(address.query, keep_blank_values=True)
+            first = {key: values[0] for key, values in asked.items()}
+            what = address.path.removeprefix("/api/")
+            self._send(self.server.library.answer(what, first, asked.get("run", [])))
+        else:
+            page = {"/": "page.html"}.get(address.path, address.path.removeprefix("/"))
+            if page not in TYPES:
+                raise NotFoundError("no such page")
+            self._write(self.server.pages[page], TYPES[page], PAGE_POLICY)
+
+    def _send(self, value: Any, status: HTTPStatus = HTTPStatus.OK) -> None:
+        self._write(json.dumps(value).encode(), "application/json", "default-src 'none'", status)
+
+    def _send_file(self, address: str) -> None:
+        file = self.server.library.shelf.file(address)
+        if file is None:
+            raise NotFoundError("no such file")
+        path, kind = file
+        self._write(path.read_bytes(), kind, FILE_POLICY)
+
+    def _write(self, content: bytes, kind: str, policy: str, status: HTTPStatus = HTTPStatus.OK) -> None:
+        tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+        known = status is HTTPStatus.OK and self.headers.get("If-None-Match") == tag
+        self.send_response(HTTPStatus.NOT_MODIFIED if known else status)
+        for name, value in (
+            ("ETag", tag),
+            ("Cache-Control", "no-cache"),
+            ("Content-Security-Policy", policy),
+            ("X-Content-Type-Options", "nosniff"),
+            ("Referrer-Policy", "no-referrer"),
+            ("Cross-Origin-Resource-Policy", "same-origin"),
+        ):
+            self.send_header(name, value)
+        if not known:
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if not known and self.command != "HEAD":
+            self.wfile.write(content)
+
+
+class Server(ThreadingHTTPServer):
+    """Listens on 127.0.0.1. UserError where a port that was asked for is taken; `port` 0 takes any free one."""
+
+    daemon_threads = True
+
+    def __init__(self, roots: list[Path], port: int):
+        self.library = Library(Shelf(roots))
+        here, theme = files("mmcorl.view") / "static", files("mmcorl.report") / "templates" / "theme.css"
+        self.pages = {name: (here / name).read_bytes() for name in TYPES}
+        self.pages["view.css"] = theme.read_bytes() + self.pages["view.css"]
+        super().__init__((HOST, port), Handler)
+
+    @property
+    def address(self) -> str:
+        return f"http://{HOST}:{self.server_address[1]}/"

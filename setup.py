@@ -1,0 +1,29 @@
+"""The README as a package page shows it: relative links lead into the repository. All else is in pyproject.toml."""
+
+import re
+import tomllib
+from pathlib import Path
+
+from setuptools import setup
+
+HERE = Path(__file__).parent
+LINK = re.compile(r"""(\]\(|\b(?:src|srcset|href)=")(?![a-z]+:|#)([^)"\s]+)""")
+
+
+def with_absolute_links(text: str, repository: str) -> str:
+    """Make links relative to the repository's top absolute; pictures are named as files, not as pages around them."""
+
+    def absolute(link: re.Match[str]) -> str:
+        kind = "raw" if re.search(r"\.(png|svg|gif|jpe?g|webp)$", link[2]) else "blob"
+        return f"{link[1]}{repository}/{kind}/main/{link[2]}"
+
+    return LINK.sub(absolute, text)
+
+
+if __name__ == "__main__":
+    project = tomllib.loads((HERE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    readme = (HERE / "README.md").read_text(encoding="utf-8")
+    setup(
+        long_description=with_absolute_links(readme, project["urls"]["Repository"]),
+        long_description_content_type="text/markdown",
+    )

@@ -1,0 +1,172 @@
+"""The diagnosis and the numbers of a run without known answers, on its page and as a table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mmcorl.cli.output import show_comparison
+from mmcorl.report.compare import comparison, numbers, tables
+from mmcorl.report.difference import agreement_differences
+from mmcorl.report.run_page import build_report
+from mmcorl.report.table import latex, markdown
+from mmcorl.report.unlabelled import is_blind, training_table
+from mmcorl.run.diagnosis import diagnose
+from mmcorl.run.reader import read_run
+from mmcorl.run.result import load_run
+from mmcorl.tools.sweep import numbers_of
+
+
+def run_folder(folder: Path, diversity: float, accuracy: float | None) -> Path:
+    """Forty steps of two agents whose reward rises to 1 while their answers become so diverse."""
+    folder.mkdir()
+    agents = ("left", "right")
+
+    def line(step: int) -> dict[str, Any]:
+        at = (step - 1) / 39
+        numbers = {"reward_mean": 0.2 + 0.8 * at, "answer_diversity": 0.9 + (diversity - 0.9) * at, "vote_share": 0.9}
+        return {"step": step, "agents": dict.fromkeys(agents, numbers), "cohort": {"agreement": at}}
+
+    def evaluated(step: int) -> dict[str, Any]:
+        known = {"accuracy": accuracy, "n": 10, "by_tag": {}}
+        return {"step": step, "set": "held_out", "agents": dict.fromkeys(agents, known), "cohort": {"agreement": 0.5}}
+
+    lines = {"metrics": [line(step) for step in range(1, 41)], "validation": [evaluated(0), evaluated(40)]}
+    for name, records in lines.items():
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (folder / "config.yaml").write_text("name: shown\nsteps: 40\n")
+    (folder / "summary.json").write_text(json.dumps({"steps": 40, "agents": {name: {} for name in agents}}))
+    return folder
+
+
+def test_a_collapsed_run_does_not_read_finished_without_its_finding(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_folder(tmp_path / "run", 0.0, 0.5)
+    assert {(finding.kind, finding.agent) for finding in diagnose(run)} == {
+        ("collapsed", "left"),
+        ("collapsed", "right"),
+    }
+    page = build_report(run).read_text()
+    head, results = page.index('id="diagnosis"'), page.index('id="accuracy"')
+    assert page.index("finished") < head < results
+    assert "2 findings" in page[:head]
+    assert "left gives the same answers" in page[head:results]
+    assert "troubleshooting/#collapsed" in page[head:results]
+    show_comparison([run])
+    out = capsys.readouterr().out
+    assert out.startswith("Diagnosis: left gives the same answers")
+    assert out.index("Diagnosis: right") < out.index("Accuracy from start to end")
+
+
+def test_a_run_in_which_nothing_is_found_says_so_and_what_that_means(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_folder(tmp_path / "run", 0.9, 0.5)
+    assert diagnose(run) == []
+    show_comparison([run, run_folder(tmp_path / "other", 0.0, 0.5)])
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == (
+        "Diagnosis of shown (run): nothing found, which does not prove that the agents learn what is right."
+    )
+    assert said[1].startswith("Diagnosis of shown (other): left gives")
+
+
+def test_without_known_answers_reward_agreement_and_diversity_are_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    graded, blind = (read_run(run_folder(tmp_path / name, 0.9, value)) for name, value in (("a", 0.5), ("b", None)))
+    assert (is_blind(graded), is_blind(blind)) == (False, True)
+    rows = {row[0].text: [cell.text for cell in row[1:]] for row in training_table([blind], ["b"]).rows}
+    # The first and last four of forty steps: steps 1 to 4 are 0 to 3/39 of the way.
+    assert rows["agreement of votes"] == ["0.038", "0.962", "+0.923"]
+    assert rows["agreement on held_out"] == ["0.500", "0.500", "+0.000"]
+    assert rows["left: reward"] == ["0.231", "0.969", "+0.738"]
+    assert rows["right: answer diversity"] == ["0.900", "0.900", "+0.000"]
+    page = build_report(blind.path).read_text()
+    assert "left: reward" in page
+    assert "No evaluation is on record" not in page
+    show_comparison([blind.path])
+    out = capsys.readouterr().out
+    assert "right: reward" in out
+    assert "Accuracy" not in out
+    show_comparison([graded.path])
+    assert "answer diversity" not in capsys.readouterr().out
+
+
+def test_a_run_in_python_has_its_diagnosis_and_a_notebook_shows_it(tmp_path: Path) -> None:
+    run = load_run(run_folder(tmp_path / "run", 0.0, None))
+    assert [finding.agent for finding in run.diagnosis] == ["left", "right"]
+    shown = run._repr_html_()
+    assert "<b>shown</b>: finished" in shown
+    assert "left gives the same answers" in shown
+    assert "right: reward" in shown
+    text = (tmp_path / "run" / "metrics.jsonl").read_text()
+    (tmp_path / "run" / "metrics.jsonl").write_text(text.replace('"left"', '"<script>"'))
+    assert "<script>" not in run._repr_html_()
+    assert "&lt;script&gt; gives the same answers" in run._repr_html_()
+
+
+def answered(folder: Path, agreed: list[bool]) -> Path:
+    """A run without known answers whose agents agree on these prompts at the end, and on none at the start."""
+    run_folder(folder, 0.9, None)
+    lines, n = [], len(agreed)
+    for step, alike in ((0, [False] * n), (40, agreed)):
+        for agent, answers in (("left", ["1/2"] * n), ("right", ["0.5" if one else None for one in alike])):
+            of = {"step": step, "set": "held_out", "agent": agent}
+            lines += [{**of, "id": f"row {k}", "uid": f"u{k}", "answer": one} for k, one in enumerate(answers)]
+    (folder / "responses.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path = folder / "validation.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    for record, share in zip(records, (0.0, sum(agreed) / n), strict=True):
+        record["cohort"] = {"agreement": share, "pairs": {"left|right": share}}
+        for agent in record["agents"].values():
+            agent["n"] = n
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return folder
+
+
+def test_agreement_of_two_runs_is_paired_by_prompt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # Of 40 prompts: 20 agreed in both runs, 2 only in A, 12 only in B, 6 in neither.
+    a = answered(tmp_path / "a", [True] * 22 + [False] * 18)
+    b = answered(tmp_path / "b", [True] * 20 + [False] * 2 + [True] * 12 + [False] * 6)
+    runs = [read_run(a), read_run(b)]
+    (one,) = agreement_differences(runs, ["a", "b"])
+    assert (one.agent, one.value, one.prompts, one.paired) == ("left|right", 0.25, 40, True)
+    # Twice the tail of 2 or fewer of 14 fair coins: 2 * (1 + 14 + 91) / 2**14.
+    assert one.p == 212 / 16384
+    assert 0 < one.low < 0.25 < one.high
+    record = comparison([a, b])[-1]
+    assert record["agreement_difference"]["left|right"]["p"] == one.p
+    page = build_report(a, [b]).read_text()
+    assert "left &amp; right" in page
+    assert "shares no evaluated agent" not in page
+    # A share on record that the answers do not give is not paired: another relation said which are alike.
+    path = b / "validation.jsonl"
+    path.write_text(path.read_text().replace("0.8", "0.7"))
+    (one,) = agreement_differences([runs[0], read_run(b)], ["a", "b"])
+    assert (one.paired, one.p, one.value) == (False, None, pytest.approx(0.15))
+
+
+def test_files_have_what_the_terminal_shows_of_runs_without_answers(tmp_path: Path) -> None:
+    runs = [run_folder(tmp_path / name, 0.5, None) for name in "ab"]
+    tex, md = latex(tables(runs)), markdown(tables(runs))
+    for text in (tex, md):
+        assert text.count("left: reward") == 2
+        assert text.count("right: answer diversity") == 2
+        assert "Accuracy" not in text
+    assert r"\textbf" not in tex
+    # 0.9 - 0.4 * (1.5 / 39) at the start, 0.9 - 0.4 * (37.5 / 39) at the end.
+    assert "left: answer diversity & 0.885 & 0.515 & $-$0.369" in tex
+    columns = [head for head, _ in numbers(runs).columns]
+    row = dict(zip(columns, numbers(runs).rows[0], strict=True))
+    assert (row["agent"].text, float(row["reward_end"].text)) == ("left", pytest.approx(0.2 + 0.8 * 37.5 / 39))
+    assert float(row["votes_agreement_start"].text) == pytest.approx(1.5 / 39)
+    # The sweep's columns have the same window.
+    found = numbers_of(read_run(runs[0]))
+    assert found["votes_agreement"] == pytest.approx(37.5 / 39)
+    assert found["reward_mean"] == pytest.approx(0.2 + 0.8 * 37.5 / 39)
+    assert found["answer_diversity"] == pytest.approx(0.9 - 0.4 * 37.5 / 39)

@@ -1,0 +1,96 @@
+"""Another package under one of our top-level names is named in one sentence, with the way out."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from mmcorl.system.itself import itself
+from mmcorl.system.names import MARK, NAMES, name_clash
+from paths import ROOT
+
+PIP = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--disable-pip-version-check"]
+
+
+def installed(site: Path, name: str) -> None:
+    """Install a real wheel `NAME-toolbox`, whose package is called `name`, into a folder."""
+    dist = f"{name.replace('_', '-')}-toolbox"
+    stem = dist.replace("-", "_")
+    wheel = site.parent / f"{stem}-2.0-py3-none-any.whl"
+    info = f"{stem}-2.0.dist-info"
+    with zipfile.ZipFile(wheel, "w") as packed:
+        packed.writestr(f"{name}/__init__.py", "def patch(): ...\n")
+        packed.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {dist}\nVersion: 2.0\n")
+        packed.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        packed.writestr(f"{info}/RECORD", f"{name}/__init__.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
+    subprocess.run([*PIP, "--target", str(site), str(wheel)], check=True)
+
+
+def started(code: list[str], path: list[Path], cwd: Path) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
+    return subprocess.run([sys.executable, *code], env=env, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+def test_a_package_of_another_distribution_in_front_of_ours(tmp_path):
+    site = tmp_path / "site"
+    installed(site, "patches")
+    done = started(["-m", "mmcorl.cli", "families"], [site, ROOT], tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"mmcorl: mmcorl needs its own package 'patches', but another package is in its place "
+        f"({site}/patches/__init__.py): `pip uninstall patches-toolbox` and install mmcorl again, or give it an "
+        "environment of its own\n"
+    )
+    done = started(["-c", "import mmcorl; mmcorl.train"], [site, ROOT], tmp_path)
+    assert done.stderr.splitlines()[-1].startswith("ImportError: mmcorl needs its own package 'patches', but another")
+
+
+@pytest.mark.slow
+def test_a_package_of_another_distribution_written_over_ours(tmp_path):
+    site = tmp_path / "site"
+    for name in ("mmcorl", *NAMES):
+        shutil.copytree(ROOT / name, site / name, ignore=shutil.ignore_patterns("__pycache__"))
+    assert started(["-m", "mmcorl.cli", "--version"], [site], tmp_path).returncode == 0
+    shutil.rmtree(site / "eval_suite")
+    installed(site, "eval_suite")
+    done = started(["-m", "mmcorl.cli", "families"], [site], tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "needs its own package 'eval_suite'" in done.stderr
+    assert "`pip uninstall eval-suite-toolbox`" in done.stderr
+
+
+def test_a_folder_of_the_user_s_in_the_working_folder(tmp_path):
+    (tmp_path / "patches").mkdir()
+    (tmp_path / "patches" / "mine.py").touch()
+    # A folder without __init__.py gives way to ours; one with it does not.
+    assert started(["-c", "import mmcorl.cli"], [ROOT], tmp_path).returncode == 0
+    (tmp_path / "patches" / "__init__.py").touch()
+    done = started(["-c", "import mmcorl.cli"], [ROOT], tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.endswith("rename it, or start Python in another folder\n")
+
+
+def test_a_process_that_mmcorl_starts_again_reads_no_file_of_ours_in_the_working_folder(tmp_path, monkeypatch):
+    (tmp_path / "patches.py").touch()
+    assert "needs its own package 'patches'" in started(["-m", "mmcorl.cli", "--version"], [ROOT], tmp_path).stderr
+    monkeypatch.chdir(tmp_path)
+    done = started(itself()[1:], [ROOT], tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    monkeypatch.chdir(ROOT)  # where mmcorl may be found by nothing else
+    assert itself() == [sys.executable, "-m", "mmcorl.cli"]
+
+
+def test_our_own_are_marked_and_the_check_takes_no_time():
+    for name in NAMES:
+        assert MARK in (ROOT / name / "__init__.py").read_text()
+    start = time.perf_counter()
+    assert name_clash() is None
+    assert time.perf_counter() - start < 0.05

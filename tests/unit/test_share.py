@@ -1,0 +1,315 @@
+"""Model cards and uploads, with the real client of the hub and a local stand-in for its server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from huggingface_hub import ModelCard
+
+from fabricated_runs import AGENTS, write_run
+from hub_server import Hub, serving
+from mmcorl import config as settings
+from mmcorl.cli.main import main
+from mmcorl.errors import RunError, UserError
+from mmcorl.run import checkpoints
+from mmcorl.share import push as tool
+from mmcorl.share.card import model_card, write_cards
+from mmcorl.share.private import hub_id, public, public_text
+from paths import ROOT
+
+BASES = {"qwen": "Qwen/Qwen2.5-VL-3B-Instruct", "intern": "/home/alice/models/InternVL3_5-2B-HF"}
+
+
+def finished(folder: Path, **facts: Any) -> Path:
+    """A finished run of two agents with every setting, whose weights are a few bytes."""
+    run = write_run(folder, **facts)
+    config = settings.resolve(
+        {
+            "name": "pair",
+            "steps": 60,
+            "agents": [{"name": name, "model": base} for name, base in BASES.items()],
+            "data": {
+                "train": {"source": "lab/pictures", "columns": {"image": "image"}},
+                "also": [{"source": "/home/alice/secret/rows.jsonl"}],
+            },
+            "logging": {"gallery": 0},
+        },
+        {},
+        None,
+    )
+    (run / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))
+    for agent in AGENTS:
+        weights = run / "final" / agent
+        weights.mkdir(parents=True)
+        kept = {"model_type": "qwen2_5_vl", "_name_or_path": "/home/alice/models/qwen", "architectures": ["X"]}
+        (weights / "config.json").write_text(json.dumps(kept))
+        (weights / "processor_config.json").write_text("{}")
+        (weights / "tokenizer.json").write_text('{"model": {"vocab": {"/usr/bin": 0}}}')
+        (weights / "model.safetensors").write_bytes(agent.encode() * 1000)
+    checkpoints.seal(run / "final", 60)
+    return run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return finished(tmp_path / "run")
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """A server, and the client set as HF_ENDPOINT, HF_TOKEN and HF_HUB_DISABLE_XET would set a new process."""
+    with serving() as server:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", server.url)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setenv("HF_TOKEN", "hf_" + "x" * 30)
+        yield server
+
+
+def test_a_card_says_what_the_run_measured(run: Path) -> None:
+    card = ModelCard(model_card(run, "qwen"))
+    assert card.data.base_model == BASES["qwen"]
+    assert card.data.base_model_relation == "finetune"
+    assert card.data.datasets == ["lab/pictures"]
+    assert (card.data.library_name, card.data.pipeline_tag) == ("transformers", "image-text-to-text")
+    assert {"mmcorl", "ring"} < set(card.data.tags)
+    lines = [json.loads(line) for line in (run / "validation.jsonl").read_text().splitlines()]
+    start, end = (lines[place]["agents"]["qwen"]["accuracy"] for place in (0, -1))
+    assert f"| accuracy on held_out | {start:.3f} | {end:.3f} | 400 prompts, greedy |" in card.text
+    assert card.data.eval_results[0].metric_value == round(end, 4)
+    # Co-RL with the other agent, graded by the summary's grader, with the run's own caveat; K is batch.completions.
+    for said in ("Co-RL: a peer's votes", "InternVL3_5-2B-HF (`intern`)", "mmcorl-rules 1", "The weakness is planted."):
+        assert said in card.text
+    assert "| votes per prompt (K) | 8 |" in card.text
+    # The peer's folder is not on the hub, so it is no base model.
+    assert ModelCard(model_card(run, "intern")).data.base_model is None
+
+
+def test_a_card_without_known_answers_has_agreement_and_reward(tmp_path: Path) -> None:
+    card = ModelCard(model_card(finished(tmp_path / "run", gold=False), "qwen"))
+    assert "accuracy" not in card.text.split("## Training")[0]
+    assert "| agreement of the agents on held_out | " in card.text
+    assert "| reward in training | " in card.text
+    assert card.data.eval_results is None
+
+
+def test_a_card_tells_the_diagnosis(run: Path) -> None:
+    """Every second step repeats: votes agree fully, entropy is gone, agents stay apart."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        late = line["step"] > 30
+        line["cohort"] = {"agreement": 0.1, "pairs": {}}
+        for own in line["agents"].values():
+            own |= {"vote_share": 0.99 if late else 0.4, "entropy": 0.001 if late else 0.9}
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    findings = tool.plan(run, "lab/pair", agent="qwen")[0].warnings
+    assert findings
+    text = model_card(run, "qwen")
+    assert "## Diagnosis" in text
+    assert all(text.count(finding) == 1 for finding in findings)
+
+
+def test_a_card_cites_as_the_docs_do(run: Path) -> None:
+    paper = (ROOT / "docs" / "references.bib").read_text().split("\n\n")[0]
+    assert paper.startswith("@misc")
+    assert paper in model_card(run, "qwen")
+
+
+def test_cards_are_written_beside_the_weights(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["card", str(run), "--agent", "intern"]) == 0
+    assert capsys.readouterr().out == f"{run}/final/intern/README.md\n"
+    assert not (run / "final" / "qwen" / "README.md").exists()
+    assert (run / "final" / "intern" / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert "![Curves over the steps of training](curves.png)" in (run / "final" / "intern" / "README.md").read_text()
+    checkpoints.read(run / "final").verify()  # a card is no damage
+    write_cards(run, curves=False)
+    assert "curves.png" not in (run / "final" / "qwen" / "README.md").read_text()
+
+
+def test_what_arrives_is_what_the_run_made(run: Path, hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    hub.repos[BASES["qwen"]] = {}  # whose licence the server states
+    assert main(["push", str(run), "--to", "lab/pair", "--private"]) == 0
+    assert capsys.readouterr().out == f"{hub.url}/lab/pair-qwen\n{hub.url}/lab/pair-intern\n"
+    assert hub.private == {"lab/pair-qwen": True, "lab/pair-intern": True}
+    for agent in AGENTS:
+        arrived, weights = hub.repos[f"lab/pair-{agent}"], run / "final" / agent
+        assert set(arrived) == {
+            *("README.md", "config.json", "processor_config.json", "tokenizer.json", "model.safetensors"),
+            *("training/config.yaml", "training/curves.png"),
+        }
+        for name in ("model.safetensors", "tokenizer.json", "processor_config.json"):
+            assert arrived[name] == (weights / name).read_bytes()
+        assert json.loads(arrived["config.json"])["_name_or_path"] == "qwen"
+        assert yaml.safe_load(arrived["training/config.yaml"])["data"]["also"][0]["source"] == "rows.jsonl"
+        card = ModelCard(arrived["README.md"].decode())
+        assert f'from_pretrained("lab/pair-{agent}")' in card.text
+        assert card.data.license == ("mit" if agent == "qwen" else None)
+        assert ("The licence of the model" in card.text) == (agent == "intern")
+        everything = b"".join(arrived.values())
+        assert b"alice" not in everything
+        assert str(run).encode() not in everything
+    assert hub.tokens == {"Bearer hf_" + "x" * 30}
+
+
+def test_an_upload_that_failed_continues(run: Path, hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    hub.refused = {"lab/pair-intern"}
+    assert main(["push", str(run), "--to", "lab/pair"]) == 1
+    told = capsys.readouterr().err
+    assert "lab/pair-intern could not be uploaded" in told
+    assert "rights" in told
+    assert "lab/pair-qwen is complete" in told
+    assert "Traceback" not in told
+    hub.refused, hub.asked = set(), []
+    assert main(["push", str(run), "--to", "lab/pair"]) == 0
+    assert sum(one.startswith("PUT") for one in hub.asked) == 1  # the weights of intern alone
+    assert hub.repos["lab/pair-intern"]["model.safetensors"] == b"intern" * 1000
+
+
+def test_a_checkpoint_goes_up_without_the_state_for_resuming(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / "checkpoints").mkdir()
+    (run / "final" / "COMMIT").unlink()
+    (run / "final").rename(run / "checkpoints" / "step_000030")
+    for name in ("optimizer.pt", "README.md"):
+        (run / "checkpoints" / "step_000030" / "qwen" / name).write_text("x")
+    checkpoints.seal(run / "checkpoints" / "step_000030", 30)
+    (run / "checkpoints" / "best-by-agreement").symlink_to("step_000030")
+    words = ["push", str(run), "--to", "lab/best", "--agent", "qwen", "--dry", "--json"]
+    assert main([*words, "--checkpoint", "best-by-agreement"]) == 0
+    (record,) = json.loads(capsys.readouterr().out)
+    assert (record["repo"], record["url"]) == ("lab/best", None)
+    assert "optimizer.pt" not in record["files"]
+    assert record["files"]["model.safetensors"] == 4000
+    (upload,) = tool.plan(run, "lab/best", agent="qwen", checkpoint="best-by-agreement")
+    lines = [json.loads(line) for line in (run / "validation.jsonl").read_text().splitlines()]
+    at_30 = next(line["agents"]["qwen"]["accuracy"] for line in lines if line["step"] == 30)
+    card = upload.files["README.md"]
+    assert isinstance(card, bytes)
+    assert "| | start | step 30 | |" in card.decode()
+    assert f"| {at_30:.3f} | 400 prompts" in card.decode()
+    said = card.decode()
+    assert "weights of step 30 of 60, chosen as the best of up to" in said
+    assert "by agreement of the agents" in said
+    assert "never the best one" not in said
+    assert "| steps | 30 of 60 |" in said
+    with pytest.raises(UserError, match=r"no best.*give one of best-by-agreement, step_000030"):
+        tool.plan(run, "lab/best", checkpoint="best")
+
+
+def test_what_the_run_did_not_write_stays(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    weights = run / "final" / "qwen"
+    (weights / ".env").write_text("HF_TOKEN=x")
+    (weights / "link.txt").symlink_to("/etc/passwd")
+    words = ["push", str(run), "--to", "lab/pair", "--agent", "qwen", "--dry"]
+    assert main(words) == 0
+    told = capsys.readouterr()
+    assert "left out: .env, link.txt" in told.err
+    assert ".env" not in told.out
+    # Visibility, and the card that would be uploaded, byte for byte.
+    assert told.out.startswith("lab/pair: public")
+    (upload,) = tool.plan(run, "lab/pair", agent="qwen")
+    assert f"{upload.sizes['README.md']:,}  README.md" in told.out
+    assert upload.card in told.out
+    assert main([*words, "--private"]) == 0
+    assert capsys.readouterr().out.startswith("lab/pair: private")
+
+
+def test_a_card_claims_nothing_about_code_of_the_user(run: Path) -> None:
+    assert "No known answer was used in training." in model_card(run, "qwen")
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["reward"]["kind"] = "mine:fewer"
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    assert "No known answer" not in model_card(run, "qwen")
+
+
+@pytest.mark.parametrize("to", ["pair", "lab/pa--ir", "a/b/c", "lab/", "lab/" + "x" * 97])
+def test_names_that_the_hub_would_refuse_are_refused_first(to: str, run: Path) -> None:
+    with pytest.raises(UserError, match="give --to ORG/NAME"):
+        tool.plan(run, to)
+
+
+def test_runs_that_cannot_be_uploaded_are_refused(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="let it finish"):
+        tool.plan(write_run(tmp_path / "half", done=30), "lab/pair")
+    with pytest.raises(UserError, match="the run has qwen, intern"):
+        tool.plan(run, "lab/pair", agent="gemma")
+    uploads = tool.plan(run, "lab/pair")
+    with pytest.raises(UserError, match="HF_HUB_OFFLINE is set"):
+        list(tool.push(uploads, private=False))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "none"))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    with pytest.raises(UserError, match="no token of the hub"):
+        list(tool.push(uploads, private=False))
+    (run / "final" / "qwen" / "model.safetensors").write_bytes(b"cut")
+    with pytest.raises(UserError, match=r"damaged \(qwen/model.safetensors has 3 bytes"):
+        tool.plan(run, "lab/pair")
+
+
+def test_a_hub_that_cannot_be_reached_is_told_in_one_sentence(run: Path, hub: Hub, monkeypatch: Any) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:1")
+    with pytest.raises(RunError, match=r"lab/pair could not be uploaded.*the same command continues"):
+        list(tool.push(tool.plan(run, "lab/pair", agent="qwen"), private=False))
+
+
+def test_a_report_that_is_asked_for_names_no_path_of_this_machine(run: Path) -> None:
+    (run / "report.html").write_text(f"<p>{run.resolve()} /home/alice/secret/rows.jsonl {Path.home()}/x</p>")
+    (upload,) = tool.plan(run, "lab/pair", agent="qwen", report=True)
+    assert upload.files["training/report.html"] == f"<p>run rows.jsonl {Path.home().name}/x</p>".encode()
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("/home/alice/models/qwen", "qwen"),
+        ("/data/*.parquet", "*.parquet"),
+        ("/home/alice/my.py:Mine", "my.py:Mine"),
+        ("C:\\Users\\alice\\qwen", "qwen"),
+        ("/cache/models--Qwen--Qwen2.5-VL/snapshots/abc", "Qwen/Qwen2.5-VL"),
+        ("https://alice:secret@host/v1", "https://host/v1"),
+        ("hf_abcdefghijklmnopqrstuvwxyz", ""),
+        ("/think", "/think"),
+        ("</answer>", "</answer>"),
+        ("a/b", "a/b"),
+        ("rows.jsonl", "rows.jsonl"),
+        ("json:/home/alice/x", "json:x"),
+        ("--flag=/home/alice/x", "--flag=x"),
+        ("file:///home/alice/x", "x"),
+        ("$HOME/alice/x", "x"),
+        ("~alice/x", "x"),
+        ("\\\\server\\share\\alice\\x", "x"),
+        ("/home/alice", ""),
+        ("../../alice/models/x", "x"),
+        ("/home/a/x.jsonl,/home/b/y.jsonl", "x.jsonl,y.jsonl"),
+        ("/home/a/x.jsonl\n/home/b/y.jsonl", "x.jsonl\ny.jsonl"),
+        ("https://host/v1?a=1&api_token=abc&b=2", "https://host/v1?a=1&&b=2"),
+        ("https://host:8000/v1/x", "https://host:8000/v1/x"),
+        ("solve \\frac{x}{y} of $x/y$ or 1/2/3", "solve \\frac{x}{y} of $x/y$ or 1/2/3"),
+    ],
+)
+def test_paths_are_their_last_part(text: str, kept: str) -> None:
+    assert public({"key": [text]}) == {"key": [kept]}
+    assert public({text: 0}) == {kept: 0}
+
+
+def test_what_models_are_prompted_with_stays_as_it_is() -> None:
+    asked = "Look at /images/one/two and answer"
+    assert public({"chat_template": asked, "a": asked}) == {"chat_template": asked, "a": "Look at two and answer"}
+    assert public({"instruction": asked}, prompts=True) == {"instruction": asked}
+
+
+def test_prose_keeps_addresses_and_fractions() -> None:
+    told = "see https://github.com/a/b, not /home/alice/runs/x.yaml or ~/runs/y; 3/4/5 of </think>"
+    assert public_text(told) == "see https://github.com/a/b, not x.yaml or y; 3/4/5 of </think>"
+
+
+def test_a_folder_is_no_hub_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lab" / "model").mkdir(parents=True)
+    assert hub_id("lab/model") == "lab/model"
+    monkeypatch.chdir(tmp_path)
+    assert hub_id("lab/model") is None
+    assert hub_id("zoo:qwen2.5-vl") is None

@@ -1,0 +1,396 @@
+"""What `mmcorl view` reads from run folders, with exact numbers, also while they are written or damaged."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mmcorl.errors import UserError
+from mmcorl.run.folder import LOCK
+from mmcorl.view import logs
+from mmcorl.view.curves import Curves, differing
+from mmcorl.view.folders import Found, Shelf
+from mmcorl.view.glance import glance, is_held, run_files, signature
+from mmcorl.view.logs import Series, Tail, last_records
+from mmcorl.view.one_prompt import MOST_TEXT, OnePrompt
+from mmcorl.view.prompts import Prompts
+from view_runs import CONFIG, HOSTILE, append, step, voted, write_lines, write_run
+
+# -- logs --------------------------------------------------------------------------------------------------------
+
+
+def test_a_series_keeps_means_of_equally_many_steps() -> None:
+    series = Series(most=2)
+    for number in range(1, 5):
+        series.add(number, float(number))
+    assert series.points == [(1, 1), (2, 2), (3, 3), (4, 4)]
+    # The fifth does not fit into 2 x 2 bins: pairs become bins of two, (1 + 2) / 2 and (3 + 4) / 2.
+    series.add(5, 5.0)
+    assert series.points == [(2, 1.5), (4, 3.5), (5, 5)]
+    series.add(6, 6.0)
+    series.add(7, 7.0)
+    assert series.points == [(2, 1.5), (4, 3.5), (6, 5.5), (7, 7)]
+
+
+class Taken:
+    """A log and what was read from it."""
+
+    def __init__(self, path: Path):
+        self.path, self.steps, self.forgotten = path, list[int](), 0
+        self.tail = Tail(path, lambda record, *_: self.steps.append(record["step"]), self.forget)
+
+    def forget(self) -> None:
+        self.steps, self.forgotten = [], self.forgotten + 1
+
+    def now(self, text: str | bytes | None = None) -> list[int]:
+        if text is not None:
+            with self.path.open("ab") as file:
+                file.write(text.encode() if isinstance(text, str) else text)
+        self.tail.read()
+        return self.steps
+
+
+def test_a_log_is_read_as_it_grows_and_half_a_line_waits(tmp_path: Path) -> None:
+    log = Taken(tmp_path / "log")
+    assert log.now() == []  # not there yet
+    assert log.now('{"step": 1}\n{"step": 2}\n{"st') == [1, 2]
+    assert log.now('ep": 3}\n') == [1, 2, 3]
+    assert log.now('\n[1]\nnull\n{"step"\n\xff\x00\n{"step": 4}\n') == [1, 2, 3, 4]
+    assert log.tail.damaged == 4
+    assert log.now("[" * 100_000 + "\n") == [1, 2, 3, 4]
+    assert (log.tail.damaged, log.forgotten) == (5, 0)
+
+
+def test_a_log_that_was_cut_back_or_replaced_is_read_again(tmp_path: Path) -> None:
+    log = Taken(tmp_path / "log")
+    log.now('{"step": 1}\n{"step": 2}\n{"step": 3}\n')
+    os.truncate(log.path, 12)
+    assert (log.now('{"step": 7}\n'), log.forgotten) == ([1, 7], 1)
+    # As long as before, with other lines.
+    log.path.write_text('{"step": 5}\n{"step": 6}\n')
+    assert (log.now(), log.forgotten) == ([5, 6], 2)
+    log.path.unlink()
+    assert (log.now(), log.forgotten) == ([], 3)
+
+
+def test_a_line_too_long_for_memory_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "MOST_LINE", 40)
+    log = Taken(tmp_path / "log")
+    assert log.now('{"step": 1}\n{"text": "' + 100 * "x") == [1]
+    assert log.now(100 * "x") == [1]
+    assert log.now('"}\n{"step": 2}\n') == [1, 2]
+    assert log.tail.damaged == 1
+
+
+def test_the_last_lines_of_a_log_without_the_rest(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("".join(f'{{"step": {number}}}\n' for number in range(100)) + '{"step": 1')
+    assert [line["step"] for line in last_records(path, 3)] == [97, 98, 99]
+    # 12 bytes a line: of the last 40 bytes, 10 are torn and the first line is not whole.
+    assert [line["step"] for line in last_records(path, 3, most_bytes=40)] == [98, 99]
+    assert last_records(tmp_path / "none", 3) == []
+
+
+def test_a_long_log_is_read_from_its_end_and_then_as_it_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mmcorl.view.logs.BLOCK", 16)
+    log = Taken(tmp_path / "log")
+    log.path.write_text("".join(f'{{"step": {number}}}\n' for number in range(100)))
+    log.tail = Tail(log.path, lambda record, *_: log.steps.append(record["step"]), log.forget, last=5)
+    assert log.now() == [95, 96, 97, 98, 99]
+    assert log.now('{"step": 100}\n{"st') == [95, 96, 97, 98, 99, 100]
+    assert log.now('ep": 101}\n')[-1] == 101
+    log.path.write_text('{"step": 7}\n')
+    assert log.now() == [7]
+    assert (log.forgotten, log.tail.damaged) == (1, 0)
+    whole = Taken(tmp_path / "short")
+    whole.path.write_text('{"step": 1}\n{"step": 2}\n')
+    whole.tail = Tail(whole.path, lambda record, *_: whole.steps.append(record["step"]), whole.forget, last=2)
+    assert whole.now() == [1, 2]
+
+
+@pytest.mark.slow
+def test_a_long_run_takes_little_memory_and_only_what_is_new_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    more = {f"metric_{number}": 0.123456789 for number in range(20)}
+    with path.open("w") as file:
+        for number in range(1, 100_001):
+            line = step(number, reward=number % 2)
+            for agent in line["agents"].values():
+                agent |= more
+            file.write(json.dumps(line) + "\n")
+    assert path.stat().st_size > 100_000_000
+    curves = Curves(tmp_path)
+    lines = {(line["chart"], line["agent"]): line["points"] for line in curves.read()}
+    # 100,000 steps in bins of 128: the first power of two that leaves at most 1200 of them.
+    assert len(lines["reward", "a"]) == 782
+    assert lines["reward", "a"][0] == (128, 0.5)
+    assert lines["agreement", None][-1] == (100_000, 0.25)
+
+    def bytes_read() -> int:
+        return int(Path("/proc/self/io").read_text().split()[1])
+
+    append(path, step(100_001))
+    before, start = bytes_read(), time.monotonic()
+    curves.read()
+    assert curves.step == 100_001
+    assert bytes_read() - before < 1 << 20
+    assert time.monotonic() - start < 0.5
+
+
+# -- folders -----------------------------------------------------------------------------------------------------
+
+
+def test_folders_are_found_below_roots_and_none_within_runs(tmp_path: Path) -> None:
+    for name in ("runs/x", "sweeps/s/ttrl/seed_0", "runs/x/final"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "config.yaml").touch()
+    (tmp_path / "sweeps/s/sweep.html").touch()
+    (tmp_path / "evals/e").mkdir(parents=True)
+    (tmp_path / "evals/e/manifest.json").touch()
+    (tmp_path / "runs/link").symlink_to(tmp_path / "evals")
+    shelf = Shelf([tmp_path / name for name in ("runs", "sweeps", "evals")])
+    assert [(one.kind, one.place) for one in shelf.found()] == [
+        ("run", "runs/x"),
+        ("sweep", "sweeps/s"),
+        ("run", "sweeps/s/ttrl/seed_0"),
+        ("evaluation", "evals/e"),
+    ]
+    assert len({one.id for one in shelf.found()}) == 4
+    assert [one.place for one in Shelf([tmp_path / "runs" / "x", tmp_path / "runs"]).found()] == ["runs/x"]
+    with pytest.raises(UserError, match="is not a folder"):
+        Shelf([tmp_path / "none"])
+
+
+def test_files_are_given_out_only_from_within(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "ein #100% \u00e4 <b>"
+    odd = tmp_path / "runs" / os.fsdecode(b"\xff\xfe")
+    for folder in (run, odd):
+        folder.mkdir(parents=True)
+        (folder / "config.yaml").touch()
+        (folder / "report.html").write_text("page")
+    (run / "weights.safetensors").touch()
+    (run / ".hidden.html").touch()
+    (run / ".git").mkdir()
+    (run / ".git" / "page.html").touch()
+    (tmp_path / "secret.html").touch()
+    (run / "out.html").symlink_to(tmp_path / "secret.html")
+    shelf = Shelf([tmp_path / "runs"])
+    for one in shelf.found():
+        address = one.address("report.html")
+        assert address is not None
+        assert address.isascii()
+        found = shelf.file(address.removeprefix("/files/"))
+        assert found == (one.path / "report.html", "text/html; charset=utf-8")
+    quoted = "runs/ein%20%23100%25%20%C3%A4%20%3Cb%3E"
+    assert shelf.file(f"{quoted}/report.html") is not None
+    for refused in (
+        *(
+            f"{quoted}/{name}"
+            for name in ("weights.safetensors", ".hidden.html", ".git/page.html", "out.html", "no.html")
+        ),
+        *("runs/../secret.html", "runs/%2e%2e/secret.html", "..%2fsecret.html", str(tmp_path / "secret.html")),
+        *(f"{quoted}/../../secret.html", "", "runs", "runs/%00.html", "runs/" + "x" * 5000 + ".html"),
+    ):
+        assert shelf.file(refused) is None, refused
+
+
+# -- one line of the list ----------------------------------------------------------------------------------------
+
+
+def found(path: Path) -> Found:
+    return Found("run", path, f"runs/{path.name}")
+
+
+def test_a_run_at_a_glance(tmp_path: Path) -> None:
+    line = glance(found(write_run(tmp_path / "r")))
+    assert (line["title"], line["method"], line["agents"]) == ("small", "Co-RL: a peer's votes", ["a", "b"])
+    assert (line["step"], line["steps"], line["state"], line["page"]) == (3, 4, "stopped", None)
+    # The mean over the steps that reports take for the end: of 3 steps, the last.
+    assert (line["window"], line["agreement"]) == (1, pytest.approx(0.75))
+    assert line["reward"] == pytest.approx(0.3)
+    assert (line["accuracy"], line["diagnosis"]) == (0.5, [])
+
+
+def test_a_run_is_running_while_its_lock_is_held(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "r")
+    before = signature(run)
+    with (run / LOCK).open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert is_held(run)
+        assert glance(found(run))["state"] == "running"
+        assert signature(run) != before
+    assert not is_held(run)
+    (run / "summary.json").write_text(json.dumps({"steps": 3, "agents": {}, "diagnosis": [{"kind": "ties"}]}))
+    (run / "config.yaml").write_text("name: small\nsteps: 3\n")
+    line = glance(found(run))
+    assert line["state"] == "finished"
+    assert line["diagnosis"] == [{"kind": "ties", "sentence": "", "advice": "", "agent": None}]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("config.yaml", "a: [b"),
+        ("config.yaml", "- a"),
+        ("summary.json", "{"),
+        ("config.yaml", "agents: 3"),
+        ("metrics.jsonl", "{\n[]\n"),
+    ],
+)
+def test_a_damaged_run_is_listed_with_its_problem_or_what_is_left(tmp_path: Path, name: str, content: str) -> None:
+    run = write_run(tmp_path / "r")
+    (run / name).write_text(content)
+    line = glance(found(run))
+    if name == "metrics.jsonl":
+        assert (line["step"], line["agreement"]) == (0, None)
+    else:
+        assert line["problem"]
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "summary.json", "config.yaml", "votes.jsonl"])
+def test_a_pipe_in_a_folder_holds_nobody_up(tmp_path: Path, name: str) -> None:
+    run = write_run(tmp_path / "r")
+    prompts = Prompts(found(run), run_files(run))
+    (run / name).unlink(missing_ok=True)
+    os.mkfifo(run / name)
+    prompts.read()
+    line = glance(found(run))
+    if name == "votes.jsonl":
+        assert list(prompts.rows["training"]) == []
+    else:
+        assert "is not a file" in line["problem"]
+
+
+# -- curves and settings -----------------------------------------------------------------------------------------
+
+
+def test_curves_are_those_of_the_logs(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "r")
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"damaged\n{"step": 4, "agents": {"a": {"reward_mean": NaN}}, "cohort": null}\n{"half": ')
+    curves = Curves(run)
+    lines = {(line["chart"], line["name"], line["agent"]): line["points"] for line in curves.read()}
+    assert lines["agreement", "training", None] == [(1, 0.25), (2, 0.5), (3, 0.75)]
+    assert lines["reward", "training", "a"] == [(1, 0.1), (2, 0.2), (3, pytest.approx(0.3))]
+    assert lines["accuracy", "held_out", "b"] == [(0, 0.5), (2, 0.5)]
+    assert lines["agreement", "held_out", None] == [(0, 0.5), (2, 0.5)]
+    assert (curves.damaged, curves.step) == (1, 4)
+
+
+def test_settings_that_differ() -> None:
+    second = {**CONFIG, "optimizer": {"lr": 0.01}, "agents": [CONFIG["agents"][0], {"name": "b", "model": "zoo:c"}]}
+    second |= {"extra": {}}
+    assert differing([CONFIG, second]) == [
+        {"setting": "agents[1].model", "values": ["zoo:b", "zoo:c"]},
+        {"setting": "optimizer.lr", "values": ["0.001", "0.01"]},
+        {"setting": "extra", "values": [None, "{}"]},
+    ]
+    assert differing([CONFIG, CONFIG]) == []
+
+
+# -- prompts -----------------------------------------------------------------------------------------------------
+
+
+def prompts(path: Path) -> Prompts:
+    opened = Prompts(found(path), run_files(path))
+    opened.read()
+    return opened
+
+
+def test_filters_of_the_list(tmp_path: Path) -> None:
+    """4 and 4.0 are one answer; `wrong together` is known from the probes: 8, and both say 9."""
+    opened = prompts(write_run(tmp_path / "r"))
+
+    def rows(source: str = "training", *asked: Any) -> list[str]:
+        return [row["row"] for row in opened.listed(source, *asked)["rows"]]
+
+    assert rows() == ["wrong together", "apart", "tied", "alike"]  # latest first
+    assert rows("training", "tie") == ["tied"]
+    assert rows("training", "tie", "b") == []
+    assert rows("training", "split") == ["apart", "tied"]
+    assert rows("training", "wrong") == ["wrong together"]
+    assert rows("training", "unparsed") == ["apart"]
+    assert rows("training", "unparsed", "b") == []
+    assert rows("training", "", "nobody") == []
+    assert rows("training", "", "", "TOGETHER") == rows("training", "", "", "how many") == ["wrong together"]
+    assert rows("training", "", "", "", 3) == ["alike"]
+    assert rows("validation", "split") == ["row v"]
+    assert rows("validation", "wrong") == []
+    assert opened.listed("probes")["sources"] == {"probes": 2, "validation": 1, "training": 4}
+    shown = opened.listed("training")["rows"][0]["agents"]["a"]
+    assert shown == {"vote": "9", "label": "9", "tie": False, "count": (2, 0, 2), "right": False}
+
+
+def test_one_prompt_has_its_votes_at_every_step_and_the_texts_of_one(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "r")
+    opened = prompts(run)
+    one = OnePrompt(opened, "known").content()
+    assert (one["gold"], one["steps"], one["at"], one["row"]) == ("8", [0, 2], 2, "a probe")
+    assert one["pictures"] == ["/files/runs/r/gallery/known_0.png"]
+    votes = [
+        [(vote["answer"], vote["count"], vote["right"]) for vote in line["agents"]["b"]["votes"]]
+        for line in one["probes"]
+    ]
+    assert votes == [[("9", 1, False), ("8", 1, True)], [("8", 2, True)]]
+    assert [line["agents"]["b"]["tie"] for line in one["probes"]] == [True, False]
+    assert [sample["text"]["text"] for sample in one["samples"]["a"]] == ["I say 8", "I say 9"]
+    (line,) = one["training"]
+    assert (line["step"], line["agents"]["a"]["label"], line["agents"]["a"]["label_right"]) == (3, "9", False)
+    earlier = OnePrompt(opened, "known").content(1)
+    assert earlier["at"] == 0
+    assert [sample["right"] for sample in earlier["samples"]["b"]] == [False, True]
+    evaluated = OnePrompt(opened, "v").content()
+    assert [(line["step"], line["agent"], line["right"]) for line in evaluated["evaluations"]] == [
+        (0, "a", True),
+        (0, "b", False),
+        (2, "a", True),
+        (2, "b", False),
+    ]
+    # What is written later is there at the next look.
+    append(run / "probes.jsonl", voted(["1", "1"], ["2", "2"], probe=True, step=4, uid="known", set="held_out"))
+    opened.read()
+    assert OnePrompt(opened, "known").content()["steps"] == [0, 2, 4]
+
+
+def test_a_run_of_an_older_version_has_no_probes(tmp_path: Path) -> None:
+    opened = prompts(write_run(tmp_path / "r", probes=False))
+    assert opened.listed("probes")["rows"] == []
+    assert opened.listed("training")["fitting"] == 4
+    assert OnePrompt(opened, "known").content()["at"] is None
+
+
+def test_hostile_prompts_are_cut_and_lead_nowhere(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "r")
+    (tmp_path / "secret.png").touch()
+    odd = [None, 3, {"a": None}, [], "x"]
+    write_lines(
+        run / "votes.jsonl",
+        [
+            {
+                "step": 1,
+                "uid": "h",
+                "row": 1,
+                "agents": {"a": {"answers": odd, "votes": [["4"], "x", [None, "y"]], "label": {}}},
+            },
+            {"step": "1", "uid": "h"},
+            {"step": 1, "uid": "h", "agents": []},
+            {"uid": "h", "x": "y" * 1000},
+        ],
+    )
+    append(
+        run / "probes.jsonl",
+        voted(["x" * 30_000], [HOSTILE], probe=True, step=5, uid="h", set="s"),
+    )
+    opened = prompts(run)
+    one = OnePrompt(opened, "h").content()
+    assert one["pictures"] == []
+    assert one["samples"]["a"][0]["text"]["left_out"] == len("I say ") + 30_000 - MOST_TEXT
+    json.dumps(opened.listed("training")).encode()
+    json.dumps(one).encode()
+    assert OnePrompt(opened, "no such").content()["probes"] == []
