@@ -1,10 +1,10 @@
-"""The README as a package page shows it: relative links lead into the repository. All else is in pyproject.toml."""
+"""What pyproject.toml cannot say: the README's links as a package page needs them, and configs/ as a part of mmcorl."""
 
 import re
 import tomllib
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import find_packages, setup
 
 HERE = Path(__file__).parent
 LINK = re.compile(r"""(\]\(|\b(?:src|srcset|href)=")(?![a-z]+:|#)([^)"\s]+)""")
@@ -24,6 +24,8 @@ if __name__ == "__main__":
     project = tomllib.loads((HERE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     readme = (HERE / "README.md").read_text(encoding="utf-8")
     setup(
+        packages=[*find_packages(include=["mmcorl*", "model_adapters*", "eval_suite*", "patches*"]), "mmcorl.configs"],
+        package_dir={"mmcorl.configs": "configs"},
         long_description=with_absolute_links(readme, project["urls"]["Repository"]),
         long_description_content_type="text/markdown",
     )

@@ -11,6 +11,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -63,6 +64,18 @@ class TinyCheckpoints(Mapping[str, Path]):
 def tiny_checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     """One checkpoint per family of `model_adapters.testing.tiny`, for reading only."""
     return TinyCheckpoints(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(autouse=True)
+def no_modules_of_other_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What a test wrote and imported is unknown to the next one, which may write a module of the same name."""
+    known, path = set(sys.modules), list(sys.path)
+    yield
+    sys.path[:] = path
+    written = str(tmp_path_factory.getbasetemp())
+    for name in set(sys.modules) - known:
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(written):
+            del sys.modules[name]
 
 
 @pytest.fixture(scope="session")

@@ -22,8 +22,9 @@ from mmcorl.errors import UserError
 from mmcorl.registry import KEPT, look_in
 from model_adapters.user_files import read_regular
 
-SHIPPED = Path(__file__).parents[1] / "configs"
-"""The configs that come with the package; in the repository a link to configs/ at its top."""
+_PACKAGE = Path(__file__).parents[1]
+SHIPPED = next((folder for folder in (_PACKAGE / "configs", _PACKAGE.parent / "configs") if folder.is_dir()), _PACKAGE)
+"""The configs that come with the package: `mmcorl.configs` of a wheel, configs/ at the top of the repository."""
 
 
 def shipped() -> dict[str, Path]:

@@ -181,10 +181,11 @@ def test_the_data_are_checked_row_by_row_as_for_training(config_file, tmp_path):
 def test_agents_of_one_model_that_is_missing_share_a_line_and_known_sizes_predict_memory(config_file):
     name = "Qwen/Qwen2.5-VL-3B-Instruct"
     config = parse(changed(json.loads(config_file.read_text()), agents__0__model=name, agents__1__model=name))
-    readers: list[PromptEncoder] = []
-    found = list(doctor._models(config, True, readers, []))
+    opened = doctor._Found()
+    found = list(doctor._models(config, True, opened, []))
     assert [finding.sentence.split(":")[0] for finding in found if finding.what == "models"] == ["a, b"]
     # Weights of 3.75 billion parameters in fp32 are 14 GiB.
     told = [finding.sentence for finding in found if finding.what == "memory" and "weights 14." in finding.sentence]
     assert [sentence.split(":")[0] for sentence in told] == ["a", "b"]
-    assert not readers
+    assert not opened.readers
+    assert sorted(opened.shapes) == ["a", "b"]
