@@ -187,14 +187,13 @@ def difference_table(found: Sequence[Difference]) -> Table:
         interval = f"{one.low:+.3f} to {one.high:+.3f}"
         rows.append([*cells(*named), Cell(f"{mark}{one.value:+.3f}", style=style), *cells(interval, p, one.prompts)])
     who = "Each run" if several else found[0].run
-    chance = f"{0.05 * len(found):.2g} of {len(found)} comparisons would go unmarked by chance alone"
     what = {
         "accuracy": "Last accuracies.",
         "agreement": "Agreement of the last greedy answers, which does not say that they are right.",
     }
     notes = [
-        f"{what[measure]} ~ marks what may be chance over the prompts, by p above 0.05 or an interval that holds 0; "
-        f"seeds differ, too, and {chance}."
+        f"{what[measure]} ~ marks what may be chance over the prompts: p above 0.05, or an interval that holds 0. "
+        "Where nothing differs, one comparison in 20 lacks the mark all the same; other seeds may differ by more."
     ]
     if any(one.paired for one in found):
         notes.append("Paired by prompt: bootstrap interval, p of McNemar's exact test.")
