@@ -202,7 +202,7 @@ class AnswerSettings(Section):
     (`exact`, `text`, readings by edit distance `edit`, amounts `number`) or places in a picture (`point`, `points`,
     `box`, `boxes`); or `package.module:function` for your own. Benchmarks keep their graders."""
     threshold: float | None = Field(default=None, gt=0, le=1)
-    """From which similarity on two answers are the same, for relations that are similarities: overlap of boxes (0.5),
+    """Similarity from which two answers count as the same, for relations that are similarities: overlap of boxes (0.5),
     edit similarity (0.8), nearness of amounts and points (0.95). `mmcorl.answers.relations` has the defaults."""
     extraction: Mode = "commit"
     """What the answer of a response is, for votes, rewards and validation sets: what it commits to in answer tags or a
@@ -252,7 +252,7 @@ COUNTING = ("tie", "min_votes", "min_share")
 
 class RewardSettings(Section):
     kind: RewardName = "match"
-    """What a completion earns: a reward of `mmcorl.rewards`, such as 1 where its answer equals the pseudo-label
+    """How a completion is rewarded: by a reward of `mmcorl.rewards`, such as 1 where its answer equals the pseudo-label
     (`match`) or how sure the model was (`entropy`, RENT; `self_certainty`, Intuitor), for which labels are only
     recorded; or `package.module:function` for your own. `reward: KIND` is short for it."""
     unanswered_entropy: float | None = Field(default=None, ge=0)
@@ -282,25 +282,25 @@ class ObjectiveSettings(Section):
     is GRPO as in the paper. `gspo` and `cispo` differ from GRPO (with their aggregation) only where `minibatches` or
     `passes` is above 1."""
     advantage: Literal["group", "rloo", "reinforce_pp", "reinforce_pp_baseline"] = "group"
-    """From rewards to advantages: against mean and spread of the group (GRPO); against the mean of the group's others
-    (RLOO); the return of each token, whitened over all tokens of the batch (REINFORCE++), which does without groups;
-    or against the mean of the group, then whitened."""
+    """From rewards to advantages: against mean and standard deviation of the group (GRPO); against the mean of the
+    group's others (RLOO); the return of each token, whitened over all tokens of the batch (REINFORCE++), which does
+    without groups; or against the mean of the group, then whitened."""
     ratio: Literal["token", "sequence"] = "token"
     """What is compared with the policy before the first step on a batch: each token, or each completion by the
     geometric mean over its tokens (GSPO)."""
     clip: Literal["ppo", "cispo"] = "ppo"
-    """Beyond the bounds a token has no gradient (`ppo`), or keeps it with a weight of at most 1 + clip_high, without
-    a lower bound (`cispo`)."""
+    """Outside the bounds a token has no gradient (`ppo`), or keeps it with a weight of at most 1 + clip_high, without a
+    lower bound (`cispo`)."""
     aggregation: Literal["sequence", "token", "bnpo", "dr_grpo"] = "sequence"
     """Loss over the whole optimizer batch: mean of per-completion means (`sequence`, the paper's Eq. 5), mean over
     tokens (`token`), mean over TRL's micro-batches of the means over their tokens (`bnpo`, the authors' runs), or sum
     over a constant length (`dr_grpo`)."""
     bnpo_completions: int | None = Field(default=None, ge=1)
     """With `aggregation: bnpo`: completions per micro-batch of TRL (`per_device_train_batch_size`), drawn from the
-    optimizer batch at random. 1 is `sequence`, and all of them `token`. What this program computes at a time is another
-    matter and changes nothing: see `training.tokens_per_microbatch`."""
+    optimizer batch at random. 1 is `sequence`, and all of them `token`. How much is computed at once is another setting
+    and changes nothing: `training.tokens_per_microbatch`."""
     advantage_std: Literal["unbiased", "population", "none"] = "unbiased"
-    """Divisor of the centred rewards: K-1 standard deviation (TRL), K (the theory), or none (Dr. GRPO). So it is where
+    """Divisor of the centred rewards: K-1 standard deviation (TRL), K (the theory), or none (Dr. GRPO). The same where
     the tokens of a batch are whitened: n-1 (verl), n (OpenRLHF), or none."""
     advantage_eps: float = Field(default=1e-4, ge=0)
     """Added to that divisor; to the variance, squared, where tokens are whitened."""
@@ -317,8 +317,8 @@ class ObjectiveSettings(Section):
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
     """Estimator of that KL."""
     kl_in: Literal["loss", "reward"] = "loss"
-    """Where that penalty goes: into the loss of each token, or off the reward, from the last token back to the first
-    with `advantage: reinforce_pp` and as a sum per completion otherwise."""
+    """Where that penalty goes: added to the loss of each token, or subtracted from the reward, from the last token back
+    to the first with `advantage: reinforce_pp` and as a sum per completion otherwise."""
     importance_correction: Literal["auto", "token_truncate", "off"] = "auto"
     """Weight of each token for the drift of the engine: min(exp(log pi_train - log pi_engine), cap); `auto` asks the
     model family: token_truncate or off."""
@@ -462,11 +462,11 @@ class EpisodeSettings(Section):
     rounds: int = Field(default=2, ge=1)
     """Turns of a debate; rounds of solving, evaluating and scoring."""
     references: int = Field(default=2, ge=0)
-    """Most answers of others, or solutions with their evaluations, of the round before that a solver is shown, drawn at
-    random; in a debate its own answer comes on top."""
+    """How many answers of others (or solutions with their evaluations) from the round before a solver is shown, drawn
+    at random; in a debate it sees its own answer as well."""
     shown_characters: int = Field(default=4000, ge=1)
-    """Most characters of each text of an agent that stands in another prompt; of a longer one the middle is left out.
-    Prompts must stay within `data.max_prompt_tokens`."""
+    """Longest text of an agent that is shown in another's prompt, in characters; the middle of a longer one is left
+    out. Prompts must stay within `data.max_prompt_tokens`."""
     evaluators: Literal["others", "anyone"] = "others"
     """With `comas`: whose solution an agent evaluates, in each round one: another's, or its own as well (`anyone`, the
     code of CoMAS)."""
@@ -530,9 +530,9 @@ class TrainingSettings(Section):
     lora: LoraSettings | None = None
     """Train low-rank adapters instead of all weights."""
     sharding: Resumable[Literal["none", "zero2", "zero3", "fsdp2"]] = "none"
-    """What the ranks of an agent divide among themselves: nothing; gradients and optimizer state (`zero2`); or weights
-    too (`zero3`, DeepSpeed, and `fsdp2`, torch). The update is the same. With weights divided, `engine.kind:
-    transformers` samples from a whole copy on every rank, which small models alone leave room for."""
+    """What is sharded over the ranks of an agent: nothing; gradients and optimizer state (`zero2`); or weights too
+    (`zero3`, DeepSpeed, and `fsdp2`, torch). The update is the same. With weights divided, `engine.kind: transformers`
+    samples from a whole copy on every rank, which small models alone leave room for."""
     offload: Resumable[Literal["none", "optimizer", "all"]] = "none"
     """What lies in CPU memory between uses: the optimizer state (ZeRO), or the weights too (`zero3`, `fsdp2`)."""
 
@@ -647,7 +647,7 @@ class LoggingSettings(Section):
     """Fixed prompts that every agent answers `batch.completions` times (with episodes at least 8) at each evaluation,
     to follow its votes over time; from the validation sets, or from the training data where there are none."""
     alarms: Literal["warn", "stop", "off"] = "warn"
-    """What to do at a sign of collapse (`mmcorl.run.diagnosis`), which no known answer is needed for: say so once, or
+    """What to do at signs of collapse (`mmcorl.run.diagnosis`), none of which needs a known answer: say so once, or
     checkpoint and stop."""
 
 
@@ -668,7 +668,7 @@ class DataSection(Section):
     """Training prompts; answers in them are diagnostics, except with `supervision.kind: gold`."""
     also: tuple[DataSettings, ...] = ()
     """More training data: their rows and those of `train` are shuffled together by `data_seed`. Each set has its own
-    `limit` and `hold_out`; what rows do that cannot be used is said in `train` for all. Ids become SET/ID."""
+    `limit` and `hold_out`; what happens to rows that cannot be used is set in `train` for all. Ids become SET/ID."""
     max_prompt_tokens: int = Field(default=3072, ge=1)
     """Longest prompt in tokens, image tokens included; `train.on_bad_row` says what happens to longer ones."""
 
@@ -725,7 +725,7 @@ class Config(Section):
     supervision: SupervisionSettings = SupervisionSettings()
     answers: AnswerSettings = AnswerSettings()
     episode: EpisodeSettings | None = None
-    """Conversations in place of answers that are given alone; by default none."""
+    """Agents talk about a problem instead of answering it alone; by default they do not."""
     reward: RewardSettings = RewardSettings()
     batch: BatchSettings = BatchSettings()
     prompt: PromptSettings = PromptSettings()

@@ -107,8 +107,8 @@ class View(_Settings):
     columns: ViewColumns = ViewColumns()
     """Column names of the view."""
     not_reworded: Literal["bad_row", "original"] = "bad_row"
-    """What a row does that the view has no wording for: it is a bad row (`on_bad_row`), or agents of this view read its
-    original wording, which data_check.json counts."""
+    """What happens to a row that the view has no wording for: it is a bad row (`on_bad_row`), or agents of this view
+    read its original wording, which data_check.json counts."""
 
     @model_validator(mode="after")
     def _names_its_column(self) -> View:
@@ -156,8 +156,8 @@ class DataSettings(_Settings):
     """Folder that relative image paths start from; None is the folder of the source file. Where it is named, web
     addresses are looked up in it: files named by the sha256 of the address or the content, or as the address ends."""
     outside_files: Literal["refuse", "allow"] = "refuse"
-    """What a path in the data does that leads out of their folder or `image_root`: an absolute one, `..`, a link, and
-    in the README.md of a folder also an address."""
+    """What happens to a path in the data that leads out of their folder or `image_root`: an absolute path, `..`, a
+    link, and in the README.md of a folder also an address."""
     images: Literal["required", "optional"] = "required"
     """Whether a row without an image is bad once an image column is named."""
     answers: Literal["required", "optional"] = "optional"
@@ -169,11 +169,11 @@ class DataSettings(_Settings):
     limit: int | None = Field(default=None, ge=1)
     """Use only the first N rows."""
     on_bad_row: RefuseOrSkip = "refuse"
-    """What a row that cannot be read does: corrupt or missing image, empty question, view without the row."""
+    """What happens to a row that cannot be read: corrupt or missing image, empty question, no row in a view."""
     duplicates: RefuseOrSkip = "refuse"
-    """What a row does that repeats an earlier row's content or id; `skip` keeps the first."""
+    """What happens to a row that repeats an earlier row's content or id; `skip` keeps the first."""
     too_long: RefuseOrSkip = "refuse"
-    """What a prompt does that is longer than an agent's limit."""
+    """What happens to a prompt that is longer than an agent's limit."""
     min_rows: int = Field(default=1, ge=1)
     """Fewer usable rows than this are refused even where bad rows are skipped."""
     skills: tuple[str, ...] | None = Field(default=None, min_length=1)
