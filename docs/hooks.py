@@ -18,6 +18,7 @@ from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.nav import Navigation
 from mkdocs.structure.pages import Page
 
 log = logging.getLogger("mkdocs.hooks")
@@ -81,6 +82,20 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name, text in pages.items():
         files.append(File.generated(config, name, content=text))
     return files
+
+
+def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:
+    """Write llms.txt, the list of pages for language models (https://llmstxt.org), into the site."""
+    text = f"# {config.site_name}\n\n> {config.site_description}\n"
+    for section in nav.items:
+        pages = [(f"{child.title}: " if child.is_section else "", page) for child in section.children or ()
+                 for page in (child.children if child.is_section else [child])]  # fmt: skip
+        if pages:
+            text += f"\n## {section.title}\n\n"
+            text += "".join(f"- [{of}{page.title}]({page.canonical_url})\n" for of, page in pages)
+    Path(config.site_dir).mkdir(parents=True, exist_ok=True)
+    (Path(config.site_dir) / "llms.txt").write_text(text)
+    return nav
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
