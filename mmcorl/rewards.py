@@ -128,6 +128,13 @@ def certainty(self_certainty: Sequence[float]) -> tuple[float, ...]:
     return tuple(self_certainty)
 
 
+def source_of_rewards(supervision: str | None, reward: str, episode: str | None) -> str | None:
+    """Return the kind that decides what is rewarded: an episode, a reward without labels, else who gives the labels."""
+    if episode:
+        return episode
+    return supervision if reward in REWARDS and REWARDS[reward].uses_labels else reward
+
+
 @dataclass(frozen=True)
 class Reward:
     """The reward of a run: from one agent's groups, its labels and the prompts to K rewards per prompt uid.

@@ -44,11 +44,12 @@ def told(finding: Finding) -> str:
 
 def lines(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[str]:
     """Return the diagnosis of each run for a terminal."""
-    shown = []
+    shown, found = [], False
     for label, findings in sections(runs, labels):
         name = "Diagnosis" if len(runs) == 1 else f"Diagnosis of {label}"
-        shown += [f"{name}: {told(finding)}" for finding in findings] or [f"{name}: {NOTHING}"]
-    return shown
+        shown += [f"{name}: {finding.kind}: {told(finding)}" for finding in findings] or [f"{name}: {NOTHING}"]
+        found = found or bool(findings)
+    return [*shown, f"What these are, and what to do: {TROUBLESHOOTING}"] if found else shown
 
 
 def in_notebook(run: RunFiles) -> str:

@@ -14,6 +14,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -54,8 +55,10 @@ SURER = 0.03
 """Rise of the share of votes for the majority answer from which agents count as surer."""
 APART = 0.15
 """Fall of agreement from its best that is a sign, if it also exceeds `BEST_ERRORS`."""
-BEST_ERRORS = 5.0
+BEST_ERRORS = 6.0
 """Standard errors, where any of many windows may differ by chance, as the best of them does."""
+FIRST_ERRORS = 5.0
+"""Standard errors that the first few steps must differ by from any later window."""
 ENTROPY = 0.25
 """Share of its first entropy at which an agent has hardly any left to explore with."""
 CLOSER = 0.1
@@ -80,6 +83,9 @@ KINDS = (
 )
 """By gravity."""
 
+FOLLOWS = ("no_gradient", "entropy", "surer", "apart")
+"""What follows from a collapse."""
+
 Line = Mapping[str, Any]
 Numbers = Mapping[tuple[str, ...], float]
 """The known numbers of a line by their keys."""
@@ -97,8 +103,8 @@ READ = (
     "importance_drift_abs_mean",
 )
 """What is read of an agent."""
-OWN = ("self", "paired")
-"""Kinds of supervision in which no agent's label comes from a peer."""
+OWN = ("self", "paired", "entropy", "self_certainty")
+"""Sources of rewards in which nothing comes from a peer."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +136,7 @@ def diagnose(path: Path) -> list[Finding]:
 
 
 def diagnose_lines(metrics: Iterable[Line], supervision: str | None = None) -> list[Finding]:
-    """Return the same from lines of metrics.jsonl; advice fits the kind of supervision, where that is known."""
+    """Return the same from lines of metrics.jsonl; `supervision` is that of `Watch`."""
     return Watch(lines=metrics, supervision=supervision).findings
 
 
@@ -140,7 +146,8 @@ class Watch:
     Args:
         action: the setting `logging.alarms`.
         lines: those of metrics.jsonl that a resumed run has already.
-        supervision: its kind, which decides what to do.
+        supervision: what rewards come from (`mmcorl.rewards.source_of_rewards`), which decides what is a sign, and
+            what to do.
 
     Raises:
         RunError: these hold a sign of collapse, and `action` is to stop.
@@ -205,14 +212,16 @@ class Watch:
             found += [
                 *changes(self._first, last, agents, self.supervision),
                 *self._alike(now, agents),
-                *self._apart(now),
+                *self._apart(),
             ]
             if self._seen >= PATIENCE:
                 ill = {one.agent for one in found}
-                found += [one for agent in agents if agent not in ill for one in flat(self._first, last, agent)]
-        # What says it more exactly comes alone.
-        gone = {one.agent for one in found if one.kind in ("collapsed", "dragged")}
-        found = [one for one in found if one.agent not in gone or one.kind not in ("no_gradient", "entropy")]
+                well = [agent for agent in agents if agent not in ill and None not in ill]
+                found += [one for agent in well for one in flat(self._first, last, agent)]
+        # What says it more exactly comes alone: agents that have collapsed are sure as well, and agree or not by luck.
+        gone: set[str | None] = {one.agent for one in found if one.kind in ("collapsed", "dragged")}
+        gone |= {None} if gone else set()
+        found = [one for one in found if one.agent not in gone or one.kind not in FOLLOWS]
         since = {(alarm.kind, alarm.agent): alarm.step for alarm in self.alarms}
         found = [replace(one, step=since.get((one.kind, one.agent), int(step))) for one in found]
         self.present = found
@@ -221,15 +230,18 @@ class Watch:
         self.alarms += new
         return [] if self.action == "off" else sorted(new, key=lambda one: KINDS.index(one.kind))
 
-    def _apart(self, now: Sequence[Numbers]) -> Iterator[Finding]:
+    def _apart(self) -> Iterator[Finding]:
         """Yield a finding where agents agree much less than they did at their best."""
-        last = _values(now, "cohort", "agreement")
+        known = _values(self._last, "cohort", "agreement")
+        last = known[-max(WINDOW, self._seen // 10) :]
         if len(last) < WINDOW:
             return
         if not self._best or fmean(last) > fmean(self._best):
             self._best = last
         fall = fmean(self._best) - fmean(last)
-        if fall >= max(APART, BEST_ERRORS * _error((self._best, last))):
+        # The steps of the best and the worst of many windows scatter less than others: the error is that of all.
+        error = _scatter(known) * math.sqrt(1 / len(self._best) + 1 / len(last))
+        if fall >= max(APART, BEST_ERRORS * error):
             yield Finding(
                 "apart",
                 None,
@@ -250,7 +262,7 @@ class Watch:
             if min(len(before), len(after)) < 2:
                 continue
             fall = fmean(before) - fmean(after)
-            if fmean(after) >= ALIKE * fmean(before) or fall < BEST_ERRORS * _error((before, after)):
+            if fmean(after) >= ALIKE * fmean(before) or fall < FIRST_ERRORS * _error((before, after)):
                 # Small batches, and data on which most answers are the same, look alike without any change.
                 if fmean(after) < CONSTANT and agent not in led:
                     yield Finding(
@@ -272,7 +284,7 @@ class Watch:
                     agent,
                     fmean(after),
                     f"{agent} gives the same answers to different prompts {told}, so a high reward means nothing",
-                    "go back to an earlier checkpoint, lower optimizer.lr or raise objective.kl_coef"
+                    "start again, or from a checkpoint of before, with a lower optimizer.lr or with objective.kl_coef"
                     + _peer(self.supervision, "; if it comes back, "),
                     collapse=True,
                 )
@@ -283,7 +295,7 @@ class Watch:
                     fmean(after),
                     f"{leader} drags {agent} along: after it, {agent} gives the same answers to different prompts "
                     f"{told}, and the two agree more than at first",
-                    f"go back to an earlier checkpoint, and lower agents.{leader}.lr or leave {leader} out",
+                    f"start again, or from a checkpoint of before, with a lower agents.{leader}.lr or without {leader}",
                     collapse=True,
                 )
 
@@ -303,7 +315,7 @@ def states(first: Sequence[Numbers], now: Sequence[Numbers], agent: str) -> Iter
         if reward >= 0.9:
             advice = "the prompts are solved, or it is sure of its mistakes: stop here, or use harder data"
         elif reward <= 1 - EQUAL:
-            advice = "hardly a completion earns anything: read its samples, and see who has labels for it"
+            advice = "hardly a completion earns anything: read its samples, its labels, and a reward of your own"
         sentence = f"{equal:.0%} of the groups of {agent} have equal rewards, so hardly anything is learned from them"
         yield Finding("no_gradient", agent, equal, sentence, advice)
     cut_before, cut = of("cut_off_share")
@@ -380,21 +392,22 @@ def changes(
     agreement = _values(first, "cohort", "agreement"), _values(last, "cohort", "agreement")
     known = min(map(len, agreement)) > 1
     gained, error = (fmean(agreement[1]) - fmean(agreement[0]), _error(agreement)) if known else (0.0, 0.0)
+    shares = [("agents", agent, "vote_share") for agent in agents]
     sure = [
-        [fmean(step.get(("agents", agent, "vote_share"), 0.0) for agent in agents) for step in lines]
+        [fmean(step[key] for key in shares) for step in lines if shares and step.keys() >= set(shares)]
         for lines in (first, last)
-        if agents
     ]
-    if known and sure:
+    # Who learns from known answers may be surer of them than a peer that does not.
+    if known and supervision != "gold" and min(map(len, sure)) > 1:
         before, after = map(fmean, sure)
         if after - before >= max(SURER, ERRORS * _error(sure)) and gained + error < after - before:
             yield Finding(
                 "surer",
                 None,
                 after - before,
-                f"agents are surer of their own answers (the majority's share rose from {before:.2f} to {after:.2f}) "
-                f"but agree no more (from {fmean(agreement[0]):.2f} to {fmean(agreement[1]):.2f}), so some become sure "
-                "of mistakes",
+                f"agents are surer of their own answers (the majority's share rose from {before:.2f} to {after:.2f} "
+                f"between the first {len(first)} and the last {len(last)} steps) but agree no more (from "
+                f"{fmean(agreement[0]):.2f} to {fmean(agreement[1]):.2f}), so some become sure of mistakes",
                 _peer(supervision) or "choose partners whose errors overlap less (mmcorl pair), or another supervision",
                 collapse=True,
             )
@@ -404,15 +417,18 @@ def changes(
             before, after = (_values(lines, "agents", agent, key) for lines in (first, last))
             return (fmean(before), fmean(after)) if len(before) > 1 and len(after) > 1 else None
 
-        if (entropy := of("entropy")) and 0 <= entropy[1] < ENTROPY * entropy[0] and gained - error < CLOSER:
+        # Known answers explain it where the reward rose; the agreement of a single agent is not known.
+        reward = of("reward_mean") if supervision == "gold" else None
+        explained = gained - error >= CLOSER or (reward is not None and reward[1] - reward[0] >= CLOSER)
+        if (entropy := of("entropy")) and 0 <= entropy[1] < ENTROPY * entropy[0] and not explained:
             yield Finding(
                 "entropy",
                 agent,
                 entropy[1],
-                f"the entropy of {agent} fell from {entropy[0]:.3g} to {entropy[1]:.3g}; agreement did not rise, so it "
-                "samples hardly anything new to learn from",
+                f"the entropy of {agent} fell from {entropy[0]:.3g} to {entropy[1]:.3g}"
+                f"{'; agreement did not rise' if known else ''}, so it samples hardly anything new to learn from",
                 "lower optimizer.lr or raise objective.kl_coef",
-                collapse=True,
+                collapse=known,
             )
         if (length := of("completion_length")) and not 1 / LENGTH < length[1] / max(length[0], 1e-9) < LENGTH:
             yield Finding(
@@ -447,6 +463,11 @@ def _numbers(line: Line) -> Numbers:
 
 def _values(steps: Iterable[Numbers], *keys: str) -> list[float]:
     return [step[keys] for step in steps if keys in step]
+
+
+def _scatter(values: Sequence[float]) -> float:
+    """Return the standard deviation of steps, from the differences of neighbours: a trend is no scatter."""
+    return math.sqrt(fmean((b - a) ** 2 for a, b in pairwise(values)) / 2)
 
 
 def _error(windows: Sequence[Sequence[float]]) -> float:

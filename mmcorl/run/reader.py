@@ -14,7 +14,7 @@ from mmcorl.answers.relations import RELATIONS, RelationRow
 from mmcorl.config.yaml_loader import Loader
 from mmcorl.errors import UserError
 from mmcorl.labels.rules import RULES
-from mmcorl.rewards import REWARDS
+from mmcorl.rewards import REWARDS, source_of_rewards
 from mmcorl.run.folder import read_json, read_jsonl
 
 Record = Mapping[str, Any]
@@ -75,12 +75,9 @@ class RunFiles:
         """What rewards come from: `ring`, `self`, `gold` or another rule of teaching, a reward that needs no label
         (`entropy`, ...), or an episode (`debate`, `comas`); `unknown` when no file says."""
         setting, reward = self.config.get("supervision"), str(dig(self.config, "reward", "kind") or "match")
-        if episode := dig(self.config, "episode", "kind"):
-            return str(episode)
-        if reward not in REWARDS or not REWARDS[reward].uses_labels:
-            return reward
         kind = setting.get("kind") if isinstance(setting, Mapping) else setting
-        return str(kind or (self.summary or {}).get("supervision") or "unknown")
+        kind = str(kind or (self.summary or {}).get("supervision") or "unknown")
+        return str(source_of_rewards(kind, reward, dig(self.config, "episode", "kind")))
 
     @property
     def supervision_label(self) -> str:

@@ -30,7 +30,7 @@ from mmcorl.run.metrics import graded, step_metrics, validation_metrics, votes_r
 from mmcorl.run.probes import Probes
 from mmcorl.run.progress import Progress
 from mmcorl.run.run_folder import FINAL, PROFILE, SUMMARY, RunFolder
-from mmcorl.run.summary import summarize
+from mmcorl.run.summary import rewarded_by, summarize
 from mmcorl.run.trackers import Trackers
 from mmcorl.system import rss
 from mmcorl.trainer.parity import Parity
@@ -111,9 +111,7 @@ class Recorder:
         """The recorded step whose updates are still running."""
         self._best_step: int | None = None
         """Step of the last evaluation if it was the best so far."""
-        self._watch = Watch(
-            config.logging.alarms, folder.lines("metrics.jsonl") if start else (), config.supervision.kind
-        )
+        self._watch = Watch(config.logging.alarms, folder.lines("metrics.jsonl") if start else (), rewarded_by(config))
         self._profiled = self.step + config.profile.steps[1] if config.profile else None
         """The step after which the profile is complete."""
 

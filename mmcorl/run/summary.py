@@ -9,6 +9,7 @@ from typing import Any
 
 from mmcorl.answers import RELATIONS
 from mmcorl.config import Config
+from mmcorl.rewards import source_of_rewards
 from mmcorl.run.diagnosis import diagnose_lines
 from mmcorl.run.reader import dig, number
 
@@ -36,7 +37,7 @@ def summarize(
         "agents": {},
         "agreement": {},
         "training": training(metrics, list(agents)),
-        "diagnosis": [asdict(finding) for finding in diagnose_lines(metrics, config.supervision.kind)],
+        "diagnosis": [asdict(finding) for finding in diagnose_lines(metrics, rewarded_by(config))],
         "grader": dict(zip(("name", "version"), RELATIONS.find(config.answers.relation).version, strict=True)),
         "notes": list(config.notes),
     }
@@ -54,6 +55,12 @@ def summarize(
         agreement = summary["agreement"].setdefault(line["set"], {"start": line["cohort"]["agreement"]})
         agreement["end"] = line["cohort"]["agreement"]
     return summary
+
+
+def rewarded_by(config: Config) -> str | None:
+    """Return what the rewards of a run come from, as `RunFiles.supervision` does from its files."""
+    episode = config.episode.kind if config.episode else None
+    return source_of_rewards(config.supervision.kind, config.reward.kind, episode)
 
 
 def window(steps: int) -> int:

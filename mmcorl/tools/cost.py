@@ -22,7 +22,7 @@ from mmcorl.data.training_prompts import held_out_of
 from mmcorl.engines import ENGINES, max_rows
 from mmcorl.errors import UserError
 from mmcorl.trainer.memory import Shape
-from mmcorl.trainer.throughput import PEAK_TFLOPS
+from mmcorl.trainer.throughput import PEAK_TFLOPS, known_gpu
 
 BANDWIDTH = {
     "B200": 8.0,
@@ -32,6 +32,8 @@ BANDWIDTH = {
     "H100 NVL": 3.9,
     "H100": 3.35,
     "H800": 3.35,
+    "A100-SXM4-40GB": 1.555,
+    "A100-PCIE-40GB": 1.555,
     "A100": 2.04,
     "A800": 2.04,
     "L40S": 0.864,
@@ -44,8 +46,7 @@ BANDWIDTH = {
     "3090": 0.936,
     "MI300X": 5.3,
 }
-"""Memory bandwidth in TB/s, by what the name of a GPU contains; the first match counts. From the makers' data sheets;
-an A100 is the one of 80 GB, a GH200 that of 96 GB."""
+"""Memory bandwidth in TB/s of the GPUs of `PEAK_TFLOPS`, from the makers' data sheets; a GH200 is that of 96 GB."""
 UPDATE_PEAK = 0.25
 """Share of peak arithmetic of an update, by 6 operations per parameter and token: what the device that only counts
 finds for three 3B models on an H100 is 0.23 to 0.28 (`tools/prove/expected.json`). Recomputed activations are in it."""
@@ -72,7 +73,7 @@ class Gpu:
     @staticmethod
     def named(name: str) -> Gpu:
         """Look a GPU up by its name. Raises UserError for one that is not in the table."""
-        key = next((key for key in PEAK_TFLOPS if key.lower() in name.lower()), None)
+        key = known_gpu(name)
         if key is None:
             raise UserError(f"there are no data of GPU {name!r}: use one of {', '.join(PEAK_TFLOPS)}")
         return Gpu(key, PEAK_TFLOPS[key] * 1e12, BANDWIDTH[key] * 1e12)

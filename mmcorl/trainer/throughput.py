@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from mmcorl.trainer.microbatches import GroupShape
@@ -15,6 +16,8 @@ PEAK_TFLOPS = {
     "H100 NVL": 835,
     "H100": 989,
     "H800": 989,
+    "A100-SXM4-40GB": 312,
+    "A100-PCIE-40GB": 312,
     "A100": 312,
     "A800": 312,
     "L40S": 362,
@@ -27,13 +30,22 @@ PEAK_TFLOPS = {
     "3090": 71,
     "MI300X": 1307,
 }
-"""Dense bf16 matrix arithmetic of a GPU in TFLOP/s, by what its name contains; the first match counts. From the
-makers' data sheets, without sparsity."""
+"""Dense bf16 matrix arithmetic of a GPU in TFLOP/s, by words in its name; the first match counts. From the makers' data
+sheets, without sparsity."""
+
+
+def known_gpu(device_name: str) -> str | None:
+    """The entry of `PEAK_TFLOPS` for a GPU by its name; None for one without, such as an A10G or that of a laptop."""
+    if re.search(r"laptop|mobile|\b4090 ?D\b", device_name, re.IGNORECASE):
+        return None
+    words = (key for key in PEAK_TFLOPS if re.search(rf"\b{key}\b", device_name, re.IGNORECASE))
+    return next(words, None)
 
 
 def peak_flops(device_name: str) -> float | None:
     """FLOP/s in bf16 of a GPU by its name; None for one that is not in the table."""
-    return next((tflops * 1e12 for name, tflops in PEAK_TFLOPS.items() if name in device_name), None)
+    key = known_gpu(device_name)
+    return None if key is None else PEAK_TFLOPS[key] * 1e12
 
 
 def step_timings(

@@ -1,10 +1,12 @@
-"""One line of the list of runs: what a folder says at a glance, from the beginning and the end of its logs alone."""
+"""One line of the list of runs: what a folder says at a glance, read in bounded memory."""
 
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
@@ -15,14 +17,14 @@ import yaml
 from mmcorl.config.yaml_loader import Loader
 from mmcorl.errors import UserError
 from mmcorl.report.page import clean
-from mmcorl.run.diagnosis import WINDOW, diagnose_lines
+from mmcorl.run.diagnosis import WINDOW, Finding, Watch
 from mmcorl.run.folder import LOCK, read_json
 from mmcorl.run.reader import RunFiles, dig, mapping, number
 from mmcorl.run.summary import window
 from mmcorl.view.folders import Found, Kind
-from mmcorl.view.logs import last_records, parsed
+from mmcorl.view.logs import Tail, last_records, parsed
 
-LOOKED_AT = 40
+DIAGNOSED = 5000
 """Last steps that the diagnosis of a run without one of its own sees, beside the first ones."""
 LIVELY = 120
 """Seconds since the last step within which a run counts as running where the system does not tell who holds a lock."""
@@ -94,12 +96,43 @@ def is_held(path: Path) -> bool:
     return lock is not None and any(len(one) > 5 and one[5].rpartition(":")[2] == str(lock.st_ino) for one in held)
 
 
-def findings(run: RunFiles, lines: list[Mapping[str, Any]]) -> list[Line]:
-    """Return the diagnosis of a run: that of its summary, else one of its first and last steps, in `lines`."""
+def findings(run: RunFiles) -> list[Line]:
+    """Return the diagnosis of a run: that of its summary, else that of its log as far as it is written."""
     kept = (run.summary or {}).get("diagnosis")
     if isinstance(kept, list):
         return [_finding(one) for one in kept if isinstance(one, Mapping)]
-    return [_finding(vars(one)) for one in diagnose_lines(lines, run.supervision)]
+    return [_finding(vars(one)) for one in _live(run.path, run.supervision).findings()]
+
+
+class _Live:
+    """The diagnosis of a run whose log grows: each call reads the appended lines alone."""
+
+    def __init__(self, path: Path, supervision: str) -> None:
+        self._log, self._supervision = path / "metrics.jsonl", supervision
+        self._lock = threading.Lock()
+        self._begin()
+        self._tail = Tail(self._log, lambda line, *_: self._take(line), self._begin, last=DIAGNOSED)
+
+    def findings(self) -> list[Finding]:
+        with self._lock:
+            self._tail.read()
+            return self._watch.findings
+
+    def _begin(self) -> None:
+        self._watch, self._step = Watch(supervision=self._supervision), 0
+        for line in _first(self._log, WINDOW):
+            self._take(line)
+
+    def _take(self, line: Mapping[str, Any]) -> None:
+        step = line.get("step")
+        if isinstance(step, int) and step > self._step:
+            self._step = step
+            self._watch.see(line)
+
+
+@lru_cache(maxsize=64)
+def _live(path: Path, supervision: str) -> _Live:
+    return _Live(path, supervision)
 
 
 def _finding(one: Mapping[str, Any]) -> Line:
@@ -111,12 +144,10 @@ def _finding(one: Mapping[str, Any]) -> Line:
 
 def _run(path: Path) -> Line:
     log = path / "metrics.jsonl"
-    with_steps = [line for line in last_records(log, LOOKED_AT) if isinstance(line.get("step"), int)]
+    with_steps = [line for line in last_records(log, WINDOW) if isinstance(line.get("step"), int)]
     run = run_files(path, tuple(with_steps))
     # As in reports and summary.json.
     last = with_steps[-window(run.steps_done) :]
-    first = [] if run.summary and "diagnosis" in run.summary else [*_first(log, WINDOW)]
-    seen = {line["step"] for line in first}
     return {
         "title": clean(run.name),
         "method": clean(run.supervision_label),
@@ -129,7 +160,7 @@ def _run(path: Path) -> Line:
         "agreement": _mean(dig(line, "cohort", "agreement") for line in last),
         "reward": _mean(dig(line, "agents", name, "reward_mean") for line in last for name in run.agents),
         "accuracy": _accuracy(path),
-        "diagnosis": findings(run, [*first, *(line for line in with_steps if line["step"] not in seen)]),
+        "diagnosis": findings(run),
     }
 
 

@@ -102,6 +102,59 @@ def test_answers_that_are_written_differently_and_are_one_make_nobody_surer():
     assert [alarm.kind for alarm in Watch(lines=sure).alarms if alarm.collapse] == ["surer"]
 
 
+@pytest.mark.parametrize("prompts", [8, 16])
+def test_agreement_that_only_scatters_is_no_falling_apart_however_long(prompts: int):
+    rng = random.Random(prompts)
+
+    def stationary(steps: int) -> list[dict[str, Any]]:
+        made = lines(steps, reward_mean=(0.3, 0.3))
+        for line in made:
+            line["cohort"]["agreement"] = sum(rng.random() < 0.5 for _ in range(prompts)) / prompts
+        return made
+
+    kinds = [one.kind for _ in range(8) for one in diagnose_lines(stationary(400))]
+    assert kinds.count("apart") == 0
+    # While a fall by a third of the prompts is found in the same scatter.
+    fallen = stationary(200)
+    for line in fallen:
+        level = 0.9 if line["step"] < 100 else 0.4
+        line["cohort"]["agreement"] = sum(rng.random() < level for _ in range(prompts)) / prompts
+    assert "apart" in [one.kind for one in diagnose_lines(fallen)]
+
+
+def test_signs_fit_what_rewards_come_from():
+    sure = lines(80, vote_share=(0.8, 0.98))
+    assert [one.kind for one in diagnose_lines(sure, "ring")] == ["surer"]
+    assert "a peer's votes" in diagnose_lines(sure, "entropy")[0].advice
+    assert diagnose_lines(sure, "gold") == []
+    # Agreement is not known of a single agent: what was found is said, but stops no run.
+    alone = lines(80, entropy=(1.0, 0.02))
+    for line in alone:
+        del line["agents"]["b"]
+        line["cohort"]["agreement"] = None
+    assert [(one.kind, one.agent, one.collapse) for one in diagnose_lines(alone, "self")] == [("entropy", "a", False)]
+    # The reward rose from 0.3 to 0.6, which known answers explain.
+    assert diagnose_lines(alone, "gold") == []
+
+
+def test_steps_without_a_vote_say_nothing_of_confidence():
+    made = lines(60, vote_share=(0.8, 0.8))
+    for line in made[:8]:
+        line["agents"]["a"]["vote_share"] = None
+    assert diagnose_lines(made) == []
+
+
+def test_what_follows_from_a_collapse_or_speaks_against_it_is_not_said_beside_it():
+    gone = lines(80, answer_diversity=(0.9, 0.0), vote_share=(0.8, 0.98), agreement=(0.9, 0.1))
+    assert {one.kind for one in Watch(lines=gone).present} == {"collapsed"}
+    # Not "train longer" where agents fall apart.
+    apart = lines(80, agreement=(0.9, 0.1), reward_mean=(0.3, 0.3))
+    for line in apart:
+        for numbers in line["agents"].values():
+            numbers["vote_share"] = 0.8
+    assert {one.kind for one in diagnose_lines(apart)} == {"apart"}
+
+
 def test_a_single_agent_and_missing_numbers_raise_none():
     alone = [{"step": n, "agents": {"a": {"vote_share": None}}, "cohort": {"agreement": None}} for n in range(1, 60)]
     assert Watch(lines=alone).alarms == []

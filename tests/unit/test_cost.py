@@ -12,7 +12,7 @@ from mmcorl.errors import UserError
 from mmcorl.tools import cost
 from mmcorl.trainer.activations import Stack
 from mmcorl.trainer.memory import Shape
-from mmcorl.trainer.throughput import PEAK_TFLOPS
+from mmcorl.trainer.throughput import PEAK_TFLOPS, known_gpu
 
 # 3e9 parameters, 1e9 of them the tower; 10 layers with 100 key channels: 4,000 bytes of cache per token in bf16.
 SHAPE = Shape(3 * 10**9, 10**9, 1000, Stack(10, 1000, 4000, 1000, 100), image_tokens=100)
@@ -135,6 +135,11 @@ def test_every_gpu_with_known_arithmetic_has_a_known_bandwidth():
     assert cost.Gpu.named("NVIDIA H100 80GB HBM3") == cost.Gpu("H100", 989e12, 3.35e12)
     assert cost.Gpu.named("NVIDIA H100 NVL") == cost.Gpu("H100 NVL", 835e12, 3.9e12)
     assert cost.Gpu.named("NVIDIA GH200 480GB").bandwidth == 4.0e12
+    assert cost.Gpu.named("NVIDIA A100-SXM4-40GB").bandwidth == 1.555e12
+    assert cost.Gpu.named("NVIDIA A100-SXM4-80GB").bandwidth == 2.04e12
+    # Others whose names begin or end like those in the table.
+    others = ["NVIDIA A10G", "NVIDIA RTX A4000", "NVIDIA RTX A1000 Laptop GPU", "NVIDIA GeForce RTX 4090 D"]
+    assert [known_gpu(name) for name in (*others, "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA H20")] == [None] * 6
     with pytest.raises(UserError, match="use one of B200, GH200, H200"):
         cost.Gpu.named("GTX 970")
 

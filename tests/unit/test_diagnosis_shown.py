@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,9 @@ def test_a_collapsed_run_does_not_read_finished_without_its_finding(
     assert "troubleshooting/#collapsed" in page[head:results]
     show_comparison([run])
     out = capsys.readouterr().out
-    assert out.startswith("Diagnosis: left gives the same answers")
-    assert out.index("Diagnosis: right") < out.index("Accuracy from start to end")
+    assert out.startswith("Diagnosis: collapsed: left gives the same answers")
+    assert re.search(r"Diagnosis: \w+: .*right", out)
+    assert out.index("Diagnosis", 10) < out.index("Accuracy from start to end")
 
 
 def test_a_run_in_which_nothing_is_found_says_so_and_what_that_means(
@@ -72,7 +74,7 @@ def test_a_run_in_which_nothing_is_found_says_so_and_what_that_means(
     assert said[0] == (
         "Diagnosis of shown (run): nothing found, which does not prove that the agents learn what is right."
     )
-    assert said[1].startswith("Diagnosis of shown (other): left gives")
+    assert said[1].startswith("Diagnosis of shown (other): collapsed: left gives")
 
 
 def test_without_known_answers_reward_agreement_and_diversity_are_shown(

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from mmcorl.errors import UserError
+from mmcorl.run.diagnosis import diagnose
 from mmcorl.run.folder import LOCK
 from mmcorl.view import logs
 from mmcorl.view.curves import Curves, differing
@@ -231,6 +232,25 @@ def test_a_run_is_running_while_its_lock_is_held(tmp_path: Path) -> None:
     line = glance(found(run))
     assert line["state"] == "finished"
     assert line["diagnosis"] == [{"kind": "ties", "sentence": "", "advice": "", "agent": None}]
+
+
+def test_the_diagnosis_of_an_unfinished_run_is_that_of_its_whole_log_as_it_grows(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "r")
+
+    def line(step: int) -> str:
+        agreement = 0.9 if 50 <= step <= 150 else 0.3
+        agents = {name: {"vote_share": 0.8, "reward_mean": 0.3} for name in "ab"}
+        return json.dumps({"step": step, "agents": agents, "cohort": {"agreement": agreement}}) + "\n"
+
+    log = run / "metrics.jsonl"
+    log.write_text("".join(line(step) for step in range(1, 201)))
+    assert [one["kind"] for one in glance(found(run))["diagnosis"]] == ["apart"] == [one.kind for one in diagnose(run)]
+    with log.open("a") as file:
+        file.writelines(line(step) for step in range(201, 301))
+    assert [one["kind"] for one in glance(found(run))["diagnosis"]] == [one.kind for one in diagnose(run)] == ["apart"]
+    # A resumed run cuts its log back.
+    log.write_text("".join(line(step) for step in range(1, 41)))
+    assert [one["kind"] for one in glance(found(run))["diagnosis"]] == [one.kind for one in diagnose(run)]
 
 
 @pytest.mark.parametrize(
