@@ -222,7 +222,10 @@ def number(value: object) -> float | None:
     """A finite number as float; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if math.isfinite(value) else None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # of a whole number beyond all floats
+        return None
 
 
 def mapping(value: object) -> Mapping[str, Any]:

@@ -173,7 +173,10 @@ def update_seconds(config: Config, shape: Shape, gpu: Gpu, lengths: Lengths, pro
     trained = (
         sum(shape.linear.values()) * lora.rank if lora is not None else shape.parameters - frozen
     )  # Frozen weights pass gradients on, but have none.
-    operations = (4 if lora is not None else 6) * update_tokens(config, lengths, prompts) * shape.parameters
+    tokens = update_tokens(config, lengths, prompts)
+    operations = (4 if lora is not None else 6) * tokens * shape.parameters
+    if config.objective.kl_coef:  # The reference goes forward once, however many passes there are.
+        operations += 2 * tokens / config.objective.passes * shape.parameters
     steps = config.objective.minibatches * config.objective.passes
     shards = 1 if config.training.sharding == "none" else ranks
     moved = steps * OPTIMIZER_BYTES * trained / shards / (MOVING_BANDWIDTH * gpu.bandwidth)
@@ -254,12 +257,18 @@ def estimate(
     steps = steps_of(config, rows)
     count = None if steps is None else evaluations_of(config, steps)
     hours = None if steps is None else (steps * step + (count or 0) * (evaluation or 0.0)) / 3600
-    unknown = "" if None not in evaluated else "; evaluations whose size is unknown are left out"
+    more = {
+        "evaluations of unknown size": None in evaluated,
+        "offloading (training.offload)": config.training.offload != "none",
+        "sampling by the slow average (supervision.voter)": config.supervision.voter == "ema",
+    }
+    left_out = ", ".join(name for name, is_so in more.items() if is_so)
     assumptions = (
         f"Nothing was timed. Assumed: {gpu.name}, {gpu.flops / 1e12:,.0f} TFLOP/s in bf16 and {gpu.bandwidth / 1e12:g} "
         f"TB/s, of which an update reaches {UPDATE_PEAK:.0%} and decoding {DECODE_BANDWIDTH:.0%}; completions of "
         f"{mean:,.0f} tokens on average, the longest {longest:,}; prompts of {TEXT_TOKENS} tokens and the largest "
-        f"image; a KV cache with room for all completions; votes, communication and loading not counted{unknown}"
+        f"image; a KV cache with room for all completions; votes, communication and loading not counted"
+        + (f", nor {left_out}" if left_out else "")
     )
     return Cost(True, step, evaluation, steps, count, gpus_of(config), hours, price, parts, assumptions)
 

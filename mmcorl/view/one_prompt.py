@@ -85,7 +85,7 @@ class OnePrompt:
             "set": clean(str(line.get("set"))),
             "agent": clean(str(line.get("agent"))),
             "answer": short_of(answer),
-            "right": self._right(answer),
+            "right": line["right"] if isinstance(line.get("right"), bool) else self._right(answer),
             "text": cut(line.get("response")),
             "finish": clean(str(line.get("finish_reason"))),
         }

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from mmcorl.answers.equivalence import WithoutAlgebra
 from mmcorl.answers.relation import Relation
 from mmcorl.answers.relations import open_relation
 from mmcorl.answers.texts import amount, same_words
@@ -41,6 +42,8 @@ class Row:
     """By agent: completions for the vote, without an answer, in all."""
     gold: str | None = None
     choices: tuple[str, ...] | None = None
+    right: dict[str, bool] = field(default_factory=dict)
+    """By agent, where the run recorded it: of evaluations."""
 
 
 class Prompts:
@@ -90,6 +93,8 @@ class Prompts:
             row = rows[key] = Row(key[1], str(record.get("id")), step, key[0], {}, gold=text_of(record.get("gold")))
         row.votes[str(agent)] = answer = text_of(record.get("answer"))
         row.counts[str(agent)] = int(answer is not None), int(answer is None), 1
+        if isinstance(record.get("right"), bool):
+            row.right[str(agent)] = record["right"]
 
     def _vote(self, record: Record, *_: int) -> None:
         row = _row(record)
@@ -143,11 +148,18 @@ class Prompts:
         flags = {"tie"} if row.ties & set(asked) else set()
         if len(peers) > 1 and not all(alike):
             flags.add("split")
-        if gold is not None and all(alike) and votes and not self.same(str(votes[0]), gold, choices):
+        if gold is not None and all(alike) and not any(self.right(row, name) for name in asked):
             flags.add("wrong")
         if any(row.counts.get(name, (0, 0, 0))[1] for name in asked):
             flags.add("unparsed")
         return flags
+
+    def right(self, row: Row, agent: str) -> bool | None:
+        """Return whether an agent's vote is the known answer: as the run recorded it, else by comparison."""
+        gold, vote = self.gold(row), row.votes.get(agent)
+        if agent in row.right or gold is None or vote is None:
+            return row.right.get(agent)
+        return bool(self.same(vote, gold, row.choices or choices_of(self.known.get(row.uid, {}))))
 
     def gold(self, row: Row) -> str | None:
         return row.gold if row.gold is not None else text_of(self.known.get(row.uid, {}).get("gold"))
@@ -159,14 +171,13 @@ class Prompts:
 
     def _shown(self, row: Row) -> dict[str, Any]:
         known = self.known.get(row.uid, {})
-        gold, choices = self.gold(row), row.choices or choices_of(known)
         return {
             "uid": row.uid,
             "row": clean(row.row),
             "step": row.step,
             "set": clean(row.set),
             "text": clean(str(known.get("text") or ""))[:MOST_ANSWER],
-            "gold": short_of(gold),
+            "gold": short_of(self.gold(row)),
             "flags": sorted(self.flags(row)),
             "agents": {
                 clean(name): {
@@ -174,7 +185,7 @@ class Prompts:
                     "label": short_of(row.labels.get(name)),
                     "tie": name in row.ties,
                     "count": row.counts.get(name),
-                    "right": None if gold is None or vote is None else self.same(vote, gold, choices),
+                    "right": self.right(row, name),
                 }
                 for name, vote in row.votes.items()
             },
@@ -185,12 +196,15 @@ ASKED = ("uid", "row", "system", "turns", "text", "choices", "gold", "accepted",
 
 
 def comparison(run: RunFiles) -> Any:
-    """Return what tells the same answers in a run: their wording, their amount, or its relation of places or texts.
+    """Return what tells the same answers in a run: its relation, without the worker processes of `math`.
 
-    Without the algebra of `math`, and without running code of the user's own.
+    Without running code of the user's own, too: there, wording and amount count.
     """
-    row, relation = run.relation, None
-    if row is not None and row.open is None:
+    row = run.relation
+    relation: Relation | None = None
+    if row is not None and row.name == "math":
+        relation = WithoutAlgebra()
+    elif row is not None and row.open is None:
         threshold = number(dig(run.config, "answers", "threshold")) if row.graded else None
         with open_relation(row.name, threshold=threshold) as opened:  # holds nothing: it may be used on
             relation = opened

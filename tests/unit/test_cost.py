@@ -57,6 +57,10 @@ def test_an_update_by_hand():
     moved = 28 * 3e9 / 0.85e12
     seconds = cost.update_seconds(config(), SHAPE, GPU, lengths, 8, ranks=1)
     assert seconds == pytest.approx(6 * 3e9 * 5600 / 0.25e15 + moved)
+    # The reference of a KL penalty goes forward once: 2 operations more, also where the batch is passed twice.
+    held = config(objective={"kl_coef": 0.01, "passes": 2})
+    twice = cost.update_seconds(held, SHAPE, GPU, lengths, 8, ranks=1)
+    assert twice == pytest.approx((2 * 6 + 2) * 3e9 * 5600 / 0.25e15 + 2 * moved)
     apart = config(training={"shared_prefix": "off"})
     assert cost.update_tokens(apart, lengths, 8) == 32 * 400
 
@@ -71,6 +75,10 @@ def test_a_run_has_the_steps_evaluations_hours_and_price_of_its_parts():
     assert found.hours == pytest.approx((200 * found.step_seconds + 5 * found.evaluation_seconds) / 3600)
     assert found.total == pytest.approx(2.5 * found.hours)
     assert found.sentence().count("Nothing was timed") == 1
+    idle = config(training={"offload": "optimizer", "sharding": "zero2"}, supervision={"voter": "ema"})
+    told = cost.estimate(idle, {"a": SHAPE, "b": SHAPE}, GPU, tokens=100, price=None, rows=None).assumptions
+    assert "training.offload" in told
+    assert "supervision.voter" in told
     more = cost.estimate(config(), {"a": SHAPE, "b": SHAPE}, GPU, tokens=100, price=None, rows=1600)
     assert (more.steps, more.total) == (400, None)
     agents = [{"name": name, "model": "m", "ranks": 4} for name in "ab"]
@@ -94,7 +102,7 @@ def test_rows_held_out_by_default_are_evaluated_and_not_trained_on():
     assert cost.from_timings(bare, timings, rows=100, price=None, gpus=0).steps == 23
     assert cost.steps_of(config(epochs=1, validation={"hold_out": 0}), 100) == 13
     unknown = config(steps=20, epochs=None, data={"train": {"source": "a/b"}}, validation={"every": 50})
-    assert "size is unknown" in cost.estimate(unknown, shapes, GPU, 100, None, None).assumptions
+    assert "unknown size" in cost.estimate(unknown, shapes, GPU, 100, None, None).assumptions
 
 
 def test_the_share_of_an_updates_peak_is_what_the_counting_device_finds():

@@ -347,6 +347,27 @@ def test_filters_of_the_list(tmp_path: Path) -> None:
     assert shown == {"vote": "9", "label": "9", "tie": False, "count": (2, 0, 2), "right": False}
 
 
+def test_answers_count_as_the_run_counts_them(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "r")
+    greedy = {"step": 4, "set": "held_out", "uid": "w", "id": "row w", "gold": "0.5", "finish_reason": "stop"}
+    # By value; and as the run recorded it, where only algebra tells.
+    said = [{"agent": "a", "answer": "\\frac{1}{2}"}, {"agent": "b", "answer": "\\sin(\\frac{\\pi}{6})", "right": True}]
+    write_lines(run / "responses.jsonl", [greedy | {"response": "r"} | one for one in said])
+    opened = prompts(run)
+    (shown,) = opened.listed("validation")["rows"]
+    assert {name: agent["right"] for name, agent in shown["agents"].items()} == {"a": True, "b": True}
+    assert opened.listed("validation", "wrong")["rows"] == []
+    assert [line["right"] for line in OnePrompt(opened, "w").content()["evaluations"]] == [True, True]
+
+
+def test_a_number_beyond_all_floats_is_no_number(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "r")
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 4, "agents": {}, "cohort": {"agreement": 1' + "0" * 400 + "}}\n")
+    assert glance(found(run))["step"] == 4
+    assert Curves(run).read()
+
+
 def test_one_prompt_has_its_votes_at_every_step_and_the_texts_of_one(tmp_path: Path) -> None:
     run = write_run(tmp_path / "r")
     opened = prompts(run)
