@@ -13,8 +13,8 @@ LIMITS = (
     "One prompt at a time, right or wrong: a model shares its weights between prompts, and with more than two answers "
     "the right one can win a vote with less than one half, while wrong answers that differ split theirs.",
     "The expected step of GRPO in small steps, rewards divided by the population standard deviation; no KL, no "
-    "clipping, no noise. Time is in units of 1 / eta, which nobody knows for a real run: compare directions and ends, "
-    "not times.",
+    "clipping, no noise. Time is in units of 1 / eta, where eta, how fast training moves, "
+    "is unknown for a real run: compare directions and ends, not times.",
     "The theorem is about two agents with one eta. Own votes are exact for each agent alone; other cohorts and unequal "
     "rates are followed numerically.",
     "An even number of votes can tie. The first answer seen then wins, which for a peer is a fair coin: phi of 12 "

@@ -217,6 +217,7 @@ def _page(path: Path, planned: Sequence[Planned], tables: Sequence[Table]) -> st
     for one in done:
         runs.setdefault(one.method, []).append(read_run(one.path))
     methods = {one.method: one.what for one in planned}
+    word = "setting" if any("=" in name for name in methods) else "method"
     count, seeds = len(methods), len({one.seed for one in planned})
     out = path.parent
     links_of = {name: _link(path, [one for one in planned if one.method == name]) for name in methods}
@@ -227,7 +228,7 @@ def _page(path: Path, planned: Sequence[Planned], tables: Sequence[Table]) -> st
     return page.render(
         "sweep.html",
         kind="sweep",
-        title=f"{count} method{'s' * (count != 1)}, {seeds} seed{'s' * (seeds != 1)}",
+        title=f"{count} {word}{'s' * (count != 1)}, {seeds} seed{'s' * (seeds != 1)}",
         origin=links.origin(out, made.read(out) | {"written": made.now()}),
         links=links.known([(name, out / name) for name in FILES], path),
         state=f"{len(done)} of {len(planned)} runs finished",
@@ -235,6 +236,7 @@ def _page(path: Path, planned: Sequence[Planned], tables: Sequence[Table]) -> st
         run_notes=planned[0].config.notes,
         tables=linked,
         runs=_runs_table(path, planned),
+        word=word,
         methods=list(methods.items()),
         charts=_charts(runs, [agent.name for agent in planned[0].config.agents]),
     )

@@ -130,7 +130,7 @@ def memory_sentences(agents: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 def _memory_sentence(memory: Mapping[str, Any]) -> str:
     unit = 1e9 / 2**30
-    predicted = f", {memory['predicted_gb'] * unit:.2f} predicted" if "predicted_gb" in memory else ""
+    predicted = f", {memory['predicted_gb'] * unit:.2f} GiB predicted" if "predicted_gb" in memory else ""
     if memory["of"] == "GPU":
         return f"peak {memory['measured_gb'] * unit:.2f} GiB per GPU{predicted}"
     return f"process grown by {memory['measured_gb'] * unit:.2f} GiB at its peak{predicted} for tensors"

@@ -252,6 +252,7 @@ def test_tables_are_sorted_and_scrolled_by_keyboard(page: Page, tmp_path: Path) 
     columns: list[tuple[str, Align]] = [("name", "left"), ("very long heading" * 12, "right")]
     table = Table(HOSTILE, columns, rows, groups={0: "first", 4: HOSTILE})
     sweep = {"title": "t", "tables": [table], "run_notes": (), "charts": (), "runs": table, "methods": (), "state": ""}
+    sweep |= {"word": "method"}
     file = tmp_path / "sweep.html"
     file.write_text(render("sweep.html", kind="sweep", finished=True, **sweep), encoding="utf-8")
     page.size(400, 850)

@@ -26,7 +26,7 @@ def test_training_without_known_answers_is_told_by_its_first_and_last_tenth():
 
 def test_memory_is_told_once_per_process_and_only_where_it_grew():
     grown = {"of": "process", "measured_gb": 2**30 / 1e9, "predicted_gb": 2**29 / 1e9}
-    told = "process grown by 1.00 GiB at its peak, 0.50 predicted for tensors"
+    told = "process grown by 1.00 GiB at its peak, 0.50 GiB predicted for tensors"
     shared = {"memory": {**grown, "together": True}}
     assert memory_sentences({"a": shared, "b": shared}) == {"all agents together": told}
     assert memory_sentences({"a": {"memory": grown}, "b": {"memory": grown | {"measured_gb": -0.01}}}) == {"a": told}

@@ -85,30 +85,32 @@
     const width = Math.max(260, Math.min(wide, 700)), height = 190, left = 38, right = 8, top = 8, bottom = 22;
     const all = lines.flatMap((line) => line.points);
     const last = Math.max(1, ...all.map(([step]) => step)), first = Math.min(0, ...all.map(([step]) => step));
-    let low = 0, high = isShare ? 1 : Math.max(1e-6, ...all.map(([, value]) => value)) * 1.05;
-    low = Math.min(low, ...all.map(([, value]) => value));
+    const least = Math.min(0, ...all.map(([, value]) => value)), greatest = Math.max(isShare ? 1 : 1e-6, ...all.map(([, value]) => value));
+    const power = 10 ** Math.floor(Math.log10((greatest - least) / 4)), each = [1, 2, 2.5, 5, 10].find((one) => one * power * 4.0001 >= greatest - least) * power;
+    const low = each * Math.floor(least / each + 1e-6), high = each * Math.ceil(greatest / each - 1e-6), ticks = Math.round((high - low) / each);
+    const digits = Math.max(0, -Math.floor(Math.log10(each * 1.0001)) + Number(Math.abs(each / power - 2.5) < 0.01));
     const x = (step) => left + (width - left - right) * (step - first) / (last - first);
     const y = (value) => height - bottom - (height - top - bottom) * (value - low) / (high - low);
     const path = (points) => points.map(([step, value], at) => `${at ? "L" : "M"}${x(step).toFixed(1)} ${y(value).toFixed(1)}`).join("");
     const svg = shape("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, width, height, role: "img",
       "aria-label": `${title}: ${lines.map((line) => `${line.name} ${ends(line.points)}`).join("; ")}` });
-    for (const part of [0, 0.25, 0.5, 0.75, 1]) {
-      const value = low + part * (high - low), label = shape("text", { x: left - 5, y: y(value) + 4, "text-anchor": "end" });
-      label.textContent = high < 0.1 ? value.toExponential(0) : value.toFixed(high > 20 ? 0 : 2);
-      svg.append(shape("path", { class: part ? "rule" : "base", d: `M${left} ${y(value)}H${width - right}` }), label);
+    for (let at = 0; at <= ticks; at++) {
+      const value = low + at * each, label = shape("text", { x: left - 5, y: y(value) + 4, "text-anchor": "end" });
+      label.textContent = digits > 4 ? value.toExponential(1) : value.toFixed(digits);
+      svg.append(shape("path", { class: at ? "rule" : "base", d: `M${left} ${y(value)}H${width - right}` }), label);
     }
     for (const part of [0, 0.5, 1]) {
       const label = shape("text", { x: x(first + part * (last - first)), y: height - 6, "text-anchor": ["start", "middle", "end"][part * 2] });
-      label.textContent = number(Math.round(first + part * (last - first)));
+      label.textContent = `${part ? "" : "step "}${number(Math.round(first + part * (last - first)))}`;
       svg.append(label);
     }
-    const most = Math.max(...lines.map((line) => smoothing(line.points)));
+    const most = Math.max(...lines.map((line) => smoothing(line.points))), widest = Math.max(1, ...lines.map((line) => line.under ?? 0));
     for (const line of lines) {
       const own = smoothing(line.points), classes = `s${line.colour % 8}`;
       if (own > 1) svg.append(shape("path", { class: `l raw ${classes}`, d: path(line.points) }));
       const bold = shape("path", { class: `l ${classes} d${line.dash % 4}`, d: path(smooth(line.points, own)) });
       // Of curves that lie on each other all are seen.
-      bold.style.strokeWidth = `${2 + 1.6 * (line.under ?? 0)}px`;
+      bold.style.setProperty("--wide", `${2 + Math.min(1.2, 4 / widest) * (line.under ?? 0)}px`);
       svg.append(bold);
       if (line.points.length === 1) svg.append(shape("circle", { class: `f${line.colour % 8}`, r: 3, cx: x(line.points[0][0]), cy: y(line.points[0][1]) }));
     }
@@ -235,7 +237,7 @@
       make("ul", "agents", "", agents.map((name, at) => make("li", "", "", dot(at), make("span", "", name, make("span", "soft", ` ${run.models[name] ?? ""}`))))),
     ];
     if (run.diagnosis.length) parts.push(make("section", "notes", "", make("h2", "", "Diagnosis"), make("ul", "", "", run.diagnosis.map((found) =>
-      make("li", "", "", make("b", "", found.kind.replaceAll("_", " ")), ` ${found.sentence}. ${found.advice.slice(0, 1).toUpperCase()}${found.advice.slice(1)}.`)))));
+      make("li", "", "", make("b", "", found.kind.replaceAll("_", " ")), `: ${found.sentence}. ${found.advice.slice(0, 1).toUpperCase()}${found.advice.slice(1)}.`)))));
     for (const note of run.notes) parts.push(make("p", "small soft", note));
     if (run.damaged) parts.push(make("p", "small down", `${count(run.damaged, "damaged line")} of its logs left out`));
     parts.push(make("h2", "", "Curves"), lines.length ? charts(lines) : make("p", "empty", "No step is on record yet."));
@@ -400,7 +402,7 @@
     parts.push(asking(one));
     if (one.choices.length) parts.push(make("ol", "options", "", one.choices.map((value) => make("li", "", value))));
     if (one.gold !== null) parts.push(make("p", "gold", "known answer ", make("b", "", one.gold)));
-    if (!one.said.length) parts.push(make("p", "small soft", "Its text is not in the folder of the run: that is kept of probe prompts and of those of the gallery."));
+    if (!one.said.length) parts.push(make("p", "small soft", "Its text is not in the folder of the run, which keeps only those of probe prompts and of the gallery."));
     if (one.probes.length) parts.push(...overTime(one, agents, colours));
     if (one.evaluations.length) parts.push(...evaluated(one, agents, open));
     if (one.training.length) parts.push(...drawn(one, agents, colours, open));
