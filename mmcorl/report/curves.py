@@ -135,9 +135,9 @@ def optimizer_charts(
     series = []
     for n, (run, label) in _first_on_top(runs, labels):
         memory = [(record["step"], number(record.get("peak_rss_gb"))) for record in run.timings]
-        points = [(step, value) for step, value in memory if value is not None]
-        series.append(Series("GB", points, len(colours) + n, n, label))
-    charts.append(line_chart("Peak memory of the process", series, note="GB."))
+        points = [(step, value * 1e9 / 2**30) for step, value in memory if value is not None]
+        series.append(Series("GiB", points, len(colours) + n, n, label))
+    charts.append(line_chart("Peak memory of the process", series, note="GiB."))
     return [chart for chart in charts if chart], constant
 
 

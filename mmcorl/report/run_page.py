@@ -148,7 +148,7 @@ def _facts(run: RunFiles) -> list[tuple[str, str]]:
         facts.append(("time", page.duration(run.seconds)))
     memory = [value for record in run.timings if (value := number(record.get("peak_rss_gb"))) is not None]
     if memory:
-        facts.append(("peak memory", f"{max(memory):.2f} GB"))
+        facts.append(("peak memory", f"{max(memory) * 1e9 / 2**30:.2f} GiB"))
     if grader := mapping(dig(run.summary, "grader")):
         facts.append(("grader", f"{grader.get('name', '?')} {grader.get('version', '?')}"))
     return facts

@@ -152,9 +152,11 @@ class OnePrompt:
 
     def _about(self, name: str) -> list[Record]:
         """Return the last lines of a log that are about the prompt: without an index, which may outgrow memory."""
-        needle = json.dumps(self.uid).encode()
+        needle, log = json.dumps(self.uid).encode(), self.prompts.found.path / name
+        if not log.is_file():  # to open a pipe would wait for who writes to it
+            return []
         try:
-            with (self.prompts.found.path / name).open("rb") as file:
+            with log.open("rb") as file:
                 lines = deque((line for line in file if needle in line), maxlen=MOST_LINES)
         except OSError:
             return []

@@ -84,7 +84,7 @@
     // What tells rows apart comes first: a narrow list cuts the end off.
     const sample = rowsOf.get(row[ITEM]).length > 1 ? [`sample ${row[SAMPLE]}`] : [];
     const where = [KINDS[row[KIND]], item.id, ...sample, ...(benchmarks.length > 1 ? [item.b] : [])].join(" · ");
-    const what = make("p", "what", "", make("b", "", row[ANSWER] === null ? "–" : flat(row[ANSWER])), ` · gold ${flat(item.g)}`);
+    const what = make("p", "what", "", make("b", "", row[ANSWER] === null ? "–" : flat(row[ANSWER])), ` · known ${flat(item.g)}`);
     const node = make("div", "row", "", make("span", `mark ${colour(row)}`, sign(row)),
       make("div", "", "", make("p", "where", where), make("p", "", flat(withoutPlaces(item) || item.e || "")), what));
     if (item.i && item.i[0] >= 0) node.append(picture(item.i[0], ""));
@@ -240,7 +240,7 @@
     const letter = LETTERS[index] ?? String(index + 1);
     const isGold = /^[A-Z]([ ,;]+[A-Z])*$/.test(gold) && gold.includes(letter);
     return make("li", "", "", make("span", "letter", `${letter}.`), make("span", "", value),
-      ...(isGold ? [make("span", "right", "gold")] : []));
+      ...(isGold ? [make("span", "right", "known answer")] : []));
   }
 
   // An answer, with the options it names written out.
@@ -265,7 +265,7 @@
   function verdict(row, item) {
     const told = make("dl", "verdict");
     const add = (name, text, className) => told.append(make("dt", "", name), make("dd", className, text));
-    add("gold", item.u ? `${item.g}   (unit asked for: ${item.u})` : [spelled(item.g, item), ...(item.a ?? [])].join(" or "), "value");
+    add("known answer", item.u ? `${item.g}   (unit asked for: ${item.u})` : [spelled(item.g, item), ...(item.a ?? [])].join(" or "), "value");
     add("answer", row[ANSWER] === null ? "–" : item.d ? "" : spelled(row[ANSWER], item), "value");
     if (item.d && row[ANSWER] !== null) {
       const plain = (text) => text.trim().replace(/\s+/g, " ").toLowerCase();

@@ -160,7 +160,7 @@
       const words = (place().asked.get("q") ?? "").toLowerCase();
       const fitting = runs.filter((one) => !words || JSON.stringify([one.title, one.place, one.method, one.agents, one.models]).toLowerCase().includes(words));
       body.replaceChildren(...fitting.map((one) => runRow(one, picked, () => update())));
-      if (!fitting.length) body.append(make("tr", "", "", cell("", make("p", "empty", runs.length ? "No run fits the search." : "No runs in these folders yet."), "", heads.length)));
+      if (!fitting.length) body.append(make("tr", "", "", cell("", make("p", "empty", runs.length ? "No run fits the search." : "No runs in these folders yet: mmcorl train quickstart makes one."), "", heads.length)));
       update();
     }
     function update() {
