@@ -41,8 +41,13 @@ def rule_grader(
         response: Any = responses
         while isinstance(response, list | tuple):  # as some filters leave it
             response = response[0] if response else ""
-        if (answer := _of(row, gold)) is None:
+        if (answer := _of(row, gold)) is None or str(answer).strip() == "":
             raise UserError(f"a row has no known answer in {gold!r}: leave such rows out of the task")
+        if isinstance(answer, int) and known.get("choices") and str(answer) not in map(str, known["choices"]):
+            raise UserError(
+                f"the known answer {answer!r} is none of the options {known['choices']!r}: if it counts them, give its "
+                'letter, as gold=lambda row: "ABCDEFGHIJ"[row["answer"]]'
+            )
         verdict = grade(response or "", answer, **known)
         if len(stages) < LOOKED_AT:
             stages.append(verdict.stage)

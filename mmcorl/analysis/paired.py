@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,7 +15,10 @@ RESAMPLES = 10_000
 def mcnemar_p(only_a: int, only_b: int) -> float:
     """Exact two-sided McNemar test: 2 P(X <= min) for X ~ Bin(only_a + only_b, 1/2), at most 1."""
     n = only_a + only_b
-    tail = sum(math.comb(n, count) for count in range(min(only_a, only_b) + 1))
+    tail = ways = 1
+    for count in range(min(only_a, only_b)):
+        ways = ways * (n - count) // (count + 1)
+        tail += ways
     # Integers divided once: correctly rounded however large n is.
     return min(1.0, 2 * tail / 2**n) if n else 1.0
 

@@ -371,5 +371,12 @@ def test_a_task_that_asks_for_another_form_is_told_once(capsys: pytest.CaptureFi
     assert process_results({"answer": "4"}, [["\\boxed{4}"]]) == {"mmcorl_rules": 1.0}
     for empty in ([], [None], [[]]):
         assert process_results({"answer": "4"}, empty) == {"mmcorl_rules": 0.0}
-    with pytest.raises(UserError, match="no known answer"):
-        process_results({"answer": None}, ["\\boxed{4}"])
+    for unknown in (None, "", " "):
+        with pytest.raises(UserError, match="no known answer"):
+            process_results({"answer": unknown}, ["\\boxed{4}"])
+    # The place of an option is not its value.
+    choosing = rule_grader(gold="answer", choices="options")
+    assert choosing({"answer": "B", "options": ["3", "4"]}, ["\\boxed{4}"]) == {"mmcorl_rules": 1.0}
+    assert choosing({"answer": 4, "options": ["3", "4"]}, ["\\boxed{B}"]) == {"mmcorl_rules": 1.0}
+    with pytest.raises(UserError, match="none of the options"):
+        choosing({"answer": 1, "options": ["3", "4"]}, ["\\boxed{4}"])
