@@ -20,6 +20,8 @@ class Hub:
     repos: dict[str, dict[str, bytes]] = field(default_factory=dict)
     """Files of each repository by path."""
     private: dict[str, bool] = field(default_factory=dict)
+    default_private: bool = False
+    """Whether repositories are private where their maker does not say."""
     large: dict[str, bytes] = field(default_factory=dict)
     """Files that came by LFS, by sha256."""
     asked: list[str] = field(default_factory=list)
@@ -44,7 +46,8 @@ class Hub:
                 return 403, {"error": f"You don't have the rights to create a model under {sent['organization']}"}
             if repo in self.repos:
                 return 409, {"error": "You already created this model repo", "url": f"{self.url}/{repo}"}
-            self.repos[repo], self.private[repo] = {}, sent.get("private") or sent.get("visibility") == "private"
+            asked = sent.get("private") or sent.get("visibility") == "private"
+            self.repos[repo], self.private[repo] = {}, asked or self.default_private
             return 200, {"url": f"{self.url}/{repo}", "name": repo}
         if path.endswith(".git/info/lfs/objects/batch"):
             return 200, {"transfer": "basic", "objects": [self._action(one) for one in sent["objects"]]}
@@ -56,7 +59,9 @@ class Hub:
             for line in map(json.loads, body.splitlines()):
                 self._commit(self.repos[repo], line["key"], line["value"])
             return 200, {"commitUrl": f"{self.url}/{repo}/commit/1", "commitOid": "1" * 40}
-        return 200, {"id": repo, "sha": "1" * 40, "siblings": [], "private": False, "cardData": {"license": "mit"}}
+        there = [{"rfilename": name} for name in self.repos[repo]]
+        known = {"siblings": there, "private": self.private.get(repo, False), "cardData": {"license": "mit"}}
+        return 200, {"id": repo, "sha": "1" * 40, **known}
 
     def _action(self, one: dict) -> dict:
         known = one["oid"] in self.large
@@ -81,6 +86,8 @@ class Hub:
             files[value["path"]] = base64.b64decode(value["content"])
         elif key == "lfsFile":
             files[value["path"]] = self.large[value["oid"]]
+        elif key == "deletedFile":
+            del files[value["path"]]
 
 
 @contextlib.contextmanager
@@ -98,6 +105,8 @@ def serving() -> Iterator[Hub]:
             data = json.dumps(content).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
+            if status == 404 and self.path.startswith("/api/models/"):
+                self.send_header("X-Error-Code", "RepoNotFound")
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             if self.command != "HEAD":

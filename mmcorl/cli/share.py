@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from mmcorl.cli.arguments import Arguments, Flag, Output, command
+from mmcorl.errors import RunError
+
+if TYPE_CHECKING:
+    from mmcorl.share.push import Upload
+    from mmcorl.share.target import Target
 
 RunDir = Annotated[Path, Flag(positional=True, metavar="RUN")]
 
@@ -39,13 +45,13 @@ class PushArguments(CardArguments):
     to: Annotated[str, Flag(metavar="ORG/NAME")]
     """repository: ORG/NAME-AGENT for each of several agents, ORG/NAME itself with --agent"""
     private: bool = False
-    """create private repositories"""
+    """create private repositories; one that exists has to be private already"""
     checkpoint: str | None = None
     """NAME: weights of RUN/checkpoints/NAME, such as best-by-agreement, instead of the final ones"""
     report: bool = False
     """also upload report.html, which shows prompts and pictures of the training data"""
     dry: bool = False
-    """only say what would be uploaded, and show the cards; needs no token and no network"""
+    """only say what would be uploaded, and replaced where the hub can be asked, and show the cards; needs no token"""
 
 
 EXAMPLES = """examples:
@@ -65,7 +71,6 @@ or HF_TOKEN."""
 )
 def push(what: PushArguments, output: Output) -> int:
     from mmcorl.share import push as tool
-    from mmcorl.share.card import CARD
 
     licences = {} if what.dry else tool.licences_on_hub(what.folder)
     chosen = what.model_dump(include={"agent", "checkpoint", "report"})
@@ -75,24 +80,55 @@ def push(what: PushArguments, output: Output) -> int:
             print(f"{upload.repo}: {finding}; its card says so", file=sys.stderr)
         if upload.left_out:
             print(f"{upload.repo}: not written by the run, and left out: {', '.join(upload.left_out)}", file=sys.stderr)
-    records = [
-        {"agent": one.agent, "repo": one.repo, "private": what.private, "url": None, "files": one.sizes}
+    unknown = {"exists": None, "replaced": None, "deleted": None, "url": None}
+    records: dict[str, dict[str, Any]] = {
+        one.repo: {"agent": one.agent, "repo": one.repo, "private": what.private, **unknown, "files": one.sizes}
         for one in uploads
-    ]
+    }
+
+    def tell(upload: Upload, target: Target | None) -> None:
+        replaced, deleted = (target.replaced(upload.files), target.deleted(upload.files)) if target else ([], [])
+        records[upload.repo] |= {"exists": target is not None, "replaced": replaced, "deleted": deleted}
+        if target is not None:
+            records[upload.repo]["private"] = target.private
+            print(f"{upload.repo} exists: {_changes(replaced, deleted)}", file=sys.stderr)
+
     if what.dry:
+        try:
+            there = tool.look(uploads, what.private)
+        except RunError as error:
+            print(f"what the repositories hold is not known here: {error}", file=sys.stderr)
+        else:
+            for upload in uploads:
+                tell(upload, there[upload.repo])
         if not output.as_json:
-            seen = "private" if what.private else "public (unless the organisation's default is private), see --private"
-            for upload in uploads:
-                print(f"{upload.repo}: {seen}")
-                print(*(f"  {size:>15,}  {name}" for name, size in upload.sizes.items()), sep="\n")
-            for upload in uploads:
-                print(f"\n--- {upload.repo}/{CARD}\n{upload.card}")
-            print(f"{sum(sum(upload.sizes.values()) for upload in uploads):,} bytes in all; nothing was uploaded")
+            _show(uploads, records)
     else:
-        for record, (_, url) in zip(records, tool.push(uploads, what.private), strict=True):
-            record["url"] = url
+        for done in tool.push(uploads, what.private, tell):
+            records[done.upload.repo] |= {"url": done.url, "private": done.private}
             if not output.as_json:
-                print(url, flush=True)
+                print(done.url, flush=True)
     if output.as_json:
-        print(json.dumps(records))
+        print(json.dumps(list(records.values())))
     return 0
+
+
+def _changes(replaced: Sequence[str], deleted: Sequence[str]) -> str:
+    """Return what an upload does to the files that are there already."""
+    told = f"replaced where they differ: {', '.join(replaced)}" if replaced else "it has none of these files"
+    return told + (f"; deleted, as they belong to the weights before: {', '.join(deleted)}" if deleted else "")
+
+
+def _show(uploads: Sequence[Upload], records: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print what would be uploaded."""
+    from mmcorl.share.card import CARD
+
+    for upload in uploads:
+        record = records[upload.repo]
+        private = "private" if record["private"] else "public"
+        default = " (unless the organisation's default is private), see --private"
+        print(f"{upload.repo}: {private}{default if private == 'public' and not record['exists'] else ''}")
+        print(*(f"  {size:>15,}  {name}" for name, size in upload.sizes.items()), sep="\n")
+    for upload in uploads:
+        print(f"\n--- {upload.repo}/{CARD}\n{upload.card}")
+    print(f"{sum(sum(upload.sizes.values()) for upload in uploads):,} bytes in all; nothing was uploaded")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,14 @@ from mmcorl.report.overview import overview_png
 from mmcorl.run import checkpoints
 from mmcorl.run.diagnosis import diagnose_lines
 from mmcorl.run.reader import RunFiles, read_run
-from mmcorl.run.run_folder import CONFIG, FINAL, SETS
+from mmcorl.run.run_folder import FINAL, SETS
+from mmcorl.share import target
 from mmcorl.share.card import CARD, CURVES, model_card
 from mmcorl.share.private import hub_id, public
+from mmcorl.share.target import CONFIG_THERE, CURVES_THERE, REPORT_THERE, Target
 
 BEST = "best-by-"
 """How links to the best checkpoint by a score begin."""
-TRAINING = "training"
-"""Folder of the repository for what is not the model."""
 NOT_JSON = ("tokenizer.json", "vocab.json", "added_tokens.json", "special_tokens_map.json")
 """Their texts are tokens, never paths."""
 STATE = ("optimizer.pt", "ema.safetensors", "ema.json", CARD, CURVES)
@@ -96,52 +96,94 @@ def plan(
     for repo in repos.values():
         _require_repo(repo)
     common: dict[str, Path | bytes] = {
-        f"{TRAINING}/{CONFIG}": yaml.safe_dump(
-            public(files.config), sort_keys=False, allow_unicode=True, width=120
-        ).encode()
+        CONFIG_THERE: yaml.safe_dump(public(files.config), sort_keys=False, allow_unicode=True, width=120).encode()
     }
     with tempfile.TemporaryDirectory() as drawn:
-        common[f"{TRAINING}/{CURVES}"] = overview_png(run, (), Path(drawn) / CURVES).read_bytes()
+        common[CURVES_THERE] = overview_png(run, (), Path(drawn) / CURVES).read_bytes()
     if report:
-        common[f"{TRAINING}/report.html"] = _public_report(run, files)
+        common[REPORT_THERE] = _public_report(run, files)
     licences = licences or {}
     score = (checkpoint or "").removeprefix(BEST)
     by = score if checkpoint and score != checkpoint else None
     return [_upload(files, name, repo, committed, common, licences.get(name), by) for name, repo in repos.items()]
 
 
-def push(uploads: Sequence[Upload], private: bool) -> Iterator[tuple[Upload, str]]:
-    """Create the repositories and upload, one after the other; yields each with its address.
+@dataclass(frozen=True)
+class Pushed:
+    """What was uploaded, and where it is now."""
 
-    What is there already is not sent again, so the same call continues after a failure.
+    upload: Upload
+    url: str
+    private: bool
+
+
+def look(uploads: Sequence[Upload], private: bool) -> dict[str, Target | None]:
+    """Return what each repository holds, None for those that are still to be made, after every check of them.
 
     Raises:
-        UserError: no token, or offline by HF_HUB_OFFLINE.
+        UserError: one is public and `private` is asked for, or holds a model that mmcorl did not upload.
+        RunError: the hub could not be asked.
+    """
+    found: dict[str, Target | None] = {}
+    for upload in uploads:
+        try:
+            found[upload.repo] = target.find(upload.repo)
+        except (*target.hub_errors(), RuntimeError, ValueError) as error:
+            raise RunError(
+                f"the hub could not be asked for {upload.repo} ({_told(error)}): nothing was uploaded, and the same "
+                "command tries again"
+            ) from error
+        target.require(upload.repo, found[upload.repo], private)
+    return found
+
+
+def push(
+    uploads: Sequence[Upload], private: bool, tell: Callable[[Upload, Target | None], None] = lambda *_: None
+) -> Iterator[Pushed]:
+    """Create the repositories and upload, one after the other; yields each that is complete.
+
+    What is there already is not sent again, so the same call continues after a failure. Files of other weights are
+    deleted in the commit that brings the new ones. `tell` is called with each upload and what its repository holds
+    after all were looked at and before anything is sent.
+
+    Raises:
+        UserError: no token, offline by HF_HUB_OFFLINE, or as `look` does.
         RunError: the hub refused or could not be reached; says what has arrived.
     """
-    from huggingface_hub import CommitOperationAdd, HfApi, constants, get_token
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants, get_token
 
     if constants.HF_HUB_OFFLINE:
         raise UserError("HF_HUB_OFFLINE is set, but uploading needs the hub: unset it")
     if get_token() is None:
         raise UserError("there is no token of the hub: run `hf auth login`, or set HF_TOKEN to one that may write")
     hub, done = HfApi(library_name="mmcorl"), list[str]()
-    errors: tuple[type[Exception], ...] = (*_errors(), RuntimeError, ValueError)
+    there = look(uploads, private)
+    for upload in uploads:
+        tell(upload, there[upload.repo])
     for upload in uploads:
         try:
-            hub.create_repo(upload.repo, private=private or None, exist_ok=True)
+            if (known := there[upload.repo]) is None:
+                hub.create_repo(upload.repo, private=private or None)
+                known = target.read(upload.repo)  # its visibility may be a default of the organisation
+                target.require(upload.repo, known, private)
             operations = [CommitOperationAdd(name, content) for name, content in upload.files.items()]
-            hub.create_commit(upload.repo, operations, commit_message=f"Upload {upload.agent} with mmcorl")
-        except errors as error:
-            cause = error.__cause__ if isinstance(error, RuntimeError) and error.__cause__ else error
-            told = " ".join(str(cause).split()) or type(cause).__name__
+            stale = [CommitOperationDelete(name) for name in known.deleted(upload.files)]
+            hub.create_commit(upload.repo, [*operations, *stale], commit_message=f"Upload {upload.agent} with mmcorl")
+        except UserError:
+            raise
+        except (*target.hub_errors(), RuntimeError, ValueError) as error:
             arrived = f"; {', '.join(done)} is complete" if done else ""
             raise RunError(
-                f"{upload.repo} could not be uploaded ({told}){arrived}: the same command continues, and sends only "
-                "what is missing"
+                f"{upload.repo} could not be uploaded ({_told(error)}){arrived}: the same command continues, and sends "
+                "only what is missing"
             ) from error
         done.append(upload.repo)
-        yield upload, f"{hub.endpoint}/{upload.repo}"
+        yield Pushed(upload, f"{hub.endpoint}/{upload.repo}", known.private)
+
+
+def _told(error: Exception) -> str:
+    cause = error.__cause__ if isinstance(error, RuntimeError) and error.__cause__ else error
+    return " ".join(str(cause).split()) or type(cause).__name__
 
 
 def licences_on_hub(run: Path) -> dict[str, str]:
@@ -153,20 +195,11 @@ def licences_on_hub(run: Path) -> dict[str, str]:
         if known := hub_id(str(model)):
             try:
                 card = HfApi().model_info(known, timeout=10).card_data
-            except _errors():
+            except target.hub_errors():
                 continue  # The card then says that the licence of the model it started from applies.
             if card is not None and isinstance(card.get("license"), str):
                 found[agent] = card["license"]
     return found
-
-
-def _errors() -> tuple[type[Exception], ...]:
-    """Errors of the hub and of its client's HTTP library, whose name depends on the version."""
-    from huggingface_hub.errors import HfHubHTTPError
-
-    return OSError, *(
-        base for base in HfHubHTTPError.__mro__[1:] if issubclass(base, Exception) and base is not Exception
-    )
 
 
 def _require_repo(repo: str) -> None:
@@ -206,7 +239,7 @@ def _upload(
     for name, path in content.items():
         if name.endswith(".json") and Path(name).name not in NOT_JSON and isinstance(path, Path):
             content[name] = _public_json(path, prompts=Path(name).name == FILE)
-    beside: dict[str, Any] = {"curves": f"{TRAINING}/{CURVES}", "config": f"{TRAINING}/{CONFIG}"}
+    beside: dict[str, Any] = {"curves": CURVES_THERE, "config": CONFIG_THERE}
     saved: dict[str, Any] = {"weights": weights, "step": committed.step, "chosen_by": chosen_by}
     card = model_card(files.path, agent, repo=repo, licence=licence, **saved, **beside)
     content |= {**common, CARD: card.encode()}

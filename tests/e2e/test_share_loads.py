@@ -32,7 +32,7 @@ def test_what_a_run_uploads_opens_as_a_model(trained_run: TrainedRun, tmp_path: 
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
         monkeypatch.setenv("HF_TOKEN", "hf_" + "x" * 30)
         uploads = tool.plan(trained_run.path, "lab/pair", agent="qwen")
-        assert [url for _, url in tool.push(uploads, private=False)] == [f"{hub.url}/lab/pair"]
+        assert [one.url for one in tool.push(uploads, private=False)] == [f"{hub.url}/lab/pair"]
     for name, content in hub.repos["lab/pair"].items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(content)

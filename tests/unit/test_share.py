@@ -156,6 +156,95 @@ def test_what_arrives_is_what_the_run_made(run: Path, hub: Hub, capsys: pytest.C
     assert hub.tokens == {"Bearer hf_" + "x" * 30}
 
 
+def test_nothing_goes_to_a_public_repository_with_private(
+    run: Path, hub: Hub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of two repositories the second exists and is public; the first must not be sent either."""
+    hub.repos["lab/pair-intern"], hub.private["lab/pair-intern"] = {"README.md": b"mine"}, False
+    for words in (["--private"], ["--private", "--dry"]):
+        assert main(["push", str(run), "--to", "lab/pair", *words]) == 2
+        told = capsys.readouterr()
+        assert "lab/pair-intern exists and is public" in told.err
+        assert "hf repos settings lab/pair-intern --private" in told.err
+        assert not told.out
+    assert hub.repos == {"lab/pair-intern": {"README.md": b"mine"}}
+    assert not any(one.startswith(("PUT", "POST /api/models", "POST /api/repos")) for one in hub.asked)
+    hub.private["lab/pair-intern"] = True
+    assert main(["push", str(run), "--to", "lab/pair", "--private"]) == 0
+    assert hub.private == {"lab/pair-qwen": True, "lab/pair-intern": True}
+
+
+def test_visibility_is_what_the_hub_says(run: Path, hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    """One exists and is private, the other is made by the default of the organisation."""
+    hub.repos["lab/pair-intern"], hub.private["lab/pair-intern"] = {}, True
+    for default in (False, True):
+        hub.default_private = default
+        hub.repos.pop("lab/pair-qwen", None)
+        assert main(["push", str(run), "--to", "lab/pair", "--json"]) == 0
+        records = json.loads(capsys.readouterr().out)
+        assert {one["repo"]: one["private"] for one in records} == {"lab/pair-qwen": default, "lab/pair-intern": True}
+    assert main(["push", str(run), "--to", "lab/pair", "--agent", "intern", "--dry", "--json"]) == 0
+    (record,) = json.loads(capsys.readouterr().out)
+    assert (record["exists"], record["private"]) == (False, False)  # lab/pair itself
+
+
+def test_weights_before_are_deleted_with_the_upload(run: Path, hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["push", str(run), "--to", "lab/pair", "--agent", "qwen"]
+    assert main(words) == 0
+    arrived = dict(hub.repos["lab/pair"])
+    old = {
+        *("model-00001-of-00002.safetensors", "model.safetensors.index.json", "chat_template.jinja", "vocab.json"),
+        *("adapter/adapter_config.json", "adapter/adapter_model.safetensors", "training/report.html"),
+    }
+    mine = {".gitattributes", "LICENSE", "figures/a.png", "gguf/q4.gguf", "training/notes.md"}
+    hub.repos["lab/pair"] |= dict.fromkeys(old | mine, b"{}") | {"README.md": b"edited"}
+    capsys.readouterr()
+    assert main([*words, "--dry", "--json"]) == 0
+    (record,) = json.loads(capsys.readouterr().out)
+    assert set(record["deleted"]) == old
+    assert set(record["replaced"]) == set(arrived)
+    assert hub.repos["lab/pair"]["README.md"] == b"edited"
+    assert main(words) == 0
+    told = capsys.readouterr().err
+    assert "README.md" in told
+    assert all(name in told for name in old)
+    assert hub.repos["lab/pair"] == arrived | dict.fromkeys(mine, b"{}")
+    commits = [one for one in hub.asked if "/commit/" in one]
+    assert len(commits) == 2  # what is new and what is gone arrive together
+
+
+@pytest.mark.parametrize(
+    ("files", "refused"),
+    [
+        ({"README.md", ".gitattributes", "notes/plan.md"}, False),
+        ({"README.md", "model-00001-of-00002.safetensors", "model.safetensors.index.json"}, True),
+        ({"q4/model.gguf"}, True),
+        ({"adapter_config.json"}, True),
+        ({"tokenizer.json"}, True),
+        ({"training/config.yaml", "config.json"}, True),
+    ],
+)
+def test_a_model_of_somebody_else_is_not_overwritten(
+    files: set[str], refused: bool, run: Path, hub: Hub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub.repos["lab/pair"], hub.private["lab/pair"] = dict.fromkeys(files, b"{}"), False
+    assert main(["push", str(run), "--to", "lab/pair", "--agent", "qwen"]) == (2 if refused else 0)
+    told = capsys.readouterr().err
+    if refused:
+        assert "give another --to, or delete these files" in told
+        assert set(hub.repos["lab/pair"]) == files
+    else:
+        assert "lab/pair exists: replaced where they differ: README.md" in told
+        assert set(hub.repos["lab/pair"]) > files
+
+
+def test_dry_says_where_the_hub_could_not_be_asked(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["push", str(run), "--to", "lab/pair", "--dry", "--json"]) == 0
+    told = capsys.readouterr()
+    assert "what the repositories hold is not known here" in told.err
+    assert [one["exists"] for one in json.loads(told.out)] == [None, None]
+
+
 def test_an_upload_that_failed_continues(run: Path, hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
     hub.refused = {"lab/pair-intern"}
     assert main(["push", str(run), "--to", "lab/pair"]) == 1
@@ -252,7 +341,7 @@ def test_runs_that_cannot_be_uploaded_are_refused(run: Path, tmp_path: Path, mon
 
 def test_a_hub_that_cannot_be_reached_is_told_in_one_sentence(run: Path, hub: Hub, monkeypatch: Any) -> None:
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:1")
-    with pytest.raises(RunError, match=r"lab/pair could not be uploaded.*the same command continues"):
+    with pytest.raises(RunError, match=r"could not be asked for lab/pair .*the same command tries again"):
         list(tool.push(tool.plan(run, "lab/pair", agent="qwen"), private=False))
 
 
