@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-_PART = r"[^/\\\n<>|]+"
+_PART = r"(?:[^/\\\n<|]|<(?![/|]))+"
+"""`<`, but no `</` or `<|`, which begin tokens."""
 _PATH = re.compile(rf"(?:~|[A-Za-z]:)?[/\\](?:{_PART}[/\\])+(?P<name>{_PART})?[/\\]?")
 """A whole text that is an absolute path of at least two parts: `/` and `/think` may be tokens."""
 _SEVERAL = re.compile(r".+[,;]\s*[~/]|..+:/")
 """Paths in a row, or a path behind a prefix."""
-_DIR = r"[\w.@+*-]+"
+_DIR = r"[\w.@+*&%#-]+"
 _IN_PROSE = re.compile(
     r"(?:file://|(?<![\w/<.~$\]\\]))"
     rf"(?:(?:~(?:[A-Za-z][\w.-]*)?|\$\{{?[A-Z][A-Z0-9_]{{2,}}\}}?|\.\.)/(?:{_DIR}/)*|(?:[A-Za-z]:)?/(?:{_DIR}/)+"
     rf"|(?:[A-Za-z]:|\\)\\(?:{_DIR}\\)+)"
-    r"(?P<name>[\w.@+*:-]*)"
+    r"(?P<name>[\w.@+*&:-]*)"
 )
 """A path inside of a text: absolute, of a home folder, behind a variable, or out of the folder."""
+_QUOTED = re.compile(r"(?P<quote>['\"`])(?P<path>(?:~|[A-Za-z]:)?[/\\](?:(?!(?P=quote))[^\n])+)(?P=quote)")
+"""Something in quotes that begins as a path does: its parts may have any character, such as a space."""
 _HOME = re.compile(r"(?:file://)?(?:/(?:home|Users)/[^/]+|[A-Za-z]:\\Users\\[^\\]+)[/\\]?")
 """Of it nothing is left: its last part is the name of a user."""
 _SECRET = re.compile(
@@ -60,7 +65,28 @@ def public(value: Any, prompts: bool = False) -> Any:
 
 def public_text(text: str) -> str:
     """Return prose in which paths of this machine are their last part."""
-    return _SECRET.sub("", _IN_PROSE.sub(_last_part, text))
+    return _SECRET.sub("", _IN_PROSE.sub(_last_part, _QUOTED.sub(_unquoted, text)))
+
+
+def public_command(line: str) -> str:
+    """Return a command line in which paths of this machine, configs and the run's folder are their last part."""
+    try:
+        words = shlex.split(line)
+    except ValueError:  # a secret that was cut out took a quote along
+        return public_text(line)
+    return shlex.join(_public_word(before, word) for before, word in pairwise(["", *words]))
+
+
+def _public_word(before: str, word: str) -> str:
+    if word.endswith((".yaml", ".yml")) or (len(before) > 2 and "--run-dir".startswith(before)):
+        return Path(word).name
+    name, equals, value = word.partition("=")
+    return name + equals + (Path(value).name if name == "--run-dir" else public(value)) if equals else public(word)
+
+
+def _unquoted(found: re.Match[str]) -> str:
+    path = _PATH.fullmatch(found["path"])
+    return f"{found['quote']}{_last_part(path)}{found['quote']}" if path else found[0]
 
 
 def _last_part(found: re.Match[str]) -> str:

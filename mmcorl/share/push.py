@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from mmcorl.run.run_folder import FINAL, SETS
 from mmcorl.share import target
 from mmcorl.share.card import CARD, CURVES, model_card
 from mmcorl.share.private import hub_id, public
+from mmcorl.share.public_page import public_page
 from mmcorl.share.target import CONFIG_THERE, CURVES_THERE, REPORT_THERE, Target
 
 BEST = "best-by-"
@@ -95,13 +95,12 @@ def plan(
     repos = {name: to if len(names) == 1 else f"{to}-{name}" for name in names}
     for repo in repos.values():
         _require_repo(repo)
-    common: dict[str, Path | bytes] = {
-        CONFIG_THERE: yaml.safe_dump(public(files.config), sort_keys=False, allow_unicode=True, width=120).encode()
-    }
+    config = yaml.safe_dump(public(files.config), sort_keys=False, allow_unicode=True, width=120)
+    common: dict[str, Path | bytes] = {CONFIG_THERE: config.encode()}
     with tempfile.TemporaryDirectory() as drawn:
         common[CURVES_THERE] = overview_png(run, (), Path(drawn) / CURVES).read_bytes()
     if report:
-        common[REPORT_THERE] = _public_report(run, files)
+        common[REPORT_THERE] = public_page(run, files, config)
     licences = licences or {}
     score = (checkpoint or "").removeprefix(BEST)
     by = score if checkpoint and score != checkpoint else None
@@ -253,25 +252,3 @@ def _public_json(path: Path, prompts: bool) -> Path | bytes:
     if (cleaned := public(written, prompts)) == written:
         return path
     return (json.dumps(cleaned, indent=2, ensure_ascii=False) + "\n").encode()
-
-
-def _public_report(run: Path, files: RunFiles) -> bytes:
-    """Return the report without the absolute paths of the run's settings and of its folder."""
-    if not (run / "report.html").is_file():
-        raise UserError(f"{str(run)!r} has no report.html: `mmcorl report {run}` writes it")
-    page = (run / "report.html").read_text(encoding="utf-8")
-    paths = [text for text in _texts(files.config) if public(text) != text]
-    for path in sorted([*paths, str(run.resolve()), os.getcwd(), str(Path.home())], key=len, reverse=True):
-        page = page.replace(path, public(path) if path in paths else Path(path).name)
-    return page.encode()
-
-
-def _texts(tree: Any) -> Iterator[str]:
-    if isinstance(tree, str):
-        yield tree
-    elif isinstance(tree, Mapping):
-        for below in tree.values():
-            yield from _texts(below)
-    elif isinstance(tree, list | tuple):
-        for below in tree:
-            yield from _texts(below)
