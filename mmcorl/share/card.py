@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 
 from mmcorl.errors import UserError
-from mmcorl.policy.prompt_styles import instruction_of
 from mmcorl.policy.trained_with import trained_with
 from mmcorl.report.caveats import END, caveats
 from mmcorl.report.overview import overview_png
@@ -21,8 +20,9 @@ from mmcorl.run.diagnosis import diagnose_lines
 from mmcorl.run.folder import atomic_write
 from mmcorl.run.reader import Points, RunFiles, dig, mapping, read_run
 from mmcorl.run.run_folder import FINAL
-from mmcorl.run.summary import training
-from mmcorl.share.private import hub_id, public_text
+from mmcorl.run.summary import training, window
+from mmcorl.share.private import hub_id, public_settings, public_text
+from mmcorl.share.usage import usage
 from mmcorl.system.links import SITE
 from mmcorl.system.version import __version__
 from model_adapters.registry import FamilyRow, families
@@ -75,18 +75,18 @@ def model_card(
     limits = [note for note in caveats([files], [files.name]) if not any(one.sentence in note for one in findings)]
     limits = [note for note in limits if note != END or end == files.steps_done]
     asked = trained_with(str(weights))
+    here, told = (repo, "") if repo else (f"{FINAL}/{agent}", "seen from the run's folder; once uploaded, its ORG/NAME")
     grader = mapping(dig(files.summary, "grader"))
     data = _metadata(files, agent, results, sees, licence or _licence(str(files.models.get(agent))))
     page = _template().render(
         title=f"{files.name}: {agent}",
         agent=agent,
-        repo=repo or f"{FINAL}/{agent}",
+        repo=here,
         site=SITE,
         version=dig(files.summary, "made", "version") or __version__,
         base_sentence=_base_sentence(str(files.models.get(agent))),
         method=files.supervision_label,
-        # What the user's own code reads is not known.
-        label_free=files.supervision != "gold" and ":" not in files.supervision,
+        label_free=files.supervision != "gold" and ":" not in files.supervision,  # which code of the user's may not be
         chosen=_chosen(files, end, chosen_by),
         peers=[
             {"name": name, "base": _named(str(base), link=True)} for name, base in files.models.items() if name != agent
@@ -99,13 +99,16 @@ def model_card(
         else None,
         picture=curves,
         config=config,
+        settings=None if config else public_settings(files.config),
         facts=list(_facts(files, agent, end)),
         limits=limits,
-        load=_load(repo or ".", sees, (weights / "adapter").is_dir()),
+        usage=usage(here, told, files.config, asked, sees, family.coordinates if family else ""),
+        asked=asked is not None,
+        has_adapter=(weights / "adapter").is_dir(),
+        pixels=f"{asked.vision.max_side:,}" if asked and sees else None,
         needs=family.transformers if family else None,
         packages=" and ".join(family.packages) if family else "",
         licence=data.license,
-        instruction=instruction_of(asked.prompt).strip() if asked else None,
         patches=", ".join(f'"{name}"' for name in family.patches) if family else None,
     )
     return f"---\n{data.to_yaml()}\n---\n{public_text(page)}"
@@ -203,21 +206,6 @@ def _family(model_type: str) -> FamilyRow | None:
     return next((row for row in rows if model_type in row.model_types), None)
 
 
-def _load(model: str, sees: bool, adapter: bool) -> str:
-    auto, reader = ("ImageTextToText", "Processor") if sees else ("CausalLM", "Tokenizer")
-    name = "processor" if sees else "tokenizer"
-    lines = [
-        "```python",
-        f"from transformers import AutoModelFor{auto}, Auto{reader}",
-        "",
-        f'model = AutoModelFor{auto}.from_pretrained("{model}")',
-        f'{name} = Auto{reader}.from_pretrained("{model}")',
-    ]
-    if adapter:
-        lines.append("# The adapters of LoRA are merged into these weights, and also in the folder adapter/, for peft.")
-    return "\n".join([*lines, "```"])
-
-
 def _results(files: RunFiles, agent: str, end: int) -> Iterator[dict[str, Any]]:
     """Yield what was measured at the start and at a step: accuracy and agreement of each set, then of training."""
 
@@ -239,10 +227,11 @@ def _results(files: RunFiles, agent: str, end: int) -> Iterator[dict[str, Any]]:
         yield from row(f"agreement of the agents on {name}", files.agreement_series(name), greedy)
     if end == files.steps_done:
         means = training(files.metrics, [agent])
-        own = means["agents"][agent]
+        own, count = means["agents"][agent], window(len(files.metrics))
+        ends_of = f"{count} steps" if count > 1 else "step"
         for name, ends in (("reward", own["reward"]), ("agreement of votes", means["agreement"])):
             if ends["start"] is not None:
-                note = "training prompts, mean of the first and last steps"
+                note = f"training prompts, means of the first and of the last {ends_of}"
                 yield {"name": f"{name} in training", **ends, "note": note, "set": None}
 
 

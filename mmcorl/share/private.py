@@ -9,6 +9,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 _PART = r"(?:[^/\\\n<|]|<(?![/|]))+"
 """`<`, but no `</` or `<|`, which begin tokens."""
 _PATH = re.compile(rf"(?:~|[A-Za-z]:)?[/\\](?:{_PART}[/\\])+(?P<name>{_PART})?[/\\]?")
@@ -61,6 +63,11 @@ def public(value: Any, prompts: bool = False) -> Any:
     if (found := _PATH.fullmatch(value)) and not _SEVERAL.match(value):
         return hub_id(value) or _last_part(found)
     return value if prompts else public_text(value)
+
+
+def public_settings(config: Mapping[str, Any]) -> str:
+    """Return the settings of a run as YAML without paths of this machine."""
+    return yaml.safe_dump(public(config), sort_keys=False, allow_unicode=True, width=120)
 
 
 def public_text(text: str) -> str:

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from mmcorl.errors import RunError, UserError
 from mmcorl.policy.trained_with import FILE
 from mmcorl.report.overview import overview_png
@@ -20,7 +18,7 @@ from mmcorl.run.reader import RunFiles, read_run
 from mmcorl.run.run_folder import FINAL, SETS
 from mmcorl.share import target
 from mmcorl.share.card import CARD, CURVES, model_card
-from mmcorl.share.private import hub_id, public
+from mmcorl.share.private import hub_id, public, public_settings
 from mmcorl.share.public_page import public_page
 from mmcorl.share.target import CONFIG_THERE, CURVES_THERE, REPORT_THERE, Target
 
@@ -95,7 +93,7 @@ def plan(
     repos = {name: to if len(names) == 1 else f"{to}-{name}" for name in names}
     for repo in repos.values():
         _require_repo(repo)
-    config = yaml.safe_dump(public(files.config), sort_keys=False, allow_unicode=True, width=120)
+    config = public_settings(files.config)
     common: dict[str, Path | bytes] = {CONFIG_THERE: config.encode()}
     with tempfile.TemporaryDirectory() as drawn:
         common[CURVES_THERE] = overview_png(run, (), Path(drawn) / CURVES).read_bytes()
@@ -124,10 +122,11 @@ def look(uploads: Sequence[Upload], private: bool) -> dict[str, Target | None]:
         RunError: the hub could not be asked.
     """
     found: dict[str, Target | None] = {}
+    errors = target.hub_errors()
     for upload in uploads:
         try:
             found[upload.repo] = target.find(upload.repo)
-        except (*target.hub_errors(), RuntimeError, ValueError) as error:
+        except errors as error:
             raise RunError(
                 f"the hub could not be asked for {upload.repo} ({_told(error)}): nothing was uploaded, and the same "
                 "command tries again"
@@ -156,7 +155,7 @@ def push(
     if get_token() is None:
         raise UserError("there is no token of the hub: run `hf auth login`, or set HF_TOKEN to one that may write")
     hub, done = HfApi(library_name="mmcorl"), list[str]()
-    there = look(uploads, private)
+    there, errors = look(uploads, private), target.hub_errors()
     for upload in uploads:
         tell(upload, there[upload.repo])
     for upload in uploads:
@@ -170,7 +169,7 @@ def push(
             hub.create_commit(upload.repo, [*operations, *stale], commit_message=f"Upload {upload.agent} with mmcorl")
         except UserError:
             raise
-        except (*target.hub_errors(), RuntimeError, ValueError) as error:
+        except errors as error:
             arrived = f"; {', '.join(done)} is complete" if done else ""
             raise RunError(
                 f"{upload.repo} could not be uploaded ({_told(error)}){arrived}: the same command continues, and sends "

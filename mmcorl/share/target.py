@@ -107,9 +107,8 @@ def require(repo: str, target: Target | None, private: bool) -> None:
 
 
 def hub_errors() -> tuple[type[Exception], ...]:
-    """Errors of the hub and of its client's HTTP library, whose name depends on the version."""
+    """Errors of the hub, of its client and of the client's HTTP library, whose name depends on the version."""
     from huggingface_hub.errors import HfHubHTTPError
 
-    return OSError, *(
-        base for base in HfHubHTTPError.__mro__[1:] if issubclass(base, Exception) and base is not Exception
-    )
+    known = [base for base in HfHubHTTPError.__mro__[1:] if issubclass(base, Exception) and base is not Exception]
+    return OSError, RuntimeError, ValueError, *known

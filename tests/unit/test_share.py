@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,8 @@ def test_a_card_says_what_the_run_measured(run: Path) -> None:
     for said in ("Co-RL: a peer's votes", "InternVL3_5-2B-HF (`intern`)", "mmcorl-rules 1", "The weakness is planted."):
         assert said in card.text
     assert "| votes per prompt (K) | 8 |" in card.text
+    # A tenth of 60 steps.
+    assert card.text.count("means of the first and of the last 6 steps") == 2
     # The peer's folder is not on the hub, so it is no base model.
     assert ModelCard(model_card(run, "intern")).data.base_model is None
 
@@ -127,7 +130,13 @@ def test_cards_are_written_beside_the_weights(run: Path, capsys: pytest.CaptureF
     assert capsys.readouterr().out == f"{run}/final/intern/README.md\n"
     assert not (run / "final" / "qwen" / "README.md").exists()
     assert (run / "final" / "intern" / "curves.png").read_bytes().startswith(b"\x89PNG")
-    assert "![Curves over the steps of training](curves.png)" in (run / "final" / "intern" / "README.md").read_text()
+    text = (run / "final" / "intern" / "README.md").read_text()
+    assert "![Curves over the steps of training](curves.png)" in text
+    # An upload by other means takes this folder alone: nothing outside of it is named, and settings are in the card.
+    assert 'name = "final/intern"  # ' in text
+    (settings_there,) = re.findall(r"````yaml\n(.*?)````", text, re.DOTALL)
+    assert yaml.safe_load(settings_there) == public(yaml.safe_load((run / "config.yaml").read_text()))
+    assert "````yaml" not in tool.plan(run, "lab/pair", agent="intern")[0].card
     checkpoints.read(run / "final").verify()  # a card is no damage
     write_cards(run, curves=False)
     assert "curves.png" not in (run / "final" / "qwen" / "README.md").read_text()
@@ -149,7 +158,7 @@ def test_what_arrives_is_what_the_run_made(run: Path, hub: Hub, capsys: pytest.C
         assert json.loads(arrived["config.json"])["_name_or_path"] == "qwen"
         assert yaml.safe_load(arrived["training/config.yaml"])["data"]["also"][0]["source"] == "rows.jsonl"
         card = ModelCard(arrived["README.md"].decode())
-        assert f'from_pretrained("lab/pair-{agent}")' in card.text
+        assert f'name = "lab/pair-{agent}"\n' in card.text
         assert card.data.license == ("mit" if agent == "qwen" else None)
         assert ("The licence of the model" in card.text) == (agent == "intern")
         everything = b"".join(arrived.values())
