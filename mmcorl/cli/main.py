@@ -142,6 +142,8 @@ def _refuse(arguments: argparse.Namespace, rest: Sequence[str]) -> NoReturn:
             after = rest[rest.index(wrong) + 1 :]
             value = value or (after[0] if after and not after[0].startswith("-") else "VALUE")
             parser.error(f"{option} is a setting, which is written without dashes: {known}={value}")
+    if option.startswith("--") and any(known.startswith(option) for known in parser._option_string_actions):
+        parser.error(f"{option} stands behind `--`, after which nothing is an option: write it before")
     options = get_close_matches(option, parser._option_string_actions, 1)
     parser.error(f"{name} has no option {option}" + (f": did you mean {options[0]}?" if options else ""))
 

@@ -56,6 +56,8 @@ def init(asked: InitArguments) -> int:
     for what, text in (("the config", str(asked.file)), ("--data", asked.data), *(("--model", m) for m in asked.model)):
         if text is not None and not text.isprintable():
             raise UserError(f"{what} {text!r} has characters that cannot be shown in a config: rename it")
+    if asked.file.name in ("", ".."):
+        raise UserError(f"{str(asked.file)!r} is a folder, but init writes a file: give it a name, such as my_run.yaml")
     file = asked.file if asked.file.suffix in (".yaml", ".yml") else asked.file.with_name(f"{asked.file.name}.yaml")
     if file.exists():
         raise UserError(f"{str(file)!r} exists already, and init overwrites nothing: choose another name, or remove it")

@@ -18,6 +18,8 @@ from mmcorl import config as settings
 from mmcorl.config import methods, reference
 from mmcorl.config.yaml_loader import Loader
 from mmcorl.data.guess import Guess
+from mmcorl.errors import UserError
+from mmcorl.labels.rules import RULES
 from mmcorl.system.links import SITE
 
 MODELS = ("Qwen/Qwen2.5-VL-3B-Instruct", "OpenGVLab/InternVL3_5-2B-HF")
@@ -192,9 +194,19 @@ def notes(wanted: Wanted) -> dict[str, str]:
 def write(wanted: Wanted, file: str) -> str:
     """Return the file. Its settings are valid: UserError where they cannot be, such as a ring of one agent."""
     raw = template(wanted)
+    _require_agents(wanted, raw)
     text = "\n".join([*_head(wanted, file), *_lines(raw, "", notes(wanted))]) + "\n"
     settings.parse(yaml.load(text, Loader))
     return text
+
+
+def _require_agents(wanted: Wanted, raw: Mapping[str, Any]) -> None:
+    rule = RULES.get(raw["supervision"]["kind"])
+    if rule is not None and len(wanted.models) < rule.min_agents:
+        raise UserError(
+            f"{wanted.method or 'Co-RL'} needs {rule.min_agents} agents, but --model names {len(wanted.models)}: name "
+            "one more, or let it train on its own votes with --method ttrl"
+        )
 
 
 def _head(wanted: Wanted, file: str) -> list[str]:

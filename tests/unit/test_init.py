@@ -189,7 +189,18 @@ def test_the_shipped_template_is_what_init_writes():
         (["here"], "'here.yaml' exists already"),
         (["no/run.yaml"], "there is no folder 'no'"),
         (["run.yaml", "--data", "rws.jsonl"], "there is no data 'rws.jsonl': correct --data"),
-        (["run.yaml", "--model", "zoo:qwen2"], "supervision.kind is 'ring' with 1 agent, but needs 2"),
+        (
+            ["run.yaml", "--model", "zoo:qwen2"],
+            "Co-RL needs 2 agents, but --model names 1: name one more",
+        ),
+        (
+            ["run.yaml", "--model", "zoo:qwen2", "--method", "pooled"],
+            "or let it train on its own votes with --method ttrl",
+        ),
+        (["."], "'.' is a folder, but init writes a file: give it a name"),
+        ([".."], "'..' is a folder"),
+        (["/"], "'/' is a folder"),
+        ([""], "'.' is a folder"),
         (["run.yaml", "--method", "rnt"], "there is no method 'rnt': did you mean 'rent'?"),
         (["my run.yaml"], "name is 'my run', which is not allowed there"),
         (["run.yaml", "--gpus", "-1"], "--gpus is -1, but must be"),
@@ -208,6 +219,18 @@ def test_mistakes_are_told_in_one_sentence_and_nothing_is_written(words, sentenc
     assert sentence in capsys.readouterr().err
     assert {path.name for path in tmp_path.iterdir()} == {"here.yaml", "empty.jsonl"}
     assert (tmp_path / "here.yaml").read_text() == "mine"
+
+
+def test_an_option_behind_two_dashes_is_told_as_such(capsys):
+    with pytest.raises(SystemExit):
+        main(["init", "--", "-x.yaml", "--gpus", "0"])
+    assert "--gpus stands behind `--`" in capsys.readouterr().err
+
+
+def test_one_model_trains_with_the_method_that_the_refusal_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "run.yaml", "--model", "zoo:qwen2", "--method", "ttrl"]) == 0
+    assert settings.load(tmp_path / "run.yaml").supervision.kind == "self"
 
 
 def test_a_shipped_config_is_copied_and_guesses_are_said(tmp_path, monkeypatch, capsys):
