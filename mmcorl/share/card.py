@@ -102,7 +102,7 @@ def model_card(
         settings=None if config else public_settings(files.config),
         facts=list(_facts(files, agent, end)),
         limits=limits,
-        usage=usage(here, told, files.config, asked, sees, family.coordinates if family else ""),
+        usage=usage(here, told, files.config, asked, sees, family),
         asked=asked is not None,
         has_adapter=(weights / "adapter").is_dir(),
         pixels=f"{asked.vision.max_side:,}" if asked and sees else None,

@@ -11,10 +11,16 @@ from mmcorl.policy.trained_with import TrainedWith
 from mmcorl.run.reader import dig
 from model_adapters.coordinates import Convention
 from model_adapters.coordinates import asked as asked_for
+from model_adapters.registry import FamilyRow, builtin_adapters
 
 
 def usage(
-    model: str, told: str, config: Mapping[str, Any], asked: TrainedWith | None, sees: bool, convention: str
+    model: str,
+    told: str,
+    config: Mapping[str, Any],
+    asked: TrainedWith | None,
+    sees: bool,
+    family: FamilyRow | None,
 ) -> str:
     """Return Python that loads a model and its processor, asks one question and prints the answer.
 
@@ -24,9 +30,9 @@ def usage(
         config: settings of the run.
         asked: how training prompted this agent.
         sees: whether it reads pictures.
-        convention: how its family writes places in pictures, empty where a run has to say.
+        family: of the model, where it is known.
     """
-    after = _instruction(asked, convention) if asked else ""
+    after = _instruction(asked, family.coordinates if family else "") if asked else ""
     tokens = dig(config, "validation", "max_new_tokens") or dig(config, "sampling", "max_new_tokens") or 1024
     auto, reader = ("ImageTextToText", "Processor") if sees else ("CausalLM", "Tokenizer")
     name = reader.lower()
@@ -48,7 +54,11 @@ def usage(
     if isinstance(template, str):  # `off`: no chat template
         lines.append(f'inputs = {name}(text={question}, return_tensors="pt").to(model.device)')
     else:
-        lines += _messages(question, sees, system_of(asked.prompt) if asked else None)
+        system = repr(said) if asked and (said := system_of(asked.prompt)) else None
+        # Of a processor a content has parts, but for templates that take a system turn as a text.
+        if system and sees and not _is_text(family):
+            system = f'[{{"type": "text", "text": {system}}}]'
+        lines += _messages(question, sees, system)
         options = 'add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt"'
         own = "".join(f", {key}={value!r}" for key, value in template.items())
         lines += [f"inputs = {name}.apply_chat_template(", f"    messages, {options}{own}", ").to(model.device)"]
@@ -68,10 +78,13 @@ def _instruction(asked: TrainedWith, convention: str) -> str:
     return asked_for(row.form, cast(Convention, how)) + own
 
 
+def _is_text(family: FamilyRow | None) -> bool:
+    kinds = (kind for kind in builtin_adapters() if family and kind.family == family.family)
+    return any("system" in getattr(kind, "string_roles", ()) for kind in kinds)
+
+
 def _messages(question: str, sees: bool, system: str | None) -> list[str]:
-    """Return the lines that make `messages`: of processors a content has parts, of tokenizers it is a text."""
-    said = f'[{{"type": "text", "text": {system!r}}}]' if sees else repr(system)
-    first = f'{{"role": "system", "content": {said}}}'
+    """Return the lines that make `messages`; `question` and `system`, the content of its turn, are Python."""
     user = f'{{"role": "user", "content": {"content" if sees else question}}}'
     content = [
         "content = [",
@@ -79,5 +92,6 @@ def _messages(question: str, sees: bool, system: str | None) -> list[str]:
         f'    {{"type": "text", "text": {question}}},',
         "]",
     ]
-    lines = ["messages = [", f"    {first},", f"    {user},", "]"] if system else [f"messages = [{user}]"]
+    first = f'    {{"role": "system", "content": {system}}},'
+    lines = ["messages = [", first, f"    {user},", "]"] if system else [f"messages = [{user}]"]
     return [*content, *lines] if sees else lines

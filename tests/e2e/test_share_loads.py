@@ -21,7 +21,7 @@ from mmcorl.share.private import public
 from mmcorl.share.usage import usage
 from model_adapters.base import VisionSettings
 from model_adapters.coordinates import asked as asked_for
-from model_adapters.registry import adapter_for
+from model_adapters.registry import adapter_for, families
 from runs import TrainedRun
 
 
@@ -58,7 +58,7 @@ def test_what_a_run_uploads_opens_as_a_model(trained_run: TrainedRun, tmp_path: 
     assert asked.prompt.style == "plain"
 
 
-SEES = ("qwen2_5_vl", "internvl3_5", "gemma3")
+SEES = ("qwen2_5_vl", "internvl3_5", "gemma3", "glm4v")
 ASKED = (
     {"prompt": {"style": "answer_tags"}},
     {"prompt": {"style": "boxed", "system": 'Say "yes".'}},
@@ -88,7 +88,8 @@ def test_the_python_of_a_card_asks_as_training_did(
     picture = Image.new("RGB", (112, 112), "red")
     picture.save("picture.png")
     adapter.apply_patches()
-    told = ask(usage(str(path), "", {"sampling": {"max_new_tokens": 3}}, how, sees, adapter.coordinates or ""))
+    row = next(row for row in families() if row.family == adapter.family)
+    told = ask(usage(str(path), "", {"sampling": {"max_new_tokens": 3}}, how, sees, row))
     processor = adapter.load_processor(path, vision)
     question = "How many dots are there?" if sees else "What is 2 + 3?"
     sentence = asked_for("point", "fractions") if how.relation else ""
@@ -111,7 +112,7 @@ def test_the_python_of_a_card_asks_as_training_did(
 def test_the_python_of_a_card_without_a_chat_template(tiny_checkpoints: Mapping[str, Path], capsys: Any) -> None:
     path = tiny_checkpoints["qwen3"]
     how = TrainedWith.model_validate({"template": "off", "prompt": {"style": "boxed"}})
-    told = ask(usage(str(path), "", {}, how, False, ""))
+    told = ask(usage(str(path), "", {}, how, False, None))
     ids = told["tokenizer"]("What is 2 + 3?" + STYLES["boxed"].instruction)["input_ids"]
     assert told["inputs"]["input_ids"][0].tolist() == ids
 
