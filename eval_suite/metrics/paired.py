@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
-
-import numpy as np
 
 from eval_suite.asked import Asked, asked_differences, asked_of
 from eval_suite.folder import EvalFolder
@@ -16,12 +13,9 @@ from eval_suite.items import Item
 from eval_suite.metrics.aggregate import Score, aggregate
 from eval_suite.metrics.intervals import Cluster, Interval
 from eval_suite.metrics.outcomes import Outcome
-from mmcorl.analysis.paired import RESAMPLES, mcnemar_p, percentile_interval, resampled_ratios
+from mmcorl.analysis.paired import RESAMPLES, percentile_interval, resampled_ratios, sign_flip_p
 from mmcorl.answers.relation import Relation
 from mmcorl.errors import UserError
-
-MAX_WORK = 2_000_000_000
-"""Units times summed differences up to which the exact test is worked out: some seconds."""
 
 
 @dataclass(frozen=True)
@@ -196,36 +190,6 @@ def compare(a: Scored, b: Scored, *, asked_differently: bool = False) -> Paired:
         unsettled_b=b.unsettled,
         asked_differently=tuple(differing),
     )
-
-
-def sign_flip_p(differences: Iterable[int]) -> float:
-    """Exact two-sided p of |sum| when every unit's difference keeps or flips its sign with equal chance.
-
-    For differences of -1, 0 and 1 it is McNemar's exact test. The distribution is built unit by unit, not
-    sampled. Raises UserError when the differences are too large for that (pass@k of very many samples).
-    """
-    changes = [change for change in differences if change]
-    if not changes:
-        return 1.0
-    shared = math.gcd(*changes)
-    sizes = sorted(abs(change) // shared for change in changes)
-    if sizes[-1] == 1:
-        return mcnemar_p(sum(change < 0 for change in changes), sum(change > 0 for change in changes))
-    whole = sum(sizes)
-    if len(sizes) * whole > MAX_WORK:
-        raise UserError(
-            f"{len(sizes)} differences that add up to {whole} are too many for an exact test: compare avg@k or maj@k"
-        )
-    # The sum of the differences that end up positive; the signed sum is twice that minus `whole`.
-    chance = np.zeros(whole + 1)
-    chance[0], reach = 1.0, 0
-    for size in sizes:
-        reach += size
-        moved = chance[: reach - size + 1] * 0.5
-        chance[: reach + 1] *= 0.5
-        chance[size : reach + 1] += moved
-    positive = sum(change for change in changes if change > 0) // shared
-    return min(1.0, 2 * math.fsum(chance[: min(positive, whole - positive) + 1]))
 
 
 def check_alike(a: Scored, b: Scored) -> None:

@@ -1,15 +1,19 @@
-"""Two on the same questions: the paired bootstrap of a difference and McNemar's exact test."""
+"""Two on the same questions: the paired bootstrap of a difference, McNemar's exact test and its sign-flip form."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from mmcorl.analysis.intervals import LEVEL, Interval
+from mmcorl.errors import UserError
 
 RESAMPLES = 10_000
 """Resamples of a bootstrap: the third decimal of a bound then still moves, the second does not."""
+MAX_WORK = 2_000_000_000
+"""Units times summed differences up to which the exact test is worked out: some seconds."""
 
 
 def mcnemar_p(only_a: int, only_b: int) -> float:
@@ -21,6 +25,36 @@ def mcnemar_p(only_a: int, only_b: int) -> float:
         tail += ways
     # Integers divided once: correctly rounded however large n is.
     return min(1.0, 2 * tail / 2**n) if n else 1.0
+
+
+def sign_flip_p(differences: Iterable[int]) -> float:
+    """Exact two-sided p of |sum| when every unit's difference keeps or flips its sign with equal chance.
+
+    For differences of -1, 0 and 1 it is McNemar's exact test. The distribution is built unit by unit, not
+    sampled. Raises UserError when the differences are too large for that (pass@k of very many samples).
+    """
+    changes = [change for change in differences if change]
+    if not changes:
+        return 1.0
+    shared = math.gcd(*changes)
+    sizes = sorted(abs(change) // shared for change in changes)
+    if sizes[-1] == 1:
+        return mcnemar_p(sum(change < 0 for change in changes), sum(change > 0 for change in changes))
+    whole = sum(sizes)
+    if len(sizes) * whole > MAX_WORK:
+        raise UserError(
+            f"{len(sizes)} differences that add up to {whole} are too many for an exact test: compare avg@k or maj@k"
+        )
+    # The sum of the differences that end up positive; the signed sum is twice that minus `whole`.
+    chance = np.zeros(whole + 1)
+    chance[0], reach = 1.0, 0
+    for size in sizes:
+        reach += size
+        moved = chance[: reach - size + 1] * 0.5
+        chance[: reach + 1] *= 0.5
+        chance[size : reach + 1] += moved
+    positive = sum(change for change in changes if change > 0) // shared
+    return min(1.0, 2 * math.fsum(chance[: min(positive, whole - positive) + 1]))
 
 
 def resampled_ratios(pairs: Sequence[tuple[float, float]], *, seed: int, resamples: int) -> np.ndarray:
