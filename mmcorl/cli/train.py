@@ -216,7 +216,7 @@ def sweep(plan: SweepArguments, progress: Progress, output: Output) -> int:
     name = hashlib.sha256((plan.evaluate or "").encode()).hexdigest()[:8]
     ends = tool.evaluate(planned, out, name, score, trained=True) if score else {}
     bases = tool.evaluate(planned, out, name, score, trained=False) if score else {}
-    rows = tool.rows(planned, bases, ends)
+    rows = tool.compared(planned, tool.rows(planned, bases, ends))
     told = "; ".join([plan.evaluate, *facts.values()]) if plan.evaluate else None
     page = sweep_page.write(out, planned, rows, told)
     if output.as_json:
@@ -224,9 +224,9 @@ def sweep(plan: SweepArguments, progress: Progress, output: Output) -> int:
     else:
         sweep_page.print_tables(planned, rows, told)
         files = ", ".join(str(out / f"sweep.{form}") for form in ("md", "tex", "csv", "json"))
-        print(f"tables: {files}\npage: {page.resolve().as_uri()}")
+        print(f"tables: {files}\npage: {page.resolve().as_uri()}\nrun against run: mmcorl report {out}")
     if failed:
-        reasons = "; ".join(f"{run.method} seed {run.seed} ({why})" for run, why in failed.items())
+        reasons = "; ".join(f"{run.label} ({why})" for run, why in failed.items())
         raise RunError(f"{len(failed)} of {len(planned)} runs failed: {reasons}")
     return 0
 
@@ -270,7 +270,8 @@ class ReportArguments(Arguments):
     runs: Folders
     """folders of runs, sweeps or evaluations; the first run is what others are compared with"""
     out: Annotated[Path | None, Flag(metavar="FILE.html")] = None
-    """where the page goes (default: report.html in the run, comparison_A_B.html in the first of several)"""
+    """where the page goes (default: report.html in the run, comparison_A_B.html in the first of several, comparison.html
+    in a sweep)"""
     format: Literal["terminal", "markdown", "csv", "latex"] = "terminal"
     """form of the tables"""
     png: Annotated[Path | None, Flag(metavar="FILE")] = None
@@ -288,6 +289,7 @@ REPORTS = """examples:
 
 @command("report", "table and page of a run, beside others if given, or of an evaluation", epilog=REPORTS)
 def report(folders: ReportArguments, output: Output) -> int:
+    sweep_of = folders.runs[0] if len(folders.runs) == 1 and (folders.runs[0] / "sweep.html").is_file() else None
     folders = folders.model_copy(update={"runs": tuple(run for path in folders.runs for run in _runs_in(path))})
     if not folders.runs:
         raise UserError("only files beside runs were given: give folders of runs, such as METHOD/seed_0 of a sweep")
@@ -304,9 +306,10 @@ def report(folders: ReportArguments, output: Output) -> int:
 
     from mmcorl.report import compare, table
     from mmcorl.report.overview import overview_png
-    from mmcorl.report.run_page import build_report
+    from mmcorl.report.run_page import COMPARISON, build_report
 
-    page = build_report(folders.runs[0], folders.runs[1:], folders.out)
+    plain = sweep_of / COMPARISON if sweep_of and len(folders.runs) > 1 else None
+    page = build_report(folders.runs[0], folders.runs[1:], folders.out or plain)
     if folders.png:
         overview_png(folders.runs[0], folders.runs[1:], folders.png)
     if output.as_json:

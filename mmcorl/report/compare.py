@@ -34,7 +34,8 @@ def comparison(run_dirs: Sequence[Path]) -> list[dict[str, Any]]:
     answers are only right or wrong), similarity_start, similarity_end, agreement_start, agreement_end, steps,
     steps_planned, seconds, seed, finished. Start is the first evaluation, end the LAST one, never the best; it is None
     until there are two. What training shows without known answers: votes_agreement_start, votes_agreement_end,
-    reward_start, reward_end, answer_diversity_start, answer_diversity_end. Of several runs without accuracy,
+    reward_start, reward_end, answer_diversity_start, answer_diversity_end, and the standard error of each change, such
+    as reward_error, None of few steps. Of several runs without accuracy,
     agreement_difference by pair of agents, to the first run.
     """
     runs = [read_run(path) for path in run_dirs]
@@ -204,7 +205,8 @@ def _lines(members: Sequence[dict[str, Any]]) -> list[list[Cell]]:
             lines.append(_line(f"  mean {row['measure']}", row["similarity_start"], row["similarity_end"], None, None))
     first = members[0]
     if first["agreement_start"] is not None:
-        lines.append(_line("agreement", first["agreement_start"], first["agreement_end"], None, None))
+        ends = first["agreement_start"], first["agreement_end"]
+        lines.append(_line(f"agreement on {first['set']}", *ends, first["items"], None))
     return lines
 
 
@@ -228,11 +230,10 @@ def _line(name: str, start: float | None, end: float | None, items: int | None, 
         track[place] = mark
     if start is not None and end is not None:
         change = f"{end - start:+.3f}"
-        if supervision is not None and end != start:
-            if is_within_noise(start, end, items):
-                change = f"~ {change}"
-            else:
-                style = "green" if end > start else "red"
+        noise = end != start and is_within_noise(start, end, items)
+        change = f"~ {change}" if noise else change
+        if supervision is not None and end != start and not noise:
+            style = "green" if end > start else "red"
     return [
         Cell(name, style=quiet),
         Cell(share(start), style=quiet),

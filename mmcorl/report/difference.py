@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from mmcorl import config as settings
 from mmcorl.analysis.intervals import wilson
-from mmcorl.analysis.paired import RESAMPLES, mcnemar_p, percentile_interval, resampled_ratios
+from mmcorl.analysis.paired import RESAMPLES, percentile_interval, resampled_ratios, sign_flip_p
 from mmcorl.errors import UserError
 from mmcorl.report.gallery import same_answers
 from mmcorl.report.table import Align, Cell, Table, cells
@@ -20,9 +20,13 @@ from mmcorl.run.reader import Points, RunFiles, dig
 
 UNSAID = ("name", "notes")
 """Settings that say nothing of what a run does."""
+NUMBERS = ("difference", "95 % interval", "p", "prompts")
+"""Headings of the numbers of a difference."""
 Answers = dict[tuple[str, str], bool]
 """Whether each prompt of an evaluation was answered right, or alike by two agents, by id and content."""
 Measure = Literal["accuracy", "agreement"]
+Measured = tuple[float, float, float, float | None, int, bool]
+"""Value, bounds of the interval, p, prompts and whether paired, as `Difference` has them."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,7 @@ class Difference:
     low: float
     high: float
     p: float | None
-    """Of McNemar's exact test; None where the runs are not paired."""
+    """Of the exact test; None where the runs are not paired."""
     prompts: int
     paired: bool
     """Whether both answered the same prompts, each of which is on record."""
@@ -46,8 +50,8 @@ class Difference:
 
     @property
     def within_noise(self) -> bool:
-        """Whether it may be chance: by the exact test where there is one, which holds for few prompts as well."""
-        return self.low <= 0 <= self.high if self.p is None else self.p > 0.05
+        """Whether it may be chance: by the interval, or by the exact test, which holds for few prompts as well."""
+        return self.low <= 0 <= self.high or (self.p is not None and self.p > 0.05)
 
     def record(self) -> dict[str, Any]:
         """Return it for JSON, without what its row says anyway."""
@@ -58,7 +62,7 @@ def differences(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[Differe
     """Return how each further run differs from the first, by validation set and agent that both have."""
     found = []
     first = runs[0]
-    answers = [_last_answers(run) for run in runs] if len(runs) > 1 else []
+    answers = [last_answers(run) for run in runs] if len(runs) > 1 else []
     for place, (run, label) in enumerate(zip(runs[1:], labels[1:], strict=True), 1):
         for name in first.sets:
             for agent in first.agents:
@@ -68,7 +72,7 @@ def differences(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[Differe
                     continue
                 mine, other = (known.get((name, agent), {}) for known in (answers[0], answers[place]))
                 whole = len(mine) == a.items and mine.keys() == other.keys()
-                measured = _paired(mine, other) if whole else _unpaired(ends[0], a.items, ends[1], b.items)
+                measured = paired([(mine, other)]) if whole else unpaired(ends[0], a.items, ends[1], b.items)
                 found.append(Difference(label, labels[0], name, agent, *measured))
     return found
 
@@ -92,25 +96,25 @@ def agreement_differences(runs: Sequence[RunFiles], labels: Sequence[str]) -> li
                 if not a or not b or not of_a or not of_b:
                     continue
                 for number in (0, place):
-                    known[number] = known[number] if number in known else _last_agreements(runs[number])
-                mine, other = (known[number].get((name, _unordered(pair)), {}) for number in (0, place))
+                    known[number] = known[number] if number in known else last_agreements(runs[number])
+                mine, other = (known[number].get((name, unordered(pair)), {}) for number in (0, place))
                 whole = len(mine) == of_a and mine.keys() == other.keys()
-                measured = _paired(mine, other) if whole else _unpaired(a[-1][1], of_a, b[-1][1], of_b)
+                measured = paired([(mine, other)]) if whole else unpaired(a[-1][1], of_a, b[-1][1], of_b)
                 found.append(Difference(label, labels[0], name, pair, *measured, "agreement"))
     return found
 
 
-def _unordered(pair: str) -> str:
+def unordered(pair: str) -> str:
     return "|".join(sorted(pair.split("|")))
 
 
 def _pair_series(run: RunFiles, name: str, pair: str) -> Points:
     """Return the agreement of a pair, which the run may name in the other order."""
-    own = next((one for one in run.pairs(name) if _unordered(one) == _unordered(pair)), None)
+    own = next((one for one in run.pairs(name) if unordered(one) == unordered(pair)), None)
     return [] if own is None else run.agreement_series(name, own)
 
 
-def _last_agreements(run: RunFiles) -> dict[tuple[str, str], Answers]:
+def last_agreements(run: RunFiles) -> dict[tuple[str, str], Answers]:
     """Return which prompts of the last evaluation each pair answered alike, by set and pair.
 
     A pair is left out whose share is not the one on record: a relation may have known more than the answers say.
@@ -131,21 +135,31 @@ def _last_agreements(run: RunFiles) -> dict[tuple[str, str], Answers]:
                     prompt: x is not None and (y := by_agent[b][prompt]) is not None and same(str(x), str(y), None)
                     for prompt, x in by_agent[a].items()
                 }
-                pair = _unordered(f"{a}|{b}")
+                pair = unordered(f"{a}|{b}")
                 recorded = _pair_series(run, name, pair)
                 if recorded and math.isclose(sum(agreed.values()) / len(agreed), recorded[-1][1], abs_tol=1e-9):
                     found[name, pair] = agreed
     return found
 
 
-def _paired(a: Answers, b: Answers) -> tuple[float, float, float, float | None, int, bool]:
-    changes = [(int(b[prompt]) - int(a[prompt]), 1) for prompt in a]
-    low, high = percentile_interval(resampled_ratios(changes, seed=0, resamples=RESAMPLES))
-    p = mcnemar_p(sum(one < 0 for one, _ in changes), sum(one > 0 for one, _ in changes))
-    return sum(one for one, _ in changes) / len(changes), low, high, p, len(changes), True
+def paired(pairs: Sequence[tuple[Answers, Answers]]) -> Measured:
+    """Compare B with A, each (A, B) of which answered the same prompts.
+
+    Of several pairs, such as one per seed, the value is the mean over all answers, and what the pairs say of one prompt
+    stays together in the bootstrap and in the exact test: McNemar's for one pair, else its sign-flip form.
+    """
+    changes: dict[tuple[str, str], tuple[int, int]] = {}
+    for a, b in pairs:
+        for prompt in a:
+            change, count = changes.get(prompt, (0, 0))
+            changes[prompt] = change + int(b[prompt]) - int(a[prompt]), count + 1
+    low, high = percentile_interval(resampled_ratios([*changes.values()], seed=0, resamples=RESAMPLES))
+    p = sign_flip_p(change for change, _ in changes.values())
+    value = sum(change for change, _ in changes.values()) / sum(count for _, count in changes.values())
+    return value, low, high, p, len(changes), True
 
 
-def _unpaired(a: float, of_a: int, b: float, of_b: int) -> tuple[float, float, float, float | None, int, bool]:
+def unpaired(a: float, of_a: int, b: float, of_b: int) -> Measured:
     """Newcombe's interval of a difference of two independent shares (his method 10), from Wilson's of each."""
     one, other = wilson(a * of_a, of_a), wilson(b * of_b, of_b)
     low = b - a - math.hypot(b - other.low, one.high - a)
@@ -153,7 +167,7 @@ def _unpaired(a: float, of_a: int, b: float, of_b: int) -> tuple[float, float, f
     return b - a, low, high, None, min(of_a, of_b), False
 
 
-def _last_answers(run: RunFiles) -> dict[tuple[str, str], Answers]:
+def last_answers(run: RunFiles) -> dict[tuple[str, str], Answers]:
     """Return the last evaluation's answers by set and agent; of runs of older versions, nothing is on record."""
     last = {name: run.validation_records(name)[-1]["step"] for name in run.sets}
     found: dict[tuple[str, str], Answers] = {}
@@ -170,6 +184,15 @@ def difference_tables(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[T
     return [difference_table(found) for found in measured if found]
 
 
+def numbers(one: Difference) -> list[Cell]:
+    """Return the cells of a difference below `NUMBERS`."""
+    style = "dim" if one.within_noise else "green" if one.value > 0 else "red"
+    mark = "~ " if one.within_noise else ""
+    p = "–" if one.p is None else f"{one.p:.3f}" if one.p >= 0.001 else "< 0.001"
+    interval = f"{one.low:+.3f} to {one.high:+.3f}"
+    return [Cell(f"{mark}{one.value:+.3f}", style=style), *cells(interval, p, one.prompts)]
+
+
 def difference_table(found: Sequence[Difference]) -> Table:
     """Return the differences of one measure as a table, a row per run, set and agent or pair."""
     several = len({one.run for one in found}) > 1
@@ -177,15 +200,11 @@ def difference_table(found: Sequence[Difference]) -> Table:
     against, measure = found[0].against, found[0].measure
     names = ["run"] * several + ["set"] * sets + ["agents" if measure == "agreement" else "agent"]
     columns: list[tuple[str, Align]] = [(name, "left") for name in names]
-    columns += [(name, "right") for name in ("difference", "95 % interval", "p", "prompts")]
+    columns += [(name, "right") for name in NUMBERS]
     rows = []
     for one in found:
         named = [one.run] * several + [one.set] * sets + [one.agent.replace("|", " & ")]
-        style = "dim" if one.within_noise else "green" if one.value > 0 else "red"
-        mark = "~ " if one.within_noise else ""
-        p = "–" if one.p is None else f"{one.p:.3f}" if one.p >= 0.001 else "< 0.001"
-        interval = f"{one.low:+.3f} to {one.high:+.3f}"
-        rows.append([*cells(*named), Cell(f"{mark}{one.value:+.3f}", style=style), *cells(interval, p, one.prompts)])
+        rows.append([*cells(*named), *numbers(one)])
     who = "Each run" if several else found[0].run
     what = {
         "accuracy": "Last accuracies.",

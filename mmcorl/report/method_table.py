@@ -10,19 +10,24 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
 
+from mmcorl.report.best import SEEDS
 from mmcorl.report.table import Align, Cell, Table
 from mmcorl.tools.sweep import Row, Spread, within_noise
 
 BASE = "Base"
 NOTE = (
-    "Percent; ± is the standard deviation over the seeds. Bold is the best and underlined the second best of three or "
-    "more methods without known answers, equal ones alike, none where the best is within noise of the next (1.96 "
-    "standard errors over the seeds); Base and methods with known answers are not ranked."
+    f"Percent; ± is the standard deviation over {SEEDS} seeds or more. Bold is the best and underlined the second best of "
+    "three or more methods without known answers, equal ones alike, none where the best is within noise of another, over "
+    "the prompts or over the seeds (1.96 standard errors); Base and methods with known answers are not ranked."
 )
 
 
 def method_table(
-    rows: Sequence[Row], backbones: Mapping[str, str], references: Collection[str], benchmarks: Collection[str] = ()
+    rows: Sequence[Row],
+    backbones: Mapping[str, str],
+    references: Collection[str],
+    benchmarks: Collection[str] = (),
+    unsure: Collection[str] = (),
 ) -> Table:
     """Return the table of a sweep's rows.
 
@@ -31,6 +36,7 @@ def method_table(
         backbones: headings by agent.
         references: methods that are not ranked.
         benchmarks: the sets that the mean is over, if there are any; else it is over all.
+        unsure: columns of rows, `accuracy/SET/AGENT`, in which none is marked.
     """
     keys = dict.fromkeys(key for row in rows for key in row if key.startswith("accuracy/") and key.count("/") == 1)
     sets = [key.removeprefix("accuracy/") for key in keys]
@@ -46,6 +52,10 @@ def method_table(
         lines |= {row["method"]: _scores(row, "accuracy", sets, mean_of, agent) for row in rows}
         ranked = [line for name, line in lines.items() if name not in (BASE, *references)]
         ranks = [_ranks([value for value in column if value is not None]) for column in zip(*ranked, strict=True)]
+        ranks = [
+            [] if place < len(sets) and f"accuracy/{sets[place]}/{agent}" in unsure else rank
+            for place, rank in enumerate(ranks)
+        ]
         for name, line in lines.items():
             places = ranks if name not in (BASE, *references) else [[]] * len(line)
             body.append([Cell(name), *(_cell(value, rank) for value, rank in zip(line, places, strict=True))])
@@ -81,5 +91,5 @@ def _cell(value: Spread | None, rank: Sequence[str]) -> Cell:
         return Cell("–")
     shown = _shown(value)
     style = ("bold", "underline")[rank.index(shown)] if shown in rank else ""
-    small = "" if value.deviation is None else f"±{100 * value.deviation:.1f}"
+    small = "" if value.deviation is None or value.n < SEEDS else f"±{100 * value.deviation:.1f}"
     return Cell(f"{100 * value.mean:.1f}", small, style)

@@ -24,6 +24,8 @@ from mmcorl.run.reader import RunFiles, StartEnd, dig, mapping, number, read_run
 from mmcorl.run.summary import memory_sentences
 
 MAX_EXAMPLES = 50
+COMPARISON = "comparison.html"
+"""The page of all runs of a sweep, in its folder."""
 LONGEST_NAME = 100
 """Bytes of a page's name by its runs; beyond, a hash stands for them."""
 

@@ -11,18 +11,19 @@ from typing import Any
 
 from rich.console import Console
 
-from mmcorl.labels.rules import RULES
 from mmcorl.report import links, page
+from mmcorl.report.best import SEEDS, best_table
 from mmcorl.report.charts import LARGE, Chart, Series, line_chart
 from mmcorl.report.curves import GROUP_METRICS, LABEL_METRICS
 from mmcorl.report.method_table import method_table
+from mmcorl.report.run_page import COMPARISON
 from mmcorl.report.table import Align, Cell, Table, cells, csv, latex, markdown, terminal
-from mmcorl.rewards import REWARDS
 from mmcorl.run import made
 from mmcorl.run.folder import atomic_write
 from mmcorl.run.reader import Points, RunFiles, read_run
+from mmcorl.run.summary import ENDS
 from mmcorl.tools import sweep
-from mmcorl.tools.sweep import Planned, Row, Spread
+from mmcorl.tools.sweep import Planned, Row, Spread, kind_of, taught
 
 FILES = ("sweep.md", "sweep.tex", "sweep.csv", "sweep.json")
 UNLABELLED = {"votes_agreement": "agreement of votes", "reward_mean": "reward", "answer_diversity": "diversity"}
@@ -40,9 +41,9 @@ SHORT = {
 BLIND_LESS = ("pseudo_label_accuracy", *UNLABELLED)
 NOTES = (
     "Accuracy and agreement are greedy, at the end of training (never the best step), means over the agents; "
-    "± is the standard deviation over the seeds. Bold is the best without known answers, unless within noise of the "
-    "next.",
-    "Label acc, reward, spread and tokens each are means over the last tenth of the steps, at most ten.",
+    f"± is the standard deviation over {SEEDS} seeds or more. Bold is the best without known answers, unless within "
+    "noise of another.",
+    f"Label acc, reward, spread and tokens each are means over the last steps: {ENDS}.",
     "Completions and tokens are all that were sampled, votes that are not trained among them; agent-s is the time in "
     "which agents sampled and updated, so that methods can be compared at equal cost.",
 )
@@ -51,7 +52,7 @@ NOTES = (
 BLIND_NOTE = (
     "No answers are known, so nothing here says what is right. Agreement on a set is of greedy answers at the end of "
     "training; agreement of votes, reward and diversity (how often answers to two prompts differ) are means over the "
-    "agents and the last tenth of the steps, at most ten; ± is the standard deviation over the seeds."
+    f"agents and the last steps ({ENDS}); ± is the standard deviation over {SEEDS} seeds or more."
 )
 
 
@@ -69,13 +70,17 @@ def result_tables(
     `short`: for a terminal, without the columns of single agents and most notes.
     """
     kept = [{key: value for key, value in row.items() if key.count("/") < 2 and key != "completions"} for row in rows]
-    scores = score_table(kept if short else rows, taught(planned))
+    references = taught(planned)
+    scores = score_table(kept if short else rows, references)
     if short:
         scores = replace(scores, notes=scores.notes[:1])
+    differences = [one for row in rows for one in row.get("minus_best", ())]
+    kind = kind_of(row["method"] for row in rows)
+    tables = [best_table(differences, kind, references=bool(references))] if differences else []
     if is_blind(rows):
-        return [scores]
+        return [scores, *tables]
     backbones = by_backbone(planned, rows, evaluated)
-    return [scores, backbones] if short else [backbones, scores]
+    return [scores, *tables, backbones] if short else [backbones, *tables, scores]
 
 
 def score_table(rows: Sequence[Row], references: Collection[str] = ()) -> Table:
@@ -84,8 +89,12 @@ def score_table(rows: Sequence[Row], references: Collection[str] = ()) -> Table:
     The best accuracy of each column is bold, equal ones alike, among the methods that are no `references`.
     """
     shown = _headings(rows)
-    best = {key: _best([row.get(key) for row in rows if row["method"] not in references]) for key in shown}
-    columns: list[tuple[str, Align]] = [("method", "left"), ("seeds", "right")]
+    unsure = uncertain(rows, references)
+    best = {
+        key: None if key in unsure else _best([row.get(key) for row in rows if row["method"] not in references])
+        for key in shown
+    }
+    columns: list[tuple[str, Align]] = [(kind_of(row["method"] for row in rows), "left"), ("seeds", "right")]
     columns += [(heading, "right") for heading in shown.values()]
     body = []
     for row in rows:
@@ -97,6 +106,19 @@ def score_table(rows: Sequence[Row], references: Collection[str] = ()) -> Table:
     blind = is_blind(rows)
     optional = sum(key in SHORT and not (blind and key in UNLABELLED) for key in shown)
     return Table("Means over agents", columns, body, (BLIND_NOTE, NOTES[-1]) if blind else NOTES, optional=optional)
+
+
+def uncertain(rows: Sequence[Row], references: Collection[str]) -> set[str]:
+    """Return the columns, such as `accuracy/held_out/qwen`, whose best is within noise of another, by the prompts.
+
+    What is shown like the best is as good, and `references` are not ranked.
+    """
+    others = [one for row in rows if row["method"] not in references for one in row.get("minus_best", ())]
+    return {
+        "/".join(filter(None, (one.measure, one.set, one.agent)))
+        for one in others
+        if one.within_noise and round(one.value, 3)
+    }
 
 
 def _best(values: Sequence[Spread | None]) -> str | None:
@@ -122,16 +144,14 @@ def by_backbone(planned: Sequence[Planned], rows: Sequence[Row], evaluated: str 
     }
     validation = {name for one in planned if one.done for name in read_run(one.path).sets}
     sets = {key.split("/")[1] for row in rows for key in row if key.startswith("accuracy/")}
-    table = method_table(rows, backbones, taught(planned), sets - validation)
-    if any("=" in row["method"] for row in rows):
+    references = taught(planned)
+    table = method_table(rows, backbones, references, sets - validation, uncertain(rows, references))
+    if kind_of(row["method"] for row in rows) == "setting":
         table = replace(table, title="Settings by backbone", columns=[("Setting", "left"), *table.columns[1:]])
-    return replace(table, notes=(*table.notes, f"All were asked alike: {evaluated}.")) if evaluated else table
-
-
-def taught(planned: Sequence[Planned]) -> set[str]:
-    """Return the methods that see known answers, which are references."""
-    rules = {one.method for one in planned if RULES.find(one.config.supervision.kind).needs_gold}
-    return rules | {one.method for one in planned if REWARDS.find(one.config.reward.kind).needs_gold}
+    if not evaluated:
+        return table
+    benchmarks = f"All were asked alike: {evaluated}. `mmcorl compare` says what is noise in benchmarks."
+    return replace(table, notes=(*table.notes, benchmarks))
 
 
 def write(out: Path, planned: Sequence[Planned], rows: Sequence[Row], evaluated: str | None = None) -> Path:
@@ -142,7 +162,7 @@ def write(out: Path, planned: Sequence[Planned], rows: Sequence[Row], evaluated:
     numbers = [cells(r["method"], len(r["seeds"]), *(v for key in shown for v in _numbers(r.get(key)))) for r in rows]
     tables = result_tables(planned, rows, evaluated)
     (out / "sweep.json").write_text(json.dumps(sweep.record(rows), indent=1) + "\n")
-    in_files = [*tables[:-1], *_split(tables[-1])]
+    in_files = [part for table in tables for part in _split(table)]
     (out / "sweep.md").write_text(markdown(in_files))
     (out / "sweep.tex").write_text(latex(in_files))
     (out / "sweep.csv").write_text(csv(Table("", [(head, "left") for head in heads], numbers)))
@@ -199,7 +219,8 @@ def _cell(key: str, value: Spread | None) -> Cell:
     if key in ("completions", "tokens", "agent_seconds"):
         return Cell(f"{value.mean:,.0f}")
     digits = 1 if key == "completion_length" else 3
-    spread = f"±{value.deviation:.{digits}f}" if _has_spread(key) and value.deviation is not None else ""
+    known = _has_spread(key) and value.deviation is not None and value.n >= SEEDS
+    spread = f"±{value.deviation:.{digits}f}" if known else ""
     return Cell(f"{value.mean:.{digits}f}", spread)
 
 
@@ -217,7 +238,7 @@ def _page(path: Path, planned: Sequence[Planned], tables: Sequence[Table]) -> st
     for one in done:
         runs.setdefault(one.method, []).append(read_run(one.path))
     methods = {one.method: one.what for one in planned}
-    word = "setting" if any("=" in name for name in methods) else "method"
+    word = kind_of(methods)
     count, seeds = len(methods), len({one.seed for one in planned})
     out = path.parent
     links_of = {name: _link(path, [one for one in planned if one.method == name]) for name in methods}
@@ -230,7 +251,7 @@ def _page(path: Path, planned: Sequence[Planned], tables: Sequence[Table]) -> st
         kind="sweep",
         title=f"{count} {word}{'s' * (count != 1)}, {seeds} seed{'s' * (seeds != 1)}",
         origin=links.origin(out, made.read(out) | {"written": made.now()}),
-        links=links.known([(name, out / name) for name in FILES], path),
+        links=links.known([("comparison of the runs", out / COMPARISON), *((name, out / name) for name in FILES)], path),
         state=f"{len(done)} of {len(planned)} runs finished",
         finished=len(done) == len(planned),
         run_notes=planned[0].config.notes,
@@ -257,9 +278,9 @@ def _runs_table(path: Path, planned: Sequence[Planned]) -> Table:
         done, of = sweep.steps_done(one.path), f" of {one.config.steps}" if one.config.steps else ""
         state = "finished" if one.done else f"step {done}{of}" if begun else "waits"
         seconds = read_run(one.path).seconds if begun else None
-        name = Cell(one.method, link=links.href(report, path) if report.exists() else "")
-        body.append([name, *cells(one.seed, state, page.duration(seconds), links.place(one.path))])
-    columns: list[tuple[str, Align]] = [("method", "left"), ("seed", "right"), ("state", "left")]
+        name = Cell(one.label, link=links.href(report, path) if report.exists() else "")
+        body.append([name, *cells(state, page.duration(seconds), links.place(one.path))])
+    columns: list[tuple[str, Align]] = [("run", "left"), ("state", "left")]
     columns += [("time", "right"), ("folder", "left")]
     return Table("", columns, body)
 

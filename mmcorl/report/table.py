@@ -187,7 +187,9 @@ class _Fitting:
             header_style="bold",
         )
         for place, (head, align) in enumerate(self.table.columns[:columns]):
-            text = Text(_plain(head, ascii_only).replace(" ", separator))
+            # In the narrowest form long names of runs, METHOD/seed_S, break as well.
+            plain_head = _plain(head, ascii_only).replace(" ", separator)
+            text = Text(plain_head.replace("/", "/\n") if separator == "\n" else plain_head)
             texts = [text, *(_rich(row[place], separator, ascii_only) for row in self.table.rows)]
             texts += [Text(heading) for heading in self.table.groups.values() if place == 0]
             longest = max(line.cell_len for shown in texts for line in shown.split("\n"))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from mmcorl.analysis.intervals import is_within_noise
 from mmcorl.report.caveats import COUNTERPARTS
 from mmcorl.report.page import share
 from mmcorl.report.table import Align, Cell, Table, cells
 from mmcorl.run.reader import RunFiles, StartEnd, dig
-from mmcorl.run.summary import training, window
+from mmcorl.run.summary import TELLING, training, window
 
 
 def is_blind(run: RunFiles) -> bool:
@@ -29,11 +28,11 @@ def training_table(runs: Sequence[RunFiles], labels: Sequence[str], *, in_file: 
     for run, label in zip(runs, labels, strict=True):
         groups[len(body)] = label if len(runs) > 1 and not in_file else ""
         shown = training(run.metrics, run.agents)
-        lines = [_line("agreement of votes", shown["agreement"])]
-        lines += [_line(f"agreement on {name}", vars(run.agreement(name)), _prompts(run, name)) for name in run.sets]
+        lines = [_trained("agreement of votes", shown["agreement"])]
+        lines += [_evaluated(run, name) for name in run.sets]
         for agent, numbers in shown["agents"].items():
-            lines.append(_line(f"{agent}: reward", numbers["reward"]))
-            lines.append(_line(f"{agent}: answer diversity", numbers["answer_diversity"]))
+            lines.append(_trained(f"{agent}: reward", numbers["reward"]))
+            lines.append(_trained(f"{agent}: answer diversity", numbers["answer_diversity"]))
         named = [cells(label, run.supervision_label), *[cells("", "")] * (len(lines) - 1)]
         body += [[*name, *line] for name, line in zip(named, lines, strict=True)] if in_file else lines
     columns: list[tuple[str, Align]] = [("run", "left"), ("method", "left")] if in_file else []
@@ -45,23 +44,38 @@ def _prompts(run: RunFiles, name: str) -> int | None:
     return max((run.accuracy(name, agent).items or 0 for agent in run.agents), default=0) or None
 
 
-def _line(name: str, ends: dict[str, Any], prompts: int | None = None) -> list[Cell]:
-    start, end = ends["start"], ends["end"]
+def _evaluated(run: RunFiles, name: str) -> list[Cell]:
+    ends = run.agreement(name)
+    noise = ends.start is not None and ends.end is not None and is_within_noise(ends.start, ends.end, _prompts(run, name))
+    return _line(f"agreement on {name}", ends.start, ends.end, "~ " if noise else "")
+
+
+def _trained(name: str, ends: Mapping[str, float | None]) -> list[Cell]:
+    """Return the line of a mean over training steps; its change is noise up to two standard errors."""
+    start, end, error = ends["start"], ends["end"], ends["error"]
+    known = start is not None and end is not None
+    mark = "" if not known else "? " if error is None else "~ " if abs(end - start) <= 2 * error else ""
+    return _line(name, start, end, mark)
+
+
+def _line(name: str, start: float | None, end: float | None, mark: str) -> list[Cell]:
+    """What has not changed at all needs no mark."""
     change = StartEnd(start, end).change
     shown = "–" if change is None else f"{change:+.3f}"
-    noise = change and is_within_noise(start, end, prompts)
-    return cells(name, share(start), share(end), f"~ {shown}" if noise else shown)
+    return cells(name, share(start), share(end), f"{mark}{shown}" if change else shown)
 
 
 def _note(runs: Sequence[RunFiles]) -> str:
     steps = sorted({window(len(run.metrics)) for run in runs})
     count = " to ".join(map(str, dict.fromkeys([steps[0], steps[-1]]))) if steps else "0"
     told = f"Votes, reward and diversity are means of the first {count} and the last {count} steps"
+    few = f", and ? one of fewer than {TELLING} steps, too few to tell" if steps and steps[0] < TELLING else ""
+    told += f"; ~ marks a change within chance, by two standard errors from the scatter of the steps{few}"
     if prompts := sorted({n for run in runs for name in run.sets if (n := _prompts(run, name))}):
         of = " to ".join(map(str, dict.fromkeys([prompts[0], prompts[-1]])))
         told += (
-            f"; agreement on a set is of greedy answers to {of} prompts, at the first and the last evaluation, and ~ "
-            "marks a change of it within sampling noise"
+            f". Agreement on a set is of greedy answers to {of} prompts, at the first and the last evaluation; ~ marks a "
+            "change of it within sampling noise"
         )
     by_label = all(str(dig(run.config, "reward", "kind") or "match") in COUNTERPARTS for run in runs)
     reward = "reward is agreement with a label, and " if by_label else ""

@@ -67,7 +67,10 @@ class RunFiles:
 
     @property
     def name(self) -> str:
-        """The run's name in its config or summary, else its folder's name."""
+        """In the folder of a sweep `METHOD/seed_S`, else the run's name in its config or summary, else its folder's."""
+        path = self.path.resolve()
+        if (path.parent.parent / "sweep.html").is_file():
+            return f"{path.parent.name}/{path.name}"
         return str(self.config.get("name") or (self.summary or {}).get("name") or self.path.name)
 
     @property

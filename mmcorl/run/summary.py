@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from statistics import fmean
+from statistics import fmean, variance
 from typing import Any
 
 from mmcorl.answers import RELATIONS
@@ -57,6 +58,12 @@ def summarize(
     return summary
 
 
+ENDS = "a quarter of the steps, 3 to 10"
+"""How many steps stand for the beginning and the end of a run, in words."""
+TELLING = 5
+"""Steps at either end from which their scatter says what a change of their means may be by chance."""
+
+
 def rewarded_by(config: Config) -> str | None:
     """Return what the rewards of a run come from, as `RunFiles.supervision` does from its files."""
     episode = config.episode.kind if config.episode else None
@@ -64,23 +71,30 @@ def rewarded_by(config: Config) -> str | None:
 
 
 def window(steps: int) -> int:
-    """Return how many steps at the beginning and at the end of so many stand for them: a tenth, 1 to 10."""
-    return min(10, max(1, steps // 10))
+    """Return how many steps at the beginning and at the end of so many stand for them; see `ENDS`.
+
+    They do not overlap, so of fewer than six steps it is half of them, and of one step that one.
+    """
+    return max(1, min(10, max(3, steps // 4), steps // 2))
 
 
 def training(metrics: Sequence[Mapping[str, Any]], agents: Sequence[str]) -> dict[str, Any]:
-    """What training shows without known answers: means of the first and the last tenth of its steps, 1 to 10 of them.
+    """What training shows without known answers: means of its first and its last steps, `window` of them.
 
-    By number, `start` and `end`, each None where unknown.
+    By number, `start`, `end` and `error`, the standard error of their difference from the scatter of the steps; each
+    None where unknown, `error` as well where fewer than `TELLING` steps have the number.
     """
     count = window(len(metrics))
 
     def ends(*keys: str) -> dict[str, float | None]:
-        parts = {"start": metrics[:count], "end": metrics[-count:]}
-        known = {
-            name: [v for line in lines if (v := number(dig(line, *keys))) is not None] for name, lines in parts.items()
-        }
-        return {name: fmean(values) if values else None for name, values in known.items()}
+        parts = [
+            [value for line in lines if (value := number(dig(line, *keys))) is not None]
+            for lines in (metrics[:count], metrics[-count:])
+        ]
+        start, end = (fmean(values) if values else None for values in parts)
+        told = min(map(len, parts)) >= TELLING
+        error = math.sqrt(sum(variance(values) / len(values) for values in parts)) if told else None
+        return {"start": start, "end": end, "error": error}
 
     return {
         "agreement": ends("cohort", "agreement"),

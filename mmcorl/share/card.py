@@ -232,7 +232,8 @@ def _results(files: RunFiles, agent: str, end: int) -> Iterator[dict[str, Any]]:
         for name, ends in (("reward", own["reward"]), ("agreement of votes", means["agreement"])):
             if ends["start"] is not None:
                 note = f"training prompts, means of the first and of the last {ends_of}"
-                yield {"name": f"{name} in training", **ends, "note": note, "set": None}
+                shown = {"start": ends["start"], "end": ends["end"]}
+                yield {"name": f"{name} in training", **shown, "note": note, "set": None}
 
 
 def _sources(files: RunFiles) -> list[Any]:

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
@@ -24,7 +24,10 @@ from mmcorl import config as settings
 from mmcorl.config import Config
 from mmcorl.config.methods import describe as describe_method
 from mmcorl.errors import UserError
+from mmcorl.labels.rules import RULES
+from mmcorl.report.best import SettingDifference, minus_best
 from mmcorl.report.page import duration
+from mmcorl.rewards import REWARDS
 from mmcorl.run.progress import task
 from mmcorl.run.reader import RunFiles, dig, mapping, number, read_run
 from mmcorl.run.summary import training, window
@@ -62,6 +65,11 @@ class Planned:
     config: Config
     what: str = ""
     """What the method is, and what is varied in it."""
+
+    @property
+    def label(self) -> str:
+        """What the run is called everywhere: by its folder in that of the sweep."""
+        return f"{self.method}/{self.path.name}"
 
     @property
     def steps(self) -> int:
@@ -224,7 +232,7 @@ def run(
                             failed[one] = _why(one, process.returncode, printed[one])
                         pace.ends(one.path, well=not process.returncode)
                         ended()
-                        bar.update(f"{one.method} seed {one.seed} {'failed' if process.returncode else 'done'}", 1)
+                        bar.update(f"{one.label} {'failed' if process.returncode else 'done'}", 1)
                 if time.monotonic() - looked > TOLD_EVERY[sys.stderr.isatty()]:
                     looked = time.monotonic()
                     bar.update(_told(running, pace.left(one.steps for one in waiting)))
@@ -249,7 +257,7 @@ def _start(one: Planned) -> tuple[subprocess.Popen[bytes], int]:
 
 def _told(running: Collection[Planned], left: float | None) -> str:
     """Return the time to go and where the running runs are, for the progress bar."""
-    at = [f"{one.method} seed {one.seed} step {steps_done(one.path)}" for one in running]
+    at = [f"{one.label} step {steps_done(one.path)}" for one in running]
     at = [f"{text} of {one.config.steps}" if one.config.steps else text for text, one in zip(at, running, strict=True)]
     return ", ".join([*([] if left is None else [f"about {duration(left)} left"]), *at])
 
@@ -329,9 +337,8 @@ def rows(planned: Sequence[Planned], bases: Benchmarked | None = None, ends: Ben
     """One row per method: `Spread` of every column over its finished seeds.
 
     Columns: `accuracy/SET`, `start/SET` and `agreement/SET` (means over agents), `accuracy/SET/AGENT` and
-    `start/SET/AGENT`, `votes_agreement` and the training metrics of `TRAINED` (means over agents and the last tenth of
-    the steps, at most ten, as a run's own report has them), and `AMOUNTS`. None
-    where nothing is on record. Benchmarks that `evaluate` scored at the start and at the end are sets like any other.
+    `start/SET/AGENT`, `votes_agreement` and the training metrics of `TRAINED` (means over agents and the last steps,
+    as many as a run's own report takes for its end), and `AMOUNTS`. None where nothing is on record. Benchmarks that `evaluate` scored at the start and at the end are sets like any other.
     """
     table = []
     for method in dict.fromkeys(one.method for one in planned):
@@ -393,16 +400,46 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return fmean(known) if known else None
 
 
+def compared(planned: Sequence[Planned], table: Sequence[Row]) -> list[Row]:
+    """Return the rows, each of a method with finished runs with `minus_best`; see `mmcorl.report.best`.
+
+    Reads what finished runs answered; benchmarks that `evaluate` scored are not compared.
+    """
+    runs: dict[str, dict[int, RunFiles]] = {}
+    for one in planned:
+        if one.done:
+            runs.setdefault(one.method, {})[one.seed] = read_run(one.path)
+    found = minus_best(runs, taught(planned))
+    return [row | {"minus_best": [one for one in found if one.run == row["method"]]} for row in table]
+
+
+def taught(planned: Sequence[Planned]) -> set[str]:
+    """Return the methods that see known answers, which are references."""
+    rules = {one.method for one in planned if RULES.find(one.config.supervision.kind).needs_gold}
+    return rules | {one.method for one in planned if REWARDS.find(one.config.reward.kind).needs_gold}
+
+
+def kind_of(methods: Iterable[str]) -> str:
+    """Return what the methods of a sweep are called: settings where a grid varies some."""
+    return "setting" if any("=" in method for method in methods) else "method"
+
+
 def record(table: Sequence[Row]) -> list[Row]:
-    """The rows as plain data: each number as {mean, deviation, n}."""
-    return [{key: vars(one) if isinstance(one, Spread) else one for key, one in row.items()} for row in table]
+    """The rows as plain data: each number as {mean, deviation, n}, differences as `SettingDifference.record`."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Spread):
+            return vars(value)
+        return [one.record() for one in value] if value and isinstance(value[0], SettingDifference) else value
+
+    return [{key: plain(value) for key, value in row.items()} for row in table]
 
 
 def describe(planned: Sequence[Planned]) -> str:
     methods = dict.fromkeys(one.method for one in planned)
     seeds = dict.fromkeys(one.seed for one in planned)
     left = [one for one in planned if not one.done]
-    what = f"{len(methods)} method{'s' * (len(methods) != 1)} x {len(seeds)} seed{'s' * (len(seeds) != 1)}"
+    what = f"{len(methods)} {kind_of(methods)}{'s' * (len(methods) != 1)} x {len(seeds)} seed{'s' * (len(seeds) != 1)}"
     lengths = sorted({one.config.steps for one in left if one.config.steps})
     steps = f" of {' to '.join(map(str, dict.fromkeys([lengths[0], lengths[-1]])))} steps" if lengths else ""
     return f"{what} = {len(planned)} run{'s' * (len(planned) != 1)}, {len(left)} to do{steps}"

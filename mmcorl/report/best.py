@@ -1,0 +1,219 @@
+"""Each setting of a sweep minus the best one: is it worse, or is that noise?
+
+What the runs of two settings with the same seed answered is compared prompt by prompt. Per prompt, the differences of
+all seeds, and of all agents where no one agent is meant, are drawn together: two seeds answer the same questions, so
+they are no further questions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import Any
+
+from mmcorl.report.difference import (
+    NUMBERS,
+    Answers,
+    Difference,
+    Measure,
+    last_agreements,
+    last_answers,
+    numbers,
+    paired,
+    unordered,
+    unpaired,
+)
+from mmcorl.report.table import Align, Table, cells
+from mmcorl.run.reader import RunFiles
+
+SEEDS = 3
+"""Seeds from which their spread is told: the deviation of two says next to nothing of that of many."""
+Runs = Mapping[str, Mapping[int, RunFiles]]
+"""Finished runs by setting and seed."""
+MEAN = ""
+"""Stands for the mean over all agents, or over all pairs of them."""
+
+
+@dataclass(frozen=True)
+class SettingDifference(Difference):
+    """What a setting measures minus what the best one does; `run` and `against` are settings.
+
+    `agent` is `MEAN`, an agent or a pair of agents.
+    """
+
+    seeds: int = 0
+    """Seeds that both have, or, where they share none, the fewer of those of either."""
+
+    def record(self) -> dict[str, Any]:
+        """Return it for JSON, without its setting."""
+        known = {key: value for key, value in asdict(self).items() if key != "run"}
+        return known | {"agent": self.agent or None, "within_noise": self.within_noise}
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """What an agent, or a pair of them, showed in the last evaluation of a set."""
+
+    share: float
+    prompts: int
+    answers: Answers
+    """Empty where not every answer is on record."""
+
+
+Shown = Mapping[str, Mapping[int, Mapping[str, _Shown]]]
+"""By setting, seed and agent or pair."""
+
+
+def minus_best(runs: Runs, references: Collection[str] = ()) -> list[SettingDifference]:
+    """Return how each setting differs from the best, by set: first in the mean over the agents, then for each of them.
+
+    Accuracy is compared, or agreement on sets without known answers. The best has the highest mean over its seeds;
+    `references`, which see known answers, are not taken for it where there are others. It is another one for each set
+    and agent, and is left out of the list.
+    """
+    read = [(setting, seed, run, _Answers(run)) for setting, own in runs.items() for seed, run in own.items()]
+    found = []
+    for name in dict.fromkeys(name for _, _, run, _ in read for name in run.sets):
+        shown: dict[str, dict[int, dict[str, _Shown]]] = {}
+        measure: Measure = "accuracy"
+        if all(run.accuracy(name, agent).start is None for _, _, run, _ in read for agent in run.agents):
+            measure = "agreement"
+        for setting, seed, _, answers in read:
+            if own := answers.shown(name, measure):
+                shown.setdefault(setting, {})[seed] = own
+        members = dict.fromkeys(one for own in shown.values() for of in own.values() for one in of)
+        for member in (MEAN, *members):
+            found += _of_one(shown, name, member, measure, references)
+    return found
+
+
+class _Answers:
+    """A run and what it answered last, of which responses.jsonl is read once and only where it is needed."""
+
+    def __init__(self, run: RunFiles) -> None:
+        self.run = run
+        self._known: dict[Measure, dict[tuple[str, str], Answers]] = {}
+
+    def shown(self, name: str, measure: Measure) -> dict[str, _Shown]:
+        """Return what each agent, or each pair, showed on a set; those of which nothing is on record are left out."""
+        if measure not in self._known:
+            self._known[measure] = (last_answers if measure == "accuracy" else last_agreements)(self.run)
+        found = {}
+        for member in self.run.agents if measure == "accuracy" else self.run.pairs(name):
+            accuracy = self.run.accuracy(name, member.split("|")[0])
+            if measure == "accuracy":
+                share = accuracy.start if accuracy.end is None else accuracy.end
+            else:
+                share = next((value for _, value in reversed(self.run.agreement_series(name, member))), None)
+            if share is not None and accuracy.items:
+                answers = self._known[measure].get((name, unordered(member)), {})
+                found[unordered(member)] = _Shown(
+                    share, accuracy.items, answers if len(answers) == accuracy.items else {}
+                )
+        return found
+
+
+def _of_one(
+    shown: Shown, name: str, member: str, measure: Measure, references: Collection[str]
+) -> list[SettingDifference]:
+    """Return how settings differ on one set in the mean over the agents, or for one agent or pair."""
+    of = {
+        setting: {
+            seed: {one: value for one, value in by.items() if member in (MEAN, one)} for seed, by in seeds.items()
+        }
+        for setting, seeds in shown.items()
+    }
+    means = {setting: _share(list(seeds.values())) for setting, seeds in of.items() if any(seeds.values())}
+    if len(means) < 2:
+        return []
+    ranked = [setting for setting in means if setting not in references] or list(means)
+    best = max(ranked, key=lambda setting: means[setting])
+    found = []
+    for setting in means:
+        if setting != best:
+            common = [seed for seed in of[best] if seed in of[setting]]
+            a, b = (
+                [of[one][seed] for seed in common] if common else list(of[one].values()) for one in (best, setting)
+            )
+            pairs = [(x[one], y[one]) for x, y in zip(a, b, strict=False) for one in x if one in y] if common else []
+            if pairs and all(x.answers and x.answers.keys() == y.answers.keys() for x, y in pairs):
+                measured = paired([(x.answers, y.answers) for x, y in pairs])
+            else:
+                measured = unpaired(_share(a), _prompts(a), _share(b), _prompts(b))
+            seeds = min(len(a), len(b))
+            found.append(SettingDifference(setting, best, name, member, *measured, measure, seeds))
+    return found
+
+
+def _share(runs: Sequence[Mapping[str, _Shown]]) -> float:
+    """The mean over the runs of the mean over agents."""
+    return fmean(fmean(one.share for one in run.values()) for run in runs if run)
+
+
+def _prompts(runs: Sequence[Mapping[str, _Shown]]) -> int:
+    """Prompts of one run: the same ones, asked again of another agent or seed, are no others."""
+    return min(one.prompts for run in runs for one in run.values())
+
+
+def best_table(found: Sequence[SettingDifference], kind: str, *, references: bool = False) -> Table:
+    """Return the differences of the means over the agents as a table, a group of rows per set.
+
+    Args:
+        found: of `minus_best`, one or more.
+        kind: what the settings are, `setting` or `method`.
+        references: whether some see known answers.
+    """
+    means = [one for one in found if one.agent == MEAN]
+    columns: list[tuple[str, Align]] = [(kind, "left"), *((head, "right") for head in NUMBERS)]
+    groups, body = {}, []
+    for number, one in enumerate(means):
+        before = means[number - 1] if number else None
+        if before is None or (one.set, one.against) != (before.set, before.against):
+            groups[number] = f"{one.measure} on {one.set}, minus {one.against}"
+        body.append([*cells(one.run), *numbers(one)])
+    of = " without known answers" if references else ""
+    return Table(f"Each {kind} minus the best{of}", columns, body, [_note(means, kind)], groups=groups)
+
+
+def _note(means: Sequence[SettingDifference], kind: str) -> str:
+    seeds, prompts = sorted({one.seeds for one in means}), sorted({one.prompts for one in means})
+    few = seeds[0] < SEEDS
+    told = [
+        *_verdicts(means),
+        f"{_range(seeds, 'seed')}, {_range(prompts, 'prompt')}: the interval and p cover the choice of prompts alone"
+        + (
+            f", and with fewer than {SEEDS} seeds it is not known how far seeds differ, so train more seeds before "
+            "deciding."
+            if few
+            else "; how far seeds differ is ± in the table of means."
+        ),
+        f"~ marks what may be chance: an interval that holds 0, or p above 0.05. The best {kind} was chosen by the same "
+        "answers, which flatters it.",
+    ]
+    if any(one.paired for one in means):
+        told.append(
+            "Means over agents and seeds, paired by seed and prompt: bootstrap over prompts, exact sign-flip test."
+        )
+    if any(not one.paired for one in means):
+        told.append("Without p: other prompts, or not every answer on record, so not paired; Newcombe's interval.")
+    if any(one.measure == "agreement" for one in means):
+        told.append("Agreement does not say that answers are right.")
+    return " ".join(told)
+
+
+def _verdicts(means: Sequence[SettingDifference]) -> list[str]:
+    """Say which setting is the best on each set, and whether the others are within noise of it."""
+    told = []
+    for name in dict.fromkeys(one.set for one in means):
+        own = [one for one in means if one.set == name]
+        near = sum(one.within_noise for one in own)
+        others = "the other" if len(own) == 1 else f"{near} of {len(own)} others"
+        noise = f"{others} {'is' if near == 1 else 'are'} within noise of it" if near else "no other within noise of it"
+        told.append(f"Best on {name}: {own[0].against}, {noise}.")
+    return told
+
+
+def _range(counts: Sequence[int], word: str) -> str:
+    shown = " to ".join(f"{count:,}" for count in dict.fromkeys([counts[0], counts[-1]]))
+    return f"{shown} {word}{'s' * (counts[-1] != 1)}"
