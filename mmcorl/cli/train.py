@@ -224,7 +224,9 @@ def sweep(plan: SweepArguments, progress: Progress, output: Output) -> int:
     else:
         sweep_page.print_tables(planned, rows, told)
         files = ", ".join(str(out / f"sweep.{form}") for form in ("md", "tex", "csv", "json"))
-        print(f"tables: {files}\npage: {page.resolve().as_uri()}\nrun against run: mmcorl report {out}")
+        print(f"tables: {files}\npage: {page.resolve().as_uri()}")
+        if len(planned) - len(failed) > 1:
+            print(f"run against run: mmcorl report {out}")
     if failed:
         reasons = "; ".join(f"{run.label} ({why})" for run, why in failed.items())
         raise RunError(f"{len(failed)} of {len(planned)} runs failed: {reasons}")
@@ -270,8 +272,8 @@ class ReportArguments(Arguments):
     runs: Folders
     """folders of runs, sweeps or evaluations; the first run is what others are compared with"""
     out: Annotated[Path | None, Flag(metavar="FILE.html")] = None
-    """where the page goes (default: report.html in the run, comparison_A_B.html in the first of several, comparison.html
-    in a sweep)"""
+    """where the page goes (default: report.html in the run, comparison_A_B.html in the first of several,
+    comparison.html in a sweep)"""
     format: Literal["terminal", "markdown", "csv", "latex"] = "terminal"
     """form of the tables"""
     png: Annotated[Path | None, Flag(metavar="FILE")] = None

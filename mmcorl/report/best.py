@@ -133,9 +133,7 @@ def _of_one(
     for setting in means:
         if setting != best:
             common = [seed for seed in of[best] if seed in of[setting]]
-            a, b = (
-                [of[one][seed] for seed in common] if common else list(of[one].values()) for one in (best, setting)
-            )
+            a, b = ([of[one][seed] for seed in common] if common else list(of[one].values()) for one in (best, setting))
             pairs = [(x[one], y[one]) for x, y in zip(a, b, strict=False) for one in x if one in y] if common else []
             if pairs and all(x.answers and x.answers.keys() == y.answers.keys() for x, y in pairs):
                 measured = paired([(x.answers, y.answers) for x, y in pairs])
@@ -188,8 +186,8 @@ def _note(means: Sequence[SettingDifference], kind: str) -> str:
             if few
             else "; how far seeds differ is ± in the table of means."
         ),
-        f"~ marks what may be chance: an interval that holds 0, or p above 0.05. The best {kind} was chosen by the same "
-        "answers, which flatters it.",
+        "~ marks what may be chance: an interval that holds 0, or p above 0.05. "
+        f"The best {kind} was chosen by the same answers, which flatters it.",
     ]
     if any(one.paired for one in means):
         told.append(

@@ -16,9 +16,9 @@ from mmcorl.tools.sweep import Row, Spread, within_noise
 
 BASE = "Base"
 NOTE = (
-    f"Percent; ± is the standard deviation over {SEEDS} seeds or more. Bold is the best and underlined the second best of "
-    "three or more methods without known answers, equal ones alike, none where the best is within noise of another, over "
-    "the prompts or over the seeds (1.96 standard errors); Base and methods with known answers are not ranked."
+    f"Percent; ± is the standard deviation over {SEEDS} seeds or more. Bold is the best and underlined the second best "
+    "of three or more methods without known answers, equal ones alike, none where the best is within noise of another, "
+    "over the prompts or over the seeds (1.96 standard errors); Base and methods with known answers are not ranked."
 )
 
 

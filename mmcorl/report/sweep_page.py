@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -241,6 +242,7 @@ def _page(path: Path, planned: Sequence[Planned], tables: Sequence[Table]) -> st
     word = kind_of(methods)
     count, seeds = len(methods), len({one.seed for one in planned})
     out = path.parent
+    files = [("comparison of the runs", out / COMPARISON), *((name, out / name) for name in FILES)]
     links_of = {name: _link(path, [one for one in planned if one.method == name]) for name in methods}
     linked = [
         replace(table, rows=[[replace(row[0], link=links_of.get(row[0].text, "")), *row[1:]] for row in table.rows])
@@ -251,7 +253,7 @@ def _page(path: Path, planned: Sequence[Planned], tables: Sequence[Table]) -> st
         kind="sweep",
         title=f"{count} {word}{'s' * (count != 1)}, {seeds} seed{'s' * (seeds != 1)}",
         origin=links.origin(out, made.read(out) | {"written": made.now()}),
-        links=links.known([("comparison of the runs", out / COMPARISON), *((name, out / name) for name in FILES)], path),
+        links=links.known(files, path),
         state=f"{len(done)} of {len(planned)} runs finished",
         finished=len(done) == len(planned),
         run_notes=planned[0].config.notes,
@@ -333,9 +335,14 @@ def mean_curve(curves: Sequence[Points]) -> Points:
 
 
 def spread(curves: Sequence[Points]) -> list[tuple[int, float, float]]:
-    """Return mean minus and plus one standard deviation (n - 1) at the steps that several curves have."""
+    """Return mean minus and plus one standard deviation (n - 1) at the steps that several curves have.
+
+    Where all values lie in 0..1, so does the band.
+    """
+    shares = all(0 <= value <= 1 for points in curves for _, value in points)
+    low, high = (0.0, 1.0) if shares else (-math.inf, math.inf)
     return [
-        (step, fmean(values) - stdev(values), fmean(values) + stdev(values))
+        (step, max(low, fmean(values) - stdev(values)), min(high, fmean(values) + stdev(values)))
         for step, values in _by_step(curves)
         if len(values) > 1
     ]

@@ -11,6 +11,9 @@ from mmcorl.report.table import Align, Cell, Table, cells
 from mmcorl.run.reader import RunFiles, StartEnd, dig
 from mmcorl.run.summary import TELLING, training, window
 
+UNSURE = "? "
+"""Marks a change of which nothing tells whether it is chance."""
+
 
 def is_blind(run: RunFiles) -> bool:
     """Whether a run has trained and no accuracy is known of it."""
@@ -37,7 +40,8 @@ def training_table(runs: Sequence[RunFiles], labels: Sequence[str], *, in_file: 
         body += [[*name, *line] for name, line in zip(named, lines, strict=True)] if in_file else lines
     columns: list[tuple[str, Align]] = [("run", "left"), ("method", "left")] if in_file else []
     columns += [("", "left"), ("start", "right"), ("end", "right"), ("change", "right")]
-    return Table("Without known answers, from start to end", columns, body, [_note(runs)], groups=groups)
+    note = _note(runs, unsure=any(row[-1].text.startswith(UNSURE) for row in body))
+    return Table("Without known answers, from start to end", columns, body, [note], groups=groups)
 
 
 def _prompts(run: RunFiles, name: str) -> int | None:
@@ -46,15 +50,18 @@ def _prompts(run: RunFiles, name: str) -> int | None:
 
 def _evaluated(run: RunFiles, name: str) -> list[Cell]:
     ends = run.agreement(name)
-    noise = ends.start is not None and ends.end is not None and is_within_noise(ends.start, ends.end, _prompts(run, name))
+    noise = (
+        ends.start is not None and ends.end is not None and is_within_noise(ends.start, ends.end, _prompts(run, name))
+    )
     return _line(f"agreement on {name}", ends.start, ends.end, "~ " if noise else "")
 
 
 def _trained(name: str, ends: Mapping[str, float | None]) -> list[Cell]:
     """Return the line of a mean over training steps; its change is noise up to two standard errors."""
     start, end, error = ends["start"], ends["end"], ends["error"]
-    known = start is not None and end is not None
-    mark = "" if not known else "? " if error is None else "~ " if abs(end - start) <= 2 * error else ""
+    mark = ""
+    if start is not None and end is not None:
+        mark = UNSURE if error is None else "~ " if abs(end - start) <= 2 * error else ""
     return _line(name, start, end, mark)
 
 
@@ -65,17 +72,17 @@ def _line(name: str, start: float | None, end: float | None, mark: str) -> list[
     return cells(name, share(start), share(end), f"{mark}{shown}" if change else shown)
 
 
-def _note(runs: Sequence[RunFiles]) -> str:
+def _note(runs: Sequence[RunFiles], *, unsure: bool) -> str:
     steps = sorted({window(len(run.metrics)) for run in runs})
     count = " to ".join(map(str, dict.fromkeys([steps[0], steps[-1]]))) if steps else "0"
     told = f"Votes, reward and diversity are means of the first {count} and the last {count} steps"
-    few = f", and ? one of fewer than {TELLING} steps, too few to tell" if steps and steps[0] < TELLING else ""
-    told += f"; ~ marks a change within chance, by two standard errors from the scatter of the steps{few}"
+    few = f", and ? one of fewer than {TELLING} steps, too few to tell" if unsure else ""
+    told += f"; ~ marks a change within two standard errors, from the scatter of the steps{few}"
     if prompts := sorted({n for run in runs for name in run.sets if (n := _prompts(run, name))}):
         of = " to ".join(map(str, dict.fromkeys([prompts[0], prompts[-1]])))
         told += (
-            f". Agreement on a set is of greedy answers to {of} prompts, at the first and the last evaluation; ~ marks a "
-            "change of it within sampling noise"
+            f". Agreement on a set is of greedy answers to {of} prompts, at the first and the last evaluation; "
+            "~ marks a change of it within sampling noise"
         )
     by_label = all(str(dig(run.config, "reward", "kind") or "match") in COUNTERPARTS for run in runs)
     reward = "reward is agreement with a label, and " if by_label else ""

@@ -37,6 +37,8 @@ SLOW_WAIT = 2.0
 """Seconds after which other work of unknown length gets a plain line."""
 SLOW_PHASE = 30.0
 """Seconds after which a phase gets a plain line of its own."""
+VOTES = "agreement of votes"
+"""Of the answers sampled to train on; `agreement on SET` is of greedy answers to a validation set."""
 TREND = 12
 """Characters of a trend."""
 METRICS = {
@@ -167,7 +169,7 @@ class Progress:
             known = [(agent, self._accuracy.get((set_name, agent))) for agent in self._agents]
             parts += [f"{agent} {_start_now(values, ' -> ')}" for agent, values in known if values]
             if self._agreement[set_name]:
-                parts.append(f"agreement {_start_now(self._agreement[set_name], ' -> ')}")
+                parts.append(f"agreement on {set_name} {_start_now(self._agreement[set_name], ' -> ')}")
             self.message("  ".join(parts))
 
     def message(self, text: str) -> None:
@@ -218,7 +220,7 @@ class Progress:
             if texts:
                 parts.append(f"{agent}: {', '.join(texts)}")
         if self._votes:
-            parts.append(f"agreement {self._votes[-1]:.2f}")
+            parts.append(f"{VOTES} {self._votes[-1]:.2f}")
         return "  ".join(parts)
 
     def _panel(self) -> Group:
@@ -250,10 +252,10 @@ class Progress:
                 "–" if v is None else f"{v:.1f}" if head == "tokens" else f"{v:.2f}" for head, v in known.items()
             ]
             table.add_row(Text(agent), _start_now(accuracy), trend, *numbers)
-        agreement = self._agreement.get(first) or self._votes
-        if agreement:
-            trend = Text(sparkline(max(agreement, self._votes, key=len), TREND), "magenta")
-            table.add_row("agreement", _start_now(agreement), trend, style="dim")
+        for name, agreement in ((f"agreement on {first}", self._agreement.get(first)), (VOTES, self._votes)):
+            if agreement:
+                trend = Text(sparkline(agreement, TREND), "magenta")
+                table.add_row(name, _start_now(agreement), trend, style="dim")
         return table
 
 

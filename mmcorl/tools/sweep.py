@@ -338,7 +338,8 @@ def rows(planned: Sequence[Planned], bases: Benchmarked | None = None, ends: Ben
 
     Columns: `accuracy/SET`, `start/SET` and `agreement/SET` (means over agents), `accuracy/SET/AGENT` and
     `start/SET/AGENT`, `votes_agreement` and the training metrics of `TRAINED` (means over agents and the last steps,
-    as many as a run's own report takes for its end), and `AMOUNTS`. None where nothing is on record. Benchmarks that `evaluate` scored at the start and at the end are sets like any other.
+    as many as a run's own report takes for its end), and `AMOUNTS`. None where nothing is on record.
+    Benchmarks that `evaluate` scored at the start and at the end are sets like any other.
     """
     table = []
     for method in dict.fromkeys(one.method for one in planned):

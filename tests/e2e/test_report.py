@@ -102,7 +102,7 @@ def test_the_tables_have_the_numbers_of_the_files(three_runs: list[Path]) -> Non
     for run_dir in three_runs:
         first, *_, last = lines(run_dir / "validation.jsonl")
         ends = {agent: (first["agents"][agent]["accuracy"], last["agents"][agent]["accuracy"]) for agent in AGENTS}
-        ends["agreement"] = (first["cohort"]["agreement"], last["cohort"]["agreement"])
+        ends["agreement on held_out"] = (first["cohort"]["agreement"], last["cohort"]["agreement"])
         expected += [[name, f"{a:.3f}", f"{b:.3f}", f"{b - a:+.3f}", ""] for name, (a, b) in ends.items()]
     for row in expected[3:5]:
         # Own votes: 0.520 to 0.485 over 400 prompts is within 1.96 * sqrt(0.2496 / 400 + 0.2498 / 400) = 0.069.
@@ -408,7 +408,10 @@ def test_runs_of_a_sweep_are_compared_and_no_page_replaces_another(
     for run in runs:
         run.with_suffix(".log").write_text("said")
     assert main(["report", str(tmp_path / "x"), "--json"]) == 0
-    assert [row["run"] for row in json.loads(capsys.readouterr().out)] == ["a", "a", "b", "b", "c", "c"]
+    # Runs of a sweep are called by their folders, and the page of all of them lies beside the sweep's own.
+    assert [row["run"] for row in json.loads(capsys.readouterr().out)][::2] == ["a/seed_0", "b/seed_0", "c/seed_0"]
+    assert "c/seed_0" in (tmp_path / "x" / "comparison.html").read_text()
+    assert list(runs[0].glob("comparison*")) == []
     # As `x/[ab]/seed_*` names them.
     given = [str(path) for run in runs[:2] for path in (run, run.with_suffix(".log"))]
     assert main(["report", *given, "--json"]) == 0
@@ -416,8 +419,7 @@ def test_runs_of_a_sweep_are_compared_and_no_page_replaces_another(
     assert main(["report", str(runs[0].with_suffix(".log"))]) == 2
     assert "only files beside runs were given" in capsys.readouterr().err
     assert {path.name for path in runs[0].glob("comparison*")} == {
-        *("comparison_seed_0_up-b-seed_0.html", "comparison_seed_0_up-c-seed_0.html"),
-        "comparison_seed_0_up-b-seed_0_up-c-seed_0.html",
+        *("comparison_seed_0_up-b-seed_0.html", "comparison_seed_0_up-c-seed_0.html")
     }
 
 
@@ -500,7 +502,7 @@ def test_overview_picture(three_runs: list[Path], tmp_path: Path) -> None:
 def test_the_page_of_a_real_run(trained_run: TrainedRun) -> None:
     """The page and the files of a run cannot drift apart: everything in it appears."""
     page = Page((trained_run.path / "report.html").read_text())
-    assert {row[0] for row in page.rows} >= {"qwen", "intern", "agreement", "train"}
+    assert {row[0] for row in page.rows} >= {"qwen", "intern", "agreement on held_out", "train"}
     assert "trained on" in page.text
     assert page.sources()
     shown = lines(trained_run.path / "gallery.jsonl")

@@ -222,7 +222,7 @@ def test_a_sweep_tells_what_its_runs_hold_and_goes_on_after_a_failure(config: Pa
     command = ["sweep", str(config), "--methods", "co_rl", "gt", *sweep_of]
     assert main([*command, "--jobs", "2"]) == 1
     shown = capsys.readouterr()
-    assert "1 of 2 runs failed: gt seed 0 (" in shown.err
+    assert "1 of 2 runs failed: gt/seed_0 (" in shown.err
     assert "1 of 8 rows" in shown.err
     assert "have no answer" in shown.err
     table = {row["method"]: row for row in json.loads(shown.out)}
@@ -330,7 +330,7 @@ def test_runs_die_with_their_sweep_and_a_killed_run_is_told_by_its_signal(config
     process, run = started()
     run.kill()
     said = process.communicate(timeout=60)[1]
-    assert "1 of 1 runs failed: co_rl seed 0 (SIGKILL ended it" in said
+    assert "1 of 1 runs failed: co_rl/seed_0 (SIGKILL ended it" in said
     assert log.read_text() == "what it said before\n"
 
 

@@ -83,10 +83,10 @@ def test_without_known_answers_reward_agreement_and_diversity_are_shown(
     graded, blind = (read_run(run_folder(tmp_path / name, 0.9, value)) for name, value in (("a", 0.5), ("b", None)))
     assert (is_blind(graded), is_blind(blind)) == (False, True)
     rows = {row[0].text: [cell.text for cell in row[1:]] for row in training_table([blind], ["b"]).rows}
-    # The first and last four of forty steps: steps 1 to 4 are 0 to 3/39 of the way.
-    assert rows["agreement of votes"] == ["0.038", "0.962", "+0.923"]
+    # The first and last ten of forty steps: steps 1 to 10 are 0 to 9/39 of the way.
+    assert rows["agreement of votes"] == ["0.115", "0.885", "+0.769"]
     assert rows["agreement on held_out"] == ["0.500", "0.500", "+0.000"]
-    assert rows["left: reward"] == ["0.231", "0.969", "+0.738"]
+    assert rows["left: reward"] == ["0.292", "0.908", "+0.615"]
     assert rows["right: answer diversity"] == ["0.900", "0.900", "+0.000"]
     page = build_report(blind.path).read_text()
     assert "left: reward" in page
@@ -97,6 +97,30 @@ def test_without_known_answers_reward_agreement_and_diversity_are_shown(
     assert "Accuracy" not in out
     show_comparison([graded.path])
     assert "answer diversity" not in capsys.readouterr().out
+
+
+def test_changes_of_training_means_are_marked_where_the_steps_scatter(tmp_path: Path) -> None:
+    run = run_folder(tmp_path / "run", 0.9, None)
+
+    def marks(steps: int, rise: float) -> dict[str, str]:
+        """Reward and agreement alternate by 0.1 about a mean that jumps by so much in the second half."""
+        level = [0.4 + 0.1 * (-1) ** step + rise * (step > steps // 2) for step in range(1, steps + 1)]
+        of = [{name: {"reward_mean": value, "answer_diversity": 0.9} for name in ("left", "right")} for value in level]
+        lines = [
+            {"step": step, "agents": agents, "cohort": {"agreement": level[step - 1]}}
+            for step, agents in enumerate(of, 1)
+        ]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return {row[0].text: row[-1].text for row in training_table([read_run(run)], ["r"]).rows}
+
+    # Ten steps of +-0.1 have the variance 0.1^2 * 10 / 9, so the error is sqrt(2 * 0.0111 / 10) = 0.047.
+    assert marks(40, 0.09)["left: reward"] == "~ +0.090"
+    assert marks(40, 0.1)["left: reward"] == "+0.100"
+    assert marks(40, -0.09)["agreement of votes"] == "~ -0.090"
+    # Of twelve steps three stand for an end: too few to tell. What has not changed needs no mark.
+    assert marks(12, 0.3)["left: reward"].startswith("? +")
+    assert marks(12, 0.3)["left: answer diversity"] == "+0.000"
+    assert "fewer than 5 steps" in " ".join(training_table([read_run(run)], ["r"]).notes)
 
 
 def test_a_run_in_python_has_its_diagnosis_and_a_notebook_shows_it(tmp_path: Path) -> None:
@@ -161,14 +185,14 @@ def test_files_have_what_the_terminal_shows_of_runs_without_answers(tmp_path: Pa
         assert text.count("right: answer diversity") == 2
         assert "Accuracy" not in text
     assert r"\textbf" not in tex
-    # 0.9 - 0.4 * (1.5 / 39) at the start, 0.9 - 0.4 * (37.5 / 39) at the end.
-    assert "left: answer diversity & 0.885 & 0.515 & $-$0.369" in tex
+    # 0.9 - 0.4 * (4.5 / 39) at the start, 0.9 - 0.4 * (34.5 / 39) at the end.
+    assert "left: answer diversity & 0.854 & 0.546 & $-$0.308" in tex
     columns = [head for head, _ in numbers(runs).columns]
     row = dict(zip(columns, numbers(runs).rows[0], strict=True))
-    assert (row["agent"].text, float(row["reward_end"].text)) == ("left", pytest.approx(0.2 + 0.8 * 37.5 / 39))
-    assert float(row["votes_agreement_start"].text) == pytest.approx(1.5 / 39)
+    assert (row["agent"].text, float(row["reward_end"].text)) == ("left", pytest.approx(0.2 + 0.8 * 34.5 / 39))
+    assert float(row["votes_agreement_start"].text) == pytest.approx(4.5 / 39)
     # The sweep's columns have the same window.
     found = numbers_of(read_run(runs[0]))
-    assert found["votes_agreement"] == pytest.approx(37.5 / 39)
-    assert found["reward_mean"] == pytest.approx(0.2 + 0.8 * 37.5 / 39)
-    assert found["answer_diversity"] == pytest.approx(0.9 - 0.4 * 37.5 / 39)
+    assert found["votes_agreement"] == pytest.approx(34.5 / 39)
+    assert found["reward_mean"] == pytest.approx(0.2 + 0.8 * 34.5 / 39)
+    assert found["answer_diversity"] == pytest.approx(0.9 - 0.4 * 34.5 / 39)

@@ -73,13 +73,13 @@ def test_what_is_within_noise_of_the_next_is_not_marked():
 
 def test_a_sweep_without_known_answers_shows_what_needs_none():
     rows = [
-        {"method": name, "seeds": [0, 1], "start/h": None, "accuracy/h": None, "accuracy/h/q": None}
+        {"method": name, "seeds": [0, 1, 2], "start/h": None, "accuracy/h": None, "accuracy/h/q": None}
         | {
-            "agreement/h": Spread(0.25, 0.1, 2),
-            "votes_agreement": Spread(0.5, 0.0, 2),
-            "reward_mean": Spread(0.4, 0.02, 2),
+            "agreement/h": Spread(0.25, 0.1, 3),
+            "votes_agreement": Spread(0.5, 0.0, 3),
+            "reward_mean": Spread(0.4, 0.02, 3),
         }
-        | {"answer_diversity": Spread(0.9, 0.03, 2), "pseudo_label_accuracy": None, "tokens": Spread(1e4, 8.5, 2)}
+        | {"answer_diversity": Spread(0.9, 0.03, 3), "pseudo_label_accuracy": None, "tokens": Spread(1e4, 8.5, 3)}
         for name in ("a", "b")
     ]
     table = score_table(rows)
@@ -118,6 +118,10 @@ def test_bands_are_one_deviation_over_the_seeds_that_have_a_step():
     # 0.4 and 0.6 at step 1: mean 0.5, deviation sqrt(2 * 0.1^2 / 1) = 0.1414; step 2 has one seed.
     ((step, low, high),) = spread([[(1, 0.4), (2, 0.9)], [(1, 0.6)]])
     assert (step, round(low, 4), round(high, 4)) == (1, 0.3586, 0.6414)
+    # 0.05 and 0.45: 0.25 less 0.2828, where no value is below 0; lengths may be as they are.
+    ((_, low, high),) = spread([[(1, 0.05)], [(1, 0.45)]])
+    assert (low, round(high, 4)) == (0.0, 0.5328)
+    assert spread([[(1, 1.0)], [(1, 9.0)]])[0][1] < 0
     chart = line_chart("t", [Series("a", [(1, 0.5), (2, 0.9)], 3, band=[(1, -2.0, 4.0), (2, 0.8, 1.0)])])
     assert chart is not None
     # The axis covers the band.

@@ -59,8 +59,8 @@ def test_plain_lines_hold_validations_the_first_and_the_last_step(encoding: str)
     assert len(lines) <= 5, "not one line per step: 500 steps take well under 5 seconds"
     agent = "reward 0.86, sampled acc 0.89, pseudo-label acc 0.97, no answer in 0.75"
     assert lines[-2:] == [
-        f"step 500/500  qwen: {agent}  intern: {agent}  agreement 0.94",
-        "step 500/500  validation held_out  qwen 0.520 -> 0.988  intern 0.520 -> 0.988  agreement 0.200 -> 0.980",
+        f"step 500/500  qwen: {agent}  intern: {agent}  agreement of votes 0.94",
+        "step 500/500  validation held_out  qwen 0.520 -> 0.988  intern 0.520 -> 0.988  agreement on held_out 0.200 -> 0.980",
     ]
 
 
@@ -90,14 +90,16 @@ def test_the_panel_shows_start_now_and_trend_also_after_ctrl_c() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         run()
-    head, _, qwen, _, agreement = [line for line in last_frame(console) if line]
+    head, _, qwen, _, agreement, votes = [line for line in last_frame(console) if line]
     assert "2 rows skipped" in written(console)
     assert written(console).rstrip().endswith("\x1b[?25h"), "the cursor is visible again"
     assert head.split()[:2] == ["quickstart", "interrupted"]
     assert "1/60" in head
     # 0.52 and 0.95 of eight marks: int(4.16) = 4 and int(7.6) = 7
     assert qwen.split() == ["qwen", "0.520", "→", "0.950", "▅█", "0.89", "0.86", "0.97", "0.02", "8.2"]
-    assert agreement.split()[:4] == ["agreement", "0.200", "→", "0.900"]
+    # Greedy answers to a set are told apart from the votes in training.
+    assert agreement.split() == ["agreement", "on", "held_out", "0.200", "→", "0.900", "▂█"]
+    assert votes.split()[:4] == ["agreement", "of", "votes", "0.940"]
 
 
 def test_an_exception_passes_and_the_run_is_called_failed() -> None:

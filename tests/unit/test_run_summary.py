@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from mmcorl.run.summary import memory_sentences, training
+from mmcorl.run.summary import memory_sentences, training, window
 
 
-def test_training_without_known_answers_is_told_by_its_first_and_last_tenth():
+def test_a_quarter_of_the_steps_stands_for_an_end_three_to_ten_of_them_without_overlap():
+    expected = {1: 1, 2: 1, 3: 1, 4: 2, 5: 2, 6: 3, 12: 3, 15: 3, 16: 4, 20: 5, 39: 9, 40: 10, 1000: 10}
+    assert {steps: window(steps) for steps in expected} == expected
+
+
+def test_training_without_known_answers_is_told_by_its_first_and_last_steps():
     def line(step: int) -> dict:
         return {
             "step": step,
@@ -16,10 +23,15 @@ def test_training_without_known_answers_is_told_by_its_first_and_last_tenth():
         }
 
     told = training([line(step) for step in range(1, 31)], ["a"])
-    assert told["agreement"] == {"start": pytest.approx(0.02), "end": pytest.approx(0.29)}
-    assert told["agents"]["a"]["reward"] == {"start": pytest.approx(0.2), "end": pytest.approx(2.9)}
-    assert told["agents"]["a"]["answer_diversity"] == {"start": 1.0, "end": 1.0}
-    assert training([line(1)], ["a"])["agents"]["a"]["answer_diversity"] == {"start": None, "end": None}
+    # Seven of 30 steps: 1 to 7 and 24 to 30. The variance of seven numbers in a row is 28 / 6, twice of which by seven.
+    error = math.sqrt(2 * 28 / 6 / 7)
+    assert told["agreement"] == pytest.approx({"start": 0.04, "end": 0.27, "error": error / 100})
+    assert told["agents"]["a"]["reward"] == pytest.approx({"start": 0.4, "end": 2.7, "error": error / 10})
+    assert told["agents"]["a"]["answer_diversity"] == {"start": 1.0, "end": 1.0, "error": 0.0}
+    none = {"start": None, "end": None, "error": None}
+    assert training([line(1)], ["a"])["agents"]["a"]["answer_diversity"] == none
+    # Of four steps at either end nothing is known of chance.
+    assert training([line(step) for step in range(1, 17)], ["a"])["agreement"]["error"] is None
     # At most ten steps, however long the run is.
     assert training([line(step) for step in range(1, 1001)], ["a"])["agreement"]["start"] == pytest.approx(0.055)
 

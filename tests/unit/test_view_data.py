@@ -213,7 +213,7 @@ def test_a_run_at_a_glance(tmp_path: Path) -> None:
     line = glance(found(write_run(tmp_path / "r")))
     assert (line["title"], line["method"], line["agents"]) == ("small", "Co-RL: a peer's votes", ["a", "b"])
     assert (line["step"], line["steps"], line["state"], line["page"]) == (3, 4, "stopped", None)
-    # The mean over the steps that reports take for the end: of 3 steps, the last.
+    # The mean over the steps that reports take for the end: of 3 steps, the last, as more would be the first as well.
     assert (line["window"], line["agreement"]) == (1, pytest.approx(0.75))
     assert line["reward"] == pytest.approx(0.3)
     assert (line["accuracy"], line["diagnosis"]) == (0.5, [])

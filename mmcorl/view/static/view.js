@@ -2,7 +2,7 @@
 (() => {
   const EVERY = 2000, PAGE = 200;
   const CHARTS = {
-    agreement: ["Agreement", "share of prompts on which agents vote (or answer) alike", true],
+    agreement: ["Agreement", "share of prompts on which agents vote alike in training, or answer alike greedily on a validation set", true],
     reward: ["Reward", "mean over the completions of a step", true],
     accuracy: ["Accuracy", "greedy answers to the validation sets", true],
     diversity: ["Answer diversity", "how often answers to two different prompts differ", true],
@@ -148,9 +148,9 @@
     compare.addEventListener("click", () => { location.hash = address("compare", { run: chosen() }); });
     head.append(search, compare);
     const body = make("tbody");
-    const heads = ["", "Run", "Method", "Agents", "Step", "Agreement", "Reward", "Accuracy", "Diagnosis", "Changed", "Pages"];
+    const heads = ["", "Run", "Method", "Agents", "Step", "Agreement of votes", "Reward", "Accuracy", "Diagnosis", "Changed", "Pages"];
     const table = make("table", "runs", "", make("thead", "", "", make("tr", "", "", heads.map((text) => {
-      const cell = make("th", ["Agreement", "Reward", "Accuracy"].includes(text) ? "num" : "", text);
+      const cell = make("th", ["Agreement of votes", "Reward", "Accuracy"].includes(text) ? "num" : "", text);
       if (!text) cell.append(make("span", "unseen", "select"));
       return cell;
     }))), body);
@@ -210,7 +210,7 @@
       cell("Run", [link(one.title, address("run", { run: one.id }), "strong"), make("p", "soft", one.place)], "wide-cell"),
       cell("Method", one.method), cell("Agents", one.agents.join(", ")),
       cell("Step", [make("span", "name", `${number(one.step)}${one.steps ? ` / ${number(one.steps)}` : ""} `), statePill(one.state)]),
-      titled(cell("Agreement", share(one.agreement), "num"), over(one)), titled(cell("Reward", share(one.reward), "num"), over(one)),
+      titled(cell("Agreement of votes", share(one.agreement), "num"), over(one)), titled(cell("Reward", share(one.reward), "num"), over(one)),
       titled(cell("Accuracy", share(one.accuracy), "num"), "last evaluation"),
       cell("Diagnosis", diagnosis(one)), cell("Changed", when(one.changed), "name soft"), cell("Pages", pages(one), "links"));
   }
@@ -222,14 +222,17 @@
     : make("span", "soft", one.step ? "nothing found" : "–"));
 
   // ---- one run, several runs
-  const named = (line) => [line.agent, line.name === "training" ? "" : line.name].filter(Boolean).join(", ") || "training";
+  const named = (line) => (line.chart === "agreement" ? (line.name === "training" ? "of votes" : `on ${line.name}`)
+    : [line.agent, line.name === "training" ? "" : line.name].filter(Boolean).join(", ") || "training");
   async function showRun(asked) {
     const run = await ask("run", { run: asked.get("run") ?? "" });
     const agents = run.agents, sets = [...new Set(run.curves.map((line) => line.name))];
     const lines = run.curves.map((line) => ({ ...line, name: named(line), dash: Math.max(0, sets.indexOf(line.name)),
       colour: line.agent === null ? 7 : Math.max(0, agents.indexOf(line.agent)) }));
     const facts = [["Method", run.method], ["Step", `${number(run.step)}${run.steps ? ` of ${number(run.steps)}` : ""}`],
-      [`Agreement, ${over(run)}`, share(run.agreement)], [`Reward, ${over(run)}`, share(run.reward)], ["Accuracy, last evaluation", share(run.accuracy)]];
+      [`Agreement of votes, ${over(run)}`, share(run.agreement)],
+      ...run.curves.filter((line) => line.chart === "agreement" && line.name !== "training").map((line) => [`Agreement on ${line.name}, last evaluation`, share(line.points.at(-1)[1])]),
+      [`Reward, ${over(run)}`, share(run.reward)], ["Accuracy, last evaluation", share(run.accuracy)]];
     const parts = [
       make("div", "row-head", "", make("h1", "", run.title), statePill(run.state), ...pages(run), link("prompts", address("prompts", { run: run.id }), "button")),
       make("p", "lead", run.place),
