@@ -278,6 +278,26 @@ def test_a_sweep_tells_what_its_runs_hold_and_goes_on_after_a_failure(config: Pa
     assert sweep.rows(sweep.plan(config, ["co_rl"], [0], ["steps=3"], out)) == [{"method": "co_rl", "seeds": []}]
 
 
+def test_a_grid_ends_with_each_setting_minus_the_best(config: Path, tmp_path: Path, capsys):
+    out = tmp_path / "out"
+    words = ["sweep", str(config), "--grid", "optimizer.lr=1e-4,3e-4", "--out", str(out), "--quiet"]
+    assert main(words) == 0
+    said = capsys.readouterr()
+    assert "Each setting minus the best" in said.out
+    assert "1 seed, 8 prompts" in said.out
+    assert f"mmcorl report {out}" in said.out
+    rows = json.loads((out / "sweep.json").read_text())
+    best = max(rows, key=lambda row: row["accuracy/held_out"]["mean"])
+    (other,) = (row for row in rows if row is not best)
+    assert best["minus_best"] == []
+    of_all, *_ = other["minus_best"]
+    told = of_all["value"], of_all["against"], of_all["prompts"], of_all["seeds"], of_all["paired"]
+    change = other["accuracy/held_out"]["mean"] - best["accuracy/held_out"]["mean"]
+    assert told == (pytest.approx(change), best["method"], 8, 1, True)
+    assert all("minus the best" in (out / f"sweep.{form}").read_text() for form in ("html", "md", "tex"))
+    assert "2 settings, 1 seed" in (out / "sweep.html").read_text()
+
+
 STAND_IN = """
 import os, signal, sys, time
 if "train" in sys.orig_argv:

@@ -60,7 +60,8 @@ def test_plain_lines_hold_validations_the_first_and_the_last_step(encoding: str)
     agent = "reward 0.86, sampled acc 0.89, pseudo-label acc 0.97, no answer in 0.75"
     assert lines[-2:] == [
         f"step 500/500  qwen: {agent}  intern: {agent}  agreement of votes 0.94",
-        "step 500/500  validation held_out  qwen 0.520 -> 0.988  intern 0.520 -> 0.988  agreement on held_out 0.200 -> 0.980",
+        "step 500/500  validation held_out  qwen 0.520 -> 0.988  intern 0.520 -> 0.988  "
+        "agreement on held_out 0.200 -> 0.980",
     ]
 
 
