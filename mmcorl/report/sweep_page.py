@@ -321,7 +321,7 @@ def _relative(points: Points) -> Points:
 def _chart(
     title: str, note: str, curves: Mapping[str, Sequence[Points]], *, shares: bool, marks: bool = False
 ) -> Chart | None:
-    """Draw the mean curve of each method, and a band of one standard deviation over several seeds."""
+    """Draw the mean curve of each method, and a band of one standard deviation over three seeds or more."""
     series = [
         # Dashes over solid lines and marks of their own: curves on top of each other are told apart.
         Series(method, mean_curve(own), number, number, marker=number, marks=marks, smooth=False, band=spread(own))
@@ -335,7 +335,7 @@ def mean_curve(curves: Sequence[Points]) -> Points:
 
 
 def spread(curves: Sequence[Points]) -> list[tuple[int, float, float]]:
-    """Return mean minus and plus one standard deviation (n - 1) at the steps that several curves have.
+    """Return mean minus and plus one standard deviation (n - 1) at the steps that `SEEDS` curves have, or more.
 
     Where all values lie in 0..1, so does the band.
     """
@@ -344,7 +344,7 @@ def spread(curves: Sequence[Points]) -> list[tuple[int, float, float]]:
     return [
         (step, max(low, fmean(values) - stdev(values)), min(high, fmean(values) + stdev(values)))
         for step, values in _by_step(curves)
-        if len(values) > 1
+        if len(values) >= SEEDS
     ]
 
 

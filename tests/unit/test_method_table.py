@@ -5,7 +5,7 @@ from __future__ import annotations
 from mmcorl.report.charts import Series, line_chart
 from mmcorl.report.method_table import method_table
 from mmcorl.report.sweep_page import score_table, spread
-from mmcorl.report.table import latex, markdown, plain
+from mmcorl.report.table import Table, cells, latex, markdown, plain
 from mmcorl.tools.sweep import Spread
 
 SETS = ("GSM8K", "MATH500", "AMC", "HEval", "GPQA", "MBPP", "LCB")
@@ -107,6 +107,16 @@ def test_blocks_and_marks_in_every_form():
     assert r"\underline{" in latex([table])
 
 
+def test_names_of_runs_break_before_a_table_becomes_a_list():
+    names = [f"lr={number}e-4/seed_0" for number in range(1, 5)]
+    table = Table("t", [("setting", "left"), *((name, "left") for name in names)], [cells("seed", 0, 0, 0, 0)])
+    # Four times 14 letters, three for each border and the first column are 83; broken they are 59.
+    assert "lr=4e-4/seed_0" in plain([table], width=90)
+    narrow = plain([table], width=80)
+    assert "lr=4e-4/ " in narrow
+    assert "╭" in narrow
+
+
 def test_a_benchmark_that_a_method_lacks_has_no_mean():
     row = {"method": "a", "seeds": [0], "accuracy/x": None, "accuracy/y": None, "accuracy/x/q": Spread(0.5, None, 1)}
     base, only = method_table([row], {"q": "q"}, ()).rows
@@ -115,13 +125,13 @@ def test_a_benchmark_that_a_method_lacks_has_no_mean():
 
 
 def test_bands_are_one_deviation_over_the_seeds_that_have_a_step():
-    # 0.4 and 0.6 at step 1: mean 0.5, deviation sqrt(2 * 0.1^2 / 1) = 0.1414; step 2 has one seed.
-    ((step, low, high),) = spread([[(1, 0.4), (2, 0.9)], [(1, 0.6)]])
-    assert (step, round(low, 4), round(high, 4)) == (1, 0.3586, 0.6414)
-    # 0.05 and 0.45: 0.25 less 0.2828, where no value is below 0; lengths may be as they are.
-    ((_, low, high),) = spread([[(1, 0.05)], [(1, 0.45)]])
-    assert (low, round(high, 4)) == (0.0, 0.5328)
-    assert spread([[(1, 1.0)], [(1, 9.0)]])[0][1] < 0
+    # 0.4, 0.5 and 0.6 at step 1: mean 0.5, deviation sqrt(2 * 0.1^2 / 2) = 0.1; step 2 has two seeds.
+    ((step, low, high),) = spread([[(1, 0.4), (2, 0.9)], [(1, 0.5), (2, 0.8)], [(1, 0.6)]])
+    assert (step, round(low, 4), round(high, 4)) == (1, 0.4, 0.6)
+    # 0, 0 and 0.6: 0.2 less sqrt(0.24 / 2) = 0.3464, where no value is below 0; lengths may be as they are.
+    ((_, low, high),) = spread([[(1, 0.0)], [(1, 0.0)], [(1, 0.6)]])
+    assert (low, round(high, 4)) == (0.0, 0.5464)
+    assert spread([[(1, 1.0)], [(1, 1.0)], [(1, 9.0)]])[0][1] < 0
     chart = line_chart("t", [Series("a", [(1, 0.5), (2, 0.9)], 3, band=[(1, -2.0, 4.0), (2, 0.8, 1.0)])])
     assert chart is not None
     # The axis covers the band.
