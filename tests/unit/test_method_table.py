@@ -110,9 +110,9 @@ def test_blocks_and_marks_in_every_form():
 def test_names_of_runs_break_before_a_table_becomes_a_list():
     names = [f"lr={number}e-4/seed_0" for number in range(1, 5)]
     table = Table("t", [("setting", "left"), *((name, "left") for name in names)], [cells("seed", 0, 0, 0, 0)])
-    # Four times 14 letters, three for each border and the first column are 83; broken they are 59.
+    # Seven letters, four times 14, three for each column and one more are 79; broken, each name has eight letters.
     assert "lr=4e-4/seed_0" in plain([table], width=90)
-    narrow = plain([table], width=80)
+    narrow = plain([table], width=70)
     assert "lr=4e-4/ " in narrow
     assert "╭" in narrow
 
