@@ -89,8 +89,8 @@ def test_a_card_says_what_the_run_measured(run: Path) -> None:
     for said in ("Co-RL: a peer's votes", "InternVL3_5-2B-HF (`intern`)", "mmcorl-rules 1", "The weakness is planted."):
         assert said in card.text
     assert "| votes per prompt (K) | 8 |" in card.text
-    # A tenth of 60 steps.
-    assert card.text.count("means of the first and of the last 6 steps") == 2
+    # A quarter of 60 steps, at most ten of them.
+    assert card.text.count("means of the first and of the last 10 steps") == 2
     # The peer's folder is not on the hub, so it is no base model.
     assert ModelCard(model_card(run, "intern")).data.base_model is None
 
