@@ -140,7 +140,7 @@ def _of_one(
             else:
                 measured = unpaired(_share(a), _prompts(a), _share(b), _prompts(b))
             seeds = min(len(a), len(b))
-            found.append(SettingDifference(setting, best, name, member, *measured, measure, seeds))
+            found.append(SettingDifference(setting, best, name, member, *measured, measure, seeds=seeds))
     return found
 
 

@@ -47,6 +47,8 @@ class Difference:
     paired: bool
     """Whether both answered the same prompts, each of which is on record."""
     measure: Measure = "accuracy"
+    at: tuple[int, int] | None = None
+    """Steps of the evaluations of `against` and `run`."""
 
     @property
     def within_noise(self) -> bool:
@@ -67,13 +69,13 @@ def differences(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[Differe
         for name in first.sets:
             for agent in first.agents:
                 a, b = (one.accuracy(name, agent) for one in (first, run))
-                ends = [one.start if one.end is None else one.end for one in (a, b)]
-                if ends[0] is None or ends[1] is None or not a.items or not b.items:
+                # A single evaluation is that before training, which says nothing of the run.
+                if a.end is None or b.end is None or not a.items or not b.items:
                     continue
                 mine, other = (known.get((name, agent), {}) for known in (answers[0], answers[place]))
                 whole = len(mine) == a.items and mine.keys() == other.keys()
-                measured = paired([(mine, other)]) if whole else unpaired(ends[0], a.items, ends[1], b.items)
-                found.append(Difference(label, labels[0], name, agent, *measured))
+                measured = paired([(mine, other)]) if whole else unpaired(a.end, a.items, b.end, b.items)
+                found.append(Difference(label, labels[0], name, agent, *measured, at=_last_steps(first, run, name)))
     return found
 
 
@@ -93,15 +95,22 @@ def agreement_differences(runs: Sequence[RunFiles], labels: Sequence[str]) -> li
             for pair in () if graded else first.pairs(name):
                 a, b = (_pair_series(one, name, pair) for one in (first, run))
                 of_a, of_b = (one.accuracy(name, pair.split("|")[0]).items for one in (first, run))
-                if not a or not b or not of_a or not of_b:
+                if min(len(a), len(b)) < 2 or not of_a or not of_b:
                     continue
                 for number in (0, place):
                     known[number] = known[number] if number in known else last_agreements(runs[number])
                 mine, other = (known[number].get((name, unordered(pair)), {}) for number in (0, place))
                 whole = len(mine) == of_a and mine.keys() == other.keys()
                 measured = paired([(mine, other)]) if whole else unpaired(a[-1][1], of_a, b[-1][1], of_b)
-                found.append(Difference(label, labels[0], name, pair, *measured, "agreement"))
+                found.append(
+                    Difference(label, labels[0], name, pair, *measured, "agreement", _last_steps(first, run, name))
+                )
     return found
+
+
+def _last_steps(first: RunFiles, run: RunFiles, name: str) -> tuple[int, int]:
+    first_step, step = (int(one.validation_records(name)[-1]["step"]) for one in (first, run))
+    return first_step, step
 
 
 def unordered(pair: str) -> str:
@@ -214,6 +223,11 @@ def difference_table(found: Sequence[Difference]) -> Table:
         f"{what[measure]} ~ marks what may be chance over the prompts: p above 0.05, or an interval that holds 0. "
         "Where nothing differs, one comparison in 20 lacks the mark all the same; other seeds may differ by more."
     ]
+    steps = {
+        f"{one.against} at step {one.at[0]}, {one.run} at {one.at[1]}" for one in found if one.at and len({*one.at}) > 1
+    }
+    if steps:
+        notes.append(f"Evaluated at different steps: {'; '.join(sorted(steps))}.")
     if any(one.paired for one in found):
         notes.append("Paired by prompt: bootstrap interval, p of McNemar's exact test.")
     if any(not one.paired for one in found):

@@ -355,8 +355,14 @@ def test_the_difference_of_two_runs_is_paired_by_prompt(tmp_path: Path) -> None:
         "p": qwen.p,
         "prompts": 40,
         "paired": True,
+        "at": (60, 60),
     }
     assert record["settings"] == {"seed": 1}
+    # A run that was evaluated before training only says nothing.
+    only_start = write_run(tmp_path / "start", name="start")
+    first_line, *_ = (only_start / "validation.jsonl").read_text().splitlines(keepends=True)
+    (only_start / "validation.jsonl").write_text(first_line)
+    assert differences([runs[0], read_run(only_start)], ["a", "start"]) == []
     # Other prompts are not paired, nor are those of a run that does not say which are right.
     answer(b, {"qwen": other[:-1], "intern": mine})
     assert [one.paired for one in differences([runs[0], read_run(b)], ["a", "b"])] == [False, True]
