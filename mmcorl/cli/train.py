@@ -92,7 +92,10 @@ def train(run: TrainArguments, progress: Progress, output: Output) -> int:
             from eval_suite.periodic import held_out
 
             suite = held_out
-        train_config(config, run_dir, quiet=progress.quiet, suite=suite)
+        try:
+            train_config(config, run_dir, quiet=progress.quiet, suite=suite)
+        except KeyboardInterrupt as interrupt:
+            raise KeyboardInterrupt(_onward(run_dir)) from interrupt
     if output.as_json:
         print(json.dumps(Run(run_dir).summary))
     else:
@@ -100,6 +103,19 @@ def train(run: TrainArguments, progress: Progress, output: Output) -> int:
         page = (run_dir / "report.html").resolve().as_uri()
         print(f"report: {page}\nlook: mmcorl view {run_dir}\nweights: {run_dir / 'final'}")
     return 0
+
+
+def _onward(run_dir: Path) -> str:
+    """Return what to say after Ctrl-C: from where the same command goes on."""
+    from mmcorl.run.checkpoints import committed
+    from mmcorl.run.run_folder import SETS
+
+    if not (safe := committed(run_dir / SETS)):
+        return ": re-run the same command, which starts over, as there is no checkpoint yet"
+    return (
+        f": re-run the same command to resume from the checkpoint of step {safe[-1].step}; the folder {run_dir} may "
+        "be moved, to another machine as well (docs/moving.md)"
+    )
 
 
 def _config(run: TrainArguments) -> settings.Config:
