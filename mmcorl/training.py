@@ -44,6 +44,7 @@ from mmcorl.run.stopping import resumable_errors, stop_on_signals
 from mmcorl.run.trackers import require_trackers
 from mmcorl.share.card import write_cards
 from mmcorl.trainer import parity
+from mmcorl.trainer.models import warmup_steps
 
 # Python's last collection would look through all of torch and transformers, a second or two after all is done.
 atexit.register(gc.freeze)
@@ -140,9 +141,10 @@ def _run(
     reward = Reward(relation, **config.reward.model_dump(), form=STYLES[config.prompt.style].form)
     interplay = _interaction(config, relation, folder.path)
     with Progress(config.name, list(facts), steps, done, quiet=quiet) as progress:
-        for name, fact in facts.items():
+        for own, fact in zip(config.agents, facts.values(), strict=True):
             trained = f"{fact['trainable_parameters']:,} of {fact['parameters']:,} parameters trained"
-            progress.message(f"{name}: {fact['family']}, {trained}")
+            rate = _peak_rate(own.lr or config.optimizer.lr, warmup_steps(steps, config))
+            progress.message(f"{own.name}: {fact['family']}, {trained}, {rate}")
         for place in cohort.places:
             progress.message(place)
         if start:
@@ -168,6 +170,11 @@ def _run(
             recorder.export(agents)
     recorder.write_summary(facts)
     write_cards(folder.path, curves=False)
+
+
+def _peak_rate(lr: float, warmup: int) -> str:
+    rising = f", {warmup} step{'s' * (warmup != 1)} of warm-up" if warmup else ""
+    return f"lr {lr:g}{rising}".replace("e-0", "e-")
 
 
 def _interaction(config: Config, relation: Any, folder: Path) -> Interaction:

@@ -407,7 +407,7 @@ DOCTOR = """examples:
     "check a config on this machine: packages, GPUs, memory, data, engines; hours and cost",
     epilog=DOCTOR,
 )
-def doctor(run: DoctorArguments, output: Output) -> int:
+def doctor(run: DoctorArguments, progress: Progress, output: Output) -> int:
     """Print the findings as they come; exit status 1 for a problem."""
     config = None
     if run.config is None:
@@ -421,8 +421,9 @@ def doctor(run: DoctorArguments, output: Output) -> int:
     from mmcorl.tools.doctor import CostOptions, examine, machine
 
     asked = CostOptions(run.steps, run.gpu, run.tokens, run.rows, run.price)
+    quiet = progress.quiet or output.as_json
     findings = []
-    for finding in machine() if config is None else examine(config, quiet=output.as_json, asked=asked):
+    for finding in machine() if config is None else examine(config, quiet=quiet, asked=asked):
         findings.append(finding)
         if not output.as_json:
             print(f"{MARKS[finding.level]}  {finding.what}: {finding.sentence}", flush=True)
