@@ -96,17 +96,7 @@ def train(
     ):
         inputs = check_inputs(config, folder.data_check(), suite, quiet)
         if folder.finished(inputs.steps) is None:
-            chosen = config.supervision
-            supervision = Supervision(
-                chosen.kind,
-                [agent.name for agent in config.agents],
-                relation=relation,
-                tie=chosen.tie,
-                min_votes=chosen.min_votes,
-                min_share=chosen.min_share,
-                teachers=chosen.teachers,
-                seed=config.seed,
-            )
+            supervision = supervision_of(config, relation)
             gpu = str(launch.device).startswith("cuda")
             sample = inputs.prompts.sample(SAMPLED_PROMPTS)
             budgets = memory.predict(config, inputs.encoders, inputs.longest, sample, gpu, quiet)
@@ -120,6 +110,26 @@ def train(
         with resumable_errors(folder):
             build_report(path)
     return Run(path)
+
+
+def supervision_of(config: Config, relation: Any) -> Supervision:
+    """Return the supervision of a run, whose answers `relation` compares."""
+    chosen = config.supervision
+    return Supervision(
+        chosen.kind,
+        [agent.name for agent in config.agents],
+        relation=relation,
+        tie=chosen.tie,
+        min_votes=chosen.min_votes,
+        min_share=chosen.min_share,
+        teachers=chosen.teachers,
+        seed=config.seed,
+    )
+
+
+def reward_of(config: Config, relation: Any) -> Reward:
+    """Return the reward of a run, whose answers `relation` compares."""
+    return Reward(relation, **config.reward.model_dump(), form=STYLES[config.prompt.style].form)
 
 
 def _run(
@@ -138,7 +148,7 @@ def _run(
     if start:
         results(cohort.parallel(partial(agent.load, start.path / agent.name) for agent in agents))
     facts = {agent.name: agent.facts() | {"memory": predicted.get(agent.name, {})} for agent in agents}
-    reward = Reward(relation, **config.reward.model_dump(), form=STYLES[config.prompt.style].form)
+    reward = reward_of(config, relation)
     interplay = _interaction(config, relation, folder.path)
     with Progress(config.name, list(facts), steps, done, quiet=quiet) as progress:
         for own, fact in zip(config.agents, facts.values(), strict=True):

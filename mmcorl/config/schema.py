@@ -79,7 +79,7 @@ TrackerName = Literal["wandb", "trackio", "mlflow", "swanlab", "comet_ml", "aim"
 AdapterName = Annotated[
     str | None, AfterValidator(lambda name, info: name if name is None or info.context else importable(name))
 ]
-"""`pkg.module:Class`, or `file.py:Class`, which becomes the former."""
+"""`package.module:Class`, or `file.py:Class`, which becomes the former."""
 BenchmarkName = Annotated[
     str, AfterValidator(lambda name, info: importable(name) if ".py:" in name and not info.context else name)
 ]
@@ -126,7 +126,7 @@ class AgentSettings(Section):
     model: str
     """Checkpoint folder, hub id, or `zoo:NAME[,HABITS][@SEED]` (see `mmcorl zoo`)."""
     adapter: AdapterName = None
-    """`pkg.module:Class` or `file.py:Class` of a family from outside; by default chosen from config.json."""
+    """`package.module:Class` or `file.py:Class` of a family from outside; by default chosen from config.json."""
     coordinates: Convention | None = None
     """How this agent writes points and boxes: in pixels of the image as it sees it, in thousandths or fractions of the
     image's sides, ...; by default as its family does."""
@@ -200,7 +200,7 @@ class AnswerSettings(Section):
     relation: RelationName = "math"
     """When two answers are the same, for votes, rewards and validation sets: mathematics by value (`math`), other texts
     (`exact`, `text`, readings by edit distance `edit`, amounts `number`) or places in a picture (`point`, `points`,
-    `box`, `boxes`); or `package.module:function` for your own. Benchmarks keep their graders."""
+    `box`, `boxes`); or your own, `file.py:name`. Benchmarks keep their graders."""
     threshold: float | None = Field(default=None, gt=0, le=1)
     """Similarity from which two answers count as the same, for relations that are similarities: overlap of boxes (0.5),
     edit similarity (0.8), nearness of amounts and points (0.95). `mmcorl.answers.relations` has the defaults."""
@@ -223,7 +223,7 @@ class AnswerSettings(Section):
 class SupervisionSettings(Section):
     kind: RuleName = "ring"
     """Who teaches whom: a rule of `mmcorl.labels.rules`, such as the next agent (`ring`, Co-RL), oneself (`self`: TTRL)
-    or the known answers (`gold`: GT-Reward); or `package.module:function` for your own."""
+    or the known answers (`gold`: GT-Reward); or your own, `file.py:name`."""
     teachers: dict[str, str] | None = None
     """With `kind: map`: the teacher of every agent, such as {a: b, b: a}."""
     pair: str | None = None
@@ -254,7 +254,7 @@ class RewardSettings(Section):
     kind: RewardName = "match"
     """How a completion is rewarded: by a reward of `mmcorl.rewards`, such as 1 where its answer equals the pseudo-label
     (`match`) or how sure the model was (`entropy`, RENT; `self_certainty`, Intuitor), for which labels are only
-    recorded; or `package.module:function` for your own. `reward: KIND` is short for it."""
+    recorded; or your own, `file.py:name`. `reward: KIND` is short for it."""
     unanswered_entropy: float | None = Field(default=None, ge=0)
     """With `entropy`: a completion without an answer counts as one of this entropy, in nats (RENT's variant: 7.0)."""
     format: float = Field(default=0.0, ge=0)
@@ -277,7 +277,7 @@ class RewardSettings(Section):
 
 class ObjectiveSettings(Section):
     kind: ObjectiveName | None = None
-    """An objective by name (`mmcorl.algo.objectives`), or `package.module:function` for your own surrogate loss. A name
+    """An objective by name (`mmcorl.algo.objectives`), or your own surrogate loss, `file.py:name`. A name
     sets those of the settings below that are not written, and refuses other values of those that define it. The default
     is GRPO as in the paper. `gspo` and `cispo` differ from GRPO (with their aggregation) only where `minibatches` or
     `passes` is above 1."""
