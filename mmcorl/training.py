@@ -33,9 +33,7 @@ from mmcorl.report.run_page import build_report
 from mmcorl.rewards import Reward
 from mmcorl.run import memory
 from mmcorl.run.checkpoints import Committed
-from mmcorl.run.evaluation import HeldOut
 from mmcorl.run.inputs import Inputs, Suite, check_inputs
-from mmcorl.run.probes import LOOKED_AT, probe_prompts
 from mmcorl.run.progress import Progress, waiting
 from mmcorl.run.recorder import Recorder
 from mmcorl.run.result import Run
@@ -167,9 +165,7 @@ def _run(
         if config.profile is not None:
             _profile(config.profile.steps, cohort, folder.path / PROFILE, steps - done, progress)
         rates = {agent.name: agent.take_rates for agent in agents}
-        probed = inputs.validation or [HeldOut("train", inputs.prompts.sample(LOOKED_AT))]
-        probes = probe_prompts(probed, config.logging.probes)
-        more = start, cohort.parallel, rates, compared, probes
+        more = start, cohort.parallel, rates, compared, inputs.probes
         recorder = Recorder(folder, config, steps, inputs.validation, relation, progress, *more)
         with recorder, stop_on_signals(recorder):
             if config.episode is None:

@@ -635,6 +635,14 @@ def _one_or_several(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
 
+def _as_text(value: Any) -> Any:
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+RowId = Annotated[str, BeforeValidator(_as_text, str | float)]
+"""The id of a row; where data have none, its number."""
+
+
 class LoggingSettings(Section):
     trackers: Annotated[
         tuple[TrackerName, ...], BeforeValidator(_one_or_several, TrackerName | tuple[TrackerName, ...])
@@ -643,9 +651,16 @@ class LoggingSettings(Section):
     `comet_ml` and `aim`, each with its own package. See docs/sharing.md."""
     gallery: int = Field(default=4, ge=0)
     """Prompts per evaluation step kept with images for the report, those where agents disagree first."""
-    probes: Resumable[int] = Field(default=4, ge=0)
+    probes: Resumable[
+        Annotated[
+            Annotated[int, Field(ge=0)] | tuple[RowId, ...],
+            BeforeValidator(_one_or_several, int | str | tuple[RowId, ...]),
+        ]
+    ] = 4
     """Fixed prompts that every agent answers `batch.completions` times (with episodes at least 8) at each evaluation,
-    to follow its votes over time; from the validation sets, or from the training data where there are none."""
+    to follow its votes over time: how many, chosen from the validation sets, or from the training data where there are
+    none; or which, as a list of row ids such as `[dots-200, bar-202]`, of a validation set, else of the training data.
+    SET/ID and train/ID say which of several rows with one id."""
     alarms: Literal["warn", "stop", "off"] = "warn"
     """What to do at signs of collapse (`mmcorl.run.diagnosis`), none of which needs a known answer: say so once, or
     checkpoint and stop."""

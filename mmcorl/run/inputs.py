@@ -31,6 +31,7 @@ from mmcorl.labels.rules import RULES
 from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.rewards import REWARDS
 from mmcorl.run.evaluation import HeldOut
+from mmcorl.run.probes import LOOKED_AT, TRAIN, named_probes, probe_prompts
 from mmcorl.run.progress import task, waiting
 from mmcorl.sandbox.process import open_sandbox
 from mmcorl.system.version import __version__
@@ -61,6 +62,8 @@ class Inputs:
     """Longest training prompt in tokens by agent."""
     data_check: Mapping[str, Any]
     """The record for data_check.json."""
+    probes: Sequence[tuple[str, Prompt]]
+    """Probe prompts, each with the name of its set."""
 
 
 def check_inputs(config: Config, earlier: Mapping[str, Any], suite: Suite | None, quiet: bool) -> Inputs:
@@ -98,7 +101,11 @@ def check_inputs(config: Config, earlier: Mapping[str, Any], suite: Suite | None
     steps = config.steps or math.ceil((config.epochs or 1.0) * len(rows) / config.batch.prompts)
     prompts = TrainingPrompts(sources["train"], rows, config.batch.prompts, config.data_seed, config.supervision.pair)
     prompts.last = steps
-    return Inputs(encoders, prompts, validation, steps, train.longest, record)
+    if isinstance(asked := config.logging.probes, int):
+        probes = probe_prompts(validation or [HeldOut(TRAIN, prompts.sample(LOOKED_AT))], asked)
+    else:
+        probes = named_probes(asked, validation, sources["train"], rows)
+    return Inputs(encoders, prompts, validation, steps, train.longest, record, probes)
 
 
 def _about_held_out(held: int, rows: int) -> str:
