@@ -56,7 +56,8 @@ def called_once(config: Config, rows: Sequence[Prompt]) -> Iterator[str]:
         given = {"logp": logp, "old_logp": logp.detach(), "ratio": torch.exp(logp - logp.detach())}
         given |= {"advantages": torch.tensor([1.0, 1.0, -1.0, -1.0])}
         clips = {"clip_low": config.objective.clip_low, "clip_high": config.objective.clip_high}
-        call_surrogate(OBJECTIVES.find(config.objective.kind).function, given | clips)
+        if (surrogate := OBJECTIVES.find(config.objective.kind).function) is not None:  # else a row of settings alone
+            call_surrogate(surrogate, given | clips)
         yield f"objective.kind {shown(config.objective.kind)}"
 
 
