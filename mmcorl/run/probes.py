@@ -98,7 +98,8 @@ def _unfit(name: str, found: Sequence[tuple[str, Prompt]], held: Collection[str]
     """Say why an id names no probe, and the way out."""
     if found:
         return f"which several sets have: write {' or '.join(f'{where}/{name}' for where, _ in found)}"
-    near = get_close_matches(name, [*held, *trained], 1) or [next(iter((*held, *trained)))]
+    ids = [*held, *trained]
+    near = get_close_matches(name, ids, 1) or get_close_matches(name.rpartition("/")[2], ids, 1) or ids
     return (
         f"but no row that can be used has this id: take that of one in validation or training data, such as {near[0]!r}"
     )

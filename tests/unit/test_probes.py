@@ -85,6 +85,7 @@ def test_probes_are_named_by_row_of_a_validation_set_else_of_the_training_data(t
     for ids, says in (
         ("b", "'b', but no row that can be used"),  # row 1, which is not kept
         ("cc", "such as 'c'"),
+        ("train/x", "such as 'x'"),  # which is in validation sets
         ("x", "first/x or second/x"),
         (("a", "first/a"), "twice"),
     ):
