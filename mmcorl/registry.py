@@ -1,4 +1,4 @@
-"""Open tables: built-in rows by name, a user's own by `package.module:name`.
+"""Open tables: built-in rows by name, a user's own by `file.py:name` or `package.module:name`.
 
 A table maps names to rows. A row owns its name, its one-line help, its function and whatever else the table's row class
 declares (defaults, requirements). Config, `--help`, docs and tests read the tables, so a new built-in is one decorated
@@ -101,7 +101,7 @@ class Table(Mapping[str, R], Generic[R]):
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise UserError(
                 f"there is no {self.what} {name!r}: {hint}use {', '.join(self._rows)}, or your own as "
-                "package.module:name or file.py:name"
+                "file.py:name, or package.module:name of an installed package"
             )
         place: tuple[str | Path, ...] = (name, *_folders[-1:])
         if place not in self._outside:
@@ -120,7 +120,7 @@ class Table(Mapping[str, R], Generic[R]):
                 f"of type {self._row.__name__}"
             )
         self._check(row)
-        return replace(row, function=_named(row.function, f"{self.what} {spec!r}"))
+        return replace(row, function=_named(row.function, f"{self.what} {shown(spec)!r}"))
 
     def __getitem__(self, name: str) -> R:
         return self._rows[name]
@@ -164,14 +164,14 @@ def load_object(spec: str, what: str = "object") -> Any:
     Raises UserError where the spec is malformed, the module is missing or fails to import, or it lacks the name.
     """
     if not _SPEC.fullmatch(spec):
-        raise UserError(f"{what} {spec!r} is not an import path: write it as package.module:name")
+        raise UserError(f"{what} {spec!r} is not an import path: write it as file.py:name or package.module:name")
     make_importable(spec)
     module_name, name = spec.split(":")
     top = module_name.partition(".")[0]
     if top == "__main__":
         raise UserError(
             f"{what} {spec!r} is in the script itself, which no other process can import: put it into a file of its "
-            f"own beside the config and name it my_file:{name}"
+            f"own beside the config and name it my_file.py:{name}"
         )
     try:
         module = importlib.import_module(module_name)
@@ -285,6 +285,17 @@ def user_files(specs: Iterable[str]) -> dict[str, Path]:
     return files
 
 
+def shown(spec: str, files: Iterable[str] | None = None) -> str:
+    """Return how a name is written for people: `file.py:name` for one in a file of the user's, others as they are.
+
+    `files` are the user's, as `user_files` or a run's folder has them; by default those that Python finds.
+    """
+    module, _, name = spec.rpartition(":")
+    if not module or f"{module}.py" not in (user_files([spec]) if files is None else files):
+        return spec
+    return f"{module}.py:{name}"
+
+
 def _same(origin: Path, file: Path) -> bool:
     """Whether two files are one, or modules with the same content."""
     if origin.resolve() == file.resolve():
@@ -320,7 +331,7 @@ def check_keywords(row: Row, what: str, offered: Iterable[str]) -> None:
             continue
         if parameter.kind is parameter.POSITIONAL_ONLY or (parameter.default is parameter.empty and key not in offered):
             raise UserError(
-                f"{what} {row.name!r} takes {key!r}, which it cannot be given: use any of {', '.join(offered)}"
+                f"{what} {shown(row.name)!r} takes {key!r}, which it cannot be given: use any of {', '.join(offered)}"
             )
 
 
@@ -328,7 +339,9 @@ def _signature(row: Row, what: str) -> inspect.Signature:
     try:
         return inspect.signature(row.function)
     except ValueError as error:
-        raise UserError(f"{what} {row.name!r} has no signature ({error}): wrap it in a function of yours") from error
+        raise UserError(
+            f"{what} {shown(row.name)!r} has no signature ({error}): wrap it in a function of yours"
+        ) from error
 
 
 def check_call(row: Row, what: str, form: str, *arguments: Any) -> None:
@@ -336,4 +349,6 @@ def check_call(row: Row, what: str, form: str, *arguments: Any) -> None:
     try:
         _signature(row, what).bind(*arguments)
     except TypeError as error:
-        raise UserError(f"{what} {row.name!r} cannot be called as {form} ({error}): change its parameters") from error
+        raise UserError(
+            f"{what} {shown(row.name)!r} cannot be called as {form} ({error}): change its parameters"
+        ) from error

@@ -7,7 +7,7 @@ for TRL's GRPOTrainer works unchanged:
     def short(completions, answers, **kwargs):
         return [float(answer is not None) - len(text) / 2000 for text, answer in zip(completions, answers)]
 
-    reward: my_rewards:short        # my_rewards.py beside the config or on the path
+    reward: my_rewards.py:short     # beside the config or in the working folder
 
 Naming `entropy` or `self_certainty` as a parameter makes the workers measure it.
 """
@@ -24,7 +24,7 @@ from mmcorl.answers.extract import extract
 from mmcorl.answers.relation import Choices, Relation
 from mmcorl.errors import RunError, UserError
 from mmcorl.labels.supervision import MismatchError
-from mmcorl.registry import Row, Table, check_keywords, parameters, raised
+from mmcorl.registry import Row, Table, check_keywords, parameters, raised, shown
 from mmcorl.types import Group, Prompt, PseudoLabel
 
 Rewards = dict[str, tuple[float, ...]]
@@ -183,7 +183,7 @@ class Reward:
             except (UserError, RunError):
                 raise
             except Exception as error:  # its code runs only here
-                raise raised(f"reward {self.kind!r}", row.function, error) from error
+                raise raised(f"reward {shown(self.kind)!r}", row.function, error) from error
         values = _numbers(self.kind, result, len(each), prompt.row_id)
         if not self.format:
             return values
@@ -198,14 +198,16 @@ def _numbers(kind: str, result: Any, completions: int, row: str) -> tuple[float,
     try:
         values = tuple(float(value) for value in result)
     except Exception as error:
-        raise RunError(f"reward {kind!r} returned {result!r}, not a list of numbers ({error}): correct it") from error
+        raise RunError(
+            f"reward {shown(kind)!r} returned {result!r}, not a list of numbers ({error}): correct it"
+        ) from error
     if len(values) != completions:
         raise RunError(
-            f"reward {kind!r} returned {len(values)} numbers for the {completions} completions of row {row!r}: return "
-            "one per completion"
+            f"reward {shown(kind)!r} returned {len(values)} numbers for the {completions} completions of row {row!r}: "
+            "return one per completion"
         )
     if not all(map(math.isfinite, values)):
-        raise RunError(f"reward {kind!r} returned {values} for row {row!r}: rewards must be finite")
+        raise RunError(f"reward {shown(kind)!r} returned {values} for row {row!r}: rewards must be finite")
     return values
 
 

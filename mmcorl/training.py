@@ -33,9 +33,7 @@ from mmcorl.report.run_page import build_report
 from mmcorl.rewards import Reward
 from mmcorl.run import memory
 from mmcorl.run.checkpoints import Committed
-from mmcorl.run.evaluation import HeldOut
 from mmcorl.run.inputs import Inputs, Suite, check_inputs
-from mmcorl.run.probes import LOOKED_AT, probe_prompts
 from mmcorl.run.progress import Progress, waiting
 from mmcorl.run.recorder import Recorder
 from mmcorl.run.result import Run
@@ -44,6 +42,7 @@ from mmcorl.run.stopping import resumable_errors, stop_on_signals
 from mmcorl.run.trackers import require_trackers
 from mmcorl.share.card import write_cards
 from mmcorl.trainer import parity
+from mmcorl.trainer.models import warmup_steps
 
 # Python's last collection would look through all of torch and transformers, a second or two after all is done.
 atexit.register(gc.freeze)
@@ -95,17 +94,7 @@ def train(
     ):
         inputs = check_inputs(config, folder.data_check(), suite, quiet)
         if folder.finished(inputs.steps) is None:
-            chosen = config.supervision
-            supervision = Supervision(
-                chosen.kind,
-                [agent.name for agent in config.agents],
-                relation=relation,
-                tie=chosen.tie,
-                min_votes=chosen.min_votes,
-                min_share=chosen.min_share,
-                teachers=chosen.teachers,
-                seed=config.seed,
-            )
+            supervision = supervision_of(config, relation)
             gpu = str(launch.device).startswith("cuda")
             sample = inputs.prompts.sample(SAMPLED_PROMPTS)
             budgets = memory.predict(config, inputs.encoders, inputs.longest, sample, gpu, quiet)
@@ -119,6 +108,26 @@ def train(
         with resumable_errors(folder):
             build_report(path)
     return Run(path)
+
+
+def supervision_of(config: Config, relation: Any) -> Supervision:
+    """Return the supervision of a run, whose answers `relation` compares."""
+    chosen = config.supervision
+    return Supervision(
+        chosen.kind,
+        [agent.name for agent in config.agents],
+        relation=relation,
+        tie=chosen.tie,
+        min_votes=chosen.min_votes,
+        min_share=chosen.min_share,
+        teachers=chosen.teachers,
+        seed=config.seed,
+    )
+
+
+def reward_of(config: Config, relation: Any) -> Reward:
+    """Return the reward of a run, whose answers `relation` compares."""
+    return Reward(relation, **config.reward.model_dump(), form=STYLES[config.prompt.style].form)
 
 
 def _run(
@@ -137,12 +146,13 @@ def _run(
     if start:
         results(cohort.parallel(partial(agent.load, start.path / agent.name) for agent in agents))
     facts = {agent.name: agent.facts() | {"memory": predicted.get(agent.name, {})} for agent in agents}
-    reward = Reward(relation, **config.reward.model_dump(), form=STYLES[config.prompt.style].form)
+    reward = reward_of(config, relation)
     interplay = _interaction(config, relation, folder.path)
     with Progress(config.name, list(facts), steps, done, quiet=quiet) as progress:
-        for name, fact in facts.items():
+        for own, fact in zip(config.agents, facts.values(), strict=True):
             trained = f"{fact['trainable_parameters']:,} of {fact['parameters']:,} parameters trained"
-            progress.message(f"{name}: {fact['family']}, {trained}")
+            rate = _peak_rate(own.lr or config.optimizer.lr, warmup_steps(steps, config))
+            progress.message(f"{own.name}: {fact['family']}, {trained}, {rate}")
         for place in cohort.places:
             progress.message(place)
         if start:
@@ -155,9 +165,7 @@ def _run(
         if config.profile is not None:
             _profile(config.profile.steps, cohort, folder.path / PROFILE, steps - done, progress)
         rates = {agent.name: agent.take_rates for agent in agents}
-        probed = inputs.validation or [HeldOut("train", inputs.prompts.sample(LOOKED_AT))]
-        probes = probe_prompts(probed, config.logging.probes)
-        more = start, cohort.parallel, rates, compared, probes
+        more = start, cohort.parallel, rates, compared, inputs.probes
         recorder = Recorder(folder, config, steps, inputs.validation, relation, progress, *more)
         with recorder, stop_on_signals(recorder):
             if config.episode is None:
@@ -168,6 +176,11 @@ def _run(
             recorder.export(agents)
     recorder.write_summary(facts)
     write_cards(folder.path, curves=False)
+
+
+def _peak_rate(lr: float, warmup: int) -> str:
+    rising = f", {warmup} step{'s' * (warmup != 1)} of warm-up" if warmup else ""
+    return f"lr {lr:g}{rising}".replace("e-0", "e-")
 
 
 def _interaction(config: Config, relation: Any, folder: Path) -> Interaction:

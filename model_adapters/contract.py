@@ -52,7 +52,7 @@ def check_adapter(
 ) -> list[Check]:
     """Load a checkpoint through its adapter and compare it with plain transformers, check by check.
 
-    `spec` (`file.py:Class` or `pkg.module:Class`) names an outside adapter. `tolerance` bounds differences of
+    `spec` (`file.py:Class` or `package.module:Class`) names an outside adapter. `tolerance` bounds differences of
     log-probabilities (nats) and of features; 1e-5 suits fp32. The images are synthetic, in several sizes, and reach the
     model as `vision` says. A check that raises has failed; the others still run, without those that need what raised.
     Raises AdapterError when the checkpoint has no adapter or does not load.

@@ -1,7 +1,7 @@
 """Choose the adapter of a checkpoint by `model_type` in its config.json, never by its path.
 
 Built-in families are the adapter classes in this folder: a new one is one file. An outside family is named by its file
-(`file.py:Class`) or import path (`pkg.module:Class`), or registers an entry point, of any name; the class's own
+(`file.py:Class`) or import path (`package.module:Class`), or registers an entry point, of any name; the class's own
 `model_types` count:
 
     [project.entry-points."mmcorl.adapters"]
@@ -44,7 +44,7 @@ class FamilyRow:
     model_types: tuple[str, ...]
     """Values of `model_type` in config.json."""
     adapter: str
-    """Import path of the class, `pkg.module:Class`."""
+    """Import path of the class, `package.module:Class`."""
     sizes: str = ""
     """Sizes on the hub."""
     transformers: str = ""
@@ -129,7 +129,7 @@ def is_outside(adapter: ModelAdapter) -> bool:
 
 
 def spec_of(adapter: ModelAdapter) -> str:
-    """Return how a command names a family's class: `file.py:Class` in a file of one's own, else `pkg.module:Class`."""
+    """Return how a command names a family's class: `file.py:Class` in one's own file, else `package.module:Class`."""
     kind = type(adapter)
     file = Path(inspect.getfile(kind)).resolve()
     if "." in kind.__module__ or file.stem != kind.__module__ or {"site-packages", "dist-packages"} & {*file.parts}:
@@ -168,7 +168,7 @@ def missing_family(adapter: type[ModelAdapter]) -> str | None:
 def adapter_for(path_or_id: str | Path, spec: str | None = None) -> ModelAdapter:
     """Return the adapter of a checkpoint folder or hub id.
 
-    `spec` (`file.py:Class` or `pkg.module:Class`) names an outside class and takes precedence. Otherwise a built-in
+    `spec` (`file.py:Class` or `package.module:Class`) names an outside class and takes precedence. Otherwise a built-in
     family or an installed package serves the `model_type`, and the text family serves any other causal language model.
     Raises AdapterError if the folder, its config.json, the model type or the class does not fit.
     """
@@ -272,7 +272,7 @@ def _way_out(model_type: str) -> str:
     return (
         f"{start}use a checkpoint of {known} or of any causal language model, or add the family: "
         "docs/add_a_family.md shows how in one class of your own, named by `adapter: file.py:Class` (--adapter of a "
-        f"command), `pkg.module:Class` or the entry point `{ENTRY_POINTS}`."
+        f"command), `package.module:Class` or the entry point `{ENTRY_POINTS}`."
     )
 
 
@@ -324,7 +324,9 @@ def _class_at(spec: str) -> type[ModelAdapter]:
     if module_name.endswith(".py"):
         module_name = _module_in(module_name)
     if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", f"{module_name}:{class_name}"):
-        raise AdapterError(f"`{spec}` does not name an adapter class; write it as file.py:Class or pkg.module:Class.")
+        raise AdapterError(
+            f"`{spec}` does not name an adapter class; write it as file.py:Class or package.module:Class."
+        )
     try:
         module = import_module(module_name)
     except ImportError as error:

@@ -131,7 +131,7 @@ Path("mine.py").write_text(
     return [float(a is not None and a == label) - 0.01 * n for a, label, n in zip(answers, pseudo_labels, lengths)]
 '''
 )
-short = mmcorl.train("quickstart", "runs/short", name="short", reward="mine:short", steps=5, quiet=True)
+short = mmcorl.train("quickstart", "runs/short", name="short", reward="mine.py:short", steps=5, quiet=True)
 rewards = [row["reward_mean"] for row in short.metrics if row["agent"] == "qwen"]
 print(f"mean reward of qwen at step 1: {rewards[0]:.2f}, at step 5: {rewards[-1]:.2f}")
 

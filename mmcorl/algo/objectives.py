@@ -1,7 +1,7 @@
 """Objectives by name: the settings that define each, those it starts from, and the surrogate loss of a token.
 
 `objective.kind` names a row; the config fills in its settings. A user's own surrogate is named by
-`objective.kind: package.module:function`. It is called once per micro-batch, by keyword, with what it names of
+`objective.kind: file.py:name`. It is called once per micro-batch, by keyword, with what it names of
 `ARGUMENTS` (tensors of shape (T,), completion after completion), and returns the loss of each token, to be minimised:
 
     def sigmoid_gate(ratio, advantages):

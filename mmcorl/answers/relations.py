@@ -1,7 +1,7 @@
 """Answer relations by name: when two answers are the same. One relation serves voting, reward and diagnostics of a run,
 unless `answers.vote_by: strings` counts votes as the authors do.
 
-`answers.relation` names a row of `RELATIONS`, or a user's `package.module:function`, called for two different extracted
+`answers.relation` names a row of `RELATIONS`, or a user's `file.py:name`, called for two different extracted
 answers and, if it takes a third argument, the option values of the question (None for an open one). One that is
 annotated to return a float is a similarity from 0 to 1, of which `answers.threshold` makes a relation; others return
 True or False. Both say the same of two answers in either order. One that compares places is a row with a `form`.
@@ -31,7 +31,7 @@ from mmcorl.answers.places import Form
 from mmcorl.answers.relation import Choices, PairwiseRelation, Relation, SimilarityRelation, fraction
 from mmcorl.answers.strings import string_key
 from mmcorl.errors import RunError, UserError
-from mmcorl.registry import Row, Table, check_call
+from mmcorl.registry import Row, Table, check_call, shown
 
 
 @dataclass(frozen=True)
@@ -214,8 +214,8 @@ def _relation(row: RelationRow, threshold: float | None) -> Relation:
         value = ask(a, b, choices)
         if ":" in row.name and next(pairs) < _MIRRORED and abs(value - (turned := ask(b, a, choices))) > 1e-6:
             raise RunError(
-                f"answer relation {row.name!r} gives {value:g} for {a!r} and {b!r}, but {turned:g} for {b!r} and {a!r}"
-                ": let it return the same in both orders"
+                f"answer relation {shown(row.name)!r} gives {value:g} for {a!r} and {b!r}, but {turned:g} for {b!r} "
+                f"and {a!r}: let it return the same in both orders"
             )
         return value
 
@@ -231,6 +231,6 @@ def _verdict(name: str, a: str, b: str, returned: Any) -> float:
     except (TypeError, ValueError, RuntimeError):  # an array
         pass
     raise RunError(
-        f"answer relation {name!r} returned {returned!r} for {a!r} and {b!r}: annotate it `-> float` to use it as a "
-        "similarity, or return True or False"
+        f"answer relation {shown(name)!r} returned {returned!r} for {a!r} and {b!r}: annotate it `-> float` to use it "
+        "as a similarity, or return True or False"
     )

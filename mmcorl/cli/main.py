@@ -168,8 +168,8 @@ def _run(arguments: argparse.Namespace) -> int:
     """Run a command and tell its errors; returns the exit status."""
     try:
         return int(arguments.run(arguments))
-    except KeyboardInterrupt:
-        print(f"mmcorl: interrupted{arguments.after_interrupt}", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:  # which may bring what to say
+        print(f"mmcorl: interrupted{str(interrupt) or arguments.after_interrupt}", file=sys.stderr)
         return 130
     except RunError as error:
         print(f"mmcorl: {error}", file=sys.stderr)

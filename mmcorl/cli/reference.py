@@ -57,7 +57,7 @@ def _print(found: list[Setting]) -> None:
         if not any(setting.choices.values()):
             choices = [f"one of {', '.join(setting.choices)}"] * bool(setting.choices)
         elif setting.open:
-            choices.append("file.py:function or package.module:function: your own")
+            choices.append("file.py:name, or package.module:name of an installed package: your own")
         for text in filter(None, (setting.meaning, *choices)):
             console.print(Padding(Text(text), (0, 0, 0, 4 if text == setting.meaning else 6)))
 

@@ -63,7 +63,7 @@ class AdapterArguments(Arguments):
     model: Annotated[str, Flag(positional=True, metavar="MODEL")]
     """checkpoint folder or hub id; RUN/final/AGENT of a run, with its adapter and image settings"""
     adapter: AdapterName = None
-    """FILE.py:CLASS: an adapter from outside, or PKG.MODULE:CLASS (default: as trained, else by model_type)"""
+    """FILE.py:CLASS: an adapter from outside, or PACKAGE.MODULE:CLASS (default: as trained, else by model_type)"""
     tiny: bool = False
     """check a few narrow layers of random weights: of the checkpoint only config, tokenizer and processor are needed"""
     save: Path | None = None

@@ -92,7 +92,10 @@ def train(run: TrainArguments, progress: Progress, output: Output) -> int:
             from eval_suite.periodic import held_out
 
             suite = held_out
-        train_config(config, run_dir, quiet=progress.quiet, suite=suite)
+        try:
+            train_config(config, run_dir, quiet=progress.quiet, suite=suite)
+        except KeyboardInterrupt as interrupt:
+            raise KeyboardInterrupt(_onward(run_dir)) from interrupt
     if output.as_json:
         print(json.dumps(Run(run_dir).summary))
     else:
@@ -100,6 +103,19 @@ def train(run: TrainArguments, progress: Progress, output: Output) -> int:
         page = (run_dir / "report.html").resolve().as_uri()
         print(f"report: {page}\nlook: mmcorl view {run_dir}\nweights: {run_dir / 'final'}")
     return 0
+
+
+def _onward(run_dir: Path) -> str:
+    """Return what to say after Ctrl-C: from where the same command goes on."""
+    from mmcorl.run.checkpoints import committed
+    from mmcorl.run.run_folder import SETS
+
+    if not (safe := committed(run_dir / SETS)):
+        return ": re-run the same command, which starts over, as there is no checkpoint yet"
+    return (
+        f": re-run the same command to resume from the checkpoint of step {safe[-1].step}; the folder {run_dir} may "
+        "be moved, to another machine as well (docs/moving.md)"
+    )
 
 
 def _config(run: TrainArguments) -> settings.Config:
@@ -391,7 +407,7 @@ DOCTOR = """examples:
     "check a config on this machine: packages, GPUs, memory, data, engines; hours and cost",
     epilog=DOCTOR,
 )
-def doctor(run: DoctorArguments, output: Output) -> int:
+def doctor(run: DoctorArguments, progress: Progress, output: Output) -> int:
     """Print the findings as they come; exit status 1 for a problem."""
     config = None
     if run.config is None:
@@ -405,8 +421,9 @@ def doctor(run: DoctorArguments, output: Output) -> int:
     from mmcorl.tools.doctor import CostOptions, examine, machine
 
     asked = CostOptions(run.steps, run.gpu, run.tokens, run.rows, run.price)
+    quiet = progress.quiet or output.as_json
     findings = []
-    for finding in machine() if config is None else examine(config, quiet=output.as_json, asked=asked):
+    for finding in machine() if config is None else examine(config, quiet=quiet, asked=asked):
         findings.append(finding)
         if not output.as_json:
             print(f"{MARKS[finding.level]}  {finding.what}: {finding.sentence}", flush=True)

@@ -47,7 +47,7 @@ class Setting:
     choices: dict[str, str] = field(default_factory=dict)
     """The values that it may have; by name what each does, or an empty text where `meaning` says it."""
     open: bool = False
-    """Whether `package.module:function` of the user's own is a further choice."""
+    """Whether `file.py:name` of the user's own is a further choice."""
     may_change_on_resume: bool = False
 
     @property
@@ -230,7 +230,7 @@ def _item(setting: Setting) -> list[str]:
         lines.append(f"  <br>{setting.meaning}")
     if any(setting.choices.values()):
         lines += ["", *(f"    - `{name}`: {meaning}" for name, meaning in setting.choices.items())]
-        lines += ["    - `file.py:function` or `package.module:function`: your own", ""]
+        lines += ["    - `file.py:name`, or `package.module:name` of an installed package: your own", ""]
     elif setting.choices:
         lines.append(f"  <br>One of {', '.join(f'`{name}`' for name in setting.choices)}.")
     return lines

@@ -79,7 +79,7 @@ TrackerName = Literal["wandb", "trackio", "mlflow", "swanlab", "comet_ml", "aim"
 AdapterName = Annotated[
     str | None, AfterValidator(lambda name, info: name if name is None or info.context else importable(name))
 ]
-"""`pkg.module:Class`, or `file.py:Class`, which becomes the former."""
+"""`package.module:Class`, or `file.py:Class`, which becomes the former."""
 BenchmarkName = Annotated[
     str, AfterValidator(lambda name, info: importable(name) if ".py:" in name and not info.context else name)
 ]
@@ -126,7 +126,7 @@ class AgentSettings(Section):
     model: str
     """Checkpoint folder, hub id, or `zoo:NAME[,HABITS][@SEED]` (see `mmcorl zoo`)."""
     adapter: AdapterName = None
-    """`pkg.module:Class` or `file.py:Class` of a family from outside; by default chosen from config.json."""
+    """`package.module:Class` or `file.py:Class` of a family from outside; by default chosen from config.json."""
     coordinates: Convention | None = None
     """How this agent writes points and boxes: in pixels of the image as it sees it, in thousandths or fractions of the
     image's sides, ...; by default as its family does."""
@@ -200,7 +200,7 @@ class AnswerSettings(Section):
     relation: RelationName = "math"
     """When two answers are the same, for votes, rewards and validation sets: mathematics by value (`math`), other texts
     (`exact`, `text`, readings by edit distance `edit`, amounts `number`) or places in a picture (`point`, `points`,
-    `box`, `boxes`); or `package.module:function` for your own. Benchmarks keep their graders."""
+    `box`, `boxes`); or your own, `file.py:name`. Benchmarks keep their graders."""
     threshold: float | None = Field(default=None, gt=0, le=1)
     """Similarity from which two answers count as the same, for relations that are similarities: overlap of boxes (0.5),
     edit similarity (0.8), nearness of amounts and points (0.95). `mmcorl.answers.relations` has the defaults."""
@@ -223,7 +223,7 @@ class AnswerSettings(Section):
 class SupervisionSettings(Section):
     kind: RuleName = "ring"
     """Who teaches whom: a rule of `mmcorl.labels.rules`, such as the next agent (`ring`, Co-RL), oneself (`self`: TTRL)
-    or the known answers (`gold`: GT-Reward); or `package.module:function` for your own."""
+    or the known answers (`gold`: GT-Reward); or your own, `file.py:name`."""
     teachers: dict[str, str] | None = None
     """With `kind: map`: the teacher of every agent, such as {a: b, b: a}."""
     pair: str | None = None
@@ -254,7 +254,7 @@ class RewardSettings(Section):
     kind: RewardName = "match"
     """How a completion is rewarded: by a reward of `mmcorl.rewards`, such as 1 where its answer equals the pseudo-label
     (`match`) or how sure the model was (`entropy`, RENT; `self_certainty`, Intuitor), for which labels are only
-    recorded; or `package.module:function` for your own. `reward: KIND` is short for it."""
+    recorded; or your own, `file.py:name`. `reward: KIND` is short for it."""
     unanswered_entropy: float | None = Field(default=None, ge=0)
     """With `entropy`: a completion without an answer counts as one of this entropy, in nats (RENT's variant: 7.0)."""
     format: float = Field(default=0.0, ge=0)
@@ -277,7 +277,7 @@ class RewardSettings(Section):
 
 class ObjectiveSettings(Section):
     kind: ObjectiveName | None = None
-    """An objective by name (`mmcorl.algo.objectives`), or `package.module:function` for your own surrogate loss. A name
+    """An objective by name (`mmcorl.algo.objectives`), or your own surrogate loss, `file.py:name`. A name
     sets those of the settings below that are not written, and refuses other values of those that define it. The default
     is GRPO as in the paper. `gspo` and `cispo` differ from GRPO (with their aggregation) only where `minibatches` or
     `passes` is above 1."""
@@ -635,6 +635,14 @@ def _one_or_several(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
 
+def _as_text(value: Any) -> Any:
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+RowId = Annotated[str, BeforeValidator(_as_text, str | float)]
+"""The id of a row; where data have none, its number."""
+
+
 class LoggingSettings(Section):
     trackers: Annotated[
         tuple[TrackerName, ...], BeforeValidator(_one_or_several, TrackerName | tuple[TrackerName, ...])
@@ -643,9 +651,16 @@ class LoggingSettings(Section):
     `comet_ml` and `aim`, each with its own package. See docs/sharing.md."""
     gallery: int = Field(default=4, ge=0)
     """Prompts per evaluation step kept with images for the report, those where agents disagree first."""
-    probes: Resumable[int] = Field(default=4, ge=0)
+    probes: Resumable[
+        Annotated[
+            Annotated[int, Field(ge=0)] | tuple[RowId, ...],
+            BeforeValidator(_one_or_several, int | str | tuple[RowId, ...]),
+        ]
+    ] = 4
     """Fixed prompts that every agent answers `batch.completions` times (with episodes at least 8) at each evaluation,
-    to follow its votes over time; from the validation sets, or from the training data where there are none."""
+    to follow its votes over time: how many, chosen from the validation sets, or from the training data where there are
+    none; or which, as a list of row ids such as `[dots-200, bar-202]`, of a validation set, else of the training data.
+    SET/ID and train/ID say which of several rows with one id."""
     alarms: Literal["warn", "stop", "off"] = "warn"
     """What to do at signs of collapse (`mmcorl.run.diagnosis`), none of which needs a known answer: say so once, or
     checkpoint and stop."""

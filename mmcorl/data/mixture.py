@@ -49,6 +49,11 @@ class Mixture(Sequence[Prompt]):
             return [self.read(row)[0] for row in range(len(self))[index]]
         return self.read(index)[0]
 
+    def row_id(self, index: int) -> str:
+        """Return the id of a row, `SET/ID`, without reading anything else of it."""
+        number = bisect_right(self._starts, index) - 1
+        return f"{self._names[number]}/{self.parts[number].row_id(index - self._starts[number])}"
+
     def stored_row(self, index: int) -> tuple[int, int]:
         """Return the set of a row and the stored row in it, as `PromptSource.stored_row` does."""
         number = bisect_right(self._starts, index) - 1

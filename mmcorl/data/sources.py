@@ -94,6 +94,11 @@ class PromptSource(Sequence[Prompt]):
     def __iter__(self) -> Iterator[Prompt]:
         return (self.read(index)[0] for index in range(len(self)))
 
+    def row_id(self, index: int) -> str:
+        """Return the id of a row, without reading anything else of it."""
+        number = self._indices[index]
+        return self._row_id(number, self._stored_row(number, stored_columns([self._columns.id], self._table)))
+
     def stored_row(self, index: int) -> int:
         """Return the number of the stored row that a row was made of: several are, where a recipe reads a list."""
         row = self._indices[index]

@@ -30,6 +30,14 @@ class UnreadableRowError(ValueError):
     """A row that cannot be read at all, such as a line that is not JSON."""
 
 
+class NoFileError(UserError):
+    """A data source of which nothing is there."""
+
+    def __init__(self, sentence: str, source: str) -> None:
+        super().__init__(sentence)
+        self.source = source
+
+
 class Table(Protocol):
     """Rows by number; `columns` are the top-level names that occur in any row."""
 
@@ -169,7 +177,7 @@ def open_table(
     if path.exists():
         raise UserError(f"{source} is neither {', '.join(_FILE_SUFFIXES)} nor a folder; convert it to one of these")
     if not _HUB_ID.fullmatch(source):
-        raise UserError(f"data source {source!r} does not exist; check the path (relative to {Path.cwd()})")
+        raise NoFileError(f"data source {source!r} does not exist; check the path (relative to {Path.cwd()})", source)
     return _open_hub(source, split, config)
 
 
@@ -201,7 +209,9 @@ def _open_files(source: str, path: Path, split: str | None, config: str | None) 
     files = sorted(Path(name) for name in glob.glob(str(path), recursive=True)) or [path]
     files = [file for file in files if file.is_file()]
     if not files:
-        raise UserError(f"no file matches the data source {source!r}; check the path (relative to {Path.cwd()})")
+        raise NoFileError(
+            f"no file matches the data source {source!r}; check the path (relative to {Path.cwd()})", source
+        )
     suffixes = {file.suffix for file in files}
     if suffixes == {".parquet"}:
         return ArrowTable(_load_parquet(source, files), files[0].parent)

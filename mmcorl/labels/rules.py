@@ -2,7 +2,7 @@
 
 A rule is a function from `CohortRollouts` to labels and a row of `RULES`. No rule but `gold` sees a known answer. With
 two agents every rule that asks only peers is the ring. A user's own rule is named by `supervision.kind:
-package.module:function`.
+file.py:name`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mmcorl.answers.relation import Relation
 from mmcorl.errors import RunError
 from mmcorl.labels import adaptive
 from mmcorl.labels.voting import TieRule, Vote, majority
-from mmcorl.registry import Row, Table, check_call
+from mmcorl.registry import Row, Table, check_call, shown
 from mmcorl.types import Group, Prompt, PseudoLabel
 
 Elect = Callable[[Sequence[str | None], Prompt], Vote]
@@ -115,8 +115,9 @@ def apply_rule(name: str, rollouts: CohortRollouts) -> LabelTable:
     uids = [prompt.uid for prompt in rollouts.prompts]
     if [[uid(label) for label in row] for row in table] != [uids] * len(rollouts.pupils):
         raise RunError(
-            f"supervision rule {name!r} did not return a PseudoLabel for each of the {len(rollouts.pupils)} agents and "
-            f"{len(uids)} prompts, in their order and with text or None as answer: return labels[agent][prompt]"
+            f"supervision rule {shown(name)!r} did not return a PseudoLabel for each of the {len(rollouts.pupils)} "
+            f"agents and {len(uids)} prompts, in their order and with text or None as answer: return "
+            "labels[agent][prompt]"
         )
     return table
 

@@ -22,6 +22,7 @@ from mmcorl.data.mixture import Rows, load_mixture
 from mmcorl.data.recipes import places_of
 from mmcorl.data.row_parsing import BadRow
 from mmcorl.data.sources import load_prompts
+from mmcorl.data.tables import NoFileError
 from mmcorl.data.training_prompts import TrainingPrompts, hold_out
 from mmcorl.engines import require_heads
 from mmcorl.errors import UserError
@@ -30,6 +31,7 @@ from mmcorl.labels.rules import RULES
 from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.rewards import REWARDS
 from mmcorl.run.evaluation import HeldOut
+from mmcorl.run.probes import LOOKED_AT, TRAIN, named_probes, probe_prompts
 from mmcorl.run.progress import task, waiting
 from mmcorl.sandbox.process import open_sandbox
 from mmcorl.system.version import __version__
@@ -60,6 +62,8 @@ class Inputs:
     """Longest training prompt in tokens by agent."""
     data_check: Mapping[str, Any]
     """The record for data_check.json."""
+    probes: Sequence[tuple[str, Prompt]]
+    """Probe prompts, each with the name of its set."""
 
 
 def check_inputs(config: Config, earlier: Mapping[str, Any], suite: Suite | None, quiet: bool) -> Inputs:
@@ -71,7 +75,7 @@ def check_inputs(config: Config, earlier: Mapping[str, Any], suite: Suite | None
     """
     if config.answers.run_code:
         open_sandbox(run_code=True)
-    with waiting("opening the data", quiet=quiet):
+    with waiting("opening the data", quiet=quiet), _moved_data_named(config, resumes=bool(earlier)):
         sources = open_sources(config)
     encoders = open_encoders(config, quiet)
     require_image_readers(sources, encoders)
@@ -97,7 +101,11 @@ def check_inputs(config: Config, earlier: Mapping[str, Any], suite: Suite | None
     steps = config.steps or math.ceil((config.epochs or 1.0) * len(rows) / config.batch.prompts)
     prompts = TrainingPrompts(sources["train"], rows, config.batch.prompts, config.data_seed, config.supervision.pair)
     prompts.last = steps
-    return Inputs(encoders, prompts, validation, steps, train.longest, record)
+    if isinstance(asked := config.logging.probes, int):
+        probes = probe_prompts(validation or [HeldOut(TRAIN, prompts.sample(LOOKED_AT))], asked)
+    else:
+        probes = named_probes(asked, validation, sources["train"], rows)
+    return Inputs(encoders, prompts, validation, steps, train.longest, record, probes)
 
 
 def _about_held_out(held: int, rows: int) -> str:
@@ -122,6 +130,32 @@ def open_sources(config: Config) -> dict[str, Rows]:
         )
     sources: dict[str, Rows] = {"train": load_mixture(config.data.train, config.data.also, relation.form)}
     return sources | {part.name: load_prompts(part.data, relation.form) for part in config.validation.sets}
+
+
+@contextmanager
+def _moved_data_named(config: Config, *, resumes: bool) -> Iterator[None]:
+    """Where a run is resumed without its data, say which setting names their new place."""
+    try:
+        yield
+    except UserError as error:
+        missing = error if isinstance(error, NoFileError) else error.__cause__
+        if not resumes or not isinstance(missing, NoFileError):
+            raise
+        sections = {"data.train": config.data.train}
+        sections |= {f"data.also.{number}": part for number, part in enumerate(config.data.also)}
+        sections |= {f"validation.sets.{part.name}.data": part.data for part in config.validation.sets}
+        named = {f"{key}.source": part.source for key, part in sections.items()}
+        named |= {
+            f"{key}.views.{name}.source": view.source
+            for key, part in sections.items()
+            for name, view in part.views.items()
+            if view.source
+        }
+        key = next((key for key, source in named.items() if source == missing.source), "data.train.source")
+        pictures = "" if ".views." in key else f" (and {key.removesuffix('source')}image_root=FOLDER for its pictures)"
+        raise UserError(
+            f"{error}; a resumed run takes the same data from another place, {key}=PATH{pictures}, see docs/moving.md"
+        ) from error
 
 
 def open_encoders(config: Config, quiet: bool) -> list[PromptEncoder]:
@@ -195,6 +229,13 @@ def check_rows(
                     source, max_side=config.vision.max_side, lengths=lengths, on_progress=lambda *_: bar.advance()
                 )
             except DataError as error:
+                if earlier and "missing_image" in error.report.counts:
+                    section = "data.train" if name == "train" else f"validation.sets.{name}.data"
+                    raise DataError(
+                        f"{error}; for a resumed run they may lie in another place: {section}.image_root=FOLDER, see "
+                        "docs/moving.md",
+                        error.report,
+                    ) from error
                 limited = next((encoder for encoder in encoders if encoder.limited_by_engine()), None)
                 if (limited is None and not taken) or "too_long" not in error.report.counts:
                     raise

@@ -7,13 +7,16 @@ one without.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from difflib import get_close_matches
 from functools import partial
 from typing import Any, TypeVar
 
 from mmcorl.agent import Agent, Parallel, results
 from mmcorl.answers.relation import PairwiseRelation, Relation
 from mmcorl.answers.texts import same_words
+from mmcorl.data.mixture import Rows
+from mmcorl.errors import UserError
 from mmcorl.labels.voting import majority
 from mmcorl.run.evaluation import HeldOut
 from mmcorl.run.folder import Folder
@@ -22,6 +25,8 @@ from mmcorl.types import Group, Prompt
 
 Item = TypeVar("Item")
 PROBES = "probes.jsonl"
+TRAIN = "train"
+"""Set of a probe from the training data."""
 LOOKED_AT = 64
 """Training rows among which the probes are chosen where there is no validation set."""
 
@@ -59,6 +64,45 @@ def probe_prompts(sets: Sequence[HeldOut], count: int) -> list[tuple[str, Prompt
         share = (count - len(chosen)) // (len(sets) - number)
         chosen += [(held_out.name, prompt) for prompt in choose(held_out.prompts, share)]
     return chosen
+
+
+def named_probes(
+    ids: Sequence[str], sets: Sequence[HeldOut], rows: Rows, kept: Sequence[int]
+) -> list[tuple[str, Prompt]]:
+    """Return the prompts with these ids, each with the name of its set.
+
+    An id, or SET/ID, is looked for in the validation sets, then, also as train/ID, among the `kept` rows of the
+    training data. Raises UserError for an id without a row, an id of several validation sets, and a prompt named twice.
+    """
+    held: dict[str, list[tuple[str, Prompt]]] = {}
+    for held_out in sets:
+        for prompt in held_out.prompts:
+            for name in (prompt.row_id, f"{held_out.name}/{prompt.row_id}"):
+                held.setdefault(name, []).append((held_out.name, prompt))
+    trained = {} if held.keys() >= set(ids) else {rows.row_id(row): row for row in kept}
+    chosen: dict[str, tuple[str, Prompt]] = {}
+    for name in ids:
+        found = held.get(name, [])
+        place = trained.get(name, trained.get(name.removeprefix(TRAIN + "/")))
+        if not found and place is not None:
+            found = [(TRAIN, rows[place])]
+        if len(found) != 1:
+            raise UserError(f"logging.probes names {name!r}, {_unfit(name, found, held.keys(), trained.keys())}")
+        if found[0][1].uid in chosen:
+            raise UserError(f"logging.probes names the prompt of {name!r} twice: leave one out")
+        chosen[found[0][1].uid] = found[0]
+    return list(chosen.values())
+
+
+def _unfit(name: str, found: Sequence[tuple[str, Prompt]], held: Collection[str], trained: Collection[str]) -> str:
+    """Say why an id names no probe, and the way out."""
+    if found:
+        return f"which several sets have: write {' or '.join(f'{where}/{name}' for where, _ in found)}"
+    ids = [*held, *trained]
+    near = get_close_matches(name, ids, 1) or get_close_matches(name.rpartition("/")[2], ids, 1) or ids
+    return (
+        f"but no row that can be used has this id: take that of one in validation or training data, such as {near[0]!r}"
+    )
 
 
 class Probes:

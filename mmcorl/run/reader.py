@@ -14,6 +14,7 @@ from mmcorl.answers.relations import RELATIONS, RelationRow
 from mmcorl.config.yaml_loader import Loader
 from mmcorl.errors import UserError
 from mmcorl.labels.rules import RULES
+from mmcorl.registry import KEPT, shown
 from mmcorl.rewards import REWARDS, source_of_rewards
 from mmcorl.run.folder import read_json, read_jsonl
 
@@ -84,7 +85,14 @@ class RunFiles:
 
     @property
     def supervision_label(self) -> str:
-        return SUPERVISION_LABELS.get(self.supervision, self.supervision)
+        """`supervision` in words; a reward of the user's own comes with the rule: `ring, reward mine.py:short`."""
+        named, reward = self.supervision, str(dig(self.config, "reward", "kind") or "match")
+        files = [path.name for path in (self.path / KEPT).glob("*.py")]
+        if ":" not in reward or dig(self.config, "episode", "kind"):
+            return SUPERVISION_LABELS.get(named, shown(named, files))
+        setting = self.config.get("supervision")
+        rule = str((setting.get("kind") if isinstance(setting, Mapping) else setting) or "ring")
+        return f"{shown(rule, files)}, reward {shown(reward, files)}"
 
     @property
     def agents(self) -> list[str]:

@@ -35,11 +35,13 @@ from mmcorl.launch.process_setup import prepare_process
 from mmcorl.launch.ray_cluster import require_ray
 from mmcorl.policy.prompt_encoder import PromptEncoder
 from mmcorl.policy.prompt_styles import instruction_of, system_of
+from mmcorl.registry import shown
 from mmcorl.run.inputs import NAMED, check_rows, open_sources, require_image_readers
 from mmcorl.sandbox.process import open_sandbox
 from mmcorl.system import cuda
 from mmcorl.system.version import __version__
 from mmcorl.tools import cost
+from mmcorl.tools.own_code import called_once
 from mmcorl.tools.zoo import resolve
 from mmcorl.trainer import parity
 from mmcorl.trainer.memory import GIB, Budget, CachedRows, Shape, budget, cached_rows, ram, shape_of, together
@@ -53,6 +55,9 @@ USUAL_GPU = int(79.1 * GIB)
 
 SHOWN_CHARACTERS = 1500
 """Of a prompt, as an agent reads it."""
+
+MADE_UP = 3
+"""Rows that the user's own functions are tried on."""
 
 Level = Literal["ok", "note", "problem"]
 
@@ -168,8 +173,8 @@ def protocol(config: Config) -> Iterator[Finding]:
     yield Finding(
         "ok",
         "rewarded",
-        f"reward {config.reward.kind}, labels by {config.supervision.kind}; answers read by {answers.extraction}, "
-        f"equal by {answers.relation}{at}, {votes}",
+        f"reward {shown(config.reward.kind)}, labels by {shown(config.supervision.kind)}; "
+        f"answers read by {answers.extraction}, equal by {shown(answers.relation)}{at}, {votes}",
     )
 
 
@@ -313,6 +318,18 @@ def cuts_answers_off(config: Config, reader: PromptEncoder) -> Iterator[Finding]
         )
 
 
+def own_code(config: Config, rows: Sequence[Prompt]) -> Iterator[Finding]:
+    """Call the user's own functions once, on made-up answers to some rows."""
+    called: list[str] = []
+    try:
+        called += called_once(config, rows)
+    except (UserError, RunError) as error:
+        yield Finding("problem", "own code", f"on made-up answers to rows of your data, {error}")
+    else:
+        if called:
+            yield Finding("ok", "own code", f"called once on made-up answers: {', '.join(called)}")
+
+
 def known_answer_shown(config: Config, rows: Sequence[Prompt]) -> Iterator[Finding]:
     """Show a known answer that is a place, as it is read."""
     row = next((row for row in rows if row.gold is not None), None)
@@ -395,5 +412,6 @@ def _needed(config: Config, quiet: bool, found: _Found) -> Iterator[Finding]:
             yield _reads(reader, max(rows, key=lambda row: (len(row.turns), row.text.count(PLACE), len(row.images))))
             yield from cuts_answers_off(config, reader)
         yield from known_answer_shown(config, rows)
+        yield from own_code(config, rows[:MADE_UP])
     except (UserError, RunError, OSError) as error:
         yield Finding("problem", "data", str(error))

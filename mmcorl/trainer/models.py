@@ -128,10 +128,15 @@ def adamw(parameters: list[nn.Parameter], config: Config, lr: float) -> torch.op
     )
 
 
+def warmup_steps(total_steps: int, config: Config) -> int:
+    """Steps of a run whose learning rate is below the peak while it rises."""
+    return math.ceil(config.optimizer.warmup_ratio * total_steps)
+
+
 def learning_rate_factor(step: int, total_steps: int, config: Config) -> float:
     """Learning rate after `step` finished steps as a share of the peak: linear warm-up, then the schedule."""
     settings = config.optimizer
-    warmup = math.ceil(settings.warmup_ratio * total_steps)
+    warmup = warmup_steps(total_steps, config)
     if step < warmup:
         return (step + 1) / (warmup + 1)
     if settings.schedule == "constant":

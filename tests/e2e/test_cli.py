@@ -201,8 +201,15 @@ def test_another_seed_epochs_json_and_the_default_folder(
     monkeypatch.chdir(tmp_path)
     # Epochs count passes over the usable rows: 0.25 * 40 / 4 = 2.5 are 3 steps.
     new = changed(small_config(models), name="mine", steps=None, epochs=0.25, validation={"hold_out": 0})
-    assert main(["train", str(write_config(tmp_path, new)), "--json", "seed=1"]) == 0
+    # Half of 3 steps, rounded up, are 2 steps of warm-up.
+    rates = ["optimizer.lr=2e-5", "agents.qwen.lr=3e-6", "optimizer.warmup_ratio=0.5"]
+    assert main(["train", str(write_config(tmp_path, new)), "--json", "seed=1", *rates]) == 0
     output, errors = capsys.readouterr()
+    started = [line for line in errors.splitlines() if "parameters trained" in line]
+    assert [line.partition(" trained, ")[2] for line in started] == [
+        "lr 3e-6, 2 steps of warm-up",
+        "lr 2e-5, 2 steps of warm-up",
+    ]
     folder = tmp_path / "runs" / "mine"
     assert json.loads(output) == json.loads((folder / "summary.json").read_text())
     assert "step 3/3" in errors

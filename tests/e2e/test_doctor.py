@@ -87,8 +87,9 @@ def test_what_the_config_needs_and_is_missing_is_named_once_and_nothing_is_loade
 
 def test_a_model_that_cannot_be_reached_does_not_hide_what_else_there_is(config_file, capsys):
     overrides = ["agents.a.model=nobody/has-this", "data.train={source: nobody/has-these}"]
-    assert main(["doctor", str(config_file), *overrides]) == 1
-    out = capsys.readouterr().out
+    assert main(["doctor", str(config_file), "--quiet", *overrides]) == 1
+    out, err = capsys.readouterr()
+    assert err == ""
     assert "PROBLEM  models: a: There is no folder `nobody/has-this`" in out
     assert "memory: b: about " in out
     assert "PROBLEM  data: data source 'nobody/has-these'" in out

@@ -35,6 +35,7 @@ from mmcorl.rewards import Reward
 from mmcorl.run import checkpoints
 from mmcorl.run.inputs import open_encoders, open_sources
 from mmcorl.run.run_folder import RunFolder
+from mmcorl.tools.doctor import own_code
 from mmcorl.types import Completion, Group, Prompt, PseudoLabel
 from model_adapters.registry import adapter_for
 from paths import ROOT
@@ -314,10 +315,60 @@ def test_an_error_of_a_users_function_names_the_setting_and_the_line(
     monkeypatch.delitem(sys.modules, "odd", raising=False)
     load(config, ["reward=odd:reward"])
     group = Group("u", (Completion("1", "1", 1, "stop"),))
-    words = r"^reward 'odd:reward' raised ZeroDivisionError: .*odd\.py:2\): "
+    words = r"^reward 'odd\.py:reward' raised ZeroDivisionError: .*odd\.py:2\): "
     with open_relation("math") as relation, pytest.raises(RunError, match=words) as stopped:
         Reward(relation, "odd:reward")([group], [PseudoLabel("u", "1", "a")], [Prompt("u", "row", "?")])
     assert isinstance(stopped.value.__cause__, ZeroDivisionError)
+
+
+BROKEN = """
+def missing(answers, label):
+    return [float(one.lower() == label.answer.lower()) for one in answers]
+
+def single(answers):
+    return [1.0]
+
+def rule(rollouts):
+    return rollouts.nothing
+
+def relation(a, b):
+    return a.nothing
+
+def summed(ratio, advantages):
+    return (ratio * advantages).sum()
+
+def found(prompts, completions, lengths, truncated, entropy, relation):
+    return [len(QUESTIONS[prompt]) + n * e for prompt, n, e in zip(prompts, lengths, entropy)]
+
+QUESTIONS = {"?": "a row of the data", "!": "another"}
+"""
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("reward=broken.py:missing", r"reward 'broken\.py:missing' raised AttributeError: .*broken\.py:3\)"),
+        ("reward=broken.py:single", r"reward 'broken\.py:single' returned 1 numbers for the 4 completions"),
+        ("supervision.kind=broken.py:rule", r"supervision rule 'broken\.py:rule' raised AttributeError: .*py:9\)"),
+        ("answers.relation=broken.py:relation", r"answer relation 'broken\.py:relation' raised AttributeError"),
+        ("objective.kind=broken.py:summed", r"objective '.*summed' returned \(\) for 4 tokens"),
+        ("reward=broken.py:found", None),
+        ("reward=match", None),
+        *((override, None) for override in OVERRIDES[:4]),
+    ],
+)
+def test_doctor_calls_a_users_functions_on_answers_to_rows_of_the_data(
+    override: str, says: str | None, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (config.parent / "broken.py").write_text(BROKEN)
+    monkeypatch.delitem(sys.modules, "broken", raising=False)
+    rows = [Prompt("u", "1", "?"), Prompt("v", "2", "!", choices=("cat", "dog"))]
+    findings = [*own_code(load(config, [override]), rows)]
+    if says is None:
+        assert [finding.level for finding in findings] == ["ok"] * (override != "reward=match")
+    else:
+        assert [finding.level for finding in findings] == ["problem"]
+        assert re.search(says, findings[0].sentence)
 
 
 def test_a_file_beside_the_config_hides_no_module_of_python_from_child_processes(config: Path) -> None:
@@ -341,16 +392,16 @@ def test_the_page_on_python_runs(config: Path, monkeypatch: pytest.MonkeyPatch) 
         ("reward=nowhere:short", ("reward 'nowhere:short'", "No module named", "beside the config", "of a run")),
         ("reward=mine:shrot", ("has no 'shrot'", "did you mean 'short'?")),
         ("reward=mine:TINY", ("not a function but of type Benchmark",)),
-        ("reward=mine:read", ("takes 'row'", "completions")),
+        ("reward=mine:read", ("reward 'mine.py:read' takes 'row'", "completions")),
         ("reward=mine.short", ("there is no reward 'mine.short'", "package.module:name")),
         ("reward=broken:f", ("cannot be imported", "SyntaxError", "correct the module")),
         ("reward=exits:f", ("cannot be imported", "SystemExit", "correct the module")),
         ("reward=random:f", ("another module 'random'", "rename the file")),
         ("reward=builtins:max", ("has no signature",)),
-        ("reward=__main__:short", ("in the script itself", "file of its own", "my_file:short")),
-        ("supervision.kind=mine:same", ("supervision rule 'mine:same'", "rule(rollouts)")),
-        ("answers.relation=mine:read", ("answer relation 'mine:read'", "same(a, b, choices)")),
-        ("objective.kind=mine:same", ("objective 'mine:same' takes 'a'", "ratio")),
+        ("reward=__main__:short", ("in the script itself", "file of its own", "my_file.py:short")),
+        ("supervision.kind=mine:same", ("supervision rule 'mine.py:same'", "rule(rollouts)")),
+        ("answers.relation=mine:read", ("answer relation 'mine.py:read'", "same(a, b, choices)")),
+        ("objective.kind=mine:same", ("objective 'mine.py:same' takes 'a'", "ratio")),
         ("supervision.kind=rng", ("no supervision rule 'rng'", "did you mean 'ring'?")),
     ],
 )

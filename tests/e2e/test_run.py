@@ -254,6 +254,9 @@ def test_a_run_goes_on_with_the_same_data_in_another_place(
     there = ["train", str(run / "config.yaml"), "--run-dir", str(run), f"data.train.source={new / 'rows.jsonl'}"]
     before = (run / "metrics.jsonl").read_bytes()
     (run / "summary.json").unlink()
+    capsys.readouterr()
+    assert main(there[:-1]) == 2
+    assert "data.train.source=" in capsys.readouterr().err
     assert main(there) == 0
     assert (run / "metrics.jsonl").read_bytes() == before
     assert yaml.safe_load((run / "config.yaml").read_text())["data"]["train"]["source"] == str(new / "rows.jsonl")
@@ -262,6 +265,7 @@ def test_a_run_goes_on_with_the_same_data_in_another_place(
     (run / "summary.json").unlink()
     linked = [*there[:-1], f"data.train.source={tmp_path / 'rows.jsonl'}"]
     assert main(linked) == 2
+    assert "data.train.image_root=" in capsys.readouterr().err
     assert main([*linked, f"data.train.image_root={new}"]) == 0
     assert (run / "metrics.jsonl").read_bytes() == before
     (run / "summary.json").unlink()

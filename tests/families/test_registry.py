@@ -217,9 +217,9 @@ def test_two_claims_to_one_model_type(outside: Path) -> None:
 
 def test_a_spec_that_names_no_adapter(outside: Path) -> None:
     for spec, expected in (
-        ("outside_adapters.Good", "write it as file.py:Class or pkg.module:Class"),
-        ("outside_adapters:", "write it as file.py:Class or pkg.module:Class"),
-        ("../outside_adapters:Good", "write it as file.py:Class or pkg.module:Class"),
+        ("outside_adapters.Good", "write it as file.py:Class or package.module:Class"),
+        ("outside_adapters:", "write it as file.py:Class or package.module:Class"),
+        ("../outside_adapters:Good", "write it as file.py:Class or package.module:Class"),
         (f"{outside}/gone.py:Good", "There is no file"),
         ("no_such_module:Good", "No module named 'no_such_module'"),
         ("outside_adapters:Missing", "has no class `Missing`"),

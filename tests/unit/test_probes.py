@@ -6,15 +6,20 @@ import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
 
 from mmcorl.agent import in_turn
 from mmcorl.answers.relations import open_relation
+from mmcorl.config.schema import LoggingSettings
+from mmcorl.data.mixture import Rows, load_mixture
+from mmcorl.data.settings import DataSettings
+from mmcorl.errors import UserError
 from mmcorl.run.evaluation import HeldOut
 from mmcorl.run.folder import Folder
-from mmcorl.run.probes import Probes, choose, probe_prompts
+from mmcorl.run.probes import Probes, choose, named_probes, probe_prompts
 from mmcorl.types import Completion, Group, Prompt
 
 
@@ -55,6 +60,44 @@ def test_every_set_has_its_share_and_a_small_one_leaves_the_rest_to_others() -> 
     ]
     assert probe_prompts(sets, 0) == []
     assert [name for name, _ in probe_prompts(sets, 1)] == ["large"]
+
+
+def test_probes_are_named_by_row_of_a_validation_set_else_of_the_training_data(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"id": "{id}", "question": "{id}?"}}\n' for id in "abcd"))
+    (tmp_path / "more.jsonl").write_text('{"question": "the only one?"}\n')
+    data = [
+        DataSettings.model_validate({"source": str(tmp_path / "rows.jsonl"), "columns": {"id": "id"}}),
+        DataSettings(source=str(tmp_path / "more.jsonl")),
+    ]
+    alone, mixed = load_mixture(data[0], []), load_mixture(data[0], data[1:])
+    assert [alone.row_id(row) for row in range(4)] == ["a", "b", "c", "d"]
+    assert [mixed.row_id(row) for row in range(5)] == [row.row_id for row in mixed]
+
+    def text(*ids: str, rows: Rows = alone) -> list[tuple[str, str]]:
+        sets = [HeldOut("first", [Prompt("1", "a", "first a"), Prompt("2", "x", "first x")])]
+        sets.append(HeldOut("second", [Prompt("3", "x", "second x")]))
+        return [(name, prompt.text) for name, prompt in named_probes(ids, sets, rows, kept=[0, 2, 3])]
+
+    assert text() == []
+    assert text("c", "a") == [("train", "c?"), ("first", "first a")]
+    assert text("second/x", "train/a", "first/x") == [("second", "second x"), ("train", "a?"), ("first", "first x")]
+    assert text("rows.jsonl/d", rows=mixed) == [("train", "d?")]
+    for ids, says in (
+        ("b", "'b', but no row that can be used"),  # row 1, which is not kept
+        ("cc", "such as 'c'"),
+        ("train/x", "such as 'x'"),  # which is in validation sets
+        ("x", "first/x or second/x"),
+        (("a", "first/a"), "twice"),
+    ):
+        with pytest.raises(UserError, match=says):
+            text(*ids) if isinstance(ids, tuple) else text(ids)
+
+
+@pytest.mark.parametrize(
+    ("given", "read"), [(0, 0), (4, 4), ("dots-200", ("dots-200",)), (["a", 7], ("a", "7")), ([], ())]
+)
+def test_the_setting_is_a_number_or_row_ids(given: Any, read: Any) -> None:
+    assert LoggingSettings.model_validate({"probes": given}).probes == read
 
 
 class Says:

@@ -89,7 +89,7 @@ def test_the_command_prints_what_it_found(capsys):
     assert (found["key"], found["default"]) == ("optimizer.lr", 1e-6)
     assert main(["settings", "supervision.kind"]) == 0
     shown = capsys.readouterr().out
-    for name in ("ring", "random_peer", "package.module:function"):
+    for name in ("ring", "random_peer", "package.module:name"):
         assert name in shown
 
 
