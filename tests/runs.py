@@ -112,11 +112,14 @@ def records(run: Path, name: str) -> list[dict[str, Any]]:
 
 
 def contents(run: Path) -> dict[str, bytes]:
-    """What has to be equal after any number of kills: logs, final weights, the last checkpoint, by path."""
+    """What has to be equal after any number of kills: logs, final weights, the last checkpoint, by path.
+
+    Not the model card, which holds settings that change nothing in them.
+    """
     last = sorted((run / "checkpoints").glob("step_*/COMMIT"))[-1].parent
     files = [run / name for name in LOGS]
     files += [path for folder in (run / "final", run / "gallery", last) for path in folder.rglob("*") if path.is_file()]
-    return {str(file.relative_to(run)): file.read_bytes() for file in files if file.name != "COMMIT"}
+    return {str(file.relative_to(run)): file.read_bytes() for file in files if file.name not in ("COMMIT", "README.md")}
 
 
 def assert_same_run(run: Path, reference: Path) -> None:

@@ -18,7 +18,7 @@ from mmcorl.report.difference import (
 from mmcorl.report.page import duration, share
 from mmcorl.report.table import Align, Cell, Table, cells
 from mmcorl.report.unlabelled import is_blind, training_table
-from mmcorl.run.reader import SUPERVISION_LABELS, RunFiles, read_run
+from mmcorl.run.reader import RunFiles, read_run
 from mmcorl.run.summary import training
 
 SUPERVISION_STYLES = {"ring": "bold cyan", "self": "bold yellow", "gold": "bold magenta"}
@@ -69,6 +69,7 @@ def comparison_rows(runs: Sequence[RunFiles]) -> list[dict[str, Any]]:
                     {
                         "run": label,
                         "supervision": run.supervision,
+                        "method": run.supervision_label,
                         "agent": agent,
                         "model": run.models.get(agent),
                         "set": set_name or None,
@@ -132,8 +133,7 @@ def comparison_table(rows: Sequence[dict[str, Any]]) -> Table:
         lines, first = _lines(members), members[0]
         steps = _steps(first)
         spent = f"{steps} steps" if first["seconds"] is None else f"{steps} steps, {duration(first['seconds'])}"
-        label = SUPERVISION_LABELS.get(first["supervision"], first["supervision"])
-        facts = [first["run"], label, *([first["set"] or "–"] if several_sets else []), spent]
+        facts = [first["run"], first["method"], *([first["set"] or "–"] if several_sets else []), spent]
         while len(facts) > len(lines):
             facts[-2:] = [", ".join(facts[-2:])]
         style = SUPERVISION_STYLES.get(first["supervision"], "bold")
@@ -158,8 +158,7 @@ def accuracy_table(rows: Sequence[dict[str, Any]]) -> Table:
         members = list(of_run)
         groups[len(body)] = ""
         first = members[0]
-        label = SUPERVISION_LABELS.get(first["supervision"], first["supervision"])
-        facts = cells(first["run"], label, _steps(first), *([first["set"] or "–"] if several_sets else []))
+        facts = cells(first["run"], first["method"], _steps(first), *([first["set"] or "–"] if several_sets else []))
         for number, line in enumerate(_lines(members)):
             name, *values, _ = line
             named = facts if number == 0 else cells(*[""] * len(facts))
