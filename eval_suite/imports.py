@@ -25,7 +25,7 @@ from eval_suite.reporter import counted
 from eval_suite.row_files import read_rows
 from mmcorl.answers.places import SIDE, Form, is_bare_place, read_places
 from mmcorl.answers.relations import RELATIONS
-from mmcorl.data.settings import Corners
+from mmcorl.data.columns import Corners
 from mmcorl.errors import UserError
 from model_adapters.coordinates import Convention, Coordinates
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from eval_suite.grading.verdict import McqPolicy
 from mmcorl.config.errors import sentence
 from mmcorl.config.schema import AdapterName, EngineName, RelationName
-from mmcorl.data.settings import Corners
+from mmcorl.data.columns import Corners
 from mmcorl.errors import UserError
 from mmcorl.types import PromptStyle
 from model_adapters.coordinates import Convention

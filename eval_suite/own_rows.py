@@ -64,16 +64,15 @@ def answers_of(config: str) -> AnswerForm:
 
 def open_rows(source: str, changes: Sequence[str], answers: AnswerForm = MATHEMATICS) -> tuple[Any, list[str]]:
     """Open a source, columns by their usual names where none are set; return it and what to note of that."""
-    from mmcorl.data.recipes import holds_code, places_of
     from mmcorl.data.sources import load_prompts
 
     settings = data_settings(source, changes)
-    if holds_code(settings):
+    if settings.columns.tests is not None:
         raise UserError(
             f"{source} has coding problems, whose programs are only compared in training: evaluate on humaneval, mbpp "
             "or livecodebench, or leave columns.tests out"
         )
-    if answers.form is None and places_of(settings) is not None:
+    if answers.form is None and settings.places is not None:
         raise UserError(
             f"answers of {source} are places in pictures: say how they are compared, such as --relation box"
         )

@@ -46,9 +46,9 @@ from functools import lru_cache
 
 from eval_suite.benchmark import Benchmark, Row
 from eval_suite.items import Item
+from mmcorl.data.columns import Places
 from mmcorl.data.places import known_place
 from mmcorl.data.row_parsing import RowError
-from mmcorl.data.settings import Places
 
 PROMPT = "Please provide the bounding box coordinate of the region this sentence describes: "
 STORED = Places(unit="pixels", corners="xywh")

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 
 from mmcorl.answers.relations import RELATIONS
 from mmcorl.config.schema import CHECKS, COUNTING, SAMPLING, Config, EmaSettings, RaySettings, RewardSettings
-from mmcorl.data.recipes import holds_code
 from mmcorl.engines import ENGINES
 from mmcorl.interactions.prompts import room
 from mmcorl.labels.rules import RULES
@@ -76,7 +75,7 @@ def programs(config: Config) -> Iterator[str]:
     parts = {"data.train": config.data.train} | {f"data.also[{n}]": part for n, part in enumerate(config.data.also)}
     parts |= {f"validation set {part.name!r}": part.data for part in config.validation.sets}
     for where, data in parts.items() if not config.answers.run_code else ():
-        if holds_code(data):
+        if data.columns.tests is not None:
             yield (
                 f"{where} has coding problems, whose answers are what programs of the agents return: allow these to be "
                 "run with answers.run_code=true, best on a machine without data you would miss"

@@ -84,14 +84,17 @@ def as_begun(config: Config, run: Path) -> Config:
 
     A run that an earlier version began held none out. A folder that cannot be read is for whoever opens it to refuse.
     """
-    if "hold_out" in config.validation.model_fields_set or not (run / "config.yaml").is_file():
+    validation = config.validation
+    if "hold_out" in validation.model_fields_set or validation.sets or validation.benchmarks:
+        return config
+    if not (run / "config.yaml").is_file():
         return config
     try:
         raw = _read(run / "config.yaml").get("validation")
     except UserError:
         return config
     begun = raw.get("hold_out", 0.0) if isinstance(raw, dict) else 0.0
-    return config.model_copy(update={"validation": config.validation.model_copy(update={"hold_out": begun})})
+    return config.model_copy(update={"validation": validation.model_copy(update={"hold_out": begun})})
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -123,7 +126,11 @@ def resolve(
         return load(config, lines, method)
     if not isinstance(config, Config | Mapping):
         raise UserError(f"the config is of type {type(config).__name__}: give a path, a mapping or a Config")
-    raw = config.model_dump(mode="json") if isinstance(config, Config) else copy.deepcopy(dict(config))
+    raw = (
+        config.model_dump(mode="json", exclude_unset=True)
+        if isinstance(config, Config)
+        else copy.deepcopy(dict(config))
+    )
     return _changed(raw, method, lines)
 
 

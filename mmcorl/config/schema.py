@@ -18,6 +18,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    ModelWrapValidatorHandler,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -35,6 +36,7 @@ from mmcorl.types import PromptStyle
 from model_adapters.coordinates import Convention
 
 T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
 
 
 class MayChangeOnResume:
@@ -118,6 +120,13 @@ class Section(BaseModel):
         if isinstance(value, float) and math.isfinite(value) and abs(value) > MOST_FLOAT:
             raise ValueError(f"{value:.3g} is too large: write a number of at most {MOST_FLOAT:g}")
         return value
+
+
+def _filled(starting: Mapping[str, Any], raw: Mapping[str, Any], read: Callable[[Any], M]) -> M:
+    """Read a section with values that follow from others in it, which do not count as set by the user."""
+    section = read({**starting, **raw})
+    section.model_fields_set.intersection_update(raw)
+    return section
 
 
 class AgentSettings(Section):
@@ -342,13 +351,13 @@ class ObjectiveSettings(Section):
             )
         return value
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _named(cls, value: Any) -> Any:
+    def _named(cls, value: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
         kind = value.get("kind") if isinstance(value, dict) else None
         if not isinstance(kind, str) or kind not in OBJECTIVES:
-            return value
-        return {**OBJECTIVES[kind].starting, **OBJECTIVES[kind].defining, **value}
+            return read(value)
+        return _filled({**OBJECTIVES[kind].starting, **OBJECTIVES[kind].defining}, value, read)
 
     @model_validator(mode="after")
     def _possible(self, info: ValidationInfo) -> Self:
@@ -606,11 +615,11 @@ class ValidationSettings(Section):
     max_new_tokens: int | None = Field(default=None, ge=1)
     """Longest greedy completion; by default `sampling.max_new_tokens`."""
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _sets_hold_nothing_out(cls, raw: Any) -> Any:
+    def _sets_hold_nothing_out(cls, raw: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
         named = isinstance(raw, Mapping) and (raw.get("sets") or raw.get("benchmarks"))
-        return {"hold_out": 0.0, **raw} if named else raw
+        return _filled({"hold_out": 0.0}, raw, read) if named else read(raw)
 
     @model_validator(mode="after")
     def _hold_out_or_sets(self) -> Self:

@@ -2,7 +2,8 @@
 
 from mmcorl.data.batches import Batches
 from mmcorl.data.checks import DataCheck, DataError, Finding, check
-from mmcorl.data.settings import Columns, DataSettings, HoldOut, View, ViewColumns
+from mmcorl.data.columns import Columns
+from mmcorl.data.settings import DataSettings, HoldOut, View, ViewColumns
 from mmcorl.data.sources import PromptSource, load_prompts
 
 __all__ = [

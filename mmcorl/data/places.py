@@ -10,8 +10,8 @@ from typing import Any
 
 from mmcorl.answers.places import MOST, SIDE, Form, Place, parse_places, write_places
 from mmcorl.data.chats import is_chat, known_answer
+from mmcorl.data.columns import Places
 from mmcorl.data.row_parsing import RowError, require_short
-from mmcorl.data.settings import Places
 from model_adapters.coordinates import Coordinates
 from model_adapters.images import ImageError, upright_size
 

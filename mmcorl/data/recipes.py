@@ -10,9 +10,32 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from mmcorl.data.settings import Columns, DataSettings, Places, RecipeName
+from mmcorl.data.columns import Columns, Places
+
+RecipeName = Literal[
+    "math_level345",
+    "mmr1_math",
+    "open_r1",
+    "mathvision",
+    "wemath",
+    "kodcode",
+    "webinstruct",
+    "comas",
+    "refcoco",
+    "refcoco_lmms",
+    "pixmo_points",
+    "pixmo_count",
+    "docvqa",
+    "textvqa",
+    "chartqa",
+    "chartqa_lmms",
+    "screenspot",
+    "screenspot_v2",
+    "os_atlas",
+    "os_atlas_flat",
+]
 
 _ANSWER_TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
@@ -185,14 +208,3 @@ RECIPES: dict[RecipeName, Recipe] = {
         places=Places(unit="fractions"),
     ),
 }
-
-
-def places_of(settings: DataSettings) -> Places | None:
-    """Return how the known answers of a data set are written, where they are boxes or points."""
-    return settings.places or (RECIPES[settings.recipe].places if settings.recipe else None)
-
-
-def holds_code(settings: DataSettings) -> bool:
-    """Return whether a data set has coding problems, as far as its settings say."""
-    recipe = RECIPES[settings.recipe] if settings.recipe else None
-    return (settings.columns.tests or (recipe and recipe.columns.tests)) is not None

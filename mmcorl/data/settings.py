@@ -5,81 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from mmcorl.data.columns import Columns, Places, StrictModel
+from mmcorl.data.recipes import RECIPES, RecipeName
 from mmcorl.data.synthetic import SKILLS, Kind, distinct_rows
 
 RefuseOrSkip = Literal["refuse", "skip"]
-RecipeName = Literal[
-    "math_level345",
-    "mmr1_math",
-    "open_r1",
-    "mathvision",
-    "wemath",
-    "kodcode",
-    "webinstruct",
-    "comas",
-    "refcoco",
-    "refcoco_lmms",
-    "pixmo_points",
-    "pixmo_count",
-    "docvqa",
-    "textvqa",
-    "chartqa",
-    "chartqa_lmms",
-    "screenspot",
-    "screenspot_v2",
-    "os_atlas",
-    "os_atlas_flat",
-]
 
 _SYNTHETIC_ONLY = ("skills", "seed", "size")
 _FILES_ONLY = ("split", "config", "columns", "recipe", "places", "image_root", "outside_files", "images")
 
 
-class _Settings(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
-class Columns(_Settings):
-    """Which column of the source holds what. A dot reaches into nested columns: `extra_info.index`."""
-
-    question: str = "question"
-    """The question: text, or a chat, a list of {role, content} (OpenAI, verl) or {from, value} (ShareGPT), whose last
-    user turn asks. `<image>` in it is the place of an image."""
-    image: str | None = None
-    """One image or a list of them: bytes, {bytes, path}, an Image feature, `data:image/png;base64,...`, or a path under
-    `image_root`. Not needed where a chat holds its images itself."""
-    answer: str | None = None
-    """The known answer, for diagnostics and `supervision: gold` only. Each of a list is accepted; of a chat it is what
-    the last assistant turn commits to: name the column of the question for a chat that ends with its answer. A box or
-    points where `places` says how they are written."""
-    id: str | None = None
-    """A unique row id; without it rows are numbered from 0 in file order."""
-    choices: str | None = None
-    """Options of a multiple-choice row, appended as lettered lines: a list, {letter: value}, `A. 3; B. 4`."""
-    tag: str | None = None
-    """A slice for diagnostics, such as a level or a subject."""
-    tests: str | None = None
-    """Test code of a coding problem; a row where it is empty is none. The calls in it are the inputs on which programs
-    are compared; what it expects of them is not read, so a coding problem has no known answer. Programs are run only
-    with `answers.run_code`."""
-
-
-Corners = Literal["xyxy", "xywh"]
-
-
-class Places(_Settings):
-    """How known answers that are boxes or points are written. They are of the picture as it is after EXIF turning, and
-    are lists of numbers, objects such as {x, y} or {x1, y1, x2, y2}, or JSON of these."""
-
-    unit: Literal["pixels", "thousandths", "fractions", "percent"]
-    """What x is at the right edge and y at the bottom edge: width and height in pixels, 1000, 1 or 100."""
-    corners: Corners = "xyxy"
-    """What the four numbers of a box are: left, top, right, bottom, or left, top, width, height as in COCO."""
-
-
-class ViewColumns(_Settings):
+class ViewColumns(StrictModel):
     """Which column of a view's source holds what."""
 
     question: str = "question"
@@ -90,7 +28,7 @@ class ViewColumns(_Settings):
     """Where named, it must equal the row's own answer: a guard against rows that were joined wrongly."""
 
 
-class View(_Settings):
+class View(StrictModel):
     """A second wording of the questions, from another column of the data or from rows elsewhere joined by row id.
 
     In files of `mmcorl rephrase`, column `original_uid` ties each row to the content of the row it rewords: where it
@@ -123,7 +61,7 @@ class View(_Settings):
 ViewName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 
 
-class HoldOut(_Settings):
+class HoldOut(StrictModel):
     """A random share of the rows kept out of training, the same rows for every part and every run."""
 
     rows: int = Field(default=150, ge=1)
@@ -134,7 +72,7 @@ class HoldOut(_Settings):
     """Which part this block reads."""
 
 
-class DataSettings(_Settings):
+class DataSettings(StrictModel):
     """A set of prompts: where it is, how its columns are named, what happens to unusable rows."""
 
     source: str = Field(min_length=1)
@@ -216,4 +154,15 @@ class DataSettings(_Settings):
                 raise ValueError(f"size {self.size} is more than the {most} distinct rows of {self.source}; lower it")
         if "original" in self.views:
             raise ValueError("a view may not be named 'original', the name of the question itself; rename it")
+        return self
+
+    @model_validator(mode="after")
+    def _filled_by_the_recipe(self) -> DataSettings:
+        """Say what the recipe reads; what the user named stays, and alone counts as set."""
+        if self.recipe is not None:
+            recipe, named = RECIPES[self.recipe], self.columns.model_fields_set
+            chosen = {field: getattr(self.columns, field) for field in named}
+            columns = recipe.columns.model_copy(update=chosen)
+            columns.model_fields_set.intersection_update(named)
+            self.__dict__.update(columns=columns, places=self.places or recipe.places)
         return self

@@ -15,11 +15,12 @@ import numpy as np
 from mmcorl.answers.places import Form
 from mmcorl.data import row_parsing
 from mmcorl.data.chats import Asked, Chat, is_chat, known_answer, place_images, read_chat, require_question
+from mmcorl.data.columns import Columns
 from mmcorl.data.pictures import Pictures
 from mmcorl.data.places import CANONICAL, known_place, require_one_image, said
-from mmcorl.data.recipes import RECIPES, Recipe, places_of
+from mmcorl.data.recipes import RECIPES, Recipe
 from mmcorl.data.row_parsing import BadRow, RowError
-from mmcorl.data.settings import Columns, DataSettings, HoldOut
+from mmcorl.data.settings import DataSettings, HoldOut
 from mmcorl.data.synthetic import PICTURES
 from mmcorl.data.tables import (
     EachTable,
@@ -59,7 +60,7 @@ class PromptSource(Sequence[Prompt]):
         self._views = views
         self._indices = indices
         self._form = form
-        self._written = CANONICAL if settings.synthetic and form else places_of(settings)
+        self._written = CANONICAL if settings.synthetic and form else settings.places
         root = settings.image_root.expanduser() if settings.image_root else table.folder
         homes = (home_of(root), *table.homes) if settings.outside_files == "refuse" else None
         self._pictures = Pictures(root, homes, settings.image_root is not None, recipe is not None and recipe.coco)
@@ -169,7 +170,7 @@ class PromptSource(Sequence[Prompt]):
         notes: tuple[str, ...] = ("further_images",) if len(images) < len(stored) else ()
         question, calls = self._inputs(row, asked.question)
         answer = None if calls else self._optional(row, columns.answer)
-        if self._recipe is not None and not calls:
+        if self._recipe is not None and columns.answer == self._recipe.columns.answer and not calls:
             answer = self._recipe.answer(answer, row)
         if chat.answer is not None and columns.answer != columns.question:
             notes += ("answer_turn",)
@@ -309,7 +310,7 @@ def load_prompts(settings: DataSettings, form: Form | None = None) -> PromptSour
         if len(table) == 0:
             raise UserError(f"data source {settings.source!r} has no rows; give a source that has some")
         columns = _columns(settings, recipe, table)
-        if form is not None and columns.answer is not None and places_of(settings) is None:
+        if form is not None and columns.answer is not None and settings.places is None:
             raise UserError(
                 f"answers are of form {form!r}, so data source {settings.source!r} must say how column "
                 f"{columns.answer!r} writes places: set places.unit to pixels, thousandths, fractions or percent, or "
@@ -332,22 +333,25 @@ def load_prompts(settings: DataSettings, form: Form | None = None) -> PromptSour
 
 
 def _columns(settings: DataSettings, recipe: Recipe | None, table: Table) -> Columns:
-    named = settings.columns
-    columns = named
+    columns = settings.columns
+    wanted = columns.model_dump()
     if recipe is not None:
+        if recipe.columns.image is not None and columns.image is None and settings.images == "required":
+            raise UserError(
+                f"recipe {settings.recipe} has pictures in column {recipe.columns.image!r}, but columns.image is none: "
+                "leave it out, or ask without them by images=optional"
+            )
+        # By value: of a config that was written out, every column counts as set.
+        same = [field for field in wanted if wanted[field] == getattr(recipe.columns, field)]
         absent = [
             field
             for field in recipe.optional
-            if field not in named.model_fields_set
-            and row_parsing.top_level(getattr(recipe.columns, field), table.columns) not in table.columns
+            if field in same and row_parsing.top_level(wanted[field], table.columns) not in table.columns
         ]
-        chosen = {field: getattr(named, field) for field in named.model_fields_set}
-        columns = recipe.columns.model_copy(update={**dict.fromkeys(absent), **chosen})
-        if "answer" in chosen:
-            recipe = None
-    wanted = columns.model_dump()
-    if recipe is not None and recipe.answer_fallback in table.columns:
-        del wanted["answer"]  # either column of the two is enough
+        columns = columns.model_copy(update=dict.fromkeys(absent))
+        wanted |= dict.fromkeys(absent)
+        if "answer" in same and recipe.answer_fallback in table.columns:
+            del wanted["answer"]  # either column of the two is enough
     where = f"data source {settings.source!r}" + (f" (recipe {settings.recipe})" if settings.recipe else "")
     require_columns(table, wanted, where)
     return columns

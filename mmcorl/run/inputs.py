@@ -19,7 +19,6 @@ from mmcorl.config import BenchmarkSet, Config
 from mmcorl.data import check_cache
 from mmcorl.data.checks import DataCheck, DataError, check, overlap_warnings
 from mmcorl.data.mixture import Rows, load_mixture
-from mmcorl.data.recipes import places_of
 from mmcorl.data.row_parsing import BadRow
 from mmcorl.data.sources import load_prompts
 from mmcorl.data.tables import NoFileError
@@ -121,7 +120,7 @@ def open_sources(config: Config) -> dict[str, Rows]:
     """Open the training data, as `train`, and the validation sets."""
     relation = RELATIONS.find(config.answers.relation)
     sets = (config.data.train, *config.data.also, *(part.data for part in config.validation.sets))
-    placed = next((settings for settings in sets if places_of(settings) is not None), None)
+    placed = next((settings for settings in sets if settings.places is not None), None)
     if relation.form is None and placed is not None:
         raise UserError(
             f"answers of {placed.source!r} are places in pictures, but answers.relation is {relation.name!r}: use "

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from mmcorl.config import Config
-from mmcorl.data.recipes import RECIPES
 from mmcorl.data.synthetic import PICTURES
 from mmcorl.policy.prompt_styles import STYLES, instruction_of
 from mmcorl.report.table import Cell, Table, cells
@@ -75,8 +74,7 @@ class Comparison:
 def kind_of(config: Config) -> Kind:
     """Which of the paper's runs a config is like, by its training data."""
     train = config.data.train
-    pictures = train.recipe is not None and RECIPES[train.recipe].columns.image is not None
-    return "vlm" if pictures or train.columns.image or train.synthetic in PICTURES else "text"
+    return "vlm" if train.columns.image or train.synthetic in PICTURES else "text"
 
 
 def beside_the_paper(config: Config) -> list[Comparison]:

@@ -18,9 +18,9 @@ from eval_suite.reporter import Reporter
 from mmcorl.answers.relations import open_relation
 from mmcorl.config import Config
 from mmcorl.data import DataError, DataSettings, check, load_prompts
+from mmcorl.data.columns import Places
 from mmcorl.data.places import in_pixels, known_place
 from mmcorl.data.row_parsing import BadRow, RowError
-from mmcorl.data.settings import Places
 from mmcorl.errors import UserError
 from mmcorl.labels.voting import is_right
 from mmcorl.rewards import match, similarity

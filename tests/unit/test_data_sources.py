@@ -10,9 +10,12 @@ from pathlib import Path
 
 import datasets
 import pytest
+import yaml
 from PIL import Image
 
+from mmcorl import config as settings
 from mmcorl.data import DataSettings, check, load_prompts
+from mmcorl.data.recipes import RECIPES
 from mmcorl.data.row_parsing import BadRow
 from mmcorl.data.tables import UnreadableRowError, open_table
 from mmcorl.errors import UserError
@@ -253,6 +256,39 @@ def test_math_recipe_works_without_id_and_level_and_columns_beside_a_recipe_win(
     assert [(p.row_id, p.gold, p.tag) for p in plain] == [("0", "2", None), ("1", "3", None)]
     named = load_prompts(DataSettings(source=str(path), recipe="math_level345", columns={"id": "number"}))
     assert [p.row_id for p in named] == ["5", "6"]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_config_that_is_written_out_says_the_columns_of_its_recipe_and_keeps_the_users(name):
+    recipe = RECIPES[name]
+    data = {"source": "rows.json", "recipe": name, "columns": {"tag": None, "id": "nr"}, "images": "optional"}
+    sets = [{"name": "seen", "data": data}, {"name": "blind", "data": data | {"columns": {"image": None}}}]
+    changes = {"data": {"train": data, "also": [data]}, "validation": {"sets": sets}, "answers": {"run_code": True}}
+    config = settings.parse(settings.load("quickstart").model_dump(exclude_unset=True) | changes)
+    wanted = recipe.columns.model_dump() | {"tag": None, "id": "nr"}
+    written = yaml.safe_load(settings.dump(config))
+    assert written["data"]["train"]["columns"] == written["data"]["also"][0]["columns"] == wanted
+    assert written["validation"]["sets"][0]["data"]["columns"] == wanted
+    assert written["validation"]["sets"][1]["data"]["columns"] == recipe.columns.model_dump() | {"image": None}
+    assert config.data.train.places == recipe.places
+    for again in (settings.resolve(config, {}), settings.parse(written), settings.resolve(settings.parse(written), {})):
+        assert again == config
+        assert settings.dump(again) == settings.dump(config)
+    other = settings.resolve(config, {"data__train__recipe": "mmr1_math"}).data.train.columns
+    assert (other.question, other.image, other.tag, other.id) == ("problem", "images", None, "nr")
+
+
+def test_columns_named_beside_a_recipe_are_read_as_they_are(tmp_path):
+    row = {"problem": "x?", "solution": "<answer>1</answer>", "original_answer": "2", "clean": "3", "image": png(1)}
+    path = str(tmp_path / "rows.parquet")
+    datasets.Dataset.from_list([row]).to_parquet(path)
+    for columns, gold in (({}, "1"), ({"answer": "clean"}, "3"), ({"answer": None}, None)):
+        data = DataSettings(source=path, recipe="open_r1", columns=columns)
+        for settled in (data, DataSettings(**data.model_dump())):
+            assert [(prompt.gold, len(prompt.images)) for prompt in load_prompts(settled)] == [(gold, 1)]
+    blind = {"source": path, "recipe": "open_r1", "columns": {"image": None}}
+    assert "pictures in column 'image', but columns.image is none" in refusal(**blind)
+    assert [prompt.images for prompt in load_prompts(DataSettings(**blind, images="optional"))] == [()]
 
 
 # -- views -----------------------------------------------------------------------------------------------

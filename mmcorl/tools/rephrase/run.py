@@ -15,7 +15,6 @@ from mmcorl import __version__
 from mmcorl.answers import RELATION, Equivalence
 from mmcorl.config import Config
 from mmcorl.data import DataSettings, PromptSource, check, load_prompts
-from mmcorl.data.recipes import places_of
 from mmcorl.data.views import ORIGINAL, REASON
 from mmcorl.errors import RunError, UserError
 from mmcorl.llm_client import ReplyCache
@@ -137,7 +136,7 @@ def rephrase(
             f"{str(out)!r} exists and was not written by this command ({work_folder(out).name} is not beside it); move "
             "it away, or write to another file"
         )
-    if options.check == "solve" and places_of(source.settings) is not None:
+    if options.check == "solve" and source.settings.places is not None:
         raise UserError(
             f"--check solve compares solutions by value, and answers of {source.name} are places in pictures: check "
             "with compare or rules"
