@@ -6,10 +6,11 @@ two sizes. Here both are bicubic and rounded. Colour profiles are ignored, as in
 
 from __future__ import annotations
 
+import re
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
@@ -26,6 +27,13 @@ MAX_PIXELS = 2**26
 formats such as WebP and AVIF need as much again."""
 MAX_BYTES = 2**28
 """Maximum size of a file."""
+MAX_WORK = 2**31
+"""Maximum of scans times pixels of a JPEG, whose every scan passes over all pixels: 32 of the largest picture, 512 of
+one of 4 million pixels or fewer. Encoders write 1 to 10."""
+_MAX_MARKERS = 2**16
+"""Maximum of markers and stray bytes in front of a JPEG's first scan, which Pillow reads one by one."""
+_MAX_TILES = 2**18
+"""Maximum of the parts of a TIFF that are decoded one by one: the largest picture in tiles of 16 x 16."""
 _LARGE_PIXELS = 2**22
 """Images of more pixels are decoded one at a time, whatever the number of threads."""
 _BAND_PIXELS = 2**22
@@ -83,13 +91,11 @@ def load_image(
             "ones; switch it off."
         )
     name = _name(source)
-    with _opened(source, name, max_pixels) as image:
-        _check_shape(image, name, max_pixels)
-        with _LARGE if image.width * image.height > _LARGE_PIXELS else nullcontext():
-            rgb = _rgb(_first_frame(image, name, ours=image is not source), name)
-            size = _size(rgb.size, max_side)
-            # A copy, because an image as opened keeps its file.
-            rgb = rgb.copy() if size == rgb.size else rgb.resize(size, Image.Resampling.BICUBIC)
+    with _opened(source, name, max_pixels) as image, _one_at_a_time(image):
+        rgb = _rgb(_first_frame(image, name, ours=image is not source), name)
+        size = _size(rgb.size, max_side)
+        # A copy, because an image as opened keeps its file.
+        rgb = rgb.copy() if size == rgb.size else rgb.resize(size, Image.Resampling.BICUBIC)
     rgb.info.clear()  # a remaining orientation or transparent colour would be applied twice
     return rgb
 
@@ -100,18 +106,20 @@ def upright_size(source: bytes, *, max_pixels: int = MAX_PIXELS) -> tuple[int, i
     Pixels are decoded only in formats that need it.
     """
     name = _name(source)
-    with _opened(source, name, max_pixels) as image:
-        _check_shape(image, name, max_pixels)
-        with _LARGE if image.width * image.height > _LARGE_PIXELS else nullcontext():
-            try:
-                if image.format == "TIFF":
-                    image.load()  # which turns it
-                # A PNG may have EXIF behind its pixels, so asking for it decodes them.
-                plain = image.format == "PNG" and not any(mark in source for mark in _PNG_EXIF)
-                quarter = not plain and _orientation(image) >= 5
-            except Exception as error:  # plugins raise anything on malformed bytes
-                raise ImageError(_broken(name, error)) from error
+    with _opened(source, name, max_pixels) as image, _one_at_a_time(image):
+        try:
+            if image.format == "TIFF":
+                image.load()  # which turns it
+            # A PNG may have EXIF behind its pixels, so asking for it decodes them.
+            plain = image.format == "PNG" and not any(mark in source for mark in _PNG_EXIF)
+            quarter = not plain and _orientation(image) >= 5
+        except Exception as error:  # plugins raise anything on malformed bytes
+            raise ImageError(_broken(name, error)) from error
         return (image.height, image.width) if quarter else image.size
+
+
+def _one_at_a_time(image: Image.Image) -> AbstractContextManager[Any]:
+    return _LARGE if image.width * image.height > _LARGE_PIXELS else nullcontext()
 
 
 def _name(source: Any) -> str:
@@ -129,6 +137,7 @@ def _name(source: Any) -> str:
 def _opened(source: bytes | str | Path | Image.Image, name: str, max_pixels: int) -> Iterator[Image.Image]:
     """Open an image: header read, pixels not yet decoded."""
     if isinstance(source, Image.Image):
+        _check_shape(source, name, max_pixels)
         yield source
     elif isinstance(source, bytes):
         yield _open(BytesIO(source), name, max_pixels)
@@ -151,6 +160,42 @@ def _formats() -> tuple[str, ...]:
 
 
 def _open(stream: Any, name: str, max_pixels: int) -> Image.Image:
+    scans = _scans(stream, name)
+    image = _header(stream, name, max_pixels)
+    _check_shape(image, name, max_pixels)
+    tiles = len(getattr(image, "tile", ()))
+    if scans * max(image.width * image.height, _LARGE_PIXELS) > MAX_WORK or tiles > _MAX_TILES:
+        parts = f"{tiles:,} tiles" if tiles > _MAX_TILES else f"{scans:,} scans"
+        raise ImageError(f"{name} has {parts}, which take too long to decode; store it again or drop the row.")
+    return image
+
+
+_MARKER = re.compile(rb"\xff([^\x00\xff\xd0-\xd7])")
+_ALONE = b"\x01\xd8"
+"""Markers without a segment behind them."""
+
+
+def _scans(stream: Any, name: str) -> int:
+    """Count the scans of a JPEG by walking its segments; 0 for another format."""
+    start = stream.tell()
+    if stream.read(2) != b"\xff\xd8":
+        stream.seek(start)
+        return 0
+    data, at, scans, steps = stream.read(), 0, 0, 0
+    stream.seek(start)
+    while (marker := _MARKER.search(data, at)) is not None and marker[1] != b"\xd9":
+        steps += 1 + marker.end() - 2 - at if not scans else 0
+        if steps > _MAX_MARKERS:
+            raise ImageError(f"{name} has more than {_MAX_MARKERS:,} markers in its header; store it again.")
+        at = marker.end()
+        if marker[1] not in _ALONE:
+            # The length of a segment counts its own two bytes.
+            at += max(2, int.from_bytes(data[at : at + 2], "big"))
+        scans += marker[1] == b"\xda"
+    return scans
+
+
+def _header(stream: Any, name: str, max_pixels: int) -> Image.Image:
     # Pillow checks the header against one process-wide limit and only warns just above it. Our limit replaces it while
     # opening, and warnings are errors; the lock keeps threads from mixing limits.
     with _OPENING, warnings.catch_warnings():

@@ -9,11 +9,11 @@ from itertools import islice
 from typing import Any, Literal
 
 from eval_suite.grading.official import METRICS
-from eval_suite.grading.rules import RuleResult, without_answer
+from eval_suite.grading.rules import TOO_LONG, RuleResult, without_answer
 from eval_suite.items import Item, Response
 from mmcorl.answers.extract import Extraction, Mode, extract
 from mmcorl.answers.places import Canonical, Form, read_answer, read_places
-from mmcorl.answers.relation import Relation
+from mmcorl.answers.relation import LONGEST, Relation
 from mmcorl.answers.relations import RELATIONS, open_relation
 from mmcorl.errors import UserError
 from model_adapters.coordinates import Coordinates
@@ -84,7 +84,7 @@ def apply_relation(item: Item, response: Response, relation: Relation) -> RuleRe
     if answer is None:
         return without_answer(source, 0.0)
     score, right = score_of(answer, item, relation)
-    shown = "right" if right else "wrong"
+    shown = "right" if right else TOO_LONG if len(answer) > LONGEST else "wrong"
     if 0 < score < 1:
         shown = f"{score:.3f}, {shown}"
     return RuleResult(answer, True, False, right, f"by {item.metric or item.relation}: {shown}", score)
@@ -95,7 +95,7 @@ def score_of(answer: str, item: Item, relation: Relation) -> tuple[float, bool]:
     known = [gold for gold in (item.gold, *item.accepted) if gold]
     if not known:
         return 0.0, False
-    if item.metric is None:
+    if item.metric is None or len(answer) > LONGEST:
         score = max(relation.similarity(answer, gold, item.choices) for gold in known)
         return score, any(relation.same(answer, gold, item.choices) for gold in known)
     metric = METRICS[item.metric]

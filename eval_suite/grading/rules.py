@@ -19,6 +19,7 @@ from eval_suite.grading.verdict import McqPolicy
 from mmcorl.answers import Equivalence, extract
 from mmcorl.answers.numbers import constant_value
 from mmcorl.answers.parse import ParsedAnswer, parse, split_top_level
+from mmcorl.answers.relation import LONGEST
 
 _CACHED_QUESTION = 8192
 _NUMBERS = re.compile(r"-?[$0-9.,]{2,}|-?[0-9]+")
@@ -30,6 +31,7 @@ Reading = Literal["commitment", "last_number", "whole", "verbatim", "first_place
 """What the answer of a response is; see `eval_suite.items.Item`."""
 OUT_OF_TIME = "not shown to be equal in time"
 """The reason of a response whose comparison ran out of processor time; summaries count it."""
+TOO_LONG = f"over {LONGEST:,} characters, so not the same as any other text"
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,8 @@ def _compare(answer: str, reference: Reference, relation: Equivalence, mcq_polic
     gold = clean_gold(reference.gold)
     if not gold:
         return False, "the gold is blank"
+    if len(answer) > LONGEST and answer != gold:
+        return False, TOO_LONG
     choices = choices_of(reference)
     if choices is not None:
         # By far the commonest case: one letter against one letter.

@@ -13,10 +13,9 @@ from typing import Generic, TypeVar
 
 from mmcorl.answers.comparison import Comparison
 from mmcorl.answers.options import NamedOptions, match_options
-from mmcorl.answers.outputs import is_outputs
 from mmcorl.answers.parse import canonical_text, parse_value
-from mmcorl.answers.relation import Choices, Relation
-from mmcorl.answers.symbolic import MAX_EXPRESSION, Outcome, SymbolicPool, admissible
+from mmcorl.answers.relation import Choices, Relation, only_if_equal
+from mmcorl.answers.symbolic import MAX_EXPRESSION, Outcome, SymbolicPool, admissible, with_directed_bars
 from mmcorl.errors import UserError
 
 _DEGREES = re.compile(r"(?<![\d.])(\d{1,16}(?:\.\d{1,16})?)°")
@@ -102,7 +101,7 @@ class Equivalence(Relation):
             return False
         if a == b:
             return True
-        if is_outputs(a) or is_outputs(b):
+        if only_if_equal(a, b):
             return False
         if not choices and _same_spelling(a, b):
             return True
@@ -181,6 +180,9 @@ class Equivalence(Relation):
             return "different", 0.0
         a, b = sorted(_DEGREES.sub(r"\\frac{\1\\pi}{180}", text) for text in (a, b))
         if not (admissible(a) and admissible(b)) or _mix_cases(a, b):
+            return "different", 0.0
+        a, b = with_directed_bars(a), with_directed_bars(b)
+        if not (a and b):
             return "different", 0.0
         known = self._proofs.get((a, b))
         if known is not None:

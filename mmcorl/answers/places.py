@@ -175,8 +175,11 @@ def iou(a: Place, b: Place) -> float:
 
 def _overlaps(a: Array, b: Array) -> Array:
     """IoU of every box of a (n, 4) with every one of b (m, 4): (n, m)."""
-    sides = np.minimum(a[:, None, 2:], b[None, :, 2:]) - np.maximum(a[:, None, :2], b[None, :, :2])
-    shared = sides.clip(0).prod(-1)
+    width, height = (
+        (np.minimum(a[:, None, i + 2], b[None, :, i + 2]) - np.maximum(a[:, None, i], b[None, :, i])).clip(0)
+        for i in (0, 1)
+    )
+    shared = width * height
     area_a, area_b = ((boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]) for boxes in (a, b))
     return shared / (area_a[:, None] + area_b - shared)
 
@@ -201,6 +204,12 @@ def _matched(a: str, b: str, alike: Callable[[Array, Array], Array]) -> float:
 
     rows, columns = linear_sum_assignment(table, maximize=True)
     return min(1.0, 2 * math.fsum(table[rows, columns]) / (len(left) + len(right)))
+
+
+def most_of_sets(a: str, b: str) -> float:
+    """What the similarity of two sets is at most, by their sizes alone."""
+    n, m = len(parse_places(a)), len(parse_places(b))
+    return 2 * min(n, m) / (n + m) if n + m else 1.0
 
 
 def overlap(a: str, b: str) -> float:

@@ -47,6 +47,8 @@ class RelationRow(Row):
     form: Form | None = None
     """What answers are, where they are places in a picture: the function gets `[x1, y1, x2, y2]` and the like in
     thousandths of its sides. None for texts as they are written."""
+    bound: Callable[[str, str], float] | None = None
+    """Of a similarity that takes long: a cheap number that it never exceeds."""
     measure: str = "similarity"
     """What a similarity is called in tables and charts."""
 
@@ -67,7 +69,7 @@ class RelationRow(Row):
         return self.name, hashlib.sha256(source.encode()).hexdigest()[:8]
 
 
-RELATION = ("mmcorl-answers", "6")
+RELATION = ("mmcorl-answers", "7")
 """Name and version of the built-in relation, stored beside every score; any changed verdict raises the version."""
 
 
@@ -141,6 +143,7 @@ for row in (
         measure="matched nearness",
         threshold=0.95,
         form="points",
+        bound=places.most_of_sets,
     ),
     RelationRow(
         "box",
@@ -156,6 +159,7 @@ for row in (
         places.overlap_of_sets,
         identity=("boxes", "1"),
         form="boxes",
+        bound=places.most_of_sets,
         measure="matched IoU",
     ),
 ):
@@ -220,7 +224,7 @@ def _relation(row: RelationRow, threshold: float | None) -> Relation:
         return value
 
     if row.graded:
-        return SimilarityRelation(compare, row.threshold if threshold is None else threshold)
+        return SimilarityRelation(compare, row.threshold if threshold is None else threshold, row.bound)
     return PairwiseRelation(lambda a, b, choices: compare(a, b, choices) == 1)
 
 

@@ -22,6 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
+from mmcorl.answers.numbers import GREEK
 from mmcorl.errors import RunError
 
 Outcome = Literal["same", "different", "timeout"]
@@ -49,6 +50,8 @@ _REFUSED = re.compile(
     r"|\\(?:left|right)(?![A-Za-z])"
 )
 _COMMAND = re.compile(r"\\[A-Za-z]+")
+_PIECE = re.compile(r"\\[A-Za-z]+|\\.|.", re.DOTALL)
+_CONSTANTS = GREEK | {r"\pi", r"\infty"}
 # `2 h 35` is a time, `x2` a name and `cm2` a unit, not products; neither is the value of a function.
 _NO_PRODUCT = re.compile(
     r"[A-Za-z] ?\d|(?<![\\_])[fghFGHPQ](?:_\w)?\(|(?<![\\_])[A-Za-z](?:_\w)?\( ?(?:-?[\d.]+|[A-Za-z]) ?\)"
@@ -74,6 +77,35 @@ def admissible(text: str) -> bool:
         if any(len(number) > 4 or int(number) > _MAX_EXPONENT for number in numbers):
             return False
     return True
+
+
+def with_directed_bars(text: str) -> str:
+    """Spell the bars of absolute values `\\lvert` and `\\rvert`; empty where they do not pair up.
+
+    The parser cannot tell an opening bar from a closing one: of `|x||y||z|` it tries all pairings, takes a wrong one,
+    and needs more than the square of their number. A bar closes behind an operand where one is open, else it opens.
+    """
+    if "|" not in text:
+        return text
+    pieces, open_bars, operand = [], [0], False
+    for piece in _PIECE.findall(text):
+        if piece == "|":
+            operand = operand and open_bars[-1] > 0
+            open_bars[-1] += -1 if operand else 1
+            piece = r"\rvert " if operand else r"\lvert "
+        elif piece[-1] in "([{":
+            open_bars.append(0)
+            operand = False
+        elif piece[-1] in ")]}":
+            if open_bars.pop():
+                return ""
+            operand = True
+        elif piece[-1].isalnum():
+            operand = piece[0] != "\\" or piece in _CONSTANTS
+        elif piece in "+-*/=<>,:^_":
+            operand = False
+        pieces.append(piece)
+    return "" if open_bars[-1] else "".join(pieces)
 
 
 def _balanced(text: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,9 @@ from mmcorl.types import Prompt
 Lengths = Mapping[str, tuple[Callable[[Prompt], int], int]]
 """By agent: a function from a prompt to its length in tokens, and the limit."""
 
+SLOW = 5.0
+"""Processor seconds that the images of a row may take before the check names the row."""
+_SLOW_ROW = f"over {SLOW:g} s to decode the images of row "
 LISTED = 20
 """Listed findings per kind; all are counted."""
 
@@ -111,6 +115,8 @@ class DataCheck:
         notes = "".join(
             f", {kind} for {count} row(s)"
             if kind.startswith(KEPT)
+            else f", {kind}"
+            if kind.startswith(_SLOW_ROW)
             else f", {kind.replace('_', ' ')} left out of {count} row(s)"
             for kind, count in self.notes.items()
         )
@@ -198,12 +204,14 @@ def _read_all(source: Rows, max_side: int) -> Iterator[tuple[Prompt, tuple[str, 
             prompt, notes = source.read(index)
         except BadRow as bad:
             return bad
+        began = time.thread_time()
         for image in prompt.images:
             try:
                 load_image(image, max_side)
             except ImageError as error:
                 return BadRow("corrupt_image", str(error), prompt.row_id)
-        return prompt, notes
+        slow = (f"{_SLOW_ROW}{prompt.row_id}",) if time.thread_time() - began > SLOW else ()
+        return prompt, (*notes, *slow)
 
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         for start in range(0, len(source), _CHUNK):

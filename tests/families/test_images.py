@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageFile, ImageOps
 
 from model_adapters.base import AdapterError
-from model_adapters.images import MAX_RATIO, MIN_SIDE, ImageError, load_image
+from model_adapters.images import MAX_RATIO, MIN_SIDE, ImageError, load_image, upright_size
 
 SIDE = 32  # above MIN_SIDE and below max_side, so nothing is resized and pixels can be compared exactly
 
@@ -55,6 +55,29 @@ def photo(width: int = 40, height: int = 30) -> Image.Image:
     """A picture without symmetry: red grows to the right, green downwards."""
     y, x = np.mgrid[0:height, 0:width]
     return Image.fromarray(np.stack([x * 6, y * 8, (x + y) * 3], axis=-1).astype(np.uint8))
+
+
+def progressive(scans: int, size: int = 200) -> bytes:
+    """A picture whose last scan stands there again and again."""
+    data = encoded(Image.new("RGB", (size, size), "red"), "JPEG", progressive=True)
+    last, own = data.rindex(b"\xff\xda"), data.count(b"\xff\xda")
+    return data[:last] + data[last:-2] * (scans - own + 1) + data[-2:]
+
+
+def test_a_jpeg_that_is_decoded_too_often_or_whose_header_never_ends_is_refused() -> None:
+    red = pixel(load_image(progressive(10)))
+    assert pixel(load_image(progressive(512))) == red
+    with pytest.raises(ImageError, match="513 scans"):
+        load_image(progressive(513))
+    with pytest.raises(ImageError, match="37 scans"):
+        upright_size(progressive(37, 8000))
+    plain = encoded(Image.new("RGB", (50, 50), "red"), "JPEG")
+    # What looks like markers within a segment or in front of nothing is none.
+    comment = b"\xff\xfe" + (2 + 6000).to_bytes(2) + b"\xff\xda\0\2" * 1500
+    assert pixel(load_image(plain[:2] + comment + plain[2:])) == red
+    for fill in (b"\xff\xfe\0\2" * 70_000, b"\xff" * 70_000, b"\xff" * 70_000 + b"\0"):
+        with pytest.raises(ImageError, match="markers"):
+            load_image(plain[:2] + fill + plain[2:])
 
 
 # -- colours ---------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from test_answers_extract import ANSWERS
 
 from mmcorl.answers import Equivalence, canonical
+from mmcorl.answers.symbolic import with_directed_bars
 from mmcorl.errors import UserError
 from paths import ROOT, cases
 
@@ -179,6 +180,29 @@ def test_a_comparison_that_takes_too_much_processor_time_is_ended_and_counted() 
         assert relation.same(*ALGEBRA)
         assert relation._pool.pids == [worker]
         assert relation.timeouts == 1
+
+
+BARS = {
+    "||x|-1|": r"\lvert \lvert x\rvert -1\rvert ",
+    "|x||y||z|": r"\lvert x\rvert \lvert y\rvert \lvert z\rvert ",
+    r"\frac{|-x|}{2}|y_1|": r"\frac{\lvert -x\rvert }{2}\lvert y_1\rvert ",
+    r"\sin|\pi|": r"\sin\lvert \pi\rvert ",
+    "x|y|z": r"x\lvert y\rvert z",
+    "|x|+(2-|y|)": r"\lvert x\rvert +(2-\lvert y\rvert )",
+    "x|y": "",
+    "(|x)|": "",
+    r"\{x|y\}": "",
+    "2x": "2x",
+}
+
+
+def test_bars_open_and_close() -> None:
+    assert {text: with_directed_bars(text) for text in BARS} == BARS
+    with Equivalence(timeout=1.0) as relation:
+        assert relation.same("|x|" * 40, "|x|^{40}")
+        assert not relation.same("|x|" * 40, "|x|^{39}")
+        assert relation.same("|x+1||y-1||z|", "|z||1-y||1+x|")
+        assert relation.timeouts == 0
 
 
 def test_a_pair_that_runs_out_of_its_first_share_is_asked_again() -> None:

@@ -12,11 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eval_suite.grading import GRADER, Grader, clean_gold, grade, parse_options
+from eval_suite.grading.alike import Relations, apply_relation
 from eval_suite.grading.options import plain_options
-from eval_suite.grading.rules import OUT_OF_TIME
+from eval_suite.grading.rules import OUT_OF_TIME, TOO_LONG
 from eval_suite.harnesses import rule_grader
 from eval_suite.items import Item, Response
 from mmcorl.answers import RELATION, Equivalence
+from mmcorl.answers.relation import LONGEST
 from mmcorl.errors import UserError
 from paths import CASES, DATA, cases
 
@@ -266,6 +268,18 @@ def test_a_comparison_out_of_time_is_named() -> None:
             verdict = grade(r"\boxed{(2,\infty)}", "A" if choices else slow, choices=choices, relation=short)
             assert (verdict.correct, verdict.reason) == (False, OUT_OF_TIME), choices
         assert grade(r"\boxed{7}", "5", relation=short).reason == "not shown to be equal"
+
+
+def test_an_answer_that_is_too_long_to_read_is_named(relation: Equivalence) -> None:
+    long = "1" * (LONGEST + 1)
+    verdict = grade(f"<answer>{long}</answer>", "11", relation=relation)
+    assert (verdict.correct, verdict.reason) == (False, TOO_LONG)
+    assert grade(f"<answer>{long}</answer>", long, relation=relation).correct
+    for metric, known in ((None, "STOP"), ("anls", "STOP")):
+        item = Item("docvqa", "1", "?", gold=known, relation="edit", metric=metric)
+        with Relations() as relations:
+            result = apply_relation(item, Response("docvqa", "1", 0, f"<answer>{long}</answer>"), relations.of(item))
+        assert (result.score, result.reason.endswith(TOO_LONG)) == (0.0, True)
 
 
 def test_threads_share_one_relation(relation: Equivalence) -> None:

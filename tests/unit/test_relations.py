@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmcorl.answers.places import iou, parse_places, write_places
-from mmcorl.answers.relation import SimilarityRelation
+from mmcorl.answers.places import iou, most_of_sets, parse_places, write_places
+from mmcorl.answers.relation import LONGEST, SimilarityRelation
 from mmcorl.answers.relations import RELATIONS, open_relation
 from mmcorl.errors import RunError, UserError
 from mmcorl.labels.voting import majority
@@ -212,3 +212,31 @@ def test_the_order_of_comparing_is_no_part_of_a_vote():
     for _ in range(10):
         rng.shuffle(answers)
         assert sorted(majority(answers, relation).counts) == expected
+
+
+@pytest.mark.parametrize("name", RELATIONS)
+def test_an_answer_without_a_bound_of_length_is_the_same_as_its_equal_alone(name: str) -> None:
+    long = "9" * (LONGEST + 1)
+    with open_relation(name) as relation:
+        assert relation.same(long, long)
+        assert relation.similarity(long, long + " ") == relation.similarity("[5, 5]", long) == 0.0
+        assert relation.classes([long, long + "0", long]) == [0, 1, 0]
+
+
+@given(*[st.lists(BOX.map(lambda one: parse_places(one)[0]), max_size=5).map(write_places)] * 2)
+def test_sets_of_boxes_are_at_most_as_alike_as_their_sizes_allow(a: str, b: str) -> None:
+    assert RELATIONS["boxes"].function(a, b) <= most_of_sets(a, b) + 1e-12
+
+
+def test_a_vote_compares_no_sets_whose_sizes_decide() -> None:
+    boxes = [(n, n, n + 9, n + 9) for n in range(0, 90, 10)]
+    asked = []
+
+    def compare(a: str, b: str, _: object) -> float:
+        asked.append((a, b))
+        return float(RELATIONS["boxes"].function(a, b))
+
+    relation = SimilarityRelation(compare, 0.5, most_of_sets)
+    sets = [write_places(boxes[:size]) for size in (9, 8, 2)]
+    assert relation.classes(sets) == [0, 0, 1]  # 16/17; 4/11 and 4/10
+    assert asked == [tuple(sorted(sets[:2]))] * len(asked)
