@@ -1,6 +1,6 @@
 """Attention of many segments in one call: without masks, without padding, without a kernel's plan for each new shape.
 
-Flat rows hold the segments one after the other. torch has such a kernel for GPUs alone, and versions before 2.13 know
+Flat rows hold the segments one after the other. torch has such a kernel for GPUs alone, and versions before 2.11 know
 it without what is needed here, so it is tried on a small example before it is used: `obstacle` says why it cannot be.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from inspect import signature
 from typing import Any
 
 import torch
@@ -37,6 +38,8 @@ def _of_torch(query: Tensor, key: Tensor, value: Tensor, segments: Segments, win
     """The flash kernel of torch, for bf16 and fp16."""
     from torch.nn.attention.varlen import varlen_attn  # takes more than a second to import
 
+    # torch 2.11 takes fewer heads of keys than of queries without being asked to.
+    grouped = {"enable_gqa": query.shape[1] != key.shape[1]} if "enable_gqa" in _arguments(varlen_attn) else {}
     return varlen_attn(  # type: ignore[return-value]
         query,
         key,
@@ -47,8 +50,13 @@ def _of_torch(query: Tensor, key: Tensor, value: Tensor, segments: Segments, win
         segments.max_k,
         scale=scale,
         window_size=window,
-        enable_gqa=query.shape[1] != key.shape[1],
+        **grouped,
     )
+
+
+@lru_cache
+def _arguments(function: Callable[..., Any]) -> frozenset[str]:
+    return frozenset(signature(function).parameters)
 
 
 Kernel = Callable[[Tensor, Tensor, Tensor, Segments, Window, Any], Tensor]

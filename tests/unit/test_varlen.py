@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -81,6 +83,38 @@ def test_too_little_memory_says_nothing_of_a_kernel(monkeypatch: pytest.MonkeyPa
         varlen.obstacle(CPU, torch.bfloat16, 2, 64, varlen.CAUSAL)
     full.clear()
     assert varlen.obstacle(CPU, torch.bfloat16, 2, 64, varlen.CAUSAL) is None
+
+
+def of_2_10(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, is_causal=False, return_aux=None):  # type: ignore[no-untyped-def]
+    raise AssertionError("called without a scale and a window")
+
+
+def of_2_11(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, return_aux=None, scale=None, window_size=(-1, -1)):  # type: ignore[no-untyped-def]
+    """Fewer heads of keys are taken as they come, as by the operator below it."""
+    return loop(query, key, value, varlen.Segments(cu_seq_q, cu_seq_k, max_q, max_k), window_size, scale)
+
+
+def of_2_13(query, key, value, *where, return_aux=None, scale=None, window_size=(-1, -1), enable_gqa=False):  # type: ignore[no-untyped-def]
+    if query.shape[1] != key.shape[1] and not enable_gqa:
+        raise ValueError("expected as many heads of keys as of queries")
+    return of_2_11(query, key, value, *where, scale=scale, window_size=window_size)
+
+
+@pytest.mark.parametrize(("groups", "window"), [(2, varlen.CAUSAL), (1, varlen.FULL), (3, (7, 0))])
+@pytest.mark.parametrize(
+    ("function", "obstacle"),
+    [(of_2_10, "got an unexpected keyword argument 'scale'"), (of_2_11, None), (of_2_13, None)],
+    ids=["2.10", "2.11", "2.13"],
+)
+def test_the_signatures_of_torch(
+    function: Any, obstacle: str | None, groups: int, window: varlen.Window, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel of 2.11 has no `enable_gqa` and needs none; that of 2.10 has neither scale nor window."""
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", function)
+    varlen._tried.cache_clear()
+    found = varlen._tried(varlen._of_torch, CPU, torch.bfloat16, groups, 64, window)
+    varlen._tried.cache_clear()
+    assert found is None if obstacle is None else obstacle in (found or "")
 
 
 @pytest.mark.parametrize("window", [None, 1, 5, 40])
