@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from rapidfuzz.distance import Levenshtein
-
 from eval_suite.grading.vqa import vqa_accuracy
 
 RELAXED = 0.05
@@ -31,6 +29,8 @@ def anls(answer: str, accepted: Sequence[str]) -> float:
 
 
 def _distance(a: str, b: str) -> int:
+    from rapidfuzz.distance import Levenshtein
+
     return Levenshtein.distance(" ".join(a.lower().split()), " ".join(b.lower().split()))
 
 

@@ -6,8 +6,6 @@ import math
 import re
 import unicodedata
 
-from rapidfuzz.distance import Levenshtein
-
 _SPACES = re.compile(r"\s+")
 _AMOUNT = re.compile(
     r"(?:\$\s?([-+]?)|([-+]?)(?:\$\s?)?)((?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,3})?)"
@@ -51,6 +49,8 @@ def _outer(char: str) -> bool:
 
 def edit_similarity(a: str, b: str) -> float:
     """1 - edit distance / length of the longer text, without case and with single spaces (as ANLS of DocVQA counts)."""
+    from rapidfuzz.distance import Levenshtein  # only here, so that a machine lent with torch alone can do without
+
     left, right = (_SPACES.sub(" ", _unwrapped(text)).strip().casefold() for text in (a, b))
     return Levenshtein.normalized_similarity(left, right)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-from rapidfuzz.distance import Levenshtein
-
 from mmcorl.answers.texts import edit_similarity
 
 Edit = tuple[str, str]
@@ -21,6 +19,8 @@ def edits(reading: str, known: str) -> list[Edit]:
 
     Letters are compared as the relation `edit` does, whatever their case and with single spaces.
     """
+    from rapidfuzz.distance import Levenshtein
+
     said, wanted = (_SPACES.sub(" ", text).strip() for text in (reading, known))
     if edit_similarity(said, wanted) < ALIKE:
         return [(kind, text) for kind, text in (("del", wanted), ("ins", said)) if text]

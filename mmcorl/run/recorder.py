@@ -102,9 +102,7 @@ class Recorder:
         self.stop_requested = False
         self.names = [agent.name for agent in config.agents]
         self.probes = Probes(folder, self.names, probes, relation)
-        self.trackers = Trackers(
-            folder.path, ("tensorboard", *config.logging.trackers), config.model_dump(mode="json"), self.step
-        )
+        self.trackers = Trackers(folder.path, config.logging.trackers, config.model_dump(mode="json"), self.step)
         self._clock = PhaseClock()
         self._compared = self._comparisons()
         self._unwritten: StepRecord | None = None
