@@ -44,6 +44,8 @@ CELLS: dict[str, list[tuple[str, int, int, int]]] = {
     + [(LLAMA, p, c, k) for p, c in ((32, 256), (128, 128), (512, 64)) for k in (2, 8)],
 }
 """(family, tokens of a prompt, of a completion, K) by name."""
+TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2}
+"""Largest relative difference of the first norms."""
 KEEPING = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "17179869184", "MALLOC_ARENA_MAX": "1"}
 """glibc told to give nothing back to the system."""
 
@@ -95,7 +97,7 @@ def race(cell: tuple[str, int, int, int], checkpointing: bool, options: argparse
                 steps = [turn(us, them) for _ in range(rounds)]
     first = [step["norm"] for step in steps[0]]
     apart = abs(first[0] - first[1]) / first[1]
-    if not apart < options.tolerance:
+    if not apart < TOLERANCE[options.dtype]:
         raise RuntimeError(f"the first gradients have the norms {first[0]} (ours) and {first[1]}: not the same step")
     ours, theirs = ([pair[number] for pair in steps[options.warmup :]] for number in (0, 1))
     return {
@@ -265,7 +267,6 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--warmup", type=int, default=1, help="rounds that are not counted")
     parser.add_argument("--repeat", type=int, default=3, help="rounds of which the median is taken")
     parser.add_argument("--allocator", choices=("default", "keeping"), default="default", help="glibc's, on both sides")
-    parser.add_argument("--tolerance", type=float, default=1e-4, help="largest relative difference of the first norms")
     return parser
 
 
