@@ -16,7 +16,8 @@ from eval_suite.options import CodeOptions, EvalOptions, PoolOptions
 from eval_suite.pipeline import evaluate, open_sandbox
 from eval_suite.reporter import SILENT, Reporter
 from eval_suite.results import Evaluation, Result, is_evaluation, labels_of, open_evaluations
-from eval_suite.tables import check_one_table, comparison_table, csv_text, score_tables
+from eval_suite.tables import check_one_table, comparison_table, csv_text, score_tables, title
+from eval_suite.tasks import by_problems
 from mmcorl.answers import Equivalence
 from mmcorl.errors import UserError
 from mmcorl.report.table import Table
@@ -31,12 +32,14 @@ class Comparison(Result):
     """B against A, benchmark by benchmark."""
 
     benchmarks: tuple[Paired, ...]
+    left_out: tuple[str, ...] = ()
+    """Benchmarks that the two were asked in different forms, which have no comparison, each in a sentence."""
 
     def as_dict(self) -> list[dict[str, Any]]:
         return [paired.as_dict() for paired in self.benchmarks]
 
     def tables(self) -> list[Table]:
-        return [comparison_table(self.benchmarks)]
+        return [comparison_table(self.benchmarks, self.left_out)]
 
 
 @dataclass(frozen=True)
@@ -83,14 +86,21 @@ def compare(a: Folder, b: Folder, *, asked_differently: bool = False) -> Compari
     with Equivalence() as relation:
         first, second = (evaluation.scored(relation) for evaluation in _opened([a, b]))
     shared = [name for name in first if name in second]
-    if not shared:
-        names = [str(_path(folder)) for folder in (a, b)]
-        raise UserError(
-            f"{names[0]} and {names[1]} have no benchmark in common: they hold {list(first)} and {list(second)}"
-        )
-    return Comparison(
-        tuple(compare_scored(first[name], second[name], asked_differently=asked_differently) for name in shared)
+    names = [str(_path(folder)) for folder in (a, b)]
+    forms = [by_problems(each) for each in (first, second)]
+    apart = tuple(
+        f"{title(name)} was asked in different forms, {' and '.join(forms[0][name])} in {names[0]} and "
+        f"{' and '.join(forms[1][name])} in {names[1]}, which do not compare: evaluate both in one form."
+        for name in forms[0]
+        if name in forms[1] and not {*forms[0][name]} & {*forms[1][name]}
     )
+    if not shared:
+        raise UserError(
+            f"{names[0]} and {names[1]} have no benchmark in common: "
+            + (apart[0].rstrip(".") if apart else f"they hold {list(first)} and {list(second)}")
+        )
+    pairs = [compare_scored(first[name], second[name], asked_differently=asked_differently) for name in shared]
+    return Comparison(tuple(pairs), apart)
 
 
 def table(*folders: Folder) -> ScoreTable | comas.ComasResults:

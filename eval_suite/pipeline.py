@@ -254,6 +254,9 @@ class EvalJob:
         lines.append(graded + (f", which reads the last {options.judge_end:,} characters" if options.judge_end else ""))
         if self.protocol is not None:
             lines.append(f"protocol {self.protocol}: " + ("; ".join(self.departures) or "nothing departs from it"))
+        forms = [(name, BENCHMARKS[name].form_of) for name in self.generation if name in BENCHMARKS]
+        if named := ", ".join(f"{title(origin)} as {name}" for name, origin in forms if origin):
+            lines.append(f"forms: {named}")
         trained = trained_with(self.model)
         asked = {how.style for how in self.generation.values()} - {OWN_PROMPT}
         if trained is not None and asked and trained.prompt.style not in asked:

@@ -41,6 +41,7 @@ class Protocol:
         return {**self.settings, **({} if trained else self.untrained), **self.by_benchmark.get(benchmark, {})}
 
 
+_PICTURES = "mathvision", "mathvision_testmini", "mathverse", "mathvista", "wemath"
 PROTOCOLS: Mapping[ProtocolName, Protocol] = {
     "paper-text": Protocol(
         {
@@ -53,18 +54,20 @@ PROTOCOLS: Mapping[ProtocolName, Protocol] = {
         },
         untrained={"chat_template": "off"},
         # The mean of avg@8 over three seeds is the mean of 24 responses. LiveCodeBench has its harness's defaults.
-        by_benchmark={"amc": {"samples": 24}, "livecodebench": {"temperature": 0.2, "max_new_tokens": 2000}},
+        by_benchmark={"amc_release": {"samples": 24}, "livecodebench": {"temperature": 0.2, "max_new_tokens": 2000}},
         forms={
-            "gsm8k": "gsm8k_five_shot",
+            "amc": "amc_release",
+            "gsm8k": "gsm8k_five_turns",
             "gpqa_diamond": "gpqa_diamond_boxed",
             "humaneval": "humaneval_instruct",
             "mbpp": "mbpp_instruct",
         },
-        continued={"humaneval": "humaneval_completion", "mbpp": "mbpp"},
+        continued={"gsm8k": "gsm8k_five_shot", "humaneval": "humaneval_completion", "mbpp": "mbpp"},
     ),
     "paper-vlm": Protocol(
         {"style": "as-trained", "chat_template": "on", "samples": 1, "temperature": 0.0, "max_new_tokens": 16384},
         untrained={"style": "paper_boxed"},
+        forms={name: f"{name}_release" for name in _PICTURES},
         groups=("pictures",),
         judge_end=6000,
     ),

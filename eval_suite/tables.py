@@ -15,7 +15,7 @@ from eval_suite.asked import ASKED, asked_differences, protocol_of, shown
 from eval_suite.metrics.intervals import wilson
 from eval_suite.metrics.paired import Paired, facts_difference
 from eval_suite.reporter import counted
-from eval_suite.tasks import BENCHMARKS, suites
+from eval_suite.tasks import BENCHMARKS, by_problems, suites
 from mmcorl.errors import UserError
 from mmcorl.report.table import Align, Cell, Table, cells, csv
 
@@ -62,8 +62,8 @@ def _key(official: str) -> str:
     return ", ".join(word for word in words if word)
 
 
-def comparison_table(compared: Sequence[Paired]) -> Table:
-    """Return the table of a paired comparison, one row per benchmark.
+def comparison_table(compared: Sequence[Paired], left_out: Sequence[str] = ()) -> Table:
+    """Return the table of a paired comparison, one row per benchmark; `left_out` are further notes.
 
     Raises ValueError when there is nothing to compare, or when the rows are about different evaluations.
     """
@@ -106,7 +106,7 @@ def comparison_table(compared: Sequence[Paired]) -> Table:
     ]
     if len(compared) > 1:
         notes.append(f"{len(compared)} tests in one table: p is not corrected for their number.")
-    return Table(f"{b} against {a}", columns, rows, notes)
+    return Table(f"{b} against {a}", columns, rows, [*notes, *left_out])
 
 
 def csv_text(summaries: Summaries) -> str:
@@ -239,10 +239,7 @@ Members = Sequence[Sequence[str]]
 def _means(columns: Sequence[Column]) -> dict[str, Members]:
     """The suites whose members are all there, each form in one aggregation, less those within another."""
     names = [name for name, _ in columns]
-    forms: dict[str, list[str]] = {}
-    for name in dict.fromkeys(names):
-        if name in BENCHMARKS and names.count(name) == 1:
-            forms.setdefault(BENCHMARKS[name].form_of or name, []).append(name)
+    forms = by_problems(name for name in names if names.count(name) == 1)
     whole = {suite: members for suite, members in suites().items() if forms.keys() >= set(members)}
     return {
         suite: [forms[name] for name in members]
@@ -334,6 +331,10 @@ def _asked_differently(summaries: Summaries) -> dict[str, str]:
             parts.append(f"{key} " + ", ".join(f"{value} ({', '.join(who)})" for value, who in labels.items()))
         if parts:
             marks[name] = "; ".join(parts)
+    for forms in by_problems(name for _, summary in summaries for name in summary["benchmarks"]).values():
+        for name in forms if len(forms) > 1 else ():
+            others = " and ".join(title(other) for other in forms if other != name)
+            marks[name] = "; ".join([*([marks[name]] if name in marks else []), f"in another form than {others}"])
     return marks
 
 

@@ -11,9 +11,10 @@ closes), `no_answer`, `no_answer_rate` (another response without an answer), `ou
 because the comparison took too long),
 `judge_recovered`, `judge_refused`, `judge_failed`, `judge_unclear`, `judge_pending` (could be judged, were not);
 `unasked` (items that could not be put to the model), `sub_scores`, `caveats` (why official ones are left out), `asked`
-(prompt and sampling; null for responses from elsewhere), `grader`, `judge`, `full_n`, `items` (hash of ids and
-fingerprints), for votes `tie_rule`, `ties`, for code `sandbox`. Where answers are scored and not only right or wrong:
-`score` (the mean), `score_name`, `score_interval`, and `headline`, whether it is the score that the benchmark reports.
+(prompt and sampling; null for responses from elsewhere), `form_of` (the benchmark of which this is another form),
+`grader`, `judge`, `full_n`, `items` (hash of ids and fingerprints), for votes `tie_rule`, `ties`, for code `sandbox`.
+Where answers are scored and not only right or wrong: `score` (the mean), `score_name`, `score_interval`, and
+`headline`, whether it is the score that the benchmark reports.
 """
 
 from __future__ import annotations
@@ -109,6 +110,7 @@ def summarise(
                 "caveats": list(benchmark.caveats(members, shares)) if benchmark else [],
                 **_counts(members, graded, judge),
                 "asked": (asked or {}).get(name),
+                "form_of": benchmark.form_of if benchmark else None,
                 "grader": dict(grader),
                 "sandbox": list(sandbox) if members[0].kind == "code" else None,
                 "unasked": unasked_items[name],

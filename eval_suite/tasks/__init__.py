@@ -14,7 +14,7 @@ from __future__ import annotations
 import difflib
 import pkgutil
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 
 from eval_suite.benchmark import Benchmark, Loaded, SubScores
@@ -125,6 +125,14 @@ def parse_benchmarks(texts: Sequence[str] | str, *, own_rows: bool = False) -> d
     return sources
 
 
+def by_problems(names: Iterable[str]) -> dict[str, list[str]]:
+    """Group benchmarks by the one whose problems they ask: itself, and other forms of it."""
+    forms: dict[str, list[str]] = {}
+    for name in dict.fromkeys(names):
+        forms.setdefault((name in BENCHMARKS and BENCHMARKS[name].form_of) or name, []).append(name)
+    return forms
+
+
 def suites() -> dict[str, tuple[str, ...]]:
     """Sets of benchmarks whose plain mean the paper prints: members by name of the set."""
     members: dict[str, list[str]] = {}
@@ -147,4 +155,4 @@ def listing() -> str:
     return "\n".join([*lines, ""])
 
 
-__all__ = ["BENCHMARKS", "Benchmark", "Loaded", "SubScores", "listing", "parse_benchmarks", "suites"]
+__all__ = ["BENCHMARKS", "Benchmark", "Loaded", "SubScores", "by_problems", "listing", "parse_benchmarks", "suites"]

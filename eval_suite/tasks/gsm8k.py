@@ -6,9 +6,10 @@ Licence  MIT.
 Metric   accuracy of one answer.
 Forms    `gsm8k` is zero-shot, graded by the answer that a response commits to. `gsm8k_five_shot` is the form of the
          paper's column, lm-evaluation-harness's `gsm8k`: five solved problems, then the question; the response ends
-         where it begins another question, and its last number is the answer. The two are not comparable. The harness
-         draws five training problems for each question with a generator that depends on its version; here they are the
-         first five, for every question.
+         where it begins another question, and its last number is the answer. `gsm8k_five_turns` is the same with each
+         solved problem as a turn of its own, as the harness asks with `--apply_chat_template`. No two are comparable.
+         The harness draws five training problems for each question with a generator that depends on its version; here
+         they are the first five, for every question.
 Traps
 - Golds have thousands separators (`#### 1,450`). Rows have no id: it is a hash of the question here.
 """
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from eval_suite.benchmark import Benchmark, Row, content_ids
 from eval_suite.grading.gold import clean_gold
@@ -67,21 +69,37 @@ SHOTS: Sequence[tuple[str, str]] = (
 )
 """The first five rows of the training split (MIT, Cobbe et al.), letter by letter; they are in no scored split."""
 _BEGIN = "Question:"
-FIVE_SHOT = "".join(f"{_BEGIN} {question}\nAnswer: {answer}\n\n" for question, answer in SHOTS)
+
+
+def _asked(question: str) -> str:
+    return f"{_BEGIN} {question}\nAnswer:"
+
+
+FIVE_SHOT = "".join(f"{_asked(question)} {answer}\n\n" for question, answer in SHOTS)
+FIVE_TURNS = tuple((_asked(question), answer) for question, answer in SHOTS)
+
+
+def _behind_five(row: Row, name: str, before: str = "", **turns: Any) -> Item:
+    item = read(row)
+    return replace(
+        item,
+        benchmark=name,
+        question=before + _asked(item.question),
+        question_for_eval=item.question,  # a judge needs no examples
+        reading="last_number",
+        stops=(_BEGIN,),
+        **turns,
+    )
 
 
 def read_five_shot(row: Row) -> Item:
     """One row behind five solved ones; raises RowError."""
-    item = read(row)
-    question = f"{FIVE_SHOT}{_BEGIN} {item.question}\nAnswer:"
-    return replace(
-        item,
-        benchmark="gsm8k_five_shot",
-        question=question,
-        question_for_eval=item.question,  # a judge needs no examples
-        reading="last_number",
-        stops=(_BEGIN,),
-    )
+    return _behind_five(row, "gsm8k_five_shot", before=FIVE_SHOT)
+
+
+def read_five_turns(row: Row) -> Item:
+    """One row behind five solved ones in turns; raises RowError."""
+    return _behind_five(row, "gsm8k_five_turns", shots=FIVE_TURNS)
 
 
 GSM8K = Benchmark(
@@ -108,4 +126,8 @@ GSM8K_FIVE_SHOT = replace(
     form_of="gsm8k",
     read=read_five_shot,
     prompt_style="plain",
+)
+
+GSM8K_FIVE_TURNS = replace(
+    GSM8K_FIVE_SHOT, name="gsm8k_five_turns", title="GSM8K 5-shot in turns", read=read_five_turns
 )

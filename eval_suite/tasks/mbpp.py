@@ -80,16 +80,19 @@ def _asked(text: str, tests: Sequence[str]) -> str:
     return _ASK.format(text=text, tests="\n".join(tests)) + _BEGIN + "\n"
 
 
-FEW_SHOT = "".join(_asked(text, tests) + code + f"\n{_DONE}\n\n" for text, tests, code in _SHOTS)
+def _stored(code: str) -> str:
+    return code.replace("\n", "\r\n")  # the harness has the line ends of the data set
+
+
+FEW_SHOT = "".join(_asked(text, tests) + _stored(code) + f"\n{_DONE}\n\n" for text, tests, code in _SHOTS)
 
 
 def _instructed(text: str, tests: Sequence[str]) -> str:
     return _INSTRUCT.format(text=text, tests="\n".join(tests[:3]))
 
 
-# The harness has the line ends of the data set.
 INSTRUCT_SHOTS = tuple(
-    (_instructed(text, tests), _BEGUN + code.replace("\n", "\r\n") + "\n" + _FENCE) for text, tests, code in _SHOTS
+    (_instructed(text, tests), _BEGUN + _stored(code) + "\n" + _FENCE) for text, tests, code in _SHOTS
 )
 
 
@@ -107,7 +110,7 @@ def _item(name: str, row: Row, question: str, **turns: Any) -> Item:
 
 def read(row: Row) -> Item:
     """One row as an item with the 3-shot prompt; raises RowError."""
-    return _item("mbpp", row, FEW_SHOT + _asked(row.text("text").strip(), row.texts("test_list")))
+    return _item("mbpp", row, FEW_SHOT + _asked(row.text("text"), row.texts("test_list")))
 
 
 def read_zero_shot(row: Row) -> Item:

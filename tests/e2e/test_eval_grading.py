@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from eval_suite import compare, grade_file, pool, table
+from eval_suite.tasks import BENCHMARKS
 from evaluations import Cli, cli, evaluation, write_rows
 from mmcorl.errors import RunError, UserError
 from openai_server import OpenAIServer, fail, say
@@ -165,6 +166,29 @@ def test_what_may_not_stand_side_by_side_is_refused(cli: Cli, tmp_path: Path) ->
         assert "is given twice" in cli.refused(name, a, a)
     assert "have no benchmark in common" in cli.refused("compare", a, other)
     assert "differ in items" in cli.refused("ensemble", a, other)
+
+
+def test_one_benchmark_in_two_forms_is_not_compared(cli: Cli, tmp_path: Path) -> None:
+    rows = write_rows(tmp_path / "g.jsonl", [{"question": "How many?", "answer": "Count.\n#### 3"}])
+    (item,) = BENCHMARKS["gsm8k"].load(rows).items
+    answers = write_rows(tmp_path / "answers.jsonl", [{"id": item.id, "response": "\\boxed{3}"}])
+    usual, turns = (
+        grade_file(answers, benchmark=f"{name}={rows}", out=tmp_path / name).folder.path
+        for name in ("gsm8k", "gsm8k_five_turns")
+    )
+    assert json.loads((turns / "summary.json").read_text())["benchmarks"]["gsm8k_five_turns"]["form_of"] == "gsm8k"
+    said = cli.refused("compare", usual, turns)
+    assert f"GSM8K was asked in different forms, gsm8k in {usual} and gsm8k_five_turns in {turns}" in said
+    assert "in another form than GSM8K 5-shot in turns" in " ".join(cli("table", usual, turns).split())
+    # Where another benchmark is shared, the comparison is of that one and says so.
+    for name in ("items.jsonl", "responses.jsonl", "rule.jsonl"):
+        shared = (usual / name).read_text().replace("gsm8k", "sums")
+        for folder in (usual, turns):
+            (folder / name).write_text((folder / name).read_text() + shared)
+    for folder in (usual, turns):
+        grade_file(folder)
+    assert [paired["benchmark"] for paired in compare(usual, turns).as_dict()] == ["sums"]
+    assert "GSM8K was asked in different forms" in " ".join(cli("compare", usual, turns).split())
 
 
 @pytest.mark.slow

@@ -7,9 +7,11 @@ import json
 import random
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from eval_suite.generation import Generation
@@ -24,6 +26,7 @@ from eval_suite.tasks.gsm8k import SHOTS
 from evaluations import trained_copy, write_rows
 from mmcorl.errors import UserError
 from mmcorl.policy.prompt_styles import instruction_of, system_of
+from paths import FIXTURES
 
 
 def job(model: str, names: Any, **options: Any) -> EvalJob:
@@ -47,20 +50,19 @@ def test_text_benchmarks_are_asked_as_in_the_paper(models: tuple[str, str]) -> N
     for model, template in zip(models, ("off", {}), strict=True):
         trained = model == models[1]
         forms = forms_of(EvalOptions(protocol="paper-text"), dict.fromkeys(names), trained)
-        humaneval, mbpp = ("humaneval_instruct", "mbpp_instruct") if trained else ("humaneval_completion", "mbpp")
-        assert list(forms) == [
-            *("gsm8k_five_shot", "math500", "amc", humaneval, mbpp, "gpqa_diamond_boxed", "livecodebench"),
-        ]
+        continued = "gsm8k_five_shot", "humaneval_completion", "mbpp"
+        gsm8k, *code = ("gsm8k_five_turns", "humaneval_instruct", "mbpp_instruct") if trained else continued
+        assert list(forms) == [gsm8k, "math500", "amc_release", *code, "gpqa_diamond_boxed", "livecodebench"]
         planned = job(model, forms, protocol="paper-text")
         assert planned.departures == ()
         for name, how in planned.generation.items():
-            expected = {"amc": (24, 0.6, 0.95, 3072), "livecodebench": (1, 0.2, 0.95, 2000)}.get(name)
+            expected = {"amc_release": (24, 0.6, 0.95, 3072), "livecodebench": (1, 0.2, 0.95, 2000)}.get(name)
             assert numbers(how) == (*(expected or (1, 0.6, 0.95, 3072)), template)
-            own = name not in ("math500", "amc")
+            own = name not in ("math500", "amc_release")
             asked = "" if own else "\n Please reason step by step, and put your final answer within \\boxed{}."
             assert instruction_of(how) == asked
             assert system_of(how) is None
-        assert planned.aggregations["amc"] == "avg@24"
+        assert planned.aggregations["amc_release"] == "avg@24"
 
 
 def test_vision_benchmarks_are_asked_as_in_the_paper(models: tuple[str, str]) -> None:
@@ -107,14 +109,90 @@ def test_a_benchmark_of_another_kind_is_refused() -> None:
     for protocol, name in (("paper-text", "mathvista"), ("paper-vlm", "amc"), ("comas", "wemath")):
         with pytest.raises(UserError, match=f"--protocol {protocol} is not for {name}"):
             forms_of(EvalOptions(protocol=protocol), {name: None}, True)
-    twice = {"gsm8k": None, "gsm8k_five_shot": None}
-    with pytest.raises(UserError, match="gsm8k_five_shot is named twice"):
+    twice = {"gsm8k": None, "gsm8k_five_turns": None}
+    with pytest.raises(UserError, match="gsm8k_five_turns is named twice"):
         forms_of(EvalOptions(protocol="paper-text"), twice, True)
     assert list(forms_of(EvalOptions(protocol="comas"), {"mbpp": None}, True)) == ["mbpp_zero_shot"]
     assert forms_of(EvalOptions(protocol="paper-text"), {"mine": "x"}, True) == {"mine": "x"}
 
 
 # -- forms -------------------------------------------------------------------------------------------------------
+
+
+def released(name: str, stored: Mapping[str, Any]) -> str:
+    """What mllm/eval/prepare_benchmarks.py of the release writes as the problem of a row of the hub."""
+    question = stored["question"] or ""
+    if name == "mathverse":
+        return str(question)
+    if name == "wemath":
+        return f"{question.strip()}\nChoices: {stored['option'].strip()}"
+    if name == "mathvision":
+        question = re.sub("<image[0-9]*>", "", question)
+    options = stored["options" if name == "mathvision" else "choices"] or []
+    lines = "".join(f"\n({chr(ord('A') + place)}) {option}" for place, option in enumerate(options))
+    return question.strip() + (f"\nChoices:{lines}" if lines else "")
+
+
+NAMED = {"mathvision": "id", "mathverse": "sample_index", "mathvista": "pid", "wemath": "question number"}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_pictures_are_asked_in_the_words_of_the_release(name: str, models: tuple[str, str]) -> None:
+    """Every odd row: options that repeat or are pictures, units, empty questions; known answers stay as they are."""
+    ((form, _),) = forms_of(EvalOptions(protocol="paper-vlm"), {name: None}, True).items()
+    (file,) = FIXTURES.glob(f"{name}.parquet")
+    items, usual = (BENCHMARKS[each].load(file).items for each in (form, name))
+    stored = {str(row[NAMED[name]]): row for row in pq.read_table(file).to_pylist()}
+    assert [item.question for item in items] == [released(name, stored[item.id]) for item in items]
+    how = job(models[1], [form], protocol="paper-vlm").generation[form]
+    assert instruction_of(how) == " Output the thinking process in <think> </think> and final answer in " + (
+        "<answer> </answer> tags."
+    )
+    for item, other in zip(items, usual, strict=True):
+        assert item.for_judge == other.for_judge
+        same = {"benchmark": name, "question": other.question, "question_for_eval": other.question_for_eval}
+        assert replace(item, **same) == other
+    assert (BENCHMARKS[form].form_of, form) == (name, f"{name}_release")
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "question"),
+    [
+        ("mathvision", "528", ""),  # its text is nothing but `<image1>`
+        ("mathverse", "5", ""),  # Vision Only
+        ("mathvista", "1", "By what distance is the spring compressed?"),  # no hint
+        ("mathvista", "587", "How far is the island?\nChoices:\n(A) 20海里\n(B) 20√{2}海里\n(C) 15海里\n(D) 20海里"),
+        (
+            "wemath",
+            "94",  # no option D or E; somebody's `;` before a letter
+            "As shown in the figure, which answer to question 94 is right? ( )\nChoices: A. Yes, by 90 degrees around "
+            "point ;O.;B. Yes, by 45 degrees around point ;O.;C. No.; F. No correct answer",
+        ),
+    ],
+)
+def test_rows_in_the_words_of_the_release(name: str, key: str, question: str) -> None:
+    (file,) = FIXTURES.glob(f"{name}.parquet")
+    (item,) = (item for item in BENCHMARKS[f"{name}_release"].load(file).items if item.id == key)
+    assert item.question == question
+
+
+@pytest.mark.parametrize(("name", "rows"), [("mathvision", 304), ("wemath", 196)])
+def test_real_rows_are_asked_in_the_words_of_the_release(name: str, rows: int, shared_data: Path) -> None:
+    items = BENCHMARKS[f"{name}_release"].load(shared_data / name).items
+    (file,) = (shared_data / name).glob("*.parquet")
+    columns = [NAMED[name], "question", "options" if name == "mathvision" else "option"]
+    expected = [released(name, row) for row in pq.read_table(file, columns=columns).to_pylist()]
+    assert [item.question for item in items] == expected
+    assert len(expected) == rows
+
+
+def test_an_amc_problem_keeps_the_line_ends_behind_it(tmp_path: Path) -> None:
+    """amc23.yaml of the release: `{{problem}}\\n Please reason ...`, whatever the problem ends in."""
+    rows = write_rows(tmp_path / "a.jsonl", [{"id": 1, "problem": "How many? \n\n", "answer": 3.0, "url": ""}])
+    assert [BENCHMARKS[name].load(rows).items[0].question for name in ("amc_release", "amc")] == [
+        "How many? \n\n",
+        "How many?",
+    ]
 
 
 def test_gsm8k_is_asked_behind_five_solved_problems(tmp_path: Path) -> None:
@@ -135,6 +213,15 @@ def test_gsm8k_is_asked_behind_five_solved_problems(tmp_path: Path) -> None:
         assert re.fullmatch(r"[\d+*/. -]+", formula)
         assert eval(formula) == pytest.approx(float(result))
     assert (item.gold, item.for_judge) == ("1450", "How many?")
+    # With a chat template lm-evaluation-harness makes turns: question without, answer without what stood between them.
+    (turns,) = BENCHMARKS["gsm8k_five_turns"].load(rows).items
+    assert turns.question == "Question: How many?\nAnswer:"
+    assert [asked for asked, _ in turns.shots] == [f"Question: {question}\nAnswer:" for question, _ in SHOTS]
+    assert [answer for _, answer in turns.shots] == [answer for _, answer in SHOTS]
+    flat = "".join(f"{asked} {answer}\n\n" for asked, answer in turns.shots) + turns.question
+    assert flat == item.question
+    same = {"benchmark": item.benchmark, "question": item.question, "shots": ()}
+    assert replace(turns, **same) == item
 
 
 @pytest.mark.parametrize(

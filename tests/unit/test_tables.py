@@ -171,6 +171,11 @@ def test_a_mean_takes_each_row_in_the_form_it_was_asked_in() -> None:
     assert table.notes[-1] == (
         "* mean of 7: not of the same problems in the same form, HumanEval (trained), HumanEval completion (base)."
     )
+    assert table.notes[-3:-1] == [
+        "* HumanEval completion: asked differently, in another form than HumanEval.",
+        "* HumanEval: asked differently, in another form than HumanEval completion.",
+    ]
+    assert {"HumanEval pass@1 *", "HumanEval completion pass@1 *"} < {name for name, _ in table.columns}
     alike = score_tables([("a", summary(base)), ("b", summary(base))])[0]
     assert "mean of 7" in [name for name, _ in alike.columns]
     both = score_tables([("a", summary({**base, **trained}))])[0]
