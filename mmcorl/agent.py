@@ -64,16 +64,19 @@ class Agent(Protocol):
 
     # -- checkpoints ---------------------------------------------------------------------------------------------
 
-    def save(self, directory: Path) -> None:
-        """Write weights, processor and optimizer state into a new folder."""
+    def save(self, directory: Path) -> float | None:
+        """Write weights, processor and optimizer state into a new folder.
+
+        Returns how far the weights are from where they began, ||w - start|| / ||start||; None where that is unknown.
+        """
         ...
 
     def load(self, directory: Path) -> None:
         """Continue exactly from what `save` wrote."""
         ...
 
-    def export(self, directory: Path) -> None:
-        """Write the weights and processor alone, in the format transformers and vLLM open."""
+    def export(self, directory: Path) -> float | None:
+        """Write the weights and processor alone, in the format transformers and vLLM open. Returns what `save` does."""
         ...
 
     # -- around the loop -----------------------------------------------------------------------------------------

@@ -71,14 +71,16 @@ class RemoteAgent(ABC):
         replies = self.call("probe", [(share,) for share in split(prompts, self.ranks)], "the probe prompts")
         return [group for groups in replies for group in groups]
 
-    def save(self, directory: Path) -> None:
-        self._all("save", (directory,), "a checkpoint")
+    def save(self, directory: Path) -> float | None:
+        moved: float | None = self._all("save", (directory,), "a checkpoint")[0]
+        return moved
 
     def load(self, directory: Path) -> None:
         self._all("load", (directory,), f"the return to {directory.parent.name}")
 
-    def export(self, directory: Path) -> None:
-        self._all("export", (directory,), "the export")
+    def export(self, directory: Path) -> float | None:
+        moved: float | None = self._all("export", (directory,), "the export")[0]
+        return moved
 
     def facts(self) -> dict[str, str | int]:
         return self._all("facts", (), "its start")[0]

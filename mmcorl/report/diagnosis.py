@@ -8,7 +8,7 @@ from typing import Any
 from mmcorl.report.compare import start_and_end
 from mmcorl.report.page import render
 from mmcorl.report.unlabelled import is_blind, training_table
-from mmcorl.run.diagnosis import Finding, diagnose_lines
+from mmcorl.run.diagnosis import Finding, diagnose_run
 from mmcorl.run.reader import RunFiles
 from mmcorl.system.links import SITE
 
@@ -18,11 +18,7 @@ NOTHING = "nothing found, which does not prove that the agents learn what is rig
 
 def sections(runs: Sequence[RunFiles], labels: Sequence[str]) -> list[tuple[str, list[Finding]]]:
     """Return the findings of each run that has begun to train, by its label."""
-    return [
-        (label, diagnose_lines(run.metrics, run.supervision))
-        for run, label in zip(runs, labels, strict=True)
-        if run.metrics
-    ]
+    return [(label, diagnose_run(run)) for run, label in zip(runs, labels, strict=True) if run.metrics]
 
 
 def context(runs: Sequence[RunFiles], labels: Sequence[str]) -> dict[str, Any]:

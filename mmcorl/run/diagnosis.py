@@ -13,14 +13,15 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
 from mmcorl.errors import RunError
-from mmcorl.run.reader import dig, mapping, number, read_run
+from mmcorl.run.reader import RunFiles, dig, mapping, number, read_run
+from mmcorl.run.signs import OWN, Finding, headroom, still
 
 WINDOW = 10
 """First steps, and at least as many last ones, that are compared; so many last ones say what is so now."""
@@ -66,6 +67,7 @@ CLOSER = 0.1
 LENGTH = 2.0
 """Factor by which completions grow or shrink."""
 KINDS = (
+    "still",
     "collapsed",
     "no_gradient",
     "unparsed",
@@ -79,6 +81,7 @@ KINDS = (
     "alike",
     "entropy",
     "length",
+    "headroom",
     "flat",
 )
 """By gravity."""
@@ -103,36 +106,17 @@ READ = (
     "importance_drift_abs_mean",
 )
 """What is read of an agent."""
-OWN = ("self", "paired", "entropy", "self_certainty")
-"""Sources of rewards in which nothing comes from a peer."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that is wrong, for the whole cohort where `agent` is None."""
-
-    kind: str
-    """Its name, and its anchor in docs/troubleshooting.md."""
-    agent: str | None
-    number: float
-    """What was measured; `sentence` says what it is."""
-    sentence: str
-    advice: str
-    """What to do, in one sentence."""
-    step: int | None = None
-    """At which it was first seen."""
-    collapse: bool = False
-    """Whether `logging.alarms=stop` stops the run for it."""
-
-    def told(self) -> str:
-        """In one line."""
-        return f"{self.sentence}: {self.advice}"
 
 
 def diagnose(path: Path) -> list[Finding]:
     """Return what is wrong with the run in a folder, finished or not, gravest first; UserError where there is none."""
-    run = read_run(path)
-    return diagnose_lines(run.metrics, run.supervision)
+    return diagnose_run(read_run(path))
+
+
+def diagnose_run(run: RunFiles) -> list[Finding]:
+    """Return the same from the content of the folder."""
+    moved = {name: number(dig(run.summary, "agents", name, "moved")) for name in run.agents}
+    return Watch("off", run.metrics, run.supervision, run.validation, moved).findings
 
 
 def diagnose_lines(metrics: Iterable[Line], supervision: str | None = None) -> list[Finding]:
@@ -148,6 +132,8 @@ class Watch:
         lines: those of metrics.jsonl that a resumed run has already.
         supervision: what rewards come from (`mmcorl.rewards.source_of_rewards`), which decides what is a sign, and
             what to do.
+        validation: lines of validation.jsonl, of which those before the first step are read.
+        moved: how far each agent's weights went, as `Agent.save` returns it.
 
     Raises:
         RunError: these hold a sign of collapse, and `action` is to stop.
@@ -158,13 +144,18 @@ class Watch:
         action: Literal["warn", "stop", "off"] = "warn",
         lines: Iterable[Line] = (),
         supervision: str | None = None,
+        validation: Iterable[Line] = (),
+        moved: Mapping[str, float | None] | None = None,
     ) -> None:
         self.action, self.supervision = action, supervision
+        self.moved: Mapping[str, float | None] = moved or {}
         self.alarms: list[Finding] = []
         """Every finding so far, once, as it was when it was first seen."""
         self.present: list[Finding] = []
         """What is so after the last line."""
         self._seen = 0
+        self._start: list[Finding] = []
+        self.begin(validation)
         self._first: list[Numbers] = []
         self._last: deque[Numbers] = deque(maxlen=LONGEST)
         self._best: list[float] = []
@@ -178,7 +169,10 @@ class Watch:
         """What is so after the last line and, as it was then, each sign of collapse before; gravest first."""
         now = {(one.kind, one.agent) for one in self.present}
         before = [one for one in self.alarms if one.collapse and (one.kind, one.agent) not in now]
-        return sorted([*self.present, *before], key=lambda one: KINDS.index(one.kind))
+        unmoved = self._unmoved()
+        frozen = {one.agent for one in unmoved}
+        present = [one for one in self.present if one.kind != "flat" or one.agent not in frozen]
+        return sorted([*present, *before, *unmoved, *self._start], key=lambda one: KINDS.index(one.kind))
 
     @property
     def stopped(self) -> bool:
@@ -190,6 +184,21 @@ class Watch:
         if self.stopped:
             sign = next(alarm for alarm in self.alarms if alarm.collapse)
             raise RunError(f"a sign of collapse at step {sign.step}: {sign.told()}; logging.alarms=warn goes on")
+
+    def begin(self, validation: Iterable[Line]) -> list[Finding]:
+        """Take the evaluations before the first step; return what they say."""
+        self._start = list(headroom(list(validation), self.supervision))
+        return [] if self.action == "off" else self._start
+
+    def weigh(self, moved: Mapping[str, float | None]) -> list[Finding]:
+        """Take how far the weights went so far; return the agents of which it is new that they stay."""
+        known = {one.agent for one in self._unmoved()}
+        self.moved = moved
+        return [] if self.action == "off" else [one for one in self._unmoved() if one.agent not in known]
+
+    def _unmoved(self) -> list[Finding]:
+        # The first steps of a warm-up are too small to tell.
+        return list(still(self.moved, self._seen)) if self._seen >= WINDOW else []
 
     def see(self, line: Line) -> list[Finding]:
         """Take one line of metrics.jsonl; return what is new with it, each kind and agent once.

@@ -109,7 +109,8 @@ class Recorder:
         """The recorded step whose updates are still running."""
         self._best_step: int | None = None
         """Step of the last evaluation if it was the best so far."""
-        self._watch = Watch(config.logging.alarms, folder.lines("metrics.jsonl") if start else (), rewarded_by(config))
+        lines = folder.lines("metrics.jsonl") if start else ()
+        self._watch = Watch(config.logging.alarms, lines, rewarded_by(config), folder.lines("validation.jsonl"))
         self._profiled = self.step + config.profile.steps[1] if config.profile else None
         """The step after which the profile is complete."""
 
@@ -179,6 +180,9 @@ class Recorder:
             self.folder.append("responses.jsonl", response_records(step, held_out, completions, right))
             self.trackers.log(record)
             self.progress.validation(record)
+        if step == 0:
+            for finding in self._watch.begin(self.folder.lines("validation.jsonl")):
+                self.progress.message(finding.told())
         self._clock.stop()
         if self.config.checkpoint.best and step > 0 and is_best(self.folder.lines("validation.jsonl"), step):
             self._best_step = step
@@ -192,7 +196,9 @@ class Recorder:
         self.phase("checkpoint")
 
         def save(directory: Path) -> None:
-            results(self.parallel(partial(agent.save, directory / agent.name) for agent in agents))
+            moved = results(self.parallel(partial(agent.save, directory / agent.name) for agent in agents))
+            for finding in self._watch.weigh(dict(zip(self.names, moved, strict=True))):
+                self.progress.message(f"step {step}: {finding.told()}")
 
         measured = scores(self.folder.lines("validation.jsonl"), step)
         code = {"code": self.folder.code, "changed": self.folder.changed}
@@ -211,7 +217,8 @@ class Recorder:
         final, unfinished = self.folder.path / FINAL, self.folder.path / ".partial_final"
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir()
-        results(self.parallel(partial(agent.export, unfinished / agent.name) for agent in agents))
+        moved = results(self.parallel(partial(agent.export, unfinished / agent.name) for agent in agents))
+        self._watch.weigh(dict(zip(self.names, moved, strict=True)))
         checkpoints.seal(unfinished, self.step)
         checkpoints.publish(unfinished, final)
 
@@ -222,6 +229,7 @@ class Recorder:
         # The clock holds what came after the last line: its evaluation, checkpoint and the export.
         seconds = sum([line["seconds"]["total"] for line in timings] + [*self._clock.seconds.values()])
         validation = self.folder.lines("validation.jsonl")
+        agents = {name: {**facts, "moved": self._watch.moved.get(name)} for name, facts in agents.items()}
         summary = summarize(
             self.config, self.step, seconds, agents, validation, timings, self.folder.lines("metrics.jsonl")
         )

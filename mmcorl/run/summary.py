@@ -11,7 +11,7 @@ from typing import Any
 from mmcorl.answers import RELATIONS
 from mmcorl.config import Config
 from mmcorl.rewards import source_of_rewards
-from mmcorl.run.diagnosis import diagnose_lines
+from mmcorl.run.diagnosis import Watch
 from mmcorl.run.reader import dig, number
 
 WORK = ("rollout_seconds", "update_seconds", "sync_seconds")
@@ -27,6 +27,8 @@ def summarize(
     metrics: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     """Return the content of summary.json; `agents` are facts of each, such as its model and parameters."""
+    moved = {name: number(facts.get("moved")) for name, facts in agents.items()}
+    found = Watch("off", metrics, rewarded_by(config), validation, moved).findings
     summary: dict[str, Any] = {
         "name": config.name,
         "supervision": config.supervision.kind,
@@ -38,7 +40,7 @@ def summarize(
         "agents": {},
         "agreement": {},
         "training": training(metrics, list(agents)),
-        "diagnosis": [asdict(finding) for finding in diagnose_lines(metrics, rewarded_by(config))],
+        "diagnosis": [asdict(finding) for finding in found],
         "grader": dict(zip(("name", "version"), RELATIONS.find(config.answers.relation).version, strict=True)),
         "notes": list(config.notes),
     }

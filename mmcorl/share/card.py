@@ -16,7 +16,7 @@ from mmcorl.policy.trained_with import trained_with
 from mmcorl.report.caveats import END, caveats
 from mmcorl.report.overview import overview_png
 from mmcorl.report.page import share
-from mmcorl.run.diagnosis import diagnose_lines
+from mmcorl.run.diagnosis import diagnose_run
 from mmcorl.run.folder import atomic_write
 from mmcorl.run.reader import Points, RunFiles, dig, mapping, read_run
 from mmcorl.run.run_folder import FINAL
@@ -71,7 +71,7 @@ def model_card(
     sees = any((weights / name).is_file() for name in ("processor_config.json", "preprocessor_config.json"))
     end = files.steps_done if step is None else step
     results = list(_results(files, agent, end))
-    findings = [one for one in diagnose_lines(files.metrics, files.supervision) if one.agent in (None, agent)]
+    findings = [one for one in diagnose_run(files) if one.agent in (None, agent)]
     limits = [note for note in caveats([files], [files.name]) if not any(one.sentence in note for one in findings)]
     limits = [note for note in limits if note != END or end == files.steps_done]
     asked = trained_with(str(weights))

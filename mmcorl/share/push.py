@@ -13,7 +13,7 @@ from mmcorl.errors import RunError, UserError
 from mmcorl.policy.trained_with import FILE
 from mmcorl.report.overview import overview_png
 from mmcorl.run import checkpoints
-from mmcorl.run.diagnosis import diagnose_lines
+from mmcorl.run.diagnosis import diagnose_run
 from mmcorl.run.reader import RunFiles, read_run
 from mmcorl.run.run_folder import FINAL, SETS
 from mmcorl.share import target
@@ -241,7 +241,7 @@ def _upload(
     saved: dict[str, Any] = {"weights": weights, "step": committed.step, "chosen_by": chosen_by}
     card = model_card(files.path, agent, repo=repo, licence=licence, **saved, **beside)
     content |= {**common, CARD: card.encode()}
-    told = [one.sentence for one in diagnose_lines(files.metrics, files.supervision) if one.agent in (None, agent)]
+    told = [one.sentence for one in diagnose_run(files) if one.agent in (None, agent)]
     return Upload(agent, repo, dict(sorted(content.items())), told, sorted(there.keys() - content.keys()))
 
 

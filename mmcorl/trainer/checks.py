@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from mmcorl.algo.finite import NotFiniteError
 from mmcorl.errors import RunError
@@ -43,11 +44,29 @@ class MovementCheck:
     def __init__(self, agent: str, shards: Shards):
         self.agent, self.shards = agent, shards
         self.done = False
+        self._start = self._matrices()
+
+    def distance(self) -> float | None:
+        """||w - start|| / ||start|| over some elements of the trained matrices of the language model; all ranks.
+
+        None where none is trained.
+        """
+        now = self._matrices()
+        pairs = [
+            (float((now[name] - was).square().sum()), float(was.square().sum())) for name, was in self._start.items()
+        ]
+        by_rank = self.shards.ranks.gather(pairs)
+        gone, whole = (math.fsum(pair[at] for rank in by_rank for pair in rank) for at in (0, 1))
+        return float(f"{math.sqrt(gone / whole):.4g}") if whole else None
+
+    def _matrices(self) -> dict[str, Tensor]:
+        """Those `values` that a linear layer multiplies with, in fp64: norms and biases are of other sizes."""
+        modules = self.shards.policy.model.named_modules()
+        linear = {f"{name}.weight" for name, module in modules if isinstance(module, nn.Linear)}
+        return {name: value.double().cpu() for name, value in self.values().items() if name in linear}
 
     def values(self) -> dict[str, Tensor]:
-        """Some elements of every trained weight of the language model on this rank; none once the check is done."""
-        if self.done:
-            return {}
+        """Some elements of every trained weight of the language model on this rank."""
         policy = self.shards.policy
         decoder = {id(parameter) for parameter in policy.adapter.decoder(policy.model).parameters()}
         values = {}

@@ -143,7 +143,7 @@ class Worker:
         start = time.perf_counter()
         batch = self._collect(self.rollouts.of(rewards, step))
         update = prepare(self.name, batch, list(rewards.values()), self.importance_correction, self._reference_policy())
-        before = self._movement.values()
+        before = {} if self._movement.done else self._movement.values()
         steps = update.steps(step)
         self.schedule.step()
         self.rollouts.clear()
@@ -186,18 +186,20 @@ class Worker:
 
     # -- checkpoints ---------------------------------------------------------------------------------------------
 
-    def save(self, directory: Path) -> None:
+    def save(self, directory: Path) -> float | None:
         with self._working():
             weights_io.save(self, directory)
+            return self._movement.distance()
 
     def load(self, directory: Path) -> None:
         with self._working(changes=True):
             weights_io.load(self, directory)
             self.sampler.sync()
 
-    def export(self, directory: Path) -> None:
+    def export(self, directory: Path) -> float | None:
         with self._working():
             weights_io.export(self, directory)
+            return self._movement.distance()
 
     # -- around the loop -----------------------------------------------------------------------------------------
 

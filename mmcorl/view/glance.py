@@ -119,7 +119,8 @@ class _Live:
             return self._watch.findings
 
     def _begin(self) -> None:
-        self._watch, self._step = Watch(supervision=self._supervision), 0
+        evaluated = _first(self._log.with_name("validation.jsonl"), WINDOW)
+        self._watch, self._step = Watch(supervision=self._supervision, validation=evaluated), 0
         for line in _first(self._log, WINDOW):
             self._take(line)
 

@@ -1,7 +1,8 @@
-"""A run that is to stop at a sign of collapse."""
+"""What real runs say of themselves, and one that is to stop at a sign of collapse."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -38,3 +39,24 @@ def test_a_run_stops_at_an_alarm_and_goes_on_where_it_is_told_to(
     cli(*command, "--run-dir", run, "logging.alarms=warn")
     assert_same_run(run, tmp_path / "whole")
     assert "tokens (first seen at step" in (run / "report.html").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("setting", "kinds", "moved"),
+    [
+        ("seed=0", [], (1e-3, 1e-1)),
+        ("supervision.kind=self", [], (1e-3, 1e-1)),
+        ("optimizer.lr=1e-9", ["still", "still"], (1e-9, 1e-7)),
+        ("agents.qwen.model=zoo:qwen2.5-vl-twin", ["headroom"], (1e-3, 1e-1)),
+    ],
+)
+def test_a_run_names_what_it_cannot_learn_from(
+    setting: str, kinds: list[str], moved: tuple[float, float], tmp_path: Path, cli: Cli
+):
+    cli("train", "quickstart", setting, "steps=10", "validation.every=10", "--run-dir", tmp_path / "run")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert [one["kind"] for one in summary["diagnosis"]] == kinds
+    assert all(moved[0] < agent["moved"] < moved[1] for agent in summary["agents"].values())
+    for kind in kinds:
+        assert {"still": "step 10: the weights of", "headroom": "before the first step agents agree"}[kind] in cli.err

@@ -222,6 +222,44 @@ def test_an_agent_that_learns_nothing_is_told_at_the_end_only():
     assert diagnose_lines(frozen[:30]) == []
 
 
+def evaluated(agreement: float, rows: int, step: int = 0) -> dict[str, Any]:
+    agents = {name: {"n": rows} for name in ("a", "b")}
+    return {"step": step, "agents": agents, "cohort": {"agreement": agreement}}
+
+
+@pytest.mark.parametrize(
+    ("supervision", "validation", "share"),
+    [
+        ("ring", [evaluated(0.85, 400)], 0.85),
+        ("pooled", [evaluated(0.7, 100), evaluated(0.9, 300)], 0.85),
+        ("ring", [evaluated(0.5, 400), evaluated(0.95, 400, step=10)], None),
+        ("ring", [evaluated(1.0, 10)], None),  # Too few to tell.
+        *[(kind, [evaluated(0.85, 400)], None) for kind in ("self", "gold", "entropy", "mine.py:rule", None)],
+    ],
+)
+def test_agents_that_agree_before_the_first_step_have_little_to_teach(supervision, validation, share) -> None:
+    found = Watch(supervision=supervision, validation=validation).findings
+    assert [(one.kind, one.number, one.step) for one in found] == ([("headroom", share, 0)] if share else [])
+    assert Watch(supervision=supervision).begin(validation) == found
+
+
+def test_agents_whose_weights_stay_are_named_once_steps_can_tell() -> None:
+    frozen = lines(60, reward_mean=(0.3, 0.3))
+    for line in frozen:
+        for numbers in line["agents"].values():
+            numbers["vote_share"] = 0.8
+    watch = Watch(lines=frozen[:9])
+    assert watch.weigh({"a": 1e-8, "b": 1e-2}) == []
+    watch.see(frozen[9])
+    assert [(one.kind, one.agent, one.step) for one in watch.findings] == [("still", "a", 10)]
+    assert watch.weigh({"a": 2e-8, "b": 1e-2}) == []
+    # It says more than that rewards are level.
+    assert [(one.kind, one.agent) for one in Watch(lines=frozen, moved={"a": 1e-8, "b": None}).findings] == [
+        ("still", "a"),
+        ("flat", "b"),
+    ]
+
+
 def test_five_steps_are_enough_for_what_is_so_and_fewer_tell_nothing():
     cut = lines(5, cut_off_share=(0.8, 0.8), unparsed_share=(0.8, 0.8))
     found = diagnose_lines(cut)

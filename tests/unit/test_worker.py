@@ -563,9 +563,13 @@ def test_a_saved_agent_goes_on_as_if_nothing_had_happened(
     for step in (1, 2):
         rollout(agent, prompts, step)
         agent.update(rewards_of(agent), step)
-    agent.save(tmp_path / "saved")
+    moved = agent.save(tmp_path / "saved")
     again = worker(tiny_checkpoints[family], **options)
+    assert again.export(tmp_path / "start") == 0.0
     again.load(tmp_path / "saved")
+    # From where the run began, not from the checkpoint.
+    assert again.save(tmp_path / "again") == moved
+    assert moved > 1e-4
     for step in (3, 4):  # the optimizer brings the rate of step 3 along; that of step 4 needs the schedule
         results = []
         for one in (agent, again):

@@ -1,0 +1,82 @@
+"""What limits what a run can learn, as exact numbers without known answers: how much its agents differ at all, and how
+far their weights have gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mmcorl.run.reader import dig, mapping, number
+
+OWN = ("self", "paired", "entropy", "self_certainty")
+"""Sources of rewards in which nothing comes from a peer."""
+AGREED = 0.8
+"""Agreement before the first step from which agents have little to teach each other."""
+ROWS = 20
+"""Prompts that tell it."""
+STILL = 1e-5
+"""Distance of the weights from where they began, as a share of their norm, below which nothing was learned. A learning
+rate of 1e-6 takes weights of 0.02 five times as far in one step."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong, for the whole cohort where `agent` is None."""
+
+    kind: str
+    """Its name, and its anchor in docs/troubleshooting.md."""
+    agent: str | None
+    number: float
+    """What was measured; `sentence` says what it is."""
+    sentence: str
+    advice: str
+    """What to do, in one sentence."""
+    step: int | None = None
+    """At which it was first seen."""
+    collapse: bool = False
+    """Whether `logging.alarms=stop` stops the run for it."""
+
+    def told(self) -> str:
+        """In one line."""
+        return f"{self.sentence}: {self.advice}"
+
+
+def headroom(validation: Sequence[Mapping[str, Any]], supervision: str | None) -> Iterator[Finding]:
+    """Yield a finding where agents that learn from each other agree on most prompts before the first step.
+
+    `validation` are lines of validation.jsonl, `supervision` is what the rewards come from.
+    """
+    if supervision in (None, "unknown", "gold", *OWN) or ":" in str(supervision):
+        return
+    known = [
+        (agreement, max((number(one.get("n")) or 0 for one in mapping(line.get("agents")).values()), default=0))
+        for line in validation
+        if line.get("step") == 0 and (agreement := number(dig(line, "cohort", "agreement"))) is not None
+    ]
+    rows = sum(count for _, count in known)
+    if rows < ROWS or (share := sum(agreement * count for agreement, count in known) / rows) < AGREED:
+        return
+    yield Finding(
+        "headroom",
+        None,
+        share,
+        f"before the first step agents agree on {share:.0%} of {rows:.0f} held-out prompts already, so they can teach "
+        f"each other on {1 - share:.0%} at most, and more agreement does not show that they learn",
+        "measure with `mmcorl diversity` whether they share their mistakes, and choose partners that do not",
+        step=0,
+    )
+
+
+def still(moved: Mapping[str, float | None], step: int) -> Iterator[Finding]:
+    """Yield the agents whose weights are where they began; `moved` is ||w - start|| / ||start||, where known."""
+    for agent, distance in moved.items():
+        if distance is not None and distance < STILL:
+            yield Finding(
+                "still",
+                agent,
+                distance,
+                f"the weights of {agent} moved by {distance:.1g} of their norm in {step} steps, so it learned nothing",
+                "raise optimizer.lr, and see in metrics.jsonl whether its groups have a gradient (zero_variance_share)",
+                step=step,
+            )
