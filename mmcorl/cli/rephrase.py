@@ -44,12 +44,19 @@ def rephrase(run: ViewArguments, options: RephraseOptions, progress: Progress, o
 
     config = load(run.config, run.overrides)
     name, out = view_of(config, run.view, run.out)
+    if options.check == "rules":
+        print(
+            "--check rules keeps numbers and formulas and nothing else of the meaning (a mean may become a median): "
+            f"training refuses {out} without views.{name}.allow_unchecked; by default a model compares both wordings",
+            file=sys.stderr if output.as_json else None,
+            flush=True,
+        )
     report = rephrase_config(config, options, out, quiet=progress.quiet)
     if output.as_json:
         print(json.dumps(asdict(report) | {"view": str(report.view)}))
     else:
         print(report.describe(name, config.data.train))
-        words = [*run.overrides, *training_overrides(config, name, out)]
+        words = [*run.overrides, *training_overrides(config, name, out, options.check)]
         print("train on it:", " ".join([f"mmcorl train {run.config}", *(f"'{word}'" for word in words)]))
     if report.unanswered:
         print(

@@ -47,6 +47,9 @@ class View(StrictModel):
     not_reworded: Literal["bad_row", "original"] = "bad_row"
     """What happens to a row that the view has no wording for: it is a bad row (`on_bad_row`), or agents of this view
     read its original wording, which data_check.json counts."""
+    allow_unchecked: bool = False
+    """Read a view that `mmcorl rephrase --check rules` wrote, whose wordings keep numbers and formulas and may have
+    lost anything else of the meaning; refused otherwise."""
 
     @model_validator(mode="after")
     def _names_its_column(self) -> View:

@@ -15,6 +15,8 @@ ORIGINAL = "original_uid"
 """Column of a view: the content hash (`Prompt.uid`) of the row that is reworded. Checked wherever it exists."""
 REASON = "reason"
 """Column of a view that `mmcorl rephrase` wrote: why a row has no other wording."""
+CHECKED_BY, RULES = "checked_by", "rules"
+"""Column of a view that no model compared with the originals, and what stands in it."""
 KEPT = "original wording in view "
 """Start of the note on a row that keeps its original wording, before the name of the view."""
 
@@ -39,7 +41,7 @@ class ViewTexts:
             )
         where = f"view {name!r} ({source})"
         require_columns(table, {"question": columns.question, "id": columns.id, "answer": columns.answer}, where)
-        stored = stored_columns([columns.question, columns.id, columns.answer, ORIGINAL, REASON], table)
+        stored = stored_columns([columns.question, columns.id, columns.answer, ORIGINAL, REASON, CHECKED_BY], table)
         self._rows: dict[str, Mapping[str, Any]] = {}
         self._repeated: set[str] = set()
         for number in range(len(table)):
@@ -47,6 +49,12 @@ class ViewTexts:
                 row = table.row(number, stored)
             except UnreadableRowError:
                 continue  # counted as missing where the row it rewords is read
+            if row.get(CHECKED_BY) == RULES and not view.allow_unchecked:
+                raise UserError(
+                    f"{where} was checked by rules alone, which keep numbers and formulas and nothing else of the "
+                    "meaning: write it again with `mmcorl rephrase` without --check rules, or set "
+                    f"views.{name}.allow_unchecked: true"
+                )
             row_id = str(row_parsing.lookup(row, columns.id))
             if row_id in self._rows:
                 self._repeated.add(row_id)

@@ -509,6 +509,34 @@ def test_different_family_plus_from_the_quickstart(tmp_path, serve, capsys):
     assert len(prompt.images) == 1
 
 
+def test_a_view_that_only_rules_checked_is_read_when_that_is_allowed(tmp_path, serve, capsys):
+    rows, out = write_rows(tmp_path), tmp_path / "view.jsonl"
+    config = ["configs/quickstart.yaml", f"data.train={{source: {rows}, columns: {{id: id}}}}"]
+    words = ["rephrase", str(ROOT / config[0]), config[1], "--model", "m", "--url", serve(good).url, "--out", str(out)]
+    assert main([*words, "--quiet"]) == 0
+    assert "checked_by" not in out.read_text(), "a model compares by default"
+    before = [row["question"] for row in read_jsonl(out)]
+    capsys.readouterr()
+    assert main([*words, "--quiet", "--check", "rules"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("--check rules keeps numbers and formulas and nothing else of the meaning")
+    assert "data.train.views.rephrased.allow_unchecked=true" in said[-1]
+    assert [(row["question"], row["checked_by"]) for row in read_jsonl(out)] == [(one, "rules") for one in before]
+    with pytest.raises(UserError) as refused:
+        load_prompts(data(rows, views=view_of(out)))
+    assert str(refused.value) == (
+        f"view 'rephrased' ({out}) was checked by rules alone, which keep numbers and formulas and nothing else of the "
+        "meaning: write it again with `mmcorl rephrase` without --check rules, or set "
+        "views.rephrased.allow_unchecked: true"
+    )
+    allowed = {"rephrased": {"source": str(out), "allow_unchecked": True}}
+    assert load_prompts(data(rows, views=allowed))[0].question("rephrased") == before[0]
+    assert main([*words, "--quiet", "--check", "rules", "--json"]) == 0
+    streams = capsys.readouterr()
+    assert json.loads(streams.out)["rows"] == len(before)
+    assert streams.err.startswith("--check rules keeps")
+
+
 PROBLEMS = [
     {
         "id": "asymptotes",

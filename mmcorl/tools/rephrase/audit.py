@@ -107,7 +107,7 @@ def audited(
             ) from error
         name, view = name or "rephrased", View(source=str(file))
     # Rows without a wording are counted, not audited.
-    view = view.model_copy(update={"not_reworded": "bad_row"})
+    view = view.model_copy(update={"not_reworded": "bad_row", "allow_unchecked": True})
     lenient = {"on_bad_row": "skip", "duplicates": "skip", "too_long": "skip", "min_rows": 1}
     source = load_prompts(data.model_copy(update={"views": {name: view}, **lenient}))
     stored = Path(view.source or "").expanduser()

@@ -15,7 +15,7 @@ from mmcorl import __version__
 from mmcorl.answers import RELATION, Equivalence
 from mmcorl.config import Config
 from mmcorl.data import DataSettings, PromptSource, check, load_prompts
-from mmcorl.data.views import ORIGINAL, REASON
+from mmcorl.data.views import CHECKED_BY, ORIGINAL, REASON, RULES
 from mmcorl.errors import RunError, UserError
 from mmcorl.llm_client import ReplyCache
 from mmcorl.run.folder import atomic_write
@@ -96,12 +96,14 @@ def view_of(config: Config, name: str | None = None, out: Path | None = None) ->
     return name, (out or Path(files[name])).expanduser()
 
 
-def training_overrides(config: Config, name: str, out: Path) -> list[str]:
+def training_overrides(config: Config, name: str, out: Path, check: str = "compare") -> list[str]:
     """Return the settings under which a config trains its last agent on the view, where it does not yet."""
     view = config.data.train.views.get(name)
     overrides = []
     if view is None or view.source is None or Path(view.source).expanduser() != out:
         overrides.append(f"data.train.views.{name}.source={out}")
+    if check == "rules" and not (view is not None and view.allow_unchecked):
+        overrides.append(f"data.train.views.{name}.allow_unchecked=true")
     if all(agent.view != name for agent in config.agents):
         overrides.append(f"agents[{len(config.agents) - 1}].view={name}")
     return overrides
@@ -156,6 +158,8 @@ def rephrase(
         question, attempts = rewording.question[number], rewording.failures[number]
         reason = attempts[-1].reason if question is None else None
         facts = {"id": row.row_id, ORIGINAL: row.uid, REASON: reason}
+        if options.check == "rules":
+            facts[CHECKED_BY] = RULES
         if question is None:
             original = rewording.original[number]
             failures.append(facts | {"original": original, "attempts": [asdict(attempt) for attempt in attempts]})
