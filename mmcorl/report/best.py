@@ -12,11 +12,13 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
+from mmcorl.analysis.intervals import SEEDS, student
 from mmcorl.report.difference import (
     NUMBERS,
     Answers,
     Difference,
     Measure,
+    Measured,
     last_agreements,
     last_answers,
     numbers,
@@ -27,8 +29,6 @@ from mmcorl.report.difference import (
 from mmcorl.report.table import Align, Table, cells
 from mmcorl.run.reader import RunFiles
 
-SEEDS = 3
-"""Seeds from which their spread is told: the deviation of two says next to nothing of that of many."""
 Runs = Mapping[str, Mapping[int, RunFiles]]
 """Finished runs by setting and seed."""
 MEAN = ""
@@ -139,9 +139,18 @@ def _of_one(
                 measured = paired([(x.answers, y.answers) for x, y in pairs])
             else:
                 measured = unpaired(_share(a), _prompts(a), _share(b), _prompts(b))
+            if len(common) >= SEEDS:
+                measured = _over_seeds(measured, [_share([y]) - _share([x]) for x, y in zip(a, b, strict=True)])
             seeds = min(len(a), len(b))
             found.append(SettingDifference(setting, best, name, member, *measured, measure, seeds=seeds))
     return found
+
+
+def _over_seeds(measured: Measured, differences: Sequence[float]) -> Measured:
+    """Return what was measured with an interval no narrower than Student's over the seeds."""
+    value, low, high, p, prompts, is_paired = measured
+    over = student(differences)
+    return value, min(low, over.low), max(high, over.high), p, prompts, is_paired
 
 
 def _share(runs: Sequence[Mapping[str, _Shown]]) -> float:
@@ -179,12 +188,13 @@ def _note(means: Sequence[SettingDifference], kind: str) -> str:
     few = seeds[0] < SEEDS
     told = [
         *_verdicts(means),
-        f"{_range(seeds, 'seed')}, {_range(prompts, 'prompt')}: the interval and p cover the choice of prompts alone"
+        f"{_range(seeds, 'seed')}, {_range(prompts, 'prompt')}: "
         + (
-            f", and with fewer than {SEEDS} seeds it is not known how far seeds differ, so train more seeds before "
-            "deciding."
+            "the interval and p cover the choice of prompts alone, and with fewer than "
+            f"{SEEDS} seeds it is not known how far seeds differ, so train more seeds before deciding."
             if few
-            else "; how far seeds differ is ± in the table of means."
+            else "the interval is that over prompts or Student's over seeds, whichever reaches further; p covers the "
+            "choice of prompts alone."
         ),
         "~ marks what may be chance: an interval that holds 0, or p above 0.05. "
         f"The best {kind} was chosen by the same answers, which flatters it.",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
 
-from mmcorl.report.best import SEEDS
+from mmcorl.analysis.intervals import SEEDS
 from mmcorl.report.table import Align, Cell, Table
 from mmcorl.tools.sweep import Row, Spread, within_noise
 

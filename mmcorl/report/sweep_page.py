@@ -12,8 +12,9 @@ from typing import Any
 
 from rich.console import Console
 
+from mmcorl.analysis.intervals import SEEDS
 from mmcorl.report import links, page
-from mmcorl.report.best import SEEDS, best_table
+from mmcorl.report.best import best_table
 from mmcorl.report.charts import LARGE, Chart, Series, line_chart
 from mmcorl.report.curves import GROUP_METRICS, LABEL_METRICS
 from mmcorl.report.method_table import method_table

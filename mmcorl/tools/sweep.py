@@ -21,6 +21,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from mmcorl import config as settings
+from mmcorl.analysis.intervals import t_quantile
 from mmcorl.config import Config
 from mmcorl.config.methods import describe as describe_method
 from mmcorl.errors import UserError
@@ -297,12 +298,15 @@ class Spread:
 
 
 def within_noise(a: Spread, b: Spread) -> bool:
-    """Return whether two means differ by less than 1.96 standard errors over the seeds; False where these are unknown.
+    """Return whether two means differ by less than Student's interval over the seeds; False where these are unknown.
 
     A mean of one seed has no error of its own, so the other's says what can be said.
     """
-    errors = [one.deviation**2 / one.n for one in (a, b) if one.deviation is not None]
-    return bool(errors) and abs(a.mean - b.mean) <= 1.96 * math.sqrt(sum(errors))
+    known = [(one.deviation**2 / one.n, one.n - 1) for one in (a, b) if one.deviation is not None]
+    if not known:
+        return False
+    errors, freedom = map(sum, zip(*known, strict=True))
+    return bool(abs(a.mean - b.mean) <= t_quantile(freedom) * math.sqrt(errors))
 
 
 Row = dict[str, Any]

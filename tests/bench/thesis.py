@@ -1,8 +1,9 @@
 """Accuracy against the overlap of errors: `python -m tests.bench.thesis ['overlap/ring_*' ...] [--seeds 0 1 2]`.
 
 Every experiment is a list of arms, every arm and seed an ordinary run of configs/overlap.yaml in a folder of its own,
-OUT/EXPERIMENT/ARM/seed_S; a seed is a draw of the wrong cells, of sampling noise and of the order of prompts. The same
-command goes on where it was interrupted, and ends with tables and pictures of all that is finished, OUT/page.
+OUT/EXPERIMENT/ARM/seed_S; a seed is a draw of everything: the base models, which another machine makes otherwise, the
+wrong cells, sampling noise and the order of prompts. The same command goes on where it was interrupted, and ends with
+tables and pictures of all that is finished, OUT/page.
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ def plan(patterns: Sequence[str], seeds: Sequence[int], out: Path) -> list[Plann
                 views = changes.pop("views", {})
                 names = [f"{FAMILIES[i % 2]}-{i // 2 + 1}" for i in range(len(arm.models))]
                 agents = [
-                    {"name": name, "model": f"{model},draw={seed}"} | ({"view": views[i]} if i in views else {})
+                    {"name": name, "model": f"{model},draw={seed}@{seed}"} | ({"view": views[i]} if i in views else {})
                     for i, (name, model) in enumerate(zip(names, arm.models, strict=True))
                 ]
                 told = {"agents": agents, "name": f"{arm.name}.seed{seed}", "seed": seed, "data_seed": seed, **changes}

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 from mmcorl.analysis.diversity import Cells, count_cells
 from mmcorl.analysis.dynamics import Dynamics
+from mmcorl.analysis.intervals import SEEDS, holm, student
 from mmcorl.data import synthetic
 from mmcorl.report.overview import GREY, INK, PALETTE
 from mmcorl.report.table import Align, Cell, Table, cells, csv, markdown
@@ -73,8 +74,6 @@ BASELINE = {
     "ablations": ("overlap", "ring_-0.6"),
 }
 """The arm with which the others of an experiment are compared, draw by draw."""
-T_95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}
-"""Student's t of a 95 % interval by the number of draws."""
 
 
 @dataclass(frozen=True)
@@ -211,18 +210,26 @@ def table(title: str, arms: Mapping[str, Sequence[Result]], keys: Sequence[str],
     columns += [(COLUMNS[key], "right") for key in keys]
     rows = [[*cells(arm, len(own)), *(cell(spread(own, key), key) for key in keys)] for arm, own in arms.items()]
     if base:
-        columns.append((f"end − {base[0].arm}, 95 %", "right"))
-        rows = [[*row, difference(own, base)] for row, own in zip(rows, arms.values(), strict=True)]
+        columns += [(f"end − {base[0].arm}, 95 %", "right"), ("p (Holm)", "right")]
+        rows = [[*row, *more] for row, more in zip(rows, differences(list(arms.values()), base), strict=True)]
     return Table(title, columns, rows)
 
 
-def difference(own: Sequence[Result], base: Sequence[Result]) -> Cell:
-    """Of the ends, draw by draw, with Student's interval over the draws."""
+def differences(arms: Sequence[Sequence[Result]], base: Sequence[Result]) -> list[list[Cell]]:
+    """Of the ends, draw by draw, with Student's interval over the draws, and p adjusted for all that are compared."""
     ends = {one.seed: one.numbers["end"] for one in base}
-    both = Spread.of([one.numbers["end"] - ends[one.seed] for one in own if ends.get(one.seed) is not None])
-    if both is None or not both.deviation:
-        return Cell("–")
-    return Cell(f"{both.mean:+.3f}", f"±{T_95[len(own)] * both.deviation / len(own) ** 0.5:.3f}")
+    by_draw = [[one.numbers["end"] - ends[one.seed] for one in own if one.seed in ends] for own in arms]
+    known = {place: student(own) for place, own in enumerate(by_draw) if len(own) >= SEEDS and any(own)}
+    adjusted = dict(zip(known, holm([one.p for one in known.values()]), strict=True))
+    return [
+        cells("–", "–")
+        if place not in known
+        else [
+            Cell(f"{mean(own):+.3f}", f"[{known[place].low:+.3f}, {known[place].high:+.3f}]"),
+            Cell(f"{adjusted[place]:.3f}"),
+        ]
+        for place, own in enumerate(by_draw)
+    ]
 
 
 def cell(value: Spread | None, key: str) -> Cell:

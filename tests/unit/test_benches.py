@@ -129,7 +129,7 @@ def test_every_arm_of_the_thesis_is_a_run_and_the_theory_says_where_it_ends(tmp_
     assert len(planned) == sum(len(list(arms())) for arms in thesis.EXPERIMENTS.values())
     for one in planned.values():
         assert one.config.seed == one.config.data_seed == 1
-        assert all(agent.model.endswith("draw=1") for agent in one.config.agents)
+        assert all(agent.model.endswith("draw=1@1") for agent in one.config.agents)
     # With own votes half of the task ends right, with a peer's all but what both have a habit on, (1 + kappa) / 4.
     for arm, kappa, end in (
         ("overlap/self_0.6", 0.6, 0.5),

@@ -100,6 +100,20 @@ def test_equal_settings_are_within_noise_and_so_is_a_difference_on_few_prompts(t
     assert (one.p, one.within_noise) == (2 / 64, False)
 
 
+def test_no_interval_of_three_seeds_is_narrower_than_students(tmp_path: Path) -> None:
+    best = [{"p": [True] * 40}] * 3
+    less = [{"p": [True] * won + [False] * (40 - won)} for won in (40, 36, 20)]
+    three = mean_of(minus_best(runs(tmp_path / "3", {"best": best, "less": less})))
+    # 0, -0.1 and -0.5: their mean -0.2, standard deviation 0.2646, and 4.303 / sqrt(3) of it 0.657.
+    assert (three.value, three.low, three.high) == pytest.approx((-0.2, -0.857, 0.457), abs=1e-3)
+    assert (three.p is not None and three.p < 0.001, three.within_noise) == (True, True)
+    assert "Student" in plain([best_table([three], "setting")])
+    # Two say next to nothing of how far seeds differ.
+    two = mean_of(minus_best(runs(tmp_path / "2", {"best": best[:2], "less": less[1:]})))
+    assert two.high < 0
+    assert "how far seeds differ" in plain([best_table([two], "setting")])
+
+
 def test_only_seeds_that_both_have_are_paired(tmp_path: Path) -> None:
     known = runs(tmp_path, {"a": [answers(seed, 0.9) for seed in range(3)], "b": [answers(9, 0.3)]})
     one = mean_of(minus_best(known))

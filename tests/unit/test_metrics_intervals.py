@@ -13,6 +13,7 @@ from eval_suite.metrics.intervals import (
     clustered_standard_error,
     wilson,
 )
+from mmcorl.analysis.intervals import holm, student
 from mmcorl.analysis.paired import percentile_interval, resampled_ratios
 
 
@@ -24,6 +25,18 @@ def test_wilson_gives_newcombes_published_bounds() -> None:
     for correct, total in ((1, 0), (-1, 3), (4, 3)):
         with pytest.raises(ValueError, match="is no share"):
             wilson(correct, total)
+
+
+def test_students_interval_and_holms_p() -> None:
+    # Student's own sleep data (Biometrika 6, 1908): t = 4.0621 of 10 differences, p = 0.002833, 95 % 0.70 to 2.46.
+    sleep = [1.2, 2.4, 1.3, 1.3, 0.0, 1.0, 1.8, 0.8, 4.6, 1.4]
+    assert student(sleep) == pytest.approx((0.7001, 2.4599, 0.002833), abs=5e-5)
+    assert student([0.145, 0.185, 0.21])[:2] == pytest.approx((0.0986, 0.2614), abs=5e-5)
+    assert student([0.5, 0.5, 0.5]) == (0.5, 0.5, 0.0)
+    assert student([0.0, 0.0]) == (0.0, 0.0, 1.0)
+    # As R's p.adjust(c(.01, .04, .03, .005), "holm").
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.6, 0.9]) == [1.0, 1.0]
 
 
 def test_the_clustered_error_by_hand() -> None:
